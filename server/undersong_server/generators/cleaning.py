@@ -134,19 +134,21 @@ def clean(answer: str, *, prompt: str = "") -> CleanAnswer:
     >>> clean("<think>Short.</think><text>Note: **penicillin** allergy.</text>").text
     'Note: **penicillin** allergy.'
     """
-    whole = _MARKED_TAG.sub(r"\2", without_thinking(without_echo(readable(answer), prompt)))
-    tagged = tagged_texts(whole)
-    return CleanAnswer(whole, tagged, tagged[-1] if tagged else untagged_text(whole))
+    full_answer = _MARKED_TAG.sub(r"\2", without_thinking(without_echo(readable(answer), prompt)))
+    marked_texts = tagged_texts(full_answer)
+    return CleanAnswer(full_answer, marked_texts, marked_texts[-1] if marked_texts else untagged_text(full_answer))
 
 
 @cache
 def phrases(kind: str) -> re.Pattern[str]:
     """Returns the phrases of a kind in ``meta.toml``: how models speak of their task."""
-    table = tomllib.loads(resources.files("undersong_server.generators").joinpath("meta.toml").read_text("utf-8"))
-    joined = "|".join(table[kind])
-    for name, words in {**table["words"], "colons": COLONS}.items():
-        joined = joined.replace(f"{{{name}}}", words)
-    return re.compile(joined, re.IGNORECASE)
+    phrase_table = tomllib.loads(
+        resources.files("undersong_server.generators").joinpath("meta.toml").read_text("utf-8")
+    )
+    joined_phrases = "|".join(phrase_table[kind])
+    for phrase_name, phrase_words in {**phrase_table["words"], "colons": COLONS}.items():
+        joined_phrases = joined_phrases.replace(f"{{{phrase_name}}}", phrase_words)
+    return re.compile(joined_phrases, re.IGNORECASE)
 
 
 def is_empty(text: str) -> bool:
@@ -161,10 +163,12 @@ def duplicate_key(text: str) -> str:
     >>> duplicate_key("My card -- declined!") == duplicate_key("my  CARD declined")
     True
     """
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    if folded.isascii():
-        return " ".join(_ASCII_WORD.findall(folded))
-    return " ".join("".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in folded).split())
+    folded_text = unicodedata.normalize("NFKC", text).casefold()
+    if folded_text.isascii():
+        return " ".join(_ASCII_WORD.findall(folded_text))
+    return " ".join(
+        "".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in folded_text).split()
+    )
 
 
 def readable(text: str) -> str:
@@ -179,21 +183,21 @@ def without_thinking(text: str, marks: Sequence[tuple[str, str]] = THINKING_MARK
     >>> without_thinking("[THINK]Maybe <text>a</text>?[/THINK]<text>b</text>"), without_thinking("<thought>Short")
     ('<text>b</text>', '')
     """
-    for opening, closing in marks:
-        pattern = _thinking_pattern(opening, closing)
-        if any(match["endless"] is not None for match in pattern.finditer(text)):
+    for opening_mark, closing_mark in marks:
+        thinking_pattern = _thinking_pattern(opening_mark, closing_mark)
+        if any(match["endless"] is not None for match in thinking_pattern.finditer(text)):
             return ""
-        text = pattern.sub(lambda match: match["tagged"] or "", text)
-        text = re.split(closing, text, flags=re.IGNORECASE)[-1]  # a template may have opened it in the prompt
+        text = thinking_pattern.sub(lambda match: match["tagged"] or "", text)
+        text = re.split(closing_mark, text, flags=re.IGNORECASE)[-1]  # a template may have opened it in the prompt
     return text
 
 
 @cache
 def _thinking_pattern(opening: str, closing: str) -> re.Pattern[str]:
     """Finds thinking, and what stands between tags before it: a mark in there is the text's."""
-    tagged = r"<text\b[^<>]{0,80}>(?:(?!<text\b).)*?</text"
+    tagged_pattern = r"<text\b[^<>]{0,80}>(?:(?!<text\b).)*?</text"
     return re.compile(
-        rf"(?P<tagged>{tagged})|(?:{opening})(?:.*?(?:{closing})|(?P<endless>.*\Z))", re.DOTALL | re.IGNORECASE
+        rf"(?P<tagged>{tagged_pattern})|(?:{opening})(?:.*?(?:{closing})|(?P<endless>.*\Z))", re.DOTALL | re.IGNORECASE
     )
 
 
@@ -204,19 +208,23 @@ def tagged_texts(text: str) -> list[str]:
     ['My card.']
     """
     texts = [match[2] for match in _TAGGED.finditer(text) if not is_empty(match[2])]
-    longer = [tagged for tagged in texts if len(tagged.split()) > 1 or len(tagged) > _LONG_WORD]
+    longer_texts = [
+        tagged_text for tagged_text in texts if len(tagged_text.split()) > 1 or len(tagged_text) > _LONG_WORD
+    ]
     # A single word in a sentence is only spoken of: "between <text> and </text>".
-    if not longer and is_empty(_TAGGED.sub("", text)):
-        meant = texts
+    if not longer_texts and is_empty(_TAGGED.sub("", text)):
+        meant_texts = texts
     else:
-        meant = longer
-    return list({duplicate_key(tagged): _unwrap_text(tagged) for tagged in meant}.values())
+        meant_texts = longer_texts
+    return list({duplicate_key(tagged): _unwrap_text(tagged) for tagged in meant_texts}.values())
 
 
 def tags_end(text: str) -> int:
     """Returns 1 if the last tag around a text closes it, -1 if it opens a text that nothing closes, 0 without tags."""
-    opened, closed = (max((tag.start() for tag in tags.finditer(text)), default=-1) for tags in (_OPENED, _CLOSED))
-    return (closed > opened) - (opened > closed)
+    last_opening, last_closing = (
+        max((tag.start() for tag in tags.finditer(text)), default=-1) for tags in (_OPENED, _CLOSED)
+    )
+    return (last_closing > last_opening) - (last_opening > last_closing)
 
 
 def more_close(text: str) -> bool:
@@ -235,9 +243,9 @@ def untagged_text(text: str) -> str:
 def _apply_until_stable(text: str, shorten: Callable[[str], str]) -> str:
     """Returns the text when rounds of a rule change it no more; "" if they go on."""
     for _ in range(_ROUNDS):
-        longer = text
+        longer_text = text
         text = shorten(text)
-        if text == longer:
+        if text == longer_text:
             return text
     return ""
 
@@ -252,11 +260,11 @@ def _apply_rules(text: str) -> str:
     text = readable(_ENTITY.sub(lambda entity: html.unescape(entity[0]), text))
     text = _TURN_END.split(_HEADS.sub("", text).strip(), maxsplit=1)[0]
     text = _MARKUP.sub("", _BREAK.sub("\n", text)).strip()
-    fences = _FENCE.findall(text)
-    if len(fences) == 1 and not _CODE.fullmatch(fences[0][0]):
-        text = fences[0][1]
-    rest = phrases("surroundings").sub("", text).strip()
-    text = text if is_empty(rest) else rest
+    fenced_blocks = _FENCE.findall(text)
+    if len(fenced_blocks) == 1 and not _CODE.fullmatch(fenced_blocks[0][0]):
+        text = fenced_blocks[0][1]
+    surrounding_text = phrases("surroundings").sub("", text).strip()
+    text = text if is_empty(surrounding_text) else surrounding_text
     text = _ONLY_ITEM.sub("", _HEADING.sub("", _EMPHASIS.sub(r"\2", text)))
     return readable(_unquote_text(text.strip()))
 
@@ -270,42 +278,42 @@ def unpacked(text: str, *, tagged: bool = False) -> str:
     ('My card.', '')
     """
     for _ in range(_ROUNDS):
-        fenced = _FENCE.fullmatch(text.strip())
-        inside = fenced[2].strip() if fenced else text
-        element = _ELEMENT.match(inside)
+        fence_match = _FENCE.fullmatch(text.strip())
+        fence_content = fence_match[2].strip() if fence_match else text
+        element = _ELEMENT.match(fence_content)
         if element and element[1].casefold() != "html":
-            strings = [html.unescape(part) for part in re.split(r"<[^<>]*>", element[2]) if not is_empty(part)]
-        elif _DATA.match(inside):
-            if tagged and not is_empty(_after_data(inside)):
+            tag_strings = [html.unescape(part) for part in re.split(r"<[^<>]*>", element[2]) if not is_empty(part)]
+        elif _DATA.match(fence_content):
+            if tagged and not is_empty(_after_data(fence_content)):
                 return text
-            strings = data_strings(inside)
+            tag_strings = data_strings(fence_content)
         else:
-            if fenced and _CODE.fullmatch(fenced[1]):
+            if fence_match and _CODE.fullmatch(fence_match[1]):
                 return ""
-            return inside
-        if len(strings) != 1:
+            return fence_content
+        if len(tag_strings) != 1:
             return ""
-        text = _unwrap_text(readable(strings[0]))
+        text = _unwrap_text(readable(tag_strings[0]))
     return ""
 
 
 def _after_data(text: str) -> str:
     """Returns the prose behind JSON that a text begins with; "" if it goes on with data, or begins with none."""
     with suppress(ValueError, RecursionError):
-        value, end = json.JSONDecoder(strict=False).raw_decode(text.lstrip())
-        rest = text.lstrip()[end:].lstrip(" \n,;")
-        if rest[:1] in ("{", "[", "`", "<") or isinstance(value, str):
+        json_value, json_end = json.JSONDecoder(strict=False).raw_decode(text.lstrip())
+        text_after = text.lstrip()[json_end:].lstrip(" \n,;")
+        if text_after[:1] in ("{", "[", "`", "<") or isinstance(json_value, str):
             return ""
-        return rest
+        return text_after
     return ""
 
 
 def data_strings(text: str) -> list[str]:
     """Returns the strings in JSON or a Python literal that have a letter or digit; none of a server's own words."""
-    for parse in (json.JSONDecoder(strict=False).decode, ast.literal_eval):
+    for parse_data in (json.JSONDecoder(strict=False).decode, ast.literal_eval):
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a backslash in a Python string
-            return list(_string_values(parse(text)))
+            return list(_string_values(parse_data(text)))
     return []
 
 
@@ -313,28 +321,28 @@ def _string_values(value: Any) -> Iterator[str]:
     if isinstance(value, str) and not is_empty(value):
         yield value
     elif isinstance(value, dict | list | tuple) and not _FAULTS.intersection(map(str, value)):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _string_values(part)
+        for inner_value in value.values() if isinstance(value, dict) else value:
+            yield from _string_values(inner_value)
 
 
 def without_echo(text: str, prompt: str) -> str:
     """Returns the text without the prompt, or its last line, that it repeats."""
-    echo = readable(prompt)
-    last = echo.rsplit("\n", 1)[-1]
-    if echo and echo in text:
-        return text.partition(echo)[2].strip()
-    if len(last.split()) >= 4:
-        return text.removeprefix(last).strip()
+    echoed_prompt = readable(prompt)
+    last_line = echoed_prompt.rsplit("\n", 1)[-1]
+    if echoed_prompt and echoed_prompt in text:
+        return text.partition(echoed_prompt)[2].strip()
+    if len(last_line.split()) >= 4:
+        return text.removeprefix(last_line).strip()
     return text
 
 
 def _unquote_text(text: str) -> str:
-    closing = _QUOTES.get(text[:1], "")
-    if len(text) < 2 or text[-1] not in closing:
+    closing_quote = _QUOTES.get(text[:1], "")
+    if len(text) < 2 or text[-1] not in closing_quote:
         return text
     # 'don't' keeps its apostrophe; "a" and "b" keeps its quotes
-    bare = re.sub(r"(?<=\w)['’](?=\w)", "", text[1:-1])
-    if {text[0], *closing} & set(bare):
+    bare_text = re.sub(r"(?<=\w)['’](?=\w)", "", text[1:-1])
+    if {text[0], *closing_quote} & set(bare_text):
         return text
     return text[1:-1].strip()
 
@@ -366,28 +374,28 @@ class Screening:
         Args:
             exact, near: True for each text that is compared with the texts, and with the embeddings, before it.
         """
-        found = []
+        text_faults = []
         for text, is_exact in zip(texts, exact, strict=True):
-            key = duplicate_key(text)
-            found.append(DUPLICATE if is_exact and key in self._keys else "")
-            self._keys.add(key)
+            text_key = duplicate_key(text)
+            text_faults.append(DUPLICATE if is_exact and text_key in self._keys else "")
+            self._keys.add(text_key)
         if self._embed is not None and any(near):
-            self._find_near(texts, labels, near, found)
-        kept = [index for index, fault in enumerate(found) if not fault]
-        self.add([texts[index] for index in kept], [labels[index] for index in kept])
-        return found
+            self._find_near(texts, labels, near, text_faults)
+        kept_rows = [index for index, fault in enumerate(text_faults) if not fault]
+        self.add([texts[index] for index in kept_rows], [labels[index] for index in kept_rows])
+        return text_faults
 
     def _find_near(self, texts: Sequence[str], labels: Sequence[str], near: Sequence[bool], found: list[str]) -> None:
         assert self._embed is not None
-        open_ = [index for index, fault in enumerate(found) if not fault]
-        for label in dict.fromkeys(labels[index] for index in open_):
-            own = [index for index in open_ if labels[index] == label]
-            vectors = self._embed([*self._texts.get(label, ()), *(texts[index] for index in own)])
-            known = len(vectors) - len(own)
-            closeness = vectors[known:] @ vectors.T
-            kept = np.arange(len(vectors)) < known
-            for row, index in enumerate(own):
-                if near[index] and bool((closeness[row][kept] > self._bound).any()):
+        open_rows = [index for index, fault in enumerate(found) if not fault]
+        for label in dict.fromkeys(labels[index] for index in open_rows):
+            label_rows = [index for index in open_rows if labels[index] == label]
+            vectors = self._embed([*self._texts.get(label, ()), *(texts[index] for index in label_rows)])
+            known_count = len(vectors) - len(label_rows)
+            similarities = vectors[known_count:] @ vectors.T
+            is_kept = np.arange(len(vectors)) < known_count
+            for row, index in enumerate(label_rows):
+                if near[index] and bool((similarities[row][is_kept] > self._bound).any()):
                     found[index] = NEAR_DUPLICATE
                 else:
-                    kept[known + row] = True
+                    is_kept[known_count + row] = True

@@ -59,9 +59,9 @@ class AttemptLog:
         self._lock = threading.Lock()
         self._lost: dict[str, Loss] = {}
         self._worst: dict[str, Loss] = {}  # attempts in flight at their highest price
-        for key, entry in (journal.items(self._prefix) if journal else {}).items():
-            tokens, price_usd, words = json.loads(entry)
-            self._lost[key] = Loss(1, tokens, price_usd, words or _UNSETTLED)
+        for attempt_key, entry in (journal.items(self._prefix) if journal else {}).items():
+            tokens, price_usd, loss_words = json.loads(entry)
+            self._lost[attempt_key] = Loss(1, tokens, price_usd, loss_words or _UNSETTLED)
 
     @property
     def lost(self) -> Loss:
@@ -71,15 +71,15 @@ class AttemptLog:
 
     def begin(self, tokens: int, price_usd: float) -> str:
         """Notes an attempt before it is sent; returns its key."""
-        key = f"{self._prefix}{uuid.uuid4().hex}"
-        self._note_worst({key: Loss(1, tokens, price_usd)})
-        return key
+        attempt_key = f"{self._prefix}{uuid.uuid4().hex}"
+        self._note_worst({attempt_key: Loss(1, tokens, price_usd)})
+        return attempt_key
 
     def begin_batch(self, stem: str, worst: Mapping[str, tuple[int, float]]) -> list[str]:
         """Notes the requests of a batch, (tokens, dollars) by identifier, before it is sent; returns their keys."""
-        noted = {self.batch_key(stem, name): Loss(1, *bounds) for name, bounds in worst.items()}
-        self._note_worst(noted)
-        return list(noted)
+        worst_losses = {self.batch_key(stem, name): Loss(1, *bounds) for name, bounds in worst.items()}
+        self._note_worst(worst_losses)
+        return list(worst_losses)
 
     def batch_key(self, stem: str, identifier: str) -> str:
         """Returns the key of a request in one batch: another batch with it is another attempt."""
@@ -88,10 +88,10 @@ class AttemptLog:
     def end(self, key: str, *, lost: bool, words: str = "") -> None:
         """Notes that an attempt ended without an answer, whether it may have been billed, and why."""
         with self._lock:
-            worst = self._worst.pop(key, None)
-            if worst is None:
+            worst_loss = self._worst.pop(key, None)
+            if worst_loss is None:
                 return
-            losses = {key: replace(worst, words=words)} if lost else {}
+            losses = {key: replace(worst_loss, words=words)} if lost else {}
             self._lost |= losses
         self._replace_losses([key], losses)
 
@@ -111,7 +111,7 @@ class AttemptLog:
     def give_up(self) -> Loss:
         """Counts what is in flight as lost, and returns it: nobody waits for it any more in this process."""
         with self._lock:
-            losses = {key: replace(loss, words=_UNSETTLED) for key, loss in self._worst.items()}
+            losses = {attempt_key: replace(loss, words=_UNSETTLED) for attempt_key, loss in self._worst.items()}
             self._worst = {}
             self._lost |= losses
         return sum(losses.values(), Loss())
@@ -123,10 +123,11 @@ class AttemptLog:
 
     def _replace_losses(self, dropped: Iterable[str], worst: Mapping[str, Loss]) -> None:
         if self._journal is not None:
-            entries = [
-                (key, json.dumps([loss.tokens, loss.price_usd, loss.words]).encode()) for key, loss in worst.items()
+            loss_entries = [
+                (attempt_key, json.dumps([loss.tokens, loss.price_usd, loss.words]).encode())
+                for attempt_key, loss in worst.items()
             ]
-            self._journal.exchange(dropped, entries)
+            self._journal.exchange(dropped, loss_entries)
 
 
 UNREPORTED = "usage not reported"  # note on an answer that counts at its worst case
@@ -155,13 +156,13 @@ class CallBudget:
         Raises:
             BudgetExhausted: the call could exceed a limit even if the calls in flight were free.
         """
-        amounts = (tokens, price_usd)
+        call_amounts = (tokens, price_usd)
         with self._changed:
-            while (self._spent + self._reserved + amounts > self._limits).any():
-                if not self._calls or (self._spent + amounts > self._limits).any():
+            while (self._spent + self._reserved + call_amounts > self._limits).any():
+                if not self._calls or (self._spent + call_amounts > self._limits).any():
                     raise self._budget_error(tokens, price_usd)
                 self._changed.wait()
-            self._reserved += amounts
+            self._reserved += call_amounts
             self._calls += 1
 
     def settle(self, reserved: tuple[int, float], took: tuple[int, float]) -> None:
@@ -182,8 +183,8 @@ class CallBudget:
             self._spent += (tokens, price_usd)
 
     def _budget_error(self, tokens: int, price_usd: float) -> BudgetExhausted:
-        stated = zip(("token_budget", "price_budget_usd"), self._limits, strict=True)
-        limits = " or ".join(f"{name} {limit:.10g}" for name, limit in stated if math.isfinite(limit))
+        stated_limits = zip(("token_budget", "price_budget_usd"), self._limits, strict=True)
+        limits = " or ".join(f"{name} {limit:.10g}" for name, limit in stated_limits if math.isfinite(limit))
         return BudgetExhausted(
             f"generator {self._name}: the next call (at most {tokens} tokens and ${price_usd:.4f}) could exceed"
             f" {limits}; spent so far: {self._spent[0]:.0f} tokens and ${self._spent[1]:.4f}"
@@ -234,16 +235,16 @@ class Pace:
     def start(self, tokens: int, stop: threading.Event) -> None:
         """Waits until a call of ``tokens`` may start, or ``stop`` is set. After every call :meth:`end` is called."""
         with self._changed:
-            waited = False
-            while not stop.is_set() and (pause := self._pause_s(tokens)) > 0:
-                waited = True
-                self._changed.wait(min(pause, 0.5))
-            self.counts["waited"] += waited
+            has_waited = False
+            while not stop.is_set() and (pause_s := self._pause_s(tokens)) > 0:
+                has_waited = True
+                self._changed.wait(min(pause_s, 0.5))
+            self.counts["waited"] += has_waited
             self._in_flight += 1
             for limit, amount in enumerate((1.0, float(tokens))):
                 self._left[limit] -= amount
-                remaining, end_s = self._stated[limit]
-                self._stated[limit] = (remaining - amount, end_s)
+                remaining_amount, end_s = self._stated[limit]
+                self._stated[limit] = (remaining_amount - amount, end_s)
 
     def end(self, *, throttled: bool, tokens: int, took: int) -> None:
         """Notes the end of a call: whether it met a 429, and how many of its reserved tokens it took."""
@@ -265,31 +266,31 @@ class Pace:
     def note_limits(self, headers: Mapping[str, str]) -> None:
         """Notes how much of the endpoint's limits is left and when they are reset, by the headers of an answer."""
         for limit, limit_name in enumerate(_LIMITS):
-            remaining = headers.get(f"x-ratelimit-remaining-{limit_name}", "")
-            reset = seconds_of(headers.get(f"x-ratelimit-reset-{limit_name}", ""))
-            if remaining.isdecimal() and reset is not None:
+            remaining_words = headers.get(f"x-ratelimit-remaining-{limit_name}", "")
+            reset_s = seconds_of(headers.get(f"x-ratelimit-reset-{limit_name}", ""))
+            if remaining_words.isdecimal() and reset_s is not None:
                 with self._changed:
-                    self._stated[limit] = (float(remaining), self._clock() + min(reset, self._longest_wait_s))
+                    self._stated[limit] = (float(remaining_words), self._clock() + min(reset_s, self._longest_wait_s))
 
     def _pause_s(self, tokens: int) -> float:
         """Returns the seconds that a call has to wait at least; 0 if it may start."""
         now_s = self._clock()
-        passed = now_s - self._at
+        passed_s = now_s - self._at
         self._at = now_s
-        longest = max(0.0, self._held_until - now_s)
+        longest_s = max(0.0, self._held_until - now_s)
         if self._in_flight >= self.allowed:
-            longest = max(longest, 0.05)
+            longest_s = max(longest_s, 0.05)
         for limit, amount in enumerate((1.0, float(tokens))):
-            remaining, end_s = self._stated[limit]
-            if remaining < amount:
-                longest = max(longest, end_s - now_s)
-            rate = self._rates[limit]
-            room = self._rooms[limit]
-            if rate is not None:
-                self._left[limit] = min(room, self._left[limit] + passed * rate / 60.0)
+            remaining_amount, end_s = self._stated[limit]
+            if remaining_amount < amount:
+                longest_s = max(longest_s, end_s - now_s)
+            rate_s = self._rates[limit]
+            bucket_size = self._rooms[limit]
+            if rate_s is not None:
+                self._left[limit] = min(bucket_size, self._left[limit] + passed_s * rate_s / 60.0)
                 # A call that is larger than a burst starts when the burst is full.
-                longest = max(longest, (min(amount, room) - self._left[limit]) * 60.0 / rate)
-        return longest
+                longest_s = max(longest_s, (min(amount, bucket_size) - self._left[limit]) * 60.0 / rate_s)
+        return longest_s
 
 
 def seconds_of(reset: str) -> float | None:
@@ -298,9 +299,9 @@ def seconds_of(reset: str) -> float | None:
     >>> seconds_of("1m30s"), seconds_of("250ms"), seconds_of("7"), seconds_of("soon")
     (90.0, 0.25, 7.0, None)
     """
-    parts = _RESET.findall(reset)
-    if parts and "".join(number + unit for number, unit in parts) == reset:
-        return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    reset_parts = _RESET.findall(reset)
+    if reset_parts and "".join(amount_words + unit for amount_words, unit in reset_parts) == reset:
+        return sum(float(number) * _UNITS[unit] for number, unit in reset_parts)
     try:
         return max(0.0, float(reset))
     except ValueError:
@@ -357,15 +358,15 @@ class CachedGenerator:
     def keep_texts(self, outcomes: Iterable[tuple[GenerationRequest, bool]]) -> None:
         """Keeps the answers to requests that became texts (True), and drops those that did not."""
         for request, is_text in outcomes:
-            unjudged = self._unjudged.get(request)
-            if unjudged:
-                key, value = unjudged.pop(0)
+            unjudged_answers = self._unjudged.get(request)
+            if unjudged_answers:
+                answer_key, answer_json = unjudged_answers.pop(0)
             else:
-                key, value = "", ""
-            if is_text and value:
-                self._database.execute("INSERT OR REPLACE INTO answer VALUES (?, ?)", (key, value))
-            elif key and not is_text:
-                self._database.execute("DELETE FROM answer WHERE key = ?", (key,))
+                answer_key, answer_json = "", ""
+            if is_text and answer_json:
+                self._database.execute("INSERT OR REPLACE INTO answer VALUES (?, ?)", (answer_key, answer_json))
+            elif answer_key and not is_text:
+                self._database.execute("DELETE FROM answer WHERE key = ?", (answer_key,))
 
     def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Completion | GenerationError]) -> None:
         """Counts journaled requests as asked, so that the next equal request takes another entry of the file."""
@@ -374,29 +375,29 @@ class CachedGenerator:
         self._asked.observe(requests, answers)
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Completion | GenerationError]]:
-        keys = [self._request_key(request) for request in requests]
-        missed = []
-        for index, key in enumerate(keys):
-            row = self._database.execute("SELECT value FROM answer WHERE key = ?", (key,)).fetchone()
-            if row is None:
-                missed.append(index)
+        request_keys = [self._request_key(request) for request in requests]
+        missed_rows = []
+        for index, key in enumerate(request_keys):
+            answer_row = self._database.execute("SELECT value FROM answer WHERE key = ?", (key,)).fetchone()
+            if answer_row is None:
+                missed_rows.append(index)
                 continue
             self._hits += 1
             self._unjudged.setdefault(requests[index], []).append((key, ""))
-            entry = json.loads(row[0])
-            yield index, Completion(entry["text"], note=NOTE, finish=entry["finish"])
-        for position, answer in self._asked.answer([requests[index] for index in missed]):
-            index = missed[position]
+            answer_entry = json.loads(answer_row[0])
+            yield index, Completion(answer_entry["text"], note=NOTE, finish=answer_entry["finish"])
+        for position, answer in self._asked.answer([requests[index] for index in missed_rows]):
+            index = missed_rows[position]
             if isinstance(answer, Completion):
-                value = json.dumps({"text": answer.text, "finish": answer.finish})
-                self._unjudged.setdefault(requests[index], []).append((keys[index], value))
+                answer_json = json.dumps({"text": answer.text, "finish": answer.finish})
+                self._unjudged.setdefault(requests[index], []).append((request_keys[index], answer_json))
             yield index, answer
 
     def _request_key(self, request: GenerationRequest) -> str:
-        parts = json.dumps(self._cache_parts(request), sort_keys=True)
-        alike = hashlib.sha256(parts.encode()).hexdigest()
-        self._seen[alike] += 1
-        return f"{alike}/{self._seen[alike]}"
+        cache_parts = json.dumps(self._cache_parts(request), sort_keys=True)
+        request_hash = hashlib.sha256(cache_parts.encode()).hexdigest()
+        self._seen[request_hash] += 1
+        return f"{request_hash}/{self._seen[request_hash]}"
 
 
 def merged(
@@ -408,36 +409,36 @@ def merged(
     flight; a single one runs in the reader's thread and raises what it raises. A failed source sets the event that each
     of them is given. The others then end with the item that they are at, and ``failures`` tells why.
     """
-    stop = threading.Event()
+    stop_event = threading.Event()
     if len(sources) == 1:
         for source in sources.values():
-            yield from source(stop)
+            yield from source(stop_event)
         return
-    arrived: queue.SimpleQueue[tuple[str, list[T]]] = queue.SimpleQueue()  # no item: the source has ended
-    semaphores = {name: threading.Semaphore(0) for name in sources}
+    arrived_items: queue.SimpleQueue[tuple[str, list[T]]] = queue.SimpleQueue()  # no item: the source has ended
+    semaphore_by_source = {name: threading.Semaphore(0) for name in sources}
 
     def work(name: str) -> None:
         try:
-            for item in sources[name](stop):
-                arrived.put((name, [item]))
-                semaphores[name].acquire()
-                if stop.is_set():
+            for item in sources[name](stop_event):
+                arrived_items.put((name, [item]))
+                semaphore_by_source[name].acquire()
+                if stop_event.is_set():
                     break
         except BaseException as error:  # noqa: BLE001 - handed to the reader
             failures.append(error)
-            stop.set()
-        arrived.put((name, []))
+            stop_event.set()
+        arrived_items.put((name, []))
 
     for name in sources:
         threading.Thread(target=work, args=(name,), daemon=True, name=name).start()
     try:
-        running = len(sources)
-        while running:
-            name, items = arrived.get()
+        running_sources = len(sources)
+        while running_sources:
+            name, items = arrived_items.get()
             yield from items
-            running -= not items
-            semaphores[name].release()
+            running_sources -= not items
+            semaphore_by_source[name].release()
     finally:
-        stop.set()
-        for semaphore in semaphores.values():
+        stop_event.set()
+        for semaphore in semaphore_by_source.values():
             semaphore.release()

@@ -124,8 +124,8 @@ class Successors(NamedTuple):
 
     def pick(self, uniform: float) -> int:
         """Returns the token id at the quantile ``uniform``, in [0, 1), of the successors' distribution."""
-        place = bisect_right(self.cumulative, uniform * self.cumulative[-1])
-        return self.tokens[min(place, len(self.tokens) - 1)]
+        token_place = bisect_right(self.cumulative, uniform * self.cumulative[-1])
+        return self.tokens[min(token_place, len(self.tokens) - 1)]
 
 
 class Counts:
@@ -149,24 +149,26 @@ class Counts:
 
     def __getitem__(self, context: tuple[int, ...]) -> Successors:
         if context not in self._known:
-            followers = self._followers[context]
-            counts = Counter(followers)
-            tokens = sorted(counts)
-            different = len(tokens) * (_ESCAPE if len(context) > 1 else _ESCAPE_TO_WORDS)
-            weights = accumulate(counts[token] ** (1.0 / self._temperature) for token in tokens)
-            self._known[context] = Successors(tokens, list(weights), different / (len(followers) + different))
+            follower_tokens = self._followers[context]
+            follower_counts = Counter(follower_tokens)
+            tokens = sorted(follower_counts)
+            distinct_share = len(tokens) * (_ESCAPE if len(context) > 1 else _ESCAPE_TO_WORDS)
+            cumulative_weights = accumulate(follower_counts[token] ** (1.0 / self._temperature) for token in tokens)
+            self._known[context] = Successors(
+                tokens, list(cumulative_weights), distinct_share / (len(follower_tokens) + distinct_share)
+            )
         return self._known[context]
 
 
 def _followers(texts: Sequence[Sequence[int]], sizes: range, order: int) -> dict[tuple[int, ...], list[int]]:
     """Tokens that follow each context of ``sizes`` tokens in the texts, the texts' ends among them."""
-    followers: dict[tuple[int, ...], list[int]] = {}
+    followers_of_context: dict[tuple[int, ...], list[int]] = {}
     for text in texts:
-        padded = (*[START] * (order - 1), *text, END)
+        padded_text = (*[START] * (order - 1), *text, END)
         for size in sizes:
-            for place in range(order - 1, len(padded)):
-                followers.setdefault(padded[place - size : place], []).append(padded[place])
-    return followers
+            for place in range(order - 1, len(padded_text)):
+                followers_of_context.setdefault(padded_text[place - size : place], []).append(padded_text[place])
+    return followers_of_context
 
 
 class _Model(NamedTuple):
@@ -210,22 +212,26 @@ class NgramGenerator(StatelessGenerator):
         self._ids: dict[str, int] = {}
         self._foreign: dict[str, int] = {}
         self._surfaces: list[str] = ["", ""]
-        rows = [row for path in settings.corpus for row in _read_corpus(folder / path, settings.name)]
-        tokens = [tokenise(text) for text, _ in rows]
+        corpus_rows = [row for path in settings.corpus for row in _read_corpus(folder / path, settings.name)]
+        tokens = [tokenise(text) for text, _ in corpus_rows]
         self._learn_words(tokens)
-        texts = [self._encode_tokens(words) for words in tokens]
-        everything = Counts(texts, settings.order, settings.temperature)
-        documents = Counter(token for text in texts for token in set(text))
-        self._common = frozenset(token for token, count in documents.items() if count > _COMMON * len(texts))
-        self._models = {"": self._build_model(texts, (everything,))}
+        encoded_texts = [self._encode_tokens(text_tokens) for text_tokens in tokens]
+        all_counts = Counts(encoded_texts, settings.order, settings.temperature)
+        texts_with_token = Counter(token for text in encoded_texts for token in set(text))
+        self._common = frozenset(
+            token for token, count in texts_with_token.items() if count > _COMMON * len(encoded_texts)
+        )
+        self._models = {"": self._build_model(encoded_texts, (all_counts,))}
         for label in labels:
-            label_texts = [text for text, (_, label_name) in zip(texts, rows, strict=True) if label_name == label]
+            label_texts = [
+                text for text, (_, label_name) in zip(encoded_texts, corpus_rows, strict=True) if label_name == label
+            ]
             if label_texts:
-                counts = Counts(label_texts, settings.order, settings.temperature)
-                self._models[label] = self._build_model(label_texts, (counts, everything))
+                label_counts = Counts(label_texts, settings.order, settings.temperature)
+                self._models[label] = self._build_model(label_texts, (label_counts, all_counts))
         self.counts = {
-            "corpus_rows": len(rows),
-            "rows_of_other_labels": sum(label_name not in labels for _, label_name in rows),
+            "corpus_rows": len(corpus_rows),
+            "rows_of_other_labels": sum(label_name not in labels for _, label_name in corpus_rows),
             "labels_without_corpus": sum(label not in self._models for label in labels),
         }
 
@@ -240,14 +246,14 @@ class NgramGenerator(StatelessGenerator):
         """Gives ids to lower-cased tokens, and to each the form that it has inside a sentence."""
         words_inside: dict[str, Counter[str]] = {}
         for text in texts:
-            start = True
+            is_start = True
             for token in text:
-                forms = words_inside.setdefault(token.lower(), Counter())
-                if not start:
-                    forms[token] += 1
-                start = (start and not is_word(token)) or ends_sentence(token)
-        for word, forms in words_inside.items():
-            self._ids[word] = self._add_surface(forms.most_common(1)[0][0] if forms else word)
+                word_forms = words_inside.setdefault(token.lower(), Counter())
+                if not is_start:
+                    word_forms[token] += 1
+                is_start = (is_start and not is_word(token)) or ends_sentence(token)
+        for word, word_forms in words_inside.items():
+            self._ids[word] = self._add_surface(word_forms.most_common(1)[0][0] if word_forms else word)
 
     def _add_surface(self, surface: str) -> int:
         self._surfaces.append(surface)
@@ -279,23 +285,33 @@ class NgramGenerator(StatelessGenerator):
     def _write_tokens(self, request: GenerationRequest) -> list[int]:
         rng = Random(f"{self.name} {request.seed}")
         model = self._models.get(request.label) or self._models[""]
-        good = [self._encode_tokens(tokenise(text)) for text in request.good]
-        bad = [self._encode_tokens(tokenise(text)) for text in request.bad]
-        parents = [self._encode_tokens(tokenise(text)) for text in request.parents]
-        weight = self._settings.cache
-        if request.kind in ("paraphrase", "fill_in") and parents and parents[0]:
-            rate = request.mask_rate if request.kind == "fill_in" else _PARAPHRASED
-            return self._refill_parent(model, parents[0], rate, self._example_influence(good, bad, weight), rng)
-        if request.kind == "cross" and parents:
-            good, weight = parents, _CROSS_CACHE
-        words = request.words
-        if words is None:
-            near = [max(1, self._count_words(text)) for text in good if text]
-            words = rng.choice(near if near and rng.random() < weight else model.lengths)
-        terms = [encoded for term in request.terms if (encoded := self._encode_tokens(tokenise(term)))]
-        rng.shuffle(terms)
+        good_texts = [self._encode_tokens(tokenise(text)) for text in request.good]
+        bad_texts = [self._encode_tokens(tokenise(text)) for text in request.bad]
+        parent_texts = [self._encode_tokens(tokenise(text)) for text in request.parents]
+        cache_weight = self._settings.cache
+        if request.kind in ("paraphrase", "fill_in") and parent_texts and parent_texts[0]:
+            mask_rate = request.mask_rate if request.kind == "fill_in" else _PARAPHRASED
+            return self._refill_parent(
+                model, parent_texts[0], mask_rate, self._example_influence(good_texts, bad_texts, cache_weight), rng
+            )
+        if request.kind == "cross" and parent_texts:
+            good_texts, cache_weight = parent_texts, _CROSS_CACHE
+        word_count = request.words
+        if word_count is None:
+            example_lengths = [max(1, self._count_words(text)) for text in good_texts if text]
+            word_count = rng.choice(
+                example_lengths if example_lengths and rng.random() < cache_weight else model.lengths
+            )
+        encoded_terms = [
+            encoded_term for term in request.terms if (encoded_term := self._encode_tokens(tokenise(term)))
+        ]
+        rng.shuffle(encoded_terms)
         return self._walk_words(
-            model, min(max(1, words), _LONGEST_WORDS), terms, self._example_influence(good, bad, weight), rng
+            model,
+            min(max(1, word_count), _LONGEST_WORDS),
+            encoded_terms,
+            self._example_influence(good_texts, bad_texts, cache_weight),
+            rng,
         )
 
     def _example_influence(
@@ -320,21 +336,21 @@ class NgramGenerator(StatelessGenerator):
         It ends at the first sentence end from ``words`` on, or at an end that the model draws from 90 % of it on, and
         is cut at 125 %. An end drawn too early begins another sentence.
         """
-        stop = self._ids.get(".", self._ids.get("!"))
+        stop_token = self._ids.get(".", self._ids.get("!"))
         context = [START] * (self._order - 1)
-        text: list[int] = []
+        text_tokens: list[int] = []
         word_count = 0
-        since = 0
+        words_since_term = 0
         sentence_end = 0
         kept_length = 0
-        longest = words + max(2, words // 4)
-        pace = max(2.0, 0.8 * words / max(1, len(terms)))
-        for _ in range(4 * longest + 40):
-            term = self._next_term(model, context[-1], terms, since >= pace)
-            if term is not None:
-                terms.remove(term)
-                tokens = [*self._bridge_gap(model, context, term[0], influence, rng), *term]
-                since = 0
+        most_words = words + max(2, words // 4)
+        words_per_term = max(2.0, 0.8 * words / max(1, len(terms)))
+        for _ in range(4 * most_words + 40):
+            next_term = self._next_term(model, context[-1], terms, words_since_term >= words_per_term)
+            if next_term is not None:
+                terms.remove(next_term)
+                tokens = [*self._bridge_gap(model, context, next_term[0], influence, rng), *next_term]
+                words_since_term = 0
             else:
                 token = self._draw_token(model, context, influence, rng)
                 for _ in range(3 if word_count >= words and not terms else 0):
@@ -342,43 +358,43 @@ class NgramGenerator(StatelessGenerator):
                         break
                     token = self._draw_token(model, context, influence, rng)
                 if token == END:
-                    if not terms and word_count >= 0.9 * words and text:
+                    if not terms and word_count >= 0.9 * words and text_tokens:
                         break
-                    if text and stop is not None and not ends_sentence(self._surfaces[text[-1]]):
-                        text.append(stop)
+                    if text_tokens and stop_token is not None and not ends_sentence(self._surfaces[text_tokens[-1]]):
+                        text_tokens.append(stop_token)
                     context = [START] * (self._order - 1)
                     continue
                 tokens = [token]
-                since += 1
-            text += tokens
-            kept_length = kept_length if term is None else len(text)
+                words_since_term += 1
+            text_tokens += tokens
+            kept_length = kept_length if next_term is None else len(text_tokens)
             context = [*context, *tokens][-(self._order - 1) :]
             word_count += self._count_words(tokens)
-            if ends_sentence(self._surfaces[text[-1]]):
-                sentence_end = len(text)
+            if ends_sentence(self._surfaces[text_tokens[-1]]):
+                sentence_end = len(text_tokens)
                 if word_count >= words and not terms:
                     break
-            if word_count >= longest:
+            if word_count >= most_words:
                 if terms:
-                    text += [token for term in terms for token in term]
-                    kept_length = len(text)
-                elif sentence_end >= kept_length and self._count_words(text[:sentence_end]) >= 0.6 * words:
-                    text = text[:sentence_end]
+                    text_tokens += [token for term in terms for token in term]
+                    kept_length = len(text_tokens)
+                elif sentence_end >= kept_length and self._count_words(text_tokens[:sentence_end]) >= 0.6 * words:
+                    text_tokens = text_tokens[:sentence_end]
                 break
-        return self._close_sentence(model, text, kept_length)
+        return self._close_sentence(model, text_tokens, kept_length)
 
     def _close_sentence(self, model: _Model, text: list[int], kept_length: int) -> list[int]:
         """The text without an unfinished end after ``kept`` tokens, and with a full stop if the corpus has one."""
-        stop = self._ids.get(".")
+        stop_token = self._ids.get(".")
         if text and ends_sentence(self._surfaces[text[-1]]):
             return text
-        ends = [END] if stop is None else [END, stop]
+        end_tokens = [END] if stop_token is None else [END, stop_token]
         for length in range(len(text), max(kept_length, len(text) - _TRIES, 0), -1):
-            if any(model.follows(text[length - 1], end) for end in ends):
+            if any(model.follows(text[length - 1], end_token) for end_token in end_tokens):
                 text = text[:length]
                 break
-        if model.punctuated and stop is not None and text:
-            return [*text, stop]
+        if model.punctuated and stop_token is not None and text:
+            return [*text, stop_token]
         return text
 
     def _next_term(self, model: _Model, last: int, terms: list[list[int]], due: bool) -> list[int] | None:
@@ -394,11 +410,11 @@ class NgramGenerator(StatelessGenerator):
         self, model: _Model, context: list[int], target: int, influence: _Influence, rng: Random
     ) -> list[int]:
         """At most one word between the text and a term that does not follow it in the corpus."""
-        ways = [context[-1], *(self._draw_token(model, context, influence, rng) for _ in range(_TRIES))]
-        for index, way in enumerate(ways):
-            if model.follows(way, target):
+        bridge_tokens = [context[-1], *(self._draw_token(model, context, influence, rng) for _ in range(_TRIES))]
+        for index, bridge_token in enumerate(bridge_tokens):
+            if model.follows(bridge_token, target):
                 if index:
-                    return [way]
+                    return [bridge_token]
                 return []
         return []
 
@@ -406,32 +422,32 @@ class NgramGenerator(StatelessGenerator):
         self, model: _Model, parent: Sequence[int], rate: float, influence: _Influence, rng: Random
     ) -> list[int]:
         """The parent with each token hidden with that probability and drawn again, its right neighbour in view."""
-        hidden = [rng.random() < rate for _ in parent]
+        is_hidden = [rng.random() < rate for _ in parent]
         if ends_sentence(self._surfaces[parent[-1]]):
-            hidden[-1] = False
-        text: list[int] = []
+            is_hidden[-1] = False
+        text_tokens: list[int] = []
         for position, token in enumerate(parent):
-            if hidden[position]:
-                context = [*[START] * (self._order - 1), *text][-(self._order - 1) :]
-                right = None
-                if position + 1 < len(parent) and not hidden[position + 1]:
-                    right = parent[position + 1]
-                token = self._fill_token(model, context, token, right, influence, rng)
-            text.append(token)
-        return text
+            if is_hidden[position]:
+                context = [*[START] * (self._order - 1), *text_tokens][-(self._order - 1) :]
+                right_token = None
+                if position + 1 < len(parent) and not is_hidden[position + 1]:
+                    right_token = parent[position + 1]
+                token = self._fill_token(model, context, token, right_token, influence, rng)
+            text_tokens.append(token)
+        return text_tokens
 
     def _fill_token(
         self, model: _Model, context: list[int], was: int, right: int | None, influence: _Influence, rng: Random
     ) -> int:
-        last = was
+        last_choice = was
         for _ in range(_TRIES):
             token = self._draw_token(model, context, influence, rng)
             if token in (END, was) or (right is not None and ends_sentence(self._surfaces[token])):
                 continue
-            last = token
+            last_choice = token
             if right is None or model.follows(token, right):
                 return token
-        return last
+        return last_choice
 
     # One word
 
@@ -439,8 +455,8 @@ class NgramGenerator(StatelessGenerator):
         """A next token, END included; one that completes an n-gram of the bad examples is mostly refused."""
         token = self._draw_any(model, context, influence, rng)
         for _ in range(_TRIES):
-            bad = token in influence.bad_words or (context[-1], token) in influence.bad_pairs
-            if not bad or rng.random() >= self._settings.penalty:
+            is_bad = token in influence.bad_words or (context[-1], token) in influence.bad_pairs
+            if not is_bad or rng.random() >= self._settings.penalty:
                 break
             token = self._draw_any(model, context, influence, rng)
         return token
@@ -449,19 +465,19 @@ class NgramGenerator(StatelessGenerator):
         contexts = [tuple(context[len(context) - size :]) for size in range(self._order - 1, 0, -1)]
         if influence.weight and rng.random() < influence.weight:
             for known_context in contexts:
-                if cached := influence.cache.get(known_context):
-                    return cached[int(rng.random() * len(cached))]
+                if cached_counts := influence.cache.get(known_context):
+                    return cached_counts[int(rng.random() * len(cached_counts))]
         if rng.random() < self._settings.shared:
-            sources = model.counts[-1:]
+            count_sources = model.counts[-1:]
         else:
-            sources = model.counts
+            count_sources = model.counts
         for known_context in contexts:
-            counts_after = next((counts[known_context] for counts in sources if known_context in counts), None)
+            counts_after = next((counts[known_context] for counts in count_sources if known_context in counts), None)
             if counts_after is not None and rng.random() >= counts_after.escape:
                 return counts_after.pick(rng.random())
         token = END
         for _ in range(_TRIES):  # a word that was never seen here is a poor reason to end
-            token = sources[0][()].pick(rng.random())
+            token = count_sources[0][()].pick(rng.random())
             if token != END:
                 break
         return token
@@ -470,11 +486,11 @@ class NgramGenerator(StatelessGenerator):
 def _read_corpus(path: Path, name: str) -> list[tuple[str, str]]:
     """(text, label) rows; label "" if the corpus has none."""
     try:
-        labelled = "label" in column_names(path)
-        table = read_table(path, "text", "label" if labelled else None)
+        has_labels = "label" in column_names(path)
+        corpus_table = read_table(path, "text", "label" if has_labels else None)
     except ConfigurationError as error:
         raise ConfigurationError(f"generator {name}: {error.problem}", error.remedy, code=error.code) from None
-    return list(zip(table.texts, table.labels or ("",) * len(table), strict=True))
+    return list(zip(corpus_table.texts, corpus_table.labels or ("",) * len(corpus_table), strict=True))
 
 
 # Text to tokens and back: words, numbers, punctuation marks and line breaks
@@ -495,23 +511,23 @@ def detokenise(tokens: Sequence[str]) -> str:
     >>> detokenise(["can", "i", "(", "please", ")", "pay", "?", "thanks", ")"])
     'Can i (please) pay? Thanks'
     """
-    words: list[str] = []
-    glued = True
+    joined_words: list[str] = []
+    is_glued = True
     is_open = False
     sentence = True
     for token in _drop_unpaired(tokens):
-        mark = token[0]
-        quote = token in _QUOTE
-        closes = mark in _NO_SPACE_BEFORE or token in _CLOSERS or (quote and is_open)
-        if not glued and not closes:
-            words.append(" ")
-        if sentence and mark.isalnum():
-            token = mark.upper() + token[1:]
-        words.append(token)
-        sentence = (sentence and not mark.isalnum()) or ends_sentence(token)
-        glued = mark in _NO_SPACE_AFTER or token in _PAIRS or (quote and not is_open)
-        is_open ^= quote
-    return "".join(words).strip()
+        first_sign = token[0]
+        is_quote = token in _QUOTE
+        closes_word = first_sign in _NO_SPACE_BEFORE or token in _CLOSERS or (is_quote and is_open)
+        if not is_glued and not closes_word:
+            joined_words.append(" ")
+        if sentence and first_sign.isalnum():
+            token = first_sign.upper() + token[1:]
+        joined_words.append(token)
+        sentence = (sentence and not first_sign.isalnum()) or ends_sentence(token)
+        is_glued = first_sign in _NO_SPACE_AFTER or token in _PAIRS or (is_quote and not is_open)
+        is_open ^= is_quote
+    return "".join(joined_words).strip()
 
 
 def ends_sentence(token: str) -> bool:
@@ -524,18 +540,18 @@ def is_word(token: str) -> bool:
 
 def _drop_unpaired(tokens: Sequence[str]) -> list[str]:
     """Without brackets and quotes that have no partner."""
-    drop: set[int] = set()
-    stack: list[int] = []
+    dropped_places: set[int] = set()
+    open_places: list[int] = []
     for index, token in enumerate(tokens):
         if token in _PAIRS:
-            stack.append(index)
+            open_places.append(index)
         elif token in _CLOSERS:
-            if stack and tokens[stack[-1]] == _CLOSERS[token] and stack[-1] < index - 1:
-                stack.pop()
+            if open_places and tokens[open_places[-1]] == _CLOSERS[token] and open_places[-1] < index - 1:
+                open_places.pop()
             else:
-                drop.add(index)
-    drop.update(stack)
-    quotes = [index for index, token in enumerate(tokens) if token in _QUOTE]
-    if len(quotes) % 2:
-        drop.add(quotes[-1])
-    return [token for index, token in enumerate(tokens) if index not in drop]
+                dropped_places.add(index)
+    dropped_places.update(open_places)
+    quote_places = [index for index, token in enumerate(tokens) if token in _QUOTE]
+    if len(quote_places) % 2:
+        dropped_places.add(quote_places[-1])
+    return [token for index, token in enumerate(tokens) if index not in dropped_places]

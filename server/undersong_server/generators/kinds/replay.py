@@ -107,37 +107,37 @@ class _TextFile:
     @cached_property
     def postings(self) -> dict[str, set[int]]:
         """Rows of the texts that have a word, by word."""
-        found: dict[str, set[int]] = {}
+        rows_with_word: dict[str, set[int]] = {}
         for row, key in enumerate(self.keys):
             for word in key.split():
-                found.setdefault(word, set()).add(row)
-        return found
+                rows_with_word.setdefault(word, set()).add(row)
+        return rows_with_word
 
 
 @lru_cache(maxsize=_KEPT_FILES)
 def _read_file(path: Path, _state: FileState, labels: tuple[str, ...]) -> _TextFile:
     """Returns the file, which a comparison reads once for all its runs. Raises ConfigurationError as a table does."""
-    table = read_table(path, "text", "label" if labels else None)
-    by_label: dict[str, dict[str, str]] = {label: {} for label in labels or ("",)}
-    duplicates = ignored = 0
-    for text, label in zip(table.texts, table.labels or ("",) * len(table), strict=True):
-        if label not in by_label:
-            ignored += 1
+    text_table = read_table(path, "text", "label" if labels else None)
+    texts_by_label: dict[str, dict[str, str]] = {label: {} for label in labels or ("",)}
+    duplicate_count = ignored_count = 0
+    for text, label in zip(text_table.texts, text_table.labels or ("",) * len(text_table), strict=True):
+        if label not in texts_by_label:
+            ignored_count += 1
             continue
-        key = duplicate_key(text)
-        duplicates += key in by_label[label]
-        by_label[label].setdefault(key, text)
-    texts = tuple(text for own in by_label.values() for text in own.values())
-    keys = tuple(key for own in by_label.values() for key in own)
-    slices = {"": slice(0, len(texts))}
-    start = 0
-    for label, own in by_label.items():
-        slices[label] = slice(start, start + len(own))
-        start += len(own)
-    rows: dict[str, list[int]] = {}
-    for row, key in enumerate(keys):
-        rows.setdefault(key, []).append(row)
-    return _TextFile(texts, keys, slices, rows, ignored, duplicates)
+        text_key = duplicate_key(text)
+        duplicate_count += text_key in texts_by_label[label]
+        texts_by_label[label].setdefault(text_key, text)
+    texts = tuple(text for label_texts in texts_by_label.values() for text in label_texts.values())
+    text_keys = tuple(key for label_texts in texts_by_label.values() for key in label_texts)
+    slice_by_label = {"": slice(0, len(texts))}
+    slice_start = 0
+    for label, own in texts_by_label.items():
+        slice_by_label[label] = slice(slice_start, slice_start + len(own))
+        slice_start += len(own)
+    rows_by_key: dict[str, list[int]] = {}
+    for row, text_key in enumerate(text_keys):
+        rows_by_key.setdefault(text_key, []).append(row)
+    return _TextFile(texts, text_keys, slice_by_label, rows_by_key, ignored_count, duplicate_count)
 
 
 class ReplayGenerator:
@@ -196,72 +196,80 @@ class ReplayGenerator:
         for _, answer in zip(requests, answers, strict=True):
             if isinstance(answer, GenerationError):
                 continue
-            key = duplicate_key(answer.text)
-            if key in self._rows:
-                self._mark_used(key)
+            answer_key = duplicate_key(answer.text)
+            if answer_key in self._rows:
+                self._mark_used(answer_key)
             else:
                 self.counts["unknown_journaled"] += 1
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Completion | GenerationError]]:
-        for start in range(0, len(requests), _TOGETHER):
-            together = requests[start : start + _TOGETHER]
-            for index, scores in enumerate(self._request_scores(together)):
-                yield start + index, self._draw_text(together[index], scores)
+        for request_start in range(0, len(requests), _TOGETHER):
+            request_group = requests[request_start : request_start + _TOGETHER]
+            for index, text_scores in enumerate(self._request_scores(request_group)):
+                yield request_start + index, self._draw_text(request_group[index], text_scores)
 
     def _draw_text(self, request: GenerationRequest, scores: Float64 | None) -> Completion | GenerationError:
-        part = self._slices.get(request.label)
-        if part is None or part.start == part.stop:
+        label_slice = self._slices.get(request.label)
+        if label_slice is None or label_slice.start == label_slice.stop:
             return GenerationError(f"{self.name}: its file has no text of the label {request.label!r}")
-        used = self._used[part]
-        fewest = int(used.min())
-        fresh = np.flatnonzero(used == fewest)
-        uniform = Random(f"{self.name} {request.seed}").random()
+        use_counts = self._used[label_slice]
+        fewest_uses = int(use_counts.min())
+        least_used = np.flatnonzero(use_counts == fewest_uses)
+        uniform_draw = Random(f"{self.name} {request.seed}").random()
         if scores is None:
-            chosen = int(uniform * fresh.size)
+            chosen_place = int(uniform_draw * least_used.size)
         else:
-            open_scores = scores[fresh]
-            weights = np.cumsum(np.exp((open_scores - open_scores.max()) / self._temperature))
-            chosen = min(int(np.searchsorted(weights, uniform * weights[-1], side="right")), fresh.size - 1)
-        row = part.start + int(fresh[chosen])
-        self._mark_used(self._keys[row])
-        return Completion(self._texts[row], note="repeat" if fewest else "")
+            open_scores = scores[least_used]
+            cumulative_weights = np.cumsum(np.exp((open_scores - open_scores.max()) / self._temperature))
+            chosen_place = min(
+                int(np.searchsorted(cumulative_weights, uniform_draw * cumulative_weights[-1], side="right")),
+                least_used.size - 1,
+            )
+        text_row = label_slice.start + int(least_used[chosen_place])
+        self._mark_used(self._keys[text_row])
+        return Completion(self._texts[text_row], note="repeat" if fewest_uses else "")
 
     def _mark_used(self, key: str) -> None:
-        rows = self._rows[key]  # more than one if the file has the text under several labels
-        self.counts["repeats"] += bool(self._used[rows[0]])
-        self._used[rows] += 1
+        key_rows = self._rows[key]  # more than one if the file has the text under several labels
+        self.counts["repeats"] += bool(self._used[key_rows[0]])
+        self._used[key_rows] += 1
 
     # Scores
 
     def _request_scores(self, requests: Sequence[GenerationRequest]) -> Iterator[Float64 | None]:
         """Scores of the texts of each request's label, float64 [texts of the label]; None is a uniform draw."""
-        texts = {text for request in requests for _, own in _signed_examples(request) for text in own}
-        if unknown := sorted(texts - self._vectors.keys()):
-            self._vectors.update(zip(unknown, self._embed_texts(unknown), strict=True))
-        directions: dict[int, Float64] = {}
+        example_texts = {
+            text for request in requests for _, signed_texts in _signed_examples(request) for text in signed_texts
+        }
+        if unknown_texts := sorted(example_texts - self._vectors.keys()):
+            self._vectors.update(zip(unknown_texts, self._embed_texts(unknown_texts), strict=True))
+        direction_by_request: dict[int, Float64] = {}
         for index, request in enumerate(requests):
-            means = [
-                sign * np.mean([self._vectors[text] for text in own], axis=0, dtype=np.float64)
-                for sign, own in _signed_examples(request)
-                if own
+            mean_vectors = [
+                sign * np.mean([self._vectors[text] for text in signed_texts], axis=0, dtype=np.float64)
+                for sign, signed_texts in _signed_examples(request)
+                if signed_texts
             ]
-            if means:
-                directions[index] = np.sum(means, axis=0, dtype=np.float64)
-        products: dict[int, Float64] = {}
-        for label in {requests[index].label for index in directions} & self._slices.keys():
-            asked = [index for index in directions if requests[index].label == label]
-            product = np.stack([directions[index] for index in asked]) @ self._pool_embeddings[self._slices[label]].T
-            products.update(zip(asked, product, strict=True))
+            if mean_vectors:
+                direction_by_request[index] = np.sum(mean_vectors, axis=0, dtype=np.float64)
+        products_by_request: dict[int, Float64] = {}
+        for label in {requests[index].label for index in direction_by_request} & self._slices.keys():
+            label_requests = [index for index in direction_by_request if requests[index].label == label]
+            label_products = (
+                np.stack([direction_by_request[index] for index in label_requests])
+                @ self._pool_embeddings[self._slices[label]].T
+            )
+            products_by_request.update(zip(label_requests, label_products, strict=True))
         for index, request in enumerate(requests):
-            part = self._slices.get(request.label, slice(0, 0))
-            scores = products.get(index)
+            label_slice = self._slices.get(request.label, slice(0, 0))
+            text_scores = products_by_request.get(index)
             if request.terms:
-                contained = _CONTAINED * self._share_of_terms(request.terms)[part]
-                scores = contained if scores is None else scores + contained
+                term_shares = _CONTAINED * self._share_of_terms(request.terms)[label_slice]
+                text_scores = term_shares if text_scores is None else text_scores + term_shares
             if request.words is not None:
-                closeness = _LENGTH * np.abs(np.log(self._file.lengths[part] / max(1, request.words)))
-                scores = -closeness if scores is None else scores - closeness
-            yield scores
+                length_closeness = _LENGTH * np.abs(np.log(self._file.lengths[label_slice] / max(1, request.words)))
+                text_scores = -length_closeness if text_scores is None else text_scores - length_closeness
+            yield text_scores
 
     def _embed_texts(self, texts: Sequence[str]) -> Float64:
         vectors = np.asarray(self._embed(texts), np.float64)
@@ -271,21 +279,21 @@ class ReplayGenerator:
 
     @cached_property
     def _pool_embeddings(self) -> Float64:
-        different = list(dict.fromkeys(self._texts))
-        place = {text: row for row, text in enumerate(different)}
-        return self._embed_texts(different)[[place[text] for text in self._texts]]
+        distinct_texts = list(dict.fromkeys(self._texts))
+        row_of_text = {text: row for row, text in enumerate(distinct_texts)}
+        return self._embed_texts(distinct_texts)[[row_of_text[text] for text in self._texts]]
 
     def _share_of_terms(self, terms: Sequence[str]) -> Float64:
         """Returns the share of terms that each text contains, float64 [texts]; case and punctuation do not count."""
-        contained = np.zeros(len(self._texts))
+        contained_terms = np.zeros(len(self._texts))
         for term in terms:
-            key = duplicate_key(term)
-            if not key:
+            term_key = duplicate_key(term)
+            if not term_key:
                 continue
-            rows = set.intersection(*(self._file.postings.get(word, set()) for word in key.split()))
-            for row in rows:
-                contained[row] += f" {key} " in f" {self._keys[row]} "
-        return contained / len(terms)
+            term_rows = set.intersection(*(self._file.postings.get(word, set()) for word in term_key.split()))
+            for row in term_rows:
+                contained_terms[row] += f" {term_key} " in f" {self._keys[row]} "
+        return contained_terms / len(terms)
 
 
 def _signed_examples(request: GenerationRequest) -> tuple[tuple[float, Sequence[str]], ...]:

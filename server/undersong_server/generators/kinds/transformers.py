@@ -133,8 +133,8 @@ class TransformersSettings(LanguageModelSettings):
     def context(self, folder: Path) -> int | None:
         """Returns the longest context of the model, in tokens, as its folder states it; None if it does not."""
         try:
-            config = json.loads((folder / self.path / "config.json").read_text(encoding="utf-8"))
-            positions: int | None = config.get("max_position_embeddings") or config.get("n_positions")
+            model_config = json.loads((folder / self.path / "config.json").read_text(encoding="utf-8"))
+            positions: int | None = model_config.get("max_position_embeddings") or model_config.get("n_positions")
         except (OSError, ValueError, AttributeError):
             return None
         return positions
@@ -145,8 +145,8 @@ class TransformersSettings(LanguageModelSettings):
     def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
         """Estimates the time of the batches: shortest answers at 50 steps/s (low), to longest answers at 2 steps/s."""
         prompts, answers = expected_tokens(calls, prompt_words, self.max_new_tokens, answer_words)
-        waves = -(-calls // self.batch_size) / max(1, calls)
-        seconds = waves * answers[0] / 50.0, waves * answers[1] / 2.0
+        batch_share = -(-calls // self.batch_size) / max(1, calls)
+        seconds = batch_share * answers[0] / 50.0, batch_share * answers[1] / 2.0
         return Estimate(calls, (prompts[0] + answers[0], prompts[1] + answers[1]), (0.0, 0.0), seconds)
 
     def build(self, surroundings: Surroundings) -> TransformersGenerator:
@@ -198,20 +198,22 @@ class TransformersGenerator(StatelessGenerator):
             prompts = [self._prompt_ids(request) for request in requests]
         if self._together is None:
             self._together = self._neighbourly_size()
-        fitting = []
+        fitting_rows = []
         for index, ids in enumerate(prompts):
-            room = _missing_room(model, len(ids), self._settings.max_new_tokens * requests[index].room)
-            if room is not None:
-                yield index, self._too_long(len(ids), room)
+            missing_room = _missing_room(model, len(ids), self._settings.max_new_tokens * requests[index].room)
+            if missing_room is not None:
+                yield index, self._too_long(len(ids), missing_room)
             else:
-                fitting.append(index)
-        fitting.sort(key=lambda index: (requests[index].room, len(prompts[index]), index))
-        for start in range(0, len(fitting), self._together):
-            batch = fitting[start : start + self._together]
-            longest = [self._settings.max_new_tokens * requests[i].room for i in batch]
+                fitting_rows.append(index)
+        fitting_rows.sort(key=lambda index: (requests[index].room, len(prompts[index]), index))
+        for batch_start in range(0, len(fitting_rows), self._together):
+            batch_rows = fitting_rows[batch_start : batch_start + self._together]
+            longest_answers = [self._settings.max_new_tokens * requests[i].room for i in batch_rows]
             with self._named_errors():
-                answers = self._answer_batch([prompts[i] for i in batch], [requests[i] for i in batch], longest)
-            yield from zip(batch, answers, strict=True)
+                batch_answers = self._answer_batch(
+                    [prompts[i] for i in batch_rows], [requests[i] for i in batch_rows], longest_answers
+                )
+            yield from zip(batch_rows, batch_answers, strict=True)
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
@@ -231,16 +233,18 @@ class TransformersGenerator(StatelessGenerator):
         model, tokenizer, _ = self._load_model()
         is_chat = request.style == "chat"
         ids = prompt_ids(tokenizer, request.prompt, system=request.system, chat=is_chat)
-        rows = model.get_input_embeddings().weight.shape[0]
+        embedding_rows = model.get_input_embeddings().weight.shape[0]
         problem = ""
         if not ids:
             problem = "its tokenizer makes no token of a prompt"
-        elif max(ids) >= rows:
-            problem = f"its tokenizer writes token {max(ids)}, and its model knows {rows} tokens"
+        elif max(ids) >= embedding_rows:
+            problem = f"its tokenizer writes token {max(ids)}, and its model knows {embedding_rows} tokens"
         elif not (model.config.is_encoder_decoder or (is_chat and tokenizer.chat_template)):
-            appended = ids[-1] in end_ids(tokenizer, model) and not request.prompt.endswith(tokenizer.decode(ids[-1:]))
+            has_end_token = ids[-1] in end_ids(tokenizer, model) and not request.prompt.endswith(
+                tokenizer.decode(ids[-1:])
+            )
             problem = "its tokenizer appends an end token to prompts (add_eos_token), after which nothing follows"
-            problem = problem if appended else ""
+            problem = problem if has_end_token else ""
         if problem:
             raise ConfigurationError(f"generator {self.name}: {self._path}: {problem}", _REMEDY, code="model-fails")
         return ids
@@ -262,11 +266,11 @@ class TransformersGenerator(StatelessGenerator):
             requests = [GenerationRequest("", "", text, 0) for text in _CHECKED_PROMPTS]
             lengths = [min(_CHECKED_TOKENS, self._settings.max_new_tokens)] * len(prompts)
             batch_answers = self._answer_batch(prompts, requests, lengths, temperature=0.0)
-            singly = [
+            single_answers = [
                 self._answer_batch([ids], [request], lengths[:1], temperature=0.0)[0]
                 for ids, request in zip(prompts, requests, strict=True)
             ]
-        if batch_answers == singly:
+        if batch_answers == single_answers:
             return self._settings.batch_size
         return 1
 
@@ -284,68 +288,77 @@ class TransformersGenerator(StatelessGenerator):
 
         model, tokenizer, device = self._load_model()
         temperature = self._settings.temperature if temperature is None else temperature
-        pad = padding(tokenizer, model)
-        ends = end_ids(tokenizer, model)
+        pad_token = padding(tokenizer, model)
+        end_tokens = end_ids(tokenizer, model)
         # A decoder goes on at the right end of its prompt; an encoder's positions are counted from the left.
         if model.config.is_encoder_decoder:
-            side: Literal["left", "right"] = "right"
+            padding_side: Literal["left", "right"] = "right"
         else:
-            side = "left"
-        rows = torch.tensor(padded(prompts, pad, side), device=device)
-        mask = torch.tensor(padded([[1] * len(ids) for ids in prompts], 0, side), device=device)
-        width = rows.shape[1]
+            padding_side = "left"
+        prompt_rows = torch.tensor(padded(prompts, pad_token, padding_side), device=device)
+        mask = torch.tensor(padded([[1] * len(ids) for ids in prompts], 0, padding_side), device=device)
+        prompt_width = prompt_rows.shape[1]
         streams = [torch.Generator(device=device).manual_seed(request.seed % 2**63) for request in requests]
         # The output begins with the prompt, or with the one token that starts a decoder.
-        start = 1 if model.config.is_encoder_decoder else width
+        answer_start = 1 if model.config.is_encoder_decoder else prompt_width
         # These remember in ways from which no row can be taken.
         reads_whole_prompt = model.config.is_encoder_decoder or getattr(model, "_is_stateful", False)
-        memory = None
-        open_ = list(range(len(prompts)))
+        encoder_states = None
+        open_row_numbers = list(range(len(prompts)))
         tokens_by_row: dict[int, list[int]] = {}
-        while open_:
+        while open_row_numbers:
             # The folder's own sampling settings (top_k, repetition penalty, ...) are ignored: the task's count.
             plan = GenerationConfig(
                 do_sample=False,
-                max_new_tokens=max(longest[i] for i in open_) + width - rows.shape[1],
-                pad_token_id=pad,
-                eos_token_id=ends or None,
+                max_new_tokens=max(longest[i] for i in open_row_numbers) + prompt_width - prompt_rows.shape[1],
+                pad_token_id=pad_token,
+                eos_token_id=end_tokens or None,
                 decoder_start_token_id=getattr(model.config, "decoder_start_token_id", None),
                 return_dict_in_generate=True,
             )
-            limits = [(requests[i].stop, longest[i]) for i in open_]
-            stopping = _stopping_criteria(
-                tokenizer, limits, set(ends), start, leave=0 if reads_whole_prompt else len(open_) // 2
+            limits = [(requests[i].stop, longest[i]) for i in open_row_numbers]
+            stop_criteria = _stopping_criteria(
+                tokenizer,
+                limits,
+                set(end_tokens),
+                answer_start,
+                leave=0 if reads_whole_prompt else len(open_row_numbers) // 2,
             )
             try:
-                with torch.inference_mode(), self._steer_layers(model, [requests[i].steering for i in open_]):
-                    output = model.generate(
-                        input_ids=rows,
+                with (
+                    torch.inference_mode(),
+                    self._steer_layers(model, [requests[i].steering for i in open_row_numbers]),
+                ):
+                    generated_rows = model.generate(
+                        input_ids=prompt_rows,
                         attention_mask=mask,
-                        past_key_values=memory,
+                        past_key_values=encoder_states,
                         generation_config=plan,
                         logits_processor=LogitsProcessorList(
-                            self._sampling_steps([streams[i] for i in open_], device, temperature)
+                            self._sampling_steps([streams[i] for i in open_row_numbers], device, temperature)
                         ),
                         use_model_defaults=False,
-                        stopping_criteria=[stopping],
+                        stopping_criteria=[stop_criteria],
                     )
             except torch.OutOfMemoryError:
                 raise ConfigurationError(
                     f"generator {self.name}: {len(prompts)} prompts at once do not fit into the memory of {device}",
                     "lower its batch_size or max_new_tokens",
                 ) from None
-            rows = output.sequences
-            memory = output.past_key_values
-            tokens_by_row.update(zip(open_, rows[:, start:].tolist(), strict=True))
+            prompt_rows = generated_rows.sequences
+            encoder_states = generated_rows.past_key_values
+            tokens_by_row.update(zip(open_row_numbers, prompt_rows[:, answer_start:].tolist(), strict=True))
             # The ended rows leave the batch, which would compute them to the end of its longest.
-            open_rows = torch.tensor([n for n, ended in enumerate(stopping.ended) if not ended], device=device)
-            open_ = [open_[n] for n in open_rows.tolist()]
-            if open_:
-                mask = torch.nn.functional.pad(mask, (0, rows.shape[1] - mask.shape[1]), value=1)[open_rows]
-                rows = rows[open_rows]
-                memory.batch_select_indices(open_rows)
+            open_rows = torch.tensor([n for n, ended in enumerate(stop_criteria.ended) if not ended], device=device)
+            open_row_numbers = [open_row_numbers[n] for n in open_rows.tolist()]
+            if open_row_numbers:
+                mask = torch.nn.functional.pad(mask, (0, prompt_rows.shape[1] - mask.shape[1]), value=1)[open_rows]
+                prompt_rows = prompt_rows[open_rows]
+                encoder_states.batch_select_indices(open_rows)
         return [
-            self._decode_answer(tokenizer, tokens_by_row[i][: longest[i]], set(ends), prompts[i], requests[i].stop)
+            self._decode_answer(
+                tokenizer, tokens_by_row[i][: longest[i]], set(end_tokens), prompts[i], requests[i].stop
+            )
             for i in range(len(prompts))
         ]
 
@@ -359,17 +372,19 @@ class TransformersGenerator(StatelessGenerator):
 
         axes = Axes.read(self._path)
         no_steering = (0.0,) * len(axes.back)
-        added = torch.from_numpy(np.array([vector or no_steering for vector in vectors], dtype=np.float32) @ axes.back)
+        steering_rows = torch.from_numpy(
+            np.array([vector or no_steering for vector in vectors], dtype=np.float32) @ axes.back
+        )
 
         def add(_module: Any, _given: Any, result: Any) -> None:
-            states = result[0] if isinstance(result, tuple) else result
-            states[:, -1] += added.to(states)
+            layer_states = result[0] if isinstance(result, tuple) else result
+            layer_states[:, -1] += steering_rows.to(layer_states)
 
-        handle = model.get_decoder().layers[axes.layer - 1].register_forward_hook(add)
+        hook_handle = model.get_decoder().layers[axes.layer - 1].register_forward_hook(add)
         try:
             yield
         finally:
-            handle.remove()
+            hook_handle.remove()
 
     def _decode_answer(
         self, tokenizer: Any, tokens: list[int], ends: set[int], prompt: list[int], stop: Sequence[str]

@@ -57,11 +57,13 @@ class EndpointConnection:
         import httpcore
 
         try:
-            trusted = None  # reading the usual certificates takes a third of a second, which plain http does not need
+            certificate_context = (
+                None  # reading the usual certificates takes a third of a second, which plain http does not need
+            )
             if self._ca_file is not None:
-                trusted = ssl.create_default_context(cafile=str(self._ca_file))
+                certificate_context = ssl.create_default_context(cafile=str(self._ca_file))
             elif self.base_url.startswith("https:"):
-                trusted = httpcore.default_ssl_context()
+                certificate_context = httpcore.default_ssl_context()
         except (OSError, ssl.SSLError):
             raise ConfigurationError(
                 f"generator {self._name}: ca_file {self._ca_file}: holds no certificate in PEM form",
@@ -69,7 +71,7 @@ class EndpointConnection:
                 code="ca-file-malformed",
             ) from None
         options: dict[str, Any] = {
-            "ssl_context": trusted,
+            "ssl_context": certificate_context,
             "max_connections": None,
             "network_backend": _timed_backend(),
         }
@@ -91,7 +93,7 @@ class EndpointConnection:
         import httpcore
 
         token = _ends_at.set(time.monotonic() + timeout_s)
-        sent = {
+        sent_headers = {
             "Host": urlsplit(self.base_url).netloc,
             "Accept": "application/json",
             "Accept-Encoding": "gzip, deflate",
@@ -102,27 +104,27 @@ class EndpointConnection:
             **(headers or {}),
         }
         pool = self.pool
-        stage = "unreachable"
+        failed_stage = "unreachable"
         try:
             with pool.stream(
                 method,
                 f"{self.base_url.rstrip('/')}{path}",
-                headers=[(name.encode(), value.encode()) for name, value in sent.items()],
+                headers=[(name.encode(), value.encode()) for name, value in sent_headers.items()],
                 content=content or None,
                 extensions={"timeout": dict.fromkeys(("connect", "read", "write", "pool"), timeout_s)},
             ) as response:
-                stage = "cut"
-                body = _join_bounded(response.iter_stream(), most_bytes)
-                received = {
+                failed_stage = "cut"
+                body_bytes = _join_bounded(response.iter_stream(), most_bytes)
+                received_headers = {
                     name.decode("latin-1").casefold(): value.decode("latin-1") for name, value in response.headers
                 }
-            if body is None:
+            if body_bytes is None:
                 return Exchange(fault="large", detail=f"the answer is longer than {most_bytes} bytes")
-            content_encoding = received.get("content-encoding", "").strip().casefold()
-            plain = decompressed(body, content_encoding, most_bytes)
-            if plain is None:
+            content_encoding = received_headers.get("content-encoding", "").strip().casefold()
+            plain_body = decompressed(body_bytes, content_encoding, most_bytes)
+            if plain_body is None:
                 return Exchange(fault="cut", detail=f"the answer's content encoding {content_encoding} cannot be read")
-            return Exchange(response.status, received, plain)
+            return Exchange(response.status, received_headers, plain_body)
         except (httpcore.ConnectTimeout, httpcore.PoolTimeout):
             return Exchange(fault="unreachable", detail=f"no connection within {timeout_s:g} s")
         except httpcore.TimeoutException:
@@ -130,16 +132,16 @@ class EndpointConnection:
         except httpcore.ProxyError as error:
             return Exchange(fault="proxy", detail=f"the proxy refuses the connection: {error}")
         except httpcore.ConnectError as error:
-            said = str(error)
-            if any(word in said.casefold() for word in _CERTIFICATE_WORDS):
-                return Exchange(fault="certificate", detail=f"its certificate is not trusted: {said}")
-            return Exchange(fault="unreachable", detail=f"no connection: {said}")
+            error_words = str(error)
+            if any(certificate_word in error_words.casefold() for certificate_word in _CERTIFICATE_WORDS):
+                return Exchange(fault="certificate", detail=f"its certificate is not trusted: {error_words}")
+            return Exchange(fault="unreachable", detail=f"no connection: {error_words}")
         except httpcore.UnsupportedProtocol as error:
             return Exchange(fault="unreachable", detail=f"no connection: {error}")
         # The text of an error may repeat what was sent, with its key: its class is enough.
         except Exception as error:  # noqa: BLE001 - whatever a broken answer makes a library raise, it is this answer's
-            detail = "while its body was read" if stage == "cut" else "before an answer came"
-            return Exchange(fault="cut", detail=f"the connection was cut {detail} ({type(error).__name__})")
+            stage_words = "while its body was read" if failed_stage == "cut" else "before an answer came"
+            return Exchange(fault="cut", detail=f"the connection was cut {stage_words} ({type(error).__name__})")
         finally:
             _ends_at.reset(token)
 
@@ -148,14 +150,14 @@ def _join_bounded(chunks: Iterable[bytes], most: int) -> bytes | None:
     """Returns the joined chunks; None if they are longer than ``most`` bytes, or come after the attempt's end."""
     import httpcore
 
-    body = bytearray()
-    for chunk in chunks:
-        body += chunk
-        if len(body) > most:
+    body_bytes = bytearray()
+    for body_chunk in chunks:
+        body_bytes += body_chunk
+        if len(body_bytes) > most:
             return None
         if time.monotonic() > _ends_at.get():
             raise httpcore.ReadTimeout
-    return bytes(body)
+    return bytes(body_bytes)
 
 
 def _timed_backend() -> "httpcore.NetworkBackend":

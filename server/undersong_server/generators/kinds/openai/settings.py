@@ -70,9 +70,9 @@ def _is_loopback(address: str) -> bool:
 
 def _further_fields(fields: dict[str, Any]) -> dict[str, Any]:
     """Raises ValueError for a field of ``extra_body`` that has a setting: plans, caps and signatures read that one."""
-    if reserved := sorted(name for name in fields if name.casefold() in _RESERVED_FIELDS):
+    if reserved_names := sorted(name for name in fields if name.casefold() in _RESERVED_FIELDS):
         raise ValueError(
-            f"{', '.join(reserved)}: not taken in extra_body; use the key of that name beside it, or leave it out"
+            f"{', '.join(reserved_names)}: not taken in extra_body; use the key of that name beside it, or leave it out"
         )
     return fields
 
@@ -125,26 +125,28 @@ class Endpoint(BaseModel):
 
     def check_key(self, proxy: str) -> None:
         """Raises ValueError for a key that would be another secret of this machine, or go out unencrypted."""
-        variable = self.api_key_env
-        if not variable:
+        key_variable = self.api_key_env
+        if not key_variable:
             return
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*_API_KEY", variable):
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*_API_KEY", key_variable):
             # not repeated if it may be a key in place of its variable's name
-            named = ""
-            if re.fullmatch(r"[A-Z]+(_[A-Z]+)+", variable):
-                named = f" {variable!r}"
+            named_words = ""
+            if re.fullmatch(r"[A-Z]+(_[A-Z]+)+", key_variable):
+                named_words = f" {key_variable!r}"
             raise ValueError(
-                f"api_key_env{named} is no name that ends in _API_KEY; export the key under such a name, and write that"
+                f"api_key_env{named_words} is no name that ends in _API_KEY; export the key under such a name, and"
+                " write that"
                 ' name here ("" for an endpoint without keys)'
             )
         through_proxy = proxy and _is_loopback(self.base_url)
         if through_proxy:
-            key, passed = "proxy", proxy
+            key, passed_host = "proxy", proxy
         else:
-            key, passed = "base_url", self.base_url
-        if self.base_url.startswith("http:") and not _is_loopback(passed):
+            key, passed_host = "base_url", self.base_url
+        if self.base_url.startswith("http:") and not _is_loopback(passed_host):
             raise ValueError(
-                f"{key} {passed!r} would carry the key of {variable} unencrypted over a network; write a base_url with"
+                f"{key} {passed_host!r} would carry the key of {key_variable} unencrypted over a network; write a"
+                " base_url with"
                 ' https, or api_key_env = "" for an endpoint without keys'
             )
 
@@ -229,13 +231,18 @@ class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
         """A task file says what is sent where: neither another secret of this machine, nor a key in the clear."""
         for address in self._all_addresses:
             address.check_key(self.proxy)
-        asked: tuple[RequestFields, ...] = (self, *self.kinds.values())
-        headers = [header for fields in asked for header in fields.headers.items()]
-        for name, value in headers:
-            theirs = re.fullmatch(_NOT_THEIRS, name) or re.search(_SENSITIVE, name) or re.match(_KEY, value)
-            if theirs or name.casefold() == self.key_header.casefold():
+        field_sets: tuple[RequestFields, ...] = (self, *self.kinds.values())
+        headers = [header for fields in field_sets for header in fields.headers.items()]
+        for header_name, header_value in headers:
+            has_key_sign = (
+                re.fullmatch(_NOT_THEIRS, header_name)
+                or re.search(_SENSITIVE, header_name)
+                or re.match(_KEY, header_value)
+            )
+            if has_key_sign or header_name.casefold() == self.key_header.casefold():
                 raise ValueError(
-                    f"headers: {name} is not the task file's to set; a key is named by api_key_env, and its header by"
+                    f"headers: {header_name} is not the task file's to set; a key is named by api_key_env, and its"
+                    " header by"
                     " key_header"
                 )
         return self
@@ -252,13 +259,16 @@ class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
                     f"kinds.{kind}: the requests of a batch have no headers of their own; give the generator's, or"
                     " batch = false"
                 )
-        known = (self.price_per_1k_prompt is not None, self.price_per_1k_completion is not None)
-        if any(known) and not all(known):
+        stated_prices = (self.price_per_1k_prompt is not None, self.price_per_1k_completion is not None)
+        if any(stated_prices) and not all(stated_prices):
             raise ValueError("price_per_1k_prompt and price_per_1k_completion go together: give both or none")
-        if self.price_budget_usd is not None and not all(known):
+        if self.price_budget_usd is not None and not all(stated_prices):
             raise ValueError("price_budget_usd needs price_per_1k_prompt and price_per_1k_completion")
-        other = self.fallback
-        if other and [other.price_per_1k_prompt is not None, other.price_per_1k_completion is not None] != list(known):
+        fallback_settings = self.fallback
+        if fallback_settings and [
+            fallback_settings.price_per_1k_prompt is not None,
+            fallback_settings.price_per_1k_completion is not None,
+        ] != list(stated_prices):
             raise ValueError("fallback: names both prices where the generator does, and none where it does not")
         return self
 
@@ -299,9 +309,9 @@ class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
 
     def prompt_format(self, folder: Path) -> PromptFormat:
         own = [self, *(self.request_fields(kind) for kind in self.kinds)]
-        answer = max(fields.max_tokens for fields in own)
+        longest_answer = max(fields.max_tokens for fields in own)
         system = max(estimated_tokens(fields.system or "") for fields in own)
-        return PromptFormat(style=self.style, prompt_tokens=prompt_room(self.context_tokens, answer + system))
+        return PromptFormat(style=self.style, prompt_tokens=prompt_room(self.context_tokens, longest_answer + system))
 
     @property
     def longest_answer(self) -> int:
@@ -317,64 +327,70 @@ class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
 
     @property
     def writer(self) -> str:
-        hosts = dict.fromkeys(str(urlsplit(address.base_url).hostname) for address in self.addresses)
-        other = f", else {self.of_fallback.writer}" if self.fallback else ""
-        return f"{fingerprinted(self.model, _LONGEST_MODEL)} at {', '.join(hosts)}{other}"
+        host_names = dict.fromkeys(str(urlsplit(address.base_url).hostname) for address in self.addresses)
+        fallback_words = f", else {self.of_fallback.writer}" if self.fallback else ""
+        return f"{fingerprinted(self.model, _LONGEST_MODEL)} at {', '.join(host_names)}{fallback_words}"
 
     def price_usd(self, prompt_tokens: int, completion_tokens: int) -> float:
         """Returns the US dollars of that many tokens; 0.0 if the task names no price."""
         prompt = self.price_per_1k_prompt or 0.0
         completion = self.price_per_1k_completion or 0.0
-        factor = BATCH_PRICE if self.batch else 1.0
-        return factor * (prompt_tokens * prompt + completion_tokens * completion) / 1000.0
+        price_factor = BATCH_PRICE if self.batch else 1.0
+        return price_factor * (prompt_tokens * prompt + completion_tokens * completion) / 1000.0
 
     def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
         """Estimates tokens, price and seconds; ``concurrency`` answers at once.
 
         An answer takes 0.3 s and a second per 100 tokens (low), or 3 s and a second per 20; a batch a minute to a day.
         """
-        prompts, answers = expected_tokens(calls, prompt_words, self.max_tokens, answer_words)
-        price = None
+        prompts, answer_tokens = expected_tokens(calls, prompt_words, self.max_tokens, answer_words)
+        price_range = None
         if self.price_per_1k_prompt is not None:
-            price = (self.price_usd(prompts[0], answers[0]), self.price_usd(prompts[1], answers[1]))
-        waves = -(-calls // self.concurrency)
-        least = answers[0] / max(1, calls)
-        seconds = waves * (0.3 + least / 100.0), waves * (3.0 + self.max_tokens / 20.0)
-        seconds = _BATCH_S if self.batch else seconds
-        return Estimate(calls, (prompts[0] + answers[0], prompts[1] + answers[1]), price, seconds)
+            price_range = (self.price_usd(prompts[0], answer_tokens[0]), self.price_usd(prompts[1], answer_tokens[1]))
+        call_waves = -(-calls // self.concurrency)
+        least_tokens = answer_tokens[0] / max(1, calls)
+        seconds_range = call_waves * (0.3 + least_tokens / 100.0), call_waves * (3.0 + self.max_tokens / 20.0)
+        seconds_range = _BATCH_S if self.batch else seconds_range
+        return Estimate(
+            calls, (prompts[0] + answer_tokens[0], prompts[1] + answer_tokens[1]), price_range, seconds_range
+        )
 
     def caps(self, estimate: Estimate) -> list[tuple[str, float, tuple[float, float]]]:
-        found = (
+        stated_caps = (
             ("token_budget", self.token_budget, estimate.tokens),
             ("price_budget_usd", self.price_budget_usd, estimate.price_usd or (0.0, 0.0)),  # a price cap needs prices
         )
-        return [(key, cap, takes) for key, cap, takes in found if cap is not None]
+        return [
+            (key, stated_cap, expected_use) for key, stated_cap, expected_use in stated_caps if stated_cap is not None
+        ]
 
     def body_of(self, request: GenerationRequest) -> tuple[dict[str, Any], tuple[int, int]]:
         """Returns the body of a request, and the most tokens that it can read and write."""
         fields_of_kind = self.request_fields(request.kind)
-        chat = request.style == "chat"
+        is_chat = request.style == "chat"
         system = request.system if fields_of_kind.system is None else fields_of_kind.system
-        turns = [{"role": "user", "content": request.prompt}]
-        if system and (not chat or self.system_role == "user"):
-            turns[0]["content"] = f"{system}\n\n{request.prompt}"
+        chat_turns = [{"role": "user", "content": request.prompt}]
+        if system and (not is_chat or self.system_role == "user"):
+            chat_turns[0]["content"] = f"{system}\n\n{request.prompt}"
         elif system:
-            turns.insert(0, {"role": self.system_role, "content": system})
-        read = sum(len(turn["content"].encode("utf-8", "replace")) + TEMPLATE_TOKENS for turn in turns)
-        longest = fields_of_kind.max_tokens * request.room
-        fields: dict[str, Any] = {
+            chat_turns.insert(0, {"role": self.system_role, "content": system})
+        read_tokens = sum(
+            len(chat_turn["content"].encode("utf-8", "replace")) + TEMPLATE_TOKENS for chat_turn in chat_turns
+        )
+        longest_answer = fields_of_kind.max_tokens * request.room
+        body_fields: dict[str, Any] = {
             "model": self.model,
             # A legacy completion has one name for it.
-            self.max_tokens_field if chat else "max_tokens": longest,
+            self.max_tokens_field if is_chat else "max_tokens": longest_answer,
             **fields_of_kind.model_dump(include={"temperature", "top_p", "presence_penalty", "frequency_penalty"}),
             "reasoning_effort": fields_of_kind.reasoning_effort or None,
             "stop": list(dict.fromkeys((*request.stop, *fields_of_kind.stop)))[:_MOST_STOPS] or None,
             "seed": request.seed % 2**31 if fields_of_kind.send_seed else None,  # a signed 32-bit number everywhere
             "response_format": _LIST_SCHEMA if self.structured and request.kind == "keywords" else None,
         }
-        prompt = {"messages": turns} if chat else {"prompt": turns[0]["content"]}
-        sent = {name: value for name, value in fields.items() if value is not None}
-        return {**sent, **fields_of_kind.extra_body, **prompt}, (read, longest)
+        prompt = {"messages": chat_turns} if is_chat else {"prompt": chat_turns[0]["content"]}
+        sent_fields = {name: value for name, value in body_fields.items() if value is not None}
+        return {**sent_fields, **fields_of_kind.extra_body, **prompt}, (read_tokens, longest_answer)
 
     def cache_parts(self, request: GenerationRequest) -> list[Any]:
         """Returns everything that decides the answer to a request: addresses, headers and body."""

@@ -260,76 +260,90 @@ def judge(
         now_s: seconds since the epoch, for a pause that is announced as a date.
     """
     if exchange.fault:
-        state = FAULT_STATES[exchange.fault]
-        kind = exchange.fault if exchange.fault in PROBLEMS else "lost"
-        return ExchangeOutcome(state, kind, masked(exchange.detail, secrets), billed=state is ExchangeState.LOST)
-    value = parsed(exchange.body)
-    words = masked(words_of(value, exchange.body), secrets)
-    pause = announced_pause_s(exchange.headers, exchange.body, now_s)
+        exchange_state = FAULT_STATES[exchange.fault]
+        problem_kind = exchange.fault if exchange.fault in PROBLEMS else "lost"
+        return ExchangeOutcome(
+            exchange_state, problem_kind, masked(exchange.detail, secrets), billed=exchange_state is ExchangeState.LOST
+        )
+    body_json = parsed(exchange.body)
+    answer_words = masked(words_of(body_json, exchange.body), secrets)
+    pause_s = announced_pause_s(exchange.headers, exchange.body, now_s)
     if not 200 <= exchange.status < 300:
-        place = ""
+        location_words = ""
         if 300 <= exchange.status < 400:
-            place = _place_of(exchange.headers.get("location", ""))
-        if place:
-            words = f"leads to {masked(place, secrets)}{f': {words}' if words else ''}"
-        return _judge_status(exchange.status, value, words, pause)
+            location_words = _place_of(exchange.headers.get("location", ""))
+        if location_words:
+            answer_words = f"leads to {masked(location_words, secrets)}{f': {answer_words}' if answer_words else ''}"
+        return _judge_status(exchange.status, body_json, answer_words, pause_s)
     content_type = exchange.headers.get("content-type", "").casefold()
-    if "event-stream" in content_type or (value is None and _STREAM.match(exchange.body)):
+    if "event-stream" in content_type or (body_json is None and _STREAM.match(exchange.body)):
         return ExchangeOutcome(ExchangeState.LOST, "lost", "an event stream, where none was asked for", billed=True)
-    return _judge_answer(value, words, pause, worst)
+    return _judge_answer(body_json, answer_words, pause_s, worst)
 
 
 def _judge_answer(value: Any, words: str, pause: float | None, worst: tuple[int, int]) -> ExchangeOutcome:
     """Returns the state of a body that came with a good status."""
-    choices = value.get("choices") if isinstance(value, dict) else None
-    choice = None
-    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-        choice = choices[0]
-    error = next((node["error"] for node in (value, choice) if isinstance(node, dict) and node.get("error")), None)
-    if error is None and choice is None and isinstance(value, dict) and _status_in(value):
+    answer_choices = value.get("choices") if isinstance(value, dict) else None
+    first_choice = None
+    if isinstance(answer_choices, list) and answer_choices and isinstance(answer_choices[0], dict):
+        first_choice = answer_choices[0]
+    error = next(
+        (
+            error_node["error"]
+            for error_node in (value, first_choice)
+            if isinstance(error_node, dict) and error_node.get("error")
+        ),
+        None,
+    )
+    if error is None and first_choice is None and isinstance(value, dict) and _status_in(value):
         error = value
     if error is not None:
         status = _status_in(error) or _status_in(value)
-        verdict = _judge_status(status or 200, value, words, pause)
-        if not status and choice is not None and verdict.state is ExchangeState.REFUSED:
-            said = f"the answer ended by an error{f': {words}' if words else ''}"
-            return ExchangeOutcome(ExchangeState.LOST, "lost", said, pause, billed=True)
-        return verdict
-    completion = None if choice is None else _read_completion(value, choice, worst)
+        status_verdict = _judge_status(status or 200, value, words, pause)
+        if not status and first_choice is not None and status_verdict.state is ExchangeState.REFUSED:
+            error_words = f"the answer ended by an error{f': {words}' if words else ''}"
+            return ExchangeOutcome(ExchangeState.LOST, "lost", error_words, pause, billed=True)
+        return status_verdict
+    completion = None if first_choice is None else _read_completion(value, first_choice, worst)
     if completion is not None:
         return ExchangeOutcome(ExchangeState.ANSWER, completion=completion)
     # Some vendors state an error by words and a code of their own, under a good status.
-    if choice is None and isinstance(value, dict):
-        kind = _kind_of_words(200, words)
+    if first_choice is None and isinstance(value, dict):
+        problem_kind = _kind_of_words(200, words)
     else:
-        kind = "refused"
-    if kind != "refused":
-        return ExchangeOutcome(PROBLEMS[kind].state, kind, words, pause)
-    said = f"the answer is no complete completion{f' ({words})' if words else ''}"
-    return ExchangeOutcome(ExchangeState.LOST, "lost", said, billed=True)
+        problem_kind = "refused"
+    if problem_kind != "refused":
+        return ExchangeOutcome(PROBLEMS[problem_kind].state, problem_kind, words, pause)
+    error_words = f"the answer is no complete completion{f' ({words})' if words else ''}"
+    return ExchangeOutcome(ExchangeState.LOST, "lost", error_words, billed=True)
 
 
 def _judge_status(status: int, value: Any, words: str, pause: float | None) -> ExchangeOutcome:
-    signs = f"{words} {' '.join(_codes_of(value))}"
-    kind = _kind_of(status, signs, announced=pause is not None)
-    if kind == "refused" and (status == 410 or _WITHDRAWN.search(signs)):
-        kind = "withdrawn"
-    said = f"status {status}{f': {words}' if words else ''}"
+    status_signs = f"{words} {' '.join(_codes_of(value))}"
+    problem_kind = _kind_of(status, status_signs, announced=pause is not None)
+    if problem_kind == "refused" and (status == 410 or _WITHDRAWN.search(status_signs)):
+        problem_kind = "withdrawn"
+    status_words = f"status {status}{f': {words}' if words else ''}"
     if pause is not None:
-        said += f", which asks for a pause of {pause:.0f} s"
+        status_words += f", which asks for a pause of {pause:.0f} s"
     if status == 407:
-        said = f"the proxy answers with {said}"
-    throttled = status in (429, 503, 529) or (kind == "busy" and bool(_THROTTLED.search(signs)))
+        status_words = f"the proxy answers with {status_words}"
+    is_throttled = status in (429, 503, 529) or (problem_kind == "busy" and bool(_THROTTLED.search(status_signs)))
     return ExchangeOutcome(
-        PROBLEMS[kind].state, kind, said, pause, billed=status in BILLED_STATUSES, throttled=throttled
+        PROBLEMS[problem_kind].state,
+        problem_kind,
+        status_words,
+        pause,
+        billed=status in BILLED_STATUSES,
+        throttled=is_throttled,
     )
 
 
 def _place_of(location: str) -> str:
     """Returns host and path of a redirect's address; what else it holds (a user, a query) may be secret."""
     try:
-        parts = urlsplit(location.strip())
-        return f"{parts.netloc.rpartition('@')[2]}{parts.path}"
+        location_parts = urlsplit(location.strip())
+        return f"{location_parts.netloc.rpartition('@')[2]}{location_parts.path}"
     except ValueError:
         return ""
 
@@ -344,10 +358,10 @@ def _kind_of(status: int, signs: str, *, announced: bool) -> str:
         return "quota"
     if status == 429 and _QUOTA.search(signs):
         return "used-up"
-    state = STATUS_STATES.get(status, ExchangeState.WAIT if status >= 500 else ExchangeState.REFUSED)
-    if state is ExchangeState.ACCOUNT:
+    exchange_state = STATUS_STATES.get(status, ExchangeState.WAIT if status >= 500 else ExchangeState.REFUSED)
+    if exchange_state is ExchangeState.ACCOUNT:
         return STATUS_PROBLEMS[status]
-    if state is ExchangeState.WAIT:
+    if exchange_state is ExchangeState.WAIT:
         return "busy"
     return "refused"
 
@@ -387,10 +401,10 @@ def decompressed(body: bytes, encoding: str, limit: int) -> bytes | None:
         return None
     for window_bits in (47, -15):  # gzip or zlib by its head, and the bare deflate of some servers
         with suppress(zlib.error):
-            reader = zlib.decompressobj(window_bits)
-            content = reader.decompress(body, limit)
-            if reader.eof:
-                return content
+            inflater = zlib.decompressobj(window_bits)
+            inflated_body = inflater.decompress(body, limit)
+            if inflater.eof:
+                return inflated_body
             return None
     return None
 
@@ -400,11 +414,11 @@ def _status_in(value: Any) -> int:
     if not isinstance(value, dict):
         return 0
     for key in ("code", "status", "status_code"):
-        code = value.get(key)
-        if isinstance(code, str) and code.isascii() and code.isdecimal() and len(code) == 3:
-            code = int(code)
-        if isinstance(code, int) and not isinstance(code, bool) and 300 <= code < 600:
-            return code
+        status_code = value.get(key)
+        if isinstance(status_code, str) and status_code.isascii() and status_code.isdecimal() and len(status_code) == 3:
+            status_code = int(status_code)
+        if isinstance(status_code, int) and not isinstance(status_code, bool) and 300 <= status_code < 600:
+            return status_code
     return 0
 
 
@@ -434,37 +448,37 @@ def words_of(value: Any, body: bytes = b"") -> str:
     >>> words_of({"error": {"message": "Provider returned error", "metadata": {"raw": '{"error": "too long"}'}}})
     'Provider returned error: too long'
     """
-    said = dict.fromkeys(words for words in _words_in(value, 0) if words)
-    if said or value is not None:
-        return ": ".join(said)
-    text = body.decode("utf-8", "replace").strip()
-    title = re.search(r"<title[^>]*>(.*?)</title>|<h1[^>]*>(.*?)</h1>", text, re.DOTALL | _I)
+    sentence_words = dict.fromkeys(words for words in _words_in(value, 0) if words)
+    if sentence_words or value is not None:
+        return ": ".join(sentence_words)
+    body_text = body.decode("utf-8", "replace").strip()
+    title = re.search(r"<title[^>]*>(.*?)</title>|<h1[^>]*>(.*?)</h1>", body_text, re.DOTALL | _I)
     if title:
-        text = title[1] or title[2] or ""
-    return " ".join(re.sub(r"<[^<>]{0,1000}>", " ", text).split())
+        body_text = title[1] or title[2] or ""
+    return " ".join(re.sub(r"<[^<>]{0,1000}>", " ", body_text).split())
 
 
 def _words_in(value: Any, depth: int) -> Iterable[str]:
     if depth > _DEEPEST:
         return
     if isinstance(value, str):
-        inside = None
+        inner_value = None
         if value.lstrip()[:1] in ("{", "["):
-            inside = parsed(value.encode("utf-8", "replace"))
-        if isinstance(inside, dict | list):
-            yield from _words_in(inside, depth + 1)
+            inner_value = parsed(value.encode("utf-8", "replace"))
+        if isinstance(inner_value, dict | list):
+            yield from _words_in(inner_value, depth + 1)
         else:
             yield " ".join(value.split())
     elif isinstance(value, list):
-        for item in value[:3]:
-            yield from _words_in(item, depth + 1)
+        for list_item in value[:3]:
+            yield from _words_in(list_item, depth + 1)
     elif isinstance(value, dict):
-        parts = {key.casefold(): part for key, part in value.items() if isinstance(key, str)}
-        place = next((key for key in _PLACES if parts.get(key)), None)
-        if place is not None:
-            yield from _words_in(parts[place], depth + 1)
-        elif isinstance(parts.get("choices"), list):  # an error inside an answer; a message there is the model's
-            for choice in parts["choices"][:1]:
+        value_by_key = {key.casefold(): part for key, part in value.items() if isinstance(key, str)}
+        word_place = next((key for key in _PLACES if value_by_key.get(key)), None)
+        if word_place is not None:
+            yield from _words_in(value_by_key[word_place], depth + 1)
+        elif isinstance(value_by_key.get("choices"), list):  # an error inside an answer; a message there is the model's
+            for choice in value_by_key["choices"][:1]:
                 yield from _words_in(choice.get("error") if isinstance(choice, dict) else None, depth + 1)
         metadata = value.get("metadata")
         if isinstance(metadata, dict):
@@ -501,34 +515,35 @@ _STATED_PAUSE = re.compile(
 
 def announced_pause_s(headers: Mapping[str, str], body: bytes, now_s: float) -> float | None:
     """Returns the pause in seconds that an endpoint announces, in a header or its body; None for none."""
-    pause = retry_after_s(headers, now_s)
-    if pause is not None:
-        return pause
-    stated = _STATED_PAUSE.findall(body[:65536].decode("utf-8", "replace"))
-    pauses = [
-        sum(float(number) * _UNITS_S[unit.casefold()] for number, unit in _DURATION.findall(text)) for text in stated
+    header_pause_s = retry_after_s(headers, now_s)
+    if header_pause_s is not None:
+        return header_pause_s
+    stated_pauses = _STATED_PAUSE.findall(body[:65536].decode("utf-8", "replace"))
+    pauses_s = [
+        sum(float(number) * _UNITS_S[unit.casefold()] for number, unit in _DURATION.findall(text))
+        for text in stated_pauses
     ]
-    if pauses:
-        return max(pauses)
+    if pauses_s:
+        return max(pauses_s)
     return None
 
 
 def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
     """Returns the seconds of Retry-After, a number (RFC 9110, 10.2.3) or a date; None if it says nothing clear."""
-    milliseconds = headers.get("retry-after-ms")
-    value = headers.get("retry-after")
+    retry_milliseconds = headers.get("retry-after-ms")
+    retry_after = headers.get("retry-after")
     try:
-        if milliseconds is not None:
-            seconds = float(milliseconds) / 1000.0
+        if retry_milliseconds is not None:
+            retry_seconds = float(retry_milliseconds) / 1000.0
         else:
-            seconds = float(value or "")
+            retry_seconds = float(retry_after or "")
     except ValueError:
         try:
-            seconds = parsedate_to_datetime(value or "").timestamp() - now_s
+            retry_seconds = parsedate_to_datetime(retry_after or "").timestamp() - now_s
         except (ValueError, TypeError, OverflowError):
             return None
-    if math.isfinite(seconds):
-        return max(0.0, seconds)
+    if math.isfinite(retry_seconds):
+        return max(0.0, retry_seconds)
     return None
 
 
@@ -540,45 +555,47 @@ def _read_completion(
 ) -> ReadCompletion | None:
     """Returns the completion in the first choice of a body; None if there is none that can be read."""
     reason = choice.get("finish_reason")
-    finish = _finish_of(reason)
-    if finish is None:
+    finish_reason = _finish_of(reason)
+    if finish_reason is None:
         return None
     message = choice.get("message")
     if isinstance(message, dict):
-        text = content_text(message.get("content"))
+        answer_text = content_text(message.get("content"))
         refusal = message.get("refusal")
     elif message is None and isinstance(choice.get("text"), str):
-        text = choice["text"]
+        answer_text = choice["text"]
         refusal = None
-    elif message is None and finish == "filter":
-        text, refusal = "", None
+    elif message is None and finish_reason == "filter":
+        answer_text, refusal = "", None
     else:
         return None
     if isinstance(refusal, str) and refusal.strip():
-        text = text or refusal
-        finish = "refusal"
-    return ReadCompletion(text, finish, read_usage(body.get("usage"), text, worst))
+        answer_text = answer_text or refusal
+        finish_reason = "refusal"
+    return ReadCompletion(answer_text, finish_reason, read_usage(body.get("usage"), answer_text, worst))
 
 
 def _finish_of(reason: Any) -> Finish | None:
     """Returns why an answer ended; None where there is then no answer."""
-    name = ""
+    reason_name = ""
     if isinstance(reason, str):
-        name = reason.strip().casefold().replace("-", "_")
-    if name in LOST_ENDS:
+        reason_name = reason.strip().casefold().replace("-", "_")
+    if reason_name in LOST_ENDS:
         return None
-    return ENDS.get(name, "unknown")
+    return ENDS.get(reason_name, "unknown")
 
 
 def content_text(content: Any) -> str:
     """Returns the text of a message's content: a string, or its parts of type text one after the other."""
     if isinstance(content, str):
         return content
-    parts = content if isinstance(content, list) else []
-    texts = [
-        part.get("text") for part in parts if isinstance(part, dict) and part.get("type") in ("text", "output_text")
+    content_parts = content if isinstance(content, list) else []
+    part_texts = [
+        part.get("text")
+        for part in content_parts
+        if isinstance(part, dict) and part.get("type") in ("text", "output_text")
     ]
-    return "".join(text for text in texts if isinstance(text, str))
+    return "".join(text for text in part_texts if isinstance(text, str))
 
 
 def read_usage(usage: Any, text: str, worst: tuple[int, int]) -> TokenUsage:
@@ -587,14 +604,14 @@ def read_usage(usage: Any, text: str, worst: tuple[int, int]) -> TokenUsage:
     Completion tokens are the larger of ``completion_tokens`` and the total less the prompt, plus the reasoning tokens
     where these are more than it.
     """
-    stated = usage if isinstance(usage, dict) else {}
-    prompt = _token_count(stated.get("prompt_tokens"))
-    completion = _token_count(stated.get("completion_tokens"))
+    usage_json = usage if isinstance(usage, dict) else {}
+    prompt = _token_count(usage_json.get("prompt_tokens"))
+    completion = _token_count(usage_json.get("completion_tokens"))
     if prompt is None or completion is None:
         return TokenUsage(*worst, reported=False)
-    details = stated.get("completion_tokens_details")
-    total = stated.get("total_tokens")
-    reasoning = details.get("reasoning_tokens") if isinstance(details, dict) else None
+    token_details = usage_json.get("completion_tokens_details")
+    total = usage_json.get("total_tokens")
+    reasoning = token_details.get("reasoning_tokens") if isinstance(token_details, dict) else None
     # A field that is left out, or null, states nothing; one that is there must be possible.
     total_tokens = prompt + completion if total is None else _token_count(total)
     reasoning_tokens = 0 if reasoning is None else _token_count(reasoning)
