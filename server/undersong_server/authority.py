@@ -51,11 +51,11 @@ class Authority:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        key = serialization.load_pem_private_key(self._read_file(_CA_KEY), None)
+        ca_key = serialization.load_pem_private_key(self._read_file(_CA_KEY), None)
         signing = serialization.load_pem_private_key(self._read_file(_SIGNING_KEY), None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
         assert isinstance(signing, ed25519.Ed25519PrivateKey)
-        self._key = key
+        self._key = ca_key
         self.signing_key = signing
         self.certificate_pem = self._read_file(_CA_CERTIFICATE)
         self._certificate = x509.load_pem_x509_certificate(self.certificate_pem)
@@ -82,18 +82,18 @@ class Authority:
             )
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.chmod(folder, 0o700)
-        key = ec.generate_private_key(ec.SECP256R1())
+        ca_key = ec.generate_private_key(ec.SECP256R1())
         subject = _common_name(f"{name} authority")
-        identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        identifier = x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key())
         certificate = (
-            _certificate_builder(subject, subject, key.public_key(), now, AUTHORITY_DAYS, authority=True)
+            _certificate_builder(subject, subject, ca_key.public_key(), now, AUTHORITY_DAYS, authority=True)
             .add_extension(identifier, critical=False)
-            .sign(key, hashes.SHA256())
+            .sign(ca_key, hashes.SHA256())
         )
         replace_file(folder / _SIGNING_KEY, _private_pem(ed25519.Ed25519PrivateKey.generate()))
         replace_file(folder / _CA_CERTIFICATE, _pem_bytes(certificate))
         # Last, because its presence marks the folder as complete.
-        replace_file(folder / _CA_KEY, _private_pem(key))
+        replace_file(folder / _CA_KEY, _private_pem(ca_key))
         authority = cls(folder)
         authority.issue_server(server_names, now=now)
         return authority
@@ -101,8 +101,8 @@ class Authority:
     @classmethod
     def open(cls, folder: Path) -> "Authority":
         """Opens the folder's authority. Raises ConfigurationError if there is none, or others may read its keys."""
-        for name in (_CA_KEY, _SIGNING_KEY, _SERVER_KEY):
-            path = folder / name
+        for file_name in (_CA_KEY, _SIGNING_KEY, _SERVER_KEY):
+            path = folder / file_name
             if not path.exists():
                 raise ConfigurationError(
                     f"{path}: no such key", "make it with `undersong coordinator init`", code="key-missing"
@@ -140,8 +140,13 @@ class Authority:
     @property
     def server_names(self) -> list[str]:
         """The names in the server's certificate."""
-        names = self._server_certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+        certificate_names = self._server_certificate.extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        ).value
+        return [
+            *certificate_names.get_values_for_type(x509.DNSName),
+            *map(str, certificate_names.get_values_for_type(x509.IPAddress)),
+        ]
 
     @property
     def _server_certificate(self) -> x509.Certificate:
@@ -151,17 +156,17 @@ class Authority:
         """Makes a new server key and certificate for ``names``. Raises ConfigurationError for an invalid name."""
         if not names:
             raise ConfigurationError("the server's certificate needs a name", "give --names HOST[,HOST...]")
-        key = ec.generate_private_key(ec.SECP256R1())
-        alternatives = [_general_name(name) for name in names]
+        server_key = ec.generate_private_key(ec.SECP256R1())
+        alternatives = [_general_name(server_name) for server_name in names]
         certificate = self._issue_certificate(
-            names[0], alternatives, key.public_key(), ExtendedKeyUsageOID.SERVER_AUTH, now=now, days=days
+            names[0], alternatives, server_key.public_key(), ExtendedKeyUsageOID.SERVER_AUTH, now=now, days=days
         )
         # The certificate first: with a new key and an old certificate the server would not start.
-        both = {_SERVER_KEY + ".new": _private_pem(key), _SERVER_CERTIFICATE + ".new": _pem_bytes(certificate)}
-        for name, data in both.items():
-            replace_file(self._folder / name, data)
-        for name in both:
-            os.replace(self._folder / name, self._folder / name.removesuffix(".new"))
+        both = {_SERVER_KEY + ".new": _private_pem(server_key), _SERVER_CERTIFICATE + ".new": _pem_bytes(certificate)}
+        for file_name, file_bytes in both.items():
+            replace_file(self._folder / file_name, file_bytes)
+        for file_name in both:
+            os.replace(self._folder / file_name, self._folder / file_name.removesuffix(".new"))
 
     def issue_party(self, name: str, public_key: Certifiable, *, now: float, days: float = PARTY_DAYS) -> Issued:
         """Issues the client certificate of the party ``name`` for the public key that this party has made."""

@@ -106,9 +106,10 @@ class Cluster(AbstractContextManager["Cluster"]):
             of_gpus = {}
         remote = ray.remote(num_cpus=1, max_retries=RESTARTS, **of_gpus)(function)
         kept = {id(argument): argument for call in calls for argument in call}
-        sent = {name: ray.put(argument) for name, argument in kept.items()}
+        sent = {argument_name: ray.put(argument) for argument_name, argument in kept.items()}
         waiting = {
-            remote.remote(*(sent[id(argument)] for argument in call)): number for number, call in enumerate(calls)
+            remote.remote(*(sent[id(argument)] for argument in call)): call_number
+            for call_number, call in enumerate(calls)
         }
         try:
             while waiting:
@@ -169,8 +170,8 @@ def prepare(named: str, option: str, *, here: bool = True) -> None:
 
     Raises ConfigurationError if Ray was loaded before without a token: it may not ask for one any more.
     """
-    for name, value in SETTINGS.items():
-        os.environ.setdefault(name, value)
+    for setting_name, setting_value in SETTINGS.items():
+        os.environ.setdefault(setting_name, setting_value)
     if here and not os.environ.get(FOLDER):
         os.environ[FOLDER] = tempfile.mkdtemp(prefix="ray-")
         atexit.register(shutil.rmtree, os.environ[FOLDER], ignore_errors=True)
@@ -251,16 +252,20 @@ class SpreadEmbedder(Embedder):
         if len(texts) < self._fewest:
             return self._here.encode(texts, progress)
         # Texts of like lengths fill batches of one width; the longest take longest, and come first.
-        order = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
-        parts = [order[start : start + TEXTS_A_CALL] for start in range(0, len(order), TEXTS_A_CALL)]
+        text_order = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
+        parts = [
+            text_order[call_start : call_start + TEXTS_A_CALL] for call_start in range(0, len(text_order), TEXTS_A_CALL)
+        ]
         shared = (self._source, self.max_windows, self.fingerprint, self._expected_hash)
         result = np.zeros((len(texts), self.dimension), dtype=np.float32)
         done = 0
-        for number, rows in self._cluster.each(embed_part, [(*shared, [texts[row] for row in part]) for part in parts]):
+        for part_number, rows in self._cluster.each(
+            embed_part, [(*shared, [texts[row] for row in part_rows]) for part_rows in parts]
+        ):
             if isinstance(rows, UndersongError):
                 raise rows
-            result[parts[number]] = rows
-            done += len(parts[number])
+            result[parts[part_number]] = rows
+            done += len(parts[part_number])
             if progress is not None:
                 progress(done, len(texts))
         return result

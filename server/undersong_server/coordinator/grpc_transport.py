@@ -217,7 +217,7 @@ class GrpcTransport:
             (party_name, party_mailbox.link) for party_name, party_mailbox in sorted(self.mailboxes.copy().items())
         )
         return {
-            name: party_link for name, party_link in party_links if party_link is not None
+            party_name: party_link for party_name, party_link in party_links if party_link is not None
         }  # each read once: a stream may end meanwhile
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -295,7 +295,7 @@ class GrpcTransport:
             self._metrics.exchange_missing.labels(party=name).inc()
         self._metrics.received_bytes.inc(sum(map(len, exchange.replies.values())))
         self._metrics.exchange_seconds.observe(time.monotonic() - begun_s)
-        return {name: exchange.replies[name] for name in requests if name in exchange.replies}
+        return {party_name: exchange.replies[party_name] for party_name in requests if party_name in exchange.replies}
 
     def _post(self, outgoing: Mapping[str, Outgoing], exchange: _Exchange) -> None:
         for party_name, sent_message in outgoing.items():

@@ -292,7 +292,7 @@ class Registry:
             )
             for party_name, serial in presented.items()
         }
-        refusals = {name: problem for name, problem in problem_by_party.items() if problem}
+        refusals = {party_name: problem for party_name, problem in problem_by_party.items() if problem}
         if not refusals:
             valid_until = min(
                 (certificate_by_serial[serial]["expires_at"] for serial in presented.values()), default=math.inf

@@ -127,26 +127,26 @@ class RunDriver(Progress, ABC):
         """Blocks until every party of the roster is connected; if the manifest is signed, until its quorum is."""
         start_s = time.time()
         self._journal = journal
-        total = len(planned.roster)
-        required = self._needed if self._signed else total
+        party_count = len(planned.roster)
+        required = self._needed if self._signed else party_count
         while True:
             self.check()
             missing = self.missing(planned)
             expelled = sorted(set(planned.roster) & set(self._expelled()))
-            if total - len(expelled) < required:
+            if party_count - len(expelled) < required:
                 raise ConfigurationError(
-                    f"{', '.join(expelled)}: revoked, and the run needs {required} of its {total} parties",
+                    f"{', '.join(expelled)}: revoked, and the run needs {required} of its {party_count} parties",
                     "plan a new run without them",
                     code="too-few-parties",
                 )
-            if total - len(missing) >= required:
+            if party_count - len(missing) >= required:
                 self._status = replace(self._status, waiting=None)
                 return
-            words = (
+            waiting_words = (
                 f"waiting for {_names(missing)} to connect; the run goes on as soon as {required} of"
-                f" {counted(total, 'party is', 'parties are')} there ({total - len(missing)} now)"
+                f" {counted(party_count, 'party is', 'parties are')} there ({party_count - len(missing)} now)"
             )
-            self._show(state="waiting", waiting=Awaited(missing, start_s, None, required, words))
+            self._show(state="waiting", waiting=Awaited(missing, start_s, None, required, waiting_words))
             time.sleep(ROSTER_POLL_S)
 
     @property
@@ -186,8 +186,8 @@ class RunDriver(Progress, ABC):
         except (MachineFault, UnreadableRun) as fault:
             held_step = self._held.hold(step, fault)
             with contextlib.suppress(UndersongError):
-                words = f"{held_step.problem}; {held_step.remedy}; tried again by itself"
-                self._show(durable=True, state="waiting", waiting=None, phase="", done=0, total=0, message=words)
+                retry_words = f"{held_step.problem}; {held_step.remedy}; tried again by itself"
+                self._show(durable=True, state="waiting", waiting=None, phase="", done=0, total=0, message=retry_words)
             return self._interrupted == "running"  # the process ends, and whoever starts it again goes on
         return True
 
@@ -214,18 +214,18 @@ class RunDriver(Progress, ABC):
         except UndersongError as error:
             self._end("failed", RunFailure(error.problem, error.remedy, error.exit_code))
         except (OSError, sqlite3.Error) as error:
-            fault = fault_of(error, root=self.folder.path.parent.parent / "coordinator.json")
-            if isinstance(fault, MachineFault):
-                raise fault from None
-            self._end("failed", RunFailure(fault.problem, fault.remedy, fault.exit_code))
+            run_fault = fault_of(error, root=self.folder.path.parent.parent / "coordinator.json")
+            if isinstance(run_fault, MachineFault):
+                raise run_fault from None
+            self._end("failed", RunFailure(run_fault.problem, run_fault.remedy, run_fault.exit_code))
         except Exception as error:  # noqa: BLE001 - its words may hold anything, so only its kind and place are kept
             self._end("failed", RunFailure(internal_error(error).problem, RESTART_REMEDY, InternalError.exit_code))
 
     def _end(self, state: State, error: RunFailure | None = None, **changes: Any) -> None:
         if error is not None:
-            end = REJECTED if error.rejected_by else FAILED
-            log.error("run %s %s: %s", self.folder.name, end, error.problem)
-            self.folder.say(f"{end}: {error.problem}")
+            end_words = REJECTED if error.rejected_by else FAILED
+            log.error("run %s %s: %s", self.folder.name, end_words, error.problem)
+            self.folder.say(f"{end_words}: {error.problem}")
         else:
             log.info("run %s is %s", self.folder.name, state)
             self.folder.say(state)
@@ -233,9 +233,9 @@ class RunDriver(Progress, ABC):
 
     def _conduct(self) -> str:
         """Carries the run out and publishes it; returns the summary of what was published."""
-        planned = self._planned = self.folder.planned()
+        stored_plan = self._planned = self.folder.planned()
         self.say("prepares the run; the parties are asked once it is ready, which may take minutes")
-        run_plan = planned.load()
+        run_plan = stored_plan.load()
         test = usefulness.read_test_file(run_plan.task)  # A bad test file ends the run before any party is asked.
         test_name = _name_test(run_plan.task)  # now: in hours another file may have its place
         require_packages(run_plan)
@@ -247,10 +247,10 @@ class RunDriver(Progress, ABC):
             embedder = embedders.check(section.model, section.max_windows)
             embed = self._shown(spread(embedder, section.model, PublicFileCache(self._public_cache), self._cluster))
             parties = RunParties(
-                self.carrier, list(planned.roster), self._signer.identities, planned.patience_s, self.sleep
+                self.carrier, list(stored_plan.roster), self._signer.identities, stored_plan.patience_s, self.sleep
             )
             while True:
-                self.await_roster(planned, journal)
+                self.await_roster(stored_plan, journal)
                 self._status = replace(self._status, state="running", phase="")
                 self.folder.begin_live()
                 author = build_author(
@@ -259,13 +259,13 @@ class RunDriver(Progress, ABC):
                     self._environment,
                     journal,
                     self,
-                    seed=planned.seed,
+                    seed=stored_plan.seed,
                     cluster=self._cluster,
                 )
                 try:
                     outcome = execute(
                         run_plan,
-                        StartedRun(planned.name, journal, planned.seed),
+                        StartedRun(stored_plan.name, journal, stored_plan.seed),
                         parties,
                         author,
                         PublicEmbedder(embed, embedder.fingerprint),
@@ -284,12 +284,12 @@ class RunDriver(Progress, ABC):
                 outcome,
                 embedder.lengths,
                 created=time.strftime("%Y-%m-%d %H:%M"),
-                insecure_noise=planned.insecure_noise_seed is not None,
+                insecure_noise=stored_plan.insecure_noise_seed is not None,
                 figures=self._figures(run_plan, outcome, test, embed, journal),
                 test_set=_describe_test(run_plan.task, test),
                 earlier=self._describe_earlier(run_plan.task.task.revises),
             )
-            rounds = figures_by_round(run_plan, outcome, embed, test.texts if test else (), seed=planned.seed)
+            rounds = figures_by_round(run_plan, outcome, embed, test.texts if test else (), seed=stored_plan.seed)
             publish(self.folder.output, outcome, report, signer=self._signer, rounds=rounds)
             self._keep_evaluation(test_name, report)
             self.folder.share_output()
@@ -360,14 +360,14 @@ class RunDriver(Progress, ABC):
 
     def await_people(self, parties: Sequence[str], approved: Sequence[str], words: str) -> None:
         self.check()
-        total = len(parties) + len(approved)
-        have = f"{len(approved)} of {total} hospitals have{': ' if approved else ''}{', '.join(approved)}"
+        party_count = len(parties) + len(approved)
+        have = f"{len(approved)} of {party_count} hospitals have{': ' if approved else ''}{', '.join(approved)}"
         previous = self._status.waiting
         awaited = Awaited(
             parties=self.described(parties),
             since=previous.since if previous is not None and previous.whom == "people" else time.time(),
             goes_on_at=None,
-            goes_on_with=total,
+            goes_on_with=party_count,
             words=f"waiting for people at {', '.join(parties)} to approve ({have}){PLAN_WORDS}{words}",
             whom="people",
         )
@@ -377,7 +377,7 @@ class RunDriver(Progress, ABC):
 
     def described(self, parties: Sequence[str]) -> tuple[AwaitedParty, ...]:
         """Returns the named parties with the state of their connections; a transport without it has all connected."""
-        return tuple(AwaitedParty(name, True, None) for name in parties)
+        return tuple(AwaitedParty(party_name, True, None) for party_name in parties)
 
     def say(self, message: str) -> None:
         self.check()
@@ -436,8 +436,10 @@ class GrpcRunDriver(RunDriver):
         start_s = time.monotonic()
         replies = self._transport.exchange(requests, timeout_s=timeout_s, watch=watch, reply_bytes=self._reply_bytes)
         if time.monotonic() - start_s >= self._planned.patience_s:
-            missing = self._transport.presence([name for name in requests if name not in replies])
-            self._gone.update({name: presence.since for name, presence in missing.items() if not presence.connected})
+            missing = self._transport.presence([party_name for party_name in requests if party_name not in replies])
+            self._gone.update(
+                {party_name: presence.since for party_name, presence in missing.items() if not presence.connected}
+            )
         if self._status.waiting is not None and not self.awaits_people:
             self._show(waiting=None)
         return replies
@@ -447,9 +449,9 @@ class GrpcRunDriver(RunDriver):
         """The parties that are not waited for; empty if the run cannot go on without them."""
         presences = self._transport.presence(self._gone)
         away = {
-            name
-            for name, since in self._gone.items()
-            if not presences[name].connected and presences[name].since == since
+            party_name
+            for party_name, since in self._gone.items()
+            if not presences[party_name].connected and presences[party_name].since == since
         }
         if len(self._planned.roster) - len(away) >= self._needed:
             return away
@@ -504,19 +506,21 @@ def _name_test(task: Task) -> str:
 def _described(missing: Mapping[str, Presence]) -> tuple[AwaitedParty, ...]:
     now_s = time.monotonic()
     return tuple(
-        AwaitedParty(name, presence.connected, round(now_s - presence.since, 1) if presence.heard is not None else None)
-        for name, presence in sorted(missing.items())
+        AwaitedParty(
+            party_name, presence.connected, round(now_s - presence.since, 1) if presence.heard is not None else None
+        )
+        for party_name, presence in sorted(missing.items())
     )
 
 
 def _names(missing: Iterable[AwaitedParty]) -> str:
-    words = []
+    party_words = []
     for party in missing:
         away = "not connected since the coordinator started"
         if party.seconds is not None:
             away = f"away for {party.seconds:.0f} s"
-        words.append(f"{party.party} ({'connected, at work' if party.connected else away})")
-    return ", ".join(words)
+        party_words.append(f"{party.party} ({'connected, at work' if party.connected else away})")
+    return ", ".join(party_words)
 
 
 def tell_ending(
@@ -537,7 +541,11 @@ def tell_ending(
     if status.state in FINAL:
         request = wire.Request(version=codec.VERSION, close_run=wire.CloseRun(manifest_hash=hash_))
     replies = transport.exchange(dict.fromkeys(parties, request.SerializeToString()), timeout_s=timeout_s)
-    heard = {name for name, data in replies.items() if decode(name, data).WhichOneof("body") in ("noted", "receipt")}
+    heard = {
+        party_name
+        for party_name, reply_bytes in replies.items()
+        if decode(party_name, reply_bytes).WhichOneof("body") in ("noted", "receipt")
+    }
     run.note_heard(status, run.heard(status) | heard)
     return set(replies)
 
@@ -578,7 +586,7 @@ class Endings:
             silent: set[str] = set()  # one that does not answer is waited for once
             for run, status, waiting in list(self._endings.values()):
                 presences = self._transport.presence(waiting - silent)
-                connected = [name for name, presence in presences.items() if presence.connected]
+                connected = [party_name for party_name, presence in presences.items() if presence.connected]
                 if not connected or self._stopping.is_set():
                     continue
                 # A damaged folder must not keep the other runs' parties waiting.

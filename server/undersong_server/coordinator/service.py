@@ -213,9 +213,9 @@ class Coordinator:
             self._notices.tell("run-ended", f"{run} {number}", about=run)
 
     def _tell_of_certificates(self) -> None:
-        for name, end in self._certificates().items():
-            if end - time.time() < EXPIRES_SOON_S:
-                self._notices.tell("certificate-expires", f"{name} {end}", about=name)
+        for party_name, expires_at in self._certificates().items():
+            if expires_at - time.time() < EXPIRES_SOON_S:
+                self._notices.tell("certificate-expires", f"{party_name} {expires_at}", about=party_name)
 
     def _driver(self, run: RunFolder, number: int) -> GrpcRunDriver:
         return GrpcRunDriver(
@@ -237,11 +237,11 @@ class Coordinator:
         It ends soon, lacks a name, or is not yet valid, because it was issued while the clock was ahead.
         """
         now_s = time.time()
-        names = self._home.settings.server_names
+        server_names = self._home.settings.server_names
         soon = self._authority.server_expires_at - now_s < RENEW_BEFORE_DAYS * 86400
         ahead = "server" in self._authority.not_yet_valid(now_s)
-        if soon or ahead or sorted(self._authority.server_names) != sorted(names):
-            self._authority.issue_server(names, now=now_s, days=SERVER_DAYS)
+        if soon or ahead or sorted(self._authority.server_names) != sorted(server_names):
+            self._authority.issue_server(server_names, now=now_s, days=SERVER_DAYS)
             reason = ": it was not yet valid, issued while the clock was ahead" if ahead else ""
             log.info("the server's certificate was renewed%s", reason)
 
@@ -256,7 +256,7 @@ class Coordinator:
         parties = self._registry.parties()
         ends = {party.name: party.certificate_expires_at for party in parties if party.state != REVOKED}
         ends["coordinator"] = self._authority.server_expires_at
-        return {name: end for name, end in ends.items() if end}
+        return {party_name: expires_at for party_name, expires_at in ends.items() if expires_at}
 
 
 def _shown_state(run: RunFolder) -> str:
@@ -304,8 +304,8 @@ def serve(
             cluster=cluster,
             stopping=stopping,
         )
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda _number, _frame: stopping.set())
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signal_number, lambda _number, _frame: stopping.set())
         coordinator.serve()
         if served_turn.lost_by is not None:
             raise served_turn.lost_by
@@ -320,8 +320,8 @@ def _copy_runs_of_others(home: CoordinatorHome) -> None:
 def _check_public_files(run: RunFolder) -> None:
     """Tells the operator of a standby early which public files of a run are missing on its machine."""
     try:
-        planned = run.planned()
-        task = coordinator_task(planned.task, Path(planned.folder), planned.roster)
+        stored_plan = run.planned()
+        task = coordinator_task(stored_plan.task, Path(stored_plan.folder), stored_plan.roster)
         files = [task.locate(file) for generator in task.generators for file in generator.files]
         problem = ", ".join(f"{path} is missing" for path in files if not path.exists())
     except UndersongError as error:

@@ -164,7 +164,9 @@ def evaluate_tables(
     overlap_table, target_table = read(options.overlap), read(options.adapt_to)
     member_tables = [embedded("", table) for table in map(read, options.membership or ()) if table is not None]
     real_tables = (("test file", read(options.test)), (NO_PRIVACY, read(options.train_private)))
-    test_texts, private_texts = (None if table is None else embedded(name, table) for name, table in real_tables)
+    test_texts, private_texts = (
+        None if table is None else embedded(table_name, table) for table_name, table in real_tables
+    )
     head_kind, seed = options.head, options.seed
     fine_tuning = None
     if options.bert is not None:
@@ -218,7 +220,9 @@ def evaluate_tables(
     with one_library_thread():  # the same sums in the same order anywhere
         label_errors_by_seed = []
         if not only_task_models and len(corpus.x) and len(set(corpus.labels)) > 1:
-            label_errors_by_seed = [corpus_label_errors(corpus.x, corpus.labels, seed=number) for number in seeds]
+            label_errors_by_seed = [
+                corpus_label_errors(corpus.x, corpus.labels, seed=label_seed) for label_seed in seeds
+            ]
         return EvaluationReport(
             run=run,
             synthetic_rows=len(synthetic),
@@ -226,7 +230,7 @@ def evaluate_tables(
                 panel.judged(
                     texts.name,
                     len(texts.table),
-                    [train(texts, tested_texts, number) for number in seeds],
+                    [train(texts, tested_texts, model_seed) for model_seed in seeds],
                     tested_texts.labels,
                     groups,
                 )
@@ -243,8 +247,8 @@ def evaluate_tables(
             membership=tuple(
                 attacks_over_trainings(
                     [
-                        _attack_model(texts, member_tables[0], member_tables[1], head_kind or "auto", number)
-                        for number in seeds
+                        _attack_model(texts, member_tables[0], member_tables[1], head_kind or "auto", model_seed)
+                        for model_seed in seeds
                     ]
                 )
                 for texts in attacked_corpora
@@ -444,10 +448,10 @@ def membership(data: str, model: Any, members: Records, nonmembers: Records, *, 
     Raises ConfigurationError with fewer than four records of a kind.
     """
     member_sides = (members, nonmembers)
-    for name, (table, _) in zip(("members", "non-members"), member_sides, strict=True):
+    for side_name, (table, _) in zip(("members", "non-members"), member_sides, strict=True):
         if len(table) < FEWEST_RECORDS:
             raise ConfigurationError(
-                f"--membership: {len(table)} {name}",
+                f"--membership: {len(table)} {side_name}",
                 f"give at least {FEWEST_RECORDS} records of each",
                 code="too-few-records",
             )
@@ -473,8 +477,10 @@ def attacks_over_trainings(memberships: Sequence[Membership]) -> Membership:
     if len(memberships) == 1:
         return memberships[0]
     attacks = [
-        replace(attack, auc_over_seeds=over_seeds([training.attacks[number].auc.value for training in memberships]))
-        for number, attack in enumerate(memberships[0].attacks)
+        replace(
+            attack, auc_over_seeds=over_seeds([training.attacks[attack_number].auc.value for training in memberships])
+        )
+        for attack_number, attack in enumerate(memberships[0].attacks)
     ]
     return replace(memberships[0], attacks=tuple(attacks))
 
@@ -528,7 +534,7 @@ def entropy(probabilities: Float64) -> Float64:
 
 def of_label(probabilities: Float64, columns: tuple[str, ...], labels: tuple[str, ...]) -> Float64:
     """Probability of each record's own label; 0 if the model never saw that label."""
-    column_of_label = {name: column for column, name in enumerate(columns)}
+    column_of_label = {label: column for column, label in enumerate(columns)}
     return np.array(
         [
             row[column_of_label[label]] if label in column_of_label else 0.0

@@ -89,7 +89,7 @@ def label_divergence(first: Sequence[str], second: Sequence[str]) -> float:
     first_counts, second_counts = Counter(first), Counter(second)
     label_names = sorted({*first_counts, *second_counts})
     return _divergence_bits(
-        *(np.array([counts[name] for name in label_names]) for counts in (first_counts, second_counts))
+        *(np.array([text_counts[label] for label in label_names]) for text_counts in (first_counts, second_counts))
     )
 
 
@@ -166,8 +166,8 @@ def distinct_n(texts: Sequence[str], n: int) -> float:
     distinct_grams: set[tuple[str, ...]] = set()
     gram_count = 0
     for text in texts:
-        words = text.split()
-        text_grams = list(zip(*(words[first_word:] for first_word in range(n)), strict=False))
+        text_words = text.split()
+        text_grams = list(zip(*(text_words[first_word:] for first_word in range(n)), strict=False))
         distinct_grams.update(text_grams)
         gram_count += len(text_grams)
     if gram_count:
@@ -229,8 +229,8 @@ def mauve_of_counts(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
     from scipy.integrate import trapezoid
 
     p, q = (
-        (np.asarray(counts, dtype=np.float64) + 0.5) / (np.sum(counts) + 0.5 * np.size(counts))
-        for counts in (first, second)
+        (np.asarray(cluster_counts, dtype=np.float64) + 0.5) / (np.sum(cluster_counts) + 0.5 * np.size(cluster_counts))
+        for cluster_counts in (first, second)
     )
     mixture_weights = np.linspace(1e-6, 1 - 1e-6, MIXTURES)
     mixtures = mixture_weights[:, None] * p + (1 - mixture_weights[:, None]) * q
@@ -409,13 +409,13 @@ def corpus_label_errors(embeddings: Float32, labels: Sequence[str], *, seed: int
 
     Every text is judged by the model of the four folds it is not in.
     """
-    label_index = {name: number for number, name in enumerate(sorted(set(labels)))}
+    label_index = {label: label_number for label_number, label in enumerate(sorted(set(labels)))}
     label_numbers = np.array([label_index[label] for label in labels], dtype=np.int64)
     fold_of_row = np.random.default_rng([seed, 0x1E]).permutation(len(label_numbers)) % FOLDS
     fold_probabilities = np.zeros((len(label_numbers), len(label_index)))
-    for number in range(FOLDS):
-        judged_rows = np.flatnonzero(fold_of_row == number)
-        fit_rows = np.flatnonzero(fold_of_row != number)
+    for fold in range(FOLDS):
+        judged_rows = np.flatnonzero(fold_of_row == fold)
+        fit_rows = np.flatnonzero(fold_of_row != fold)
         fit_labels = [labels[row] for row in fit_rows.tolist()]
         if not len(judged_rows) or len(set(fit_labels)) < 2:
             continue

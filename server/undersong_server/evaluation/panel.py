@@ -63,7 +63,7 @@ class Scores:
 
     def figures(self) -> dict[str, float]:
         """The figures that are stated of every task model, by name (:data:`FIGURES`)."""
-        return {name: getattr(self, name) for name in FIGURES}
+        return {figure_name: getattr(self, figure_name) for figure_name in FIGURES}
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -94,9 +94,9 @@ def score(true: Sequence[str], predicted: Sequence[str]) -> Scores:
         true, predicted, labels=label_names, zero_division=0
     )
     average_by_figure = {}
-    for name, values in (("precision", precision), ("recall", recall), ("f1", f1)):
-        average_by_figure[f"macro_{name}_of_all_labels"] = float(values.mean())
-        average_by_figure[f"weighted_{name}"] = float(np.average(values, weights=support))
+    for figure_name, label_values in (("precision", precision), ("recall", recall), ("f1", f1)):
+        average_by_figure[f"macro_{figure_name}_of_all_labels"] = float(label_values.mean())
+        average_by_figure[f"weighted_{figure_name}"] = float(np.average(label_values, weights=support))
     occurs = support > 0
     return Scores(
         tuple(label_names),
@@ -127,7 +127,7 @@ SETTINGS: dict[Model, str] = {
 
 def settings() -> str:
     """Describes the models of the panel and their settings in one line, which stands under every table of the panel."""
-    models = "; ".join(f"{name}: {text}" for name, text in SETTINGS.items())
+    models = "; ".join(f"{model_name}: {text}" for model_name, text in SETTINGS.items())
     return f"Panel score: mean accuracy of {len(MODELS)} task models, trained on text and label alone. {models}."
 
 
@@ -148,15 +148,21 @@ class PanelScores:
     def figures(self) -> dict[str, float]:
         """The models' means by name (:data:`FIGURES`); the mean accuracy is the panel score, 0 to 1."""
         figures_by_model = [scores.figures() for scores in self.models.values()]
-        return {name: float(np.mean([model_figures[name] for model_figures in figures_by_model])) for name in FIGURES}
+        return {
+            figure_name: float(np.mean([model_figures[figure_name] for model_figures in figures_by_model]))
+            for figure_name in FIGURES
+        }
 
     def averages(self) -> dict[str, float]:
         """The models' means of precision, recall and F1 (:data:`AVERAGES`)."""
-        return {name: float(np.mean([scores.averages[name] for scores in self.models.values()])) for name in AVERAGES}
+        return {
+            average_name: float(np.mean([scores.averages[average_name] for scores in self.models.values()]))
+            for average_name in AVERAGES
+        }
 
     def accuracies(self) -> dict[str, float]:
         """The accuracy of each model by its name."""
-        return {name: scores.accuracy for name, scores in self.models.items()}
+        return {model_name: scores.accuracy for model_name, scores in self.models.items()}
 
     @property
     def rows(self) -> int:
@@ -168,7 +174,7 @@ class PanelScores:
         return {
             **self.figures(),
             "rows": self.rows,
-            "models": {name: scores.as_dict() for name, scores in self.models.items()},
+            "models": {model_name: scores.as_dict() for model_name, scores in self.models.items()},
         }
 
 
@@ -257,7 +263,7 @@ class TrainedModels:
         if not self.accuracy_by_model:
             return self.model
         return f"{self.model}: " + ", ".join(
-            f"{name} {100 * mean:.1f} %" for name, mean in self.accuracy_by_model.items()
+            f"{model_name} {100 * mean:.1f} %" for model_name, mean in self.accuracy_by_model.items()
         )
 
     @property
@@ -266,7 +272,8 @@ class TrainedModels:
         if len(self.scores.models) == 1:
             return {}
         return {
-            name: sum(run.models[name].accuracy for run in self.runs) / len(self.runs) for name in self.scores.models
+            model_name: sum(run.models[model_name].accuracy for run in self.runs) / len(self.runs)
+            for model_name in self.scores.models
         }
 
     def interval(self, figure: str, group: str | None = None) -> Interval:
@@ -291,15 +298,16 @@ class TrainedModels:
             models_json["over_seeds"] = {"seeds": len(self.runs), **self._interval_figures(None)}
         if self.groups:
             models_json["groups"] = {
-                name: {"rows": scores[0].rows, **self._interval_figures(name)} for name, scores in self.groups.items()
+                group_name: {"rows": scores[0].rows, **self._interval_figures(group_name)}
+                for group_name, scores in self.groups.items()
             }
         return models_json
 
     def _interval_figures(self, group: str | None) -> dict[str, Any]:
-        interval_by_figure = {name: self.interval(name, group) for name in FIGURES}
+        interval_by_figure = {figure_name: self.interval(figure_name, group) for figure_name in FIGURES}
         return {
-            name: {"mean": interval.value, "low": interval.low, "high": interval.high}
-            for name, interval in interval_by_figure.items()
+            figure_name: {"mean": interval.value, "low": interval.low, "high": interval.high}
+            for figure_name, interval in interval_by_figure.items()
         }
 
 
@@ -324,15 +332,15 @@ def judged(
         return tuple(
             PanelScores(
                 {
-                    name: score(labels, [model_predictions[row] for row in rows_scored])
-                    for name, model_predictions in predicted.items()
+                    model_name: score(labels, [model_predictions[row] for row in rows_scored])
+                    for model_name, model_predictions in predicted.items()
                 }
             )
             for _, predicted in runs
         )
 
-    positions_by_group: dict[str, list[int]] = {name: [] for name in sorted(set(groups or ()))}
+    positions_by_group: dict[str, list[int]] = {group_name: [] for group_name in sorted(set(groups or ()))}
     for row, group in enumerate(groups or ()):
         positions_by_group[group].append(row)
-    runs_by_group = {name: scored(positions) for name, positions in positions_by_group.items()}
+    runs_by_group = {group_name: scored(positions) for group_name, positions in positions_by_group.items()}
     return TrainedModels(data, rows, runs[0][0], scored(range(len(true))), runs_by_group)

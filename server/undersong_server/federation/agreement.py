@@ -24,7 +24,7 @@ def introduce(
     for party_name in parties:
         if party_name not in replies:
             raise TransportError(f"{party_name}: does not answer", "start its daemon, or plan the run without it")
-    return {name: expect(name, replies[name], "introduction").introduction for name in parties}
+    return {party_name: expect(party_name, replies[party_name], "introduction").introduction for party_name in parties}
 
 
 class Rejected(PrivacyRefusal):
@@ -114,6 +114,7 @@ class ManifestAgreement:
             waiting_names = pending_names
         self._manifest.check_signatures(signatures)
         self._journal.put_json(
-            "manifest/signatures", {name: signature_bytes.hex() for name, signature_bytes in signatures.items()}
+            "manifest/signatures",
+            {party_name: signature_bytes.hex() for party_name, signature_bytes in signatures.items()},
         )
         return signatures

@@ -127,7 +127,11 @@ class PartyExchange:
             party_name: [decode(party_name, reply) for reply in replies]
             for party_name, replies in reply_batches.items()
         }
-        return {name: replies for name, replies in decoded_replies.items() if len(replies) == largest_replies[name]}
+        return {
+            party_name: replies
+            for party_name, replies in decoded_replies.items()
+            if len(replies) == largest_replies[party_name]
+        }
 
 
 def _one_by_one(
@@ -137,9 +141,9 @@ def _one_by_one(
     replies: dict[str, list[bytes]] = {party_name: [] for party_name in requests}
     for request_number in range(max(map(len, requests.values()), default=0)):
         requests_now = {
-            name: party_requests[request_number]
-            for name, party_requests in requests.items()
-            if len(replies[name]) == request_number < len(party_requests)
+            party_name: party_requests[request_number]
+            for party_name, party_requests in requests.items()
+            if len(replies[party_name]) == request_number < len(party_requests)
         }
         for name, reply_bytes in transport.exchange(requests_now, timeout_s=timeout_s).items():
             replies[name].append(reply_bytes)

@@ -182,7 +182,7 @@ class FlowerRunDriver(RunDriver):
         if missing_parties and missing_parties != self._reported:
             self.say(f"waiting for the SuperNodes of {', '.join(missing_parties)}")
         self._reported = missing_parties
-        return tuple(AwaitedParty(name, False, None) for name in missing_parties)
+        return tuple(AwaitedParty(party_name, False, None) for party_name in missing_parties)
 
     def sleep(self, seconds: float) -> None:
         time.sleep(max(seconds, APPROVAL_S))
@@ -270,7 +270,8 @@ class FlowerTransport:
             if party_name not in node_by_party
         }
         return node_by_party | {
-            name: replies[0] for name, replies in self.exchange_batches(other_requests, timeout_s=timeout_s).items()
+            party_name: replies[0]
+            for party_name, replies in self.exchange_batches(other_requests, timeout_s=timeout_s).items()
         }
 
     def exchange_batches(
@@ -284,7 +285,7 @@ class FlowerTransport:
             and present_nodes - self._answered
         ):
             self.locate(timeout_s=timeout_s)
-        party_by_node = {self._nodes[name]: name for name in requests if name in self._nodes}
+        party_by_node = {self._nodes[party_name]: party_name for party_name in requests if party_name in self._nodes}
         replies = self._deliver_requests(Lazily(party_by_node, lambda node: requests[party_by_node[node]]), timeout_s)
         return {party_by_node[node]: node_replies for node, node_replies in replies.items() if node_replies}
 

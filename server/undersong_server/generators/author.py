@@ -253,8 +253,8 @@ class Author:
         self._proven = {
             generator_name for generator_name in generators if not self._requests.form_of(generator_name).reads
         }
-        self.usage = {name: AuthorUsage() for name in generators}
-        self.speed = {name: Speed() for name in generators}
+        self.usage = {generator_name: AuthorUsage() for generator_name in generators}
+        self.speed = {generator_name: Speed() for generator_name in generators}
         for name in generators:
             self._charge_usage(
                 name, [_decode_answer(answer_entry) for answer_entry in journal.items(_thrown_away_key(name)).values()]
@@ -521,11 +521,11 @@ class Author:
         orders = [order for order, _, _ in preferences]
         requests, _ = self._requests.make(f"tuning/{step}", orders, range(len(orders)), [1] * len(orders))
         pairs = [
-            Preference(requests[number], preferred, rejected)
-            for number, (_, preferred, rejected) in enumerate(preferences)
+            Preference(requests[pair_number], preferred, rejected)
+            for pair_number, (_, preferred, rejected) in enumerate(preferences)
         ]
-        total = len(pairs) * tuning.epochs
-        return generator.tune(pairs, tuning, lambda done: self._progress.update(f"tuning {step}", done, total))
+        step_count = len(pairs) * tuning.epochs
+        return generator.tune(pairs, tuning, lambda done: self._progress.update(f"tuning {step}", done, step_count))
 
     # Answers and their faults
 
@@ -548,15 +548,21 @@ class Author:
                 "put the former code back, or start over: --fresh, in Python fresh=True",
                 code="step-changed",
             )
-        names = [orders[index].generator for index in remaining]
-        for name in unproven if verdict is None else ():
-            self._ask_anew(step, name, {i: requests[i] for i in remaining if orders[i].generator == name})
+        asked_names = [orders[index].generator for index in remaining]
+        for generator_name in unproven if verdict is None else ():
+            self._ask_anew(
+                step, generator_name, {i: requests[i] for i in remaining if orders[i].generator == generator_name}
+            )
         failed = {
-            index for index, fault in zip(remaining, verdict or (), strict=verdict is not None) if fault == FAILED
+            index
+            for index, known_fault in zip(remaining, verdict or (), strict=verdict is not None)
+            if known_fault == FAILED
         }
         if verdict is None:
-            failed |= self._answered_later(step, remaining, names)
-        numbers_and_names = [(index, name) for index, name in zip(remaining, names, strict=True) if index not in failed]
+            failed |= self._answered_later(step, remaining, asked_names)
+        numbers_and_names = [
+            (index, asked_name) for index, asked_name in zip(remaining, asked_names, strict=True) if index not in failed
+        ]
         answers = self._ask_generators(step, numbers_and_names, requests)
         if failed:
             reasons = self._journal.get_json(_failures_key(step)) or {}
@@ -568,18 +574,25 @@ class Author:
         }
         for index in trimmed:
             self.usage[orders[index].generator].fewer_examples += 1
-        readings = [self._read_answer(answers[i], requests[i], name) for i, name in zip(remaining, names, strict=True)]
+        readings = [
+            self._read_answer(answers[i], requests[i], asked_name)
+            for i, asked_name in zip(remaining, asked_names, strict=True)
+        ]
         if step.endswith("/0"):  # a length that was missed is asked for once more; the next text is taken as it is
             readings = [_judged_by_length(reading, requests[i]) for reading, i in zip(readings, remaining, strict=True)]
         faults = self._find_faults(verdict, [orders[index] for index in remaining], readings, screening)
-        for name in dict.fromkeys(names):
-            generator = self._generators[name]
+        for generator_name in dict.fromkeys(asked_names):
+            generator = self._generators[generator_name]
             if isinstance(generator, CachingGenerator):
-                places = [place for place, owner in enumerate(names) if owner == name]
-                generator.keep_texts([(requests[remaining[place]], not faults[place]) for place in places])
+                places = [
+                    remaining_place for remaining_place, owner in enumerate(asked_names) if owner == generator_name
+                ]
+                generator.keep_texts(
+                    [(requests[remaining[remaining_place]], not faults[remaining_place]) for remaining_place in places]
+                )
         return [
             _ReadAnswer(step, index, name, answers[index], ReadText(reading.text, fault), requests[index])
-            for index, name, reading, fault in zip(remaining, names, readings, faults, strict=True)
+            for index, name, reading, fault in zip(remaining, asked_names, readings, faults, strict=True)
         ]
 
     def _ask_generators(
@@ -597,53 +610,53 @@ class Author:
             in_words = step
         answers: dict[int, Completion | GenerationError] = {}
         missing: dict[str, dict[int, GenerationRequest]] = {}
-        for name in dict.fromkeys(name for _, name in numbers_and_names):
-            indices = [index for index, owner in numbers_and_names if owner == name]
-            journaled_answers = self._journaled_answers(step, name, indices)
+        for generator_name in dict.fromkeys(generator_name for _, generator_name in numbers_and_names):
+            indices = [index for index, owner in numbers_and_names if owner == generator_name]
+            journaled_answers = self._journaled_answers(step, generator_name, indices)
             answers |= journaled_answers
-            self._generators[name].observe(
+            self._generators[generator_name].observe(
                 [requests[index] for index in journaled_answers], list(journaled_answers.values())
             )
             if missed := {index: requests[index] for index in indices if index not in journaled_answers}:
-                missing[name] = missed
+                missing[generator_name] = missed
         unwritten: list[tuple[str, bytes]] = []
         settled: list[str] = []  # attempts whose answers are kept with them, in one transaction
         try:
-            for name, index, answer in answers_of(self._generators, missing, self.speed):
+            for generator_name, index, answer in answers_of(self._generators, missing, self.speed):
                 answers[index] = answer
                 if isinstance(answer, Completion):
-                    unwritten.append((_answer_key(step, name, index), _encode_answer(answer)))
+                    unwritten.append((_answer_key(step, generator_name, index), _encode_answer(answer)))
                     settled += [answer.attempt] if answer.attempt else []
                 # An answer of a language model took time or money: it is kept at once.
-                if unwritten and (self._requests.form_of(name).reads or len(unwritten) >= FLUSH_ANSWERS):
+                if unwritten and (self._requests.form_of(generator_name).reads or len(unwritten) >= FLUSH_ANSWERS):
                     self._journal.exchange(settled, unwritten)
                     unwritten, settled = [], []
                 self._progress.update(f"writing {in_words}", len(answers), len(numbers_and_names))
         finally:
             self._journal.exchange(settled, unwritten)
-        for index, name in numbers_and_names:
+        for index, generator_name in numbers_and_names:
             if index not in answers:
-                raise GenerationError(f"{name}: gave no answer to request {index} of {step}")
+                raise GenerationError(f"{generator_name}: gave no answer to request {index} of {step}")
         return answers
 
     def _journaled_answers(self, step: str, name: str, indices: Sequence[int]) -> dict[int, Completion]:
         journaled = self._journal.items(_answer_key(step, name, ""))  # one query: a run has thousands of orders
         return {
-            index: _decode_answer(journaled[key])
+            index: _decode_answer(journaled[answer_key])
             for index in indices
-            if (key := _answer_key(step, name, index)) in journaled
+            if (answer_key := _answer_key(step, name, index)) in journaled
         }
 
     def _answered_later(self, step: str, indices: Sequence[int], names: Sequence[str]) -> set[int]:
         """Returns the orders that failed at this attempt and were paid for at a later one, before this process."""
         step_name, _, attempt = step.rpartition("/")
         paid_later: set[int] = set()
-        for name in dict.fromkeys(names):
-            own_indices = [index for index, owner in zip(indices, names, strict=True) if owner == name]
+        for generator_name in dict.fromkeys(names):
+            own_indices = [index for index, owner in zip(indices, names, strict=True) if owner == generator_name]
             for later in range(int(attempt) + 1, 1 + RETRIES):
                 paid_later |= (
-                    self._journaled_answers(f"{step_name}/{later}", name, own_indices).keys()
-                    - self._journaled_answers(step, name, own_indices).keys()
+                    self._journaled_answers(f"{step_name}/{later}", generator_name, own_indices).keys()
+                    - self._journaled_answers(step, generator_name, own_indices).keys()
                 )
         return paid_later
 
@@ -673,14 +686,14 @@ class Author:
             useless_answer for useless_answer in useless if not _is_refused_by_endpoint(useless_answer[2])
         ] or useless
         paid = [answer for _, _, answer in useless if isinstance(answer, Completion) and answer.completion_tokens > 0]
-        number = len(self._journal.items(_thrown_away_key(name)))
+        thrown_count = len(self._journal.items(_thrown_away_key(name)))
         keys = {_verdict_key(step) for step, _, _ in useless} | {
             _answer_key(step, name, index) for step, index, _ in useless
         }
         self._journal.exchange(
             [*keys, *self._journal.items(batch_prefix(name))],
             [
-                (f"{_thrown_away_key(name)}{number + place:08}", _encode_answer(answer))
+                (f"{_thrown_away_key(name)}{thrown_count + place:08}", _encode_answer(answer))
                 for place, answer in enumerate(paid)
             ],
         )
@@ -706,23 +719,23 @@ class Author:
         self, verdict: Sequence[str] | None, orders: Sequence[Order], readings: Sequence[ReadText], screening: Screening
     ) -> Sequence[str]:
         faults = [reading.fault for reading in readings] if verdict is None else verdict
-        texts = [number for number, fault in enumerate(faults) if not fault]
-        texts_read = [readings[number].text for number in texts]
-        labels = [orders[number].label for number in texts]
+        texts = [row for row, row_fault in enumerate(faults) if not row_fault]
+        texts_read = [readings[text_row].text for text_row in texts]
+        labels = [orders[text_row].label for text_row in texts]
         if verdict is not None:
             screening.add(texts_read, labels)
             return verdict
         screened = screening.faults(
             texts_read,
             labels,
-            exact=[orders[number].kind not in LIST_KINDS for number in texts],
+            exact=[orders[text_row].kind not in LIST_KINDS for text_row in texts],
             near=[
-                self._requests.form_of(orders[number].generator).reads and not orders[number].parents
-                for number in texts
+                self._requests.form_of(orders[text_row].generator).reads and not orders[text_row].parents
+                for text_row in texts
             ],
         )
         screened_faults = dict(zip(texts, screened, strict=True))
-        return [screened_faults.get(number, fault) for number, fault in enumerate(faults)]
+        return [screened_faults.get(row, row_fault) for row, row_fault in enumerate(faults)]
 
     def _judge_first_batch(self, faulty: Sequence[_ReadAnswer], order_counts: Mapping[str, int]) -> None:
         """Raises GenerationError as :meth:`write`, naming every generator without texts at once."""
@@ -731,12 +744,18 @@ class Author:
             if _is_useless(reply.reading):
                 bad.setdefault(reply.name, []).append(reply)
         stopping = {
-            name for name, replies in bad.items() if _stops_run(order_counts[name], [reply.answer for reply in replies])
+            generator_name
+            for generator_name, replies in bad.items()
+            if _stops_run(order_counts[generator_name], [reply.answer for reply in replies])
         }
         if stopping:
             # A small batch without any text is named beside them: it could be the next reason to stop.
-            names = stopping | {name for name, replies in bad.items() if len(replies) == order_counts[name]}
-            self._stop([reply for name in names for reply in bad[name]], order_counts)
+            stopped_names = stopping | {
+                generator_name
+                for generator_name, replies in bad.items()
+                if len(replies) == order_counts[generator_name]
+            }
+            self._stop([reply for generator_name in stopped_names for reply in bad[generator_name]], order_counts)
 
     def _stop(self, useless: Sequence[_ReadAnswer], order_counts: Mapping[str, int]) -> None:
         """Raises GenerationError for first batches without texts, if there are any.
@@ -744,14 +763,17 @@ class Author:
         Their useless answers are asked for anew next time.
         """
         problems = []
-        for name in sorted({reply.name for reply in useless}):
-            answers = [reply for reply in useless if reply.name == name]
-            self._throw_away(name, [(reply.step, reply.number, reply.answer) for reply in answers])
+        for generator_name in sorted({reply.name for reply in useless}):
+            answers = [reply for reply in useless if reply.name == generator_name]
+            self._throw_away(generator_name, [(reply.step, reply.number, reply.answer) for reply in answers])
             faults = Counter(reply.reading.fault for reply in answers)
-            kinds = ", ".join(f"{count} {fault}" for fault, count in faults.most_common())
-            example = next((words for reply in answers if (words := _quote_answer(reply.answer))), "nothing at all")
+            kinds = ", ".join(f"{fault_count} {fault_kind}" for fault_kind, fault_count in faults.most_common())
+            example = next(
+                (answer_words for reply in answers if (answer_words := _quote_answer(reply.answer))), "nothing at all"
+            )
             problems.append(
-                f"generator {name}: the answers to its first {order_counts[name]} orders are no texts ({kinds});"
+                f"generator {generator_name}: the answers to its first {order_counts[generator_name]} orders are no"
+                f" texts ({kinds});"
                 f" one of them: {example}"
             )
         if problems:

@@ -77,7 +77,7 @@ class AttemptLog:
 
     def begin_batch(self, stem: str, worst: Mapping[str, tuple[int, float]]) -> list[str]:
         """Notes the requests of a batch, (tokens, dollars) by identifier, before it is sent; returns their keys."""
-        worst_losses = {self.batch_key(stem, name): Loss(1, *bounds) for name, bounds in worst.items()}
+        worst_losses = {self.batch_key(stem, request_name): Loss(1, *bounds) for request_name, bounds in worst.items()}
         self._note_worst(worst_losses)
         return list(worst_losses)
 
@@ -184,7 +184,9 @@ class CallBudget:
 
     def _budget_error(self, tokens: int, price_usd: float) -> BudgetExhausted:
         stated_limits = zip(("token_budget", "price_budget_usd"), self._limits, strict=True)
-        limits = " or ".join(f"{name} {limit:.10g}" for name, limit in stated_limits if math.isfinite(limit))
+        limits = " or ".join(
+            f"{limit_name} {limit:.10g}" for limit_name, limit in stated_limits if math.isfinite(limit)
+        )
         return BudgetExhausted(
             f"generator {self._name}: the next call (at most {tokens} tokens and ${price_usd:.4f}) could exceed"
             f" {limits}; spent so far: {self._spent[0]:.0f} tokens and ${self._spent[1]:.4f}"
@@ -301,7 +303,7 @@ def seconds_of(reset: str) -> float | None:
     """
     reset_parts = _RESET.findall(reset)
     if reset_parts and "".join(amount_words + unit for amount_words, unit in reset_parts) == reset:
-        return sum(float(number) * _UNITS[unit] for number, unit in reset_parts)
+        return sum(float(amount_words) * _UNITS[unit] for amount_words, unit in reset_parts)
     try:
         return max(0.0, float(reset))
     except ValueError:
@@ -377,13 +379,13 @@ class CachedGenerator:
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Completion | GenerationError]]:
         request_keys = [self._request_key(request) for request in requests]
         missed_rows = []
-        for index, key in enumerate(request_keys):
-            answer_row = self._database.execute("SELECT value FROM answer WHERE key = ?", (key,)).fetchone()
+        for index, request_key in enumerate(request_keys):
+            answer_row = self._database.execute("SELECT value FROM answer WHERE key = ?", (request_key,)).fetchone()
             if answer_row is None:
                 missed_rows.append(index)
                 continue
             self._hits += 1
-            self._unjudged.setdefault(requests[index], []).append((key, ""))
+            self._unjudged.setdefault(requests[index], []).append((request_key, ""))
             answer_entry = json.loads(answer_row[0])
             yield index, Completion(answer_entry["text"], note=NOTE, finish=answer_entry["finish"])
         for position, answer in self._asked.answer([requests[index] for index in missed_rows]):
@@ -415,12 +417,12 @@ def merged(
             yield from source(stop_event)
         return
     arrived_items: queue.SimpleQueue[tuple[str, list[T]]] = queue.SimpleQueue()  # no item: the source has ended
-    semaphore_by_source = {name: threading.Semaphore(0) for name in sources}
+    semaphore_by_source = {source_name: threading.Semaphore(0) for source_name in sources}
 
     def work(name: str) -> None:
         try:
-            for item in sources[name](stop_event):
-                arrived_items.put((name, [item]))
+            for source_item in sources[name](stop_event):
+                arrived_items.put((name, [source_item]))
                 semaphore_by_source[name].acquire()
                 if stop_event.is_set():
                     break
@@ -429,15 +431,15 @@ def merged(
             stop_event.set()
         arrived_items.put((name, []))
 
-    for name in sources:
-        threading.Thread(target=work, args=(name,), daemon=True, name=name).start()
+    for source_name in sources:
+        threading.Thread(target=work, args=(source_name,), daemon=True, name=source_name).start()
     try:
         running_sources = len(sources)
         while running_sources:
-            name, items = arrived_items.get()
+            source_name, items = arrived_items.get()
             yield from items
             running_sources -= not items
-            semaphore_by_source[name].release()
+            semaphore_by_source[source_name].release()
     finally:
         stop_event.set()
         for semaphore in semaphore_by_source.values():

@@ -109,14 +109,17 @@ class EndpointConnection:
             with pool.stream(
                 method,
                 f"{self.base_url.rstrip('/')}{path}",
-                headers=[(name.encode(), value.encode()) for name, value in sent_headers.items()],
+                headers=[
+                    (header_name.encode(), header_value.encode()) for header_name, header_value in sent_headers.items()
+                ],
                 content=content or None,
                 extensions={"timeout": dict.fromkeys(("connect", "read", "write", "pool"), timeout_s)},
             ) as response:
                 failed_stage = "cut"
                 body_bytes = _join_bounded(response.iter_stream(), most_bytes)
                 received_headers = {
-                    name.decode("latin-1").casefold(): value.decode("latin-1") for name, value in response.headers
+                    header_name.decode("latin-1").casefold(): header_value.decode("latin-1")
+                    for header_name, header_value in response.headers
                 }
             if body_bytes is None:
                 return Exchange(fault="large", detail=f"the answer is longer than {most_bytes} bytes")

@@ -149,18 +149,22 @@ class Batches:
         answered_names: set[str] = set()
         lost_outcome: ExchangeOutcome | None = None
         for batch in self._journaled_batches(requests):
-            open_ = [name for name in batch.identifiers if name in requests and name not in answered_names]
+            open_ = [
+                request_name
+                for request_name in batch.identifiers
+                if request_name in requests and request_name not in answered_names
+            ]
             if not open_:
                 continue
             verdicts, _, lost_verdict = self._batch_verdicts(batch, requests)
             is_first = lost_verdict is not None and self._note_gone(batch)
             lost_outcome = lost_verdict if is_first else lost_outcome
-            for name in open_:
-                if is_first and verdicts[name].kind == "gone":
+            for request_name in open_:
+                if is_first and verdicts[request_name].kind == "gone":
                     continue
-                if verdicts[name].completion is not None:
-                    answered_names.add(name)
-                yield Result(name, self._log.batch_key(batch.stem, name), verdicts[name])
+                if verdicts[request_name].completion is not None:
+                    answered_names.add(request_name)
+                yield Result(request_name, self._log.batch_key(batch.stem, request_name), verdicts[request_name])
         if lost_outcome is not None:
             raise self._stopped(lost_outcome, _NOT_THERE)
 
@@ -170,16 +174,16 @@ class Batches:
         Raises GenerationError if the endpoint cannot be asked, has not what it accepted, or batch after batch gives
         nothing back.
         """
-        for batch in [self._submit_part(part, endpoint) for part in _split_requests(requests)]:
+        for batch in [self._submit_part(request_part, endpoint) for request_part in _split_requests(requests)]:
             stem, verdicts = self._batch_outcome(batch, requests, endpoint)
             pauses = [verdict.pause_s or 0.0 for verdict in verdicts.values() if verdict.state is ExchangeState.WAIT]
             self._next_s = time.monotonic() + max((s for s in pauses if s <= self._settings.deadline_s), default=0.0)
             if self._empty_in_a_row >= EMPTY_IN_A_ROW:
-                for name, verdict in verdicts.items():
-                    self._log.end(self._log.batch_key(stem, name), lost=verdict.billed, words=verdict.words)
+                for request_name, verdict in verdicts.items():
+                    self._log.end(self._log.batch_key(stem, request_name), lost=verdict.billed, words=verdict.words)
                 raise self._stopped(next(iter(verdicts.values())), "nothing came back of its last batches")
-            for name, verdict in verdicts.items():
-                yield Result(name, self._log.batch_key(stem, name), verdict)
+            for request_name, verdict in verdicts.items():
+                yield Result(request_name, self._log.batch_key(stem, request_name), verdict)
 
     # One batch
 
@@ -194,16 +198,18 @@ class Batches:
             if lost_verdict is not None:
                 self._note_gone(batch)
                 raise self._stopped(lost_verdict, _NOT_THERE)
-            last = next(iter(verdicts.values()))
-            if came_back or last.state is not ExchangeState.WAIT or last.billed:
+            any_verdict = next(iter(verdicts.values()))
+            if came_back or any_verdict.state is not ExchangeState.WAIT or any_verdict.billed:
                 break
-            for name in batch.identifiers:
-                self._log.end(self._log.batch_key(batch.stem, name), lost=False)
+            for request_name in batch.identifiers:
+                self._log.end(self._log.batch_key(batch.stem, request_name), lost=False)
             if time.monotonic() + pause > started_s + self._settings.patience_s:
-                raise self._stopped(last, "its batch was put off again and again")
+                raise self._stopped(any_verdict, "its batch was put off again and again")
             time.sleep(pause)
             pause = min(2.0 * pause, max(self._settings.max_wait_s, pause))
-            batch = self._submit_part({name: requests[name] for name in batch.identifiers}, endpoint)
+            batch = self._submit_part(
+                {request_name: requests[request_name] for request_name in batch.identifiers}, endpoint
+            )
         self._empty_in_a_row = 0 if came_back else self._empty_in_a_row + 1
         return batch.stem, verdicts
 
@@ -226,10 +232,12 @@ class Batches:
         exchanged = {line.identifier for line in lines if line.is_exchange and line.identifier in verdicts}
         unreadable = sum(not line.identifier for line in lines)
         left_out = self._batch_failure(batch_body)
-        words = f"{unreadable} lines of its result cannot be read" if unreadable else left_out.words
-        is_billed = unreadable > 0 or _may_bill_the_rest(batch_body, [verdicts[name] for name in exchanged])
-        left_out = lost_verdict or replace(left_out, words=words, billed=is_billed)
-        missing = [name for name in batch.identifiers if name not in verdicts]
+        unreadable_words = f"{unreadable} lines of its result cannot be read" if unreadable else left_out.words
+        is_billed = unreadable > 0 or _may_bill_the_rest(
+            batch_body, [verdicts[request_name] for request_name in exchanged]
+        )
+        left_out = lost_verdict or replace(left_out, words=unreadable_words, billed=is_billed)
+        missing = [request_name for request_name in batch.identifiers if request_name not in verdicts]
         return verdicts | dict.fromkeys(missing, left_out), bool(exchanged), lost_verdict if missing else None
 
     def _wait_for_end(self, number: str) -> Mapping[str, Any]:
@@ -249,15 +257,15 @@ class Batches:
         self, batch: _Submitted, requests: Mapping[str, BatchRequest], batch_body: Mapping[str, Any]
     ) -> tuple[list[_Line], ExchangeOutcome | None]:
         """Returns the lines of a batch's files, and why one of the files is gone, if one is."""
-        longest = max((request.worst[1] for request in requests.values()), default=0)
-        most_bytes = max(_SMALL_BYTES, 2 * len(batch.identifiers) * longest_body(longest))
+        longest_answer = max((request.worst[1] for request in requests.values()), default=0)
+        most_bytes = max(_SMALL_BYTES, 2 * len(batch.identifiers) * longest_body(longest_answer))
         lines: list[_Line] = []
         lost_verdict = None
-        for key in ("output_file_id", "error_file_id"):
-            if not isinstance(batch_body.get(key), str):
+        for file_field in ("output_file_id", "error_file_id"):
+            if not isinstance(batch_body.get(file_field), str):
                 continue
             try:
-                lines += self._read_lines(batch_body[key], batch, requests, most_bytes)
+                lines += self._read_lines(batch_body[file_field], batch, requests, most_bytes)
             except _Gone as error:
                 lost_verdict = error.verdict
         return lines, lost_verdict
@@ -309,9 +317,9 @@ class Batches:
 
     def _note_gone(self, batch: _Submitted) -> bool:
         """Notes that a batch cannot be found; returns whether it is the first time."""
-        key = f"{batch_prefix(self._name)}{batch.stem}/gone"
-        is_first = not self._journal.items(key)
-        self._journal.put(key, b"")
+        gone_key = f"{batch_prefix(self._name)}{batch.stem}/gone"
+        is_first = not self._journal.items(gone_key)
+        self._journal.put(gone_key, b"")
         return is_first
 
     # Submission
@@ -320,28 +328,28 @@ class Batches:
         """Yields the batches that were submitted before and hold a request that is still missing."""
         prefix = batch_prefix(self._name)
         entries = self._journal.items(prefix)
-        for key in sorted(key for key in entries if key.endswith("/requests")):
-            stem = key.removeprefix(prefix).removesuffix("/requests")
-            identifiers = json.loads(entries[key])
+        for journal_key in sorted(journal_key for journal_key in entries if journal_key.endswith("/requests")):
+            stem = journal_key.removeprefix(prefix).removesuffix("/requests")
+            identifiers = json.loads(entries[journal_key])
             if not missing.keys() & identifiers:
                 continue
             noted = entries.get(f"{prefix}{stem}/number")
-            number = noted.decode() if noted else self._find_submitted(stem)
-            if number is None:
+            batch_id = noted.decode() if noted else self._find_submitted(stem)
+            if batch_id is None:
                 continue
             if not noted:
-                self._journal.put(f"{prefix}{stem}/number", number.encode())
-            yield _Submitted(stem, number, identifiers)
+                self._journal.put(f"{prefix}{stem}/number", batch_id.encode())
+            yield _Submitted(stem, batch_id, identifiers)
 
     def _submit_part(self, part: Mapping[str, BatchRequest], endpoint: Path) -> _Submitted:
         """Submits one batch; the journal says so before, and knows its number after."""
         time.sleep(max(0.0, self._next_s - time.monotonic()))
         prefix = batch_prefix(self._name)
         identifiers = list(part)
-        place = sum(key.endswith("/requests") for key in self._journal.items(prefix))
+        batch_place = sum(journal_key.endswith("/requests") for journal_key in self._journal.items(prefix))
         mark = uuid.uuid4().hex
-        stem = f"{place:08}-{mark}"
-        lines = [_request_line(name, request, endpoint) for name, request in part.items()]
+        stem = f"{batch_place:08}-{mark}"
+        lines = [_request_line(request_name, request, endpoint) for request_name, request in part.items()]
         boundary = f"undersong-{mark}"
         form = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
         content = _multipart_form(b"\n".join(lines), boundary)
@@ -354,20 +362,20 @@ class Batches:
         }
         # The endpoint may accept the batch now and bill each request, whether or not its answer arrives.
         keys = self._log.begin_batch(
-            stem, {name: (sum(request.worst), request.price_usd) for name, request in part.items()}
+            stem, {request_name: (sum(request.worst), request.price_usd) for request_name, request in part.items()}
         )
         self._journal.put(f"{prefix}{stem}/requests", json.dumps(identifiers).encode())
 
         def refused(verdict: ExchangeOutcome) -> None:
-            for key in keys:
-                self._log.end(key, lost=verdict.billed, words=verdict.words)
+            for field_key in keys:
+                self._log.end(field_key, lost=verdict.billed, words=verdict.words)
 
         body = json.dumps(fields).encode()
-        number = self._text_field(
+        batch_id = self._text_field(
             _json_object(self._call_patiently("POST", "/batches", body, on_failure=refused)), "id"
         )
-        self._journal.put(f"{prefix}{stem}/number", number.encode())
-        return _Submitted(stem, number, identifiers)
+        self._journal.put(f"{prefix}{stem}/number", batch_id.encode())
+        return _Submitted(stem, batch_id, identifiers)
 
     def _find_submitted(self, stem: str) -> str | None:
         """Returns the number of a batch that an earlier process submitted and could not note; None if it has none."""
@@ -380,9 +388,9 @@ class Batches:
             batches = [batch for batch in page["data"] if isinstance(batch, dict)]
             for batch in batches:
                 metadata = batch.get("metadata")
-                number = batch.get("id")
-                if isinstance(metadata, dict) and metadata.get(MARK) == stem and isinstance(number, str) and number:
-                    return number
+                batch_id = batch.get("id")
+                if isinstance(metadata, dict) and metadata.get(MARK) == stem and isinstance(batch_id, str) and batch_id:
+                    return batch_id
             if not page.get("has_more") or not batches:
                 break
             cursor = f"&after={batches[-1].get('id')}"
@@ -414,9 +422,9 @@ class Batches:
         started_s = time.monotonic()
         pause = _FIRST_PAUSE_S
         while True:
-            value = _json_object(self._fetch_path(path))
-            if isinstance(value.get(key), kind):
-                return value
+            body_json = _json_object(self._fetch_path(path))
+            if isinstance(body_json.get(key), kind):
+                return body_json
             pause = min(pause, self._settings.max_wait_s)
             if time.monotonic() + pause > started_s + self._settings.patience_s:
                 raise self._unreachable_error(f"an answer about its batch has no {key}")
@@ -488,9 +496,9 @@ class Batches:
 
 
 def _json_object(body: bytes) -> Mapping[str, Any]:
-    value = parsed(body)
-    if isinstance(value, dict):
-        return value
+    body_json = parsed(body)
+    if isinstance(body_json, dict):
+        return body_json
     return {}
 
 
@@ -500,7 +508,7 @@ def _may_bill_the_rest(batch_body: Mapping[str, Any], exchanged: Sequence[Exchan
     By its counts and its usage where it states them. Otherwise a batch of which nothing came back has begun nothing,
     and of any other one the rest may have been answered.
     """
-    counts = batch_body.get("request_counts")
+    request_counts = batch_body.get("request_counts")
     usage = batch_body.get("usage")
     total = None
     if isinstance(usage, dict):
@@ -509,8 +517,8 @@ def _may_bill_the_rest(batch_body: Mapping[str, Any], exchanged: Sequence[Exchan
     if isinstance(total, int) and total > sum(usage.prompt + usage.completion for usage in usages):
         return True
     completed = None
-    if isinstance(counts, dict):
-        completed = counts.get("completed")
+    if isinstance(request_counts, dict):
+        completed = request_counts.get("completed")
     if isinstance(completed, int) and completed >= len(usages):
         return completed > len(usages)
     return batch_body["status"].casefold() in _WHOLE or bool(exchanged)
