@@ -200,12 +200,12 @@ def _iso_item(key: str, item: Any) -> tuple[str, Any]:
     is_time = key in _NAMES or key.endswith(("_at", "_s"))
     if is_time and isinstance(item, (int, float)) and not isinstance(item, bool) and _EPOCHS[0] <= item < _EPOCHS[1]:
         if key == "at_s":
-            name = "at"
+            iso_name = "at"
         elif key.endswith("_s"):
-            name = f"{key.removesuffix('_s')}_at"
+            iso_name = f"{key.removesuffix('_s')}_at"
         else:
-            name = key
-        return name, iso_time(item)
+            iso_name = key
+        return iso_name, iso_time(item)
     return key, with_iso_times(item)
 
 

@@ -71,8 +71,8 @@ def differences(earlier: Manifest, later: Manifest) -> tuple[str, ...]:
         *_sum_changes(earlier, later),
         *_party_changes(earlier.roster, later.roster),
         *(
-            _value_change(words, getattr(old_plan.quorum, field), getattr(new_plan.quorum, field))
-            for field, words in _QUORUM
+            _value_change(field_words, getattr(old_plan.quorum, field), getattr(new_plan.quorum, field))
+            for field, field_words in _QUORUM
         ),
         _value_change("method", earlier.method, later.method),
         _value_change("task", earlier.task.get("name"), later.task.get("name")),
@@ -109,8 +109,8 @@ def _sum_changes(earlier: Manifest, later: Manifest) -> list[str]:
         _value_change("private sums", len(old_sums), len(new_sums)),
         _value_change(
             "numbers in all",
-            sum(planned.dimension for planned in old_sums),
-            sum(planned.dimension for planned in new_sums),
+            sum(old_sum.dimension for old_sum in old_sums),
+            sum(new_sum.dimension for new_sum in new_sums),
         ),
         *(
             f"{printable(statistic, 60)} {old_counts[statistic]} times -> {new_counts[statistic]} times"
@@ -128,14 +128,15 @@ def _party_changes(old_roster: tuple[Member, ...], new_roster: tuple[Member, ...
     return [
         *(f"without the party {party_name}" for party_name in sorted(old_identities.keys() - new_identities.keys())),
         *(
-            f"with the party of fingerprint {party_fingerprint(name, new_identities[name])}, {name}"
-            for name in sorted(new_identities.keys() - old_identities.keys())
+            f"with the party of fingerprint {party_fingerprint(party_name, new_identities[party_name])}, {party_name}"
+            for party_name in sorted(new_identities.keys() - old_identities.keys())
         ),
         *(
-            f"another identity key, of fingerprint {party_fingerprint(name, new_identities[name])}, for the party"
-            f" {name}"
-            for name in sorted(old_identities.keys() & new_identities.keys())
-            if old_identities[name] != new_identities[name]
+            f"another identity key, of fingerprint {party_fingerprint(party_name, new_identities[party_name])}, for"
+            " the party"
+            f" {party_name}"
+            for party_name in sorted(old_identities.keys() & new_identities.keys())
+            if old_identities[party_name] != new_identities[party_name]
         ),
     ]
 

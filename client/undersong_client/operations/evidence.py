@@ -66,7 +66,7 @@ def save(home: Path, *, local_time: Callable[[float], str]) -> bytes:
         "party": party_home.settings.party,
         "fingerprint": joining.own_fingerprint(party_home),
         "saved_s": now_s,
-        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
+        "files": {file_name: hashlib.sha256(file_bytes).hexdigest() for file_name, file_bytes in files.items()},
     }
     signature = keys.identity(party_home).sign(tagged_hash(TAG, canonical_json(index))).hex()
     buffer = io.BytesIO()
@@ -136,7 +136,7 @@ def _checked(home: PartyHome, file: Path) -> dict[str, bytes]:
             files = {file_name: archive.read(file_name) for file_name in archive.namelist()}
         index: Mapping[str, Any] = json.loads(files.pop(INDEX))
         signed_index = {index_key: index_value for index_key, index_value in index.items() if index_key != "signature"}
-        hashes = {name: hashlib.sha256(file_bytes).hexdigest() for name, file_bytes in files.items()}
+        hashes = {file_name: hashlib.sha256(file_bytes).hexdigest() for file_name, file_bytes in files.items()}
         is_complete = index["files"] == hashes and {OUTBOX, LOG} <= files.keys()
         signature = bytes.fromhex(index["signature"])
         index_hash = tagged_hash(TAG, canonical_json(signed_index))

@@ -223,7 +223,12 @@ def without_objectors(
         {look_alike.kinds: resembling_names for look_alike, resembling_names in look_alikes},
         frozenset(name_by_unit[True]),
         name_by_unit[False],
-        frozenset({*excluded_units, *(name for name, units in aliases_of_patient.items() if units & excluded_units)}),
+        frozenset(
+            {
+                *excluded_units,
+                *(patient_name for patient_name, units in aliases_of_patient.items() if units & excluded_units),
+            }
+        ),
         remaining_places,
     )
     return table.take(staying_rows), objections
@@ -250,7 +255,7 @@ def _look_alikes(
         if alike_names := names_by_form.get(reduced(absent_unit, KINDS)):
             resembling_kinds = look_alike_kinds(absent_unit, alike_names[0], Choice(same))
             findings[resembling_kinds].append((left[alike_names[0]], place))
-            resembling_by_kinds[resembling_kinds] |= {f"{absent_unit}\n{name}" for name in alike_names}
+            resembling_by_kinds[resembling_kinds] |= {f"{absent_unit}\n{alike_name}" for alike_name in alike_names}
         # A remark or a second identifier beside one: "1005/1006", "MRN:1005", "1005 (by phone)".
         elif identifier := next((word for word in _FURTHER.split(absent_unit) if word in left), None):
             findings[()].append((left[identifier], place))

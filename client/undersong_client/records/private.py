@@ -132,7 +132,9 @@ def unit_count(table: Table, unit: str) -> int:
 def fingerprint(table: Table, key: bytes) -> str:
     """Returns a keyed hash (hex) of a data set's rows in order, which names the data set in its ledger."""
     digest = hmac.new(key, digestmod=hashlib.sha256)
-    named_columns = [column_part for name, column in sorted(table.columns.items()) for column_part in ((name,), column)]
+    named_columns = [
+        column_part for column_name, column in sorted(table.columns.items()) for column_part in ((column_name,), column)
+    ]
     for column in (table.texts, table.labels or (), table.users or (), *named_columns):
         digest.update(len(column).to_bytes(8, "little"))
         for column_value in column:

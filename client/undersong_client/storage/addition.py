@@ -321,7 +321,7 @@ def _log_exclusion(home: PartyHome, data: DataSet, objections: Objections, at: f
             patients=objections.present,
             records=objections.records,
             matched=sorted(identifier_digest(data.key, matched_name) for matched_name in objections.matched),
-            out=sorted(identifier_digest(data.key, name) for name in objections.out),
+            out=sorted(identifier_digest(data.key, objector_id) for objector_id in objections.out),
             resembling=sorted(
                 identifier_digest(data.key, name_pair)
                 for resembling_pairs in objections.resembling.values()

@@ -69,7 +69,9 @@ class OwnFigures:
         else:
             people_count = f"{self.patients:,}"
         skipped_rows = "; ".join(
-            f"{count:,}: {printable(reason, 200)}" for reason, count in self.left_out.items() if count
+            f"{record_count:,}: {printable(reason, 200)}"
+            for reason, record_count in self.left_out.items()
+            if record_count
         )
         figure_rows = [
             ("file", f"{printable(Path(self.file).name, 200)}, read {reading_day_words}"),

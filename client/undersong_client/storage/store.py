@@ -232,10 +232,12 @@ class Compartment:
         party_store = self._store
         placed_values = {self._place(entry_key): entry_value for entry_key, entry_value in values.items()}
         compartment_rows = [
-            (key, party_store._sealed(key, value, self._cipher)) for key, value in placed_values.items()
+            (entry_key, party_store._sealed(entry_key, entry_value, self._cipher))
+            for entry_key, entry_value in placed_values.items()
         ]
         store_rows = [
-            (key, party_store._sealed(key, value, party_store._cipher)) for key, value in (beside or {}).items()
+            (entry_key, party_store._sealed(entry_key, entry_value, party_store._cipher))
+            for entry_key, entry_value in (beside or {}).items()
         ]
         party_store._write(puts=[*compartment_rows, *store_rows])
 

@@ -195,9 +195,11 @@ class Embedder:
         # those that it adds. Reading half a million notes for this count alone would take minutes.
         long_texts = [text for text in texts if not text.isascii() or len(text) + _ADDED_TOKENS > encoder.window]
         token_counts = [len(tokens) for _, tokens in self._tokens_of_each(encoder, long_texts)]
-        cut_texts = sum(count > encoder.window for count in token_counts)
+        cut_texts = sum(token_count > encoder.window for token_count in token_counts)
         return TextLengths(
-            len(texts), cut_texts, sum(count > _longest_reach(encoder, self.max_windows) for count in token_counts)
+            len(texts),
+            cut_texts,
+            sum(token_count > _longest_reach(encoder, self.max_windows) for token_count in token_counts),
         )
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32:
@@ -299,12 +301,14 @@ def _token_windows(tokens: Tokens, encoder: Encoder, max_windows: int) -> list[T
     window_count = -(-(tokens_read - overlap_tokens) // (text_tokens - overlap_tokens))
     length = -(-(tokens_read + (window_count - 1) * overlap_tokens) // window_count)
     window_starts = [
-        leading_count + number * (tokens_read - length) // max(1, window_count - 1) for number in range(window_count)
+        leading_count + window_number * (tokens_read - length) // max(1, window_count - 1)
+        for window_number in range(window_count)
     ]
     leading_tokens = tokens[:leading_count]
     trailing_tokens = tokens[len(tokens) - trailing_count :]
     return [
-        np.concatenate([leading_tokens, tokens[start : start + length], trailing_tokens]) for start in window_starts
+        np.concatenate([leading_tokens, tokens[window_start : window_start + length], trailing_tokens])
+        for window_start in window_starts
     ]
 
 
@@ -340,11 +344,11 @@ class MemoryCache:
         self._rows: dict[bytes, Int16] = {}
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, Int16]:
-        return {key: self._rows[key] for key in keys if key in self._rows}
+        return {text_key: self._rows[text_key] for text_key in keys if text_key in self._rows}
 
     def put(self, rows: Iterable[tuple[bytes, Int16]]) -> None:
-        for key, row in rows:
-            self._rows.setdefault(key, row)
+        for text_key, row in rows:
+            self._rows.setdefault(text_key, row)
 
 
 _BUSY_S = 60.0  # the longest wait for another process that writes the file
@@ -367,23 +371,23 @@ class PublicFileCache:
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, Int16]:
         rows_by_key: dict[bytes, Int16] = {}
-        key_by_name = {self._name(key): key for key in keys}
+        key_by_name = {self._name(text_key): text_key for text_key in keys}
         row_names = list(key_by_name)
         with self._open_database() as database:
             for first_key in range(0, len(row_names), _QUERY_KEYS):
                 part_names = row_names[first_key : first_key + _QUERY_KEYS]
                 query = f"SELECT key, row FROM embeddings WHERE key IN ({','.join('?' * len(part_names))})"  # noqa: S608 - marks only
-                for name, stored_row in database.execute(query, part_names):
-                    if (row := self._open_row(name, stored_row)) is not None:
-                        rows_by_key[key_by_name[name]] = np.frombuffer(row, dtype="<i2")
+                for row_name, stored_row in database.execute(query, part_names):
+                    if (row := self._open_row(row_name, stored_row)) is not None:
+                        rows_by_key[key_by_name[row_name]] = np.frombuffer(row, dtype="<i2")
         return rows_by_key
 
     def put(self, rows: Iterable[tuple[bytes, Int16]]) -> None:
-        named_rows = [(self._name(key), row.astype("<i2").tobytes()) for key, row in rows]
+        named_rows = [(self._name(text_key), row.astype("<i2").tobytes()) for text_key, row in rows]
         with self._open_database() as database:
             database.executemany(
                 "INSERT OR REPLACE INTO embeddings VALUES (?, ?)",
-                [(name, self._seal_row(name, row)) for name, row in named_rows],
+                [(row_name, self._seal_row(row_name, row)) for row_name, row in named_rows],
             )
 
     @contextmanager
@@ -480,7 +484,9 @@ class CachedEmbedder:
         ]
         text_by_missing_key = dict(zip(text_keys, normal_texts, strict=True))
         rows_by_key = self._cache.get(list(text_by_missing_key))
-        text_by_missing_key = {key: text for key, text in text_by_missing_key.items() if key not in rows_by_key}
+        text_by_missing_key = {
+            text_key: text for text_key, text in text_by_missing_key.items() if text_key not in rows_by_key
+        }
         cached_count = len(rows_by_key)
         total_texts = len(rows_by_key) + len(text_by_missing_key)
         if progress is not None and cached_count:
@@ -494,9 +500,9 @@ class CachedEmbedder:
                 None if progress is None else lambda done, _all, b=finished_count: progress(b + done, total_texts)
             )
             grid = _to_grid(self._embedder.encode([text for _, text in slab_items], slab_progress))
-            rows = [(key, row) for (key, _), row in zip(slab_items, grid, strict=True)]
+            rows = [(text_key, row) for (text_key, _), row in zip(slab_items, grid, strict=True)]
             self._cache.put(rows)
             rows_by_key.update(rows)
         if not text_keys:
             return np.zeros((0, self.dimension), dtype=np.float32)
-        return _from_grid(np.stack([rows_by_key[key] for key in text_keys]))
+        return _from_grid(np.stack([rows_by_key[text_key] for text_key in text_keys]))

@@ -164,7 +164,9 @@ def optimise(
         model.eval()
         with torch.inference_mode():
             batch_starts = range(0, len(held), settings.batch)
-            held_loss = sum(float(loss_of(held[start : start + settings.batch]).sum()) for start in batch_starts)
+            held_loss = sum(
+                float(loss_of(held[batch_start : batch_start + settings.batch]).sum()) for batch_start in batch_starts
+            )
         if held_loss < best_state[0]:
             best_state = (
                 held_loss,

@@ -47,12 +47,12 @@ class FixedShapes:
     def batches(self, lengths: Sequence[int]) -> list[list[int]]:
         """Returns the numbers of the windows of each batch, the widest batches first."""
         texts_by_width: dict[int, list[int]] = {}
-        for number, length in enumerate(lengths):
-            texts_by_width.setdefault(batch_width(length, self.window), []).append(number)
+        for text_number, length in enumerate(lengths):
+            texts_by_width.setdefault(batch_width(length, self.window), []).append(text_number)
         return [
-            texts_by_width[width][start : start + self.batch_rows(width)]
+            texts_by_width[width][batch_start : batch_start + self.batch_rows(width)]
             for width in sorted(texts_by_width, reverse=True)
-            for start in range(0, len(texts_by_width[width]), self.batch_rows(width))
+            for batch_start in range(0, len(texts_by_width[width]), self.batch_rows(width))
         ]
 
     def vectors(self, windows: Sequence[Tokens]) -> Float32:
@@ -95,15 +95,15 @@ class FixedShapes:
         False also if the model fails at that width: then each text is embedded by itself.
         """
         try:
-            trial_texts = [" ".join(_TRIAL_WORDS[number:] * width) for number in range(len(_TRIAL_WORDS))]
+            trial_texts = [" ".join(_TRIAL_WORDS[first_word:] * width) for first_word in range(len(_TRIAL_WORDS))]
             trial_ids, *other_texts = (np.array(ids, dtype=np.int32) for ids in self._padded.ids(trial_texts))
-            mate_rows = [ids[: width - 1 - number % (width - 2)] for number, ids in enumerate(other_texts)]
+            mate_rows = [ids[: width - 1 - mate_number % (width - 2)] for mate_number, ids in enumerate(other_texts)]
             trial_row = trial_ids[: width // 2 + 1]
             shown_places = np.stack([np.full(size, True), np.arange(size) % 2 == 0, np.arange(size) % 2 == 1])
             batches = [
                 [
-                    trial_row if shows else mate_rows[(trial + place) % len(mate_rows)]
-                    for place, shows in enumerate(places)
+                    trial_row if shows else mate_rows[(trial + batch_row) % len(mate_rows)]
+                    for batch_row, shows in enumerate(places)
                 ]
                 for trial, places in enumerate(shown_places)
             ]
@@ -122,8 +122,8 @@ def _padded_rows(rows: Sequence[Tokens], width: int, pad: int) -> tuple[Int64, M
     """Ids, int64 [rows, width], and the mask of those that are a text's."""
     lengths = np.array([len(row) for row in rows])
     ids = np.full((len(rows), width), pad, dtype=np.int64)
-    for place, row in enumerate(rows):
-        ids[place, : len(row)] = row
+    for batch_row, row in enumerate(rows):
+        ids[batch_row, : len(row)] = row
     return ids, np.arange(width) < lengths[:, None]
 
 

@@ -191,7 +191,9 @@ def _axes(states: Float64, size: int) -> dict[str, Float32]:
     axes = np.linalg.svd(standard_states, full_matrices=False)[2][:size]
     length = float(np.median(np.linalg.norm(standard_states @ axes.T, axis=1)))  # Unit vectors have lost this length.
     axis_arrays = {"mean": mean, "into": axes.T / state_deviations[:, None], "back": length * axes * state_deviations}
-    return {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in axis_arrays.items()}
+    return {
+        array_name: np.ascontiguousarray(axis_array, dtype=np.float32) for array_name, axis_array in axis_arrays.items()
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

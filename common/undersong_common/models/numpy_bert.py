@@ -214,12 +214,13 @@ class NumpyBert:
     def _read_layer(self, weights: dict[str, Float32], place: str) -> _BertLayer:
         query_scale = np.float32((self._words.shape[1] // self._heads) ** -0.5)
         queries, keys, values = (
-            _read_layer(weights, f"{place}attention.self.{name}") for name in ("query", "key", "value")
+            _read_layer(weights, f"{place}attention.self.{projection_name}")
+            for projection_name in ("query", "key", "value")
         )
         weight_and_bias = [(queries[0] * query_scale, queries[1] * query_scale), keys, values]
         return _BertLayer(
             attention=(
-                np.concatenate([part for part, _ in weight_and_bias]),
+                np.concatenate([weight_part for weight_part, _ in weight_and_bias]),
                 np.concatenate([bias for _, bias in weight_and_bias]),
             ),
             joined=_read_layer(weights, f"{place}attention.output.dense"),
@@ -256,9 +257,15 @@ def _token_lists(groups: Sequence[_TextGroup], places: Places | None) -> list[_L
     if places is None:
         starts = [group.start + text * group.step for group in groups for text in range(group.texts)]
         lengths = [group.length for group in groups for _ in range(group.texts)]
-        return [_List(start, start + length, 0, length) for start, length in zip(starts, lengths, strict=True)]
+        return [
+            _List(text_start, text_start + length, 0, length)
+            for text_start, length in zip(starts, lengths, strict=True)
+        ]
     width = groups[-1].start + groups[-1].texts * groups[-1].step
-    return [_List(start, start + places.count, places.first, TOKENS) for start in range(0, width, places.count)]
+    return [
+        _List(group_start, group_start + places.count, places.first, TOKENS)
+        for group_start in range(0, width, places.count)
+    ]
 
 
 def _normalise(state: Float32, norm: Layer, epsilon: np.float32) -> None:

@@ -98,5 +98,5 @@ def _longest_run(product: Product, trials: Sequence[Float32], period: int) -> Pl
     lengths = np.diff(edges)[::2]
     if not len(starts):
         return Places(product, 0, 0, period)
-    longest = int(lengths.argmax())
-    return Places(product, int(starts[longest]), (int(lengths[longest]) + period) // period * period, period)
+    longest_run = int(lengths.argmax())
+    return Places(product, int(starts[longest_run]), (int(lengths[longest_run]) + period) // period * period, period)

@@ -363,12 +363,12 @@ class Accounts:
         now_s = self._clock()
         # One that lies ahead of now was counted while the clock was wrong, and would shut people out until then.
         database.execute("DELETE FROM failure WHERE at < ? OR at > ?", (now_s - FAILURES_S, now_s))
-        for key, limit in limits.items():
-            rows = database.execute("SELECT at FROM failure WHERE source = ? ORDER BY at", (key,)).fetchall()
+        for limit_name, limit in limits.items():
+            rows = database.execute("SELECT at FROM failure WHERE source = ? ORDER BY at", (limit_name,)).fetchall()
             if len(rows) >= limit:
                 raise TooManyAttempts(rows[-limit]["at"] + FAILURES_S - now_s)
         insert = "INSERT INTO failure (source, at) VALUES (?, ?)"
-        return [(database.execute(insert, (key, now_s)).lastrowid,) for key in limits]
+        return [(database.execute(insert, (limit_name, now_s)).lastrowid,) for limit_name in limits]
 
     # Sessions
 

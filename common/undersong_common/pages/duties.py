@@ -225,8 +225,8 @@ class Duties:
             self._store.rows("DELETE FROM session WHERE log_in = 'provider'")
         if is_fixed:
             self.note_act([terminal_identity()])
-        for name, value in (("provider", provider), ("provider_tables", tables)):
-            self._store.rows("INSERT OR REPLACE INTO setting (name, value) VALUES (?, ?)", name, value)
+        for setting_name, setting_value in (("provider", provider), ("provider_tables", tables)):
+            self._store.rows("INSERT OR REPLACE INTO setting (name, value) VALUES (?, ?)", setting_name, setting_value)
 
     def is_served_with(self, provider: str, tables: str) -> bool:
         """True while no other page of this folder was started with another provider or other tables."""

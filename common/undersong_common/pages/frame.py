@@ -75,8 +75,12 @@ class Frame:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        host_headers = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        host_headers = [
+            header_value.decode("latin-1") for header_name, header_value in scope["headers"] if header_name == b"host"
+        ]
+        length = next(
+            (header_value for header_name, header_value in scope["headers"] if header_name == b"content-length"), b"0"
+        )
         if len(host_headers) != 1 or host_headers[0].lower() not in self._hosts:
             log.warning("refused a request for the host %s", printable(", ".join(host_headers), 100))
             misdirected_answer = PlainTextResponse("This page is not served under that name.\n", 421, self._headers)
@@ -283,6 +287,12 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 def _changed_query(current: Any, **changes: Any) -> Markup:
     """The address's query with some values changed, so that filters stay when one of them changes."""
-    remaining_query = {key: value for key, value in dict(current).items() if key not in (*changes, "part")}
-    changed_query = {key: value for key, value in changes.items() if value not in (None, "")}
+    remaining_query = {
+        query_key: query_value
+        for query_key, query_value in dict(current).items()
+        if query_key not in (*changes, "part")
+    }
+    changed_query = {
+        query_key: query_value for query_key, query_value in changes.items() if query_value not in (None, "")
+    }
     return Markup(escape("?" + urlencode({**remaining_query, **changed_query})))  # noqa: S704 - escaped

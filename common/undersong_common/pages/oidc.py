@@ -263,8 +263,8 @@ class _OidcLogin:
             self._entered[returned_state] = now_s + WAITS_S
             asking_name = next(
                 (
-                    name
-                    for name, (connecting_state, _) in self._connecting.items()
+                    account_name
+                    for account_name, (connecting_state, _) in self._connecting.items()
                     if connecting_state == returned_state
                 ),
                 None,
@@ -369,7 +369,11 @@ class _OidcLogin:
                 auth=(provider.client, provider.secret),
             )
             provider_keys = KeySet(
-                [key for key in KeySet.import_key_set(self._fetch_json(addresses["jwks_uri"])) if _is_strong_key(key)]
+                [
+                    provider_key
+                    for provider_key in KeySet.import_key_set(self._fetch_json(addresses["jwks_uri"]))
+                    if _is_strong_key(provider_key)
+                ]
             )
             token = jwt.decode(str(token_response["id_token"]), provider_keys, algorithms=ALGORITHMS)
             if str(token.header.get("typ", "JWT")).lower() != "jwt":
@@ -379,7 +383,10 @@ class _OidcLogin:
                 token.claims,
                 token.header,
                 {"sub": {"essential": True}}
-                | {name: {"essential": True, "value": value} for name, value in expected_claims.items()},
+                | {
+                    claim_name: {"essential": True, "value": claim_value}
+                    for claim_name, claim_value in expected_claims.items()
+                },
                 {"client_id": provider.client, "nonce": nonce, "access_token": token_response.get("access_token")},
             )
             token_claims.validate(leeway=LEEWAY_S)
@@ -413,8 +420,11 @@ class _OidcLogin:
         with self._one_of_few():
             metadata = self._fetch_json(f"{self._provider.issuer.rstrip('/')}/.well-known/openid-configuration")
         address_names = ("issuer", "authorization_endpoint", "token_endpoint", "jwks_uri")
-        optional_names = [name for name in ("userinfo_endpoint",) if name in metadata]
-        origin_by_name = {name: _address_origin(metadata.get(name, "")) for name in (*address_names, *optional_names)}
+        optional_names = [address_name for address_name in ("userinfo_endpoint",) if address_name in metadata]
+        origin_by_name = {
+            address_name: _address_origin(metadata.get(address_name, ""))
+            for address_name in (*address_names, *optional_names)
+        }
         if origin_by_name["issuer"] != _address_origin(self._provider.issuer):
             raise PrivacyRefusal(
                 "the provider's metadata states another issuer than --oidc-issuer", "correct --oidc-issuer"

@@ -50,8 +50,9 @@ class Listening:
                 "proxy-or-name",
             ),
             (
-                any("/" in name for name in self.names),
-                f"{', '.join(name for name in self.names if '/' in name)}: a page has a host of its own, and is not"
+                any("/" in host_name for host_name in self.names),
+                f"{', '.join(host_name for host_name in self.names if '/' in host_name)}: a page has a host of its"
+                " own, and is not"
                 " served under a path of a shared one",
                 "give it a host name or a port of its own",
                 "page-under-a-path",
@@ -75,8 +76,12 @@ class Listening:
             socket_hosts = ["localhost", "127.0.0.1", "[::1]"]
         else:
             socket_hosts = [self.host]
-        hosts_with_port = [self._with_port(name, port) for name in (*([] if self.proxy else socket_hosts), *self.names)]
-        return tuple(dict.fromkeys([*hosts_with_port, *(name.removesuffix(self._default) for name in hosts_with_port)]))
+        hosts_with_port = [
+            self._with_port(host_name, port) for host_name in (*([] if self.proxy else socket_hosts), *self.names)
+        ]
+        return tuple(
+            dict.fromkeys([*hosts_with_port, *(host_name.removesuffix(self._default) for host_name in hosts_with_port)])
+        )
 
     def open(self) -> socket.socket:
         """Opens and returns the listening socket. Raises ConfigurationError if it cannot be bound."""

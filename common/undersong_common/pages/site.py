@@ -160,7 +160,9 @@ class Visit:
             return HTMLResponse(self._render_next_step(context))
         if part_name is not None and part_name in parts:
             return HTMLResponse(self._render_part(part_name, parts[part_name], context))
-        parts_html = {name: Markup(self._render_part(name, load, context)) for name, load in parts.items()}  # noqa: S704 - rendered
+        parts_html = {}
+        for shown_name, load_part in parts.items():
+            parts_html[shown_name] = Markup(self._render_part(shown_name, load_part, context))  # noqa: S704 - rendered
         step_html = self._render_next_step(context)
         return HTMLResponse(self.site.render(template, {**context, "parts": parts_html, NEXT_STEP: step_html}))
 
@@ -202,8 +204,8 @@ class Visit:
             failed = {"problem": error.problem, "remedy": error.remedy}
         except Exception as error:  # noqa: BLE001 - one part must not blank the others; its words may hold anything
             log.error("part %s failed: %s", name, place_of(error))
-            fault = internal_error(error, self.site.settings.fault_remedy)
-            failed = {"problem": fault.problem, "remedy": fault.remedy}
+            part_fault = internal_error(error, self.site.settings.fault_remedy)
+            failed = {"problem": part_fault.problem, "remedy": part_fault.remedy}
         return self.site.render("parts/failed.html.j2", {**context, "part": name, **failed})
 
     def go(self, location: str, message: str = "") -> str:
@@ -353,10 +355,12 @@ class Site:
     def secret(self, request: Request) -> str:
         """Returns the secret of a request's session, joined from the half in the cookie and the half in the path."""
         tab = request.scope.get("tab", "")
-        name = f"{self.settings.cookie}="
+        cookie_prefix = f"{self.settings.cookie}="
         # Cookies know no ports: another port's page may have set one of the same name, with another path.
         pairs = (pair.strip() for line in request.headers.getlist("cookie") for pair in line.split(";"))
-        cookies = [pair.removeprefix(name) for pair in pairs if pair.startswith(name)][:MOST_COOKIES] or [""]
+        cookies = [pair.removeprefix(cookie_prefix) for pair in pairs if pair.startswith(cookie_prefix)][
+            :MOST_COOKIES
+        ] or [""]
         secrets = [f"{cookie}.{tab}" for cookie in cookies]
         return next((secret for secret in secrets[:-1] if self.accounts.session(secret, active=False)), secrets[-1])
 
@@ -381,9 +385,9 @@ class Site:
             code = error.code
         except Exception as error:  # noqa: BLE001 - its words may hold anything, so only its kind and place are shown
             log.error("%s %s failed: %s", request.method, printable(request.url.path, 200), place_of(error))
-            fault = internal_error(error, self.settings.fault_remedy)
-            error_text = {"problem": fault.problem, "remedy": fault.remedy}
-            status, code = 500, fault.code
+            page_fault = internal_error(error, self.settings.fault_remedy)
+            error_text = {"problem": page_fault.problem, "remedy": page_fault.remedy}
+            status, code = 500, page_fault.code
         if _wants_json(request):
             problem_html = self.render("problem.html.j2", {**error_text, "base": visit.base})
             return JSONResponse({**error_text, "code": code, "shown": problem_html}, status_code=status)
@@ -485,14 +489,14 @@ class Site:
 
     def _login(self, request: Request, fields: Mapping[str, str]) -> str:
         source = "" if request.client is None else request.client.host
-        name = fields.get("name", "")
+        account_name = fields.get("name", "")
         password = fields.get("password", "")
         try:
-            secret = self.accounts.enter_by_password(name, password, address=source)
+            secret = self.accounts.enter_by_password(account_name, password, address=source)
         except TooManyAttempts:  # writes nothing: whoever is refused must not fill the disk
             raise
         except PrivacyRefusal:
-            self.audit.note("nobody", "log-in refused", printable(name, 64))
+            self.audit.note("nobody", "log-in refused", printable(account_name, 64))
             raise
         self._note_session(secret, "log in by password")
         return secret
@@ -522,12 +526,12 @@ class Site:
     # Assets and reports
 
     def _asset(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        if name not in ASSETS:
+        asset_name = request.path_params["name"]
+        if asset_name not in ASSETS:
             return Response(status_code=404)
-        data = (resources.files("undersong_common.pages") / "assets" / name).read_bytes()
+        asset_bytes = (resources.files("undersong_common.pages") / "assets" / asset_name).read_bytes()
         caching = {"cache-control": "public, max-age=31536000, immutable"}
-        return Response(data, media_type=ASSETS[name], headers=caching)
+        return Response(asset_bytes, media_type=ASSETS[asset_name], headers=caching)
 
     async def _log_violation(self, request: Request) -> Response:
         """Logs a browser's report that the content security policy stopped something: it may be an attack."""
@@ -556,20 +560,20 @@ async def _read_form(request: Request) -> Form:
     """Reads a form: the last text of each field, all its texts, and the files with their names."""
     fields: dict[str, list[str]] = {}
     files: dict[str, bytes] = {}
-    names: dict[str, str] = {}
+    file_names: dict[str, str] = {}
     kind = request.headers.get("content-type", "")
     if not kind.startswith(("application/x-www-form-urlencoded", "multipart/form-data")):
         return {}, {}, {}, {}
     async with request.form(max_files=4, max_fields=MOST_FIELDS, max_part_size=LARGEST_BODY_BYTES) as form:
-        for name, value in form.multi_items():
-            if isinstance(value, str):
+        for field_name, field_value in form.multi_items():
+            if isinstance(field_value, str):
                 # A multipart field may declare its own encoding, which can yield lone surrogates.
-                text = value.encode("utf-8", "replace").decode("utf-8")
-                fields.setdefault(name.encode("utf-8", "replace").decode("utf-8"), []).append(text)
+                text = field_value.encode("utf-8", "replace").decode("utf-8")
+                fields.setdefault(field_name.encode("utf-8", "replace").decode("utf-8"), []).append(text)
             else:
-                files[name] = await value.read()
-                names[name] = (value.filename or "").encode("utf-8", "replace").decode("utf-8")
-    return {name: values[-1] for name, values in fields.items()}, fields, files, names
+                files[field_name] = await field_value.read()
+                file_names[field_name] = (field_value.filename or "").encode("utf-8", "replace").decode("utf-8")
+    return {field_name: field_values[-1] for field_name, field_values in fields.items()}, fields, files, file_names
 
 
 def session_base(secret: str) -> str:

@@ -35,8 +35,12 @@ class _Release:
     """Checks every number of an event when it is made."""
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            _check_range(f"{type(self).__name__}.{name}", value, 1.0 if name == "sampling_rate" else math.inf)
+        for parameter_name, parameter_value in vars(self).items():
+            _check_range(
+                f"{type(self).__name__}.{parameter_name}",
+                parameter_value,
+                1.0 if parameter_name == "sampling_rate" else math.inf,
+            )
 
 
 @dataclass(frozen=True)

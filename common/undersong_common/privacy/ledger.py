@@ -214,7 +214,7 @@ class Ledger:
         run_totals = self.totals()
         if not all(charge_sent.alone for run in self._runs.values() for charge_sent in run.left()):
             return math.inf
-        runs = {total.run: total.alone for total in run_totals if total.alone}
+        runs = {run_total.run: run_total.alone for run_total in run_totals if run_total.alone}
         return self._spent_epsilon(runs if charge is None else {**runs, charge.run: charge.alone}, delta)
 
     def spent_with(self, charge: Charge, delta: float) -> float:
@@ -255,7 +255,7 @@ class Ledger:
         """
         hidden_fields = {"entry", "at", "previous", "hash", "alone", "unit"}
         return [
-            {entry_field: value for entry_field, value in entry.items() if entry_field not in hidden_fields}
+            {entry_field: field_value for entry_field, field_value in entry.items() if entry_field not in hidden_fields}
             for entry in self.entries()
             if entry.get("run") == run and entry["kind"] in ("charge", "withdrawn", "void", "close")
         ]
@@ -428,7 +428,12 @@ class Ledger:
         """
         field_names = ("run", "manifest", "events", "alone", "unit")
         lost_charges = [
-            {key: value for key, value in charge.to_json().items() if key in field_names} for charge in charges
+            {
+                field_name: field_value
+                for field_name, field_value in charge.to_json().items()
+                if field_name in field_names
+            }
+            for charge in charges
         ]
         with self._chain.locked():
             self._append_entry("lost", at, runs=lost_charges, budgets=[budget_json(budget) for budget in budgets])
@@ -512,7 +517,7 @@ class Ledger:
 
     def _counted_events(self) -> dict[str, Sequence[Event]]:
         """Events that count, by run, equal ones merged."""
-        return {total.run: total.events for total in self.totals() if total.events}
+        return {run_total.run: run_total.events for run_total in self.totals() if run_total.events}
 
     def _check_open(self, charge: Charge) -> None:
         run = self._runs[charge.run]
@@ -522,7 +527,7 @@ class Ledger:
             raise PrivacyRefusal(problem, new_run_remedy, code="other-manifest")
         if run.closed:
             raise PrivacyRefusal(f"run {charge.run!r} has ended at this party", new_run_remedy, code="run-ended")
-        charged_units = {total.unit for total in self.totals() if total.events or total.alone} - {""}
+        charged_units = {run_total.unit for run_total in self.totals() if run_total.events or run_total.alone} - {""}
         if charge.unit and (spent_units := charged_units - {charge.unit}):
             spent_unit = min(spent_units)
             raise PrivacyRefusal(

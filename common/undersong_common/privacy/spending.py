@@ -130,14 +130,17 @@ def compressed(events: Iterable[Event]) -> tuple[Event, ...]:
 def as_events(counts: Mapping[Event, int]) -> tuple[Event, ...]:
     """Turns the result of :func:`count_events` back into events with counts."""
     return tuple(
-        event if event.count == count else replace(event, count=count) for event, count in counts.items() if count > 0
+        event if event.count == event_count else replace(event, count=event_count)
+        for event, event_count in counts.items()
+        if event_count > 0
     )
 
 
 def events_json(events: Iterable[Event]) -> list[dict[str, Any]]:
     """Returns events as JSON values, with "inf" for infinity."""
     return [
-        {"mechanism": _NAMES[type(event)]} | {key: number(value) for key, value in vars(event).items()}
+        {"mechanism": _NAMES[type(event)]}
+        | {field_name: number(field_value) for field_name, field_value in vars(event).items()}
         for event in events
     ]
 
@@ -150,9 +153,9 @@ def events_from_json(values: Iterable[Mapping[str, Any]]) -> tuple[Event, ...]:
     return tuple(
         _EVENTS[event_json["mechanism"]](
             **{
-                key: math.inf if field_value == "inf" else field_value
-                for key, field_value in event_json.items()
-                if key != "mechanism"
+                field_name: math.inf if field_value == "inf" else field_value
+                for field_name, field_value in event_json.items()
+                if field_name != "mechanism"
             }
         )
         for event_json in values

@@ -105,8 +105,8 @@ def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, A
     """
     overridden_data: dict[str, Any] = copy.deepcopy(dict(data))
     for assignment in assignments:
-        key, equals_sign, value_text = assignment.partition("=")
-        path = key.strip().split(".")
+        key_path, equals_sign, value_text = assignment.partition("=")
+        path = key_path.strip().split(".")
         if not equals_sign or not all(path):
             raise ConfigurationError(
                 f"--set {assignment}: is not KEY=VALUE", "write for example --set privacy.epsilon=4"
@@ -116,7 +116,7 @@ def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, A
             table_node = _child_value(table_node, path_part, ".".join(path[: path_depth + 1]))
         assigned_value = toml_or_text(value_text.strip())
         if isinstance(table_node, list):
-            table_node[_list_index(table_node, path[-1], key)] = assigned_value
+            table_node[_list_index(table_node, path[-1], key_path)] = assigned_value
         else:
             table_node[path[-1]] = assigned_value
     return overridden_data
@@ -241,15 +241,19 @@ def _apt_items(model: type[BaseModel], items: list[dict[str, Any]], given: Any) 
 
     A key that takes a number or a list is told of 0 that it is below 1, not that it is no list besides.
     """
-    written_paths = [tuple(_walk_location(model, item["loc"], given)[0]) for item in items]
-    fault_paths = [place for place, item in zip(written_paths, items, strict=True) if not _is_other_kind(item)]
+    written_paths = [tuple(_walk_location(model, error_item["loc"], given)[0]) for error_item in items]
+    fault_paths = [
+        written_path
+        for written_path, error_item in zip(written_paths, items, strict=True)
+        if not _is_other_kind(error_item)
+    ]
     return [
-        item
-        for place, item in zip(written_paths, items, strict=True)
+        error_item
+        for written_path, error_item in zip(written_paths, items, strict=True)
         if not (
-            _is_other_kind(item)
-            and len(place) < len(item["loc"])
-            and any(fault[: len(place)] == place for fault in fault_paths)
+            _is_other_kind(error_item)
+            and len(written_path) < len(error_item["loc"])
+            and any(fault_path[: len(written_path)] == written_path for fault_path in fault_paths)
         )
     ]
 
@@ -264,7 +268,9 @@ def _describe_problem(model: type[BaseModel], item: dict[str, Any], given: Any) 
     """Returns the problem with one key, the remedy, and the key's path."""
     stated_location, section_model = _walk_location(model, item["loc"], given)
     place_words = ".".join(map(str, stated_location))
-    key_path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in stated_location).lstrip(".")
+    key_path = "".join(
+        f"[{path_part}]" if isinstance(path_part, int) else f".{path_part}" for path_part in stated_location
+    ).lstrip(".")
     problem_kind = item["type"]
     if problem_kind == "extra_forbidden":
         return (
@@ -284,9 +290,9 @@ def _describe_problem(model: type[BaseModel], item: dict[str, Any], given: Any) 
     # The program's own checks say problem and remedy in one sentence.
     message = item["msg"].removeprefix("Value error, ")
     problem_words, _, remedy = message.partition("; ")
-    key, colon, _ = problem_words.partition(":")
-    if colon and key.isidentifier():
-        place_words = f"{place_words}.{key}"
+    wrong_key, colon, _ = problem_words.partition(":")
+    if colon and wrong_key.isidentifier():
+        place_words = f"{place_words}.{wrong_key}"
     return (
         f"{key_path or 'the file'}: {problem_words}{input_words}",
         f"{key_path + ': ' if key_path else ''}{remedy}" if remedy else "",
@@ -303,16 +309,16 @@ def _walk_location(
     """
     written_location: list[str | int] = []
     section, candidate_models = model, [model]
-    for part in location:
-        if isinstance(part, str) and written_location and not candidate_models and not _has_key(given, part):
+    for path_part in location:
+        if isinstance(path_part, str) and written_location and not candidate_models and not _has_key(given, path_part):
             continue
-        if isinstance(part, str):
+        if isinstance(path_part, str):
             models = [
                 candidate.model_of(given) if isinstance(candidate, ModelByValue) else candidate
                 for candidate in candidate_models
             ]
             section = models[0] if models else section
-            model_field = section.model_fields.get(part)
+            model_field = section.model_fields.get(path_part)
             if model_field is not None:
                 candidate_models = _models_in(model_field.annotation)
             else:
@@ -322,8 +328,8 @@ def _walk_location(
             given_members = dict(enumerate(given))
         given = None
         if isinstance(given_members, Mapping):
-            given = given_members.get(part)
-        written_location.append(part)
+            given = given_members.get(path_part)
+        written_location.append(path_part)
     return written_location, section
 
 

@@ -56,8 +56,8 @@ class LogEntry:
 def invented(count: int, chance: random.Random) -> list[LogEntry]:
     """Draws ``count`` invented records whose labels take turns and whose keepers are drawn at random."""
     drill_records = []
-    for number in range(count):
-        label = LABELS[number % len(LABELS)]
+    for record_number in range(count):
+        label = LABELS[record_number % len(LABELS)]
         first_event, later_event = (
             f"{subject} {event}"
             for subject, event in zip(chance.sample(_SUBJECTS[label], 2), chance.sample(_EVENTS[label], 2), strict=True)

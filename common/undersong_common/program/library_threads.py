@@ -59,13 +59,13 @@ class LibraryThreads:
         """Ends what the thread's last :meth:`enter` began."""
         with self._lock:
             self._users[torch_too] -= 1
-            if not self._users[True] and (number := self._before.pop(_TORCH, None)) is not None:
-                sys.modules[_TORCH].set_num_threads(number)
+            if not self._users[True] and (threads_before := self._before.pop(_TORCH, None)) is not None:
+                sys.modules[_TORCH].set_num_threads(threads_before)
             if not any(self._users.values()):
                 _set_from_own_thread(self._before)
                 self._before.clear()
-            for library, number in vars(self._thread)["numbers"].pop():
-                library.set_num_threads(number)
+            for library, threads_before in vars(self._thread)["numbers"].pop():
+                library.set_num_threads(threads_before)
 
     def _set_process(self, libraries: list[Any], torch_too: bool) -> None:
         numbers = {}
@@ -74,8 +74,8 @@ class LibraryThreads:
                 self._before.setdefault(library.filepath, library.num_threads)
                 numbers[library.filepath] = 1
         _set_from_own_thread(numbers)
-        if torch_too and (number := _torch_threads()) not in (None, 1):
-            self._before.setdefault(_TORCH, number)
+        if torch_too and (torch_threads := _torch_threads()) not in (None, 1):
+            self._before.setdefault(_TORCH, torch_threads)
             sys.modules[_TORCH].set_num_threads(1)
 
 
@@ -118,17 +118,21 @@ def _read_back(libraries: list[Any], torch_too: bool) -> None:
     numbers = {library.filepath: library.num_threads for library in libraries}
     if torch_too:
         numbers[_TORCH] = _torch_threads()
-    wrong = {os.path.basename(name): number for name, number in numbers.items() if number not in (None, 1)}
+    wrong = {
+        os.path.basename(library_name): thread_count
+        for library_name, thread_count in numbers.items()
+        if thread_count not in (None, 1)
+    }
     if wrong:
         raise InternalError(f"libraries would compute with several threads: {wrong}", code="library-threads")
 
 
 def _torch_threads() -> int | None:
     """The number of torch's threads in this thread, None if it is not loaded."""
-    number: int | None = None
+    torch_threads: int | None = None
     if (torch := sys.modules.get(_TORCH)) is not None:
-        number = torch.get_num_threads()
-    return number
+        torch_threads = torch.get_num_threads()
+    return torch_threads
 
 
 def _holds_for_thread(library: Any) -> bool:

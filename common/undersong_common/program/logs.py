@@ -21,17 +21,17 @@ class JsonLines(logging.Formatter):
     """Formats a record as one line of JSON, with an exception's class and code, without its message and traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        value = {
+        log_json = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
         if record.exc_info and record.exc_info[0] is not None:
-            value["exception"] = record.exc_info[0].__name__
+            log_json["exception"] = record.exc_info[0].__name__
             if isinstance(record.exc_info[1], UndersongError):
-                value["code"] = record.exc_info[1].code
-        return json_text(value, indent=None)
+                log_json["code"] = record.exc_info[1].code
+        return json_text(log_json, indent=None)
 
 
 class _Plain(logging.Formatter):
@@ -55,10 +55,10 @@ class _TerminalHandler(logging.StreamHandler[TextIO]):
             arguments = record.args
         else:
             arguments = ()
-        texts = tuple(value for value in arguments if not isinstance(value, int | float))
+        texts = tuple(argument for argument in arguments if not isinstance(argument, int | float))
         if record.levelno > logging.INFO or len(texts) == len(arguments):
-            key = getattr(record, "alike", (record.name, record.msg, *map(str, texts)))
-            for line in self._repeats.lines(record.getMessage(), key):
+            repeat_key = getattr(record, "alike", (record.name, record.msg, *map(str, texts)))
+            for line in self._repeats.lines(record.getMessage(), repeat_key):
                 shown_record = copy.copy(record)
                 shown_record.msg = line
                 shown_record.args = None
@@ -133,8 +133,8 @@ class Repeats:
         alike = without_numbers(message) if alike is None else alike
         with self._lock:
             now_s = self._clock()
-            last, last_time_s = self._last
-            if alike == last and now_s - last_time_s < self._quiet_s:
+            last_line, last_time_s = self._last
+            if alike == last_line and now_s - last_time_s < self._quiet_s:
                 self._kept_back += 1
                 return ()
             suppressed = self._kept_back

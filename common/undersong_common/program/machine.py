@@ -92,8 +92,8 @@ def check_descriptors(wanted: int = FEWEST_DESCRIPTORS) -> None:
             limit = min(hard_limit, wanted)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard_limit))
     if limit < FEWEST_DESCRIPTORS:
-        words = f"this process may open {limit} files at once, and needs {FEWEST_DESCRIPTORS}"
-        raise MachineFault(words, _DESCRIPTORS, code="emfile")
+        problem_words = f"this process may open {limit} files at once, and needs {FEWEST_DESCRIPTORS}"
+        raise MachineFault(problem_words, _DESCRIPTORS, code="emfile")
 
 
 def fault_of(error: Exception, path: Path | str = "", *, root: Path | None = None) -> UndersongError:
@@ -105,14 +105,14 @@ def fault_of(error: Exception, path: Path | str = "", *, root: Path | None = Non
     """
     if isinstance(error, UndersongError):
         return error
-    place = _file_name(error) or str(path)
+    file_words = _file_name(error) or str(path)
     if root is not None and not os.path.lexists(root):
-        words = f"{printable(str(root.parent))}: cannot be reached ({_system_reason(error)})"
-        return MachineFault(words, "bring that folder back, by mounting its disk", code="folder-away")
+        problem_words = f"{printable(str(root.parent))}: cannot be reached ({_system_reason(error)})"
+        return MachineFault(problem_words, "bring that folder back, by mounting its disk", code="folder-away")
     if isinstance(error, sqlite3.Error):
-        return _database_fault(error, place)
+        return _database_fault(error, file_words)
     if isinstance(error, OSError):
-        return _system_fault(error, place)
+        return _system_fault(error, file_words)
     return internal_error(error)
 
 
@@ -132,17 +132,17 @@ def _system_reason(error: Exception) -> str:
 
 
 def _system_fault(error: OSError, place: str) -> UndersongError:
-    number = error.errno or 0
+    error_number = error.errno or 0
     prefix = ""
     if place:
         prefix = f"{printable(place)}: "
-    if number == errno.ENOSPC and place and not _has_inodes(Path(place)):
+    if error_number == errno.ENOSPC and place and not _has_inodes(Path(place)):
         return MachineFault(f"{prefix}{error.strerror}: {NO_INODES}", INODES_REMEDY, code="no-inodes")
-    if number in REMEDIES or (place and number in REMEDIES_OF_PATHS):
-        remedy = REMEDIES.get(number) or REMEDIES_OF_PATHS[number]
-        return MachineFault(f"{prefix}{error.strerror}", remedy, code=errno.errorcode[number].lower())
+    if error_number in REMEDIES or (place and error_number in REMEDIES_OF_PATHS):
+        remedy = REMEDIES.get(error_number) or REMEDIES_OF_PATHS[error_number]
+        return MachineFault(f"{prefix}{error.strerror}", remedy, code=errno.errorcode[error_number].lower())
     remedy = "check the path and its permissions"
-    if number in (errno.EACCES, errno.EPERM):
+    if error_number in (errno.EACCES, errno.EPERM):
         remedy = account_remedy(Path(place)) or remedy
         return MissingRights(f"{prefix}{_system_reason(error)}", remedy, code="unreadable")
     return ConfigurationError(f"{prefix}{_system_reason(error)}", remedy, code="unreadable")
@@ -174,10 +174,10 @@ def _database_fault(error: sqlite3.Error, place: str) -> UndersongError:
         return _system_fault(lacking, place)
     if kind in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
         if kind == sqlite3.SQLITE_FULL:
-            number = errno.ENOSPC
+            error_number = errno.ENOSPC
         else:
-            number = errno.EIO
-        return _system_fault(OSError(number, os.strerror(number)), place)
+            error_number = errno.EIO
+        return _system_fault(OSError(error_number, os.strerror(error_number)), place)
     return ConfigurationError(f"{prefix}cannot be used: {error}", "check the folder and its permissions")
 
 
@@ -212,8 +212,8 @@ def rights_that_pass() -> Iterator[None]:
     try:
         yield
     except (MissingRights, PermissionError) as error:
-        fault = fault_of(error)
-        raise MachineFault(fault.problem, fault.remedy, code=fault.code) from None
+        right_fault = fault_of(error)
+        raise MachineFault(right_fault.problem, right_fault.remedy, code=right_fault.code) from None
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,7 @@ class HeldSteps:
 
     def hold(self, step: str, error: Exception) -> HeldStep:
         """Notes that a step is held up by an error, logs it if that is new, and doubles the step's pause."""
-        fault = fault_of(error, root=self._root)
+        step_fault = fault_of(error, root=self._root)
         with self._lock:
             previous_step = self._steps.get(step)
             pause, _ = self._again.get(step, (FIRST_PAUSE_S / 2, 0.0))
@@ -297,7 +297,14 @@ class HeldSteps:
                 since = self._clock()
             else:
                 since = previous_step.since_s
-            held_step = HeldStep(step, fault.problem, fault.remedy, since, fault.code, isinstance(fault, MachineFault))
+            held_step = HeldStep(
+                step,
+                step_fault.problem,
+                step_fault.remedy,
+                since,
+                step_fault.code,
+                isinstance(step_fault, MachineFault),
+            )
             self._steps[step] = held_step
             self._write_record()
         if previous_step is None or previous_step.problem != held_step.problem:
@@ -349,24 +356,24 @@ class HeldSteps:
         if self._file is None:
             return
         shortened_steps = [_shorten_step(step) for step in list(self._steps.values())[:MOST_RECORDED]]
-        data = json.dumps(shortened_steps).encode("ascii")
+        record_bytes = json.dumps(shortened_steps).encode("ascii")
         with suppress(OSError):  # a disk that takes nothing at all; the log and the running program still tell it
-            os.pwrite(self._file, data.ljust(RECORD_BYTES)[:RECORD_BYTES], 0)
+            os.pwrite(self._file, record_bytes.ljust(RECORD_BYTES)[:RECORD_BYTES], 0)
 
 
 def _shorten_step(step: HeldStep) -> dict[str, object]:
     # Escaped, a character may take six bytes: five steps of 100 such characters in each part fit the record.
     if (step.problem + step.remedy + step.step).isascii():
-        longest = LONGEST_WORDS
+        longest_words = LONGEST_WORDS
     else:
-        longest = LONGEST_WORDS // 6
+        longest_words = LONGEST_WORDS // 6
     facts = asdict(step)
-    return {**facts, **{key: facts[key][:longest] for key in ("step", "problem", "remedy")}}
+    return {**facts, **{fact_name: facts[fact_name][:longest_words] for fact_name in ("step", "problem", "remedy")}}
 
 
 def held_steps(file: Path) -> tuple[HeldStep, ...]:
     """Reads the steps that a serving program holds up; none where it has told of none."""
     try:
-        return tuple(HeldStep(**value) for value in json.loads(file.read_bytes().decode("ascii")))
+        return tuple(HeldStep(**step_json) for step_json in json.loads(file.read_bytes().decode("ascii")))
     except (OSError, ValueError, TypeError):
         return ()

@@ -193,8 +193,8 @@ def remove(path: Path) -> None:
 
 
 def _folder_entries(folder: Path) -> Iterator[Path]:
-    for top, folders, names in os.walk(folder):
-        yield from (Path(top) / name for name in (*folders, *names))
+    for top, folders, file_names in os.walk(folder):
+        yield from (Path(top) / entry_name for entry_name in (*folders, *file_names))
 
 
 @contextmanager

@@ -68,18 +68,18 @@ def opener_for(address: str) -> urllib.request.OpenerDirector:
 def check_target(target: str) -> None:
     """Raises ConfigurationError for another machine's address without TLS, and for a malformed target."""
     try:
-        words = shlex.split(target)
+        command_words = shlex.split(target)
     except ValueError:
-        words = []
-    if not words:
+        command_words = []
+    if not command_words:
         raise ConfigurationError("the notice's command cannot be read", "check its quotes", code="notice-target")
-    scheme, is_address, _ = words[0].partition("://")
+    scheme, is_address, _ = command_words[0].partition("://")
     if is_address and scheme not in ("https", "http"):
         remedy = "write the address with https://, in small letters"
         raise ConfigurationError(f"{target}: a notice goes to no such address", remedy, code="notice-target")
-    if scheme == "http" and is_address and urlsplit(words[0]).hostname not in LOCAL:
+    if scheme == "http" and is_address and urlsplit(command_words[0]).hostname not in LOCAL:
         raise ConfigurationError(f"{target}: is not encrypted", "use https", code="notice-target")
-    if is_address and target != words[0]:
+    if is_address and target != command_words[0]:
         remedy = "write the address alone, without spaces or quotes around it"
         raise ConfigurationError(f"{target}: is no address alone", remedy, code="notice-target")
 
@@ -89,8 +89,8 @@ def shown(target: str, name: str, *, test: bool) -> tuple[dict[str, Any], str, b
     if not test:
         return {"notify": target}, f"told: {target or 'nobody'}", True
     arrived = bool(target) and deliver(target, Notice("test", name, "", time.time()), wait=lambda _s: None)
-    words = f"told: {target or 'nobody'}; it {'arrived' if arrived else 'did NOT arrive'}"
-    return {"notify": target, "arrived": arrived}, words, arrived
+    notice_words = f"told: {target or 'nobody'}; it {'arrived' if arrived else 'did NOT arrive'}"
+    return {"notify": target, "arrived": arrived}, notice_words, arrived
 
 
 def deliver(target: str, notice: Notice, wait: Callable[[float], object] = time.sleep) -> bool:

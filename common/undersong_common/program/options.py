@@ -35,24 +35,24 @@ def with_options(options: type[Any] | None = None, *names: str) -> Callable[[Cal
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(command, eval_str=True)
-        classes = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+        classes = {parameter_name: parameter.annotation for parameter_name, parameter in signature.parameters.items()}
         if options is not None:
             classes["options"] = options
         groups = {
-            name: _OptionGroup(group_class, names if name == "options" else ())
-            for name, group_class in classes.items()
+            parameter_name: _OptionGroup(group_class, names if parameter_name == "options" else ())
+            for parameter_name, group_class in classes.items()
             if isinstance(group_class, type) and is_dataclass(group_class)
         }
 
         @functools.wraps(command)
         def run(**arguments: Any) -> Any:
-            values = {name: group.take(arguments) for name, group in groups.items()}
-            return command(**values, **arguments)
+            group_values = {group_name: group.take(arguments) for group_name, group in groups.items()}
+            return command(**group_values, **arguments)
 
         parameters: list[inspect.Parameter] = []
-        for name, parameter in signature.parameters.items():
-            if name in groups:
-                parameters += groups[name].parameters
+        for parameter_name, parameter in signature.parameters.items():
+            if parameter_name in groups:
+                parameters += groups[parameter_name].parameters
             else:
                 parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
         run.__dict__["__signature__"] = inspect.Signature(parameters)
@@ -103,16 +103,16 @@ class _OptionGroup:
 
     def take(self, arguments: dict[str, Any]) -> Any:
         """Removes this class's options from a command's arguments, and returns the value of the class."""
-        names = [parameter.name for parameter in self.parameters if parameter.name in arguments]
-        values = {name: arguments.pop(name) for name in names}
-        for name, (convert, flag) in self._lists.items():
-            if values.get(name) is not None:
-                values[name] = _split(values[name], convert, flag)
-        return self._class(**values)
+        taken_names = [parameter.name for parameter in self.parameters if parameter.name in arguments]
+        taken_values = {parameter_name: arguments.pop(parameter_name) for parameter_name in taken_names}
+        for list_name, (convert, flag) in self._lists.items():
+            if taken_values.get(list_name) is not None:
+                taken_values[list_name] = _split(taken_values[list_name], convert, flag)
+        return self._class(**taken_values)
 
 
 def _split(text: str, convert: Callable[[str], Any], option: str) -> list[Any]:
     try:
-        return [convert(part.strip()) for part in text.split(",") if part.strip()]
+        return [convert(list_item.strip()) for list_item in text.split(",") if list_item.strip()]
     except ValueError:
         raise ConfigurationError(f"{option} {text!r}: not a list of numbers", "separate them by commas") from None

@@ -66,11 +66,11 @@ def caller_at_terminal() -> Caller:
     stated_uid = _stated_uid()
     without_starter = ROOT_UID if ROOT_UID in (login_uid, stated_uid) else command_uid
     uid = accounts[0] if accounts else without_starter
-    names = " and ".join(account_name(account) for account in accounts)
+    account_names = " and ".join(account_name(account) for account in accounts)
     foreign = namespace_doubt()
     doubts = (
         (bool(foreign), foreign),
-        (len(accounts) > 1, f"the accounts {names} have started this one after the other"),
+        (len(accounts) > 1, f"the accounts {account_names} have started this one after the other"),
         (login_uid not in (None, uid), f"this is a log-in of {account_name(login_uid or ROOT_UID)}"),
         (stated_uid not in (None, ROOT_UID, uid), f"$SUDO_UID states another account, {stated_uid}"),
         (
@@ -96,7 +96,10 @@ def _ancestor_uids() -> list[int]:
     while process > 0:
         try:
             lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8", errors="replace").splitlines()
-            status = {name: values.split() for name, _, values in (line.partition(":") for line in lines)}
+            status = {
+                status_field: uid_fields.split()
+                for status_field, _, uid_fields in (line.partition(":") for line in lines)
+            }
             process = int(status["PPid"][0])
             uid = int(status["Uid"][0])
         except (OSError, KeyError, ValueError, IndexError):
@@ -177,15 +180,15 @@ def command_line(uid: int) -> str:
     arguments = sys.argv[1:]
     if _program_folder is not None and not any(re.match(rf"{HOME_OPTION}(=|$)", word) for word in arguments):
         if "--" in arguments:
-            end = arguments.index("--")
+            options_end = arguments.index("--")
         else:
-            end = len(arguments)
-        arguments[end:end] = [HOME_OPTION, str(_program_folder)]
+            options_end = len(arguments)
+        arguments[options_end:options_end] = [HOME_OPTION, str(_program_folder)]
     # A folder of the caller's own, as of a desktop, would be closed to the other account.
     folders = [
-        f"{name}={value}"
-        for name in FOLDER_VARIABLES
-        if (value := os.environ.get(name)) and _path_owner(Path(value)) == uid
+        f"{variable_name}={value}"
+        for variable_name in FOLDER_VARIABLES
+        if (value := os.environ.get(variable_name)) and _path_owner(Path(value)) == uid
     ]
     variables = ["env", *folders] if folders else []
     return shlex.join(["sudo", "-u", account_name(uid), *variables, *program, *arguments])
@@ -201,8 +204,8 @@ def account_remedy(path: Path) -> str:
     if _path_owner(path.parent) == os.geteuid() != _path_owner(path):
         return left_there_remedy()
     is_of_program = _program_folder is None or path.absolute().is_relative_to(_program_folder)
-    for place in (path, path.parent):
-        owner = _path_owner(place)
+    for owned_path in (path, path.parent):
+        owner = _path_owner(owned_path)
         if owner is not None and owner != os.geteuid():
             if is_of_program:
                 return f"run it as the account that it belongs to: {command_line(owner)}"
@@ -244,9 +247,9 @@ def _is_missing(path: Path) -> bool:
 
 def _path_owner(path: Path) -> int | None:
     """The account of a path, or of the nearest folder above it that can be asked."""
-    for place in (path, *path.absolute().parents):
+    for parent_path in (path, *path.absolute().parents):
         try:
-            return os.stat(place).st_uid
+            return os.stat(parent_path).st_uid
         except OSError:
             continue
     return None

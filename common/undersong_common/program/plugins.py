@@ -53,7 +53,7 @@ def installed(kind: Kind) -> tuple[Plugin, ...]:
     """Returns all installed plug-ins of a kind, sorted by name, without importing them."""
     plugins = [
         Plugin(kind, entry.name, entry.value, entry.dist.name if entry.dist else "", entry.dist.version)
-        for entry in _entry_points(kind, tuple([(place, file_state(place)) for place in sys.path]))
+        for entry in _entry_points(kind, tuple([(search_path, file_state(search_path)) for search_path in sys.path]))
         if entry.dist is not None
     ]
     return tuple(sorted(plugins, key=lambda each: (each.name, each.package)))
@@ -141,8 +141,10 @@ def _read_files(plugin: Plugin) -> _Files:
 
 
 def _hash_files(plugin: Plugin, files: _Files) -> str:
-    identity_parts = (part.encode() for part in (plugin.kind, plugin.name, plugin.target, _top_package(plugin)))
-    contents = (part for path, digest in files.digests.items() for part in (path.encode(), digest))
+    identity_parts = (
+        plugin_part.encode() for plugin_part in (plugin.kind, plugin.name, plugin.target, _top_package(plugin))
+    )
+    contents = (file_part for path, digest in files.digests.items() for file_part in (path.encode(), digest))
     return tagged_hash("undersong plug-in", *identity_parts, *contents).hex()
 
 
@@ -163,9 +165,9 @@ class _FromSource(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
-        data = self.get_data(path)
-        self._files.check(fullname, path, data)
-        return self.source_to_code(data, path)
+        source_bytes = self.get_data(path)
+        self._files.check(fullname, path, source_bytes)
+        return self.source_to_code(source_bytes, path)
 
 
 class _Plugins(MetaPathFinder):
@@ -214,16 +216,16 @@ def load(plugin: Plugin, source: str = "") -> Any:
         )
     _keep_to(plugin, files, strictly=bool(source))
     try:
-        value: Any = importlib.import_module(module)
+        loaded_value: Any = importlib.import_module(module)
         attribute = plugin.target.partition(":")[2]
-        for part in attribute.split(".") if attribute else ():
-            value = getattr(value, part)
+        for attribute_part in attribute.split(".") if attribute else ():
+            loaded_value = getattr(loaded_value, attribute_part)
     except (Exception, SystemExit) as error:  # a program's own end is not the package's to choose
         raise ConfigurationError(
             f"{plugin.name} of the package {plugin.words} cannot be loaded: {type(error).__name__}: {error}",
             "ask whoever wrote the package",
         ) from error
-    return value
+    return loaded_value
 
 
 def _keep_to(plugin: Plugin, files: _Files, *, strictly: bool) -> None:
@@ -231,7 +233,7 @@ def _keep_to(plugin: Plugin, files: _Files, *, strictly: bool) -> None:
     top = _top_package(plugin)
     if _plugins not in sys.meta_path:
         sys.meta_path.insert(0, _plugins)
-    if not any(name.partition(".")[0] == top for name in sys.modules):
+    if not any(module_name.partition(".")[0] == top for module_name in sys.modules):
         _plugins.packages[top] = files
     elif strictly and _plugins.packages.get(top) != files:
         raise ConfigurationError(

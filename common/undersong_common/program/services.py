@@ -185,8 +185,8 @@ class Installation:
         if self._folder.source is not None:
             yield f"# moves {self._folder.source} to {service.home}, owned by {service.account}"
         yield f"# enables and starts, once {service.home} is ready: {' '.join(service.started)}"
-        for name, text in self._unit_files().items():
-            yield f"# {ADMINISTRATOR_UNITS}/{name}"
+        for unit_name, text in self._unit_files().items():
+            yield f"# {ADMINISTRATOR_UNITS}/{unit_name}"
             yield text.rstrip("\n")
 
     def install(self) -> InstallationRecord:
@@ -210,8 +210,8 @@ class Installation:
             account = account or self._make_account()
             self._give_folder(self._top, account)
             self._bring_folder(account)
-            for name, text in units.items():
-                replace_file(self._machine.path(ADMINISTRATOR_UNITS) / name, text.encode("utf-8"), mode=0o644)
+            for unit_name, text in units.items():
+                replace_file(self._machine.path(ADMINISTRATOR_UNITS) / unit_name, text.encode("utf-8"), mode=0o644)
             self._save_record(state=INSTALLED, units=tuple(units))
             self._machine.systemctl("daemon-reload")
             if self.is_ready:
@@ -234,12 +234,14 @@ class Installation:
             self._save_record(state=REMOVING)
             packaged = self._machine.path(PACKAGE_UNITS)
             present = [
-                name for name in self._service.units if self._unit_path(name).exists() or (packaged / name).exists()
+                unit_name
+                for unit_name in self._service.units
+                if self._unit_path(unit_name).exists() or (packaged / unit_name).exists()
             ]
             if present:
                 self._machine.systemctl("disable", "--now", *present)
-            for name in self._record.units:
-                self._unit_path(name).unlink(missing_ok=True)
+            for unit_name in self._record.units:
+                self._unit_path(unit_name).unlink(missing_ok=True)
             self._machine.systemctl("daemon-reload")
             if self._record.moved_from:
                 self._send_back()
@@ -314,34 +316,39 @@ class Installation:
     def _unit_files(self) -> dict[str, str]:
         """The units by name, with the paths of this environment, but those that the Debian package has already."""
         programs = f"{Path(sys.executable).parent}/"
-        texts = {name: (UNITS / name).read_text("utf-8").replace(PROGRAMS, programs) for name in self._service.units}
+        texts = {
+            unit_name: (UNITS / unit_name).read_text("utf-8").replace(PROGRAMS, programs)
+            for unit_name in self._service.units
+        }
         packaged = self._machine.path(PACKAGE_UNITS)
         return {
-            name: text
-            for name, text in texts.items()
-            if not (packaged / name).exists() or (packaged / name).read_text("utf-8") != text
+            unit_name: text
+            for unit_name, text in texts.items()
+            if not (packaged / unit_name).exists() or (packaged / unit_name).read_text("utf-8") != text
         }
 
     def _unit_path(self, name: str) -> Path:
         return self._machine.path(ADMINISTRATOR_UNITS) / name
 
     def _check_units(self, units: Mapping[str, str]) -> None:
-        for name, text in units.items():
-            path = self._unit_path(name)
-            if path.exists() and name not in self._record.units and path.read_text("utf-8") != text:
+        for unit_name, text in units.items():
+            path = self._unit_path(unit_name)
+            if path.exists() and unit_name not in self._record.units and path.read_text("utf-8") != text:
                 raise ConfigurationError(
                     f"{path}: is there already and was not written by this command",
-                    f"move it away; changes of your own belong into `systemctl edit {name}`",
+                    f"move it away; changes of your own belong into `systemctl edit {unit_name}`",
                     code="unit-exists",
                 )
 
     def _make_account(self) -> Owner:
-        name = self._service.account
+        account_name = self._service.account
         folder = self._service.folder
         options = ("--system", "--user-group", "--no-create-home", "--home-dir", folder, "--shell", "/usr/sbin/nologin")
-        self._machine.call("useradd", *options, name)
-        if (account := self._machine.account(name)) is None:
-            raise ConfigurationError(f"the account {name} cannot be made", "make it, then try again", code="no-account")
+        self._machine.call("useradd", *options, account_name)
+        if (account := self._machine.account(account_name)) is None:
+            raise ConfigurationError(
+                f"the account {account_name} cannot be made", "make it, then try again", code="no-account"
+            )
         return account
 
     def _give_folder(self, folder: Path, account: Owner) -> None:
@@ -351,8 +358,8 @@ class Installation:
     def _read_record(self) -> InstallationRecord:
         if not self._record_path.exists():
             return InstallationRecord()
-        value = json.loads(self._record_path.read_bytes())
-        return InstallationRecord(**{**value, "units": tuple(value["units"])})
+        record_json = json.loads(self._record_path.read_bytes())
+        return InstallationRecord(**{**record_json, "units": tuple(record_json["units"])})
 
     def _save_record(self, **changes: Any) -> None:
         self._record = replace(self._record, **changes)
@@ -360,9 +367,9 @@ class Installation:
         replace_file(self._record_path, json.dumps(asdict(self._record), indent=2).encode("utf-8") + b"\n")
 
     def _command_line(self, action: str) -> str:
-        program, *words = self._service.command.split()
+        program, *command_arguments = self._service.command.split()
         options = self._folder.options if action == "install" else ()
-        return shlex.join(["sudo", str(Path(sys.executable).parent / program), *words, action, *options])
+        return shlex.join(["sudo", str(Path(sys.executable).parent / program), *command_arguments, action, *options])
 
     @contextmanager
     def _hold_lock(self, action: str) -> Iterator[None]:

@@ -62,8 +62,8 @@ class TerminalTable:
         from rich.text import Text
 
         table = Table(title=self._title or None, title_justify="left")
-        for place, heading in enumerate(self._headings):
-            table.add_column(heading, justify="left" if place < self._left else "right", no_wrap=True)
+        for column_number, heading in enumerate(self._headings):
+            table.add_column(heading, justify="left" if column_number < self._left else "right", no_wrap=True)
         for row in self._cells:
             table.add_row(*(Text(cell) for cell in row))
         if console.measure(table, options=options.update(width=UNBOUNDED)).maximum <= options.max_width:

@@ -60,7 +60,7 @@ class Overlap:
             "near_verbatim": {"count": len(self.near_verbatim), "rows": list(self.near_verbatim)},
             "shared_run": {"count": len(self.shared_run), "rows": list(self.shared_run)},
             "longest_run_words": self.longest_run,
-            "run_words": {str(row): words for row, words in sorted(self.runs.items())},
+            "run_words": {str(row): run_words for row, run_words in sorted(self.runs.items())},
         }
 
 
@@ -79,12 +79,12 @@ def find_overlap(synthetic: Sequence[str], private: Sequence[str]) -> Overlap:
     synthetic_corpus = _Corpus.read(synthetic, vocabulary)
     private_corpus = _Corpus.read(private, vocabulary)
     # Random 64-bit values for words: equal sums of different sequences are as rare as equal random numbers.
-    values = np.random.default_rng(0x0EA1).integers(0, 1 << 64, size=len(vocabulary) + 1, dtype=np.uint64)
+    token_hashes = np.random.default_rng(0x0EA1).integers(0, 1 << 64, size=len(vocabulary) + 1, dtype=np.uint64)
     verbatim = _mark_verbatim(synthetic_corpus, private_corpus)
-    contained, run = _shared_runs(synthetic_corpus, private_corpus, values)
+    contained, run = _shared_runs(synthetic_corpus, private_corpus, token_hashes)
     mark = len(vocabulary)
     near = (contained >= CONTAINED) | _mark_resembling(
-        synthetic_corpus.padded(mark), private_corpus.padded(mark), values
+        synthetic_corpus.padded(mark), private_corpus.padded(mark), token_hashes
     )
     near &= ~verbatim
     shared = (run >= RUN_WORDS) & ~near & ~verbatim
@@ -141,29 +141,29 @@ class _Corpus:
 
     def sequences(self, length: int, values: UInt64) -> tuple[UInt64, Int64]:
         """The hash of every run of ``length`` words within one text, and the number of its text."""
-        count = len(self.tokens)
-        powers = np.ones(count + 1, dtype=np.uint64)
-        inverses = np.ones(count + 1, dtype=np.uint64)
+        token_count = len(self.tokens)
+        powers = np.ones(token_count + 1, dtype=np.uint64)
+        inverses = np.ones(token_count + 1, dtype=np.uint64)
         powers[1:] = _BASE
         inverses[1:] = _BASE_INVERSE
         powers = np.cumprod(powers, dtype=np.uint64)
         inverses = np.cumprod(inverses, dtype=np.uint64)
         sums = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(values[self.tokens] * powers[:-1])))
         text = np.repeat(np.arange(len(self)), self.lengths)
-        position = np.arange(count)
-        if count:
+        position = np.arange(token_count)
+        if token_count:
             fits = position + length <= self.starts[1:][text]
         else:
             fits = np.zeros(0, dtype=bool)
-        start = position[fits]
-        return (sums[start + length] - sums[start]) * inverses[start], text[fits]
+        sequence_starts = position[fits]
+        return (sums[sequence_starts + length] - sums[sequence_starts]) * inverses[sequence_starts], text[fits]
 
 
 def _mark_verbatim(ours: _Corpus, theirs: _Corpus) -> Bools:
     private_sequences = {
-        theirs.tokens[start:stop].tobytes()
-        for start, stop in zip(theirs.starts[:-1], theirs.starts[1:], strict=True)
-        if stop > start
+        theirs.tokens[text_start:stop].tobytes()
+        for text_start, stop in zip(theirs.starts[:-1], theirs.starts[1:], strict=True)
+        if stop > text_start
     }
     return np.array(
         [
@@ -179,12 +179,12 @@ def _shared_runs(ours: _Corpus, theirs: _Corpus, values: UInt64) -> tuple[Float6
     sharing, records = _matching_texts(ours, theirs, RUN_WORDS, values)
     all_runs = np.bincount(ours.sequences(RUN_WORDS, values)[1], minlength=len(ours))
     contained = np.bincount(sharing, minlength=len(ours)) / np.maximum(all_runs, 1)  # no run, no hit
-    longest = np.zeros(len(ours), dtype=np.int64)
+    longest_runs = np.zeros(len(ours), dtype=np.int64)
     rows = np.unique(sharing)
-    longest[rows] = RUN_WORDS
+    longest_runs[rows] = RUN_WORDS
     high = int(ours.lengths.max(initial=0)) + 1
-    _lengthen_runs(ours, theirs, rows, np.unique(records), RUN_WORDS, high, longest, values)
-    return contained, longest
+    _lengthen_runs(ours, theirs, rows, np.unique(records), RUN_WORDS, high, longest_runs, values)
+    return contained, longest_runs
 
 
 def _lengthen_runs(
@@ -229,18 +229,18 @@ def _mark_resembling(ours: _Corpus, theirs: _Corpus, values: UInt64) -> Bools:
     size_theirs = np.diff(second.indptr)
     their_rarest = _rarest_members(second).T.tocsr()
     prefix = _rarest_members(first)
-    for start in range(0, len(ours), _BLOCK_ROWS):
-        met = (prefix[start : start + _BLOCK_ROWS] @ their_rarest).tocoo()
-        row = start + met.row.astype(np.int64)
+    for block_start in range(0, len(ours), _BLOCK_ROWS):
+        met = (prefix[block_start : block_start + _BLOCK_ROWS] @ their_rarest).tocoo()
+        row = block_start + met.row.astype(np.int64)
         column = met.col.astype(np.int64)
         small = np.minimum(size_ours[row], size_theirs[column])
         large = np.maximum(size_ours[row], size_theirs[column])
         possible = small >= JACCARD * large
         row = row[possible]
         column = column[possible]
-        for part in range(0, len(row), _PAIRS):
-            i = row[part : part + _PAIRS]
-            j = column[part : part + _PAIRS]
+        for pair_start in range(0, len(row), _PAIRS):
+            i = row[pair_start : pair_start + _PAIRS]
+            j = column[pair_start : pair_start + _PAIRS]
             common = first[i].multiply(second[j]).sum(axis=1)
             resembles[i[common >= JACCARD * (size_ours[i] + size_theirs[j] - common)]] = True
     return resembles
@@ -263,13 +263,13 @@ def _pair_matrices(ours: _Corpus, theirs: _Corpus, values: UInt64) -> tuple[Any,
     from scipy.sparse import csr_array
 
     pairs, texts = zip(*(corpus.sequences(2, values) for corpus in (ours, theirs)), strict=True)
-    _, columns, counts = np.unique(np.concatenate(pairs), return_inverse=True, return_counts=True)
-    rank = np.empty(len(counts), dtype=np.int64)
-    rank[np.argsort(counts, kind="stable")] = np.arange(len(counts))
+    _, columns, token_counts = np.unique(np.concatenate(pairs), return_inverse=True, return_counts=True)
+    rank = np.empty(len(token_counts), dtype=np.int64)
+    rank[np.argsort(token_counts, kind="stable")] = np.arange(len(token_counts))
     columns = rank[columns]
     matrices = []
     for corpus, text, part in zip((ours, theirs), texts, np.split(columns, [len(pairs[0])]), strict=True):
-        matrix = csr_array((np.ones(len(part), dtype=np.float32), (text, part)), shape=(len(corpus), len(counts)))
+        matrix = csr_array((np.ones(len(part), dtype=np.float32), (text, part)), shape=(len(corpus), len(token_counts)))
         matrix.sum_duplicates()
         matrix.sort_indices()
         matrix.data[:] = 1.0
@@ -332,8 +332,10 @@ def closest_distances(rows: Float32, records: Float32) -> Float64:
     It works on a block of rows at a time, so that memory is O(n + m).
     """
     similarities = np.empty(len(rows))
-    for start in range(0, len(rows), BLOCK_ROWS):
-        similarities[start : start + BLOCK_ROWS] = (rows[start : start + BLOCK_ROWS] @ records.T).max(axis=1)
+    for block_start in range(0, len(rows), BLOCK_ROWS):
+        similarities[block_start : block_start + BLOCK_ROWS] = (
+            rows[block_start : block_start + BLOCK_ROWS] @ records.T
+        ).max(axis=1)
     return np.maximum(1.0 - similarities, 0.0)
 
 
@@ -355,14 +357,14 @@ def equal_choice(first: int, second: int, *, rows: int | None = None, seed: int 
     a set has fewer than ``rows``.
     """
     available = min(first, second)
-    count = available if rows is None else rows
-    if count > available:
-        raise ValueError(f"cannot draw {count} rows of {first} and {second}")
+    row_count = available if rows is None else rows
+    if row_count > available:
+        raise ValueError(f"cannot draw {row_count} rows of {first} and {second}")
     rng = np.random.default_rng([seed, 0xE9])
 
     def draw(size: int) -> Int64:
-        if size == count:
+        if size == row_count:
             return np.arange(size)
-        return np.sort(rng.choice(size, size=count, replace=False))
+        return np.sort(rng.choice(size, size=row_count, replace=False))
 
     return draw(first), draw(second)

@@ -123,16 +123,16 @@ def _id_text(value: Any) -> str | None:
         integer = int(value)
     elif isinstance(value, decimal.Decimal | numbers.Real) and not isinstance(value, numbers.Rational):
         if isinstance(value, decimal.Decimal):
-            number = decimal.Decimal(value)
+            decimal_id = decimal.Decimal(value)
         else:
-            number = decimal.Decimal(float(value))
-        if number.is_nan():
+            decimal_id = decimal.Decimal(float(value))
+        if decimal_id.is_nan():
             return None
-        if not number.is_finite() or abs(number) >= LARGEST_WHOLE_FLOAT or number != int(number):
+        if not decimal_id.is_finite() or abs(decimal_id) >= LARGEST_WHOLE_FLOAT or decimal_id != int(decimal_id):
             raise ConfigurationError(
                 "a number that is not whole, or too large to be exact, is no id", CAST_REMEDY, code="no-id"
             )
-        integer = int(number)
+        integer = int(decimal_id)
     else:
         raise _refuse_type(value)
     if integer.bit_length() > 3 * LONGEST_NUMBER:
@@ -160,8 +160,8 @@ def _read_id(text: str) -> PatientId | None:
     if has_half_character(text):
         raise ConfigurationError(HALF_CHARACTER, "write the id as whole characters of Unicode", code="no-id")
     if identifier_match := _BY_IDENTIFIER.fullmatch(text):
-        system, bar, value = unquote(identifier_match[1]).rpartition("|")
-        identifier = PatientId(clean_text(value), system if bar else "", is_identifier=True)
+        system, bar, identifier_value = unquote(identifier_match[1]).rpartition("|")
+        identifier = PatientId(clean_text(identifier_value), system if bar else "", is_identifier=True)
         if is_missing_word(identifier.name):
             return None
         return identifier
@@ -333,8 +333,8 @@ def reduced(text: str, kinds: Iterable[str]) -> str:
         return text
     for _ in range(len(text) + 1):
         unreduced = text
-        for name, kind in _KINDS.items():
-            if name in kind_names:
+        for kind_name, kind in _KINDS.items():
+            if kind_name in kind_names:
                 text = kind.reduce(text) or text
         if text == unreduced:
             break
@@ -365,8 +365,8 @@ class LookAlikes:
         """The finding as a sentence without an id."""
         if self.is_listed:
             subject = counted(self.count, "identifier on the list matches", "identifiers on the list match")
-            words = difference_words(self.kinds) or "what else stands on its line"
-            return f"{subject} an id of the source but for {words}"
+            difference_sentence = difference_words(self.kinds) or "what else stands on its line"
+            return f"{subject} an id of the source but for {difference_sentence}"
         if self.is_shared:
             if self.count == 1:
                 subject = "1 Patient resource has"
@@ -379,12 +379,12 @@ class LookAlikes:
             else:
                 subject = f"{self.count} ids are identifiers"
             return f"{subject}, and other ids are those of Patient resources"
-        words = difference_words(self.kinds)
+        difference_sentence = difference_words(self.kinds)
         if self.count == 1:
             subject = "1 id differs"
         else:
             subject = f"{self.count} ids differ"
-        return f"{subject} from another one only by {words}"
+        return f"{subject} from another one only by {difference_sentence}"
 
 
 def difference_words(kinds: Iterable[str]) -> str:
@@ -458,27 +458,27 @@ def _fewest_differences(
     acting = set[str]().union(*map(_acting_kinds, group))
     # A base or a system is dropped whole, with whatever else differs in it, so that these come last.
     kinds = sorted([kind for kind in undecided if kind in acting], key=lambda kind: kind in ("bases", "identifiers"))
-    for size in range(1, len(kinds) + 1):
-        for kind_names in itertools.combinations(kinds, size):
+    for kind_count in range(1, len(kinds) + 1):
+        for kind_names in itertools.combinations(kinds, kind_count):
             firsts: dict[str, str] = {}
             for unit in list(unmatched):
-                first = firsts.setdefault(reduced(unit, {*same, *kind_names}), unit)
-                if first is not unit:
+                first_unit = firsts.setdefault(reduced(unit, {*same, *kind_names}), unit)
+                if first_unit is not unit:
                     del unmatched[unit]
-                    yield kind_names, first, unit
+                    yield kind_names, first_unit, unit
             if len(unmatched) == 1:
                 return
 
 
 def _acting_kinds(unit: str) -> set[str]:
     """The kinds that change a unit, or a form through which it passes while it is reduced by every kind."""
-    acting = {name for name, kind in _KINDS.items() if kind.reduce(unit) != unit}
+    acting = {kind_name for kind_name, kind in _KINDS.items() if kind.reduce(unit) != unit}
     text = unit
     for _ in range(len(unit) + 1):
         unreduced = text
-        for name, kind in _KINDS.items():
+        for kind_name, kind in _KINDS.items():
             if (form := kind.reduce(text) or text) != text:
-                acting.add(name)
+                acting.add(kind_name)
                 text = form
         if text == unreduced:
             break

@@ -61,29 +61,29 @@ def personal_data(texts: Sequence[str], private: Sequence[str] | None, find: Fin
         find: returns the (kind, value) pairs in a text; :func:`presidio` returns such a function.
         finder: name of that function for the report.
     """
-    counts: Counter[str] = Counter()
+    count_by_kind: Counter[str] = Counter()
     places: dict[tuple[str, str], list[int]] = {}
     for row, text in enumerate(texts, start=1):
-        for kind, value in find(text):
-            counts[kind] += 1
-            places.setdefault((kind, _normalise_text(value)), []).append(row)
+        for kind, data_value in find(text):
+            count_by_kind[kind] += 1
+            places.setdefault((kind, _normalise_text(data_value)), []).append(row)
     kinds = (*KINDS.values(), NUMBERS)
     standing: list[tuple[str, str]] = []
     if private is not None:
         private_text = "\n".join(map(_normalise_text, private))
         standing = [
-            key
-            for key in places
-            if key[1] in private_text and re.search(rf"(?<!\w){re.escape(key[1])}(?!\w)", private_text)
+            place_key
+            for place_key in places
+            if place_key[1] in private_text and re.search(rf"(?<!\w){re.escape(place_key[1])}(?!\w)", private_text)
         ]
     different = Counter(kind for kind, _ in places)
     private_kinds = Counter(kind for kind, _ in standing)
     return PersonalData(
         rows=len(texts),
-        found={kind: counts[kind] for kind in kinds},
+        found={kind: count_by_kind[kind] for kind in kinds},
         different={kind: different[kind] for kind in kinds},
         in_private=None if private is None else {kind: private_kinds[kind] for kind in kinds},
-        private_rows=tuple(sorted({row for key in standing for row in places[key]})),
+        private_rows=tuple(sorted({row for place_key in standing for row in places[place_key]})),
         finder=finder,
     )
 
@@ -115,7 +115,7 @@ def presidio() -> tuple[Find, str]:
     from spacy import blank, util
 
     installed = set(util.get_installed_models())
-    model = next((name for name in MODELS if name in installed), "")
+    model = next((model_name for model_name in MODELS if model_name in installed), "")
     engine = SpacyNlpEngine(models=[{"lang_code": "en", "model_name": model or "blank"}])
     if model:
         engine.load()
@@ -135,7 +135,7 @@ def presidio() -> tuple[Find, str]:
 
     def find(text: str) -> list[tuple[str, str]]:
         results = analyzer.analyze(text, language="en", score_threshold=LEAST_SCORE)
-        return [(kind, text[start:end]) for kind, start, end in _separate_places(results, text)]
+        return [(kind, text[place_start:place_end]) for kind, place_start, place_end in _separate_places(results, text)]
 
     with_model = f"with the spaCy model {model}" if model else WITHOUT_MODEL
     return find, f"Presidio's recognisers for English, {with_model}"
@@ -147,7 +147,7 @@ def _separate_places(results: Iterable[Any], text: str) -> list[tuple[str, int, 
     for finding in sorted(results, key=lambda r: (-r.score, r.start - r.end, r.start)):
         kind = KINDS.get(finding.entity_type, NUMBERS)
         if finding.entity_type in LEFT_OUT or any(
-            finding.start < end and start < finding.end for _, start, end in separate_findings
+            finding.start < other_end and other_start < finding.end for _, other_start, other_end in separate_findings
         ):
             continue
         if _is_one(finding.entity_type, text[finding.start : finding.end]):
