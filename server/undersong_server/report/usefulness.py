@@ -138,6 +138,7 @@ def _make_accuracy(data: str, trained: TrainedModels, *, panel: bool) -> Accurac
         by_texts=trained.accuracy_by_texts,
         reference=panel and data not in (OURS, NO_PRIVACY),
         model=trained.description,
+        by_model=trained.accuracy_by_model,
         interval=interval_by_figure["accuracy"] if len(trained.runs) > 1 else None,
     )
 
