@@ -166,6 +166,8 @@ def render_plan(figures: PlanFigures) -> RenderableType:
         f"Generators: {counted(figures.generator_calls, 'call')} ({', '.join(figures.generators)}){trials},"
         " retries apart."
     )
+    if figures.unpublished:
+        lines.append(figures.unpublished)
     cost = figures.cost
     if cost.price_usd:
         price = f"US$ {cost.price_usd[0]:.2f} to {cost.price_usd[1]:.2f}"

@@ -285,10 +285,13 @@ class OversightScreens:
 
     def _generators(self, visit: Visit) -> Response:
         newest = [run.run for run in self._context.list_runs(visit)[:RUNS_COUNTED]]
-        figures = {"runs": newest, "rate": overview.answer_rate, "latency": overview.mean_latency_s}
-        return visit.page(
-            "Generators", {"generators": lambda: {"used": overview.generator_usage(self._home, newest), **figures}}
-        )
+
+        def generators() -> dict[str, Any]:
+            used = overview.generator_usage(self._home, newest)
+            written = any(usage.counts for usage in used)
+            return {"used": used, "written": written, "runs": newest, "columns": overview.usage_columns(used)}
+
+        return visit.page("Generators", {"generators": generators})
 
     def _test(self, visit: Visit) -> str:
         run, name = visit.form.get("run", ""), visit.form.get("generator", "")

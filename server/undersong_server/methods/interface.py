@@ -134,6 +134,8 @@ class Method(Generic[_Options]):
         Options: its [method] keys.
         plan: every private sum that it will make, in order; raises ConfigurationError where it cannot run.
         generator_calls: texts that it will order, without retries; by default its options' ``samples``.
+        published: most texts of its corpus, where it orders more than it publishes; None for every other method.
+        unpublished: its further calls, as an operator reads what they are for.
         run: the method, from the first order to the corpus.
         reads_attributes: False where it does not read the task's attributes, which it then refuses.
         asks_first: True if a private sum may come before the first text, so that a few trial texts of each language
@@ -157,6 +159,8 @@ class Method(Generic[_Options]):
     plan: Callable[[_Options, Setting], Sequence[SumRequest]]
     generator_calls: Callable[[_Options, Setting], int] = a_call_per_sample
     run: "Callable[[_Options, RunContext], Sequence[Sample]]"
+    published: Callable[[_Options], int | None] = lambda _options: None
+    unpublished: str = "write texts to choose from"
     reads_attributes: bool = False
     asks_first: Callable[[_Options, Setting], bool] = lambda _options, _setting: False
     hides_labels: Callable[[_Options, Setting], bool] = lambda _options, _setting: False

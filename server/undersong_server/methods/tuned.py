@@ -223,6 +223,7 @@ METHOD = Method(
     Options=Options,
     plan=plan,
     generator_calls=generator_calls,
+    published=lambda options: options.samples,
     run=run,
     asks_first=lambda options, _setting: options.score == "similarity",
     packages=lambda _options: ("torch", "peft"),

@@ -10,15 +10,15 @@ import platform
 import time
 import zipfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.files import file_state
-from undersong_common.printable import duration, json_text, with_iso_times
+from undersong_common.printable import duration, json_text, number, with_iso_times
 from undersong_common.privacy import impact
 from undersong_common.program.machine import fault_of
 from undersong_common.version import SOFTWARE
@@ -569,3 +569,52 @@ def _sum(parts: Sequence[Mapping[str, object]]) -> dict[str, float]:
             if isinstance(value, int | float):
                 total[key] += value
     return dict(total)
+
+
+@dataclass(frozen=True)
+class UsageColumn:
+    """A column of the table of generators: its title, and the lines that a generator has in it."""
+
+    title: str
+    lines: Callable[[GeneratorUsage], Sequence[str]]
+
+
+def usage_columns(used: Sequence[GeneratorUsage]) -> tuple[UsageColumn, ...]:
+    """Returns the columns in which some generator has something to say, in their order."""
+    columns = (
+        UsageColumn("Runs", lambda usage: _count_lines(usage.runs)),
+        *(UsageColumn(title, partial(_counted_lines, key=title.casefold())) for title in COUNT_TITLES),
+        UsageColumn("Unusable answers", lambda usage: [f"{fault} {count}" for fault, count in usage.faults.items()]),
+        UsageColumn("Tokens", lambda usage: _count_lines(_tokens(usage))),
+        UsageColumn("US$", _price_lines),
+        UsageColumn("Answers/s", _speed_lines),
+    )
+    return tuple(column for column in columns if any(column.lines(usage) for usage in used))
+
+
+COUNT_TITLES = ("Calls", "Kept", "Retried", "Dropped", "Cut")
+
+
+def _count_lines(count: float) -> list[str]:
+    return [number(count)] if count else []
+
+
+def _counted_lines(usage: GeneratorUsage, key: str) -> list[str]:
+    return _count_lines(usage.counts.get(key, 0))
+
+
+def _tokens(usage: GeneratorUsage) -> float:
+    return usage.counts.get("prompt_tokens", 0) + usage.counts.get("completion_tokens", 0)
+
+
+def _price_lines(usage: GeneratorUsage) -> list[str]:
+    price_usd = usage.counts.get("price_usd", 0)
+    return [f"{price_usd:.2f}"] if price_usd else []
+
+
+def _speed_lines(usage: GeneratorUsage) -> list[str]:
+    """Answers a second, seconds a call, and the generator's own counts."""
+    rate, latency_s = answer_rate(usage.counts), mean_latency_s(usage.counts)
+    speeds = [] if rate is None else [number(rate)]
+    latencies = [] if latency_s is None else [f"{number(latency_s)} s a call"]
+    return [*speeds, *latencies, *(f"{name} {number(count)}" for name, count in usage.counted.items())]

@@ -393,6 +393,7 @@ class PlanFigures:
 
     Attributes:
         generators: their names; ``generator_calls`` counts texts ordered, without retries.
+        unpublished: sentence on the calls whose texts are not published; "" where all may be.
         trial_calls: texts of language models for no corpus, before the first private sum; "cost" counts them.
         epsilon_if_all_others_collude: epsilon of one party's own noise; None if there is no such figure.
         cost: of all generators; its seconds are those of the whole run with all parties on one machine. Real parties
@@ -416,6 +417,7 @@ class PlanFigures:
     paper: Mapping[str, float] | None
     weak: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
+    unpublished: str = ""
 
     @property
     def asks(self) -> str:
@@ -488,6 +490,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
         epsilon_if_all_others_collude=epsilon_alone if math.isfinite(epsilon_alone) else None,
         generators=run.setting.generators,
         generator_calls=run.generator_calls,
+        unpublished=_unpublished(run),
         trial_calls=run.trial_calls
         * sum(generator.prompt_format(run.task.locate("")).reads for generator in run.task.generators),
         cost=_expected_cost(run),
@@ -500,6 +503,16 @@ def plan_figures(run: RunPlan) -> PlanFigures:
             *cap_warnings(run),
         ),
     )
+
+
+def _unpublished(run: RunPlan) -> str:
+    """The sentence that explains why a run has more calls than texts; "" where it publishes what it orders."""
+    method = methods.load(run.task.method.name)
+    published = method.published(run.task.options)
+    if published is None or published >= run.generator_calls:
+        return ""
+    further = counted(run.generator_calls - published, "further call", "further calls")
+    return f"At most {counted(published, 'text')} of them are published; up to {further} {method.unpublished}."
 
 
 def public_texts(task: Task) -> Sequence[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from tests.doubles.plain_browser import HOST, Browser
@@ -37,3 +39,16 @@ def site(home, tasks):
 @pytest.fixture
 def console(site):
     return Browser(site).enter(site.accounts.link("ada"))
+
+
+@pytest.fixture
+def entered():
+    """Enters the console of a folder of the test's own as its administrator."""
+    with contextlib.ExitStack() as stack:
+
+        def enter(home):
+            site = stack.enter_context(contextlib.closing(build(ConsoleContext(home), hosts=(HOST,), port=8700)))
+            site.accounts.set_role("ada", "administrator")
+            return Browser(site).enter(site.accounts.link("ada"))
+
+        yield enter

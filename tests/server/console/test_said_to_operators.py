@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from html import unescape
@@ -9,10 +10,12 @@ from html import unescape
 import pytest
 
 from tests.doubles.one_page import next_step_of
+from tests.doubles.stream import make_home
+from tests.doubles.tasks import make_task
 from undersong_common.errors import InternalError
 from undersong_server.coordinator.home import CoordinatorHome, Serving
 from undersong_server.defaults import RunOptions
-from undersong_server.operations import overview, runs
+from undersong_server.operations import enrolment, overview, runs
 from undersong_server.runs.folder import PREPARING, Awaited, AwaitedParty, RunFailure, RunStatus
 
 WORDS = "apple bread candle door engine flour garden hammer island"
@@ -145,3 +148,55 @@ def test_one_word_names_the_state_wherever_it_stands(console, home, tasks, kind)
     assert "running:" not in now
     assert ("running" in now) is (words == "running")
     runs.put_away(home, name) if status.state not in runs.UNDER_WAY else None
+
+
+def as_default_method(task_file):
+    """The task file with the default method, whose keys are few."""
+    text = re.sub(r"(?m)^(votes|examples|shortlist) = .*\n", "", task_file.read_text(encoding="utf-8"))
+    task_file.write_text(text.replace('"wasp"', '"undersong"'), encoding="utf-8")
+    return task_file
+
+
+def test_a_count_of_calls_beyond_the_texts_is_explained_wherever_it_stands(console, home, tasks, tmp_path):
+    task_file = as_default_method(make_task(tmp_path, samples=300))
+    runs.plan(home, task_file, RunOptions(name="counted"))
+    figures = overview.run_plan(home, "counted").figures
+    assert figures.generator_calls > 300
+    assert figures.unpublished.startswith("At most 300 texts of them are published; up to ")
+    page = visible(console.get("/runs/one/counted").text)
+    assert page.count(figures.unpublished) == 2  # beside the texts written so far, and in the plan
+    draft = console.led(console.post("/runs/new", source="run counted"))
+    so_far = visible(console.get(draft).text)
+    assert figures.unpublished[1:] in so_far.partition("So far")[2].partition("Each private sum")[0]
+    plan_run(home, tasks, "uncounted")  # by WASP, which publishes every text that it orders
+    assert overview.run_plan(home, "uncounted").figures.unpublished == ""
+
+
+def test_figures_and_columns_that_have_nothing_to_say_are_not_shown(home, tasks, console):
+    folder = plan_run(home, tasks, "silent")
+    table = visible(console.get("/generators").text)
+    for column in ("Calls", "Kept", "Tokens", "US$", "Answers/s", "Over the last"):
+        assert column not in table, column
+    glance = console.get("/?part=figures").text
+    for figure in ("Money", "Epsilon spent", "Runs finished"):
+        assert figure not in glance, figure
+    used = {"calls": 3, "kept": 3, "retried": 0, "dropped": 0, "prompt_tokens": 0, "completion_tokens": 0}
+    folder.tell("usage", {"usage": {"good": {**used, "price_usd": 0.5}}})
+    folder.write_status(RunStatus("finished", 1, since=1.0))
+    table = visible(console.get("/generators").text)
+    assert ("Calls" in table, "US$" in table, "Retried" in table, "Tokens" in table) == (True, True, False, False)
+    assert "Money" in console.get("/?part=figures").text
+
+
+def test_a_hospital_that_shares_nothing_yet_is_not_said_to_keep_it_back(tmp_path, entered):
+    made = make_home(tmp_path / "home", ("alpha", "beta"))
+    enrolment.invite(made.path, "gamma")
+    with contextlib.closing(made.registry()) as registry:
+        registry.seen("alpha", now=1.0, software="", embedder="", epsilon_left=None, paused=False)
+    console = entered(made.path)
+    said = {"alpha": "not shared", "beta": "not heard yet", "gamma": "not enrolled"}
+    for name, words in said.items():
+        assert f"Epsilon left {words}" in visible(console.get(f"/parties/one/{name}").text), name
+        row = console.get(f"/parties?find={name}").text.partition("<tbody>")[2].partition("</tbody>")[0]
+        assert words in row.rpartition("<td")[2], name
+    assert "Several runs together spend at most the sum" in visible(console.get("/parties").text)
