@@ -66,14 +66,17 @@ class RunOptions:
     """Options of a run's plan.
 
     Attributes:
-        name: name of the run, used once; None takes the task's name and ``suffix``, which is random if None.
+        name: name of the run, used once; None takes the task's name and ``suffix``, or without that
+            epsilon and the date.
         parties: names of the parties; None takes everyone enrolled.
         seed: seed of everything but noise, keys and masks.
         patience_s: longest wait for a party before the run continues without it.
         insecure_noise_seed: tests only; the parties run with this seed, and the output is marked as not private.
     """
 
-    name: Annotated[str | None, Option(help="The run's name, used once (else the task's name and a number).")] = None
+    name: Annotated[
+        str | None, Option(help="The run's name, used once (else the task's name, epsilon and the date).")
+    ] = None
     suffix: str | None = None
     parties: Annotated[
         Sequence[str] | None, Option(help="Names of the parties, separated by commas (else all enrolled).", each=str)

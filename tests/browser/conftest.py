@@ -121,7 +121,7 @@ def enrol_by_clicks(operator, hospital, name, folder):
     operator.page.get_by_label("Request file").set_input_files(request)
     operator.page.get_by_label("Its fingerprint, as the hospital states it").fill(spoken)
     operator.page.get_by_role("button", name="Compare and sign").click()
-    grant = operator.fetch(operator.page.get_by_role("link", name="Download the grant").click, folder)
+    grant = operator.fetch(operator.page.get_by_role("link", name="Download the reply").click, folder)
     hospital.page.get_by_label("Grant file").set_input_files(grant)
     hospital.page.get_by_role("button", name="Install the certificate").click()
     hospital.page.get_by_text("Enrolled; the certificate is valid until").wait_for()

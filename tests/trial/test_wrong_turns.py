@@ -61,7 +61,7 @@ TURNS = [
     (U, "invite heart --home office", 2, "is enrolled already", "undersong invite heart --again"),
     (U, "invite 'Heart!' --home office", 2, "Heart!", ""),
     (U, "sign lung.request.json --home office", 2, "was not compared", "--fingerprint"),
-    (U, "sign lung.request.json --fingerprint 1234 --home office", 2, "another fingerprint", "invite it again"),
+    (U, "sign lung.request.json --fingerprint 1234 --home office", 2, "is not the fingerprint", "invite it again"),
     (U, "sign nowhere.json --home office", 2, "nowhere.json", "check the path"),
     (U, "revoke nobody --home office", 2, "no such party", "undersong invite"),
     (U, "run plan nowhere.toml --home office", 2, "no such file", "undersong init"),

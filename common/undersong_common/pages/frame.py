@@ -212,6 +212,7 @@ def environment(packages: Sequence[str], actions: Mapping[str, tuple[str, str]] 
     template_environment.filters |= {
         "exact": _escape_exactly(str),
         "commands": _replace_commands,
+        "sentence": _escape_exactly(_begin_sentence),
         "lines": _escape_exactly(lambda text: printable_lines(str(text))),
         "path": lambda text: Markup(quote(str(text), safe="")),  # noqa: S704 - quoted
         "when": when,
@@ -229,6 +230,20 @@ def environment(packages: Sequence[str], actions: Mapping[str, tuple[str, str]] 
         "infinity": math.inf,
     }
     return template_environment
+
+
+# Words that begin a sentence and that no hospital, run or file is called.
+_FIRST_WORDS = frozenset(
+    {"a", "an", "it", "no", "nobody", "not", "nothing", "some", "the", "there", "this", "what", "your"}
+)
+
+
+def _begin_sentence(text: str) -> str:
+    """The text with a capital where its first word is no name, which would be another one with a capital."""
+    shown = printable_lines(str(text))
+    if shown.partition(" ")[0] in _FIRST_WORDS:
+        return shown[:1].upper() + shown[1:]
+    return shown
 
 
 def _escape_exactly(shown: Callable[..., str]) -> Callable[..., Markup]:

@@ -171,6 +171,7 @@ class PartyScreens:
             facts=coordinator.show(self._home),
             package=key if waits else "",
             made=name,
+            downloaded_at=_downloaded_at(visit, f"{name}.package"),
             days=defaults.INVITATION_DAYS,
         )
 
@@ -190,7 +191,13 @@ class PartyScreens:
     def _sign_form(self, visit: Visit) -> Response:
         key, name = visit.query.get("grant", ""), visit.query.get("name", "")
         waits = visit.site.downloads.waits(key, visit.person.name)
-        return visit.show("sign.html.j2", "Sign a hospital's request", grant=key if waits else "", made=name)
+        return visit.show(
+            "sign.html.j2",
+            "Sign a hospital's request",
+            grant=key if waits else "",
+            made=name,
+            downloaded_at=_downloaded_at(visit, f"{name}.grant"),
+        )
 
     def _sign(self, visit: Visit) -> str:
         fingerprint = visit.form.get("fingerprint", "").strip()
@@ -239,6 +246,12 @@ class PartyScreens:
         enrolment.revoke(self._home, name, visit.form.get("reason", "").strip())
         visit.note("revoke", name)
         return visit.go(f"/parties/one/{quote(name)}", f"{name} is revoked; its stream ends within seconds.")
+
+
+def _downloaded_at(visit: Visit, file_name: str) -> float | None:
+    """When the file was downloaded last, by the audit log; None if it never was."""
+    entries = visit.site.audit.entries() if visit.query.get("name") else []
+    return max((entry.at for entry in entries if (entry.what, entry.about) == ("download", file_name)), default=None)
 
 
 def _days(text: str) -> float:

@@ -84,7 +84,18 @@ class ConsoleContext:
 
 
 ARCHIVE = "archive"  # choice beside the states: the runs that were put away
-STATES = ("planned", "waiting", "running", "paused", "stopped", "finished", "failed", "unreadable", ARCHIVE)
+STATES = (
+    "planned",
+    "waiting",
+    "running",
+    "paused",
+    "stopped",
+    "finished",
+    "failed",
+    overview.REJECTED,
+    "unreadable",
+    ARCHIVE,
+)
 ACTIONS: Mapping[str, tuple[Callable[[Path, str], runs.ActionRequest | None], str]] = {
     "start": (
         partial(runs.request, action="run"),
@@ -152,7 +163,8 @@ class RunScreens:
             )
             tags = sorted({name for run in everything for name in run.tags}, key=str.casefold)
             filters = {"find": find, "state": state, "states": STATES, "tag": tag, "tags": tags}
-            return {**visit.listed(fitting_runs), **filters, "any": bool(everything)}
+            hidden = [] if archive else overview.listed_runs(everything, find=find, tag=tag, archive=True)
+            return {**visit.listed(fitting_runs), **filters, "any": bool(everything), "in_archive": len(hidden)}
 
         return visit.page("Runs", {"runs": listed}, **self._context.live("all"))
 
@@ -218,7 +230,8 @@ class RunScreens:
         try:
             planned = runs.preview(self._home, draft.data, Path(draft.folder), draft.parties, check=self._limits(draft))
         except ConfigurationError as error:
-            faults |= error.places or {"": f"{error.problem}; {error.remedy}"}
+            if error.code != "no-generator":  # The form has a sentence of its own for that, beside its button.
+                faults |= error.places or {"": f"{error.problem}; {error.remedy}"}
         sections = draft.sections
         fields = {field.path: field for section in sections for field in section.fields}
         faults_by_field: dict[str, list[str]] = {}
@@ -279,7 +292,7 @@ class RunScreens:
             visit.note("generator test", str(draft.trial["generator"]))
             anchor = "#trial"
         elif act == "rows":
-            anchor = f"#label-{len(draft.label_rows) - 1}"
+            anchor = f"#label-{1 + sum(any(row) for row in draft.label_rows)}"
         drafts.save(self._home, draft)
         return visit.go(f"{address}{anchor}")
 
@@ -298,6 +311,7 @@ class RunScreens:
                 patience_s=float(_whole(draft.patience)),
             ),
             check=self._limits(draft),
+            begun_with=draft.begun_with,
         )
         drafts.discard(self._home, draft)
         visit.note("run plan", planned.run)
@@ -319,7 +333,8 @@ class RunScreens:
             put_away = runs.is_put_away(self._home, run)
             awaited, revision = runs.awaited(self._home, status), runs.revision(self._home, run)
             standing = {"run": run, "status": status, "awaited": awaited, "put_away": put_away, "revision": revision}
-            return {**standing, "may_resume": runs.may_resume(self._home, status)}
+            others = status.error.others(runs.roster_of(self._home, run)) if status.error else ""
+            return {**standing, "may_resume": runs.may_resume(self._home, status), "others": others}
 
         parts: dict[str, Part] = {
             "standing": standing,

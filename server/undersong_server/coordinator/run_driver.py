@@ -210,7 +210,7 @@ class RunDriver(Progress, ABC):
         except (Superseded, Away, MachineFault, UnreadableRun):
             raise
         except Rejected as error:
-            self._end("failed", RunFailure(error.problem, error.remedy, error.exit_code, error.parties))
+            self._end("failed", RunFailure(error.problem, error.remedy, error.exit_code, error.parties, error.approved))
         except UndersongError as error:
             self._end("failed", RunFailure(error.problem, error.remedy, error.exit_code))
         except (OSError, sqlite3.Error) as error:

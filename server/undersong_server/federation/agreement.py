@@ -1,7 +1,7 @@
 """The agreement on a manifest: every party signs it, and is shown everyone's signatures."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from undersong_common.errors import PrivacyRefusal, TransportError, UndersongError
@@ -28,22 +28,26 @@ def introduce(
 
 
 class Rejected(PrivacyRefusal):
-    """Hospitals refuse to take part in a run that was proposed to them; ``parties`` names them."""
+    """Hospitals refuse to take part in a run that was proposed to them.
 
-    def __init__(self, refusals: Mapping[str, PrivacyRefusal]) -> None:
+    ``parties`` names them, and ``approved`` those that had agreed to the same plan by then.
+    """
+
+    def __init__(self, refusals: Mapping[str, PrivacyRefusal], approved: Iterable[str] = ()) -> None:
         refusal_remedies = dict.fromkeys(refusal.remedy for refusal in refusals.values() if refusal.remedy)
         super().__init__("\n".join(refusal.problem for refusal in refusals.values()), "; ".join(refusal_remedies))
         self.parties = tuple(sorted(refusals))
+        self.approved = tuple(sorted(approved))
 
 
-def _rejection_error(errors: Mapping[str, UndersongError]) -> UndersongError:
+def _rejection_error(errors: Mapping[str, UndersongError], approved: Iterable[str]) -> UndersongError:
     """Returns the error of a run that not everybody signs: every hospital's refusal, or the first fault of another.
 
     A fault that passes by itself comes last: the run waits only where nothing else is wrong.
     """
     refusals = {party_name: error for party_name, error in errors.items() if isinstance(error, PrivacyRefusal)}
     if refusals:
-        return Rejected(refusals)
+        return Rejected(refusals, approved)
     return min(errors.values(), key=lambda error: isinstance(error, TransportError))
 
 
@@ -103,7 +107,7 @@ class ManifestAgreement:
                     self._progress.say(error.problem)
                     refusals[name] = error
             if refusals:
-                raise _rejection_error(refusals)
+                raise _rejection_error(refusals, signatures)
             undecided_names = {party_name for party_name in pending_names if party_name in replies}
             if undecided_names and not undecided_before:
                 self._progress.say(f"waits for people's approval{PLAN_WORDS}{hash_words}")

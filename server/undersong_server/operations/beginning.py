@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from undersong_common.printable import counted
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED
 from undersong_server.operations import coordinator, drafts
@@ -17,11 +18,15 @@ from undersong_server.runs.folder import UNREADABLE, RunFolder, UnreadableRun
 
 @dataclass(frozen=True)
 class FirstStep:
-    """A step to a coordinator's first corpus: ``words`` lead to the screen ``address``."""
+    """A step to a coordinator's first corpus: ``words`` lead to the screen ``address``.
+
+    ``again``: words that lead there once more, where nobody but the operator knows if the step is over; "" elsewhere.
+    """
 
     words: str
     address: str
     is_done: bool
+    again: str = ""
 
 
 def first_steps(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]) -> tuple[FirstStep, ...]:
@@ -35,12 +40,17 @@ def first_steps(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyF
     newest = next((f"/runs/one/{quote(run.run)}" for run in runs), "/runs")
     return (
         FirstStep("Say who asks: legal name and contact", "/#who-asks", bool(facts.operator and facts.contact)),
-        FirstStep("Invite each hospital", "/parties/invite", bool(parties)),
+        FirstStep("Invite each hospital", "/parties/invite", bool(parties), _invite_next(parties)),
         FirstStep("Sign each hospital's request", "/parties/sign", bool(enrolled) and len(enrolled) == len(parties)),
         FirstStep("Plan a run", "/runs/new", bool(runs)),
         FirstStep("Start it; each hospital's people approve it", newest, is_approved),
         FirstStep("Read its result", newest, False),
     )
+
+
+def _invite_next(parties: Sequence[PartyFacts]) -> str:
+    """Counts the hospitals that are invited; only the operator knows how many there will be."""
+    return f"{counted(len(parties), 'hospital')} so far, invite the next" if parties else ""
 
 
 @dataclass(frozen=True)
@@ -63,8 +73,10 @@ def next_step(home: Path, every_run: Callable[[], Sequence[RunSummary]], run_sho
         return step
     runs = every_run()
     if not runs:
-        first = next(step for step in first_steps(home, runs, parties(home)) if not step.is_done)
-        return OperatorStep(first.words, first.address)
+        steps = first_steps(home, runs, parties(home))
+        number = next(number for number, step in enumerate(steps) if not step.is_done)
+        more = [f", or {step.again.partition(', ')[2]}" for step in steps[:number] if step.again and number == 2]
+        return OperatorStep(steps[number].words + "".join(more), steps[number].address)
     urgency = ("failed", "waiting", "paused", "planned", "running", "finished")
     ranked = [run for run in runs if not run.put_away and run.status.state in urgency]
     for run in sorted(ranked, key=lambda run: urgency.index(run.status.state)):

@@ -1,6 +1,7 @@
 """Drafts of tasks: from a template, an uploaded file, one of an offered folder, or the task of an earlier run."""
 
 import copy
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -32,6 +33,7 @@ from undersong_server.runs.folder import read_json, replace_json
 from undersong_server.runs.planning import coordinator_task
 from undersong_server.runs.task import DEFAULT_PARTIES, Task
 
+LABEL_ROWS, FEWEST_EMPTY_ROWS = 10, 4  # rows of labels that a form has at first, and empty ones that it always has
 MOST_DRAFTS = 200  # the oldest beyond these are removed
 
 
@@ -45,6 +47,7 @@ class Draft:
         name, parties, seed, patience: settings of the run beside its task, as they were typed; ``parties`` None takes
             everyone enrolled.
         trial: last trial of one of its generators: its ``generator``, and ``texts`` and ``cost``, or a ``problem``.
+        begun_with: earlier run whose values it began with; "" for another source.
     """
 
     identity: str
@@ -57,6 +60,7 @@ class Draft:
     seed: str = "0"
     patience: str = f"{PATIENCE_S:.0f}"
     trial: Mapping[str, Any] = field(default_factory=dict)
+    begun_with: str = ""
 
     @property
     def sections(self) -> tuple[FormSection, ...]:
@@ -72,11 +76,12 @@ class Draft:
 
     @property
     def label_rows(self) -> list[tuple[str, str]]:
-        """(label, meaning) of each label, and two empty rows."""
+        """(label, meaning) of each label, and empty rows: all of most tasks at once, and some more of a longer list."""
         task = self.data["task"]
         label_meanings = task.get("label_descriptions", {})
         labels = list(dict.fromkeys([*task.get("labels", ()), *label_meanings]))
-        return [*((label, label_meanings.get(label, "")) for label in labels), ("", ""), ("", "")]
+        empty_rows = max(FEWEST_EMPTY_ROWS, LABEL_ROWS - len(labels))
+        return [*((label, label_meanings.get(label, "")) for label in labels), *[("", "")] * empty_rows]
 
     @property
     def missing(self) -> dict[str, str]:
@@ -108,6 +113,9 @@ def from_template(home: Path, name: str, folders: Sequence[Path]) -> Draft:
     if name not in templates():
         raise ConfigurationError(f"there is no template {name!r}", configuration.nearest(name, templates()))
     task_data = {section: started_table(section_table) for section, section_table in first_values()[name].items()}
+    settings = CoordinatorHome(home).settings
+    who_asks = {"makers": settings.operator, "contact": settings.contact}
+    task_data["publication"] |= {key: words for key, words in who_asks.items() if words}
     return _keep(home, f"the template {name}", task_folders(home, folders)[0], task_data, {})
 
 
@@ -138,11 +146,19 @@ def from_run(home: Path, run: str, *, revises: bool = False) -> Draft:
         Path(stored_plan.folder),
         task_data,
         stored_plan.task,
-        name=runs.next_name(home, run) if revises else "",
+        name=_name_of_revision(home, run, stored_plan.task) if revises else "",
+        begun_with=run,
         parties=stored_plan.roster,
         seed=str(stored_plan.seed),
         patience=f"{stored_plan.patience_s:.0f}",
     )
+
+
+def _name_of_revision(home: Path, run: str, task: Mapping[str, Any]) -> str:
+    """The next name of a run that its operator has named; "" for a proposed one, which states what is revised."""
+    if runs.is_proposed_name(run, str(task["task"].get("name", ""))):
+        return ""
+    return runs.next_name(home, run)
 
 
 def _keep(
@@ -278,9 +294,10 @@ def add_table(draft: Draft, section: str, kind: str) -> Draft:
     if section == "generators":
         kinds.load(kind)
         generator_names = {generator.get("name") for generator in draft.data.get("generators", ())}
-        table_name = next(
-            name for name in (kind, *(f"{kind}-{number}" for number in range(2, 99))) if name not in generator_names
-        )
+        # Numbered from the first one on: a name without a number would be proposed again once that one is renamed.
+        first_number = 1 + sum(generator.get("kind") == kind for generator in draft.data.get("generators", ()))
+        numbered_names = (f"{kind}-{number}" for number in itertools.count(first_number))
+        table_name = next(name for name in numbered_names if name not in generator_names)
         new_table = {"name": table_name, "kind": kind, **started_table(first_values()["generators"].get(kind, {}))}
     return replace(draft, data={**draft.data, section: [*draft.data.get(section, ()), new_table]})
 

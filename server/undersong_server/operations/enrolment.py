@@ -84,8 +84,9 @@ class OtherFingerprint(ConfigurationError):
 
     def __init__(self, party: str, stated: str, fingerprint: str) -> None:
         super().__init__(
-            f"the request in the name of {party} has another fingerprint than the one that was stated",
-            "ask the hospital which request file is its own; if it knows of one only, invite it again",
+            f"what was typed is not the fingerprint of this request, which is in the name of {party}",
+            "have the hospital read its fingerprint again, and type each word as you hear it; if it differs again, ask"
+            " which request file is the hospital's; if it knows of one only, invite it again",
             code="other-fingerprint",
         )
         fingerprint_groups = stated.replace("-", " ").split()

@@ -33,6 +33,7 @@ from undersong_server.pool import Sample
 from undersong_server.runs.folder import UNREADABLE, Annotations, RunFailure, RunFolder, RunStatus, UnreadableRun
 from undersong_server.runs.planning import PlanFigures, Planned, plan_figures
 
+REJECTED = "rejected"  # beside the states of runs: those that have failed because hospitals refuse
 CERTIFICATE_DAYS = 30.0
 AWAY_S = 120.0  # a party that is away for less may be restarting
 NEW_S = 900.0  # time in which an enrolled party installs its grant
@@ -108,17 +109,23 @@ def listed_runs(
     """Runs whose name, note or tag contains ``find``, in this state and with this tag; "" is any.
 
     Args:
+        state: REJECTED lists every run that hospitals have rejected, those that were put away too.
         archive: lists the runs that were put away instead of the others.
     """
     needle = find.casefold()
     return [
         run
         for run in runs
-        if run.put_away == archive
-        and (not state or run.status.state == state)
+        if _is_in_list(run, state, archive=archive)
         and (not tag or tag in run.tags)
         and any(needle in words.casefold() for words in (run.run, run.note, *run.tags))
     ]
+
+
+def _is_in_list(run: RunSummary, state: str, *, archive: bool) -> bool:
+    if state == REJECTED:
+        return run.status.error is not None and bool(run.status.error.rejected_by)
+    return run.put_away == archive and state in ("", run.status.state)
 
 
 @dataclass(frozen=True)
@@ -195,7 +202,10 @@ def _needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]
             reasons = status.error.problem
             if len(status.error.rejected_by) == 1:  # its name stands before it
                 reasons = reasons.removeprefix(f"{status.error.rejected_by[0]} refuses: ")
+            others = f" {status.error.others(run.parties)}".rstrip()
             says = f"{'is ' if status.error.rejected_by else ''}{status.state_words}: {reasons}"
+            if others:
+                says = f"{says.rstrip('.')}.{others}"
             remedy = "; ".join([*talk, status.error.advice])
             resumes = may_resume(home, status) and status.error.exit_code != PrivacyRefusal.exit_code
             yield Need("now", "run", run.run, says, remedy, failed=True, resumes=resumes)

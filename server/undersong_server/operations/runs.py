@@ -1,8 +1,9 @@
 """The runs of a coordinator: plan one, request an action, list them, and watch one while another process drives it."""
 
 import contextlib
+import itertools
 import json
-import os
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,9 +30,11 @@ from undersong_server.runs.folder import (
     FINAL,
     REJECTED,
     Action,
+    Annotations,
     RunFailure,
     RunFolder,
     RunStatus,
+    UnreadableRun,
     logged,
 )
 from undersong_server.runs.planning import (
@@ -48,6 +51,7 @@ from undersong_server.runs.task import Task, for_its_preset
 WHO_ASKS = "state both once: undersong coordinator change --operator NAME --contact WORDS"
 UNDER_WAY = ("waiting", "running", "paused")
 REHEARSAL = "a rehearsal with invented records"
+LONGEST_STEM = 80  # characters of a task's name in a run's
 LOG_LINES = 20  # lines of a run's log that are displayed with it
 POLL_S = 0.2
 Check = Callable[[Task], None]
@@ -58,6 +62,7 @@ STAMP = len("2026-01-01 00:00:00 ")  # characters before the words of a log line
 class PlannedRun:
     """Result of planning a run, which is not started yet; ``run`` is its name, "" for a preview.
 
+    ``proposed_name``: the name that it would get without one of the operator's.
     ``refusals``: (party, reason) for hospitals that share their policy and would refuse the run.
     """
 
@@ -65,6 +70,7 @@ class PlannedRun:
     parties: tuple[str, ...]
     figures: PlanFigures
     refusals: tuple[tuple[str, str], ...] = ()
+    proposed_name: str = ""
 
     def to_json(self) -> dict[str, Any]:
         identity = {"run": self.run, "parties": list(self.parties), "would_refuse": dict(self.refusals)}
@@ -114,6 +120,7 @@ def plan_task(
     options: RunOptions = RUN_OPTIONS,
     *,
     check: Check = lambda _task: None,
+    begun_with: str = "",
 ) -> PlannedRun:
     """Fixes a run of parsed task data, like :func:`plan`; its relative paths start at ``folder``.
 
@@ -121,6 +128,7 @@ def plan_task(
 
     Args:
         check: called with the validated task before any file of it is read; refuses a task by a ConfigurationError.
+        begun_with: earlier run whose values were the first ones; "" for none.
 
     Raises ConfigurationError where the run that it revises is unknown or has finished.
     """
@@ -137,22 +145,37 @@ def plan_task(
     run_name = options.name
     name_suffix = options.suffix
     insecure_seed = options.insecure_noise_seed
-    if run_name is None:
-        if name_suffix is None:
-            if insecure_seed is None:
-                name_suffix = os.urandom(4).hex()
-            else:
-                name_suffix = f"insecure-{insecure_seed}"
-        run_name = f"{data['task']['name']} {name_suffix}"
+    if run_name is None and name_suffix is None and insecure_seed is None:
+        run_name = proposed_name(home, data)
+    elif run_name is None:
+        run_name = f"{data['task']['name']} {name_suffix or f'insecure-{insecure_seed}'}"
     stored_plan = Planned(
         run_name, data, str(folder), planned_run.parties, options.seed, insecure_seed, options.patience_s
     )
     CoordinatorHome(home).run(run_name).create(stored_plan)
+    if begun_with:
+        CoordinatorHome(home).run(run_name).annotate(Annotations(begun_with=begun_with))
     if revised_run:
         if status(home, revised_run).state not in ENDED:
             request(home, revised_run, "stop")
         CoordinatorHome(home).run(revised_run).put_away(run_name)
     return replace(planned_run, run=run_name)
+
+
+def proposed_name(home: Path, data: Mapping[str, Any]) -> str:
+    """Returns a free name that tells runs of a task apart: "triage epsilon 4 2026-11-30", else with a number."""
+    epsilon = data.get("privacy", {}).get("epsilon")
+    is_stated = isinstance(epsilon, int | float) and math.isfinite(epsilon)
+    promise = [f"epsilon {epsilon:g}"] if is_stated else []
+    stem = " ".join([str(data["task"]["name"])[:LONGEST_STEM].rstrip(), *promise, time.strftime("%Y-%m-%d")])
+    names = itertools.chain([stem], (f"{stem} {number}" for number in itertools.count(2)))
+    return next(name for name in names if not CoordinatorHome(home).run(name).exists)
+
+
+def is_proposed_name(run: str, task: str) -> bool:
+    """True for a name that :func:`proposed_name`, now or in earlier releases, made for a run of this task."""
+    stem = re.escape(task[:LONGEST_STEM].rstrip())
+    return re.fullmatch(rf"{stem}((?: epsilon \S+)? \d{{4}}-\d\d-\d\d| [0-9a-f]{{8}})(?: \d+)?", run) is not None
 
 
 def next_name(home: Path, run: str) -> str:
@@ -166,12 +189,16 @@ def next_name(home: Path, run: str) -> str:
 class Revision:
     """Revisions of a run: it replaces the run ``before``, and the run ``after`` replaces it; "" for none.
 
-    ``changes``: (key, value before, value now) of each key of the task that differs from ``before``; None if missing.
+    Attributes:
+        changes: (key, value before, value now) of each key of the task that differs from that of the run which it
+            replaces, or began with; None if missing.
+        begun_with: run whose values it began with and which it does not replace; "" for none.
     """
 
     before: str
     after: str
     changes: tuple[tuple[str, Any, Any], ...] = ()
+    begun_with: str = ""
 
 
 def revision(home: Path, run: str) -> Revision:
@@ -179,8 +206,11 @@ def revision(home: Path, run: str) -> Revision:
     coordinator_home = CoordinatorHome(home)
     folder = coordinator_home.run(run)
     stored_plan = folder.planned()
-    run_revision = Revision(stored_plan.task["task"].get("revises", ""), folder.successor)
-    if not run_revision.before or not (earlier_run := coordinator_home.run(run_revision.before)).exists:
+    before = stored_plan.task["task"].get("revises", "")
+    begun_with = "" if before else _begun_with(folder)
+    run_revision = Revision(before, folder.successor, begun_with=begun_with)
+    earlier_name = before or begun_with
+    if not earlier_name or not (earlier_run := coordinator_home.run(earlier_name)).exists:
         return run_revision
     earlier_keys, current_keys = (
         dict(_keys({**plan.task, "parties": list(plan.roster)})) for plan in (earlier_run.planned(), stored_plan)
@@ -193,6 +223,13 @@ def revision(home: Path, run: str) -> Revision:
     return replace(
         run_revision, changes=tuple((key, earlier_keys.get(key), current_keys.get(key)) for key in changed_keys)
     )
+
+
+def _begun_with(folder: RunFolder) -> str:
+    try:
+        return folder.annotations().begun_with
+    except UnreadableRun:  # The screen's part of notes tells of the damage.
+        return ""
 
 
 def _keys(value: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
@@ -244,7 +281,8 @@ def preview(
     run_plan = plan_run(task)
     ConfigurationError.raise_together(cap_faults(run_plan))
     require_packages(run_plan)
-    return PlannedRun("", party_names, plan_figures(run_plan), tuple(refusals(home, party_names, run_plan.plan)))
+    refusing = tuple(refusals(home, party_names, run_plan.plan))
+    return PlannedRun("", party_names, plan_figures(run_plan), refusing, proposed_name(home, data))
 
 
 def _rehearsed(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -368,6 +406,11 @@ class RunSummary:
     def to_json(self) -> dict[str, Any]:
         labels = {"tags": list(self.tags), "put_away": self.put_away}
         return {"run": self.run, **self.status.to_json(), "parties": list(self.parties), **labels}
+
+
+def roster_of(home: Path, run: str) -> tuple[str, ...]:
+    """Names of the hospitals of a run. Raises ConfigurationError for an unknown one."""
+    return CoordinatorHome(home).run(run).planned().roster
 
 
 def may_resume(home: Path, status: RunStatus) -> bool:

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar
@@ -93,25 +93,38 @@ class UnreadableRun(ConfigurationError):
 class Annotations:
     """The operator's own words about a run: no party and no receiver sees them.
 
-    ``marked`` holds row numbers of published texts, from 1, in order.
+    ``marked`` holds row numbers of published texts, from 1, in order. ``begun_with`` is the earlier run whose values
+    its form began with, "" for none.
     """
 
     note: str = ""
     tags: tuple[str, ...] = ()
     marked: tuple[int, ...] = ()
+    begun_with: str = ""
 
 
 @dataclass(frozen=True)
 class RunFailure:
     """The reason why a run failed; ``exit_code`` is that of the error, for whoever watches it.
 
-    ``rejected_by`` names the hospitals that refuse to take part, where that is the reason.
+    ``rejected_by`` names the hospitals that refuse to take part, where that is the reason, and ``approved_by`` those
+    that had agreed by then.
     """
 
     problem: str
     remedy: str
     exit_code: int
     rejected_by: tuple[str, ...] = ()
+    approved_by: tuple[str, ...] = ()
+
+    def others(self, roster: Sequence[str]) -> str:
+        """The sentence on what the other hospitals had decided when one refused; "" where none refused."""
+        if not self.rejected_by:
+            return ""
+        undecided = [name for name in roster if name not in (*self.rejected_by, *self.approved_by)]
+        decisions = [f"{', '.join(self.approved_by)} had approved"] if self.approved_by else []
+        decisions += [f"{', '.join(undecided)} had not decided"] if undecided else []
+        return f"Of the others, {'; '.join(decisions)}." if decisions else ""
 
     @property
     def advice(self) -> str:

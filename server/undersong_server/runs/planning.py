@@ -78,7 +78,7 @@ class RunPlan:
 def plan_run(task: Task) -> RunPlan:
     """Plans the private sums of a task and their noise. Raises ConfigurationError if the method cannot run."""
     if not task.generators:
-        raise ConfigurationError("the task names no generator", "add a [[generators]] section")
+        raise ConfigurationError("the task names no generator", "add a [[generators]] section", code="no-generator")
     if task.privacy.noise_multiplier:
         task, setting, requests = _with_stated_noise(task)
     else:

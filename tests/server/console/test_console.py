@@ -13,7 +13,6 @@ import tomllib
 import zipfile
 from dataclasses import replace
 from html import unescape
-from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import pytest
 
 from tests.doubles.coded import raises
 from tests.doubles.crowds import add_parties, repeat_run
+from tests.doubles.forms import fields_of
 from tests.doubles.one_page import next_step_of, steps_of
 from tests.doubles.pace import slow_after
 from tests.doubles.plain_browser import Browser
@@ -57,41 +57,6 @@ SCREENS = (
 )
 NAMED = (("privacy-epsilon", "Epsilon"), ("task-words", "Words"))
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[2J\u202e"
-
-
-class Fields(HTMLParser):
-    """Every named control of the form ``#draft`` with its values, as a browser sends it when nobody has typed."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.sent, self._inside, self._name, self._text = {}, False, "", None
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        given = dict(attributes)
-        self._inside |= given.get("id") == "draft"
-        name, kind = given.get("name", ""), given.get("type", "text")
-        if not self._inside:
-            return
-        if tag == "input" and name and (kind != "checkbox" or "checked" in given):
-            self.sent.setdefault(name, []).append(given.get("value", ""))
-        elif tag in ("select", "textarea"):
-            self._name, self._text = name, "" if tag == "textarea" else None
-        elif tag == "option" and ("selected" in given or self._name not in self.sent):
-            self.sent[self._name] = [given["value"]]
-
-    def handle_data(self, data):
-        if self._text is not None:
-            self._text += data
-
-    def handle_endtag(self, tag):
-        if tag == "textarea":
-            self.sent[self._name], self._text = [self._text.replace("\n", "\r\n")], None
-        self._inside &= tag != "form"
-
-
-def fields_of(text):
-    return {name: values for name, values in Fields(text).sent.items() if name not in ("csrf", "action")}
 
 
 def test_every_screen_of_a_new_coordinator_says_something(tmp_path, entered):
@@ -289,7 +254,7 @@ def test_hospital_is_invited_signed_by_fingerprint_and_revoked_by_name(console, 
         sent = {**console.hidden("/parties/sign"), **fields}
         return console.client.post("/parties/sign", data=sent, files={"request": ("delta.json", signed)})
 
-    for wrong, why in (("", "was not compared"), ("1a2b-3c4d", "another fingerprint")):
+    for wrong, why in (("", "was not compared"), ("1a2b-3c4d", "is not the fingerprint")):
         refused = send(fingerprint=wrong)
         assert refused.status_code == 409
         assert why in refused.text
@@ -417,7 +382,7 @@ def test_a_template_becomes_a_run_and_nothing_typed_is_lost(console, home, tasks
         words |= {"label": ["kitchen", "garden"], "meaning": ["indoors", ""]}
     form = {**fields_of(shown), **words}
     shown = console.get(console.led(console.post(address, {**form, "do": "check"}))).text
-    assert wrong(shown).keys() == {"task-purpose", "publication-where", "publication-contact"}
+    assert wrong(shown).keys() == {"task-purpose", "publication-where"}
     for act in (
         "rows",
         "add attributes",

@@ -9,13 +9,14 @@ from html import unescape
 
 import pytest
 
+from tests.doubles.forms import fields_of
 from tests.doubles.one_page import next_step_of
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
 from undersong_common.errors import InternalError
 from undersong_server.coordinator.home import CoordinatorHome, Serving
 from undersong_server.defaults import RunOptions
-from undersong_server.operations import enrolment, overview, runs
+from undersong_server.operations import curation, drafts, enrolment, overview, runs
 from undersong_server.runs.folder import PREPARING, Awaited, AwaitedParty, RunFailure, RunStatus
 
 WORDS = "apple bread candle door engine flour garden hammer island"
@@ -200,3 +201,126 @@ def test_a_hospital_that_shares_nothing_yet_is_not_said_to_keep_it_back(tmp_path
         row = console.get(f"/parties?find={name}").text.partition("<tbody>")[2].partition("</tbody>")[0]
         assert words in row.rpartition("<td")[2], name
     assert "Several runs together spend at most the sum" in visible(console.get("/parties").text)
+
+
+def test_a_rejection_says_what_the_others_had_decided(console, home, tasks):
+    folder = plan_run(home, tasks, "refused")
+    failure = RunFailure("beta: its people have rejected the run", "", 3, ("beta",), ("alpha",))
+    folder.write_status(RunStatus("failed", 1, since=1.0, error=failure))
+    for path in ("/runs/one/refused", "/"):
+        said = visible(console.get(path).text)
+        assert "Of the others, alpha had approved; gamma had not decided." in said, path
+        assert "have have" not in said
+    draft = console.led(console.post("/runs/new", of="/runs/one/refused", source="revise refused"))
+    assert "must approve again, those that had approved too" in visible(console.get(draft).text)
+    runs.put_away(home, "refused")
+    found = console.get("/runs?state=rejected").text
+    assert ">refused</a>" in found
+    assert "in the archive" in found
+    assert ">refused</a>" not in console.get("/runs").text
+    assert "state=archive" in console.get("/runs").text
+    assert ">refused</a>" in console.get("/runs?state=archive").text
+
+
+def test_proposed_names_tell_runs_of_one_task_apart(console, home, tasks):
+    task_file, day = next(tasks.glob("*.toml")), time.strftime("%Y-%m-%d")
+    names = [runs.plan(home, task_file, assignments=changes).run for changes in ([], ["privacy.epsilon=1.5"], [])]
+    assert names == [f"small epsilon 4 {day}", f"small epsilon 1.5 {day}", f"small epsilon 4 {day} 2"]
+    for name in (*names, "small 11807f6d", "small 11807f6d 2"):
+        assert runs.is_proposed_name(name, "small"), name
+    for name in ("small", "small spring", "small 2", f"other epsilon 4 {day}"):
+        assert not runs.is_proposed_name(name, "small"), name
+    draft = drafts.from_run(home, names[0], revises=True)
+    assert draft.name == ""  # so that the revised epsilon names it
+    address = f"/runs/new/{draft.identity}"
+    assert f"is called small epsilon 4 {day} 3" in visible(console.get(address).text)
+    sent = {**fields_of(console.get(address).text), "key privacy.epsilon": "3", "do": "plan"}
+    assert console.led(console.post(address, sent)) == f"/runs/one/small%20epsilon%203%20{day}"
+
+
+def test_a_run_shows_what_it_began_with_and_what_differs(console, home, tasks):
+    plan_run(home, tasks, "origin")
+    for changes in ({"key privacy.epsilon": "1"}, {}):
+        address = console.led(console.post("/runs/new", source="run origin"))
+        name = f"begun {len(changes)}"
+        sent = {**fields_of(console.get(address).text), **changes, "name": name, "do": "plan"}
+        console.post(address, sent)
+        page = visible(console.get(f"/runs/one/{name}").text)
+        assert "Begun with the values of origin" in page
+        assert ("privacy.epsilon: 4.0 → 1" in page, ", unchanged." in page) == (bool(changes), not changes)
+        curation.describe(home, name, note="ours")  # which forgets no origin
+        assert runs.revision(home, name).begun_with == "origin"
+    assert runs.revision(home, "origin").begun_with == ""
+
+
+def test_one_invitation_of_several_leads_to_the_next_one_too(tmp_path, entered):
+    made = make_home(tmp_path / "home")
+    enrolment.invite(made.path, "alpha")
+    console = entered(made.path)
+    assert unescape(next_step_of(console.get("/").text)) == "Sign each hospital's request, or invite the next."
+    assert "Invite each hospital: done ( 1 hospital so far, invite the next )" in visible(console.get("/").text)
+
+
+def test_a_letter_says_when_it_will_state_the_frame(tmp_path, entered):
+    made = make_home(tmp_path / "home", ("alpha",))
+    console = entered(made.path)
+    early = visible(console.get("/parties/one/alpha/letter").text)
+    assert "once you have begun a new run: print it again then" in early
+    assert "We send you this letter again with them" in early
+    console.post("/runs/new", source="template classification")
+    later = visible(console.get("/parties/one/alpha/letter").text)
+    assert "print it again" not in later
+    assert "epsilon 4 at delta 1e-5" in later
+
+
+def test_a_package_that_was_downloaded_says_when_and_has_no_button(console):
+    done = console.post("/parties/invite", name="delta").headers["location"]
+    page = console.get(done).text
+    link = re.search(r'<a class="button" href="([^"]+/download/[^"]+)" download data-once>', page)[1]
+    console.get(link)
+    after = console.get(done).text
+    assert "/download/" not in after
+    assert "was downloaded at <time" in after
+
+
+def test_a_wrong_fingerprint_names_the_typing_first(console, home):
+    error = enrolment.OtherFingerprint("delta", "1a2b", "3c4d-5e6f")
+    assert error.remedy.startswith("have the hospital read its fingerprint again, and type each word")
+    assert "3c4d" not in f"{error.problem} {error.remedy}"
+    text = console.site.render("problem.html.j2", {"problem": error.problem, "remedy": "", "base": ""})
+    assert "What was typed is not the fingerprint" in text
+    named = console.site.render("problem.html.j2", {"problem": "beta refuses", "remedy": "", "base": ""})
+    assert "<p>beta refuses</p>" in named  # a name keeps its letters
+
+
+def test_a_form_says_once_that_a_generator_is_missing(console, home, tasks):
+    address = console.led(console.post("/runs/new", source="template classification"))
+    for checked in ("", "?checked=yes"):
+        page = console.get(f"{address}{checked}").text
+        assert "[[generators]]" not in page
+        assert visible(page).count("Add a generator : it writes the texts") == 1
+    sent = {**fields_of(console.get(address).text), "do": "plan"}
+    before = len(overview.list_runs(home))
+    console.post(address, sent)
+    assert len(overview.list_runs(home)) == before
+
+
+def test_a_new_form_has_rows_for_most_label_lists_and_knows_who_asks(tmp_path, entered):
+    made = make_home(tmp_path / "home", ("alpha",))
+    made.change(operator="North Hospital", contact="Dr. Holm, 01 234")
+    console = entered(made.path)
+    address = console.led(console.post("/runs/new", source="template classification"))
+    form = fields_of(console.get(address).text)
+    assert len(form["label"]) == len(form["meaning"]) == drafts.LABEL_ROWS
+    assert form["key publication.makers"] == ["North Hospital"]
+    assert form["key publication.contact"] == ["Dr. Holm, 01 234"]
+    labels = {"label": [f"label {n}" for n in range(10)], "meaning": [""] * 10}
+    console.post(address, {**form, **labels, "do": "rows"})
+    assert len(fields_of(console.get(address).text)["label"]) == 10 + drafts.FEWEST_EMPTY_ROWS
+    proposed = []
+    for _ in range(2):
+        console.post(address, {**fields_of(console.get(address).text), "do": "add generators", "kind": "ngram"})
+        form = fields_of(console.get(address).text)
+        proposed.append(form[f"key generators.{len(proposed)}.name"][0])
+        console.post(address, {**form, f"key generators.{len(proposed) - 1}.name": f"mine {len(proposed)}"})
+    assert proposed == ["ngram-1", "ngram-2"]

@@ -216,6 +216,13 @@
     why.focus();
   });
 
+  /* A file that is given out once: its screen says next that it was downloaded. */
+  document.addEventListener("click", (event) => {
+    const once = event.target.closest("a[data-once]");
+    if (!once) return;
+    setTimeout(() => { once.remove(); setTimeout(() => location.reload(), 1500); }, 0);
+  });
+
   document.addEventListener("click", (event) => {
     if (event.target.closest("[data-print]")) { event.preventDefault(); print(); }
   });
