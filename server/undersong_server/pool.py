@@ -62,8 +62,8 @@ def each_once(samples: Sequence[Sample]) -> list[Sample]:
     for sample in samples:
         labels.setdefault(sample.text, Counter())[sample.label] += 1
     heaviest = {text: found.most_common(1)[0][0] for text, found in labels.items()}
-    first = {sample.text: sample for sample in reversed(samples) if sample.label == heaviest[sample.text]}
-    return [first[text] for text in labels]
+    first_samples = {sample.text: sample for sample in reversed(samples) if sample.label == heaviest[sample.text]}
+    return [first_samples[text] for text in labels]
 
 
 class Pool:
@@ -75,8 +75,8 @@ class Pool:
     """
 
     def __init__(self, labels: Sequence[str], generators: Sequence[str]) -> None:
-        self._label_number = {name: number for number, name in enumerate(labels)}
-        self._generator_number = {name: number for number, name in enumerate(generators)}
+        self._label_number = {label: label_number for label_number, label in enumerate(labels)}
+        self._generator_number = {generator: generator_number for generator_number, generator in enumerate(generators)}
         self.samples: list[Sample] = []
 
     def __len__(self) -> int:

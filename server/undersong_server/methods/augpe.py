@@ -299,7 +299,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
             selected_places = by_rank(votes, labels, selected_size, label_shares)
         else:
             selected_places = by_sampling(votes, labels, selected_size, run.rng(f"selection {t}"), label_shares)
-        selected = [population[place] for place in selected_places]
+        selected = [population[selected_place] for selected_place in selected_places]
         if t > options.variations:
             return list(dict.fromkeys(selected))
         parents = selected * (options.expansion - 1) if selects_by_rank else selected
@@ -325,8 +325,8 @@ def by_rank(votes: Float64, labels: Int64, size: int, shares: Float64 | None = N
     present_labels = np.unique(labels)
     label_places = _label_places(size, present_labels, shares)
     selected_by_label = [
-        highest(votes, np.flatnonzero(labels == label), int((label_places == number).sum()))
-        for number, label in enumerate(present_labels)
+        highest(votes, np.flatnonzero(labels == label), int((label_places == label_place).sum()))
+        for label_place, label in enumerate(present_labels)
     ]
     return np.sort(np.concatenate(selected_by_label))
 
@@ -341,13 +341,15 @@ def by_sampling(
     present_labels = np.unique(labels)
     label_places = _label_places(size, present_labels, shares)
     selected_positions = []
-    for number, label in enumerate(present_labels):
+    for label_place, label in enumerate(present_labels):
         label_positions = np.flatnonzero(labels == label)
         vote_weights = np.maximum(votes[label_positions], 0.0)
         draw_chances = None
         if vote_weights.sum() > 0:
             draw_chances = vote_weights / vote_weights.sum()
-        selected_positions.append(rng.choice(label_positions, size=int((label_places == number).sum()), p=draw_chances))
+        selected_positions.append(
+            rng.choice(label_positions, size=int((label_places == label_place).sum()), p=draw_chances)
+        )
     return np.concatenate(selected_positions)
 
 

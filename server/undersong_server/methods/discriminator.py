@@ -240,8 +240,8 @@ def kept(scores: Float64, label_of: Int64, label_shares: Float64, share: float) 
     corpus_size = max(1, round(share * len(scores)))
     places_of_label = places_by_label(candidates_of_label, label_shares, corpus_size)
     chosen_rows: list[int] = []
-    for label, count in enumerate(places_of_label):
-        chosen_rows += highest(scores, np.flatnonzero(label_of == label), int(count)).tolist()
+    for label, label_places in enumerate(places_of_label):
+        chosen_rows += highest(scores, np.flatnonzero(label_of == label), int(label_places)).tolist()
     return sorted(chosen_rows)
 
 
@@ -610,7 +610,7 @@ def fine_tuned(
 
     Raises ConfigurationError where ``folder`` holds no usable encoder, or all counts are the same.
     """
-    labels = [PRIVATE if count > 0 else OTHER for count in centred]
+    labels = [PRIVATE if centred_votes > 0 else OTHER for centred_votes in centred]
     settings = replace(SETTINGS, path=folder, learning_rate=rate or SETTINGS.learning_rate)
     text_weights = None if hard else np.abs(centred)
     return FineTunedStudent(fine_tune(texts, labels, settings, weights=text_weights, seed=seed))

@@ -184,7 +184,9 @@ class Options(StatedOptions):
 
     def writers(self, setting: Setting) -> tuple[str, ...]:
         """Names of the generators that write texts: all but the one named for keywords, unless it is the only one."""
-        other_generators = tuple(name for name in setting.generators if name != self.keyword_generator)
+        other_generators = tuple(
+            generator_name for generator_name in setting.generators if generator_name != self.keyword_generator
+        )
         return other_generators or setting.generators
 
     def sizes(self, setting: Setting) -> "Sizes":
@@ -268,9 +270,9 @@ def notes(options: Options, setting: Setting) -> list[str]:
     total_share = sum(request.budget_share for request in requests)
     share_by_sum: dict[str, float] = {}
     for request in requests:
-        name = request.name.partition("/")[0]
-        share_by_sum[name] = share_by_sum.get(name, 0.0) + request.budget_share / total_share
-    share_parts = [f"{100 * share:.3g} % {name}" for name, share in share_by_sum.items()]
+        sum_name = request.name.partition("/")[0]
+        share_by_sum[sum_name] = share_by_sum.get(sum_name, 0.0) + request.budget_share / total_share
+    share_parts = [f"{100 * share:.3g} % {sum_name}" for sum_name, share in share_by_sum.items()]
     return [f"Budget composed over the whole plan (mu squared, before subsampling): {', '.join(share_parts)}."]
 
 
@@ -424,8 +426,8 @@ def _proposed(options: Options, run: RunContext) -> list[Sample]:
     run.record("keywords", 0, dict(zip(labels, keyword_lists, strict=True)))
     return [
         Sample(word, label, author, 0, "keyword")
-        for label, words in zip(labels, keyword_lists, strict=True)
-        for word in words
+        for label, label_keywords in zip(labels, keyword_lists, strict=True)
+        for word in label_keywords
     ]
 
 
@@ -521,11 +523,11 @@ def _expansion(
         parent_place for _ in range(-(-len(order_kinds) // len(elite))) for parent_place in rng.permutation(len(elite))
     ]
     writer_names = options.writers(run.setting)
-    label_index = {label: number for number, label in enumerate(run.setting.labels)}
+    label_index = {label: label_number for label_number, label in enumerate(run.setting.labels)}
     orders = []
-    for number, (kind, turn) in enumerate(zip(order_kinds, parent_places, strict=False)):
+    for order_number, (kind, turn) in enumerate(zip(order_kinds, parent_places, strict=False)):
         parent = elite[int(turn)]
-        generator = writer_names[number % len(writer_names)]
+        generator = writer_names[order_number % len(writer_names)]
         mate_samples = samples_by_label[parent.label if options.mates == "label" else ""]
         parent_texts: tuple[str, ...] = (parent.text,)
         if kind == "cross":

@@ -70,12 +70,14 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     for round_index, round_size in enumerate(divided(options.samples, options.rounds)):
         rng, round_orders = run.rng(f"round {round_index + 1}"), []
         written_of_label = np.zeros(len(labels), dtype=np.int64)
-        for name, order_count in zip(
+        for generator_name, order_count in zip(
             generator_names, largest_remainder(np.ones(len(generator_names)), round_size), strict=True
         ):
             ordered_labels = deal_labels(int(order_count), shares, written_of_label)
             written_of_label += np.bincount(ordered_labels, minlength=len(labels))
-            round_orders += [_example_order(name, labels[label], examples[label], rng) for label in ordered_labels]
+            round_orders += [
+                _example_order(generator_name, labels[label], examples[label], rng) for label in ordered_labels
+            ]
         # Cross-model data generation: every generator is shown the examples chosen from all generators' texts.
         run.generate(f"round {round_index + 1}", round_index, round_orders)
         run.state_corpus(round_index, run.pool.samples)

@@ -294,13 +294,13 @@ class RunContext:
         sample_records = [(each.text, each.label, each.generator) for each in answered_samples if each is not None]
         counted = self._author.counts
         usage_records = {
-            name: {
+            generator_name: {
                 **vars(each),
                 "faults": dict(each.faults),
-                **vars(self._author.speed[name]),
-                "counted": counted[name],
+                **vars(self._author.speed[generator_name]),
+                "counted": counted[generator_name],
             }
-            for name, each in self._author.usage.items()
+            for generator_name, each in self._author.usage.items()
         }
         self._observe("texts", {"step": step, "round": round_, "texts": sample_records})
         self._observe("usage", {"usage": usage_records})
@@ -312,7 +312,7 @@ class RunContext:
 
     def label_numbers(self, samples: Sequence[Sample]) -> Int64:
         """Each sample's label as an index into the task's labels, int64 [n]; -1 where the task has none."""
-        index_of_label = {name: number for number, name in enumerate(self.setting.labels)}
+        index_of_label = {label: label_number for label_number, label in enumerate(self.setting.labels)}
         return np.array([index_of_label.get(sample.label, -1) for sample in samples], dtype=np.int64)
 
     def embeddings(self, samples: Sequence[Sample]) -> Float32:

@@ -138,16 +138,16 @@ def _expansion_orders(options: Options, run: RunContext, seeds: Sequence[Sample]
     texts_by_label = {label: [sample.text for sample in seeds if sample.label == label] for label in labels}
     expansion_orders = []
     for i, label in enumerate(ordered_labels):
-        name, examples = labels[label], texts_by_label[labels[label]]
+        label_name, examples = labels[label], texts_by_label[labels[label]]
         if not examples:
-            expansion_orders.append(Order(generator_names[i % len(generator_names)], "random", name))
+            expansion_orders.append(Order(generator_names[i % len(generator_names)], "random", label_name))
             continue
         example_places = rng.choice(len(examples), size=min(options.examples, len(examples)), replace=False)
         expansion_orders.append(
             Order(
                 generator_names[i % len(generator_names)],
                 "cross",
-                name,
+                label_name,
                 parents=tuple(examples[example_place] for example_place in example_places),
             )
         )

@@ -84,7 +84,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
             "lower method.rejected or method.pairs, or have more texts written to a prompt",
             code="rank-too-large",
         )
-    for name, folder in zip(setting.generators, setting.steerable, strict=True):
+    for generator_name, folder in zip(setting.generators, setting.steerable, strict=True):
         settings = setting.folder / folder / "config.json"
         if folder and settings.is_file():
             model_config = json.loads(settings.read_text(encoding="utf-8"))
@@ -92,7 +92,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
             model_config = {}
         if not folder or model_config.get("is_encoder_decoder"):
             raise ConfigurationError(
-                f'generator {name} cannot be tuned: method "tuned" trains a local causal model',
+                f'generator {generator_name} cannot be tuned: method "tuned" trains a local causal model',
                 'use generators of kind = "transformers" whose folder holds a causal model only',
                 code="not-tunable",
             )
@@ -144,10 +144,12 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
             votes_of_text = _mean_similarities(run, mean, samples)
         # 3. Preference pairs within each prompt's texts.
         preference_pairs = []
-        for start in range(0, len(round_orders), options.texts):
-            order_samples = [each for each in answered_samples[start : start + options.texts] if each is not None]
+        for group_start in range(0, len(round_orders), options.texts):
+            order_samples = [
+                each for each in answered_samples[group_start : group_start + options.texts] if each is not None
+            ]
             preference_pairs += [
-                (round_orders[start], *text_pair)
+                (round_orders[group_start], *text_pair)
                 for text_pair in preferred(order_samples, votes_of_text, options.pairs, options.rejected)
             ]
         run.record("preferences", t, len(preference_pairs))
@@ -191,7 +193,7 @@ def _prompt_orders(options: Options, run: RunContext, shares: Float64, t: int) -
     """The orders of a round, each with the number of its prompt."""
     hint_seeds = run.rng(f"prompts {t + 1}").integers(2**31, size=options.prompts).tolist()
     round_orders = _round_orders(run, shares, options.prompts)
-    return [replace(each, hints=number) for each, number in zip(round_orders, hint_seeds, strict=True)]
+    return [replace(each, hints=hint_seed) for each, hint_seed in zip(round_orders, hint_seeds, strict=True)]
 
 
 def _round_orders(run: RunContext, shares: Float64, count: int) -> list[Order]:

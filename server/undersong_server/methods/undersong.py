@@ -104,7 +104,7 @@ class Options(MethodOptions):
         A schedule decides it in any case.
         """
         if isinstance(self.samples, tuple):
-            return [count * self.written for count in self.samples]
+            return [sample_count * self.written for sample_count in self.samples]
         parts = np.arange(1.0, self.rounds + 1) if growing else np.ones(self.rounds)
         return [int(n) for n in largest_remainder(parts, self.samples * self.written)]
 
@@ -129,8 +129,8 @@ def requests(options: Options, setting: Setting, wanted: Collection[str]) -> lis
     generators, labels = len(setting.generators), len(setting.labels)
     asked: list[SumRequest] = []
     if form.LENGTHS in wanted:
-        part = TUNING.part_labels * bool(labels) + form.FORM.part_lengths
-        asked.append(SumRequest("labels", form.counted(setting), part))
+        label_share = TUNING.part_labels * bool(labels) + form.FORM.part_lengths
+        asked.append(SumRequest("labels", form.counted(setting), label_share))
     elif labels or setting.attributes:
         counted = attribute_marginals(setting) if setting.attributes else LabelHistogram(labels)
         asked.append(SumRequest("labels", counted, TUNING.part_labels))
@@ -140,21 +140,23 @@ def requests(options: Options, setting: Setting, wanted: Collection[str]) -> lis
         asked.append(SumRequest("centres", located, TUNING.part_centres))
     sizes = options.per_round(form.WORDS in wanted)
     shown = range(form.WORDS in wanted, options.rounds - 1) if form.EXAMPLES in wanted else range(0)
-    for t, size in enumerate(np.cumsum(sizes)[:-1].tolist()):
+    for t, text_count in enumerate(np.cumsum(sizes)[:-1].tolist()):
         if not t and generators > 1:
-            asked.append(SumRequest("support", support.statistic(setting, size), TUNING.part_support))
-        if several and size >= TUNING.texts_judged * generators * labels:
+            asked.append(SumRequest("support", support.statistic(setting, text_count), TUNING.part_support))
+        if several and text_count >= TUNING.texts_judged * generators * labels:
             block_votes = ClassifierVotesInBlocks(generators, labels)
             asked.append(SumRequest(f"who/{t + 1}", block_votes, TUNING.part_who / (options.rounds - 1)))
         if form.WORDS in wanted and not t:
             asked.append(form.words_request(setting))
         if t in shown:
-            asked.append(form.votes_request(setting, f"votes/{t + 1}", size, len(shown)))
+            asked.append(form.votes_request(setting, f"votes/{t + 1}", text_count, len(shown)))
         if labels < 2:
-            part = TUNING.part_examples / (options.rounds - 1)
-            votes_per_record = max(1, min(TUNING.votes, size // TUNING.texts_per_vote))
+            label_share = TUNING.part_examples / (options.rounds - 1)
+            votes_per_record = max(1, min(TUNING.votes, text_count // TUNING.texts_per_vote))
             asked.append(
-                SumRequest(f"votes/{t + 1}", EqualVotes(q=votes_per_record, candidates=size, labels=labels), part)
+                SumRequest(
+                    f"votes/{t + 1}", EqualVotes(q=votes_per_record, candidates=text_count, labels=labels), label_share
+                )
             )
     if labels > 1 and (options.score or len(asked) > 1):  # there is a corpus to score, or a choice to judge
         corpus_statistic = ScoredComparison(labels) if options.score else CorpusComparison(labels)

@@ -64,10 +64,11 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     longer than the sum of all expected records can be.
     """
     check_named(options.label_shares, setting.labels)
-    for name, folder in zip(setting.generators, setting.steerable, strict=True):
+    for generator_name, folder in zip(setting.generators, setting.steerable, strict=True):
         if not folder or (setting.folder / folder).resolve() != Path(setting.embedder).resolve():
             raise ConfigurationError(
-                f'generator {name} cannot be steered by the embedder {setting.embedder}: method "vector" adds what the'
+                f"generator {generator_name} cannot be steered by the embedder {setting.embedder}:"
+                ' method "vector" adds what the'
                 " records' hidden states say to the states of that same model",
                 'name one prepared folder as embedder.model and as path of a generator of kind = "transformers"',
                 code="not-steerable",
@@ -131,12 +132,12 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         0,
         [
             Order(
-                writer_names[number % len(writer_names)],
+                writer_names[label_number % len(writer_names)],
                 "zero_shot",
                 label_names[label],
                 steering=steering_vectors[label],
             )
-            for number, label in enumerate(labels)
+            for label_number, label in enumerate(labels)
         ],
     )
     return run.pool.samples

@@ -264,14 +264,14 @@ def _sample_row(sample: Sample, attributes: Iterable[str]) -> tuple[str | int, .
     # A lone surrogate (half an emoji, from a broken answer) is no text and would stop either format.
     clean_text = sample.text.encode("utf-8", "replace").decode("utf-8")
     attribute_values = dict(sample.attributes)  # A method of another package may leave attributes out.
-    row_values = (attribute_values.get(name, "") for name in attributes)
+    row_values = (attribute_values.get(attribute_name, "") for attribute_name in attributes)
     return (clean_text, sample.label, sample.generator, sample.round, sample.kind, *row_values)
 
 
 def _write_parquet(names: Sequence[str], rows: Sequence[tuple[str | int, ...]]) -> bytes:
     import pyarrow
 
-    column_types = [pyarrow.int32() if name == "round" else pyarrow.string() for name in names]
+    column_types = [pyarrow.int32() if column_name == "round" else pyarrow.string() for column_name in names]
     if rows:
         columns = list(zip(*rows, strict=True))
     else:
@@ -326,7 +326,9 @@ class Signer:
         }
         member_names = [member["name"] for member in published["manifest"]["roster"]]
         enrolled_fingerprints = {
-            name: party_fingerprint(name, self.identities[name]) for name in member_names if name in self.identities
+            party_name: party_fingerprint(party_name, self.identities[party_name])
+            for party_name in member_names
+            if party_name in self.identities
         }
         published = {**published, ENROLLED: enrolled_fingerprints}
         signature = self.authority.signing_key.sign(_hash_statement(published, publisher_fields))
@@ -368,13 +370,17 @@ def read_signature(published: Mapping[str, Any]) -> PublisherSignature | None:
     signed_part = published.get(KEY)
     if signed_part is None:
         return None
-    signed_contents = {key: value for key, value in published.items() if key != KEY}
+    signed_contents = {field_name: field_value for field_name, field_value in published.items() if field_name != KEY}
     try:
-        publisher_fields = {key: str(signed_part[key]) for key in ("name", "ca_certificate", "signing_key")}
-        key = bytes.fromhex(publisher_fields["signing_key"])
-        verified(key, _hash_statement(signed_contents, publisher_fields), bytes.fromhex(signed_part["signature"]))
+        publisher_fields = {
+            field_name: str(signed_part[field_name]) for field_name in ("name", "ca_certificate", "signing_key")
+        }
+        signing_key = bytes.fromhex(publisher_fields["signing_key"])
+        verified(
+            signing_key, _hash_statement(signed_contents, publisher_fields), bytes.fromhex(signed_part["signature"])
+        )
         return PublisherSignature(
-            publisher_fields["name"], coordinator_fingerprint(publisher_fields["ca_certificate"], key)
+            publisher_fields["name"], coordinator_fingerprint(publisher_fields["ca_certificate"], signing_key)
         )
     except (KeyError, TypeError, ValueError, InvalidSignature, ConfigurationError):
         raise PrivacyRefusal(
@@ -450,7 +456,9 @@ def check_simulation(published: Mapping[str, Any], roster: Sequence[Member]) -> 
     """
     if SIMULATION not in published:
         return False
-    signed_contents = {key: value for key, value in published.items() if key != SIMULATION}
+    signed_contents = {
+        field_name: field_value for field_name, field_value in published.items() if field_name != SIMULATION
+    }
     try:
         statement_hash = tagged_hash(SIMULATION_TAG, canonical_json(signed_contents))
         signatures = published[SIMULATION]

@@ -82,7 +82,7 @@ def verify(
         raise PrivacyRefusal(f"{folder}: manifest.json is not the manifest of a run", REMEDY) from None
     if published_json.get("manifest_hash") != manifest.hash.hex():
         fault_words.append(f"the manifest was changed: its hash is {manifest.hash.hex()[:16]}..., not the one stated")
-    register_named_statistics((planned.statistic, planned.source) for planned in manifest.plan.sums)
+    register_named_statistics((planned_sum.statistic, planned_sum.source) for planned_sum in manifest.plan.sums)
     try:
         manifest.verify()
     except UndersongError as error:
@@ -94,10 +94,11 @@ def verify(
         manifest.check_signatures(signatures)
     opened_sums = _check_sums(manifest, sums, fault_words)
     receipt_by_party = _check_receipts(manifest, receipts, fault_words)
-    final_receipts = {name: receipt for name, receipt in receipt_by_party.items() if receipt.closed}
+    final_receipts = {party_name: receipt for party_name, receipt in receipt_by_party.items() if receipt.closed}
     charged_events = _charged_events(manifest, opened_sums, final_receipts, fault_words)
     epsilon_by_party = {
-        name: _price_events(manifest, events, manifest.plan.privacy.delta) for name, events in charged_events.items()
+        party_name: _price_events(manifest, events, manifest.plan.privacy.delta)
+        for party_name, events in charged_events.items()
     }
     archive_papers = ArchivePapers({})
     if (folder / ARCHIVE_NAME).exists():
@@ -110,14 +111,14 @@ def verify(
         is_simulated = check_simulation(published_json, manifest.roster)
     workspace = is_simulated and (folder / WORKSPACE_NAME).is_dir()
     if workspace:
-        outside_files = tuple(name for name in outside_files if name != WORKSPACE_NAME)
+        outside_files = tuple(file_name for file_name in outside_files if file_name != WORKSPACE_NAME)
     is_confirmed = signature is not None and same_fingerprint(fingerprint or "", signature.fingerprint)
     confirmed_parties = _confirm_parties(manifest, published_json if is_confirmed else {}, parties or {}, fault_words)
     largest_epsilon = max(epsilon_by_party.values(), default=0.0)
     epsilon_alone, guess_alone = exposure(manifest, final_receipts)
     if largest_epsilon > manifest.plan.privacy.epsilon * (1 + 1e-6):
         fault_words.append(f"the parties were charged epsilon {largest_epsilon:.6g}, more than the promised amount")
-    sum_names = [planned.name for planned in manifest.plan.sums]
+    sum_names = [planned_sum.name for planned_sum in manifest.plan.sums]
     return PrivacyVerdict(
         manifest=manifest,
         epsilon=largest_epsilon,
@@ -126,9 +127,9 @@ def verify(
         guess=_best_guess(charged_events.values(), largest_epsilon),
         guess_alone=guess_alone,
         voided=sum(len(receipt.voided) for receipt in receipt_by_party.values()),
-        without_receipt=tuple(name for name in epsilon_by_party if name not in final_receipts),
+        without_receipt=tuple(party_name for party_name in epsilon_by_party if party_name not in final_receipts),
         opened=opened_sums,
-        unopened=tuple(name for name in sum_names if name not in opened_sums),
+        unopened=tuple(sum_name for sum_name in sum_names if sum_name not in opened_sums),
         faults=tuple(fault_words),
         insecure=published_json.get("private") is False and math.isfinite(manifest.plan.privacy.epsilon),
         signature=signature,
@@ -180,7 +181,11 @@ def _confirm_parties(
                     f"{party_name}: has signed with another key ({roster_fingerprints[party_name]}) than the one that"
                     f" {fingerprint_source}"
                 )
-    return tuple(name for name in roster_fingerprints if name in certified_fingerprints or name in stated_fingerprints)
+    return tuple(
+        party_name
+        for party_name in roster_fingerprints
+        if party_name in certified_fingerprints or party_name in stated_fingerprints
+    )
 
 
 def _publisher_signature(
@@ -308,7 +313,7 @@ def _check_files(
             faults.append(f"{hashed_name}: is not the file that the coordinator put into the archive")
     archive = {*further, ARCHIVE_NAME} if further else set()
     unnamed_files = (file_name for file_name in file_names if file_name not in {*hashes, *archive, MANIFEST_NAME})
-    return tuple(name for name in hashes if name not in file_names), tuple(unnamed_files)
+    return tuple(file_name for file_name in hashes if file_name not in file_names), tuple(unnamed_files)
 
 
 REMEDY = "the files are not those that the run wrote: get a fresh copy from the coordinator"
@@ -391,7 +396,7 @@ class PrivacyVerdict:
     def participation(self) -> Participation:
         """Returns who is in which opened sum, by the parties' signatures."""
         return participation_of(
-            self.manifest, {name: opened_sum.by.survivors for name, opened_sum in self.opened.items()}
+            self.manifest, {sum_name: opened_sum.by.survivors for sum_name, opened_sum in self.opened.items()}
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -418,12 +423,12 @@ class PrivacyVerdict:
             "without_receipt": list(self.without_receipt),
             "sums": [
                 {
-                    "name": name,
+                    "name": sum_name,
                     "attempt": opened_sum.attempt,
                     "survivors": list(opened_sum.by.survivors),
                     "signers": list(opened_sum.by.signers),
                 }
-                for name, opened_sum in self.opened.items()
+                for sum_name, opened_sum in self.opened.items()
             ],
             "absences": list(self.participation.absences),
             "planned_but_not_opened": list(self.unopened),
@@ -645,7 +650,7 @@ def dossier_page(
 def _faults_section(verdict: PrivacyVerdict) -> list[PageSection]:
     if not verdict.faults:
         return []
-    fault_points = tuple(printable(fault, 600) for fault in verdict.faults)
+    fault_points = tuple(printable(fault_sentence, 600) for fault_sentence in verdict.faults)
     return [
         PageSection("NOT VERIFIED: the papers do not hold, and nothing below counts", points=fault_points, loud=True)
     ]
@@ -711,7 +716,7 @@ def _sums_section(verdict: PrivacyVerdict) -> PageSection:
                 "never opened" if opened_sum is None else f"{len(opened_sum.by.survivors)} of {len(verdict.spent)}",
             )
         )
-    total_numbers = sum(planned.dimension for planned in plan.sums)
+    total_numbers = sum(planned_sum.dimension for planned_sum in plan.sums)
     return PageSection(
         "What left the parties",
         (

@@ -74,7 +74,9 @@ class FormOptions(Protocol):
 def _named(options: FormOptions, setting: Setting) -> frozenset[str]:
     """Returns the names of the questions about form that the options name; without labels nobody votes on examples."""
     return frozenset(
-        name for name in (LENGTHS, WORDS, EXAMPLES) if getattr(options, name) and (setting.labels or name != EXAMPLES)
+        option_name
+        for option_name in (LENGTHS, WORDS, EXAMPLES)
+        if getattr(options, option_name) and (setting.labels or option_name != EXAMPLES)
     )
 
 
@@ -105,7 +107,7 @@ def wanted(options: FormOptions, setting: Setting) -> frozenset[str]:
             f"set method.rounds to {LEAST_ROUNDS} or more, or words = false",
             code="form-rounds",
         )
-    if any(name not in setting.recorded for name in setting.generators):
+    if any(generator_name not in setting.recorded for generator_name in setting.generators):
         return option_names
     return frozenset()
 
@@ -325,14 +327,14 @@ def counted_words(run: RunContext, samples: Sequence[Sample], chosen: Bools, rec
         records: estimated number of records of each label, float64 [C].
     """
     setting, words_sum = run.setting, run.planned(WORDS)
-    is_writer = np.array([name not in setting.recorded for name in setting.generators])[:, None]
+    is_writer = np.array([generator_name not in setting.recorded for generator_name in setting.generators])[:, None]
     writer_of_label = np.where((chosen & is_writer).any(axis=0), chosen & is_writer, is_writer).argmax(axis=0)
     word_orders = [
         Order(setting.generators[writer], "vocabulary", label, words=FORM.words_of_label)
         for writer, label in zip(writer_of_label.tolist(), setting.labels, strict=True)
     ]
     public_samples = [*samples, *(answer for answer in run.write("words", 0, word_orders) if answer is not None)]
-    readable_labels = [readable_label(name) for name in setting.labels]  # words of its name tell about a label
+    readable_labels = [readable_label(label) for label in setting.labels]  # words of its name tell about a label
     public_texts = [*(each.text for each in public_samples), *readable_labels]
     label_of = np.concatenate([run.label_numbers(public_samples), np.arange(len(readable_labels))])
     has_own_list = labels_apart(records, words_sum.sigma, words_sum.dimension)
@@ -350,7 +352,7 @@ def counted_words(run: RunContext, samples: Sequence[Sample], chosen: Bools, rec
     run.record(
         "words",
         0,
-        {name: list(label_words.terms) for name, label_words in zip(setting.labels, frequent_words, strict=True)},
+        {label: list(label_words.terms) for label, label_words in zip(setting.labels, frequent_words, strict=True)},
     )
     run.record("remarks", 0, words_note)
     return frequent_words

@@ -187,8 +187,8 @@ class Densities:
 
     def _structure_of(self, length: int) -> int:
         structures = [
-            number
-            for number, lengths_of_structure in enumerate(self._features.lengths)
+            structure_number
+            for structure_number, lengths_of_structure in enumerate(self._features.lengths)
             if lengths_of_structure >= length
         ]
         if not structures:

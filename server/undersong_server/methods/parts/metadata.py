@@ -280,7 +280,7 @@ def keywords_by_label(answers: Sequence[str], labels: Sequence[str], most: int) 
     [['lost', 'Stolen'], ['yearly']]
     """
     keyword_lists: list[list[str]] = [[] for _ in labels]
-    label_index = {_fold_label(label): number for number, label in enumerate(labels)}
+    label_index = {_fold_label(label): label_number for label_number, label in enumerate(labels)}
     used_keywords: set[str] = set()
     for answer in answers:
         try:
@@ -288,11 +288,15 @@ def keywords_by_label(answers: Sequence[str], labels: Sequence[str], most: int) 
         except ValueError:
             continue
         for label, label_items in keywords_of_label.items():
-            number = label_index.get(_fold_label(label), -1)
-            for item in label_items if number >= 0 and isinstance(label_items, list) else ():
-                if isinstance(item, str) and item.casefold() not in used_keywords and len(keyword_lists[number]) < most:
-                    used_keywords.add(item.casefold())
-                    keyword_lists[number].append(item)
+            label_number = label_index.get(_fold_label(label), -1)
+            for listed_item in label_items if label_number >= 0 and isinstance(label_items, list) else ():
+                if (
+                    isinstance(listed_item, str)
+                    and listed_item.casefold() not in used_keywords
+                    and len(keyword_lists[label_number]) < most
+                ):
+                    used_keywords.add(listed_item.casefold())
+                    keyword_lists[label_number].append(listed_item)
     return keyword_lists
 
 
@@ -316,6 +320,6 @@ def _split_words(text: str) -> list[str]:
 
 def _different_items(items: Sequence[str], most: int) -> list[str]:
     items_by_key: dict[str, str] = {}
-    for item in items:
-        items_by_key.setdefault(item.casefold(), item)
+    for listed_item in items:
+        items_by_key.setdefault(listed_item.casefold(), listed_item)
     return list(items_by_key.values())[:most]

@@ -68,7 +68,7 @@ def table(method: str) -> Mapping[str, Any]:
 def elements(method: str, preset: str) -> list[Mapping[str, Any]]:
     """The elements of a preset. Raises ValueError that lists the method's presets if there is no such one."""
     element_rows = table(method).get("elements", [])
-    preset_names = {name for row in element_rows for name in row.get("presets", [PAPER])}
+    preset_names = {preset_name for row in element_rows for preset_name in row.get("presets", [PAPER])}
     if preset not in preset_names:
         raise ValueError(
             f"{method} has no preset {preset!r}; choose one of {', '.join(sorted(preset_names)) or 'none'}"
@@ -80,13 +80,18 @@ def sections(method: str, preset: str) -> dict[str, dict[str, Any]]:
     """Task-file keys that a preset sets, by section; [method] is always present."""
     options_by_section: dict[str, dict[str, Any]] = {"method": {}}
     for row in elements(method, preset):
-        for key, value in row.get("set", {}).items():
-            section, _, name = key.partition(".")
-            options_by_section.setdefault(section, {})[name] = value
+        for option_key, option_value in row.get("set", {}).items():
+            section, _, option_name = option_key.partition(".")
+            options_by_section.setdefault(section, {})[option_name] = option_value
     return options_by_section
 
 
 def forbidden(method: str, preset: str) -> list[str]:
     """Says which of a preset's steps are not private in a federation; a daemon refuses a run with one."""
     element_rows = elements(method, preset) if preset else []
-    return [f"{said}: {row[key]}" for row in element_rows for key, said in NOT_PRIVATE.items() if key in row]
+    return [
+        f"{said}: {row[element_key]}"
+        for row in element_rows
+        for element_key, said in NOT_PRIVATE.items()
+        if element_key in row
+    ]

@@ -277,10 +277,10 @@ def median_nearest(embeddings: Float32, groups: Sequence[Int64]) -> float:
     nearest_similarities = []
     for group_rows in groups:
         vectors = embeddings[group_rows]
-        for start in range(0, len(group_rows) if len(group_rows) > 1 else 0, BLOCK):
-            similarities = vectors[start : start + BLOCK] @ vectors.T
+        for block_start in range(0, len(group_rows) if len(group_rows) > 1 else 0, BLOCK):
+            similarities = vectors[block_start : block_start + BLOCK] @ vectors.T
             row_numbers = np.arange(len(similarities))
-            similarities[row_numbers, start + row_numbers] = -np.inf
+            similarities[row_numbers, block_start + row_numbers] = -np.inf
             nearest_similarities.append(similarities.max(axis=1))
     if nearest_similarities:
         return float(np.median(np.concatenate(nearest_similarities)))

@@ -22,10 +22,13 @@ def windows(text: str) -> list[str]:
     >>> windows("a b c d e f g h i j")
     ['a b c d e f g h', 'e f g h i j']
     """
-    words = text.split()
-    if len(words) <= WINDOW:
+    text_words = text.split()
+    if len(text_words) <= WINDOW:
         return [text]
-    return [" ".join(words[start : start + WINDOW]) for start in range(0, len(words) - WINDOW + STEP, STEP)]
+    return [
+        " ".join(text_words[window_start : window_start + WINDOW])
+        for window_start in range(0, len(text_words) - WINDOW + STEP, STEP)
+    ]
 
 
 def word_rows(texts: Sequence[str]) -> Any:
