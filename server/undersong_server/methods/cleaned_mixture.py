@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from undersong_common.arrays import Float32, Float64, Int64
+from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_server.learning import classifier, probabilities
 from undersong_server.methods import mixture_labels
 from undersong_server.methods.interface import Method, RunContext, Sample
@@ -19,6 +19,7 @@ from undersong_server.methods.interface import Method, RunContext, Sample
 FOLDS = 5
 STRENGTH = 1.0  # inverse regularisation of the classifiers, C
 MOST_LOST = 0.2  # largest share of a label's texts that is left out
+CLEARLY = 2.0  # standard errors by which readers must be right before they change a label
 DROPPED = -1
 
 Fit = Callable[[Any, Int64, int], Float64]  # a classifier from rows, their labels, and the number of labels
@@ -38,6 +39,9 @@ def cleaned(
     A judge estimates the probability of each label. Every judge must contradict the label, and name the same other one:
     what embeddings cannot tell apart, such as an event and a near miss, words often can. Probabilities are the mean of
     the judges'.
+
+    Few or unclear texts teach judges little, and then their contradictions are chance. So no label changes unless the
+    judges are clearly right about most labels, or clearly agree with each other more often than with the labels.
 
     Args:
         embeddings: unit, float32 [n, d].
@@ -59,6 +63,8 @@ def cleaned(
         probability.max(axis=1),
         probability.argmax(axis=1),
     )
+    if not _can_tell(likeliest == label_of, [each.argmax(axis=1) for each in probabilities_by_judge], label_of):
+        return label_of.copy()
     thresholds, contradicted, cleaned_labels = np.zeros(labels), likeliest != label_of, label_of.copy()
     for judge_probabilities in probabilities_by_judge:
         threshold = np.bincount(
@@ -79,6 +85,13 @@ def cleaned(
             best_probability[moved_texts] >= thresholds[likeliest[moved_texts]], likeliest[moved_texts], DROPPED
         )
     return cleaned_labels
+
+
+def _can_tell(is_right: Bools, answers: Sequence[Int64], label_of: Int64) -> bool:
+    """Says whether judges may change labels, by where all together are right, and by the ``answers`` of each."""
+    agreement = (answers[0] == answers[-1]) - np.mean([answer == label_of for answer in answers], axis=0)
+    error = CLEARLY / np.sqrt(len(label_of))
+    return bool(is_right.mean() - error * is_right.std() > 0.5 or agreement.mean() - error * agreement.std() > 0)
 
 
 def _out_of(group: Int64, x: Any, fit: Fit, label_of: Int64, labels: int) -> Float64:

@@ -235,6 +235,11 @@ def who(case: Case, answer: Any, sigma: float, m: Any, texts: Texts, chosen: Any
     return found, blocks
 
 
+def clearly(values: Any, bound: float) -> bool:
+    """Step 5: whether the mean is above the bound by more than two standard errors."""
+    return bool(np.mean(values) - 2 * np.std(values) / math.sqrt(len(values)) > bound)
+
+
 def cleaned(case: Case, texts: Texts, fold: Any) -> Any:
     """Step 5: the cleaned label of each text, -1 where it is dropped; ``fold`` is the number of each text's fold."""
     kinds = []
@@ -264,6 +269,10 @@ def cleaned(case: Case, texts: Texts, fold: Any) -> Any:
     chance = (kinds[0] + kinds[1]) / 2
     own, best, thresholds = chance[rows, texts.label], chance.argmax(axis=1), least(chance)
     found = texts.label.copy()
+    first, second = (each.argmax(axis=1) for each in kinds)
+    alike = 1.0 * (first == second) - ((first == texts.label) * 0.5 + (second == texts.label) * 0.5)
+    if not (clearly(best == texts.label, 0.5) or clearly(alike, 0.0)):
+        return found
     for label in range(case.labels):
         rows = np.flatnonzero(contradicted & (texts.label == label))
         most = math.floor(0.2 * (texts.label == label).sum())

@@ -78,6 +78,28 @@ def test_label_borne_out_by_words_stays_and_one_contradicted_goes(rng):
     assert (after[mistaken] != 0).all()
 
 
+def judged_by_words(x, true, given, author, *, told):
+    """Labels after cleaning by embeddings and words; a part ``told`` of the texts has words of its true label."""
+    draw = np.random.default_rng(3)
+    names = np.where(draw.random(len(true)) < told, true, draw.integers(0, 3, len(true)))
+    texts = [f"{('soup bread', 'gear axle', 'reef tide')[name]} {n}" for n, name in enumerate(names)]
+    return cleaned(x, given, author, 3, np.random.default_rng(0), (word_rows(texts), word_classifier))
+
+
+def test_labels_stay_where_texts_hardly_tell_them(rng):
+    x, true, given, author = corpus(rng, spread=6.0, wrong=0.0)
+    alone = cleaned(x, given, author, 3, np.random.default_rng(0))
+    assert (alone != given).sum() >= 10  # one kind of judge believes in chance
+    assert (judged_by_words(x, true, given, author, told=0.1) == given).all()
+
+
+def test_labels_that_are_mostly_wrong_are_repaired_if_the_judges_agree(rng):
+    x, true, given, author = corpus(rng, a_label=200, wrong=0.55)
+    found = judged_by_words(x, true, given, author, told=0.95)
+    assert (given == true).mean() < 0.5
+    assert (found == true).mean() > (given == true).mean() + 0.1
+
+
 def test_one_generator_is_judged_by_its_own_other_texts(rng):
     x, true, given, author = corpus(rng)
     found = cleaned(x, given, np.zeros_like(author), 3, np.random.default_rng(0))
