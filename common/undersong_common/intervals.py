@@ -9,6 +9,18 @@ import numpy as np
 from undersong_common.arrays import Float64
 
 CONFIDENCE_LEVEL = 0.95
+CHANCE_ERRORS = 2.0  # standard errors within which a difference is chance
+
+
+def told_apart(difference: float, error: float) -> int:
+    """Returns 1 for a difference above chance and -1 for one below it; 0 where chance explains it.
+
+    >>> told_apart(-17.0, 7.0), told_apart(13.0, 7.0), told_apart(17.0, 7.0)
+    (-1, 0, 1)
+    """
+    if abs(difference) <= CHANCE_ERRORS * error:
+        return 0
+    return 1 if difference > 0 else -1
 
 
 @dataclass(frozen=True)

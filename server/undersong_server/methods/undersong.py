@@ -17,6 +17,7 @@ from pydantic import Field
 
 from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
+from undersong_common.intervals import told_apart
 from undersong_common.models import embedders
 from undersong_common.printable import joined
 from undersong_common.program.library_threads import one_library_thread
@@ -527,9 +528,7 @@ class RunState:
         published_words = choice_words if gain.certain() else f"{remaining_words}, {CLEANED}"
         more_right, more_right_error = gain.value * records, gain.error * records
         chance_clause = (
-            ": this is within chance, so neither is shown to be better"
-            if abs(more_right) <= 2 * more_right_error
-            else ""
+            "" if told_apart(gain.value, gain.error) else ": this is within chance, so neither is shown to be better"
         )
         mixture_words = (
             remaining_words

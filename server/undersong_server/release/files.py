@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pydantic import BaseModel
 
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal
@@ -516,7 +515,7 @@ def report_data(
         weight_errors=weight_errors,
         samples=outcome.samples,
         privacy=_privacy_statement(run_plan, insecure_noise, outcome),
-        settings=tuple(_describe_options(task.options)),
+        settings=tuple(_describe_options(task)),
         seconds=tuple(outcome.seconds.items()) if created else (),
         usage=tuple(_list_usage(task, outcome)),
         refused_labels=tuple(outcome.refused_labels),
@@ -575,10 +574,12 @@ def _warn_readers(outcome: Outcome, has_equal_weights: bool) -> Iterator[str]:
         yield f"The label {label} has no text: every order of it was refused for its content."
 
 
-def _describe_options(options: BaseModel) -> Iterator[tuple[str, str]]:
+def _describe_options(task: Task) -> Iterator[tuple[str, str]]:
     """Yields the name of each option that is on, and its value with the first sentence of its description."""
-    said = descriptions(type(options))
-    for name, value in options.model_dump().items():
+    said = descriptions(type(task.options))
+    for name, value in task.options.model_dump().items():
+        if name == "label_shares" and not task.task.labels:
+            continue
         if value is False or value is None or value in ("", (), []):  # What is off was not done.
             continue
         shown = "yes" if value is True else str(value)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from markupsafe import Markup, escape
 
+from undersong_common.arrays import Int64
 from undersong_common.printable import duration
 from undersong_common.program.printed_page import template
 from undersong_server.evaluation import panel
@@ -119,20 +120,26 @@ def _draw_lengths(data: ReportData) -> Markup:
     if not data.samples:
         return Markup("")
     word_counts = np.array([len(sample.text.split()) for sample in data.samples])
+    median_words = _length_at(word_counts, 0.5)
     lengths = np.minimum(word_counts, math.ceil(np.quantile(word_counts, 0.99)))
     group_words = -(-(int(np.ptp(lengths)) + 1) // LENGTH_GROUPS)
     group_counts = np.bincount((lengths - lengths.min()) // group_words)
     group_starts = [str(lengths.min() + group_words * group_index) for group_index in range(len(group_counts))]
     group_starts[-1] += " or more" if word_counts.max() > lengths.max() else ""
     return series_chart(
-        f"Lengths of the texts in words, median {np.median(word_counts):g}",
+        f"Lengths of the texts in words, median {median_words}",
         group_starts,
         {"texts": [(float(group_count), 0.0) for group_count in group_counts]},
-        axis=f"words (median {np.median(word_counts):g})",
+        axis=f"words (median {median_words})",
         measure="texts",
         form="bars",
         height=220,
     )
+
+
+def _length_at(word_counts: Sequence[int] | Int64, share: float) -> int:
+    """Returns the number of words that ``share`` of the texts have at most, a half rounded up."""
+    return math.floor(float(np.quantile(word_counts, share)) + 0.5)
 
 
 def spread(samples: Sequence[Sample], count: int) -> list[Sample]:
@@ -205,9 +212,7 @@ def render_card(data: ReportData) -> str:
         named=data.named_labels,
         counts=list(zip(data.label_names, text_counts, strict=True)),
         totals=[sum(column) for column in zip(*text_counts, strict=True)],
-        lengths=[f"{length_quantile:.0f}" for length_quantile in np.quantile(word_counts, [0.05, 0.5, 0.95])]
-        if word_counts
-        else [],
+        lengths=[_length_at(word_counts, share) for share in (0.05, 0.5, 0.95)] if word_counts else [],
         settings=(
             ("method", data.method),
             *data.settings,

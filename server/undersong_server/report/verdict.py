@@ -1,15 +1,25 @@
 """The verdict on a corpus: one sentence from its figures, and what it forbids. The rules stand in docs/judging.md."""
 
-from undersong_common.intervals import Interval
+from undersong_common.intervals import Interval, told_apart
 from undersong_server.report.data import ReportData
 
 GUESSING = 0.1  # part of the way from guessing to all right, up to which a share is hardly better than guessing
-ERRORS = 2.0  # standard errors within which a difference is chance
 READ_EMBEDDINGS = ("head", "mlp")  # the panel's models that see embeddings, as its description names them
 FAR_FROM_TASK = (
     "Distances are of embeddings by which models of these texts tell labels apart hardly better than guessing:"
     " precision, recall, coverage, MAUVE and Frechet distance mean little here."
 )
+BY_SIMILARITY = {  # by the sign of the difference, 0 where chance explains it
+    1: "Nearer to the hospitals' records than texts that no record has steered.",
+    0: "Not shown to be nearer to the hospitals' records than texts that no record has steered.",
+    -1: "Further from the hospitals' records than texts that no record has steered.",
+}
+BY_CHOICE = {
+    1: "the records' choice of texts and labels made it better",
+    0: "whether the records' choice of texts and labels made it better is within chance",
+    # A choice that is worse is never published: its gain is below any certainty.
+    -1: "the records' choice of texts and labels was worse than all texts, so it is not published",
+}
 UNFIT = "Not for training a model that you will use."
 UNMEASURED = "How good it is was not measured: test it on real texts of your own before you train on it."
 HARDLY = "Hardly better than guessing: do not train on it; fit for testing programs."
@@ -20,9 +30,7 @@ def verdict(data: ReportData) -> str:
     private_figure = data.score
     if private_figure is not None and private_figure.zero_shot is not None:
         gain = private_figure.value - private_figure.zero_shot.value
-        if gain > ERRORS * private_figure.zero_shot.error:
-            return "Nearer to the hospitals' records than texts that no record has steered."
-        return "Not shown to be nearer to the hospitals' records than texts that no record has steered."
+        return BY_SIMILARITY[told_apart(gain, private_figure.zero_shot.error)]
     measured_shares = _measured_shares(data)
     if not measured_shares:
         return UNMEASURED
@@ -73,10 +81,7 @@ def _tell_help(data: ReportData) -> str:
         return _compare(own_accuracy.by_texts, max(baseline_intervals, key=lambda interval: interval.value))
     if data.gain is None:
         return "whether the records helped was not measured"
-    gain, error = data.gain
-    if gain > ERRORS * error:
-        return "the records' choice of texts and labels made it better"
-    return "whether the records' choice of texts and labels made it better is within chance"
+    return BY_CHOICE[told_apart(*data.gain)]
 
 
 def _compare(ours: Interval, beside: Interval) -> str:

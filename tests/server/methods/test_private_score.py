@@ -142,9 +142,9 @@ def test_the_similarity_of_held_out_records_lies_within_its_interval(epsilon):
 
 def test_a_similarity_reads_as_a_sentence_beside_that_without_records():
     score = PrivateScore(0.52, 0.5, 0.54, 0.01, 0.01, "similarity", ZeroShot(200, 0.47, 0.01))
-    assert "The nearest of 200 of these texts is on average 0.52 (0.50 to 0.54) similar" in score.sentence(
-        is_private=True
-    )
-    assert "0.47 (difference +0.05, give or take 0.01)" in score.sentence(is_private=True)
+    sentence = score.sentence(is_private=True)
+    assert "200 of these texts. The nearest of them is on average 0.52 (0.50 to 0.54) similar to the record" in sentence
+    assert "of 200 texts that no record has steered, 0.47." in sentence
+    assert sentence.endswith("A difference above 0 is good: it is +0.05, give or take 0.01")
     assert PrivateScore.from_json(score.to_json()) == score
     assert PrivateScore.from_json({"value": 0.5, "low": 0.4, "high": 0.6, "noise": 0.0, "sample": 0.1}).is_share

@@ -724,6 +724,10 @@ SIX = tuple("abcdef")
             BETTER + "whether the records' choice of texts and labels made it better is within chance.",
         ),
         (
+            {"score": scored(0.7, 0.8), "gain": (-0.05, 0.02)},
+            BETTER + "the records' choice of texts and labels was worse than all texts, so it is not published.",
+        ),
+        (
             {"accuracy": panel_scores((0.6, 0.7), (0.4, 0.5))},
             BETTER + "the records made it better than texts that no record has steered.",
         ),
@@ -746,6 +750,10 @@ SIX = tuple("abcdef")
         (
             {"labels": (), "score": replace(scored(0.5, 0.54), zero_shot=ZeroShot(200, 0.51, 0.01))},
             "Not shown to be nearer to the hospitals' records than texts that no record has steered.",
+        ),
+        (
+            {"labels": (), "score": replace(scored(0.5, 0.54), zero_shot=ZeroShot(200, 0.6, 0.01))},
+            "Further from the hospitals' records than texts that no record has steered.",
         ),
     ],
 )
@@ -777,6 +785,21 @@ def test_a_similarity_stands_on_card_report_and_screen():
     assert "<dt>private score</dt><dd>0.52</dd>" in render_html(data)
     assert score.sentence(is_private=True) in render_card(data)
     assert "0.52  similarity of the hospitals' own records" in printed(data, width=200)
+
+
+def test_a_card_without_labels_says_nothing_of_labels():
+    card = render_card(run(labels=()))
+    assert "| label | empty: the task has no labels |" in card
+    assert 'groupby("label")' not in card
+
+
+def test_card_and_report_state_one_median():
+    data = run(2)
+    texts = "one two three", "one two three four"
+    written = [replace(sample, text=text) for sample, text in zip(data.samples, texts, strict=True)]
+    report, card = both(replace(data, samples=tuple(written)))
+    assert "Length in words: median 4," in card
+    assert "words (median 4)" in report
 
 
 @pytest.mark.parametrize("place", [0, 1])

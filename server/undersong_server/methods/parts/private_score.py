@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from undersong_common.arrays import Bools
+from undersong_common.intervals import told_apart
 from undersong_protocol.statistics.classifier_votes import SQUARE
 from undersong_protocol.statistics.similarity import COUNT, FIRST, SECOND
 from undersong_protocol.statistics.vectors import NoisySum
@@ -91,12 +92,13 @@ class PrivateScore:
                 f" {method_words}"
             )
         zero_shot, gain = self.zero_shot, self.value - self.zero_shot.value
-        chance_clause = ", which is within chance" if abs(gain) <= 2 * zero_shot.error else ""
+        chance_clause = "" if told_apart(gain, zero_shot.error) else ", which is within chance"
         return (
-            f"The nearest of {zero_shot.texts} of these texts is on average {self.figure} similar to a record of the"
-            f" hospitals', on a scale from 0 to 1, {method_words}; the nearest of {zero_shot.texts} texts that no"
-            f" record has steered {zero_shot.value:.2f} (difference {gain:+.2f}, give or take"
-            f" {zero_shot.error:.2f}{chance_clause})"
+            f"Each record of the hospitals was compared with {zero_shot.texts} of these texts. The nearest of them is"
+            f" on average {self.figure} similar to the record, {method_words}; of {zero_shot.texts} texts that no"
+            f" record has steered, {zero_shot.value:.2f}. The record's own text would be 1 similar to it, and one"
+            f" with nothing in common 0. A difference above 0 is good: it is {gain:+.2f}, give or take"
+            f" {zero_shot.error:.2f}{chance_clause}"
         )
 
 
