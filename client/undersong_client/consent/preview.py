@@ -576,7 +576,7 @@ def _own_records(sheet: Sheet) -> list[PageSection]:
         " one who objects later, nothing more leaves as soon as IT has added the file anew with the longer list; what"
         " was opened before stays opened."
     )
-    return [PageSection("Your records, counted without the record_rows left out", (later,), figures=record_rows)]
+    return [PageSection("Your records, counted without the rows left out", (later,), figures=record_rows)]
 
 
 def _promise_as_it_ran(sheet: Sheet) -> UnitPromise:

@@ -127,7 +127,7 @@ def test_enrolment_with_a_wrong_fingerprint_keeps_nothing(tmp_path, authority):
     assert made["fingerprint"] == request.fingerprint
     assert "PRIVATE" not in (tmp_path / "request").read_text()
     (tmp_path / "grant").write_bytes(Authority().grant(request))
-    assert "not signed" in command("enroll", "--grant", tmp_path / "grant", "--home", home, code=2)
+    assert "no valid signature" in command("enroll", "--grant", tmp_path / "grant", "--home", home, code=2)
     (tmp_path / "grant").write_bytes(authority.grant(request))
     command("enroll", "--grant", tmp_path / "grant", "--home", home)
     assert "no certificate is awaited" in command("enroll", "--grant", tmp_path / "grant", "--home", home, code=2)

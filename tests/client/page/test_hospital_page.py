@@ -762,7 +762,7 @@ def test_page_refuses_odd_numbers_in_words(page, number):
     for field, words in (
         ("minimum_others", "is not a whole number"),
         ("declared_units", "is not a whole number"),
-        ("minimum_colluders", "the smallest number of colluders is"),
+        ("minimum_colluders", "smallest number of colluders is"),
     ):
         refused = page.post("/policy", {**FEWEST, field: number}, run_epsilon="1")
         assert refused.status_code == 409, field

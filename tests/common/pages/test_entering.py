@@ -408,7 +408,7 @@ def test_shown_strings_are_escaped_and_control_characters_visible(inside):
     assert "<b>" not in text
     assert r"&lt;b&gt;\x1b[2J&lt;/b&gt;" in text
     failed = inside.post("/act", of="/", fail="1")
-    assert "it &lt;i&gt;failed&lt;/i&gt;" in failed.text
+    assert "It &lt;i&gt;failed&lt;/i&gt;" in failed.text
     assert "try again" in failed.text
 
 

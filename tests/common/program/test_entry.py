@@ -143,8 +143,10 @@ def test_every_error_has_its_exit_code_in_words_and_as_json(error, code, as_json
     assert told["exit_code"] == code
     assert told["problem"]
     assert set(told) == {"problem", "remedy", "exit_code", "code"}
-    codes = {2: "unreadable", 28: "enospc"}  # of errors of the system
-    assert told["code"] == getattr(error, "code", codes.get(getattr(error, "errno", 0), ""))
+    of_the_system = {2: "unreadable", 28: "enospc"}
+    unforeseen = {ValueError: "internal-error"}
+    code_without_own = of_the_system.get(getattr(error, "errno", 0), unforeseen.get(type(error), ""))
+    assert told["code"] == getattr(error, "code", code_without_own)
 
 
 @pytest.mark.parametrize(("returned", "code"), [(None, 0), (6, 6), ("words", 0)])

@@ -683,7 +683,7 @@ def test_actions_of_a_run_are_those_of_the_commands(console, home, tasks):
 def test_an_unknown_run_is_said_in_each_part_and_breaks_nothing(console):
     answer = console.get("/runs/one/nowhere")
     assert answer.status_code == 200
-    assert "no run" in answer.text
+    assert "No run" in answer.text
     assert "Remedy" in answer.text
     long = "x" * 300
     odd = (f"/runs/one/{long}", f"/runs/one/{long}/report", f"/runs/new/{long}", f"/api/runs/{long}")

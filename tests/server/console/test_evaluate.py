@@ -83,7 +83,7 @@ def test_a_file_of_the_task_folders_is_evaluated_on(evaluation_page, tmp_path):
         ("notes.pdf", b"%PDF", "notes.pdf: is no table"),
         ("<img src=x>.jsonl", b"{", "&lt;img src=x&gt;.jsonl"),
         ("test.jsonl", b'{"text": "a"}\n', "label"),
-        (None, b"", "no test file was chosen"),
+        (None, b"", "No test file was chosen"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_by_its_own_name(evaluation_page, home, name, content, words):
