@@ -285,7 +285,7 @@ class RunState:
         )
         texts_before, rng = self._table(), run.rng(step)
         run.generate(step, t, self._orders(texts_to_write, rng))
-        self._drop(~self.judgement().left_out[:, None])
+        self._drop_unsupported()
         run.state_corpus(t, self.samples_left())
         self.spent |= shares.spent(texts_to_write, self._table() - texts_before)
         if not len(run.pool):
@@ -334,7 +334,14 @@ class RunState:
         self.support = support.ask(self.run, "support", self.records / self.records.sum())
         record_count = self.support.records, self.support.records_error
         self.counted.setdefault(frozenset(self.support.survivors), record_count)
-        self._drop(~self.judgement().left_out[:, None])
+        self._drop_unsupported()
+
+    def _drop_unsupported(self) -> None:
+        """Drops the generators of which nothing is published, and records why."""
+        judgement = self.judgement()
+        if self.support is not None and self.chosen[judgement.left_out].any():
+            support.record_left_out(self.run, self.support, judgement)
+        self._drop(~judgement.left_out[:, None])
 
     def _drop(self, stays: Bools) -> None:
         """Keeps the chosen generators that stay, bool [K, C] or [K, 1], with equal weights; of none, all that stay."""
@@ -380,7 +387,7 @@ class RunState:
     def report_set_aside(self, ours: LabelRows) -> None:
         """Records the texts that are set aside, with their reasons, and what is missing, for the files and the card."""
         if self.support is not None:
-            support.record_set_aside(self.run, self.support, self.run.pool.samples, self.judgement().reasons)
+            support.record_set_aside(self.run, self.support, self.run.pool.samples, self.judgement())
         if (missing_texts := self.options.published - len(ours.position)) > 0:
             missing_reason = "the generators gave no more different texts that fit"
             self.run.record(
@@ -404,7 +411,18 @@ class RunState:
         ]
         usefulness_estimate = usefulness(run.private_sum(name, sum_inputs), block_of_label, self.records, self._table())
         self.by_label = usefulness_estimate.by_label
-        self._drop(usefulness_estimate.chosen(self.chosen))
+        chosen_before = self.chosen
+        self._drop(usefulness_estimate.chosen(chosen_before))
+        is_dropped = chosen_before & ~self.chosen
+        names = run.setting.generators
+        reason_by_name = {
+            names[generator]: usefulness_estimate.shortfall(
+                generator, is_dropped[generator], chosen_before, self.records
+            )
+            for generator in np.flatnonzero(is_dropped.any(axis=1)).tolist()
+        }
+        if reason_by_name:
+            run.record(support.LEFT_OUT, int(name.partition("/")[2]) - 1, reason_by_name)
 
     def count_words(self) -> None:
         """Opens the counts of the public words of each label; what is no noise enters prompts."""
@@ -737,6 +755,27 @@ class GeneratorUsefulness(NamedTuple):
             gains[best_generator, label_numbers] - gains <= TUNING.tie * np.sqrt(difference_variance)
         )
         return is_near_best
+
+    def shortfall(self, generator: int, dropped: Bools, among: Bools, records_of_label: Float64) -> str:
+        """Says in records by how much a generator is below the best of ``among`` on the labels that it lost.
+
+        Args:
+            dropped: the labels that it lost, bool [C].
+        """
+        gains = np.where(among, self.gains, -np.inf)
+        label_numbers, best_generator = np.flatnonzero(dropped), gains.argmax(axis=0)[dropped]
+        records = records_of_label[dropped]
+        fewer_right = records @ (gains[best_generator, label_numbers] - gains[generator, label_numbers])
+        errors = records * np.sqrt(
+            self.variance[generator, label_numbers] + self.variance[best_generator, label_numbers]
+        )
+        # Without blocks all labels share one answer, and so one error.
+        error = np.sqrt(np.square(errors).sum()) if self.by_label else errors.sum()
+        labels_words = "" if dropped.all() else f", for {len(label_numbers)} of {len(dropped)} labels"
+        return (
+            f"a classifier that its texts taught labels {fewer_right:.0f} fewer of the hospitals' records right than"
+            f" one that the best writer's taught, give or take {error:.0f}{labels_words}"
+        )
 
 
 def usefulness(opened: NoisySum, block_of: Int64, records_of_label: Float64, texts: Int64) -> GeneratorUsefulness:

@@ -51,6 +51,7 @@ from undersong_server.report.data import (
     are_equal,
 )
 from undersong_server.report.html import render_card, render_html
+from undersong_server.report.writers import list_writers
 from undersong_server.runs.execution import Outcome
 from undersong_server.runs.planning import RunPlan
 from undersong_server.runs.task import Task
@@ -503,6 +504,7 @@ def report_data(
     corpus_texts = [sample.text for sample in outcome.samples]
     weights_by_round, weight_errors = _read_weights(outcome)
     accuracy, measures = figures
+    usage = tuple(_list_usage(task, outcome))
     return ReportData(
         run=outcome.manifest.run,
         task=task.task.name,
@@ -517,7 +519,15 @@ def report_data(
         privacy=_privacy_statement(run_plan, insecure_noise, outcome),
         settings=tuple(_describe_options(task)),
         seconds=tuple(outcome.seconds.items()) if created else (),
-        usage=tuple(_list_usage(task, outcome)),
+        usage=usage,
+        writers=tuple(
+            list_writers(
+                {generator_use.name: generator_use.count.kept for generator_use in usage},
+                outcome.samples,
+                weights_by_round[-1] if weights_by_round else (),
+                outcome.records,
+            )
+        ),
         refused_labels=tuple(outcome.refused_labels),
         accuracy=accuracy,
         measures=measures,

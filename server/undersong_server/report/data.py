@@ -25,6 +25,7 @@ from undersong_server.generators.cleaning import DUPLICATE, NEAR_DUPLICATE
 from undersong_server.generators.reading import CUT, REFUSED
 from undersong_server.methods.parts.private_score import PrivateScore
 from undersong_server.pool import Sample
+from undersong_server.report.writers import WRITERS, Writer
 from undersong_server.runs.task import PublicationSection
 
 UNITS = {
@@ -225,6 +226,7 @@ class ReportData:
         gain: share of the records that the records' choice of texts and labels labels rightly beyond all texts, and its
             standard error, by a private sum; None if it was not measured.
         set_aside: number of texts that the records do not support, which are not in the corpus.
+        writers: what each generator wrote and what became of it; empty if no run stands behind the values.
         support_measured: a private sum measured which texts the records support, and told one generator at least.
         participation: the hospitals, and which of them are in each opened sum; None if no run stands behind the values.
         questions: what the hospitals were asked, a clause each.
@@ -259,6 +261,7 @@ class ReportData:
     score: PrivateScore | None = None
     gain: tuple[float, float] | None = None
     set_aside: int = 0
+    writers: tuple[Writer, ...] = ()
     support_measured: bool = False
     participation: Participation | None = None
     questions: tuple[str, ...] = ()
@@ -327,7 +330,7 @@ class ReportData:
             f" {number(published_texts)} are"
             f" in the corpus{aside_words}, and the method left out the other {number(other_count)}, which are in no"
             " file: it"
-            " did not choose them, doubted their label, or had more than the task asks for."
+            f" did not choose them, doubted their label, or had more than the task asks for{see_writers(self)}."
         )
 
     @property
@@ -356,6 +359,11 @@ class ReportData:
         text_counts = Counter((sample.label, sample.generator) for sample in self.samples)
         count_rows = [[text_counts[label, generator] for generator in self.generators] for label in self.label_names]
         return np.array(count_rows, dtype=np.int64).reshape(len(count_rows), len(self.generators))
+
+
+def see_writers(data: ReportData) -> str:
+    """Names the table that says whose texts are where; "" if there is none."""
+    return f': see "{WRITERS}"' if data.writers else ""
 
 
 number = partial(printable.number, nothing="–", infinite="infinity")

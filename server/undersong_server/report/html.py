@@ -25,6 +25,7 @@ from undersong_server.pool import Sample
 from undersong_server.report.answers import SHOWN_DISTANCES, OurWords, answers, scored_share
 from undersong_server.report.data import EQUAL_WEIGHTS, USEFUL, GeneratorUse, Measure, ReportData, number
 from undersong_server.report.verdict import caution
+from undersong_server.report.writers import COLUMNS, WRITERS
 
 SHOWN_TEXTS = 300
 LENGTH_GROUPS = 24
@@ -54,6 +55,8 @@ def render_html(data: ReportData) -> str:
         ],
         authors=data.authors,
         rounds_words=ROUNDS,
+        writers_title=WRITERS,
+        writer_columns=COLUMNS,
         answers=answers(data),
         caution=caution(data),
         scored_share=scored_share(data),
@@ -204,6 +207,8 @@ def render_card(data: ReportData) -> str:
     card_text = environment.get_template("card.md.j2").render(
         data=data,
         rounds_words=ROUNDS,
+        writers_title=WRITERS,
+        writer_columns=COLUMNS,
         answers=answers(data),
         privacy=data.privacy,
         said=data.publication,

@@ -151,6 +151,33 @@ def test_a_public_classifier_judges_the_texts_of_those_in_between():
     assert good.sum() <= 1  # two in a hundred of a supported generator's
 
 
+def test_a_trial_counts_what_the_classifier_marks_of_judged_texts():
+    rng = np.random.default_rng(1)
+    texts, authors = pool(draw_texts(rng, TOPIC, 60), draw_texts(rng, TOPIC, 20), draw_texts(rng, OTHER, 60))
+    verdict = support.judgement(judged([210.0, 88.0, 2.0]), texts, authors, folds())
+    marked = support.off_subject(texts, authors == 0, authors == 2, folds())
+    counts = marked[authors == 2].sum(), marked[authors == 0].sum()
+    assert (verdict.trial.bad, verdict.trial.good) == (60, 60)
+    assert (verdict.trial.marked_bad, verdict.trial.marked_good) == counts
+
+
+@pytest.mark.parametrize(("texts", "says"), [(60, "takes more than 10 % of its texts"), (10, "could judge its texts")])
+def test_a_generator_that_writes_no_more_has_its_reason_recorded(texts, says):
+    rng = np.random.default_rng(1)
+    pool_texts, authors = pool(*(draw_texts(rng, words, texts) for words in (TOPIC, OTHER, OTHER)))
+    support_votes = judged([200.0, 100.0, 2.0])
+    verdict = support.judgement(support_votes, pool_texts, authors, folds())
+    recorded = {}
+    run = SimpleNamespace(
+        setting=SimpleNamespace(generators=NAMES), record=lambda name, _, value: recorded.update({name: value})
+    )
+    support.record_left_out(run, support_votes, verdict)
+    assert recorded[support.LEFT_OUT]["bad"] == "hardly any record is near its texts"
+    assert "0.50 times as many records are near its texts as near those of good" in recorded[support.LEFT_OUT]["half"]
+    assert says in recorded[support.LEFT_OUT]["half"]
+    assert "good" not in recorded[support.LEFT_OUT]
+
+
 def test_only_the_texts_off_the_subject_of_a_generator_in_between_go():
     rng = np.random.default_rng(1)
     between = [*draw_texts(rng, TOPIC, 57), *draw_texts(rng, OTHER, 3)]
@@ -169,7 +196,7 @@ def test_generator_in_between_is_left_out_if_much_is_off_or_unjudged(texts):
     (good, found, bad), left_out = judged_texts(draw_texts(rng, TOPIC, texts), between, draw_texts(rng, OTHER, texts))
     assert (set(bad), left_out) == ({support.GENERATOR}, [False, True, True])
     assert (found != "").all()
-    assert support.DOUBT in found
+    assert (support.UNJUDGED if texts == 10 else support.DOUBT) in found
     assert (good != "").sum() <= 1
 
 
@@ -223,15 +250,21 @@ def test_nothing_is_set_aside_without_an_unsupported_generator(votes):
 
 
 def test_remark_on_support_counts_texts_and_votes():
+    trial = support.Trial(bad=30, marked_bad=27, good=60, marked_good=1)
     found = support.remark(
-        judged([210.0, 30.0, 1.0]), {("half", support.SUBJECT): 98, ("bad", support.GENERATOR): 30}, NAMES
+        judged([210.0, 30.0, 1.0]), {("half", support.SUBJECT): 98, ("bad", support.GENERATOR): 30}, NAMES, trial
     )
     assert found.startswith("128 texts of 2 models are set aside, in set-aside.jsonl and in no other file, and no part")
     assert "30 of bad because hardly any hospital record is near this model's texts ('generator')" in found
     assert (
-        "98 of half because their words are like those of a model that hardly any record is near ('subject')" in found
-    )
+        "98 of half because a public classifier takes them for texts of a model that hardly any record is near"
+        " ('subject')"
+    ) in found
     assert "of about 241 hospital records would be nearest; counted were 30 to half and 1 to bad." in found
+    assert "it marked 27 of 30 of models that hardly any record is near, and 1 of 60 of models that" in found
+    unjudged = support.remark(judged([210.0, 88.0, 1.0]), {("half", support.UNJUDGED): 34}, NAMES, trial)
+    assert "no public classifier could judge its texts ('unjudged')" in unjudged
+    assert "it marked" not in unjudged
     assert support.remark(judged([100.0, 100.0, 100.0]), {}, NAMES) == ""
 
 

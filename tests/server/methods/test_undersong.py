@@ -214,6 +214,7 @@ def test_a_mistaken_generator_writes_less_and_the_report_names_it(tmp_path):
     assert wrote["right"] > 3 * wrote["wrong"]
     assert any("set aside, in" in remark and "wrong" in remark for _, remark in run.records["remarks"])
     assert run.records["weights"][-1][1] == pytest.approx([1.0, 0.0])
+    assert {name for _, reasons in run.records["left out"] for name in reasons} == {"wrong"}
 
 
 @pytest.mark.parametrize("counted_with_it", [("labels",), ("labels", "support")])
@@ -326,3 +327,18 @@ def test_where_nothing_was_written_nobody_is_asked_for_a_choice(tmp_path, monkey
     with pytest.raises(ConfigurationError) as raised:
         run_task(task)
     assert raised.value.remedy == "look at their counts above"
+
+
+@pytest.mark.parametrize(
+    ("by_label", "dropped", "says"),
+    [
+        (False, [True, True], "labels 10 fewer of the hospitals' records right"),
+        (False, [True, True], "give or take 4"),  # one answer for both labels: 100 times the root of 0.0016
+        (True, [True, True], "give or take 3"),
+        (True, [True, False], "give or take 2, for 1 of 2 labels"),
+    ],
+)
+def test_a_dropped_generator_is_told_how_many_records_it_is_behind(by_label, dropped, says):
+    estimate = undersong.GeneratorUsefulness(np.array([[0.1, 0.1], [0.0, 0.0]]), np.full((2, 2), 0.0008), by_label)
+    among, records = np.ones((2, 2), dtype=bool), np.array([60.0, 40.0])
+    assert says in estimate.shortfall(1, np.array(dropped), among, records)

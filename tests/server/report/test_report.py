@@ -41,6 +41,7 @@ from undersong_server.report.data import (
 from undersong_server.report.html import render_card, render_html, spread
 from undersong_server.report.screen import final_screen
 from undersong_server.report.verdict import FAR_FROM_TASK, HARDLY, UNMEASURED, verdict
+from undersong_server.report.writers import list_writers
 from undersong_server.runs.task import PublicationSection
 
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}`|[bold]"
@@ -307,7 +308,7 @@ def test_the_card_is_safe_markdown_and_states_the_terms():
     assert card.count("\n---\n") == 1  # the header's end and no other
     for line in card.splitlines():
         if line.startswith("| "):
-            assert len(re.findall(r"(?<!\\)\|", line)) in (3, 5, 6, 7, 12)
+            assert len(re.findall(r"(?<!\\)\|", line)) in (3, 5, 6, 7, 10, 12)
     card = render_card(run())
     for piece in (
         "one record",
@@ -785,6 +786,39 @@ def test_a_similarity_stands_on_card_report_and_screen():
     assert "<dt>private score</dt><dd>0.52</dd>" in render_html(data)
     assert score.sentence(is_private=True) in render_card(data)
     assert "0.52  similarity of the hospitals' own records" in printed(data, width=200)
+
+
+VOTES = {"records": 100.0, "votes": [60.0, 38.0, 2.0], "expected": [33.0, 33.0, 34.0], "error": [0.2, 0.2, 0.1]}
+RECORDS = {
+    "support": [(0, VOTES)],
+    "set aside": [(0, [["a text", "", "off", 0, "zero_shot", "generator"]] * 25)],
+    "left out": [(0, {"off": "hardly any record is near its texts"}), (1, {"mixed": "a classifier labels 9 fewer"})],
+}
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_one_table_says_what_became_of_each_writer_and_why(place):
+    data = run(evil=True)
+    names = dict(zip(("good", "mixed", "off"), data.generators, strict=True))
+    mine = [sample for sample in data.samples if sample.generator == names["good"]]
+    renamed = tuple(replace(sample, generator="good") for sample in mine)
+    written = {"good": 30, "mixed": 25, "off": 25}
+    writers = tuple(list_writers(written, renamed, (1.0, 0.0, 0.0), RECORDS))
+    assert [writer.in_no_file for writer in writers] == [10, 25, 0]
+    assert [writer.cells[1:] for writer in writers] == [
+        ("30", "60, give or take 7", "33", "100 %", "20", "0", "10", "–"),
+        ("25", "38, give or take 7", "33", "0 %", "0", "0", "25", "after round 2: a classifier labels 9 fewer"),
+        ("25", "2, give or take 3", "34", "0 %", "0", "25", "0", "after round 1: hardly any record is near its texts"),
+    ]
+    shown = both(replace(data, writers=tuple(replace(writer, name=names[writer.name]) for writer in writers)))[place]
+    assert shown.count("Who wrote it") == 1
+    assert "after round 2: a classifier labels 9 fewer" in shown
+    assert "Who wrote it" not in both(data)[place]
+
+
+def test_a_writer_of_a_method_that_asks_nothing_has_its_counts_alone():
+    (writer,) = list_writers({"good": 30}, run(3, generators=("good",)).samples, (), {})
+    assert writer.cells == ("good", "30", "–", "–", "–", "3", "0", "27", "–")
 
 
 def test_a_card_without_labels_says_nothing_of_labels():

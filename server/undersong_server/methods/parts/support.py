@@ -36,12 +36,18 @@ TEXTS_BY_LABEL = 3  # mean texts of a generator and label; with fewer the votes 
 FEW = 0.1  # share of the texts of a generator in between that may be off the subject; with more it is left out whole
 RECALL = 0.5  # share of the unsupported generators' texts that a classifier must recognise before it judges others
 CORPUS = "support/corpus"  # name of the sum that a task asks for beside a method's own
-GENERATOR, SUBJECT, DOUBT = "generator", "subject", "doubt"
-"""Reasons: of an unsupported generator, unlike the supported ones' texts, or of one in between that is left out."""
+LEFT_OUT = "left out"  # name under which a run records why a generator writes no more, by its name
+GENERATOR, SUBJECT, DOUBT, UNJUDGED = "generator", "subject", "doubt", "unjudged"
+"""Reasons: of an unsupported generator; unlike the supported ones' texts; of a generator in between of which many are
+unlike them, or which no classifier can judge."""
+STRAY = "texts of a model that hardly any record is near"
 BECAUSE = {
     GENERATOR: "hardly any hospital record is near this model's texts",
-    SUBJECT: "their words are like those of a model that hardly any record is near",
-    DOUBT: f"more than {FEW:.0%} of their model's texts have such words, so that none of these is trusted",
+    SUBJECT: f"a public classifier takes them for {STRAY}",
+    DOUBT: f"a public classifier takes more than {100 * FEW:.0f} % of their model's texts for {STRAY}, and the records'"
+    " counts do not clear this model",
+    UNJUDGED: "the records' counts neither clear this model nor speak against it, and no public classifier could judge"
+    " its texts",
 }
 
 
@@ -90,6 +96,16 @@ class Support:
         """Votes over the expected ones, float64 [K]; 0 without texts, where noise alone would be the best support."""
         return np.where(self.expected > NO_VOTES, self.votes / self.expected, 0.0)
 
+    def standing(self, generator: int, names: Sequence[str]) -> str:
+        """Says of a generator in between how near it is to the best one, and what that leaves open."""
+        support_ratio, error = self._beside_best(np.inf)
+        best_author = names[int(self.shares.argmax())]
+        return (
+            f"for their number, {max(0.0, float(support_ratio[generator])):.2f} times as many records are near its"
+            f" texts as near those of {best_author}, give or take {float(error[generator]):.2f}: only two such errors"
+            f" above {ENOUGH} would clear it"
+        )
+
     def _beside_best(self, most: float) -> tuple[Float64, Float64]:
         """The generators' support over the best one's, which counts as ``most`` at most, and its errors: float64 [K].
 
@@ -112,10 +128,37 @@ class Judgement:
     Attributes:
         reasons: for which each text is set aside, "" where it is not.
         left_out: generators of which nothing is published, and that write no more, bool [K].
+        trial: the classifier on texts that it did not learn from; None if none judged.
     """
 
     reasons: list[str]
     left_out: Bools
+    trial: "Trial | None" = None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Texts that a public classifier marked, of those whose generators the records have judged.
+
+    Attributes:
+        bad, marked_bad: texts of unsupported generators, and how many of them it marked.
+        good, marked_good: texts of supported generators, and how many of them it marked.
+    """
+
+    bad: int
+    marked_bad: int
+    good: int
+    marked_good: int
+
+    @property
+    def sentence(self) -> str:
+        """How far the classifier's judgement is to be trusted."""
+        return (
+            "A public classifier is a program that reads words: what it says is a guess, and no fact about a text. Of"
+            f" texts that it did not learn from, it marked {self.marked_bad} of {self.bad} of models that hardly any"
+            f" record is near, and {self.marked_good} of {self.good} of models that the records clear, which may be"
+            " mistakes."
+        )
 
 
 def statistic(setting: Setting, candidates: int) -> SupportVotes:
@@ -169,19 +212,23 @@ def judgement(support: Support, texts: Sequence[str], authors: Int64, rng: np.ra
         authors: generator of each text, int64 [n].
         rng: public randomness, which deals texts to folds.
     """
-    left_out = support.unsupported
+    left_out, trial = support.unsupported, None
     reason_of_text = np.where(left_out[authors], GENERATOR, "").astype(object)
     if left_out.any():
-        is_off_subject = off_subject(texts, support.supported[authors], left_out[authors], rng)
+        is_good, is_bad = support.supported[authors], left_out[authors]
+        is_off_subject = off_subject(texts, is_good, is_bad, rng)
         is_doubtful = ~left_out & ~support.supported
         if is_off_subject is not None:
+            marked_bad, marked_good = is_off_subject[is_bad].sum(), is_off_subject[is_good].sum()
+            trial = Trial(int(is_bad.sum()), int(marked_bad), int(is_good.sum()), int(marked_good))
             reason_of_text[is_off_subject & (reason_of_text == "")] = SUBJECT
             generators = len(left_out)
             texts_of_author = np.maximum(np.bincount(authors, minlength=generators), 1)
             is_doubtful &= np.bincount(authors, weights=is_off_subject, minlength=generators) > FEW * texts_of_author
-        reason_of_text[is_doubtful[authors] & (reason_of_text == "")] = DOUBT
+        doubt_reason = UNJUDGED if is_off_subject is None else DOUBT
+        reason_of_text[is_doubtful[authors] & (reason_of_text == "")] = doubt_reason
         left_out = left_out | is_doubtful
-    return Judgement([str(reason) for reason in reason_of_text], left_out)
+    return Judgement([str(reason) for reason in reason_of_text], left_out, trial)
 
 
 def off_subject(texts: Sequence[str], good: Bools, bad: Bools, rng: np.random.Generator) -> Bools | None:
@@ -258,22 +305,39 @@ def supported_samples(run: RunContext, samples: Sequence[Sample]) -> list[Sample
     support = _recorded(run, support_of(votes_sum, np.zeros_like(authors), authors, len(author_index), np.ones(1)))
     task_texts = [sample.text for sample in task_samples]
     author_of = np.array([author_index[sample.generator] for sample in task_samples], dtype=np.int64)
-    reason_of_text = judgement(support, task_texts, author_of, run.rng("support folds")).reasons
-    record_set_aside(run, support, task_samples, reason_of_text)
-    texts_aside = {text for text, reason in zip(task_texts, reason_of_text, strict=True) if reason}
+    verdict = judgement(support, task_texts, author_of, run.rng("support folds"))
+    record_left_out(run, support, verdict)
+    record_set_aside(run, support, task_samples, verdict)
+    texts_aside = {text for text, reason in zip(task_texts, verdict.reasons, strict=True) if reason}
     return [sample for sample in samples if sample.text not in texts_aside]
 
 
-def record_set_aside(run: RunContext, support: Support, samples: Sequence[Sample], reasons: Sequence[str]) -> None:
+def record_left_out(run: RunContext, support: Support, verdict: Judgement) -> None:
+    """Records of each generator that writes no more why, in words for the card and the report."""
+    names, classifier_words = run.setting.generators, "no public classifier could judge its texts"
+    if verdict.trial is not None:
+        classifier_words = f"a public classifier takes more than {100 * FEW:.0f} % of its texts for {STRAY}"
+    reason_by_name = {}
+    for generator in np.flatnonzero(verdict.left_out).tolist():
+        reason_by_name[names[generator]] = "hardly any record is near its texts"
+        if not support.unsupported[generator]:
+            reason_by_name[names[generator]] = f"{support.standing(generator, names)}; and {classifier_words}"
+    if reason_by_name:
+        run.record(LEFT_OUT, 0, reason_by_name)
+
+
+def record_set_aside(run: RunContext, support: Support, samples: Sequence[Sample], verdict: Judgement) -> None:
     """Records the samples that have a reason to be set aside, for the files, the card and the report."""
-    samples_aside = [(sample, reason) for sample, reason in zip(samples, reasons, strict=True) if reason]
+    samples_aside = [(sample, reason) for sample, reason in zip(samples, verdict.reasons, strict=True) if reason]
     if samples_aside:
         count_by_reason = Counter((sample.generator, reason) for sample, reason in samples_aside)
         run.record(RECORD, 0, [[*astuple(sample)[:5], reason] for sample, reason in samples_aside])
-        run.record("remarks", 0, remark(support, count_by_reason, run.setting.generators))
+        run.record("remarks", 0, remark(support, count_by_reason, run.setting.generators, verdict.trial))
 
 
-def remark(support: Support, set_aside: Mapping[tuple[str, str], int], generators: Sequence[str]) -> str:
+def remark(
+    support: Support, set_aside: Mapping[tuple[str, str], int], generators: Sequence[str], trial: Trial | None = None
+) -> str:
     """Returns the sentences for the report, in counts. ``set_aside``: number of texts by generator and reason."""
     count_by_author = {name: count for name, count in set_aside.items() if count}
     if not count_by_author:
@@ -293,11 +357,13 @@ def remark(support: Support, set_aside: Mapping[tuple[str, str], int], generator
         ("text" if text_count == 1 else "texts"),
         ("one model" if model_count == 1 else f"{model_count} models"),
     )
+    judged_by_words = {reason for _, reason in count_by_author} & {SUBJECT, DOUBT}
+    classifier_words = f" {trial.sentence}" if trial and judged_by_words else ""
     return (
         f"{text_count} {texts_noun} of {models_noun} {'is' if text_count == 1 else 'are'} set aside, in"
         " set-aside.jsonl and in no other file,"
         f" and no part of the corpus: {'; '.join(clauses)}. The counts: if the texts of all models were equally near,"
         f" about {joined(expected_words)} of about {support.records:.0f} hospital records would be nearest; counted"
         " were"
-        f" {joined(nearest_words)}."
+        f" {joined(nearest_words)}.{classifier_words}"
     )
