@@ -40,7 +40,7 @@ demo-console: $(STAMP)
 	$(BIN)/python -m examples.clinic.console
 
 quick: check-light
-	$(PYTEST) -m 'not slow and not heavy'
+	$(BIN)/python -m pytest -n $(JOBS) -m 'not slow and not heavy'
 
 # The types are checked beside the suite: while the tests are collected, only one processor is busy.
 test: check-light

@@ -21,6 +21,7 @@ MODULES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(MODULES) - OF_THE_LIBRARY))
 def test_docstring_examples_of_each_module_hold(name: str) -> None:
     result = doctest.testmod(importlib.import_module(name))

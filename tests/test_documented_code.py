@@ -23,7 +23,7 @@ def blocks(page: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_ten_lines_of_the_library_page_run(monkeypatch, tmp_path):
     pytest.importorskip("pandas")
     monkeypatch.setattr(Embedder, "load", HashedEmbedder)

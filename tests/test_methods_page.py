@@ -77,6 +77,7 @@ def test_a_row_names_code_and_a_test_that_exist(name: str) -> None:
         assert row["verdict"] not in ("faithful", "as written") or {"code", "test"} <= row.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("dpsgd_installed")
 @pytest.mark.parametrize(
     ("name", "table", "command"),

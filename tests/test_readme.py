@@ -90,6 +90,7 @@ def vote_on_nothing(_options, run):
     return run.votes("votes")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("run", "code"),
     [(write_label("no label of the task"), "unknown-label"), (vote_on_nothing, "candidates")],

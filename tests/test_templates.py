@@ -21,6 +21,7 @@ def _literals(made):
     return " … ".join(["", *re.findall(r'"([^"]*)"', made[0]), ""])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
 def test_no_template_writes_out_an_amount_that_varies(path):
     text = MADE.sub(_literals, path.read_text(encoding="utf-8"))

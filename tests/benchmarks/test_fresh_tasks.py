@@ -9,6 +9,7 @@ from benchmarks import fresh_tasks
 from tests.doubles.pace import slow_after
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "labels", "generators", "most"),
     slow_after(

@@ -23,6 +23,7 @@ def cells(setting, method, values):
     }
 
 
+@pytest.mark.heavy
 def test_invented_reviews_differ_by_their_stars_and_none_stands_twice():
     rows = judged_settings.invented_reviews(np.random.default_rng(0), 400)
     assert len({row["text"] for row in rows}) == 400

@@ -30,6 +30,7 @@ TABLE = {
 PAPER = {"parties": 1, "seeds": 3, "about": "Small.", "tables": [TABLE]}
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("dpsgd_installed")
 def test_every_row_names_a_variant_and_what_its_table_shows():
     for line in LINES:
@@ -141,6 +142,7 @@ def run_papers(*words: object) -> int:
     return papers.main([str(word) for word in words])
 
 
+@pytest.mark.heavy
 def test_a_measurement_goes_on_where_it_was_cut_off(invented_papers, tmp_path):
     journal, options = tmp_path / "journal.jsonl", ("--papers", "wasp", "dpga", "--data", tmp_path)
     assert run_papers(*options, "--out", journal) == 0

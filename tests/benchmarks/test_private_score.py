@@ -32,6 +32,7 @@ def test_a_run_draws_no_record_that_is_held_out(tasks):
     assert not seen & held_out
 
 
+@pytest.mark.slow
 def test_private_score_benchmark_counts_each_run_once(tasks, tmp_path):
     (row,) = private_score.measure(iter(tasks.items()), tmp_path, near, 7, 2)
     assert row["runs"] == 7

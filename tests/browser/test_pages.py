@@ -70,6 +70,7 @@ def test_a_hospital_joins_and_a_run_is_planned_and_started_by_clicks(
     assert console.site.violations == []
 
 
+@pytest.mark.slow
 def test_typed_values_are_kept_and_shown_beside_the_form(console, coordinator, window):
     operator = window(console.address).enter(console.link("ola"))
     operator.go("/runs/new")
@@ -101,6 +102,7 @@ def test_charts_are_as_wide_as_their_place_after_a_resize(console, window):
     operator.check("invite, resized")
 
 
+@pytest.mark.slow
 def test_axe_finds_nothing_on_the_main_screens(console, page, party, window):
     """Narrow; test_every_screen.py has all of them, in both widths, light and dark."""
     operator = window(console.address, width=390).enter(console.link("op"))

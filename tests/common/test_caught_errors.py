@@ -710,6 +710,7 @@ TESTED = {
 }
 
 
+@pytest.mark.slow
 def test_every_place_that_catches_a_system_error_is_listed_once():
     listed = [*ACTS, *TESTED]
     assert len(listed) == len(set(listed))
@@ -741,6 +742,7 @@ def lines_run(path):
         sys.settrace(before)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("place", ACTS)
 def test_each_catching_place_handles_its_system_error_as_listed(place, tmp_path, monkeypatch):
     path, _, _ = place.partition(" ")

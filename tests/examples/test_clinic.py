@@ -27,7 +27,7 @@ def hospital_rows() -> dict[str, list[dict[str, str]]]:
     return {hospital.name: rows(f"hospitals/{hospital.name}.jsonl") for hospital in notes.HOSPITALS}
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_the_committed_files_are_what_the_generator_writes(tmp_path: Path) -> None:
     generate.main(["--out", str(tmp_path), "--seed", str(SEED)])
     written = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}

@@ -52,6 +52,7 @@ def replaced(alliance, backup):
     return restored
 
 
+@pytest.mark.slow
 def test_coordinator_lost_in_a_run_ends_it_from_a_backup_made_serving(backed_up_alliance, monkeypatch, tmp_path):
     backup = tmp_path / "backup"
 
@@ -75,6 +76,7 @@ def test_coordinator_lost_in_a_run_ends_it_from_a_backup_made_serving(backed_up_
         assert sorted(each.charges) == sorted(("long", name, 0) for name in sums)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("same", slow_after([False, True], 1), ids=["other texts", "the same texts"])
 def test_a_backup_older_than_the_run_charges_nobody_again(same, backed_up_alliance, monkeypatch, tmp_path):
     backup = tmp_path / "backup"

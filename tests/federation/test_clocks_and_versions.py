@@ -42,6 +42,7 @@ def clock_finding(each, now_s):
     return found["clock"]
 
 
+@pytest.mark.slow
 def test_clocks_ten_minutes_off_are_named_and_the_run_ends_right(alliance, tmp_path):
     for name, words in (("alpha", "600 s ahead of the coordinator's"), ("beta", "600 s behind the coordinator's")):
         each = alliance.hospitals[name]
@@ -115,6 +116,7 @@ def test_a_daemon_that_comes_back_as_a_newer_version_goes_on(alliance, monkeypat
     assert f"the coordinator runs {SOFTWARE}, this party undersong 9.9.9" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_daemon_of_a_newer_transport_is_refused_and_both_sides_read_why(alliance, monkeypatch):
     each, hello = alliance.hospitals["delta"], Daemon._make_hello
 

@@ -49,6 +49,7 @@ for number in range(int(sys.argv[2])):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database", [REGISTRY, STORE], ids=["registry", "store"])
 def test_readers_of_a_closed_database_get_an_error_and_no_crash(database, tmp_path):
     script = [sys.executable, "-c", database + CLOSED_UNDER_READERS, tmp_path, str(examples(6, 20))]

@@ -264,6 +264,7 @@ def test_streams_live_on_through_a_flood(served, keys):
         assert sorted(times)[len(times) // 2] < 1.0
 
 
+@pytest.mark.slow
 def test_silent_connections_from_many_addresses_keep_nobody_out(served, keys, caplog):
     """2 000 from 8 addresses held every place for 20 s, again and again; fewer here, all at once."""
     opened = []
@@ -295,6 +296,7 @@ def test_silent_connection_is_closed_soon(served, monkeypatch):
     wait_for(lambda: count_refusals(served, gate.SILENT) == 1)
 
 
+@pytest.mark.slow
 def test_silent_streams_of_one_party_keep_no_other_out(served, home, keys):
     """1 000 of them took every place that streams have; here nearly as many as one program may open in a moment."""
     loud = Credentials(home, "loud")

@@ -10,6 +10,7 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal
 pytestmark = pytest.mark.heavy
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_ends_its_watch(alliance, monkeypatch):
     before_the_first_sum(monkeypatch, lambda: alliance.operator("run", "stop", "halted"))
     alliance.start("halted")

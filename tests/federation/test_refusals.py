@@ -103,6 +103,7 @@ def with_first_sum(manifest, **changes):
 
 
 # One sentence of the guard comes this whole way. tests/protocol/test_plan.py has every changed figure.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "tamper", "words"),
     slow_after(
@@ -138,6 +139,7 @@ def test_a_plan_that_was_tampered_with_is_refused(alliance, finished_run, name, 
     both_see(alliance, name, "alpha", words, caplog, objection=name != "more dropouts")
 
 
+@pytest.mark.slow
 def test_run_with_too_few_parties_is_refused_by_the_hospitals(alliance, finished_run, caplog):
     alliance.hospitals["beta"]("policy", "set", "--minimum-parties", 9)
     try:
@@ -303,6 +305,7 @@ def test_where_too_many_withdraw_the_run_ends_with_their_reasons(alliance, monke
     assert "gamma has reasons" in said
 
 
+@pytest.mark.slow
 def test_replayed_request_gives_equal_bytes_or_a_refusal_and_costs_nothing(alliance, monkeypatch):
     transport = alliance.coordinator.transport
     exchange, kept = transport.exchange, []

@@ -151,6 +151,7 @@ def make_notes(count: int) -> Table:
     return Table(tuple(f"note {number}" for number in range(count)), None, None)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("first_rung_s", "many"), slow_but([(limits.FIRST_S, MANY), (0.5, 100)], [(0.5, 100)]))
 def test_with_no_and_with_many_records_vectors_leave_on_a_few_rungs(
     leaving: Any, first_rung_s: float, many: int

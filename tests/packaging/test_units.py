@@ -13,6 +13,7 @@ UNITS = sorted(services.UNITS.iterdir())
 SERVICES = [path for path in UNITS if path.suffix == ".service"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
 def test_a_service_is_hardened_and_runs_a_command_that_exists(path):
     from undersong.cli import app as operator

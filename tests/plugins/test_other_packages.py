@@ -382,6 +382,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", BROKEN.values(), ids=BROKEN.keys())
 def test_a_broken_embedder_is_refused_where_it_is_loaded(package, tmp_path, line):
     file = package / "sentences" / "embedder.py"

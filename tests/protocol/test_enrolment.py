@@ -74,6 +74,7 @@ def test_an_expired_invitation_says_so(authority: Authority) -> None:
         package.check_fresh(1000.0)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "changes",
     [

@@ -60,6 +60,7 @@ def payload(size: int, seed: int, compressible: bool) -> bytes:
     return bytes(size) if compressible else generator.randbytes(size)
 
 
+@pytest.mark.heavy
 @settings(max_examples=examples(20, 60), deadline=None)
 @given(
     size=st.one_of(
@@ -74,6 +75,7 @@ def test_every_message_arrives_as_it_was(size: int, seed: int, compressible: boo
     assert (envelope.id, envelope.data) == (ID, data)
 
 
+@pytest.mark.heavy
 @settings(max_examples=30, deadline=None)
 @given(chunks=st.integers(2, 9), seed=st.integers(0, 2**32), cuts=st.lists(st.integers(0, 9), max_size=4))
 def test_an_interrupted_message_goes_on_where_it_stopped(chunks: int, seed: int, cuts: list[int]) -> None:
@@ -286,6 +288,7 @@ def test_a_message_of_many_ids_is_inflated_once_and_only_when_it_is_opened(monke
     assert inflated == [2**25]
 
 
+@pytest.mark.heavy
 def test_one_content_has_one_size_and_few_ids() -> None:
     starts, _ = bomb(2**25, ids=framing.MAX_IDS + 1)
     receiver = Reassembler("peer")

@@ -40,6 +40,7 @@ def read_back(manifest):
     return Manifest.from_bytes(manifest.to_bytes())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("place", PLACES)
 def test_a_forged_name_is_refused_and_said_in_harmless_words(place):
     for wrong in (*(each for each in FORGERIES if "\ud800" not in each), "", "a" * (LONGEST_NAME + 1)):

@@ -40,6 +40,7 @@ def test_the_sentence_has_the_plan_s_questions_and_no_other(case):
     assert not any(root in sentence for root in case["never"]), sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", statistics.names())
 def test_each_statistic_is_asked_by_its_own_clause(name, seed):

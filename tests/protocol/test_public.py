@@ -47,6 +47,7 @@ def test_texts_that_shrink_too_well_are_sent_as_they_are():
     assert decode_block(encode_texts(many)).texts == tuple(many)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "words"),
     [
@@ -118,6 +119,7 @@ def test_long_name_of_a_public_input_is_refused():
         read_inputs([wire.Input(name="x" * 121)])
 
 
+@pytest.mark.heavy
 def test_repeated_references_are_measured_before_they_are_joined():
     store = MemoryBlocks()
     wide = np.zeros((4096, 384), dtype=np.float32)

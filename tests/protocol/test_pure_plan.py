@@ -180,7 +180,7 @@ def test_shares_of_the_fewest_honest_survivors_are_laplace_noise():
     assert 1000 * DiscreteLaplaceShare(Fraction(40), 3).distance < 2.0**-90
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_gaussian_sum_may_keep_its_paper_s_noise_and_others_get_the_rest():
     fixed = SumRequest("votes", COUNTS, sampling_rate=0.8, noise_multiplier=20.0)
     plan = plan_sums([fixed, SumRequest("rest", COUNTS), laplace("pure", epsilon=0.3)], Privacy(1.0, 1e-5), QUORUM)

@@ -58,6 +58,7 @@ def test_a_manifest_of_22_megabytes_is_refused_before_it_is_parsed(monkeypatch):
     assert peak_bytes(read) < 10**5
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -93,6 +93,7 @@ def test_an_invitation_ends_and_a_guessed_token_is_refused(home):
         home.sign(request_of("liver", package.token), now=time.time() + 2 * 86400)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("change", ["serial", "name", "expired", "revoked", "revoked elsewhere", "unknown"])
 def test_certificate_missing_from_the_register_is_refused_with_the_reason(tmp_path, change):
     home = make_home(tmp_path / "home")

@@ -21,7 +21,7 @@ def clusters(rows, classes=3, width=16, spread=0.15, seed=0, flips=0.0):
     return x, [f"c{k}" for k in told], [f"c{k}" for k in y]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
 def test_linear_head_learns_separable_classes_deterministically(head):
     x, labels, _ = clusters(300)
@@ -35,7 +35,7 @@ def test_linear_head_learns_separable_classes_deterministically(head):
     assert np.array_equal(again.probabilities(test_x), probabilities)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_training_leaves_the_global_random_state_alone():
     import torch
 
@@ -68,7 +68,7 @@ def test_regularisation_follows_the_noise_of_the_labels():
     assert noisy.chosen < clean.chosen
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_automatic_head_is_the_one_that_validates_better():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(800, 8)).astype(np.float32)
@@ -79,7 +79,7 @@ def test_automatic_head_is_the_one_that_validates_better():
     assert sum(map(bool, chosen)) < 3  # a dozen held-out texts decide, so not each time
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("head", slow_after(["mlp", "three-layer"], 1))
 @pytest.mark.parametrize("classes", [2, 4])
 def test_the_mlp_is_scikit_learns_own(head, classes, monkeypatch):
@@ -96,7 +96,7 @@ def test_the_mlp_is_scikit_learns_own(head, classes, monkeypatch):
     assert np.allclose(model.probabilities(x), last.predict_proba(inputs), atol=1e-5)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_three_layers_are_two_hidden_ones_and_the_output():
     x, labels, _ = clusters(60)
     model = learning.train(x, labels, head="three-layer")
@@ -107,7 +107,7 @@ def test_three_layers_are_two_hidden_ones_and_the_output():
     assert len(learning.train(x, labels, head="mlp").hidden) == 1
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_class_of_one_text_and_tiny_sets_work():
     x = np.eye(4, dtype=np.float32)
     for head in HEADS:

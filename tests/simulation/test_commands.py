@@ -48,6 +48,7 @@ def test_plan_prints_the_contract_s_sigma_and_spends_nothing(tmp_path, undersong
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", ["one file", "a file for each hospital"])
 def test_plan_names_what_a_preset_replaces_and_what_was_changed(tmp_path, undersong, files):
     hospitals = 5 if files == "a file for each hospital" else 1
@@ -110,6 +111,7 @@ def test_a_wrong_command_line_exits_with_2_and_one_message(undersong, arguments,
     assert "Traceback" not in finished.stderr
 
 
+@pytest.mark.slow
 def test_a_process_ends_with_the_same_code_and_message(undersong):
     here, there = undersong("plan", "nowhere.toml"), processes.command(OPERATOR, ["plan", "nowhere.toml"])
     assert (there.returncode, there.stdout, there.stderr) == (here.returncode, here.stdout, here.stderr)
@@ -119,6 +121,7 @@ def run(task, out, *assignments):
     return delivered(tasks.load(task, assignments), out)
 
 
+@pytest.mark.slow
 def test_wasp_writes_zero_shot_then_by_contrast_and_prunes_by_a_vote(hashed, tmp_path):
     task = make_task(tmp_path / "task", samples=60)
     plain = run(task, tmp_path / "plain")
@@ -132,6 +135,7 @@ def test_wasp_writes_zero_shot_then_by_contrast_and_prunes_by_a_vote(hashed, tmp
     assert len(pruned.report.samples) <= len(plain.report.samples) // 2 + len(LABELS)
 
 
+@pytest.mark.slow
 def test_evaluate_reports_and_searches_for_copies_without_showing_them(hashed, tmp_path, undersong):
     task = make_task(tmp_path / "task", method={"rounds": 1})
     run(task, tmp_path / "out")

@@ -69,6 +69,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("check", "name", "text", "problem"), CASES)
 def test_a_citation_a_link_and_a_command_line_are_followed(
     repository: Repository,
@@ -102,7 +103,7 @@ def test_an_option_alone_is_of_a_command_of_its_section(
     assert [found.split("`")[1] for found in documents.unknown_options()] == unknown
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     slow_after(

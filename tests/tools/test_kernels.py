@@ -15,7 +15,7 @@ def test_names_of_one_kernel_share_a_row_of_the_table(monkeypatch):
     assert len(names) == 2 * len(kernels.THREADS)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_libraries_compute_with_the_named_kernel():
     if "Nehalem" not in kernels.kernels():
         pytest.skip("no processor of x86-64")

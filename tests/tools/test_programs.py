@@ -42,6 +42,7 @@ def commands(name: str, command: object) -> Iterator[str]:
         yield from commands(f"{name} {word}", child)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", MODULES)
 def test_no_commands_help_loads_what_takes_long(program):
     every = list(commands(program, typer.main.get_command(dict(programs())[program])))
@@ -69,6 +70,7 @@ def completed(program: str, words: str, **environment: str) -> list[str]:
     return command(MODULES[program], [], env=environment).stdout.split()
 
 
+@pytest.mark.slow
 def test_a_shell_completes_commands_options_and_values():
     assert completed("undersong", "undersong run s") == ["start", "stop", "show", "search"]
     assert completed("undersong", "undersong evaluate --head ") == ["auto", "linear", "mlp", "three-layer"]

@@ -30,6 +30,7 @@ def missing_tests(sentence: dict[str, list[str]]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sentence", SENTENCES, ids=lambda sentence: re.sub(r"\W+", " ", sentence["says"])[:60].strip())
 def test_each_sentence_of_the_contract_has_tests(sentence):
     assert sentence["place"]

@@ -167,6 +167,7 @@ def _dated(stamp):
     return stamp if stamp.startswith("2023-11-14") else "2023-11-14 00:00:00"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["60", "80", "120", "nocolor", "pipe"])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_screens_keep_every_promised_word(name, kind, place, monkeypatch):

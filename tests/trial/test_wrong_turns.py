@@ -131,6 +131,7 @@ def test_at_least_forty_wrong_turns_are_listed():
     assert len({(program, line) for program, line, *_ in TURNS}) == len(TURNS) >= 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "line", "code", "problem", "remedy"), TURNS, ids=[turn[1] for turn in TURNS])
 def test_a_wrong_turn_says_what_is_wrong_and_what_to_do(
     program, line, code, problem, remedy, place, capsys, monkeypatch

@@ -82,6 +82,7 @@ def test_both_ways_to_clip_give_one_sum_and_no_record_exceeds_the_norm(bert, lay
     assert 0 < np.linalg.norm(one) <= 5 * 0.5
 
 
+@pytest.mark.slow
 def test_ghost_step_without_drawn_records_sums_to_zero(bert):
     from undersong_dpsgd.dp_classifier_training import GhostTrainer
 

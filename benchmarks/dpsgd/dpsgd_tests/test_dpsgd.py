@@ -181,6 +181,7 @@ def test_the_model_learns_and_other_noise_gives_other_weights(llama):
     assert first == same != other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_but(["llama", "gpt2", "lora"], ["lora"]))
 def test_one_record_moves_a_step_by_at_most_the_clipping_norm(kind, llama):
     pytest.importorskip("opacus")

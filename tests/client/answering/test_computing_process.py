@@ -74,6 +74,7 @@ def compute_vector(computing: Computation) -> list[int]:
     return computing.vector(REQUEST, start_s=time.monotonic()).vector.values.tolist()
 
 
+@pytest.mark.slow
 def test_vectors_equal_one_process_and_core_is_busy_until_they_are_taken(tmp_path, authority, monkeypatch, process):
     """A core that falls idle when a vector is done would show when that was, within its rung."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -115,6 +116,7 @@ def test_computing_process_has_lower_priority_than_the_daemon(process):
     assert (pid, parent) == (computing.pid, os.getpid())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what",
     ["dies", pytest.param("raises", marks=pytest.mark.slow), pytest.param("another length", marks=pytest.mark.slow)],

@@ -89,6 +89,7 @@ def test_an_epoch_that_nobody_uses_for_a_day_is_forgotten(tmp_path, caplog, rest
     assert not heard_after(DAY_S + 3, served - 1), "what was heard since is remembered"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("restart", [False, True])
 def test_requests_of_the_new_coordinator_keep_its_epoch_in_force(tmp_path, restart):
     world = World(tmp_path)

@@ -95,6 +95,7 @@ def check_that_it_answers(hospital):
     assert any(vectors)
 
 
+@pytest.mark.slow
 def test_hostile_proposal_is_never_taken_for_a_damaged_file(hospital, federated):
     party = hospital.start()
     for data in proposals(federated.manifest):
@@ -103,6 +104,7 @@ def test_hostile_proposal_is_never_taken_for_a_damaged_file(hospital, federated)
     check_that_it_answers(hospital)
 
 
+@pytest.mark.slow
 def test_hostile_later_message_is_never_taken_for_a_damaged_file(hospital, federated):
     party = hospital.start()
     federated.agree(lambda asked: party.answer(asked).reply)

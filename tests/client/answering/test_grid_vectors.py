@@ -59,6 +59,7 @@ def taking_part(rows: list[tuple[str, str]], unit: Unit, rate: float = 0.5, coin
 ROWS = st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("uvwxyz")), min_size=1, max_size=30)
 
 
+@pytest.mark.heavy
 @settings(max_examples=examples(25, 100), deadline=None)
 @given(ROWS, st.sampled_from(["sample", "user"]), st.randoms(use_true_random=False), st.data())
 def test_subsample_coin_of_a_unit_depends_on_no_other_unit(
@@ -205,7 +206,7 @@ def test_a_new_attempt_ends_the_one_before_it(agreed: Party) -> None:
     assert "a new attempt was begun" in read_reply(agreed, first.step()).refusal.problem
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_what_statistics_keep_between_sums_does_not_grow_with_the_sums() -> None:
     rows = 2_000
     table = Table(tuple(f"note {n}" for n in range(rows)), tuple("xy"[n % 2] for n in range(rows)), None)

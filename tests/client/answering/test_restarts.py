@@ -198,6 +198,7 @@ def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return History(tmp_path_factory.mktemp(f"history-{request.param}"), request.param)
 
 
+@pytest.mark.slow
 def test_restart_history_has_an_image_of_every_step(history: History) -> None:
     expected = ["agreed on", *STEPS]
     if history.federated.direct:  # only the secrets of pairs are dealt, and the consistency step is the last
@@ -262,6 +263,7 @@ CASES = [*itertools.product(PARTIES, CHANGED, ("sample", "all"))]
 KEPT = [case for case in CASES if case[2] == "sample" and case[1] == "nothing"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("history", "changed", "share"), slow_but(CASES, KEPT), indirect=["history"])
 def test_no_mixture_of_old_and_new_files_gives_a_second_vector(history: History, share: str, changed: str) -> None:
     """Journal, ledger, attempts' keys and blocks each from any earlier step, the checkpoints as they were left."""

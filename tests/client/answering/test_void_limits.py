@@ -65,6 +65,7 @@ class Coalition:
         return Ledger.read(self.hospital.path / "ledger.jsonl")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "spare_attempts"), slow_but(product(PARTIES, [0, 1]), [("shares", 1), ("direct", 0)]))
 def test_vectors_that_sybils_call_void_stay_within_the_stated_worst_case(
     tmp_path: Path, mode: str, spare_attempts: int
@@ -97,6 +98,7 @@ def test_vectors_that_sybils_call_void_stay_within_the_stated_worst_case(
     assert 0.99 * stated <= ledger.spent_if_all_others_collude(plan.usable_delta) <= stated * (1 + 1e-6)
 
 
+@pytest.mark.heavy
 def test_void_certificate_for_an_unsent_vector_refunds_nothing(tmp_path: Path) -> None:
     coalition = Coalition(tmp_path, 3, 0)
     reply = coalition.party.answer(coalition.federated.opening()).reply
@@ -107,6 +109,7 @@ def test_void_certificate_for_an_unsent_vector_refunds_nothing(tmp_path: Path) -
     assert ledger.voided(coalition.federated.manifest.run, SUM) == 0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("prepared", [False, True])
 def test_abandoned_attempts_cost_nothing_but_their_number_is_bounded(tmp_path: Path, prepared: bool) -> None:
     """Each makes the party draw keys and write: some at once, then one a minute, restarts included."""

@@ -21,6 +21,7 @@ def home(tmp_path, authority, monkeypatch):
     return joined(tmp_path, authority)
 
 
+@pytest.mark.heavy
 def test_a_run_that_waits_for_a_decision_is_logged_once_an_hour(home, tmp_path, caplog):
     manifest, now_s = proposed(home), [1_000_000.0]
     clock = lambda: now_s[0]  # noqa: E731

@@ -51,6 +51,7 @@ def asked(tmp_path: Path) -> Asked:
     return Asked(tmp_path)
 
 
+@pytest.mark.heavy
 def test_consent_withdrawn_during_computation_holds_the_vector_back(asked: Asked) -> None:
     with (
         after_each_step(lambda step: asked.withdraw() if step == "charged" else None),
@@ -63,6 +64,7 @@ def test_consent_withdrawn_during_computation_holds_the_vector_back(asked: Asked
     assert not any(entry["kind"] == "sent" for entry in asked.party._assembled.ledger.entries())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("what", [(), ("--coordinator",)])
 def test_consent_withdrawn_while_waiting_for_a_rung_holds_the_vector_back(asked: Asked, what: tuple[str, ...]) -> None:
     asked.run()

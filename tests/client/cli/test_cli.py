@@ -927,6 +927,7 @@ HEAVY = {
 }
 
 
+@pytest.mark.slow
 def test_commands_load_no_model_or_server_and_light_ones_nothing_heavy(home):
     proposed(home)
     light = [["--help"], ["requests"], ["status"], ["reject", "spring"], ["pause"], ["outbox"]]
@@ -948,6 +949,7 @@ def test_an_error_is_one_line_and_an_exit_code(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_daemon_that_refuses_to_start_tells_its_own_people_why(home):
     (home / "policy.json").write_text("{}")
     started = [sys.executable, "-m", "undersong_client.cli.app", "run", "--home", str(home)]

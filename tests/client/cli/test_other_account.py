@@ -24,6 +24,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_command_by_another_account_prints_the_right_line_and_stops(tmp_path, monkeypatch, arguments):
     home = joined(tmp_path, Authority())

@@ -358,6 +358,7 @@ def test_daemon_and_commands_lose_no_decision_to_each_other(home, consent):
     assert requests.find("first").decision == "revoked"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("changed", "says"),
     [

@@ -119,6 +119,7 @@ def test_policy_limits_are_checked_before_a_plan_is_built_or_priced(parties, mon
     assert "asks for epsilon 2.5" in refused(propose(parties["p0"], manifest))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "parameters",
     [FLOOD, {"labels": 2**54}, {"labels": float("1e300")}, {"labels": [[1] * 3000]}, {"labels": {"a": -(2**54)}}],
@@ -129,6 +130,7 @@ def test_a_statistic_s_numbers_are_bounded_before_it_is_built(parties, monkeypat
     assert "labels/0: parameters" in refused(propose(parties["p0"], manifest))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("where", "figure"),
     [
@@ -153,7 +155,7 @@ def test_every_number_of_a_plan_is_bounded_before_anything_is_built(parties, mon
     assert refused(propose(parties["p0"], manifest))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("named", ["", "an empty folder"])
 def test_fine_tuned_teachers_need_a_working_model_to_be_signed(tmp_path, named):
     (tmp_path / "an empty folder").mkdir()
@@ -385,6 +387,7 @@ def test_labels_that_are_no_list_of_distinct_names_are_refused(parties, labels):
     assert "label" in refused(propose(parties["p0"], manifest))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

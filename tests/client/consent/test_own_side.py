@@ -54,6 +54,7 @@ def test_the_sheet_begins_with_who_asks(home):
     assert " asks: how many of your records have each label" in first
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("settings", "changes"),
     [
@@ -139,6 +140,7 @@ def test_sheet_says_why_the_risk_of_all_runs_is_less_than_their_sum(home):
     assert before + alone == shown_sum
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("fewest", "allowed"), [(1, "none"), (2, "only 1, which could subtract its own numbers and see yours")]
 )
@@ -174,6 +176,7 @@ def test_sheet_shows_risks_side_by_side_in_cases_of_100(home):
     assert "of at most 12 in 100,000 for any of all 6 patients" in section.sentences[1]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("others", "colluders", "says"),
     [
@@ -200,6 +203,7 @@ def test_the_risk_of_an_ended_run_has_the_figures_of_its_helpers(home):
     assert preview._risk_table(ended) == []
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("largest", "worst", "says"),
     [

@@ -53,6 +53,7 @@ def stored_sheet(home: Path, manifest: Manifest) -> str:
     return READ_DAY.sub("read DAY", text)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["pending", "revised"])
 def test_signed_sheet_has_the_bytes_of_its_golden_file(home, name):
     if name == "revised":

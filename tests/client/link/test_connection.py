@@ -69,6 +69,7 @@ def dialled(authority: Authority, address: str, told: Told | None = None) -> Ite
         connection.close("the test ends")
 
 
+@pytest.mark.heavy
 def test_stream_closes_at_once_and_quietly_at_any_moment(authority, caplog):
     with socket.create_server(("127.0.0.1", 0)) as silent, ScriptedCoordinator(authority) as coordinator:
         for address in (f"localhost:{silent.getsockname()[1]}", coordinator.address):

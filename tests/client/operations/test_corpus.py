@@ -38,6 +38,7 @@ def publish_folder(folder, texts):
     return folder
 
 
+@pytest.mark.heavy
 def test_records_are_held_out_by_patient_and_no_run_reads_them(party, tmp_path):
     notes = write_notes(tmp_path / "notes.jsonl", records=400)
     looked = command("data", "add", notes, *FIELDS, "--hold-out", 25, "--home", party, "--dry-run")
@@ -57,6 +58,7 @@ def test_records_are_held_out_by_patient_and_no_run_reads_them(party, tmp_path):
     assert not home.held_out.exists()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("before", "after"),
     slow_after(
@@ -85,6 +87,7 @@ def test_nothing_is_held_out_of_records_that_were_answered_from(party, tmp_path,
     assert datasets.load(PartyHome(party)).table == sealed
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("other", [(*FIELDS, "--hold-out", 0), ("--label-field", "label", "--hold-out", 20)])
 def test_interrupted_sealing_holds_out_no_record_that_a_run_reads(party, tmp_path, monkeypatch, other):
     notes = write_notes(tmp_path / "notes.jsonl", records=40)
@@ -107,6 +110,7 @@ def test_interrupted_sealing_holds_out_no_record_that_a_run_reads(party, tmp_pat
     assert "would be held out now" in command(*add, *FIELDS, "--hold-out", 20, code=2)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("percent", [0, 25])
 @pytest.mark.usefixtures("party")
 def test_a_new_folder_that_holds_out_other_records_has_no_fresh_budget(tmp_path, percent):
@@ -122,6 +126,7 @@ def test_a_new_folder_that_holds_out_other_records_has_no_fresh_budget(tmp_path,
     assert "restore-ledger" in command(*again, "--home", tmp_path / "second", code=3)
 
 
+@pytest.mark.heavy
 def test_corpus_check_finds_a_copied_corpus_and_clears_an_honest_one(party, tmp_path):
     notes = write_notes(tmp_path / "notes.jsonl", records=400)
     with notes.open("a") as file:

@@ -59,6 +59,7 @@ def lost_and_restored(home, tmp_path):
     return new
 
 
+@pytest.mark.heavy
 def test_decisions_outbox_and_log_come_back_with_a_restore(home, tmp_path):
     approved, refused = decided(home)
     saved = tmp_path / "alpha.zip"
@@ -87,6 +88,7 @@ def test_decisions_outbox_and_log_come_back_with_a_restore(home, tmp_path):
     assert approved.hash.hex() == request.manifest
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("withdrawn", [False, True])
 def test_a_restored_approval_consents_to_nothing_until_given_again(home, tmp_path, withdrawn):
     approved, _ = decided(home)
@@ -109,6 +111,7 @@ def test_a_restored_approval_consents_to_nothing_until_given_again(home, tmp_pat
         assert len(requests.find("spring").people) == 1
 
 
+@pytest.mark.heavy
 def test_restored_evidence_overwrites_no_local_decision(home, tmp_path):
     approved, _ = decided(home)
     saved = tmp_path / "alpha.zip"
@@ -120,6 +123,7 @@ def test_restored_evidence_overwrites_no_local_decision(home, tmp_path):
         Proposals(PartyHome(home)).check(approved)
 
 
+@pytest.mark.heavy
 def test_messages_that_come_back_stand_before_newer_ones_and_say_so(home, tmp_path):
     decided(home)
     saved = tmp_path / "alpha.zip"
@@ -149,6 +153,7 @@ def change_file(saved, name, change):
     return saved
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "change"),
     slow_after(
@@ -173,6 +178,7 @@ def test_changed_or_added_file_of_evidence_is_refused_and_none_written(home, tmp
     assert not Outbox(PartyHome(new)).entries()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("data", [b"", b"PK\x05\x06", b"PK\x03\x04" + bytes(40), b"{}"])
 def test_file_that_is_no_evidence_is_refused(home, tmp_path, data):
     file = tmp_path / "any.zip"
@@ -219,6 +225,7 @@ def test_restored_log_survives_a_second_restore(tmp_path):
         third.bring_back(broken)
 
 
+@pytest.mark.heavy
 def test_a_damaged_request_keeps_no_other_one_out_of_the_evidence(home, tmp_path, caplog):
     approved, refused = decided(home)
     third = proposed(home, run="winter", epsilon=0.5)

@@ -292,6 +292,7 @@ def test_service_install_killed_at_any_step_goes_on_with_one_party(party, monkey
     every_kill(party, monkeypatch, disk, stride=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("disk", slow_after([None, "/var/tmp"], 1))
 def test_service_install_killed_at_some_steps_leaves_one_party(party, monkeypatch, disk):
     every_kill(party, monkeypatch, disk, stride=29)

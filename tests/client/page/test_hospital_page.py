@@ -137,6 +137,7 @@ def test_sheet_changed_after_the_second_step_is_shown_again_unsigned(page, home,
     assert Proposals(PartyHome(home)).find("spring").decision == "approved"
 
 
+@pytest.mark.slow
 def test_sheet_dossier_and_log_name_who_decided_and_two_may_be_required(page, home):
     manifest = proposed(home, run="spring")
     command("policy", "set", "--two-people", "--home", home)
@@ -217,6 +218,7 @@ def test_one_account_does_not_take_the_rule_of_two_people_away(page, home, fewer
     assert "account hospital" in noted[-1].about
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "fields"),
     slow_after(
@@ -340,6 +342,7 @@ def test_an_administrator_gives_a_role_of_the_two_and_not_to_themselves(page, ho
     assert page.site.accounts.duties.exclusion(["hospital"]).until_s > time.time()
 
 
+@pytest.mark.slow
 def test_one_person_with_a_local_and_a_provider_s_account_is_not_two(home):
     """The attack: one person approves, and takes the rule away, once by a local and once by the provider's account."""
     site = build(PartyPaths(home, checkpoints_folder(home)), hosts=(HOST,), port=8700)
@@ -386,6 +389,7 @@ def test_one_person_with_a_local_and_a_provider_s_account_is_not_two(home):
     site.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "other",
     [{"issuer": "http://127.0.0.1:9999"}, {"client": "another"}, None],
@@ -507,6 +511,7 @@ def test_pausing_budget_and_policy_do_what_the_commands_do(page, home):
     assert (policy["require_post_quantum"], policy["share_policy"], policy["share_budget"]) == ("always", True, False)
 
 
+@pytest.mark.slow
 def test_a_remedy_leads_to_the_page_s_own_action(tmp_path, monkeypatch):
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
     command("init", "lonely", "--home", tmp_path / "lonely")
@@ -754,6 +759,7 @@ def test_the_policy_s_number_of_others_reads_as_a_sentence(page, others, verb):
     assert f"As it stands, your numbers {verb} opened " in text(page.get("/policy"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", slow_after(["\u00b2", "-1", "9" * 5000, "9" * 30], 2))
 def test_page_refuses_odd_numbers_in_words(page, number):
     assert page.get(f"/outbox/{number}").status_code == 404

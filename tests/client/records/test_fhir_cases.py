@@ -38,6 +38,7 @@ def home(tmp_path, monkeypatch):
     return tmp_path / "home"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "texts", "patients", "reasons"),
     [
@@ -67,6 +68,7 @@ def test_each_fhir_export_gives_its_records_and_skip_reasons(home, name, texts, 
     assert set(read_case(name).table.texts) == texts
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["fhir_versions", "fhir_docstatus", "fhir_two_systems", "fhir_group_identifier"])
 def test_an_export_with_lost_documents_is_sealed_after_a_person_confirms(home, name):
     add = ("data", "add", CASES / name, *PATIENTS, "--home", home)
@@ -155,6 +157,7 @@ def test_documents_of_a_status_named_by_the_hospital_count():
     }
 
 
+@pytest.mark.heavy
 def test_an_accepted_share_of_documents_is_asked_about_only_beyond_it(home, tmp_path):
     def write(final, preliminary, unreadable=0):
         contents = [("text/plain", f"note {number}".encode()) for number in range(final)]

@@ -39,6 +39,7 @@ def check_reading(declared):
             assert reading.rows == len(reading.table) + len(reading.skipped)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", GOOD)
 @pytest.mark.parametrize("value", ODD_JSON, ids=range(len(ODD_JSON)))
 def test_odd_json_is_read_or_refused_by_row(tmp_path, column, value):
@@ -82,6 +83,7 @@ ODD_ARROW = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", GOOD)
 @pytest.mark.parametrize("values", ODD_ARROW, ids=lambda values: str(values.type))
 def test_odd_columns_of_parquet_are_read_or_refused_by_row(tmp_path, column, values):
@@ -90,6 +92,7 @@ def test_odd_columns_of_parquet_are_read_or_refused_by_row(tmp_path, column, val
     check_reading(Declared(str(tmp_path / "a.parquet"), **FIELDS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", GOOD)
 @pytest.mark.parametrize("affinity", slow_after(["", "TEXT", "INTEGER", "REAL", "BLOB", "DATETIME"], 3))
 def test_odd_values_of_a_database_are_read_or_refused_by_row(tmp_path, column, affinity):
@@ -114,6 +117,7 @@ ODD_OBJECTS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", GOOD)
 @pytest.mark.parametrize("value", ODD_OBJECTS, ids=range(len(ODD_OBJECTS)))
 def test_odd_objects_of_a_frame_are_read_or_refused(column, value):
@@ -161,6 +165,7 @@ ODD_MEMBERS: tuple[object, ...] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", slow_after(range(len(EXPORT)), 2))
 def test_odd_members_of_a_resource_are_read_or_named(tmp_path, number):
     for path in members(EXPORT[number]):

@@ -107,7 +107,7 @@ def written_ids(draw):
     return [form() for _ in range(draw(sizes))], [form() for _ in range(draw(sizes))], form()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", WRITERS)
 @settings(max_examples=examples(4, 15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(written_ids())
@@ -167,7 +167,7 @@ def test_the_unit_of_an_id_depends_on_no_other_id(tmp_path):
 # At the party
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["csv", "export"])
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(written_ids())

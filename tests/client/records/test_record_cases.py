@@ -38,6 +38,7 @@ def dry(home, file, *options):
     return code, value, str(done.exception or "")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("file", "options", "code", "counts", "words"),
     [
@@ -195,6 +196,7 @@ def test_a_missing_sqlite_file_is_an_error_and_is_not_made(home, tmp_path, ids):
     assert not (tmp_path / "typo.sqlite").exists()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("end", ["", ";", " -- a comment", "; -- the end\n", ";\n/* the; end */;"])
 def test_a_value_that_a_database_cannot_deliver_names_its_column(home, tmp_path, ids, end):
     with (tmp_path / "plain.sql").open("a", encoding="utf-16-le") as query:
@@ -314,6 +316,7 @@ def test_a_sheet_is_chosen_by_its_name(home, tmp_path):
     assert "did you mean 'notes'" in error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv", ".parquet", ".xlsx", ".jsonl.gz", ".ndjson", ".sql"])
 @pytest.mark.parametrize(
     "content", [b"", b"\x00" * 200, b"PK\x03\x04" + b"\xff" * 200, b'{"text": ' + b"[" * 5000, b'"\n"' * 9]

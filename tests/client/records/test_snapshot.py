@@ -96,6 +96,7 @@ def hospital(tmp_path, authority, monkeypatch):
     return joined(tmp_path, authority)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("happens", ["changed", "broken", "gone"])
 def test_party_keeps_the_sealed_records_whatever_becomes_of_the_file(hospital, tmp_path, happens):
     before = computation(hospital).data.table

@@ -303,6 +303,7 @@ def test_a_query_cannot_write_and_its_url_is_guarded(omop, tmp_path):
         sources.read(declared(OMOP, database="env:NOT_SET_HERE"))
 
 
+@pytest.mark.heavy
 def test_a_query_that_is_not_read_to_its_end_warns_of_nothing(omop, monkeypatch):
     warnings = []
     monkeypatch.setattr(sys, "unraisablehook", warnings.append)
@@ -412,6 +413,7 @@ def test_exclusion_list_needs_the_column_of_patients(party, tmp_path):
     assert not PartyHome(party).sealed.exists()
 
 
+@pytest.mark.heavy
 def test_a_refresh_says_what_changed_and_inherits_what_was_spent(party, tmp_path):
     from undersong_common.privacy.accounting import Gaussian
     from undersong_common.privacy.ledger import Ledger

@@ -54,6 +54,7 @@ def failed(*arguments):
     return shown
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_source_without_a_header_shows_nothing_of_its_rows(home, tmp_path, suffix):
     source = write_headless(tmp_path / f"notes.{suffix}")

@@ -59,6 +59,7 @@ def kept(tmp_path):
     return Kept(tmp_path)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("spoiled", ["a place", "a place deleted", "an old copy", "old copies of both"])
 def test_an_older_ledger_is_refused_as_long_as_one_newer_head_can_be_read(kept, spoiled):
     first, second = kept.places
@@ -175,6 +176,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("variant", "named"), [*((each, "now") for each in VARIANTS), ("copied", "by 0.2.0")])
 def test_a_new_folder_finds_the_checkpoint_of_the_same_texts(kept, variant, named):
     rows = VARIANTS[variant]([json.loads(line) for line in kept.notes.read_text().splitlines()])

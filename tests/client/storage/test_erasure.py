@@ -184,6 +184,7 @@ CASES = [case for case in product(PARTIES, ENDINGS) if case != ("direct", "voide
 KEPT = [*(case for case in CASES[::2] if case[0] == "shares"), ("direct", "left")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("erased", "ending"), slow_but(CASES, KEPT), indirect=["erased"])
 def test_attempt_that_ends_early_leaves_no_secret_in_any_file(erased: Erased, ending: str) -> None:
     with erased.secrets.watched():

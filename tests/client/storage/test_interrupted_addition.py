@@ -47,6 +47,7 @@ def versions(tmp_path):
     return older, write_notes(tmp_path / "newer.jsonl", records=14)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("place", STOPS)
 def test_interrupted_addition_is_repeated_to_the_same_end(home, tmp_path, monkeypatch, place):
     older, newer = versions(tmp_path)
@@ -65,6 +66,7 @@ def test_interrupted_addition_is_repeated_to_the_same_end(home, tmp_path, monkey
     assert [total.closed for total in ledger.totals()] == [True]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("place", STOPS)
 def test_interrupted_addition_gives_no_budget_of_the_older_file_back(home, tmp_path, monkeypatch, place):
     """The attack: what the newer version released is in no checkpoint of the older file, whose ledger has a backup."""

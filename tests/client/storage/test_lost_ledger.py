@@ -50,6 +50,7 @@ def interrupted(tmp_path: Path) -> Interrupted:
     return Interrupted(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("here", ["nothing", "an older ledger"])
 def test_lost_ledger_goes_on_at_the_price_of_the_whole_plan(interrupted: Interrupted, here: str) -> None:
     hospital = interrupted.hospital
@@ -77,6 +78,7 @@ def test_lost_ledger_goes_on_at_the_price_of_the_whole_plan(interrupted: Interru
     assert continued.spent(DELTA) > before
 
 
+@pytest.mark.heavy
 def test_what_the_manual_says_to_back_up_is_enough_for_a_new_folder(
     interrupted: Interrupted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +110,7 @@ def test_what_the_manual_says_to_back_up_is_enough_for_a_new_folder(
     assert ME in new.run(lambda _stage, request: party.answer(request).reply).survivors
 
 
+@pytest.mark.heavy
 def test_the_file_from_before_a_new_version_gives_no_fresh_budget(tmp_path: Path) -> None:
     """Its checkpoints are not kept up any more: what was released from the newer version is not seen there."""
     (tmp_path / "hospital").mkdir()

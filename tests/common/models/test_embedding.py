@@ -129,7 +129,7 @@ def packaged() -> Embedder:
     return embedder
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_packaged_model_embeds_in_order_whatever_the_batch(packaged: Embedder) -> None:
     seen: list[tuple[int, int]] = []
     rows = packaged.encode(TEXTS * 2, lambda done, total: seen.append((done, total)))
@@ -189,6 +189,7 @@ def test_the_end_of_a_long_text_counts(packaged: Embedder) -> None:
     assert bits(cut)[0] == bits(cut)[1]
 
 
+@pytest.mark.slow
 def test_a_text_s_windows_are_pooled_in_their_order(packaged: Embedder) -> None:
     text = words(700)
     tokens = np.array(packaged._load_encoder().ids([text])[0], dtype=np.int32)
@@ -254,6 +255,7 @@ def threads(count: int) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", slow_but(range(1, 5), [2]))
 def test_a_text_has_the_same_bits_beside_any_other_texts(packaged: Embedder, count: int) -> None:
     """Position, batch mates, the last batch that is filled up, one text alone, and the number of threads."""
@@ -347,6 +349,7 @@ def test_batches_of_fixed_shapes_are_filled_up() -> None:
     assert [bits(embedder.encode([text]))[0] for text in texts] == rows
 
 
+@pytest.mark.slow
 def test_a_warm_cache_gives_the_bits_of_a_cold_one(packaged: Embedder) -> None:
     texts = [*TEXTS[:3], TEXTS[4], *some_texts(5, 6, 12)]
     cold = bits(CachedEmbedder(packaged, MemoryCache()).encode(texts))
@@ -533,6 +536,7 @@ def test_garbage_collection_resumes_after_a_model_loads_or_fails() -> None:
     assert gc.isenabled()
 
 
+@pytest.mark.slow
 def test_party_embeds_and_votes_without_torch_bit_equal_on_any_threads() -> None:
     script = """
 import hashlib, sys

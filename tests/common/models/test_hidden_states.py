@@ -33,6 +33,7 @@ def folder(model: Path) -> Path:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", slow_after([2, 1, 3, 4], 1))
 def test_a_text_has_the_same_bits_on_any_threads_beside_any_texts(folder: Path, count: int) -> None:
     """A text in one window and one in several, alone and among others, in any order; each row has norm 1 or 0."""
@@ -82,6 +83,7 @@ def test_hidden_states_that_cannot_be_prepared_are_refused(model: Path, folder: 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["weights", "map", "size", "number"])
 def test_a_damaged_folder_is_refused_before_a_text_is_read(model: Path, tmp_path: Path, fault: str) -> None:
     from safetensors.numpy import load_file, save_file

@@ -181,6 +181,7 @@ EMBEDDERS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", [*EVERYWHERE, *EMBEDDERS])
 def test_an_embedder_that_would_run_code_is_refused_and_runs_none(
     folder: Path, tmp_path: Path, attack: Attack, monkeypatch: pytest.MonkeyPatch
@@ -196,6 +197,7 @@ def test_an_embedder_that_would_run_code_is_refused_and_runs_none(
     assert "undersong_stranger" not in sys.modules
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", EVERYWHERE)
 def test_a_teacher_model_that_would_run_code_is_refused_and_runs_none(
     tmp_path: Path, attack: Attack, monkeypatch: pytest.MonkeyPatch
@@ -237,6 +239,7 @@ def test_every_file_counts_in_the_fingerprint(folder: Path) -> None:
     assert len(seen) == 2 + len([path for path in folder.rglob("*") if path.is_file()]) - 1
 
 
+@pytest.mark.slow
 def test_the_packaged_model_is_pinned_file_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert checked_hashes(PACKAGED) == model_files.PACKAGED_FILES
     copy = tmp_path / "model"
@@ -258,6 +261,7 @@ def test_the_packaged_model_is_pinned_file_by_file(tmp_path: Path, monkeypatch: 
         checked_hashes(PACKAGED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pooling", "dense", "size"),
     [

@@ -103,6 +103,7 @@ def different_rows(bert: NumpyBert) -> int:
 KERNELS = {"all alike": (NOWHERE,), "edges": (EDGES,), "sixes": (EVERYWHERE, SIXES), "no two": (EVERYWHERE,)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_window_has_the_same_bits_among_any_others_on_any_kernel(
     monkeypatch: pytest.MonkeyPatch, folder: Path, name: str
@@ -113,6 +114,7 @@ def test_a_window_has_the_same_bits_among_any_others_on_any_kernel(
     assert different_rows(bert) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["edges", "sixes", "no two"])
 def test_without_the_table_of_places_bits_depend_on_the_batch(
     monkeypatch: pytest.MonkeyPatch, folder: Path, name: str

@@ -61,6 +61,7 @@ def welcome(login):
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_after(["silent", "half a head", "half a body", "unread"], 3))
 def test_more_idle_connections_than_are_served_keep_nobody_out(served, kind):
     sent = half(served)[kind]

@@ -260,7 +260,7 @@ def fake(tmp_path):
     made.site.close()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_token_that_is_not_for_this_log_in_is_refused(fake):
     assert fake.enter() == 303
     assert fake.enter(azp="console") == 303
@@ -309,6 +309,7 @@ class ProxyHandler(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("is_option", [False, True])
 def test_no_proxy_of_the_environment_answers_for_the_provider(tmp_path, monkeypatch, is_option):
     """The attack: a second page with the same provider, whose environment leads to somebody's own one."""
@@ -326,6 +327,7 @@ def test_no_proxy_of_the_environment_answers_for_the_provider(tmp_path, monkeypa
         server.shutdown()
 
 
+@pytest.mark.heavy
 def test_no_certificates_of_the_environment_are_trusted(tmp_path, monkeypatch):
     (tmp_path / "none.pem").write_text("no certificate")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
@@ -360,6 +362,7 @@ def test_begun_log_ins_of_strangers_do_not_end_another_one(fake):
     assert came_back(honest, fake.led_back(begun)).status_code == 303
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("passed_s", [601.0, -86400.0])
 def test_a_begun_log_in_ends_after_a_time_and_its_state_cannot_be_made_up(fake, monkeypatch, passed_s):
     browser = Browser(fake.site)
@@ -408,6 +411,7 @@ def test_the_code_is_exchanged_with_the_verifier_that_was_announced(fake):
     assert begun["code_challenge"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("issuer", "status"),
     [
@@ -440,6 +444,7 @@ def test_no_address_of_the_provider_is_asked_in_clear(tmp_path):
     fake.site.close()
 
 
+@pytest.mark.heavy
 def test_groups_decide_roles_at_each_log_in(tmp_path):
     fake = FakeProvider(tmp_path / "page", roles={"it": "operator", "officers": "viewer", "heads": "administrator"})
     accounts = fake.site.accounts
@@ -461,6 +466,7 @@ def test_groups_decide_roles_at_each_log_in(tmp_path):
     fake.site.close()
 
 
+@pytest.mark.heavy
 def test_provider_name_equal_to_a_local_account_does_not_become_it(tmp_path):
     fake = FakeProvider(tmp_path / "page", roles={"it": "viewer"})
     accounts = fake.site.accounts

@@ -24,6 +24,7 @@ def served(tmp_path):
         yield made
 
 
+@pytest.mark.slow
 def test_a_session_holds_ten_streams_and_takes_none_from_others(served):
     def stream(stack, secret):
         cookie, _, tab = secret.partition(".")

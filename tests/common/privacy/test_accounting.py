@@ -54,6 +54,7 @@ def test_the_paper_s_own_sigma_spends_less_than_it_says() -> None:
     assert epsilon([Gaussian(9.6896 / NEAR_AND_FAR)] * 5, 1e-5) == pytest.approx(1.456, abs=5e-4)
 
 
+@pytest.mark.heavy
 @given(st.floats(-3.0, 2.5), st.floats(-12.0, -0.01))
 def test_a_gaussian_is_converted_to_the_bits_of_dp_accounting(log_epsilon: float, log_delta: float) -> None:
     from dp_accounting import gaussian_mechanism as reference
@@ -67,6 +68,7 @@ def test_a_gaussian_is_converted_to_the_bits_of_dp_accounting(log_epsilon: float
 HALF = [(1, 17.566), (2, 9.389), (4, 5.079)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "sigma"), slow_but(HALF, HALF[2:]))
 def test_dpga_votes_at_half_the_budget_have_the_contract_s_sigma(target: float, sigma: float) -> None:
     found = calibrate(lambda s: [Gaussian(s, 0.8, 10)], target / 2, DPGA_DELTA)
@@ -76,7 +78,7 @@ def test_dpga_votes_at_half_the_budget_have_the_contract_s_sigma(target: float, 
 JOINTLY = [(1, 13.406), (2, 7.454), (4, 4.222)]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "sigma"), slow_but(JOINTLY, JOINTLY[2:]))
 def test_dpga_plan_composed_jointly_has_the_contract_s_sigma(target: float, sigma: float) -> None:
     def build(s: float) -> list[Event]:
@@ -112,6 +114,7 @@ def test_squared_mu_of_composed_gaussians_adds_up(parts: list[tuple[float, int]]
     assert epsilon(events, 1e-6) == pytest.approx(epsilon(one_by_one, 1e-6))
 
 
+@pytest.mark.heavy
 def test_loss_distribution_agrees_with_the_closed_form() -> None:
     """A Gaussian forced through the loss distribution (by an event that costs next to nothing) keeps its price."""
     assert epsilon([Gaussian(2.0, count=5), Pure(1e-9)], 1e-5) == pytest.approx(
@@ -146,6 +149,7 @@ def test_discrete_laplace_costs_what_its_sum_says_and_never_less(one: float, sen
         assert exact - 1e-12 <= found <= exact + 1e-4
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("sensitivity", [10**6, 2**41, 2**53])
 def test_time_to_price_discrete_laplace_ignores_its_sensitivity(sensitivity: int) -> None:
     epsilon([DiscreteLaplace(0.1, 3)], 1e-6)  # libraries are loaded
@@ -154,6 +158,7 @@ def test_time_to_price_discrete_laplace_ignores_its_sensitivity(sensitivity: int
     assert time.process_time() - begun < 1.0  # some 0.05 s; it took minutes and gigabytes
 
 
+@pytest.mark.heavy
 def test_pure_and_laplace_events_compose_to_their_epsilon() -> None:
     assert epsilon([Pure(0.3), Laplace(2.0), DiscreteLaplace(0.01, sensitivity=10)], 0.0) == pytest.approx(0.9)
     assert epsilon([Pure(0.3)], 1e-12) == pytest.approx(0.3, rel=1e-6)
@@ -262,7 +267,7 @@ def test_values_out_of_range_are_named(wrong: object) -> None:
         wrong()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_plan_with_subsampled_votes_is_calibrated_from_few_distributions(monkeypatch: pytest.MonkeyPatch) -> None:
     """The guess that a calibration starts from is good; a loss distribution on the fine grid takes its tenth."""
     asked: list[int] = []

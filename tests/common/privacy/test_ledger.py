@@ -351,6 +351,7 @@ def end_charge(ledger: Ledger, charge: Charge, end: str) -> None:
         ledger.close("s", HASH)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("end", ["charged", "open", "closed", "void", "withdrawn"])
 def test_a_sub_sampled_run_costs_its_whole_plan_from_its_first_charge(path: Path, end: str) -> None:
     """Stopping adaptively is no refund: the price of the sums so far understated delta by 3.0 to 3.9 times."""
@@ -382,6 +383,7 @@ def test_the_whole_plan_is_charged_once_and_a_gaussian_run_as_it_goes(path: Path
     assert not other.costs(1e-5)[0].whole_plan
 
 
+@pytest.mark.heavy
 def test_the_budget_is_checked_for_the_whole_plan(path: Path) -> None:
     """A run that stops after one sum leaves what its plan leaves, also if its sums so far are Gaussian."""
     whole = accounting.epsilon([Gaussian(2.0), Laplace(1.0, 3)], 5e-6)
@@ -636,6 +638,7 @@ def test_zeros_that_a_lost_write_left_are_dropped(path: Path, zeros: int) -> Non
     assert path.read_bytes() == data
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("line", [b"\n", b"{}\n", b'{"entry": 1}\n', bytes(200) + b"\n", b"[[[[\n"])
 @pytest.mark.parametrize("place", [0, 3, 8])
 def test_a_foreign_line_is_named_and_left_as_it_is(path: Path, line: bytes, place: int) -> None:
@@ -657,6 +660,7 @@ def test_a_snapshot_has_the_figures_of_one_moment(path: Path) -> None:
     assert Ledger.read(path).spent(1e-5) > before[0]
 
 
+@pytest.mark.heavy
 @settings(max_examples=examples(30, 120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_changed_byte_is_found_and_its_line_named(path: Path, data: st.DataObject) -> None:
@@ -764,6 +768,7 @@ def _charge_many(path: str, run: str, count: int) -> None:
         ledger.charge(vote(number, run))
 
 
+@pytest.mark.heavy
 def test_two_processes_share_one_chain(path: Path) -> None:
     context = multiprocessing.get_context("fork")
     workers: list[Any] = [context.Process(target=_charge_many, args=(str(path), name, 25)) for name in ("a", "b", "b")]

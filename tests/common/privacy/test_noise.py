@@ -68,6 +68,7 @@ def _goodness_of_fit(drawn: np.ndarray, law: tuple[np.ndarray, np.ndarray]) -> f
     return float(scipy.stats.chi2.sf(statistic, len(due) - 1))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("sigma", [0.5, 1, 3, 7.25, 120, 452, 4095, 4097, 9000, 50_000])
 def test_gaussian_draws_follow_the_law(sigma: float) -> None:
     """A fresh seed would fail one case in 1000; the seed is fixed."""
@@ -101,6 +102,7 @@ def test_wide_gaussian_has_the_right_residues_and_parity() -> None:
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("sigma", [5000, 50_000, 10**6, 8_388_608])
 def test_wide_gaussian_splits_its_variance_exactly_and_smoothly(sigma: int) -> None:
     law = DiscreteGaussian(sigma)
@@ -182,6 +184,7 @@ def test_every_gaussian_states_a_distance_below_the_contract(sigma: Fraction) ->
     assert abs(law.deviation**2 - sigma) < 1e-9 * sigma
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("scale", "parties", "bits"), [pytest.param(2**14, 1, 106, marks=pytest.mark.slow), (1000, 10, 110)]
 )
@@ -248,6 +251,7 @@ def _words(values: list[int]) -> tuple[np.ndarray, np.ndarray]:
     return high, low
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("table", [GAUSSIAN, SMALL, POLYA, TINY], ids=["gaussian", "small", "polya", "tiny"])
 def test_draws_at_and_around_every_boundary_follow_the_definition(table: CumulativeTable) -> None:
     # Below, at and above each boundary, in its last usable bit and in its high word; the sign bit both ways.
@@ -279,6 +283,7 @@ def test_cumulative_table_draws_any_law_by_its_definition(weights: list[int], wo
     assert table.draw(*_words(words)).tolist() == [_draw_plainly(table, word) for word in words]
 
 
+@pytest.mark.heavy
 def test_distance_from_an_independent_exact_law_is_as_stated() -> None:
     """mpmath at 400 bits against the integer recurrence and the 127-bit rounding."""
     with mpmath.workprec(400):

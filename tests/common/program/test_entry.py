@@ -156,6 +156,7 @@ def test_what_a_command_returns_is_its_exit_code(returned, code):
     assert ended.value.code == code
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("words", [["--frob"], ["coordinatr"], ["plan"], ["plan", "a", "b"], ["coordinator", "initt"]])
 def test_every_command_line_error_is_of_the_class_that_is_caught(words):
     from undersong.cli import app

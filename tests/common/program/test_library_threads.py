@@ -149,7 +149,7 @@ entry.run(command)
 """
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_program_s_libraries_have_one_thread_outside_any_block() -> None:
     several = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "3")}
     subprocess.run([sys.executable, "-c", IN_PROGRAM], check=True, timeout=120, env=several)

@@ -59,6 +59,7 @@ def test_runs_do_not_cross_the_border_of_two_records():
     assert find_overlap(["a b c d e f g h"], ["a b c d", "e f g h"]).runs == {}
 
 
+@pytest.mark.heavy
 def test_longest_runs_and_resemblance_equal_a_plain_search():
     rng = random.Random(3)
     alphabet = [f"w{k}" for k in range(4)]  # few words: long accidental runs, hashes under pressure

@@ -115,6 +115,7 @@ def test_invisible_characters_and_unicode_forms_change_no_id(name, position, inv
     assert patient_id(space + reference.format(written) + space).text == patient_id(name).text
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("one", "other", "kinds"),
     [

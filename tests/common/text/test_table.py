@@ -95,6 +95,7 @@ def test_repr_of_a_table_shows_counts_only(tmp_path):
 ROWS = [("Ärztin, Wien; 3. Stock", "x", "7"), ("zweite\tNotiz", "y", "8")]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "delimiter"), [("a.csv", ","), ("a.csv", ";"), ("a.csv", "\t"), ("a.tsv", "\t"), ("A.CSV", ";")]
 )

@@ -74,6 +74,7 @@ def foreign(file, content):
         os.replace(kept, file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content"),
     slow_after(
@@ -205,6 +206,7 @@ def test_a_file_that_answers_need_holds_them_up_and_refuses_nothing(alliance, na
     check_books(alliance, run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content"),
     slow_after(

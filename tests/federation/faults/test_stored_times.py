@@ -214,6 +214,7 @@ def declared_times():
     return columns
 
 
+@pytest.mark.slow
 def test_every_stored_time_has_a_rule_for_what_lies_ahead_of_now():
     assert declared_times() == set(STORED_TIMES)
     assert times_in_files() == set(TIMES_IN_FILES)

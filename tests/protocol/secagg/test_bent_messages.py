@@ -255,7 +255,7 @@ def _bend_body(reply: wire.Reply, how: Bend) -> None:
     reply.body = body.SerializeToString(deterministic=True)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("mode", MODES)
 @settings(QUIET, max_examples=examples(5, 1500))
@@ -264,7 +264,7 @@ def test_randomly_bent_requests_open_no_secret(mode: str, data: st.DataObject) -
     check_lying_coordinator(mode, data)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("mode", MODES)
 @settings(QUIET, max_examples=examples(5, 1500))

@@ -35,6 +35,7 @@ def _open(parameters: SumParameters, name: str, party: dict[str, Any]) -> PartyM
     return PartyMachine.open(parameters, name, identity, lambda size: next(secrets), RECORDED)
 
 
+@pytest.mark.heavy
 def test_golden_vectors_are_what_this_program_writes() -> None:
     assert json.loads(json.dumps(vectors())) == GOLDEN, "python -m tests.doubles.secagg_vectors (a new version?)"
 
@@ -77,6 +78,7 @@ def test_coordinator_asks_and_opens_as_the_golden_vectors_record(kind: str, name
     assert check_evidence(parameters, opened.evidence).question.hex() == recorded["question"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("kind", "case"),
     [

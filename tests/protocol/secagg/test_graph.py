@@ -37,6 +37,7 @@ def _tail(population: int, marked: int, drawn: int, least: int) -> Fraction:
     return Fraction(ways, comb(population, drawn))
 
 
+@pytest.mark.heavy
 @settings(deadline=None, max_examples=40)
 @given(st.integers(150, 600), st.integers(0, 12), st.integers(0, 12))
 def test_the_choice_meets_the_conditions_and_is_the_least(parties: int, hostile: int, lost: int) -> None:
@@ -66,7 +67,7 @@ def test_hypergeometric_tails_equal_counts_of_draws(population: int, data: st.Da
     assert graph.upper_tails(population, marked, drawn) == [sum(ways[x:]) for x in range(drawn + 2)]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_peer_s_plan_of_many_parties_is_answered_in_seconds() -> None:
     """All degrees of 10 000 parties took hours, when an attempt at a sum was opened."""
     begun = time.process_time()
@@ -87,6 +88,7 @@ def regular(parties: int, degree: int, seed: bytes) -> MaskGraph:
     return graph.regular(parties, 0, Neighbourhood(degree, degree), seed)
 
 
+@pytest.mark.heavy
 @settings(deadline=None, max_examples=40)
 @given(st.integers(5, 80), st.data())
 def test_neighbourhoods_are_symmetric_regular_and_without_loops(parties: int, data: st.DataObject) -> None:
@@ -112,6 +114,7 @@ def test_degree_that_makes_no_circulant_graph_is_an_internal_error(degree: int) 
         regular(10, degree, bytes(32))
 
 
+@pytest.mark.heavy
 def test_permutations_are_uniform_over_seeds() -> None:
     """All 24 orders of 4 parties over 4800 fixed seeds; fresh seeds would fail once in 1000."""
     counts = Counter(permutation(4, number.to_bytes(32, "little")) for number in range(4800))

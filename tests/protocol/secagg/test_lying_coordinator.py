@@ -271,6 +271,7 @@ def _cases(table: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]]
     ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("field", TERMS)
 def test_terms_that_differ_from_the_approved_plan_are_refused(field: str) -> None:
     value, words = TERMS[field]
@@ -278,6 +279,7 @@ def test_terms_that_differ_from_the_approved_plan_are_refused(field: str) -> Non
     check_refused(parameters, Stage.ADVERTISE, _terms(field, value), PrivacyRefusal, words)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("stage", "lie", "error", "words"), _cases(TEN))
 def test_party_among_ten_refuses_a_bent_request(
     stage: Stage, lie: Lie, error: type[UndersongError], words: str
@@ -285,6 +287,7 @@ def test_party_among_ten_refuses_a_bent_request(
     check_refused(parameters_of(10), stage, lie, error, words)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("stage", "lie", "error", "words"), _cases(GRAPH))
 def test_party_on_the_regular_graph_refuses_a_bent_request(
     stage: Stage, lie: Lie, error: type[UndersongError], words: str
@@ -569,6 +572,7 @@ def test_second_unmask_request_with_another_set_is_refused() -> None:
     assert parties[VICTIM].phase is Phase.DONE
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("stage", [Stage.ADVERTISE, Stage.SHARE, Stage.MASK])
 def test_different_request_for_an_answered_stage_is_refused(stage: Stage) -> None:
     parameters = parameters_of(10)
@@ -628,6 +632,7 @@ def test_repeated_requests_get_equal_bytes_when_finished_or_restored() -> None:
         assert name == "noise_root" or secrets[name] not in machine.snapshot()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("reached", "skipped_to"),
     [

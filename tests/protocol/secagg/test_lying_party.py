@@ -173,6 +173,7 @@ ONE: dict[Stage, dict[str, list[Bend]]] = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("stage", [Stage.ADVERTISE, Stage.SHARE, Stage.MASK, Stage.CONSISTENCY, Stage.UNMASK])
 @pytest.mark.parametrize(
     ("words", "sign", "bend"), [(words, sign, bend) for words, (sign, bends) in ANY.items() for bend in bends]
@@ -181,6 +182,7 @@ def test_party_with_a_reply_bent_in_its_frame_is_left_out(stage: Stage, words: s
     check_left_out(_sum(), stage, bend, words, sign)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("stage", "words", "bend"),
     [(stage, words, bend) for stage, faults in ONE.items() for words, bends in faults.items() for bend in bends],
@@ -189,6 +191,7 @@ def test_party_with_a_bent_reply_is_left_out(stage: Stage, words: str, bend: Ben
     check_left_out(_sum(), stage, bend, words)
 
 
+@pytest.mark.heavy
 def test_party_revealing_an_uncommitted_nonce_is_left_out() -> None:
     parameters = parameters_of(20, graph_above=7, tolerated_dropouts=2, sigma=0.0)
     lie = _body(None, lambda _: bytes(32))
@@ -292,6 +295,7 @@ def test_wrong_share_of_a_dropped_mask_key_is_named_and_the_sum_opens() -> None:
     np.testing.assert_array_equal(opened.values, expected_sum(_sum(), names_of(10)[:-1], [LIAR]))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("value", [b"", bytes(32), bytes(5)])
 def test_wrong_noise_value_keeps_the_excess_and_names_the_party(value: bytes) -> None:
     parameters = _sum()

@@ -113,6 +113,7 @@ def test_merkle_proof_without_leaves_proves_nothing() -> None:
 # --- draws and the failure bound ------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_draws_are_of_others_uniform_and_follow_from_the_coins() -> None:
     counts = np.zeros(20, dtype=int)
     for number in range(2000):
@@ -127,6 +128,7 @@ def test_draws_are_of_others_uniform_and_follow_from_the_coins() -> None:
     assert draw(5, 2, 4, bytes(32)) == (0, 1, 3, 4)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("parties", "adversaries"), [(1000, 10), (1000, 100), (10_000, 100)])
 def test_the_chosen_draw_meets_each_bound_alone(parties: int, adversaries: int) -> None:
     dropouts = parties // 10
@@ -223,6 +225,7 @@ def part_of(parameters: SumParameters, name: str, required: str) -> SumParameter
     return alone
 
 
+@pytest.mark.heavy
 def test_parties_that_know_their_own_leaf_and_a_required_one_sum_exactly() -> None:
     parameters = parameters_of(20, sigma=1500.0, **TWENTY)
     parties = {}
@@ -365,6 +368,7 @@ LIES: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "lie", "error", "words"),
     [
@@ -380,6 +384,7 @@ def test_party_on_the_merkle_graph_refuses_a_bent_request(
     check_refused(parameters_of(20, **TWENTY), stage, lie, error, words)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("channel", [bytes(32), b"\xff" * 32, keys.public_key(bytes(range(32)))])
 def test_false_keys_of_a_chooser_end_the_attempt(channel: bytes) -> None:
     """A chooser's keys come without a signature: what it sealed does not open under others."""
@@ -407,7 +412,7 @@ def test_a_false_mask_key_of_a_chooser_ends_the_attempt() -> None:
     assert "its shares for this party do not open" in str(refusals[VICTIM])
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [Stage.MASK, Stage.CONSISTENCY])
 def test_a_party_whose_own_draw_is_mostly_gone_does_not_sign(stage: Stage) -> None:
     parameters = parameters_of(40, merkle=(8, 5), tolerated_dropouts=12)
@@ -593,6 +598,7 @@ def agreed(machine: PartyMachine, parameters: SumParameters, survivors: Any) -> 
     return sid.opened_set(machine._state.transcript, QUESTION, everybody, everybody)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [5, 10, 15])
 def test_split_survivors_never_open_both_secrets_of_anybody(others: int) -> None:
     """Two groups of any sizes; the second is told that p00 dropped out."""
@@ -624,7 +630,7 @@ def test_survivors_that_leave_out_a_victims_draw_do_not_open_its_self_mask() -> 
     assert played.released().get(3, (0, 0))[0] < parameters.share_threshold
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_living_party_is_not_left_out_by_telling_its_choosers_another_u2(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -60,6 +60,7 @@ def _ten(**changes: object) -> SumParameters:
 # --- dropouts ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("lost", [("p00",), (-1,), ("p04", "p05"), ("p00", -1)], ids=str)
 def test_parties_that_dealt_and_vanished_are_rebuilt_from_their_seeds(mode: str, lost: tuple[Any, ...]) -> None:
@@ -128,6 +129,7 @@ def test_secret_unlike_its_hash_is_refused_by_its_holder_and_at_opening() -> Non
     assert [fault.party for fault in caught.value.faults] == [LIAR]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("mode", OTHER_MODES)
 def test_secret_that_does_not_open_ends_the_attempt_naming_its_dealer(mode: str) -> None:
     parameters = parameters_in(mode)
@@ -142,6 +144,7 @@ def test_secret_that_does_not_open_ends_the_attempt_naming_its_dealer(mode: str)
         assert [fault.party for fault in caught.value.faults] == [first]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("field", "words"), [("pairs", "5 blocks of 1136"), ("pair_hashes", "5 blocks of 32"), ("ciphertexts", "1170")]
 )
@@ -165,6 +168,7 @@ def _not_canonical(key: bytes) -> bytes:
     return bytes([0xFF, key[1] | 0x0F]) + key[2:]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("place", [0, 1], ids=["channel", "mask"])
 @pytest.mark.parametrize(
     ("how", "words"),
@@ -230,6 +234,7 @@ FALSE_KEYS: dict[str, tuple[Callable[[bytes, int], bytes], str]] = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("mode", "how"),
     [(mode, how) for mode in OTHER_MODES for how in [*FALSE_KEYS][:3]]
@@ -268,6 +273,7 @@ def test_an_advert_without_hashes_of_ml_kem_keys_is_refused() -> None:
 # --- ciphertexts ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["complete", *OTHER_MODES])
 @pytest.mark.parametrize(
     ("change", "words"),
@@ -285,6 +291,7 @@ def test_bent_secrets_of_pairs_are_refused(mode: str, change: Callable[[bytes], 
     check_refused(parameters, Stage.MASK, bytes_of("mask", "pairs", change), PeerFault, words, (last,))
 
 
+@pytest.mark.heavy
 def test_ciphertexts_of_another_attempt_do_not_open() -> None:
     """The same secrets and keys, another sid: what was dealt there is bound to it."""
     earlier, now = _ten(), _ten(attempt=1)
@@ -318,6 +325,7 @@ def _vectors_and_transcript(parameters: SumParameters) -> tuple[dict[str, np.nda
     return vectors, parties["p00"]._state.transcript
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("broken", ["X25519", "ML-KEM-768", "both"])
 @pytest.mark.parametrize("mode", ["complete", "direct"])
 def test_breaking_one_of_x25519_and_ml_kem_opens_nothing(mode: str, broken: str) -> None:
@@ -423,6 +431,7 @@ def test_secrets_of_the_channel_are_erased_when_the_vector_is_masked() -> None:
     assert not any(secret in last for name, secret in drawn.items() if name != "noise_root")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("mode", OTHER_MODES)
 def test_keys_of_masks_are_erased_when_the_vector_is_masked_in_every_mode(mode: str) -> None:
     parameters = parameters_in(mode)

@@ -88,6 +88,7 @@ def test_mask_graph_equals_its_golden_vectors() -> None:
     assert hashlib.sha256(text.encode()).hexdigest() == case["permutation_1000_sha256"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", GOLDEN["noise"], ids=lambda case: f"{case['law']}-{case['arguments'][0]}")
 def test_drawn_noise_equals_its_golden_vectors(case: dict[str, Any]) -> None:
     law = getattr(noise, case["law"])(Fraction(case["arguments"][0]), *case["arguments"][1:])

@@ -51,6 +51,7 @@ def test_sum_is_exact_without_dropouts(n: int) -> None:
     assert {machine.phase for machine in parties.values()} == {Phase.DONE}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("n", "dropouts", "colluders"),
     slow_but([(3, 1, 0), (4, 1, 1), (5, 1, 0), (7, 2, 1), (10, 3, 2), (30, 9, 3)], [(3, 1, 0), (10, 3, 2)]),
@@ -94,6 +95,7 @@ def _noise_of(parameters: SumParameters, names: Iterable[str], components: int) 
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [100.0, 20.0])
 @pytest.mark.parametrize("dropped", [0, 1, 2, 3])
 def test_opened_noise_is_as_planned_for_any_dropouts_and_colluders(dropped: int, sigma: float) -> None:
@@ -149,6 +151,7 @@ def test_direct_mode_opens_what_arrived_even_if_a_statement_is_lost() -> None:
     assert check_evidence(parameters, opened.evidence).signers == ("p00", "p01", "p03")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("n", "dropouts", "colluders"), slow_but([(8, 1, 0), (12, 1, 1), (30, 2, 1), (60, 6, 3)], [(8, 1, 0), (12, 1, 1)])
 )
@@ -172,6 +175,7 @@ def test_regular_graph_sums_exactly_in_direct_mode() -> None:
     np.testing.assert_array_equal(opened.values, exact_sum(names_of(30), parameters.dimension))
 
 
+@pytest.mark.heavy
 def test_regular_graph_rolls_its_nonces_again_and_gives_up_in_the_end() -> None:
     parameters = parameters_of(60, tolerated_dropouts=10, colluders=1, graph_above=7)
     rolls = dict.fromkeys(names_of(60), 0)
@@ -198,6 +202,7 @@ class Restarting(dict[str, PartyMachine]):
         return restored
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("changes", [{}, {"graph_above": 7}, {"tolerated_dropouts": 0, "colluders": 3}])
 def test_restored_parties_continue_to_the_bit(changes: dict[str, int]) -> None:
     parameters = parameters_of(12, sigma=50.0, **changes)
@@ -210,6 +215,7 @@ def test_restored_parties_continue_to_the_bit(changes: dict[str, int]) -> None:
     np.testing.assert_array_equal(opened.values, expected.values)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("bits", [1, 7, 17, 32, 33, 53, 64])
 def test_every_ring_width_wraps_to_the_exact_sum(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     parameters = parameters_of(5, modulus_bits=bits, dimension=131)
@@ -224,7 +230,7 @@ def test_every_ring_width_wraps_to_the_exact_sum(bits: int, monkeypatch: pytest.
     np.testing.assert_array_equal(opened.values, sum(vector(name, 131).values for name in names_of(5)))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("dimension", [1_000_000, pytest.param(10_000_000, marks=pytest.mark.slow)])
 def test_memory_is_bounded_by_a_few_copies_of_the_vector(dimension: int) -> None:
     """A party: the noisy copy and twice the wire bytes. The coordinator: its sum, one vector, the opened values."""

@@ -34,6 +34,7 @@ def test_packed_words_are_one_little_endian_number(bits: int, count: int, seed: 
     assert unpacked.tolist() == low
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("bits", [3, 13, 20, 24, 33, 47, 63])
 @pytest.mark.parametrize("extra", [-1, 0, 1, 77])
 def test_packing_by_chunks_loses_no_word(bits: int, extra: int, monkeypatch: pytest.MonkeyPatch) -> None:

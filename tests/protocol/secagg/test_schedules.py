@@ -180,7 +180,7 @@ def check_schedule(schedule: Schedule) -> None:
 SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @settings(SETTINGS, max_examples=examples(5, 600))
 @given(schedules())
@@ -188,7 +188,7 @@ def test_any_schedule_sums_right_on_the_complete_graph(schedule: Schedule) -> No
     check_schedule(schedule)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @settings(SETTINGS, max_examples=examples(6, 600))
 @given(schedules(graph=True, largest=examples(30, 60)))
@@ -217,7 +217,7 @@ MODES: dict[str, dict[str, Any]] = {
 DEFAULT = [("shares", True)]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", list(Cut))
 @pytest.mark.parametrize("stage", [stage for stage in Stage if stage is not Stage.VOID])
 @pytest.mark.parametrize(("mode", "post_quantum"), slow_but(product(MODES, [False, True]), DEFAULT))

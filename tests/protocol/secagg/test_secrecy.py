@@ -30,6 +30,7 @@ from undersong_protocol.wire.messages import secagg_pb2 as wire
 pytestmark = pytest.mark.usefixtures("both_kinds_of_masks")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "changes", [{}, {"graph_above": 7}, {"merkle": (7, 5)}, {"tolerated_dropouts": 0, "colluders": 3}]
 )
@@ -101,6 +102,7 @@ def test_both_kinds_of_share_of_one_peer_are_never_released(changes: dict[str, o
             assert (mask_share in body) == (party in (2, 5))
 
 
+@pytest.mark.heavy
 def test_masked_vectors_are_uniform() -> None:
     """Chi-squared over the bytes of every masked vector of small clean vectors; false alarm below 1e-6 a vector."""
     for changes in ({}, {"tolerated_dropouts": 0, "colluders": 2}, {"graph_above": 3}, {"merkle": (4, 3)}):

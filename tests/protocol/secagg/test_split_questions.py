@@ -145,6 +145,7 @@ def split(mode: str, others: int) -> tuple[Split, set[str], set[str]]:
     return Split(parameters, group), group, set(names_of(n)) - group
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("others", slow_after([1, 2, 3], 1))
 @pytest.mark.parametrize("mode", MODES)
 def test_two_groups_asked_different_questions_reveal_no_sum(mode: str, others: int) -> None:

@@ -208,7 +208,7 @@ def peak_bytes(statistic: Statistic, public: PublicInputs, records: Records) -> 
         tracemalloc.stop()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "one_unit"),
     slow_but(product(PLANNED, [False, True]), [*product(OFTEN_ASKED, [False]), ("embedding_sum", True)]),
@@ -224,6 +224,7 @@ def test_no_buffer_grows_with_the_records_times_a_number_of_the_plan(name: str, 
     assert grown[1] - grown[0] <= BYTES_A_RECORD
 
 
+@pytest.mark.heavy
 def test_scores_of_few_records_and_many_candidates_come_in_blocks_too(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, best = [], nearest._best_keys
 
@@ -251,6 +252,7 @@ def is_refused(statistic: str, parameters: dict[str, Any]) -> bool:
     return True
 
 
+@pytest.mark.heavy
 @EVERY
 def test_every_number_of_a_plan_has_a_bound(name: str) -> None:
     statistic, _ = PLANNED[name](4)

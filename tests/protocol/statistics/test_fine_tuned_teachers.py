@@ -145,6 +145,7 @@ def test_torch_s_random_state_stays_as_it_was(model):
     assert torch.equal(torch.rand(3), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("half", slow_after([True, False], 1))
 def test_teachers_tell_records_from_candidates(model, half, monkeypatch):
     monkeypatch.setattr(teacher_votes, "STEPS", 40)
@@ -158,6 +159,7 @@ def test_teachers_tell_records_from_candidates(model, half, monkeypatch):
     assert votes[:, :8][:, ~own].mean() < 0.1
 
 
+@pytest.mark.slow
 def test_nothing_of_a_teacher_or_of_a_text_is_left(model, tmp_path, monkeypatch, caplog):
     for name in ("TMPDIR", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
@@ -177,6 +179,7 @@ def test_nothing_of_a_teacher_or_of_a_text_is_left(model, tmp_path, monkeypatch,
     assert sum("has voted" in record.getMessage() for record in caplog.records) == 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("half", [True, False])
 def test_a_teacher_that_diverged_votes_nothing(model, half, monkeypatch):
     monkeypatch.setattr(teacher_votes.fine_tuning, "logits", lambda *_: np.full((8, 2), np.nan))

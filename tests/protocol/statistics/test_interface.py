@@ -102,7 +102,7 @@ def test_a_party_can_contribute_unless_the_statistic_says_otherwise():
     LabelHistogram(2).check_party("")
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("statistic", slow_after([TeacherVotes(queries=4, teachers=2), LabelHistogram(2)], 1))
 def test_subsampling_is_refused_only_for_statistics_of_whole_parties(statistic):
     request = SumRequest("one", statistic, sampling_rate=0.5)

@@ -153,6 +153,7 @@ def test_wrong_parameters_of_features_are_refused(wrong):
         FourierFeatures(**wrong)
 
 
+@pytest.mark.heavy
 def test_features_estimate_the_kernel_without_bias():
     """Mean over 400 independent sets of 64 frequencies against the kernel itself, at six standard errors."""
     points = vectors(2, seed=5)

@@ -73,7 +73,7 @@ def units_of(statistic: Statistic, records: ExampleRecords, rows: Int64) -> set[
     return set((records.unit_hashes[rows] % np.uint64(teachers.teachers)).astype(int).tolist())
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @EVERY
 @settings(max_examples=examples(2, 40), deadline=None)
 @given(data=st.data())
@@ -92,7 +92,7 @@ def test_well_formed_inputs_are_taken_and_every_record_has_a_row(name: str, mode
     assert np.abs(matrix).max(initial=0.0) <= bound.linf * (1 + 1e-9)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @EVERY
 @settings(max_examples=examples(1, 50), deadline=None)
 @given(data=st.data())
@@ -104,7 +104,7 @@ def test_inputs_that_are_malformed_in_any_way_are_refused_without_a_record(name:
             example.check()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @EVERY
 @settings(max_examples=examples(2, 20), deadline=None)
 @given(data=st.data())
@@ -130,7 +130,7 @@ def test_a_row_is_the_same_beside_any_other_records(name: str, model: Path, data
     }
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @EVERY
 @settings(max_examples=examples(2, 20), deadline=None)
 @given(data=st.data())
@@ -191,6 +191,7 @@ def test_one_more_record_moves_only_its_own_row_of_classifier_votes() -> None:
         assert part == {unit: row for unit, row in whole.items() if unit < count}
 
 
+@pytest.mark.slow
 @EVERY
 @settings(max_examples=examples(3, 10), deadline=None)
 @given(data=st.data())

@@ -52,6 +52,7 @@ ROWS = st.lists(
 )
 
 
+@pytest.mark.heavy
 @settings(max_examples=15, deadline=None)
 @given(ROWS, st.booleans(), st.booleans())
 def test_votes_are_zero_or_one_one_row_a_shard(rows, half, labels):
@@ -102,7 +103,7 @@ def test_teacher_votes_have_the_contract_s_sensitivity_and_noise():
 
 @settings(max_examples=15, deadline=None)
 @given(ROWS, st.sampled_from(["sample", "user"]), st.integers(2, 2 * BATCH), st.data())
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_one_unit_changes_one_shard_and_no_bit_elsewhere(rows, unit, teachers, data):
     """Sample: one record more or less. User: all of theirs. Wherever in the file it stands."""
     gone = data.draw(st.integers(0, len(rows) - 1))
@@ -170,6 +171,7 @@ def axis(number, size=0.08):
     return found
 
 
+@pytest.mark.heavy
 def test_teacher_has_one_direction_a_class_and_a_common_one():
     shifts = {0: axis(1) + axis(3), 1: axis(2) + axis(3)}
     records = Shifted(np.arange(600) % 2, shifts)

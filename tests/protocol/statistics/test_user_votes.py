@@ -44,6 +44,7 @@ def squared_norm(vector: Any) -> int:
     return sum(int(value) ** 2 for value in vector)
 
 
+@pytest.mark.heavy
 @settings(max_examples=examples(40, 300), deadline=None)
 @given(
     seed=st.integers(0, 2**32),

@@ -49,6 +49,7 @@ def problems(draw: st.DrawFn) -> tuple[Any, Any, Any, Any, int]:
     return x, None, c, None, q
 
 
+@pytest.mark.heavy
 @settings(max_examples=examples(40, 150), deadline=None)
 @given(problems())
 def test_votes_equal_their_definition_under_ties(problem: tuple[Any, Any, Any, Any, int]) -> None:

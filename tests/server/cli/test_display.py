@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 
+import pytest
 from rich.console import Console
 
 from undersong_server.cli.display import Display, Lines, bars
@@ -13,6 +14,7 @@ THREADS = 8
 UPDATES = 25
 
 
+@pytest.mark.heavy
 def test_eight_threads_drive_one_display() -> None:
     errors: list[Exception] = []
     together = threading.Barrier(THREADS)

@@ -44,7 +44,7 @@ def screen(home, *arguments):
     return (out.getvalue() + err.getvalue()).split("\n")
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_parties_runs_and_logs_show_every_string_harmlessly(home, run):
     commands = [["parties"], ["run", "list"], ["run", "show", "first"], ["run", "watch", "first"]]
     commands += [[*each, "--json"] for each in commands]

@@ -38,6 +38,7 @@ def read_times(folder):
     return {path.relative_to(folder): path.lstat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("command", WRITING, ids=" ".join)
 def test_writing_command_of_another_account_is_refused_at_once(home, command):
     before = read_times(home.parent)

@@ -140,6 +140,7 @@ STATES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", STATES)
 def test_the_next_step_follows_from_the_state_of_a_run(tmp_path, entered, state):
     home = make_home(tmp_path / "home", PARTIES)
@@ -280,6 +281,7 @@ def wrong(text):
     return dict(re.findall(r'<p class="wrong" id="wrong-([^"]+)">([^<]+)</p>', text))
 
 
+@pytest.mark.slow
 def test_a_run_is_planned_from_a_form_with_errors_beside_their_fields(console, home, tasks):
     path = next(tasks.glob("*.toml"))
     address = console.led(console.post("/runs/new", source=f"file {path}"))
@@ -364,6 +366,7 @@ def test_plan_is_made_of_what_the_form_shows(console, home, tasks, change):
     assert drafts.fill(again, unchanged).data == again.data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", slow_after(["classification", "free text"], 1))
 def test_a_template_becomes_a_run_and_nothing_typed_is_lost(console, home, tasks, template):
     address = console.led(console.post("/runs/new", source=f"template {template}"))
@@ -576,6 +579,7 @@ def may_not_plan(home, tasks, draft, keys=()):
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["corpus", "prompts", "root", "cache"])
 @pytest.mark.parametrize("way", ["upload", "form"])
 def test_console_task_names_no_file_outside_the_operator_s_folders(home, tasks, tmp_path, place, way):

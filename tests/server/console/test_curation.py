@@ -49,6 +49,7 @@ def runs_listed(console, query=""):
     return [name for name in ("first", "second") if f"/runs/one/{name}" in page]
 
 
+@pytest.mark.heavy
 def test_a_note_and_tags_are_shown_found_and_audited(curation_page):
     curation_page.post(f"{RUN}/note", of=RUN, note="<i>for</i> the board", tags="spring, best so far")
     page = curation_page.get(RUN).text
@@ -60,6 +61,7 @@ def test_a_note_and_tags_are_shown_found_and_audited(curation_page):
     assert curation_page.post(f"{RUN}/note", of=RUN, note="x" * 5000).status_code == 409
 
 
+@pytest.mark.heavy
 def test_the_archive_is_left_out_of_home_lists_and_compare(curation_page):
     assert runs_listed(curation_page) == ["first", "second"]
     curation_page.post(f"{RUN}/put-away", of=RUN)
@@ -74,6 +76,7 @@ def test_the_archive_is_left_out_of_home_lists_and_compare(curation_page):
     assert did(curation_page)[-2:] == ["run put-away", "run take-back"]
 
 
+@pytest.mark.heavy
 def test_one_text_or_all_that_a_search_finds_are_marked(curation_page, home):
     led = curation_page.led(curation_page.post(f"{RUN}/marks", of=RESULT, row="3", mark="yes", find="", page="1"))
     assert led.endswith("#text-3")
@@ -99,6 +102,7 @@ def test_the_download_without_marked_texts_is_audited(curation_page, monkeypatch
     assert curation_page.site.audit.entries()[-1].about == "first: everything without the marked texts"
 
 
+@pytest.mark.heavy
 def test_a_viewer_reads_notes_and_marks_and_changes_none(curation_page):
     curation_page.post(f"{RUN}/marks", of=RESULT, row="1", mark="yes")
     curation_page.site.accounts.set_role("vera", "viewer")

@@ -54,6 +54,7 @@ def evaluation_of(console):
     return console.get(RESULT).text.partition('id="evaluation"')[2].partition("</table>")[0]
 
 
+@pytest.mark.slow
 def test_an_uploaded_test_file_keeps_its_name_and_figures_stand_in_place(evaluation_page, home):
     assert "not measured" in evaluation_of(evaluation_page)
     done = send(
@@ -71,12 +72,14 @@ def test_an_uploaded_test_file_keeps_its_name_and_figures_stand_in_place(evaluat
     assert not list(home.rglob("test.csv"))
 
 
+@pytest.mark.slow
 def test_a_file_of_the_task_folders_is_evaluated_on(evaluation_page, tmp_path):
     done = send(evaluation_page, None, b"", file=str(tmp_path / "offered" / "public.jsonl"))
     assert evaluation_page.led(done) == f"{RESULT}#evaluation"
     assert "public.jsonl, " in evaluation_of(evaluation_page)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
@@ -101,6 +104,7 @@ def test_no_file_outside_the_task_folders_is_evaluated_on(evaluation_page, tmp_p
     assert send(evaluation_page, None, b"", file=str(outside)).status_code == 409
 
 
+@pytest.mark.heavy
 def test_a_viewer_sees_the_figures_and_evaluates_nothing(evaluation_page):
     evaluation_page.site.accounts.set_role("vera", "viewer")
     viewer = Browser(evaluation_page.site).enter(evaluation_page.site.accounts.link("vera"))

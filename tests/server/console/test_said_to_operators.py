@@ -42,6 +42,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", FAILURES)
 def test_every_failure_has_a_remedy_and_is_said_once_on_a_screen(console, home, tasks, kind):
     failure = FAILURES[kind]
@@ -72,6 +73,7 @@ def test_a_failing_screen_says_whom_to_ask_and_offers_the_bundle(console, monkey
     assert "/audit/support.zip" in page.partition("internal error")[2].partition("</section>")[0]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("started_before_s", "is_offered"), [(60.0, False), (-60.0, True), (None, True)])
 def test_resume_stands_where_the_same_program_would_not_fail_again(
     home, tasks, console, monkeypatch, started_before_s, is_offered
@@ -137,6 +139,7 @@ STATES = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", STATES)
 def test_one_word_names_the_state_wherever_it_stands(console, home, tasks, kind):
     status, words = STATES[kind]
@@ -158,6 +161,7 @@ def as_default_method(task_file):
     return task_file
 
 
+@pytest.mark.heavy
 def test_a_count_of_calls_beyond_the_texts_is_explained_wherever_it_stands(console, home, tasks, tmp_path):
     task_file = as_default_method(make_task(tmp_path, samples=300))
     runs.plan(home, task_file, RunOptions(name="counted"))
@@ -189,6 +193,7 @@ def test_figures_and_columns_that_have_nothing_to_say_are_not_shown(home, tasks,
     assert "Money" in console.get("/?part=figures").text
 
 
+@pytest.mark.heavy
 def test_a_hospital_that_shares_nothing_yet_is_not_said_to_keep_it_back(tmp_path, entered):
     made = make_home(tmp_path / "home", ("alpha", "beta"))
     enrolment.invite(made.path, "gamma")
@@ -203,6 +208,7 @@ def test_a_hospital_that_shares_nothing_yet_is_not_said_to_keep_it_back(tmp_path
     assert "Several runs together spend at most the sum" in visible(console.get("/parties").text)
 
 
+@pytest.mark.heavy
 def test_a_rejection_says_what_the_others_had_decided(console, home, tasks):
     folder = plan_run(home, tasks, "refused")
     failure = RunFailure("beta: its people have rejected the run", "", 3, ("beta",), ("alpha",))
@@ -222,6 +228,7 @@ def test_a_rejection_says_what_the_others_had_decided(console, home, tasks):
     assert ">refused</a>" in console.get("/runs?state=archive").text
 
 
+@pytest.mark.heavy
 def test_proposed_names_tell_runs_of_one_task_apart(console, home, tasks):
     task_file, day = next(tasks.glob("*.toml")), time.strftime("%Y-%m-%d")
     names = [runs.plan(home, task_file, assignments=changes).run for changes in ([], ["privacy.epsilon=1.5"], [])]
@@ -238,6 +245,7 @@ def test_proposed_names_tell_runs_of_one_task_apart(console, home, tasks):
     assert console.led(console.post(address, sent)) == f"/runs/one/small%20epsilon%203%20{day}"
 
 
+@pytest.mark.heavy
 def test_a_run_shows_what_it_began_with_and_what_differs(console, home, tasks):
     plan_run(home, tasks, "origin")
     for changes in ({"key privacy.epsilon": "1"}, {}):
@@ -253,6 +261,7 @@ def test_a_run_shows_what_it_began_with_and_what_differs(console, home, tasks):
     assert runs.revision(home, "origin").begun_with == ""
 
 
+@pytest.mark.heavy
 def test_one_invitation_of_several_leads_to_the_next_one_too(tmp_path, entered):
     made = make_home(tmp_path / "home")
     enrolment.invite(made.path, "alpha")
@@ -261,6 +270,7 @@ def test_one_invitation_of_several_leads_to_the_next_one_too(tmp_path, entered):
     assert "Invite each hospital: done ( 1 hospital so far, invite the next )" in visible(console.get("/").text)
 
 
+@pytest.mark.heavy
 def test_a_letter_says_when_it_will_state_the_frame(tmp_path, entered):
     made = make_home(tmp_path / "home", ("alpha",))
     console = entered(made.path)
@@ -293,6 +303,7 @@ def test_a_wrong_fingerprint_names_the_typing_first(console, home):
     assert "<p>beta refuses</p>" in named  # a name keeps its letters
 
 
+@pytest.mark.heavy
 def test_a_form_says_once_that_a_generator_is_missing(console, home, tasks):
     address = console.led(console.post("/runs/new", source="template classification"))
     for checked in ("", "?checked=yes"):
@@ -305,6 +316,7 @@ def test_a_form_says_once_that_a_generator_is_missing(console, home, tasks):
     assert len(overview.list_runs(home)) == before
 
 
+@pytest.mark.slow
 def test_a_new_form_has_rows_for_most_label_lists_and_knows_who_asks(tmp_path, entered):
     made = make_home(tmp_path / "home", ("alpha",))
     made.change(operator="North Hospital", contact="Dr. Holm, 01 234")

@@ -53,6 +53,7 @@ def proposed(run):
     return manifest
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("state", "kind"), [("failed", "suspend_run"), ("stopped", "close_run")])
 def test_a_failed_run_is_suspended_and_one_that_is_over_closed(run, state, kind):
     manifest, parties, ended = proposed(run), Parties(), RunStatus(state, 2)

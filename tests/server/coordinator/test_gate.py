@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from undersong_server.coordinator.gate import ConnectionLimits, Rate, source_of
 SMALL = {"total": 20, "most_unauthenticated": 8, "per_source": 3, "known_factor": 2, "per_party": 2, "burst": 1e9}
 
 
+@pytest.mark.heavy
 @settings(max_examples=examples(60, 300), deadline=None)
 @given(
     steps=st.lists(

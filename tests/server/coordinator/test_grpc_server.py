@@ -48,6 +48,7 @@ def asked(served, data, party="heart", timeout_s=10.0):
     return served.transport.exchange({party: data}, timeout_s=timeout_s).get(party)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("size", [1, 5_000, framing.CHUNK_BYTES, 3 * framing.CHUNK_BYTES + 7])
 def test_a_request_of_any_size_comes_back_whole(served, keys, size):
     data = os.urandom(size)
@@ -184,6 +185,7 @@ def inflations(monkeypatch, until=None):
     return found
 
 
+@pytest.mark.heavy
 def test_long_reply_is_inflated_beside_the_loop_while_others_are_served(served, keys, home, monkeypatch):
     go_on = threading.Event()
     found = inflations(monkeypatch, go_on)
@@ -324,6 +326,7 @@ def test_certificate_renews_over_its_stream_and_the_old_one_stays_good(served, h
     assert served.metrics.registry.get_sample_value("undersong_renewals_total", {"party": "brain"}) == 1
 
 
+@pytest.mark.heavy
 def test_certificates_are_given_when_they_are_due_and_a_few_at_most(served, home):
     refused = {"reason": "asked for a certificate that it does not get"}
     before = served.metrics.registry.get_sample_value("undersong_refused_total", refused) or 0

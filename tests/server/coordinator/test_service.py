@@ -90,6 +90,7 @@ def test_a_planned_run_is_paused_and_stopped_by_request_without_a_driver(home, s
         runs.request(home, "first", "run")
 
 
+@pytest.mark.heavy
 def test_a_run_goes_on_by_itself_once_the_database_answers_again(home, served, monkeypatch):
     away = [Away("PostgreSQL does not answer", "start it")] * 2
 

@@ -103,6 +103,7 @@ def read_all(folder):
     folder.planned(), folder.requested(), folder.heard(folder.status()), evaluated(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "damage"), slow_but(product(READ, DAMAGES), list(zip(cycle(READ), DAMAGES, strict=False)))
 )
@@ -129,6 +130,7 @@ def test_kept_figures_come_back_and_damaged_ones_ask_for_an_evaluation(home):
     assert next_step(home, lambda: [], "first").words.endswith("and evaluate it on a public test file")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", READ_BY_SERVING)
 def test_the_list_shows_a_run_that_cannot_be_read_beside_the_others(home, name):
     list_runs(home)
@@ -165,6 +167,7 @@ def refused_below(part, call):
     return refusing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plan.json", "live.jsonl", "log.txt"])
 @pytest.mark.parametrize("damage", ["a folder", "a pipe", "a loop of links"])
 def test_totals_over_all_runs_leave_out_what_cannot_be_read(home, name, damage):
@@ -192,6 +195,7 @@ JOURNAL_DAMAGES = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("damage", JOURNAL_DAMAGES)
 def test_a_damaged_journal_is_that_runs_fault_and_asks_nobody_anew(home, damage):
     folder = CoordinatorHome(home).run("first")
@@ -228,6 +232,7 @@ def test_what_a_crash_left_of_the_last_write_is_dropped_from_a_journal(home):
             assert list(journal.items("sum/")) == ["sum/1"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("damage", ["cut off", "no keys", "a folder"])
 def test_the_other_run_goes_on_and_this_one_too_once_it_is_mended(home, monkeypatch, damage, caplog):
     path = home / "runs" / "first" / "requested.json"

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 import undersong_server
 
 SERVER = Path(undersong_server.__file__).parent
@@ -21,6 +23,7 @@ def lines_with_words(folder: Path) -> list[str]:
     ]
 
 
+@pytest.mark.heavy
 def test_only_the_room_of_databases_names_a_lease_or_postgresql() -> None:
     assert lines_with_words(SERVER) == []
 

@@ -52,6 +52,7 @@ def run(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_evaluation_with_private_files_reports_every_measure(run):
     private = [*draw_notes(40, 3), (draw_notes(120, 0)[4][0], "chest")]
     write_labelled(run / "private.jsonl", private)
@@ -204,6 +205,7 @@ def test_a_label_nobody_wrote_is_named(run):
     assert any("fever" in note for note in report.notes)
 
 
+@pytest.mark.slow
 def test_markup_in_a_label_is_shown_not_interpreted(run):
     rows = [(t, f"[red]{y}[/red]") for t, y in draw_notes(40, 0)]
     write_corpus(run / "run", [Sample(t, y, "ngram", 0, "zero_shot") for t, y in rows])

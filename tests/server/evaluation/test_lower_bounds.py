@@ -27,6 +27,7 @@ def audited(mu: float, noise: float, runs: int, seed: int, *, alike: float = 0.0
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", slow_but([1.0, 4.0], [4.0]))
 def test_right_noise_is_never_accused_and_halved_noise_is(epsilon: float) -> None:
     mu = gaussian_mu(epsilon, 1e-5)

@@ -51,6 +51,7 @@ def test_model_that_remembers_records_is_caught_by_every_attack():
             assert interval.low <= interval.value <= interval.high
 
 
+@pytest.mark.heavy
 def test_model_that_remembers_nothing_is_caught_by_no_attack():
     """The intervals of 200 innocent models miss the truth in about 1 of 20; more than 22 has chance below 1e-3."""
     missed = 0
@@ -97,6 +98,7 @@ def hash_words(texts):
     return np.array(rows, dtype=np.float32) / np.linalg.norm(rows, axis=1, keepdims=True).astype(np.float32)
 
 
+@pytest.mark.heavy
 def test_the_report_shows_the_attacks_on_both_models(run):
     pair = (run / "members.jsonl", run / "others.jsonl")
     report = evaluate(

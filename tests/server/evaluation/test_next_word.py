@@ -45,7 +45,7 @@ def test_next_word_loss_of_no_text_is_not_a_number() -> None:
     assert math.isnan(next_word_loss(["a"], []))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_the_likeliest_word_is_that_of_all_known_words() -> None:
     model = Likeliest([*CARDS, *OTHER], "en")
     words = [*model.general, *{word for text in CARDS + OTHER for word in text.split()}]
@@ -54,6 +54,7 @@ def test_the_likeliest_word_is_that_of_all_known_words() -> None:
         assert model.probability(model.likeliest(context), context) == best
 
 
+@pytest.mark.heavy
 def test_next_word_model_expects_texts_of_the_same_kind() -> None:
     assert next_word_accuracy(CARDS, TEST) > 0.6 > 0.2 > next_word_accuracy(OTHER, TEST)
     assert math.isnan(next_word_accuracy(CARDS, []))

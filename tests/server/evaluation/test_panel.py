@@ -35,6 +35,7 @@ def test_every_model_learns_and_the_panel_score_is_their_mean_accuracy() -> None
     assert figures["accuracy"] == pytest.approx(np.mean(list(accuracies.values())))
 
 
+@pytest.mark.slow
 def test_words_read_the_texts_alone_and_the_others_the_embeddings_alone() -> None:
     corpus, test = draw_labelled_notes(80, 0), draw_labelled_notes(60, 1)
     shuffled = Labelled(corpus.texts, corpus.labels, np.random.default_rng(2).permutation(corpus.embeddings))
@@ -46,6 +47,7 @@ def test_words_read_the_texts_alone_and_the_others_the_embeddings_alone() -> Non
     assert min(found["head"], found["mlp"]) > 0.9
 
 
+@pytest.mark.slow
 def test_wrong_labels_cost_points_and_the_rarest_label_is_the_test_sets() -> None:
     test = draw_labelled_notes(60, 1)
     rare = [label == "heart" or row < 4 for row, label in enumerate(test.labels)]

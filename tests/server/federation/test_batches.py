@@ -41,6 +41,7 @@ class Pipelined(World):
         return opened, self.transport.exchanges - before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("parties", "first", "then"), [(2, 3, 3), (3, 4, 3), (5, 4, 3)])
 def test_a_sum_takes_the_stages_that_need_everybodys_answer_and_no_more(tmp_path, parties, first, then):
     world = Pipelined(tmp_path, parties=parties, releases=3)
@@ -69,6 +70,7 @@ def test_sums_and_charges_are_those_of_the_plain_driver(tmp_path):
     assert plain.charges() == pipelined.charges()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", slow_but(range(48), [0, 5, *range(8, 36, 8), 35]))
 def test_killed_at_any_message_and_continued_both_sums_are_the_same(tmp_path, at):
     def opened(world):
@@ -79,6 +81,7 @@ def test_killed_at_any_message_and_continued_both_sums_are_the_same(tmp_path, at
     check_killed(Pipelined, tmp_path, at, 36, opened)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missed", slow_after(range(2, 9), 4))
 def test_a_party_that_misses_one_message_is_in_the_next_sum(tmp_path, missed):
     world = Pipelined(tmp_path, parties=5)

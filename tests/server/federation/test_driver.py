@@ -131,6 +131,7 @@ def missing(*blocks):
     return wire.Reply(version=codec.VERSION, missing=wire.MissingBlocks(blocks=blocks)).SerializeToString()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["open_sum", "sum_step"])
 @pytest.mark.parametrize("block", [b"\x07" * 32, b"short", b""])
 def test_a_party_that_asks_for_an_unknown_public_block_is_left_out_by_name(tmp_path, kind, block):
@@ -142,6 +143,7 @@ def test_a_party_that_asks_for_an_unknown_public_block_is_left_out_by_name(tmp_p
     assert any("p1: asks for a public block" in line for line in told.lines)
 
 
+@pytest.mark.heavy
 def test_a_party_that_names_known_blocks_in_turn_holds_no_run(tmp_path):
     world = World(tmp_path)
     world.federation.agree()
@@ -203,6 +205,7 @@ def test_while_people_decide_the_run_tells_the_plans_words_once(tmp_path, monkey
     assert [line.partition(" has approved")[0] for line in told.lines[1:]] == sorted(world.parties)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("parties", [1, 2, 3, 5])
 def test_noise_has_the_planned_deviation_around_the_exact_sum(tmp_path, parties):
     world = World(tmp_path, parties=parties, epsilon=1.0)
@@ -222,6 +225,7 @@ def _opened_variance(world):
     return drawn**2 * quorum.parties / (quorum.parties - quorum.colluders)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost_at", range(6))
 def test_a_party_lost_at_any_message_leaves_the_survivors_exact_sum(tmp_path, lost_at):
     world = World(tmp_path, parties=5)
@@ -243,6 +247,7 @@ def test_party_that_missed_the_signatures_gets_them_before_its_first_sum(tmp_pat
     assert opened.survivors == tuple(sorted(world.tables))
 
 
+@pytest.mark.heavy
 def test_too_many_dropouts_open_nothing_and_a_void_attempt_is_not_paid(tmp_path):
     world = World(tmp_path, parties=5, epsilon=4.0)
     world.federation.agree()
@@ -296,6 +301,7 @@ def check_killed(kind, folder, at, messages, open_sums):
     assert all(len(charges) == len(expected) for charges in world.charges().values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", slow_but(range(30), [0, 8, *range(9, 28, 4), 27, 28], quick=[0, 17, 28]))
 def test_killed_at_any_message_and_continued_the_sum_is_the_same(tmp_path, at):
     def opened(world):
@@ -331,6 +337,7 @@ def changed(change):
     return forge
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("forge", "taken"),
     slow_after(

@@ -66,6 +66,7 @@ def world(tmp_path, monkeypatch):
     return tmp_path, wire, drawn, opened
 
 
+@pytest.mark.heavy
 def test_sum_is_of_a_subsample_drawn_per_round_and_party(world):
     _, _, drawn, opened = world
     assert len(drawn) == 6
@@ -77,6 +78,7 @@ def test_sum_is_of_a_subsample_drawn_per_round_and_party(world):
         assert 0 < expected.sum() < 3 * len(LABELS)
 
 
+@pytest.mark.heavy
 def test_the_coins_are_in_no_message_and_in_no_file_in_the_clear(world):
     folder, wire, drawn, _ = world
     places = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}

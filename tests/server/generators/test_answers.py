@@ -48,6 +48,7 @@ def exchange(case: dict[str, Any]) -> Exchange:
     return Exchange(200, body=json.dumps(case["body"]).encode())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_each_recorded_answer_is_judged_as_its_case_accepts(case: dict[str, Any]) -> None:
     verdict = judge(exchange(case), (500, 100))
@@ -101,6 +102,7 @@ def write_text(case: dict[str, Any], *, batch: bool, round_: int, monkeypatch: p
     return texts[round_]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: CASES[number]["name"])
 def test_run_keeps_of_each_recorded_answer_what_its_case_accepts(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By single calls and in batches, in the first and in a later round; in the quicker suites by one of the four."""

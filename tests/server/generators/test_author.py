@@ -233,6 +233,7 @@ def test_all_generators_that_cannot_go_on_are_named_at_once(journal):
     assert stopped.value.remedy == "start it"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("texts", "remedies"),
     [

@@ -15,6 +15,7 @@ PROMPT = "Write a customer's question.\nReply with the text only: no title, no q
 WANTED = "My card was declined at the till, what can I do?"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "raw",
     [
@@ -163,7 +164,7 @@ def test_last_of_several_tagged_texts_is_the_text() -> None:
 PIECES = ["<", "Sure, ", "**a", "\n", '"', "<think>", "&amp;", "here is ", "1. ", "_ ", "```\n"]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", slow_but(PIECES, ["<", "<think>", "1. "]))
 def test_cleaning_any_answer_is_fast(piece: str) -> None:
     started = time.process_time()

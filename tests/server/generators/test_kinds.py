@@ -40,7 +40,7 @@ def build_tables(folder: Path, tables: list[dict[str, Any]]) -> list[Generator]:
     return [ADAPTER.validate_python(table).build(around) for table in tables]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_every_kind_is_built_by_its_table_in_order(tmp_path: Path) -> None:
     (tmp_path / "pool.jsonl").write_text(json.dumps({"text": "a text", "label": "a"}), encoding="utf-8")
     save_tiny_llama(tmp_path / "model")
@@ -108,6 +108,7 @@ def canned_task(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("added")
 def test_a_kind_of_one_file_is_known_everywhere(canned_task: Path, tmp_path: Path) -> None:
     assert "canned" in kinds.names()
@@ -127,6 +128,7 @@ def test_a_kind_of_one_file_is_known_everywhere(canned_task: Path, tmp_path: Pat
     assert called.answer == "Two. (number 1)"
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("added")
 @pytest.mark.parametrize(
     ("assignment", "problem", "remedy"),

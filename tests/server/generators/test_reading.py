@@ -82,6 +82,7 @@ def test_at_least_95_of_100_unseen_refusals_are_recognised() -> None:
         assert any(is_refusal(said) for said in each), language
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "text",
     [
@@ -147,6 +148,7 @@ def test_a_person_who_cannot_do_something_refuses_nothing(text: str) -> None:
     assert fault(text) == ""
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("raw", "kind"),
     [
@@ -389,6 +391,7 @@ def asked_of(prompts: Prompts, kind: str, number: int, label: str = "chest pain"
     )
 
 
+@pytest.mark.slow
 def test_each_hint_of_any_language_may_stand_in_a_text() -> None:
     for language in ("English", "French", "German", ""):
         prompts = Prompts(TaskWords(description="a note", labels=("x", "y"), language=language))

@@ -49,7 +49,7 @@ def task_file(tmp_path, monkeypatch):
     )
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_orders_and_corpus_have_the_attributes_of_the_records(task_file, monkeypatch):
     orders, write = [], bench.CountingRun.write
     monkeypatch.setattr(

@@ -54,6 +54,7 @@ def test_vote_threshold_is_subtracted_from_every_count():
     assert counts.tolist() == [0.0, 0.5, 0.0, 0.0]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("selection", ["rank", "sampling"])
 def test_augpe_publishes_what_the_last_vote_selected(tmp_path, selection):
     rows = [{"text": f"{label} text {number}", "label": label} for label in "ab" for number in range(30)]
@@ -132,6 +133,7 @@ def task_file(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "assignments",
     slow_after(
@@ -165,6 +167,7 @@ def test_a_run_spends_exactly_its_plan_and_no_more_calls(task_file, assignments,
         assert math.isclose(spent, 4.0, rel_tol=1e-3)
 
 
+@pytest.mark.heavy
 def test_fusegen_keeps_as_many_texts_as_their_weights_are_worth(task_file):
     own = ['method.name="fusegen"', "method.candidates=6", "method.examples=2", "method.rate=2.0"]
     task = tasks.load(task_file, own)
@@ -174,6 +177,7 @@ def test_fusegen_keeps_as_many_texts_as_their_weights_are_worth(task_file):
     assert len(samples) == int(effective_size(weights) * (1 + 1e-12)) < len(run.pool)
 
 
+@pytest.mark.heavy
 def test_mixture_with_label_shares_orders_them_from_every_generator(task_file):
     (task_file.parent / "private.jsonl").write_text(
         "".join(json.dumps({"text": f"note {n}", "label": "a" if n % 4 else "b"}) + "\n" for n in range(400))
@@ -192,6 +196,7 @@ def test_mixture_with_label_shares_orders_them_from_every_generator(task_file):
 PUBLIC = ("mixture", "wasp", "augpe", "pretext", "fusegen")  # without a histogram of labels; dpkps needs a vocabulary
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("method", slow_after(PUBLIC, 2))
 def test_a_table_of_label_shares_holds_without_a_histogram(task_file, method):
     own = [f'method.name="{method}"', "method.samples=80", "method.label_shares={a = 3, b = 1}"]
@@ -202,6 +207,7 @@ def test_a_table_of_label_shares_holds_without_a_histogram(task_file, method):
         assert sum(each.label == "a" for each in samples) / len(samples) == pytest.approx(0.75, abs=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [*PUBLIC, "dpkps"])
 @pytest.mark.parametrize("wanted", ["half", "records"])
 def test_records_shares_are_refused_by_name_without_a_histogram(task_file, method, wanted):
@@ -209,6 +215,7 @@ def test_records_shares_are_refused_by_name_without_a_histogram(task_file, metho
         tasks.load(task_file, [f'method.name="{method}"', f'method.label_shares="{wanted}"'])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("method", slow_after(["discriminator", "dpga"], 1))
 def test_a_method_that_follows_the_records_shares_takes_others(task_file, method):
     (task_file.parent / "private.jsonl").write_text(
@@ -246,6 +253,7 @@ def test_dealt_labels_come_near_to_their_shares(count, parts, more):
     assert np.abs(first + then - shares * (more + count)).max() < 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["mixture+labels", "cleaned-mixture", "undersong", "dpga", "discriminator", *PUBLIC])
 @pytest.mark.parametrize("table", ["{a = 1}", "{a = 1, b = 1, c = 1}"])
 def test_a_table_of_label_shares_names_every_label_and_no_other(task_file, method, table):

@@ -93,6 +93,7 @@ def test_labels_stay_where_texts_hardly_tell_them(rng):
     assert (judged_by_words(x, true, given, author, told=0.1) == given).all()
 
 
+@pytest.mark.heavy
 def test_labels_that_are_mostly_wrong_are_repaired_if_the_judges_agree(rng):
     x, true, given, author = corpus(rng, a_label=200, wrong=0.55)
     found = judged_by_words(x, true, given, author, told=0.95)

@@ -85,6 +85,7 @@ def student(sigma, votes):
     )
 
 
+@pytest.mark.heavy
 def test_the_student_learns_clear_votes_and_nothing_from_noise():
     assert auc(student(0.0, 100.0), SHIFT) > 0.75
     assert auc(student(10.0, 100.0), SHIFT) > 0.7  # sigma a tenth of the teachers: what the plan calls useful

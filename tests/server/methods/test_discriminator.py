@@ -147,7 +147,7 @@ def words_have_directions(monkeypatch):
     monkeypatch.setattr("tests.doubles.bench.embed", by_words)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "changes", "asked"),
     slow_after(
@@ -188,6 +188,7 @@ def test_a_run_asks_exactly_its_plan_and_keeps_what_is_near(tmp_path, kind, chan
         assert not figures  # nothing that could score a text it has not seen
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["moments", "auto"])
 def test_other_embedding_size_than_planned_is_refused_before_any_request(tmp_path, monkeypatch, kind):
     task = write_task(tmp_path, discriminator=kind, embedding_size=384)

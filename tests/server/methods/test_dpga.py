@@ -158,6 +158,7 @@ def task_file(tmp_path):
     return write
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes", [(), ("method.corpus=population", "method.accounting=paper"), ("method.suppression=false",)]
 )
@@ -174,6 +175,7 @@ def test_a_run_asks_for_exactly_its_plan_and_orders_what_it_said(task_file, chan
     assert len(carried) > 1  # beside an elite carried over unchanged
 
 
+@pytest.mark.heavy
 def test_a_corpus_of_elites_has_the_texts_that_the_last_votes_selected(task_file):
     task = tasks.load(task_file())
     run_plan = plan_run(task)
@@ -186,6 +188,7 @@ def test_a_corpus_of_elites_has_the_texts_that_the_last_votes_selected(task_file
     assert run.ordered <= run_plan.generator_calls
 
 
+@pytest.mark.heavy
 def test_noiseless_dpga_metadata_equal_those_of_the_records(task_file):
     task = tasks.load(task_file(), ("method.similarity=mean",))
     _, run = run_method(task, plan_run(task), seed=1)
@@ -227,6 +230,7 @@ def test_a_task_without_labels_has_one_class(task_file):
     assert run_plan.plan["metadata"].dimension == 1 + 5 + 3
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("off", slow_after(["rewrite", "fill_in", "cross", "generate"], 2))
 def test_an_operator_that_is_switched_off_writes_nothing(task_file, off):
     task = tasks.load(task_file(), (f"method.{off}=0", "method.rounds=2"))
@@ -236,6 +240,7 @@ def test_an_operator_that_is_switched_off_writes_nothing(task_file, off):
     assert written == {kind for name, kind in kinds.items() if name != off}
 
 
+@pytest.mark.heavy
 def test_crossed_parents_share_their_label_and_a_lonely_one_is_rewritten(task_file):
     task = tasks.load(task_file(), ("method.rewrite=0", "method.fill_in=0", "method.generate=0"))
     run_plan = plan_run(task)
@@ -264,6 +269,7 @@ def test_a_plan_says_how_its_budget_is_split():
     assert said(math.inf) == []
 
 
+@pytest.mark.heavy
 def test_each_candidate_is_published_once_and_carried_ones_by_reference(task_file):
     task = tasks.load(task_file(), ("method.keywords=false",))
     _, run = run_method(task, plan_run(task), seed=1)

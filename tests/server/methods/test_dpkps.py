@@ -91,6 +91,7 @@ def write_task(folder, records=300, generators=1, terms=None, **method):
     return tasks.load(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["independent", "iterative"])
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 def test_a_run_asks_exactly_its_plan_and_labels_its_texts(tmp_path, sampler, noise):
@@ -114,6 +115,7 @@ def test_a_run_asks_exactly_its_plan_and_labels_its_texts(tmp_path, sampler, noi
     ]
 
 
+@pytest.mark.slow
 def test_sequences_of_short_records_end_where_these_do(tmp_path):
     lengths = {}
     for ends in (False, True):
@@ -132,6 +134,7 @@ def write_labelled(path, rows):
     path.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
 
 
+@pytest.mark.slow
 def test_validation_takes_the_sampler_whose_sequences_label_public_texts(tmp_path, monkeypatch):
     """A record's first terms are filler, which alone the iterative densities read: its later ones tell its label."""
     monkeypatch.setattr(bench, "embed", lambda texts: publishable(word_embedding.embed(texts)))
@@ -178,7 +181,7 @@ def test_validation_of_the_sampler_divides_the_part_of_the_densities(setting):
         dpkps.plan(chosen, Setting((), ("one",), setting.folder))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_key_phrase_sequences_are_drawn_from_their_class(tmp_path):
     task = write_task(tmp_path, records=2000, sampler="independent", pairs=512, samples=200, width=8.0)
     _, run = run_method(task, plan_run(task), seed=1)
@@ -226,6 +229,7 @@ def test_a_vocabulary_without_use_is_refused_by_name(tmp_path, terms, message):
         run_method(task, plan_run(task), seed=0)
 
 
+@pytest.mark.heavy
 def test_sequences_are_no_longer_than_the_terms_that_were_kept(tmp_path):
     task = write_task(tmp_path, length=10, records=1200)
     _, run = run_method(task, plan_run(task), seed=0)
@@ -234,6 +238,7 @@ def test_sequences_are_no_longer_than_the_terms_that_were_kept(tmp_path):
     assert len(kept) < 10
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("epsilon", [1.0, 11.0, 15.0, 20.0])
 @pytest.mark.parametrize("ensemble", ["logarithmic", "linear"])
 def test_laplace_noise_plans_at_any_epsilon_and_wastes_none_of_it(epsilon, ensemble):

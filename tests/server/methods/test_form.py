@@ -204,6 +204,7 @@ def test_words_that_too_few_records_read_are_not_asked():
     assert not form.WordLists((), np.full((3, 1), -1)).are_told(records, 0.0)
 
 
+@pytest.mark.heavy
 def test_a_run_with_fewer_records_than_declared_asks_for_no_word(tmp_path, monkeypatch):
     _, run, *_ = run_over_words(tmp_path, monkeypatch, "method.words=true", records=10, declared=400, epsilon="4.0")
     assert run.asked == ["labels", "centres", "verdict"]
@@ -333,6 +334,7 @@ def run_over_words(tmp_path, monkeypatch, *options, records=400, declared=None, 
 ALL = ("method.lengths=true", "method.words=true", "method.voted_examples=3")
 
 
+@pytest.mark.heavy
 def test_the_opened_counts_are_those_of_a_plain_count(tmp_path, monkeypatch):
     seen = {}
     original = form.WordLists.frequent
@@ -352,6 +354,7 @@ def test_the_opened_counts_are_those_of_a_plain_count(tmp_path, monkeypatch):
     assert set(run.records["words"][0][1]["a"]) == set(WORDS["a"][:OF_RECORDS])
 
 
+@pytest.mark.heavy
 def test_the_name_of_a_label_is_among_its_words(tmp_path, monkeypatch):
     lists = []
     monkeypatch.setitem(WORDS, "a", tuple(word for word in WORDS["a"] if word != "apple"))
@@ -363,6 +366,7 @@ def test_the_name_of_a_label_is_among_its_words(tmp_path, monkeypatch):
     assert "apple" in lists[0].listed
 
 
+@pytest.mark.slow
 def test_parties_answer_each_question_behind_masks_and_noise(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.doubles.bench.embed", party_embed)
     monkeypatch.setattr("undersong_common.models.embedders.dimension", lambda model: party_embed(["x"]).shape[1])
@@ -380,6 +384,7 @@ def test_parties_answer_each_question_behind_masks_and_noise(tmp_path, monkeypat
     assert kinds <= {"zero_shot", "worded"}
 
 
+@pytest.mark.heavy
 def test_prompts_carry_lengths_words_and_examples(tmp_path, monkeypatch):
     run_over_words(tmp_path, monkeypatch, *ALL)
     asked_for = [request for request in SEEN if request.kind != "vocabulary"]
@@ -407,6 +412,7 @@ def test_a_reader_of_words_gains_by_the_records_words(tmp_path, monkeypatch):
     assert shares[1] > 0.7
 
 
+@pytest.mark.heavy
 def test_texts_that_were_written_before_are_chosen_by_no_form(tmp_path):
     rng = np.random.default_rng(5)
     rows = [{"text": record(rng, label), "label": label} for label in LABELS * 60]

@@ -31,6 +31,7 @@ def test_a_method_is_a_file_beside_the_interface_and_nothing_else():
             methods.load(name)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", methods.own_names())
 def test_a_method_defines_itself_with_defaults_that_plan(name):
     method = methods.load(name)

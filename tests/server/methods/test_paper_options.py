@@ -44,6 +44,7 @@ def ran(tmp_path, monkeypatch):
 # WASP
 
 
+@pytest.mark.heavy
 def test_without_plm_weighting_every_generator_writes_the_same_share(ran):
     _, _, weighted, plan = ran("wasp", [])
     _, _, equal, other = ran("wasp", ["method.plm_weighting=false"])
@@ -52,6 +53,7 @@ def test_without_plm_weighting_every_generator_writes_the_same_share(ran):
     assert [one.sigma for one in plan.plan.sums] == [one.sigma for one in other.plan.sums]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("epsilon", ["4", "inf"])
 def test_noise_of_weights_is_recorded_after_every_sum_that_has_noise(ran, epsilon):
     _, _, made, _ = ran("wasp", [f"privacy.epsilon={epsilon}"])
@@ -60,6 +62,7 @@ def test_noise_of_weights_is_recorded_after_every_sum_that_has_noise(ran, epsilo
     assert any(each > 0 for _, row in noise for each in row) == (epsilon == "4")
 
 
+@pytest.mark.heavy
 def test_weights_shrink_to_equal_as_far_as_their_noise_explains_them(ran):
     for epsilon, equal in (("1.0", True), ("inf", False)):
         _, _, shrunk, _ = ran("wasp", [f"privacy.epsilon={epsilon}"])
@@ -98,6 +101,7 @@ def test_the_paper_s_sigma_says_which_delta_it_means(tmp_path):
 # DPGA-TextSyn
 
 
+@pytest.mark.heavy
 def test_offspring_have_their_parents_length_and_crossed_ones_a_keyword(ran):
     asked, _, run, _ = ran("dpga", ["method.keywords=true", "method.keywords_per_label=5"])
     keywords = dict(run.records["keywords"][0][1])
@@ -133,6 +137,7 @@ def test_drawn_keywords_have_votes_and_stand_in_the_prompt(ran):
         assert found[request.label][known[request.label].index(term)] > 0.0
 
 
+@pytest.mark.heavy
 def test_a_generator_named_for_keywords_proposes_them_and_writes_nothing(ran):
     options = ["method.keywords=true", "method.keywords_per_label=5"]
     asked, _, _, _ = ran("dpga", [*options, "method.keyword_generator=poor"])
@@ -147,6 +152,7 @@ def test_a_generator_named_for_keywords_proposes_them_and_writes_nothing(ran):
     assert dpga.Options().keywords_per_label == 50
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("suppression", [True, False])
 def test_each_label_has_its_part_of_the_elite(ran, suppression):
     _, _, run, _ = ran("dpga", [])
@@ -170,6 +176,7 @@ def test_no_label_with_texts_loses_its_last_place():
 # DP-KPS
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("named", [True, False])
 def test_six_public_texts_are_shown_without_telling_the_class(ran, tmp_path, named):
     """DP-KPS B.2.5: three of each class in every prompt; three of its own class only where the class is named."""
@@ -198,6 +205,7 @@ def test_a_file_of_shots_that_is_missing_is_named(tmp_path):
         plan_run(write_task(tmp_path, shots="nowhere.jsonl"))
 
 
+@pytest.mark.heavy
 def test_aug_pe_puts_private_vocabulary_terms_into_the_first_prompts(ran):
     options = ["method.vocabulary=words.txt", "method.false_terms=1", "method.prompt_terms=2"]
     asked, samples, run, planned = ran("augpe", [*options, "method.private_vocabulary=true"])
@@ -228,6 +236,7 @@ def test_aug_pe_s_vocabulary_takes_its_share_of_the_budget(tmp_path):
 # The distilled discriminator
 
 
+@pytest.mark.heavy
 def test_persona_prompt_asks_for_an_author_400_words_and_no_names(ran):
     asked, _, _, _ = ran("discriminator", ["method.prompt=persona"])
     for _, request in asked:

@@ -127,6 +127,7 @@ def similarity_runs(epsilon):
     return truth, [similarity_score(each, "score", cloud.published, ~cloud.published) for each in sums]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("epsilon", SIGMAS)
 def test_the_similarity_of_held_out_records_lies_within_its_interval(epsilon):
     (published, unsteered), scores = similarity_runs(epsilon)

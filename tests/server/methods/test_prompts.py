@@ -77,6 +77,7 @@ def asked_by(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[G
     return asked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", methods.names())
 def test_every_prompt_of_a_method_shows_what_it_says_and_nothing_twice(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

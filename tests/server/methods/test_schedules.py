@@ -19,6 +19,7 @@ from undersong_server.runs.task import load
 GENETIC = ["elite=8", "rounds=2", "keywords=false", "length=false", "embedding_size=48"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "options", "written", "voted"),
     [
@@ -59,6 +60,7 @@ def test_a_list_decides_orders_and_votes_of_every_round(
         assert made.ordered == run_plan.generator_calls == sum(written)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("method", "options"),
     [

@@ -85,6 +85,7 @@ def test_orders_with_one_number_have_one_prompt_at_every_attempt() -> None:
     assert len({each[number].seed for each in made for number in range(3)}) == 6
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("score", ["similarity", "votes"])
 def test_the_tuner_sees_opened_sums_and_public_texts_only(
     score: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -222,7 +223,7 @@ def test_no_matrix_of_the_frozen_model_is_copied_for_a_row(model: Path) -> None:
     assert max(largest) <= loaded.get_output_embeddings().weight.numel()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_an_answer_ends_at_its_request_s_stop(model: Path) -> None:
     """Whatever else is in its batch, and as if it had been cut afterwards."""
     writer = make_tiny_generator(model)

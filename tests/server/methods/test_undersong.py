@@ -97,6 +97,7 @@ def test_plan_asks_several_generators_and_of_a_single_one_the_texts():
     assert len(kinds) == 7
 
 
+@pytest.mark.heavy
 def test_score_without_labels_is_similarity_beside_round_one(tmp_path, monkeypatch):
     rng = np.random.default_rng(5)
     pools = {"apt": 0.5, "off": 1.0}  # texts of the second are of the label that the records do not have
@@ -207,6 +208,7 @@ def test_word_classifier_learns_words_and_answers_no_unseen_label():
     assert word_labels(one, ["anything"]).tolist() == [2]
 
 
+@pytest.mark.slow
 def test_a_mistaken_generator_writes_less_and_the_report_names_it(tmp_path):
     task = task_of(tmp_path, {"right": 0.0, "wrong": 1.0})
     _, run = run_task(task)
@@ -217,6 +219,7 @@ def test_a_mistaken_generator_writes_less_and_the_report_names_it(tmp_path):
     assert {name for _, reasons in run.records["left out"] for name in reasons} == {"wrong"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counted_with_it", [("labels",), ("labels", "support")])
 def test_a_hospital_that_left_is_not_counted_in_the_score(tmp_path, monkeypatch, counted_with_it):
     """Twice as many records as the verdict's hospitals have were counted before one of them withdrew."""
@@ -239,6 +242,7 @@ def test_a_hospital_that_left_is_not_counted_in_the_score(tmp_path, monkeypatch,
         assert score > 0.8  # over the records of both it would be 0.7 at most
 
 
+@pytest.mark.heavy
 def test_the_records_mend_the_labels_of_one_generator(tmp_path):
     samples, run = run_task(task_of(tmp_path, {"one": 0.4}))
     assert run.records["verdict"][-1][1]["taken"]
@@ -253,6 +257,7 @@ def test_the_records_mend_the_labels_of_one_generator(tmp_path):
     assert np.mean(right) > 0.95  # 60 of 100 texts were
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistaken", [0.0, 1.0])
 def test_no_set_of_texts_is_compared_with_itself(tmp_path, mistaken):
     """All generators are chosen, or what is left of the texts once one generator's are set aside."""

@@ -94,6 +94,7 @@ def rewritten(made, changed):
                 archive.writestr(name, data)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "changed",
     [
@@ -165,6 +166,7 @@ def planned_runs(home, tmp_path):
     return home
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_run_is_named_and_the_others_are_backed_up(planned_runs, tmp_path, damage):
     name, break_run, is_driven = DAMAGES[damage]

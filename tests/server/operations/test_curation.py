@@ -50,6 +50,7 @@ def test_a_note_and_tags_find_their_run_and_leave_no_party_a_word(home):
         assert not any(b"for the board" in bundle.read(name) for name in bundle.namelist())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "words", [{"note": "x" * 4001}, {"note": "\x1b[2J"}, {"tags": ["y" * 41]}, {"tags": map(str, range(21))}]
 )
@@ -95,6 +96,7 @@ def test_marks_are_of_rows_that_the_corpus_has_and_are_found_again(home):
         curation.mark_texts(home.path, "second", [1])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("filters", "labels", "generators"),
     [

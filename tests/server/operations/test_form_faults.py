@@ -25,6 +25,7 @@ def sections_of(data):
     return Draft("x", "a template", ".", data, {}).sections
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("changes", "places"),
     [

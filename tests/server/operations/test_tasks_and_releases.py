@@ -36,6 +36,7 @@ def test_a_plan_costs_what_the_overrides_say(tmp_path):
     assert plan_task(path, ["privacy.epsilon=inf"]).to_json()["epsilon"] is None
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

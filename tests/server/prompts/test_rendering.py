@@ -173,6 +173,7 @@ def check_language_and_attributes(prompts: Prompts) -> None:
             assert {"child", "adult"} == {age for age in ("child", "adult") for text in texts if f"age: {age}" in text}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted({*KINDS} - {"vocabulary"}))  # asked once a label: models repeat the hints
 @pytest.mark.parametrize("style", ["chat", "completion"])
 def test_the_prompts_of_a_batch_differ(kind: str, style: Any) -> None:

@@ -12,6 +12,7 @@ from undersong_server.generators.reading import whole_sentences
 from undersong_server.prompts.scripts import TERMINALS
 
 
+@pytest.mark.heavy
 def test_sentences_end_with_the_marks_that_unicode_names() -> None:
     everything = "".join(map(chr, range(sys.maxunicode + 1)))
     assert set(re.findall(f"[{TERMINALS}.!?]", everything)) == set(regex.findall(r"\p{Sentence_Terminal}", everything))

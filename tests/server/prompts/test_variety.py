@@ -45,6 +45,7 @@ def hints_on(asked: str, language: str) -> set[tuple[int, str]]:
     return {(number, hint) for number, hints in enumerate(lists) for hint in {*hints} - {*left[number]}}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("asked", ASKING)
 def test_no_hint_is_on_what_the_prompt_asks_for(language: str, asked: str) -> None:
@@ -77,6 +78,7 @@ def test_a_least_length_leaves_out_hints_on_length_too() -> None:
     assert not [number for number in range(300) if left_out & {*prompts.render("author", number=number).told}]
 
 
+@pytest.mark.heavy
 def test_prompts_that_ask_for_words_differ_in_their_hints() -> None:
     prompts = Prompts(TaskWords(description="a note"))
     shown = {prompts.render("worded", number=number, words=9, terms=("card",)).user for number in range(2_000)}

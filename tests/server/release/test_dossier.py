@@ -43,6 +43,7 @@ def dossier(folder, *options, code):
     return page.read_text() if page.exists() else ended.output
 
 
+@pytest.mark.heavy
 def test_a_confirmed_data_set_says_what_was_opened_spent_and_by_whom(folder, signer):
     page = dossier(folder, "--fingerprint", signer.authority.fingerprint, code=0)
     spent = verify(folder, fingerprint=signer.authority.fingerprint).epsilon

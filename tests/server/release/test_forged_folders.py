@@ -131,6 +131,7 @@ def test_a_simulation_is_confirmed_as_one_and_as_nothing_else(tmp_path, simulate
     assert verify_folder(folder, "--party", "p0")[0] == CONFIGURATION
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", HASHED_NAMES)
 def test_no_file_of_a_simulation_changes_unseen(tmp_path, simulated, name):
     other = b"another"
@@ -159,12 +160,14 @@ def test_a_federation_is_no_simulation_while_one_party_has_not_signed(tmp_path, 
         assert verdict.faults[0].startswith("the simulation's signatures")
 
 
+@pytest.mark.heavy
 def test_signatures_of_a_simulation_may_be_anything(tmp_path, simulated):
     for forged in HOSTILE:
         for signatures in (forged, {**simulated[SIMULATION], PARTIES[0]: forged}):
             assert not verify(write_folder(tmp_path, {**simulated, SIMULATION: signatures})).holds
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", HASHED_NAMES)
 def test_every_file_beside_a_good_signature_is_covered_by_it(tmp_path, value, signer, name):
     folder, fingerprint = write_folder(tmp_path, signer.sign(value)), signer.authority.fingerprint
@@ -234,7 +237,7 @@ def harmlessly_judged(folder):
     return verdict
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_anything_at_any_place_of_the_papers_is_judged_harmlessly(tmp_path, value, signer):
     signed = {**signer.sign(value), "unknown": 1}
     del signed["manifest"]["plan"]["sums"][1:], signed["sums"]["votes/2"]
@@ -250,6 +253,7 @@ def test_anything_at_any_place_of_the_papers_is_judged_harmlessly(tmp_path, valu
     assert tried > examples(150, 500)
 
 
+@pytest.mark.heavy
 def test_names_under_which_sums_and_receipts_stand_forge_no_line(tmp_path, value):
     for forged in filter(None, (each for each in HOSTILE if isinstance(each, str))):
         sums = {**value["sums"], forged: value["sums"]["votes/1"]}
@@ -259,6 +263,7 @@ def test_names_under_which_sums_and_receipts_stand_forge_no_line(tmp_path, value
         assert found is None or found.faults
 
 
+@pytest.mark.heavy
 def test_the_name_that_a_coordinator_gives_itself_forges_no_line(tmp_path, value, signer):
     for forged in (each for each in FORGERIES if "\ud800" not in each):
         signed = dataclasses.replace(signer, name=forged).sign(value)
@@ -267,7 +272,7 @@ def test_the_name_that_a_coordinator_gives_itself_forges_no_line(tmp_path, value
             assert all(map(harmless, verify(tmp_path, fingerprint=stated).lines()))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_anything_in_a_signed_receipt_is_judged_harmlessly(tmp_path, value):
     entries = json.loads(value["receipts"]["p0"]["body"])["entries"]
     for number, path in enumerate(leaves(entries)):
@@ -419,6 +424,7 @@ def test_manifest_with_a_key_that_stands_twice_is_refused(tmp_path, value):
     assert verify_folder(tmp_path)[0] == CONFIGURATION
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["manifest.json", "synthetic.jsonl"])
 @pytest.mark.parametrize("kind", ["pipe", "endless", "folder", "nowhere", "large", "bytes"])
 def test_pipe_or_device_in_place_of_a_file_is_refused_at_once(tmp_path, value, name, kind, monkeypatch):

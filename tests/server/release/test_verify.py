@@ -29,6 +29,7 @@ def verdict_of(folder, value):
     return verify(folder)
 
 
+@pytest.mark.heavy
 def test_an_honest_data_set_is_priced_from_its_papers_alone(tmp_path, published):
     value, plan = published
     verdict = verdict_of(tmp_path, value)
@@ -342,6 +343,7 @@ def test_the_coordinator_certifies_the_keys_that_its_parties_enrolled_with(tmp_p
         assert "that the coordinator has enrolled" in verdict.faults[0]
 
 
+@pytest.mark.heavy
 def test_a_run_without_noise_is_not_private_whatever_is_left_out(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
@@ -386,6 +388,7 @@ def test_what_changed_after_the_signature_is_a_fault(tmp_path, published, signer
     assert [fault for fault in verdict_of(tmp_path, value).faults if fault.startswith("the coordinator's signature")]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("flipped", "share"), [(False, "100.0 %"), (True, "0.0 %")])
 def test_a_receivers_test_file_gives_the_corpus_a_score_of_its_own(tmp_path, monkeypatch, flipped, share):
     kinds = {"x": "fever and a cough", "y": "a broken ankle"}

@@ -155,6 +155,7 @@ def test_same_data_give_the_same_report_with_its_figures():
     assert "At most 1 of the 5 hospitals" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "data",
     [
@@ -183,6 +184,7 @@ def test_report_renders_for_every_shape_of_run(data):
     assert "nan" not in "".join(page.words).lower().replace("finance", "")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "change", [{"promise": Privacy(math.inf, 1e-5), "epsilon_after": (math.inf,)}, {"insecure_noise": True}]
 )
@@ -396,6 +398,7 @@ def test_the_promise_has_a_yardstick_and_says_what_the_run_before_told(place):
     assert "It replaces the run 'one', in which the records were asked." in shown
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize(
     ("licence", "says"),
@@ -409,6 +412,7 @@ def test_whether_one_may_train_and_publish_is_answered_with_the_credit(place, li
     assert "Purpose, as the hospitals approved it: To teach." in shown
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_baseline_of_some_generators_alone_is_explained_where_it_stands(place):
     alone = Accuracy(ALONE.format("one"), 0.7, 0.7, 0.7, 0.7, reference=True)
@@ -498,6 +502,7 @@ def test_card_and_report_answer_with_the_run_s_own_figures(place):
         assert words in shown
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("place", [0, 1])
 def test_card_and_report_ask_every_question_once(place):
     clauses = tuple(f"how many of your records are {kind}" for kind in ("long", "short", "old", "new", "odd"))
@@ -555,6 +560,7 @@ def test_every_measure_has_its_scale_and_what_is_good():
     assert "Measures of the texts" not in "".join(Page(render_html(run(measures=()))).words)
 
 
+@pytest.mark.slow
 def test_the_measures_are_those_of_the_corpus_and_the_test_file():
     rng = np.random.default_rng(3)
     words = [f"w{number}" for number in range(40)]
@@ -650,6 +656,7 @@ def test_the_receiver_s_page_has_the_questions_of_the_first_screen():
         assert title in render_html(run())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("place", [0, 1])
 def test_every_kept_text_is_accounted_for_and_rounds_are_told_once(place):
     data = run(usage=(GeneratorUse("good", "ngram", AuthorUsage(80, kept=75)),), set_aside=7)
@@ -669,6 +676,7 @@ def test_every_kept_text_is_accounted_for_and_rounds_are_told_once(place):
     assert shown.count("Rounds count from 1") == 1
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("place", [0, 1])
 def test_the_opening_names_who_wrote_the_published_texts_and_what_they_are(place):
     data = run(**SCORED)
@@ -711,6 +719,7 @@ BETTER = "Better than guessing; "
 SIX = tuple("abcdef")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -836,6 +845,7 @@ def test_card_and_report_state_one_median():
     assert "words (median 4)" in report
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("place", [0, 1])
 def test_the_opening_says_what_the_records_are_recorded_to_have_steered(place):
     told = both(run(steered=("which texts were set aside", "which texts and labels are published")))[place]
@@ -843,6 +853,7 @@ def test_the_opening_says_what_the_records_are_recorded_to_have_steered(place):
     assert "steered the method's choices, by noisy sums" in both(run())[place]
 
 
+@pytest.mark.slow
 def test_no_sentence_says_that_records_moved_shares_that_stayed_equal():
     still, moved = ((0.5, 0.5), (0.5, 0.5)), ((0.5, 0.5), (0.7, 0.3))
     assert "records moved it" not in render_html(run(generators=("good", "off"), weights=still))

@@ -11,6 +11,7 @@ from undersong_server import methods
 from undersong_server.runs import task
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("path", [*TASKS, CLINIC], ids=lambda path: path.stem)
 def test_every_shipped_task_takes_every_method(path):
     for name in methods.names():

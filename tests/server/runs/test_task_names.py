@@ -15,6 +15,7 @@ def read(**changes):
     return configuration.validate(TaskSection, value, "the task file")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("forged", FORGERIES, ids=ascii)
 def test_a_label_that_cannot_be_read_whole_is_refused_in_harmless_words(forged):
     with pytest.raises(ConfigurationError) as refused:

@@ -58,6 +58,7 @@ def masked_sum(vectors, sigma, *, query="q", attempt=0, lost=()):
             return stop.value, masked
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("lost", [(), ("p2",)])
 def test_opened_sum_is_the_integer_sum_plus_noise_of_planned_variance(lost):
     n, d, sigma = 6, 20_000, 300.0

@@ -81,6 +81,7 @@ def test_plan_charges_one_sum_of_norm_one(task_file):
         METHOD.plan(Options(), Setting(("only",), ("one",)))
 
 
+@pytest.mark.heavy
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(-1, 2), st.integers(0, 2**32 - 1)), min_size=1, max_size=8), st.data())
 def test_one_record_moves_the_sum_by_at_most_its_bound(records, data):

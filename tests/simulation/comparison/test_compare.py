@@ -146,6 +146,7 @@ def test_pairs_are_only_made_of_seeds_that_both_have():
     assert math.isnan(paired({0: 1.0}, {1: 1.0})["figure_difference"])
 
 
+@pytest.mark.heavy
 def test_comparison_table_says_the_same_in_every_form():
     shape = grid(epsilons=[4.0], parties=[1], records=[100])
     values = {}
@@ -180,6 +181,7 @@ def test_a_seed_without_a_generator_counts_as_weight_zero_of_it():
     assert (table["weight good"][0], table["weight weak"][0]) == (0.75, 0.25)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("seeds", "interval"), slow_after([([0], "-"), ([0, 1], "-15.71 to 9.71"), ([0, 1, 2], "-8.97 to 0.97")], 2)
 )
@@ -225,6 +227,7 @@ def test_every_measure_stands_in_every_form_of_the_table():
     assert "Closeness and diversity" in markdown("t", wanted, table, "c")
 
 
+@pytest.mark.heavy
 def test_precision_recall_and_f1_stand_for_every_method():
     """Corpora have the panel's means, a classifier its own; a task without labels has no such section."""
     shape = grid(methods=["wasp"], epsilons=[1.0], parties=[], records=[])
@@ -302,7 +305,7 @@ COMMAND = {"epsilons": [4.0], "jobs": 1}
 ONE = {"command": "one", "progress": Silent()}
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_second_command_adds_to_a_table_that_is_written_as_cells_end(bench, tmp_path, monkeypatch):
     out, written = tmp_path / "out", []
 
@@ -344,7 +347,7 @@ def test_second_command_adds_to_a_table_that_is_written_as_cells_end(bench, tmp_
         )
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_two_commands_do_not_write_into_one_folder_at_once(bench, tmp_path, monkeypatch):
     given = {**COMMAND, "test": bench.test, "out": tmp_path / "out", "seeds": [0]}
     refused = []

@@ -102,6 +102,7 @@ def test_tables_are_counted_by_hand():
     assert [table.tolist() for table in statistic.split(counts)] == list(counted_by_hand(labels, places, sexes))
 
 
+@pytest.mark.heavy
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.sampled_from([((3,), ()), ((), (3,)), ((3,), (3,))]))
 def test_one_record_moves_the_tables_by_at_most_their_bound(seed, count, sizes):
@@ -180,7 +181,7 @@ def test_topics_are_one_more_sum_that_the_plan_charges(task_file):
         joint_attributes.plan(Options(topics=8), Setting(("a", "b"), ("one",), attributes=(tone,)))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_orders_draw_a_label_then_its_own_values(task_file):
     shares = {}
     for name in ("joint-attributes", "undersong"):

@@ -139,7 +139,7 @@ def test_plan_of_the_library_prices_paid_calls():
     assert "tokens" in str(plan.calls)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_simulation_gives_corpus_weights_ledger_report_and_judges_it():
     made = make_notebook_task(test=frame(10))
     run = us.simulate(made, insecure_noise_seed=1, progress=Silent())
@@ -175,7 +175,7 @@ def read_as_a_stranger(corpus, test) -> float:
     return model.fit(read["text"], read["label"]).score(test["note"], test["topic"])
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("method", slow_after(["undersong", "wasp"], 1))
 def test_a_stranger_who_reads_text_and_label_gets_what_the_panel_gets(method):
     test = frame(50)
@@ -209,6 +209,7 @@ def test_a_method_that_returns_a_text_several_times_publishes_it_once(monkeypatc
     assert (repeated["label"] != once["label"]).tolist() == [True] + [False] * (len(once) - 1)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("returned", [None, "a text", ["a text"], [None], {"a": 1}])
 def test_a_method_that_returns_no_samples_is_named(monkeypatch, returned):
     plugged = replace(methods.load("mixture"), run=lambda _options, _run: returned)
@@ -234,6 +235,7 @@ def simulated_by(monkeypatch, method, progress, name="mixture"):
     )
 
 
+@pytest.mark.heavy
 def test_an_error_of_another_package_s_method_is_not_called_ours(monkeypatch):
     def fails(_options, _run):
         raise KeyError("an author's slip")
@@ -248,6 +250,7 @@ def test_an_error_of_another_package_s_method_is_not_called_ours(monkeypatch):
     assert isinstance(refused.value.__cause__, KeyError)  # whose traceback --debug shows
 
 
+@pytest.mark.heavy
 def test_a_method_that_orders_more_than_its_plan_says_is_told(monkeypatch):
     plugged, kept, told = methods.load("mixture"), Said(), Said()
     simulated_by(monkeypatch, plugged, kept)
@@ -270,7 +273,7 @@ def test_a_statistic_that_fails_at_a_record_stops_a_simulation(monkeypatch):
     assert "the words" not in str(stopped.value)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_comparison_of_the_library_gives_a_table(tmp_path):
     found = us.compare(
         make_notebook_task(),
@@ -290,7 +293,7 @@ def test_comparison_of_the_library_gives_a_table(tmp_path):
     assert f"{100 * found.table['accuracy_mean'][0]:.2f}" in str(found)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_task_s_folder_is_the_user_s_own_and_goes_with_the_task():
     made = make_notebook_task()
     folder = made.file.parent
@@ -332,6 +335,7 @@ def test_an_error_names_a_folder_only_if_the_caller_named_it(tmp_path):
         assert str(refused.value).startswith(begun)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
@@ -369,6 +373,7 @@ def test_rows_of_a_frame_are_checked_as_those_of_a_file():
         make_notebook_task(records=frame(3).assign(note=None))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("missing", [float("nan"), None, "NA", ""])
 @pytest.mark.parametrize("labels", [None, LABELS])
 def test_a_missing_label_of_a_frame_is_refused_and_never_a_public_label(missing, labels):
@@ -414,6 +419,7 @@ def three(text: str) -> list[float]:
     return list(values)
 
 
+@pytest.mark.heavy
 def test_functions_as_generator_and_embedder_run_in_this_process(monkeypatch):
     monkeypatch.undo()  # no packaged weights are loaded at all
     made = make_notebook_task(generators=[shout, shout], embedder=three)
@@ -513,6 +519,7 @@ UNFIT = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("name", "given"), [(name, each) for name, listed in UNFIT.items() for each in listed])
 def test_an_unfit_argument_is_named(some_task, name, given):
     with raises(ConfigurationError, "argument") as caught:
@@ -559,6 +566,7 @@ UNFIT_ELSEWHERE: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("function", "given", "named"), UNFIT_ELSEWHERE)
 def test_other_functions_name_their_unfit_arguments_too(function, given, named):
     with raises(ConfigurationError, "argument"):

@@ -47,6 +47,7 @@ def named():
     return {"us": us, "records": records, "test": test, "write": write, "task": task, "run": us.simulate(task)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", sorted(OF_THE_LIBRARY))
 def test_examples_of_public_names_hold(module, named, monkeypatch):
     monkeypatch.setattr(Embedder, "load", HashedEmbedder)

@@ -52,6 +52,7 @@ def fails(*_, **__):
     raise ZeroDivisionError(SECRET)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("debug", "shown"), [(["--debug"], True), ([], False)])
 def test_the_author_of_a_method_sees_the_error_of_a_simulation(undersong, monkeypatch, debug, shown):
     plugged = replace(methods.load("mixture"), run=fails)
@@ -69,6 +70,7 @@ def test_the_author_of_a_method_sees_the_error_of_its_plan(undersong, monkeypatc
     assert SECRET not in undersong("plan")[1]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("command", ["simulate", "try"])
 def test_the_author_of_a_generator_sees_its_error(undersong, monkeypatch, command):
     monkeypatch.setattr(ngram.NgramGenerator, "answer", fails)
@@ -84,6 +86,7 @@ def test_the_author_of_a_method_sees_the_error_of_a_comparison(undersong, monkey
     assert SECRET in undersong("compare", "--quiet", *options)[1]
 
 
+@pytest.mark.heavy
 def test_the_error_of_a_party_in_a_simulation_is_not_shown(undersong, monkeypatch):
     monkeypatch.setattr(party.Party, "answer", fails)
     code, said = undersong("simulate", "--quiet", "--debug")

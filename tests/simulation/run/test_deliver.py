@@ -72,6 +72,7 @@ def hashed():
         yield
 
 
+@pytest.mark.slow
 def test_a_simulation_says_which_answers_of_its_records_will_be_noise(tmp_path):
     heard = Heard()
     run(make_task(tmp_path / "task", records=4, samples=30), tmp_path / "out", progress=heard)
@@ -484,6 +485,7 @@ def test_report_has_every_measure_and_interval_but_no_record(tmp_path, encoder):
     assert delivered.to_json()["accuracy"][usefulness.OURS] == delivered.report.accuracy[0].accuracy
 
 
+@pytest.mark.slow
 def test_task_without_labels_has_figures_of_its_texts_and_no_task_model(tmp_path):
     path = make_task(tmp_path / "task", task={"labels": []}, samples=60, evaluation=JUDGED)
     path.write_text(path.read_text().replace('label = "label"\n', ""))
@@ -519,6 +521,7 @@ def test_plan_and_simulation_refuse_the_same_rows_of_every_file_at_once(tmp_path
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_simulation_reads_private_files_once(tmp_path, monkeypatch):
     read = []
 

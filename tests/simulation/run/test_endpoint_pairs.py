@@ -62,6 +62,7 @@ def check_whole(folder: Path) -> None:
 STOPPING = ("balance", "billing", "balance-in-200", "key-revoked", "parameter", "events", "page", "error-string")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "moment"),
     slow_but(product(STOPPING, MOMENTS), [("balance", "later"), ("key-revoked", "first")]),
@@ -80,6 +81,7 @@ def test_a_fallback_writes_what_the_endpoint_does_not(tmp_path: Path, scenario: 
     check_whole(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_fallback_that_fails_too_stops_the_run_with_its_words(tmp_path: Path, moment: str) -> None:
     good = GOOD if moment == "later" else 0
@@ -95,6 +97,7 @@ def test_a_fallback_that_fails_too_stops_the_run_with_its_words(tmp_path: Path, 
     check_whole(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_cap_on_the_price_holds_for_both_models_over_all_processes(tmp_path: Path, moment: str) -> None:
     """The fallback is ten times as dear, and loses every second answer."""
@@ -139,6 +142,7 @@ def test_an_address_whose_account_is_at_fault_stops_the_run(tmp_path: Path, scen
     check_whole(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_busy_address_leaves_its_texts_to_the_other(tmp_path: Path, status: int) -> None:
     busy: Any = (status, {}, {"error": {"message": "busy"}})
@@ -164,6 +168,7 @@ def test_batches_beside_another_model_or_address_are_refused_unsent(tmp_path: Pa
         assert first.calls == second.calls == len(first.batches) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "moment"), slow_but(product(WAYS, MOMENTS), [("single", "later")]))
 def test_a_cache_keeps_texts_alone_and_pays_for_none_twice(tmp_path: Path, way: str, moment: str) -> None:
     """An endpoint refuses from some call on, and is mended; a later run of the same task asks for nothing."""
@@ -202,6 +207,7 @@ CAPPED = {"well": 0.06, "usage-zero": WORST_USD * 0.6, "reasoning-beside": 2.36}
 """Scenarios, with the least that one of their answers counts in US dollars."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "way", "moment"),
     slow_but(

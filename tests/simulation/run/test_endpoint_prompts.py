@@ -78,6 +78,7 @@ def collect_requests(folder: Path, *assignments: str) -> list[str]:
     return ["\n".join(message["content"] for message in body["messages"]) for body in server.bodies]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ATTRIBUTED)
 def test_every_text_asked_of_an_endpoint_has_one_attribute(tmp_path: Path, name: str) -> None:
     prompts = collect_requests(tmp_path, *ATTRIBUTED[name], ATTRIBUTES)
@@ -87,6 +88,7 @@ def test_every_text_asked_of_an_endpoint_has_one_attribute(tmp_path: Path, name:
     assert {value for value in VALUES for request in texts if value in request} == set(VALUES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WITHOUT_CLASS)
 def test_no_request_to_an_endpoint_tells_a_class_that_is_hidden(tmp_path: Path, name: str) -> None:
     prompts = collect_requests(tmp_path, *WITHOUT_CLASS[name])

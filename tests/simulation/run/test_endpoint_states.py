@@ -119,6 +119,7 @@ def check_bill(result: Delivered, endpoint: Endpoint) -> None:
     assert use.count.kept == len(result.report.samples)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "way", "moment"),
     plays(
@@ -182,6 +183,7 @@ def test_a_line_of_a_batch_that_cannot_be_read_is_one_failed_order(tmp_path: Pat
     assert any(note.startswith("failed: ") for note in result.report.usage[0].notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "way", "moment"),
     plays(
@@ -264,6 +266,7 @@ def test_reasoning_tokens_beside_the_completion_count_towards_a_cap(tmp_path: Pa
     assert len(read_corpus(tmp_path)) == SAMPLES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "way", "moment"),
     plays(
@@ -345,6 +348,7 @@ def test_a_pause_of_twenty_seconds_in_the_body_is_kept_to(tmp_path: Path) -> Non
     assert len(read_corpus(tmp_path)) == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "moment"), slow_but(product(WAYS, MOMENTS), [("single", "later")]))
 def test_a_body_that_trickles_ends_the_run_and_is_counted(tmp_path: Path, way: str, moment: str) -> None:
     good = GOOD if moment == "later" else 0

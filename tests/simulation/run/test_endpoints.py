@@ -99,6 +99,7 @@ def refuse(number: int, _text: str) -> dict[str, Any]:
     return completion(SAID[number % len(SAID)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["wasp", pytest.param("dpkps", marks=pytest.mark.slow)])
 def test_endpoint_that_only_refuses_costs_no_privacy_and_may_be_mended(tmp_path: Path, method: str) -> None:
     (tmp_path / "words.txt").write_text("pan\noven\nsoup\nrose\nspade\nsoil\n", encoding="utf-8")
@@ -142,6 +143,7 @@ def spoil(number: int, text: str) -> dict[str, Any] | None:
     return ways[number // 3 % len(ways)]
 
 
+@pytest.mark.slow
 def test_corpus_holds_only_texts_and_the_counts_are_right(tmp_path: Path) -> None:
     writer = Writer(spoil)
     faults: list[Any] = [

@@ -42,6 +42,7 @@ def where(records, *, unit, users, parties, alpha, seed):
     return {row: party for party, rows in enumerate(dealt) for row in rows}
 
 
+@pytest.mark.heavy
 @settings(max_examples=examples(30, 150), deadline=None)
 @given(
     records=RECORDS,

@@ -49,6 +49,7 @@ def change_json(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     path.write_text(json.dumps(settings), encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "temperature"), slow_but(product(ARCHITECTURES, [0.0, 1.0]), [("marian", 0.0)])
 )
@@ -59,6 +60,7 @@ def test_texts_of_a_batch_are_those_written_singly(tmp_path: Path, architecture:
     assert len(set(singly)) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "size"), slow_after([("marian", 8), ("rwkv", 1), ("bart", 8), ("gpt2", 8), ("mixtral", 1)], 2)
 )
@@ -168,6 +170,7 @@ def with_appended_end(folder: Path) -> None:
     (folder / "chat_template.jinja").unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "code"),
     [

@@ -138,6 +138,7 @@ def test_any_text_can_be_taken_apart_and_put_together(text: str) -> None:
 # Texts
 
 
+@pytest.mark.heavy
 def test_texts_are_new_labelled_and_well_formed(tmp_path: Path) -> None:
     generator = ngram(tmp_path)
     heart, limb = ask(generator, 300), ask(generator, 300, "injury")
@@ -150,6 +151,7 @@ def test_texts_are_new_labelled_and_well_formed(tmp_path: Path) -> None:
     assert all("  " not in text and " ." not in text for text in heart)
 
 
+@pytest.mark.heavy
 def test_a_seed_fixes_the_text_whatever_was_asked_before(tmp_path: Path) -> None:
     generator, other = ngram(tmp_path), ngram(tmp_path)
     asked = [
@@ -186,6 +188,7 @@ def test_without_cache_and_penalty_examples_change_nothing(tmp_path: Path) -> No
     assert ask(generator, 20, words=12, good=("a fluttering sensation",)) == plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [5, 12, 40, 150])
 def test_wanted_length_steers_ngram_texts(tmp_path: Path, words: int) -> None:
     lengths = [len(text.split()) for text in ask(ngram(tmp_path), 100, words=words)]
@@ -198,12 +201,14 @@ def test_a_text_ends_at_the_first_sentence_end_from_the_wanted_length_on(tmp_pat
     assert {len(text.split()) for text in ask(ngram(tmp_path, rows), 20, words=20)} == {21}
 
 
+@pytest.mark.heavy
 def test_ngram_text_without_a_wanted_length_is_as_long_as_the_corpus_s(tmp_path: Path) -> None:
     lengths = [len(text.split()) for text in ask(ngram(tmp_path), 300)]
     own = [len(row["text"].split()) for row in corpus() if row["label"] == "cardiac"]
     assert abs(np.mean(lengths) - np.mean(own)) < 2.0
 
 
+@pytest.mark.heavy
 def test_wanted_terms_appear_in_ngram_texts(tmp_path: Path) -> None:
     generator = ngram(tmp_path)
     terms = ("left knee", "Troponin", "after lunch")
@@ -218,6 +223,7 @@ def test_wanted_terms_appear_in_ngram_texts(tmp_path: Path) -> None:
     assert share(after, "after lunch") > 0.5  # where the corpus has a word before it, there it goes
 
 
+@pytest.mark.heavy
 def test_paraphrase_and_fill_in_keep_about_half_of_the_parent(tmp_path: Path) -> None:
     generator = ngram(tmp_path)
     parent = "The patient reports chest pain since this morning. No fever."
@@ -230,6 +236,7 @@ def test_paraphrase_and_fill_in_keep_about_half_of_the_parent(tmp_path: Path) ->
         assert len(set(children)) > 50
 
 
+@pytest.mark.heavy
 def test_crossed_ngram_text_takes_from_both_parents(tmp_path: Path) -> None:
     parents = ("Patient has an odd humming noise after work.", "Patient has an odd buzzing tooth since last week.")
     children = ask(ngram(tmp_path), 300, kind="cross", parents=parents)
@@ -239,6 +246,7 @@ def test_crossed_ngram_text_takes_from_both_parents(tmp_path: Path) -> None:
     assert any(noise in text and end in text for text in children for noise, end in both)
 
 
+@pytest.mark.heavy
 def test_labels_back_off_to_the_whole_corpus(tmp_path: Path) -> None:
     generator = ngram(tmp_path, labels=("cardiac", "renal"))
     assert generator.counts["labels_without_corpus"] == 1

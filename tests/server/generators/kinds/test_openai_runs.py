@@ -232,6 +232,7 @@ SETTINGS = settings(
 )
 
 
+@pytest.mark.heavy
 @SETTINGS
 @given(script=st.lists(EXCHANGES, max_size=30))
 def test_any_exchanges_stay_within_the_cap_and_can_be_continued(
@@ -243,6 +244,7 @@ def test_any_exchanges_stay_within_the_cap_and_can_be_continued(
 LINES = st.lists(EXCHANGES.filter(lambda step: step == "well" or not isinstance(step, str)), max_size=12)
 
 
+@pytest.mark.heavy
 @SETTINGS
 @example(script=["well", "late", (200, {}, b"")], lines=[])  # a page in place of a list, a batch or a file
 @example(script=["well", "well", *[(200, {}, b"[]")] * 3], lines=[])

@@ -149,6 +149,7 @@ MISTAKES: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("number", range(len(MISTAKES)))
 def test_mistake_in_the_table_of_endpoint_states_is_noticed(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     name, planted = MISTAKES[number]
@@ -294,6 +295,7 @@ VENDORS: list[tuple[int, Any, ExchangeState, str]] = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("status", "body", "state", "words"), VENDORS, ids=lambda value: str(value)[:40])
 def test_an_error_has_its_state_and_words_in_the_body_of_any_vendor(
     status: int, body: Any, state: ExchangeState, words: str

@@ -101,7 +101,7 @@ def test_rows_of_other_labels_and_duplicates_are_counted(tmp_path: Path) -> None
     assert (counts["texts"], counts["rows_of_other_labels"], counts["duplicate_rows"]) == (240, 1, 1)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_zero_shot_replay_draws_uniformly(tmp_path: Path) -> None:
     rows = [{"text": f"t{number}", "label": "a"} for number in range(10)]
     # Every tenth draw starts a new round through the ten texts.
@@ -123,7 +123,7 @@ def test_replay_draws_near_good_and_far_from_bad_examples(tmp_path: Path) -> Non
     assert only_bad["loan"] <= 6
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_replay_draws_by_the_stated_softmax(tmp_path: Path) -> None:
     rows = [{"text": text, "label": "a"} for text in ("card", "card loan", "loan", "pin")]
     good, bad = ("card", "pin card"), ("loan",)

@@ -58,6 +58,7 @@ def ask_generator(generator: TransformersGenerator, requests: Sequence[Generatio
     return [answer for _, answer in sorted(found.items()) if isinstance(answer, Completion)]
 
 
+@pytest.mark.slow
 def test_answer_of_a_local_model_holds_no_prompt(folder: Path) -> None:
     for path in ("chat", "plain"):
         for request, answer in zip(make_requests(), ask_generator(local(folder, path), make_requests()), strict=True):
@@ -78,6 +79,7 @@ def test_prompts_go_through_the_chat_template_of_the_folder(folder: Path) -> Non
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", slow_after(["chat", "plain"], 1))
 def test_an_answer_depends_on_its_seed_and_not_on_its_batch(folder: Path, path: str) -> None:
     together = ask_generator(local(folder, path, batch_size=8), make_requests())
@@ -89,6 +91,7 @@ def test_an_answer_depends_on_its_seed_and_not_on_its_batch(folder: Path, path: 
     assert len({answer.text for answer in ask_generator(local(folder, path), again)}) >= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", slow_after(["chat", "plain", "t5"], 1))
 def test_text_that_has_ended_leaves_its_batch(folder: Path, path: str) -> None:
     generator = local(folder, path, batch_size=8, max_new_tokens=24)
@@ -209,6 +212,7 @@ def test_local_model_is_not_loaded_without_a_request(folder: Path) -> None:
     assert generator._loaded is None
 
 
+@pytest.mark.slow
 def test_a_sequence_to_sequence_model_writes_what_it_writes_alone(folder: Path) -> None:
     together = ask_generator(local(folder, "t5", batch_size=4), make_requests())
     alone = ask_generator(local(folder, "t5", batch_size=1), make_requests())

@@ -22,6 +22,7 @@ def opened(noisy: np.ndarray) -> NoisySum:
     return NoisySum(values=values, scale=SCALE, sigma=SIGMA, survivors=())
 
 
+@pytest.mark.heavy
 def test_estimates_are_unbiased_and_scatter_by_their_errors():
     """Bounds of five standard errors of the mean, and 8 % of the deviation: an alarm in fewer than one of 10^5 runs."""
     rng = np.random.default_rng(3)

@@ -95,6 +95,7 @@ def test_the_density_of_single_phrases_is_the_mean_kernel_of_each_record():
     assert densities.of_terms(1) == pytest.approx(kernel[:, 11], abs=0.12)
 
 
+@pytest.mark.heavy
 def test_noise_of_a_density_has_the_contract_s_deviation_whatever_m():
     """docs/privacy.md, number 4: 0.89 on n times the density at epsilon 5; sqrt(structures) for an ensemble."""
     z = 1.0 / gaussian_mu(5.0, 1e-5)
@@ -109,6 +110,7 @@ def test_noise_of_a_density_has_the_contract_s_deviation_whatever_m():
         assert np.std(values) == pytest.approx(z * math.sqrt(len(lengths)) / statistic.weights[0], rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["independent", "iterative"])
 def test_sequences_follow_the_density_and_never_repeat_a_term(sampler):
     vectors = unit_vectors(12, 200, seed=4)  # nearly orthogonal
@@ -132,6 +134,7 @@ def test_sequences_follow_the_density_and_never_repeat_a_term(sampler):
     assert np.array_equal(drawn, draw(0, 300, 3, np.random.default_rng(0)))
 
 
+@pytest.mark.slow
 def test_a_sequence_ends_where_most_records_that_begin_so_end():
     vectors = unit_vectors(12, 200, seed=4)  # nearly orthogonal
     records = Records(["t3 t4"] * 200 + ["t5 t6 t7"] * 200, [0] * 400)

@@ -75,6 +75,7 @@ def test_only_scores_that_noise_does_not_explain_stand_out():
     assert len(significant_votes(scores, among[:0], 5.0)) == 0
 
 
+@pytest.mark.heavy
 @given(st.lists(st.sampled_from([0.0, 0.01, 0.5, 1.0, 1.0, 7.0, 1e6]), min_size=1, max_size=30), st.integers(0, 99))
 @settings(max_examples=examples(50, 200), deadline=None)
 def test_a_weighted_corpus_becomes_as_many_different_texts_as_it_is_worth(weights, seed):
@@ -85,6 +86,7 @@ def test_a_weighted_corpus_becomes_as_many_different_texts_as_it_is_worth(weight
     assert effective_size(w) - 1 < len(drawn) <= effective_size(w) + 1e-6
 
 
+@pytest.mark.heavy
 def test_texts_are_drawn_by_weight_as_far_as_each_is_drawn_once():
     weights = np.repeat([1.5, 0.5, 0.1], 400)
     drawn = np.zeros(1200)

@@ -50,6 +50,7 @@ def test_median_nearest_equals_its_definition(seed, count, labels, block):
     assert tau == pytest.approx(np.median(nearest) if nearest else 1.0, abs=1e-6)
 
 
+@pytest.mark.heavy
 @settings(max_examples=examples(20, 60), deadline=None)
 @given(
     st.integers(0, 2**32), st.integers(1, 50), st.integers(1, 60), st.floats(-0.5, 1.0), st.sampled_from([1, 3, 512])
