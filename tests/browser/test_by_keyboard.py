@@ -56,7 +56,7 @@ def test_keyboard_alone_describes_plans_and_starts_a_run(coordinator, chromium, 
         assert not page.get_by_label("childrens").is_checked()
         keys.press("Space").to("Samples").write("60")
 
-        keys.to("Another generator").write("replay").to("Add a generator").follow()
+        keys.to("Kind of generator").write("replay").to("Add a generator").follow()
         # The keys go on in the generator that was added.
         keys.until("Name (required)").to("Path (required)").write("data/corpora/handbook")
         keys.to("Try it: 5 texts").follow()

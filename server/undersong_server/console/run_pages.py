@@ -205,6 +205,7 @@ class RunScreens:
             enrolled=[party for party in enrolment.parties(self._home) if party.party.state == "enrolled"],
             files=permissions.files(draft, self._context.tasks),
             kinds=form.generator_kinds(),
+            field_words=form.field_words(),
             trial_texts=tasks.TEXTS,
             refusal=self._refusal(str(draft.data["task"].get("revises", ""))),
         )

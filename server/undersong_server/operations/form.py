@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
+from undersong_common.privacy import impact
 from undersong_common.program import configuration
 from undersong_server import methods
 from undersong_server.generators import kinds
@@ -57,8 +58,16 @@ class TaskField:
     first: bool
 
     @property
+    def spoken(self) -> Mapping[str, str]:
+        """Plain words about the key, by what they say: :func:`field_words`. Empty for a key that has none."""
+        section, _, key = self.path.partition(".")
+        return cast("Mapping[str, str]", field_words().get(section, {}).get(key.rpartition(".")[2], {}))
+
+    @property
     def words(self) -> str:
         """Name of the key with its unit, as the label of its field."""
+        if title := self.spoken.get("title"):
+            return title
         key = self.path.rpartition(".")[2]
         key_without_unit, _, last_word = key.rpartition("_")
         if last_word in UNITS:
@@ -85,7 +94,7 @@ class TaskField:
             return [line.strip() for line in sent_text.splitlines() if line.strip()] or None
         if self.control in ("number", "flag", "toml"):
             if sent_text.strip():
-                return configuration.toml_or_text(sent_text)
+                return configuration.toml_or_text(sent_text.strip())
             return None
         if sent_text or self.default:
             return sent_text
@@ -113,6 +122,20 @@ def first_values() -> Mapping[str, Any]:
     """Returns the first values of new tasks, by template, and of generators, by kind."""
     new_task_text = resources.files("undersong_server.operations").joinpath("new_task.toml").read_bytes()
     return configuration.parse_toml("new_task.toml", new_task_text)
+
+
+@cache
+def field_words() -> Mapping[str, Any]:
+    """Returns what the form says in plain words, by section and key; "methods" and "kinds" have a line for each name.
+
+    Of a key, "is" says what it is, "usual" what people write, "loses" what another value costs, "scale" what its sizes
+    mean, and "title" replaces a label that another field has too.
+    """
+    words_text = resources.files("undersong_server.operations").joinpath("field_words.toml").read_bytes()
+    words = configuration.parse_toml("field_words.toml", words_text)
+    epsilon_words = words["privacy"]["epsilon"]
+    epsilon_words["scale"] = epsilon_words["scale"].format(yardstick=impact.yardstick())
+    return words
 
 
 def templates() -> tuple[str, ...]:
@@ -237,10 +260,12 @@ def _section(
             )
         )
     title, _, help_ = " ".join((model.__doc__ or "").partition("\n\n")[0].split()).partition(": ")
+    section_words = field_words()["sections"].get(name, help_ or title)
     kind = ""
     if name == "generators":
         kind = str(data.get("kind", ""))
-    return FormSection(at, name, help_ or title, tuple(form_fields), kind)
+        section_words = field_words()["kinds"].get(kind, section_words)
+    return FormSection(at, name, section_words, tuple(form_fields), kind)
 
 
 class _Schemas(GenerateJsonSchema):
@@ -288,7 +313,7 @@ def _control(path: str, info: FieldInfo, schema: Mapping[str, Any]) -> tuple[Con
 def _text(control: Control, value: Any) -> str:
     """A value as the control shows it."""
     if isinstance(value, str):
-        if control != "toml":
+        if control != "toml" or _needs_no_quotes(value):
             return value
         return toml_value(value)
     if value is None or value == () or value == {} or value == []:
@@ -300,6 +325,11 @@ def _text(control: Control, value: Any) -> str:
     ):
         return "\n".join(value)
     return toml_value(value)
+
+
+def _needs_no_quotes(text: str) -> bool:
+    """True if a field that takes any TOML value reads the text as itself, so that nobody has to know of quotes."""
+    return text != "" and text == " ".join(text.split()) and configuration.toml_or_text(text) == text
 
 
 def task_file_text(values: Mapping[str, Any]) -> str:

@@ -54,6 +54,7 @@ _START_S = (6.0, 20.0)  # libraries, models, the corpus's report and test
 _WORD_S = (0.00015, 0.0005)  # per word of a text that is embedded
 _PAIR_S = (0.0004, 0.0012)  # per pair of parties that share masks, and sum
 _SCORE_S = (1e-8, 4e-8)  # per record and coordinate of a sum
+_ANY_RECORDS = 1_000  # A signal grows in proportion to the records: any number gives the same least one.
 MOST_NOISE_PLANS = 5
 _MOST_PUBLIC_TEXTS = 500  # most public texts that a plan reads
 _MOST_NEIGHBOURS = 200  # per party; with more parties the graph is not complete
@@ -402,6 +403,7 @@ class PlanFigures:
         paper: what the method's paper would charge, for information; None where it says nothing.
         weak: choices of the task that promise little, or with which it may not end, in one sentence each.
         questions: different questions that the run asks of a hospital, in the plan's order, as the sheets word them.
+        least_records: of all hospitals together, below which single counts and votes are noise; 0 without any.
     """
 
     method: str
@@ -418,6 +420,7 @@ class PlanFigures:
     weak: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
     unpublished: str = ""
+    least_records: int = 0
 
     @property
     def asks(self) -> str:
@@ -502,6 +505,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
             *(noise_warnings(run, records) if (records := declared_records(run.task)) else ()),
             *cap_warnings(run),
         ),
+        least_records=least_records(run),
     )
 
 
@@ -573,6 +577,12 @@ def noise_warnings(run: RunPlan, records: int) -> Iterator[str]:
     for sum_name, sum_signal in _sum_signals(run, records):
         if sum_signal.is_noise:
             yield f"{sum_name}: {sum_signal}, of {records} records: most single coordinates will be noise"
+
+
+def least_records(run: RunPlan) -> int:
+    """Returns how many records it takes for any kind of counts or votes to be told from noise; 0 without either."""
+    least_numbers = [signal.least_records(_ANY_RECORDS) for _, signal in _sum_signals(run, _ANY_RECORDS)]
+    return min(least_numbers, default=0)
 
 
 def _sum_signals(run: RunPlan, records: int) -> Iterator[tuple[str, Signal]]:

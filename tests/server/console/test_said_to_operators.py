@@ -14,9 +14,11 @@ from tests.doubles.one_page import next_step_of
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
 from undersong_common.errors import InternalError
+from undersong_common.privacy import impact
+from undersong_server import methods
 from undersong_server.coordinator.home import CoordinatorHome, Serving
 from undersong_server.defaults import RunOptions
-from undersong_server.operations import curation, drafts, enrolment, overview, runs
+from undersong_server.operations import curation, drafts, enrolment, form, overview, runs
 from undersong_server.runs.folder import PREPARING, Awaited, AwaitedParty, RunFailure, RunStatus
 
 WORDS = "apple bread candle door engine flour garden hammer island"
@@ -336,3 +338,84 @@ def test_a_new_form_has_rows_for_most_label_lists_and_knows_who_asks(tmp_path, e
         proposed.append(form[f"key generators.{len(proposed)}.name"][0])
         console.post(address, {**form, f"key generators.{len(proposed) - 1}.name": f"mine {len(proposed)}"})
     assert proposed == ["ngram-1", "ngram-2"]
+
+
+FIELD = re.compile(r'<div class="field[^"]*">\s*(.*?)<p class="wrong"', re.DOTALL)
+JARGON = ("In TOML", "TOML.", "its own file", "number of units", "[[generators]]", "None", "`")
+
+
+def draft_page(console, template, method, kind):
+    """The form of a new run with this method and a generator of this kind, and what its first level shows."""
+    address = console.led(console.post("/runs/new", source=f"template {template}"))
+    console.post(address, {**fields_of(console.get(address).text), "do": "add generators", "kind": kind})
+    chosen = {**fields_of(console.get(address).text), "key method.name": method, "do": "check"}
+    console.post(address, chosen)
+    page = console.get(address).text
+    first = re.sub(r'<details id="(?:more-|further|file|sums).*?</details>', "", page, flags=re.DOTALL)
+    console.post(address, {**chosen, "do": "discard"})
+    return page, first
+
+
+@pytest.mark.parametrize("template", form.templates())
+def test_every_first_field_says_what_it_is_what_is_usual_and_what_is_lost(console, template):
+    names = [*methods.names()]
+    kinds = form.generator_kinds()
+    for number, method in enumerate(names):
+        page, first = draft_page(console, template, method, kinds[number % len(kinds)])
+        shown_fields = FIELD.findall(first)
+        assert len(shown_fields) >= 15, method
+        for field in shown_fields:
+            words = unescape(re.sub(r"<[^>]+>", " ", field))
+            assert "Usual:" in words, (method, words)
+            assert "Mind:" in words, (method, words)
+        assert [word for word in JARGON if word in visible(first)] == [], method
+        labels = [unescape(label) for label in re.findall(r'<label for="key-\w+-[^"]*">([^<]+)', first)]
+        of_runs = [label.strip() for label in labels if label.strip() not in ("Name", "Contact")]
+        assert len(set(of_runs)) == len(of_runs), labels
+        assert "Another generator" not in page
+
+
+def test_each_method_and_kind_of_generator_has_a_line_of_its_own(console):
+    words = form.field_words()
+    for table, names in (("methods", methods.names()), ("kinds", form.generator_kinds())):
+        assert set(words[table]) == set(names)
+        assert len(set(words[table].values())) == len(names)
+    page, _ = draft_page(console, "classification", "undersong", "ngram")
+    shown = visible(page).casefold()
+    for line in (*words["methods"].values(), *words["kinds"].values()):
+        assert line.casefold() in shown
+
+
+def test_epsilon_has_a_scale_and_says_how_few_records_drown(console):
+    address = console.led(console.post("/runs/new", source="template classification"))
+    page = console.get(address).text
+    assert f"1 is very careful, 4 usual, 8 loose. {impact.yardstick()}" in visible(page)
+    sent = {**fields_of(page), "do": "add generators", "kind": "ngram"}
+    console.post(address, sent)
+    typed = {
+        "key task.name": "scaled",
+        "key task.description": "a short remark",
+        "label": [f"label {number}" for number in range(10)],
+        "meaning": [""] * 10,
+        "key generators.0.corpus": "good.jsonl",
+        "do": "check",
+    }
+    needed = []
+    for epsilon in ("1", "8"):
+        filled = {**fields_of(console.get(address).text), **typed, "key privacy.epsilon": epsilon}
+        console.post(address, filled)
+        said = visible(console.get(address).text)
+        at_least, of_label = re.search(r"fewer than about ([\d\s,]+) records .*?\(([\d\s,]+) a label\)", said).groups()
+        needed.append((int(re.sub(r"\D", "", at_least)), int(re.sub(r"\D", "", of_label))))
+    assert needed[0][0] > 4 * needed[1][0]
+    assert [-(-total // 10) for total, _ in needed] == [of_label for _, of_label in needed]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("half", "half"), ("a b", "a b"), ("3", '"3"'), ("true", '"true"'), ("a  b", '"a  b"'), ("[1]", '"[1]"')],
+)
+def test_a_word_among_other_values_stands_without_quotes(value, shown):
+    assert form._text("toml", value) == shown
+    field = form.TaskField("method.rounds", "toml", shown, "", (), "", required=False, first=True)
+    assert field.value([shown]) == value
