@@ -520,6 +520,7 @@ def report_data(
         settings=tuple(_describe_options(task)),
         seconds=tuple(outcome.seconds.items()) if created else (),
         usage=usage,
+        mended_labels=_count_mended_labels(outcome),
         writers=tuple(
             list_writers(
                 {generator_use.name: generator_use.count.kept for generator_use in usage},
@@ -557,6 +558,16 @@ def report_data(
             *filter(None, [lengths(corpus_texts).words]),
         ),
     )
+
+
+def _count_mended_labels(outcome: Outcome) -> int | None:
+    """Counts the texts whose label is another than they were ordered for; None if the run kept no orders."""
+    if not outcome.origins:
+        return None
+    ordered_labels: dict[str, str] = {}
+    for origin in outcome.origins:
+        ordered_labels.setdefault(origin.sample.text, origin.sample.label)
+    return sum(ordered_labels.get(sample.text, sample.label) != sample.label for sample in outcome.samples)
 
 
 def _list_usage(task: Task, outcome: Outcome) -> Iterator[GeneratorUse]:

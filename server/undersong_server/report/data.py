@@ -227,6 +227,7 @@ class ReportData:
             standard error, by a private sum; None if it was not measured.
         set_aside: number of texts that the records do not support, which are not in the corpus.
         writers: what each generator wrote and what became of it; empty if no run stands behind the values.
+        mended_labels: texts of the corpus under another label than they were ordered for; None if that is unknown.
         support_measured: a private sum measured which texts the records support, and told one generator at least.
         participation: the hospitals, and which of them are in each opened sum; None if no run stands behind the values.
         questions: what the hospitals were asked, a clause each.
@@ -262,6 +263,7 @@ class ReportData:
     gain: tuple[float, float] | None = None
     set_aside: int = 0
     writers: tuple[Writer, ...] = ()
+    mended_labels: int | None = None
     support_measured: bool = False
     participation: Participation | None = None
     questions: tuple[str, ...] = ()

@@ -17,13 +17,13 @@ from typing import Any, Literal
 import numpy as np
 from markupsafe import Markup, escape
 
-from undersong_common.arrays import Int64
 from undersong_common.printable import duration
 from undersong_common.program.printed_page import template
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
 from undersong_server.report.answers import SHOWN_DISTANCES, OurWords, answers, scored_share
 from undersong_server.report.data import EQUAL_WEIGHTS, USEFUL, GeneratorUse, Measure, ReportData, number
+from undersong_server.report.rows import TITLE, describe_rows, example_rows, length_at
 from undersong_server.report.verdict import caution
 from undersong_server.report.writers import COLUMNS, WRITERS
 
@@ -55,6 +55,8 @@ def render_html(data: ReportData) -> str:
         ],
         authors=data.authors,
         rounds_words=ROUNDS,
+        rows_title=TITLE,
+        rows_words=describe_rows(data),
         writers_title=WRITERS,
         writer_columns=COLUMNS,
         answers=answers(data),
@@ -71,6 +73,7 @@ def render_html(data: ReportData) -> str:
         if data.privacy.is_private
         else "",
         length_chart=_draw_lengths(data),
+        example_rows=example_rows(data),
         shown=[
             {"sample": sample, "colour": generator_colour[sample.generator]}
             for sample in spread(data.samples, SHOWN_TEXTS)
@@ -123,7 +126,7 @@ def _draw_lengths(data: ReportData) -> Markup:
     if not data.samples:
         return Markup("")
     word_counts = np.array([len(sample.text.split()) for sample in data.samples])
-    median_words = _length_at(word_counts, 0.5)
+    median_words = length_at(word_counts, 0.5)
     lengths = np.minimum(word_counts, math.ceil(np.quantile(word_counts, 0.99)))
     group_words = -(-(int(np.ptp(lengths)) + 1) // LENGTH_GROUPS)
     group_counts = np.bincount((lengths - lengths.min()) // group_words)
@@ -138,11 +141,6 @@ def _draw_lengths(data: ReportData) -> Markup:
         form="bars",
         height=220,
     )
-
-
-def _length_at(word_counts: Sequence[int] | Int64, share: float) -> int:
-    """Returns the number of words that ``share`` of the texts have at most, a half rounded up."""
-    return math.floor(float(np.quantile(word_counts, share)) + 0.5)
 
 
 def spread(samples: Sequence[Sample], count: int) -> list[Sample]:
@@ -203,10 +201,11 @@ def render_card(data: ReportData) -> str:
         "yaml": _quote_yaml,
     }
     text_counts = data.counts().tolist()
-    word_counts = [len(sample.text.split()) for sample in data.samples]
     card_text = environment.get_template("card.md.j2").render(
         data=data,
         rounds_words=ROUNDS,
+        rows_title=TITLE,
+        rows_words=describe_rows(data),
         writers_title=WRITERS,
         writer_columns=COLUMNS,
         answers=answers(data),
@@ -217,7 +216,6 @@ def render_card(data: ReportData) -> str:
         named=data.named_labels,
         counts=list(zip(data.label_names, text_counts, strict=True)),
         totals=[sum(column) for column in zip(*text_counts, strict=True)],
-        lengths=[_length_at(word_counts, share) for share in (0.05, 0.5, 0.95)] if word_counts else [],
         settings=(
             ("method", data.method),
             *data.settings,

@@ -1,0 +1,117 @@
+"""What the rows of a corpus are like, counted by patterns from the published texts alone."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from undersong_common.arrays import Int64
+from undersong_common.printable import counted
+from undersong_server.pool import Sample
+from undersong_server.report.data import ReportData, number
+
+TITLE = "What the rows are like"
+PHRASE_WORDS = 5
+LEAST_ROWS, LEAST_SHARE = 5, 0.02  # rows, and share of the rows, in which a phrase stands at least
+SHOWN_PHRASES = 3
+MOST_ROWS = 2000  # rows whose phrases are counted
+ROWS_BY_WRITER = 3
+
+WORD = re.compile(r"[^\W_]+")
+PLACEHOLDER = re.compile(r"<[A-Z][A-Z0-9_ -]*>|\[[A-Z][\w '-]{0,30}\]|\[\*\*|\{\{?\w+\}\}?")
+MARKUP = re.compile(
+    r"(?i:https?:|www\.|\bhref\b|\b(?:quot|amp|lt|gt|nbsp);)|&#?\w+;|</?[a-z][a-z0-9]*(?: [^<>]*)?/?>"
+    r"|\]\(|```|(?<!\[)\*\*\w"
+)
+CLOSING = re.compile(r"[.!?…:;。！？।؟][\"'”’»)\]*]*\s*$")
+
+
+def describe_rows(data: ReportData) -> tuple[str, ...]:
+    """Returns sentences on lengths, repeated phrases, placeholders, markup, endings and mended labels."""
+    if not data.samples:
+        return ()
+    texts = [sample.text for sample in data.samples]
+    return tuple(filter(None, [_say_lengths(texts), _say_phrases(data), _say_faults(texts), _say_labels(data)]))
+
+
+def example_rows(data: ReportData) -> list[Sample]:
+    """Draws a few rows of each writer; the signed plan decides which, so that they are the same every time."""
+    rng = _public_rng(data)
+    drawn_samples: list[Sample] = []
+    for author in data.authors:
+        author_samples = [sample for sample in data.samples if sample.generator == author]
+        drawn_rows = rng.permutation(len(author_samples))[:ROWS_BY_WRITER].tolist()
+        drawn_samples += [author_samples[row] for row in drawn_rows]
+    return drawn_samples
+
+
+def length_at(word_counts: Sequence[int] | Int64, share: float) -> int:
+    """Returns the number of words that ``share`` of the texts have at most, a half rounded up."""
+    return math.floor(float(np.quantile(word_counts, share)) + 0.5)
+
+
+def _public_rng(data: ReportData) -> np.random.Generator:
+    return np.random.default_rng(list(data.plan_hash.encode()))
+
+
+def _say_lengths(texts: Sequence[str]) -> str:
+    word_counts = [len(text.split()) for text in texts]
+    shortest, median, longest = (length_at(word_counts, share) for share in (0.05, 0.5, 0.95))
+    return f"Length in words: median {median}, nine in ten between {shortest} and {longest}."
+
+
+def _say_phrases(data: ReportData) -> str:
+    """Says in how many rows a phrase stands that other rows have, too, and which phrases are the most frequent."""
+    rows = _public_rng(data).permutation(len(data.samples))[:MOST_ROWS].tolist()
+    phrases_by_row = [_phrases(data.samples[row].text) for row in rows]
+    rows_of_phrase = Counter(phrase for phrases in phrases_by_row for phrase in phrases)
+    least_rows = max(LEAST_ROWS, math.ceil(LEAST_SHARE * len(rows)))
+    frequent_phrases = {phrase for phrase, row_count in rows_of_phrase.items() if row_count >= least_rows}
+    scope_words = f" of {number(len(rows))} rows that were drawn" if len(rows) < len(data.samples) else " rows"
+    if not frequent_phrases:
+        return f"No phrase of {PHRASE_WORDS} words stands in {least_rows} or more{scope_words}."
+    rows_with_phrase = sum(not phrases.isdisjoint(frequent_phrases) for phrases in phrases_by_row)
+    shown_words = ", ".join(
+        f'"{phrase}" ({number(row_count)})' for phrase, row_count in _differing(rows_of_phrase, frequent_phrases)
+    )
+    return (
+        f"{number(rows_with_phrase)} of {number(len(rows))} rows ({100 * rows_with_phrase / len(rows):.0f} %) hold a"
+        f" phrase of {PHRASE_WORDS} words that stands in {least_rows} or more{scope_words}. The most frequent, with"
+        f" their rows: {shown_words}."
+    )
+
+
+def _phrases(text: str) -> set[str]:
+    text_words = WORD.findall(text.casefold())
+    return {" ".join(text_words[start : start + PHRASE_WORDS]) for start in range(len(text_words) - PHRASE_WORDS + 1)}
+
+
+def _differing(rows_of_phrase: Counter[str], phrases: set[str]) -> list[tuple[str, int]]:
+    """Returns the most frequent phrases that are not one another's neighbours in the same longer phrase."""
+    ranked = sorted(phrases, key=lambda phrase: (-rows_of_phrase[phrase], phrase))
+    shown: list[tuple[str, int]] = []
+    for phrase in ranked:
+        shares_most_words = any(len(set(phrase.split()) & set(other.split())) > 2 for other, _ in shown)
+        if not shares_most_words and len(shown) < SHOWN_PHRASES:
+            shown.append((phrase, rows_of_phrase[phrase]))
+    return shown
+
+
+def _say_faults(texts: Sequence[str]) -> str:
+    """Counts what a reader stumbles over."""
+    placeholder_rows, markup_rows = (
+        sum(bool(pattern.search(text)) for text in texts) for pattern in (PLACEHOLDER, MARKUP)
+    )
+    open_rows = sum(not CLOSING.search(text) for text in texts)
+    return (
+        f"{counted(placeholder_rows, 'row')} with a placeholder such as <NAME> or [NAME], {number(markup_rows)} with"
+        f" pieces of links or markup, {number(open_rows)} without a closing mark at the end."
+    )
+
+
+def _say_labels(data: ReportData) -> str:
+    if data.mended_labels is None or not data.named_labels:
+        return ""
+    return f"{counted(data.mended_labels, 'row')} with another label than was ordered: the method corrected it."

@@ -1,0 +1,92 @@
+"""What a card and a report say of the rows, counted from the corpus alone."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from tests.server.report.test_report import both, run
+from undersong_server.pool import Origin
+from undersong_server.release.files import _count_mended_labels
+from undersong_server.report.rows import describe_rows, example_rows
+
+
+def run_of(texts, **changes):
+    data = run(len(texts), **changes)
+    return replace(
+        data, samples=tuple(replace(sample, text=text) for sample, text in zip(data.samples, texts, strict=True))
+    )
+
+
+PLAIN = [f"Row {number} says {number * 7} other things." for number in range(40)]
+
+
+def test_a_repeated_phrase_is_counted_once_a_row_with_its_rows():
+    repeated = [f"As an AI banking assistant, I answer {number}; as an AI banking assistant." for number in range(10)]
+    said = " ".join(describe_rows(run_of([*repeated, *PLAIN])))
+    assert "10 of 50 rows (20 %) hold a phrase of 5 words that stands in 5 or more rows." in said
+    assert '"ai banking assistant i answer" (10)' in said
+    assert said.count("banking") == 1  # not each part of one longer phrase
+    assert "No phrase of 5 words stands in 5 or more rows." in describe_rows(run_of([*repeated[:4], *PLAIN]))
+
+
+def test_a_large_corpus_is_counted_by_rows_that_were_drawn(monkeypatch):
+    monkeypatch.setattr("undersong_server.report.rows.MOST_ROWS", 30)
+    (said,) = (sentence for sentence in describe_rows(run_of(PLAIN)) if "phrase" in sentence)
+    assert said == "No phrase of 5 words stands in 5 or more of 30 rows that were drawn."
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("I liked <C> in it.", (1, 0, 0)),
+        ("Mr. [NAME] came, [**Name**] left.", (1, 0, 0)),
+        ("Dear {{customer}}, thanks.", (1, 0, 0)),
+        ("See http://example.test/x.", (0, 1, 0)),
+        ("quot; a HREF = x.", (0, 1, 0)),
+        ("A line <br /> and one.", (0, 1, 0)),
+        ("Profit &amp; loss.", (0, 1, 0)),
+        ("He went to the", (0, 0, 1)),
+        ('She said "no."', (0, 0, 0)),
+        ("Pulse < 60 and > 40, as Mr. X [sic] said.", (0, 0, 0)),
+        ("\u7d50\u675f\u3002", (0, 0, 0)),
+    ],
+)
+def test_placeholders_markup_and_open_ends_are_counted_by_row(text, counts):
+    said = " ".join(describe_rows(run_of([text, *PLAIN])))
+    placeholders, markup, open_ends = counts
+    assert f"{placeholders} row{'' if placeholders == 1 else 's'} with a placeholder" in said
+    assert f"{markup} with pieces of links or markup, {open_ends} without a closing mark" in said
+
+
+def test_a_label_is_mended_if_the_text_was_ordered_under_another():
+    samples = run(4).samples
+    origins = [Origin(sample) for sample in samples]
+    other = replace(samples[0], label="another")
+    assert _count_mended_labels(SimpleNamespace(origins=origins, samples=(other, *samples[1:]))) == 1
+    assert _count_mended_labels(SimpleNamespace(origins=origins, samples=samples)) == 0
+    assert _count_mended_labels(SimpleNamespace(origins=(), samples=samples)) is None
+
+
+def test_mended_labels_are_counted_where_they_are_known():
+    assert "12 rows with another label than was ordered" in " ".join(describe_rows(run(mended_labels=12)))
+    assert "than was ordered" not in " ".join(describe_rows(run()))
+    assert "than was ordered" not in " ".join(describe_rows(run(labels=(), mended_labels=0)))
+
+
+def test_three_rows_of_each_writer_are_the_same_for_the_same_plan():
+    data = run()
+    drawn = example_rows(data)
+    assert [sample.generator for sample in drawn] == [name for name in data.authors for _ in range(3)]
+    assert len({sample.text for sample in drawn}) == 9
+    assert drawn == example_rows(data)
+    assert set(drawn) <= set(data.samples)
+    assert drawn != example_rows(replace(data, plan_hash="cd34"))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_card_and_report_say_what_the_rows_are_like(place):
+    shown = both(run())[place]
+    assert shown.count("What the rows are like") == 1
+    assert "with a placeholder such as" in shown
+    assert "What the rows are like" not in both(run(0))[place]
