@@ -104,10 +104,10 @@ def page(chromium, party):
 
 def enrol_by_clicks(operator, hospital, name, folder):
     """Invites, compares both fingerprints and signs, in the windows of both sides."""
-    operator.page.get_by_role("link", name="Parties", exact=True).click()
+    operator.page.get_by_role("link", name="Hospitals", exact=True).click()
     operator.page.get_by_role("link", name="Invite a hospital").click()
     told = operator.page.locator(".fingerprint").inner_text()
-    operator.page.get_by_label("Name of the party").fill(name)
+    operator.page.get_by_label("Name of the hospital").fill(name)
     operator.page.get_by_label("Telephone contact there").fill(f"Dr. {name}, 555-01")
     operator.page.get_by_role("button", name="Invite").click()
     package = operator.fetch(operator.page.get_by_role("link", name="Download the package").click, folder)

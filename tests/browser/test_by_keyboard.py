@@ -63,12 +63,12 @@ def test_keyboard_alone_describes_plans_and_starts_a_run(coordinator, chromium, 
         page.locator("#trial:focus").get_by_text("5 texts,").wait_for()
         keys.to("Remove", key="Shift+Tab")
         keys.to("Name of the run").write("by keys").to("Plan this run").follow()
-        page.get_by_text("Planned: no party is asked until you start it.").wait_for()
+        page.get_by_text("Planned: no hospital is asked until you start it.").wait_for()
         assert "Planned" in page.evaluate("document.activeElement.textContent")
         task = CoordinatorHome(coordinator).run("by keys").planned().load().task
         assert (task.task.labels, task.method.samples) == (("cardiac", "injury", "infection"), 60)
         keys.to("Start").follow()
-        page.get_by_text("then the parties are asked to approve.").wait_for()
+        page.get_by_text("then the hospitals are asked to approve.").wait_for()
         operator.check("started by keys")
         assert console.site.violations == []
 
@@ -88,7 +88,7 @@ def test_keyboard_alone_revises_a_rejected_run(coordinator, console, window):
     keys.write("-1").to("Plan this run").follow()
     # A fault gets the focus, and is described where it stands.
     keys.until("Epsilon (required)").write("1.5").to("Plan this run").follow()
-    page.get_by_text("Planned: no party is asked until you start it.").wait_for()
+    page.get_by_text("Planned: no hospital is asked until you start it.").wait_for()
     planned = CoordinatorHome(coordinator).run("refused 2").planned()
     assert (planned.task["task"]["revises"], planned.task["privacy"]["epsilon"]) == ("refused", 1.5)
     assert console.site.violations == []

@@ -190,7 +190,7 @@ def test_one_failing_part_of_a_screen_leaves_the_others(console, coordinator, wi
 def test_a_double_click_and_a_repeated_form_act_once(console, window):
     operator = window(console.address).enter(console.link())
     operator.go("/parties/invite")
-    operator.page.get_by_label("Name of the party").fill("twice")
+    operator.page.get_by_label("Name of the hospital").fill("twice")
     before = len(console.site.audit.entries())
     operator.page.get_by_role("button", name="Invite").dblclick()
     operator.page.get_by_role("link", name="Download the package").wait_for()
@@ -260,8 +260,8 @@ def test_foreign_port_gets_no_cookie_and_is_served_nothing_with_one(console, win
     # It was not the cookie: the tab goes on, and so do links in new ones.
     operator.go("/runs")
     with operator.context.expect_page() as opened:
-        operator.page.get_by_role("link", name="Parties", exact=True).click(modifiers=["Control"])
-    opened.value.get_by_role("heading", name="Parties").wait_for()
+        operator.page.get_by_role("link", name="Hospitals", exact=True).click(modifiers=["Control"])
+    opened.value.get_by_role("heading", name="Hospitals").wait_for()
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def test_operator_and_hospital_go_from_invitation_to_verify_in_browsers(demo, wi
     for name in HOSPITALS:
         hospitals[name] = window(demo.links[name].partition("/enter")[0]).enter(demo.links[name])
         enrol_by_clicks(operator, hospitals[name], name, tmp_path)
-    operator.page.get_by_role("link", name="Parties", exact=True).click()
+    operator.page.get_by_role("link", name="Hospitals", exact=True).click()
     for name in HOSPITALS:  # the daemons connect by themselves, and the screen says so by itself
         row = operator.page.get_by_role("row").filter(has_text=name)
         row.get_by_text("connected", exact=True).wait_for(timeout=180_000)

@@ -22,7 +22,7 @@ from undersong_server.operations import beginning, coordinator, enrolment, overv
 
 MENU: tuple[tuple[str, str, Role], ...] = (
     ("/", "Home", "viewer"),
-    ("/parties", "Parties", "viewer"),
+    ("/parties", "Hospitals", "viewer"),
     ("/runs", "Runs", "viewer"),
     ("/compare", "Compare", "viewer"),
     ("/generators", "Generators", "viewer"),
@@ -33,7 +33,7 @@ MENU: tuple[tuple[str, str, Role], ...] = (
 ACTIONS: Mapping[str, tuple[str, str]] = {
     "undersong invite": ("/parties/invite", "Invite a hospital"),
     "undersong sign": ("/parties/sign", "Sign a request"),
-    "undersong parties": ("/parties", "Parties"),
+    "undersong parties": ("/parties", "Hospitals"),
     "undersong run list": ("/runs", "Runs"),
     "undersong run plan": ("/runs/new", "New run"),
     "undersong run resume": ("", "Resume"),
@@ -148,7 +148,7 @@ class PartyScreens:
             choices = {"find": find, "state": state, "common": common, "differ": len(models) > 1}
             return {**visit.listed(fitting_parties), **choices}
 
-        return visit.page("Parties", {"parties": parties}, **self._context.live("all"))
+        return visit.page("Hospitals", {"parties": parties}, **self._context.live("all"))
 
     def _one(self, visit: Visit) -> Response:
         name = visit.path["name"]
@@ -159,7 +159,7 @@ class PartyScreens:
             (party_facts for party_facts in enrolment.parties(self._home) if party_facts.party.name == name), None
         )
         if party_facts is None:
-            raise ConfigurationError("there is no such party", "see the list of parties")
+            raise ConfigurationError("there is no such hospital", "see the list of hospitals")
         return party_facts
 
     def _invite_form(self, visit: Visit) -> Response:

@@ -99,7 +99,7 @@ STATES = (
 ACTIONS: Mapping[str, tuple[Callable[[Path, str], runs.ActionRequest | None], str]] = {
     "start": (
         partial(runs.request, action="run"),
-        "Started: the run is prepared first, which may take minutes; then the parties are asked to approve.",
+        "Started: the run is prepared first, which may take minutes; then the hospitals are asked to approve.",
     ),
     "pause": (partial(runs.request, action="pause"), "The run pauses at its next step; nothing is lost."),
     "resume": (partial(runs.request, action="run"), "Asked to go on: the coordinator tries it within seconds."),
@@ -316,7 +316,7 @@ class RunScreens:
         )
         drafts.discard(self._home, draft)
         visit.note("run plan", planned.run)
-        return visit.go(f"/runs/one/{quote(planned.run)}", "Planned: no party is asked until you start it.")
+        return visit.go(f"/runs/one/{quote(planned.run)}", "Planned: no hospital is asked until you start it.")
 
     def _task_file(self, visit: Visit) -> Response:
         draft = drafts.find(self._home, visit.path["draft"])

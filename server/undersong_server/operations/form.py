@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -31,6 +32,7 @@ REQUIRED = (
     "publication.contact",
 )  # The schema requires further keys.
 UNITS = {"s": "seconds", "usd": "US$"}  # units by the last part of a key
+_PARTY = re.compile(r'(?<!["\w.-])(?:party|parties)(?!["\w])')
 LONG_TEXT = 1_000  # characters; a text that may be longer has several lines
 Control = Literal["text", "long", "number", "choice", "flag", "list", "pair", "file", "toml", "labels"]
 
@@ -192,6 +194,11 @@ def form_sections(data: Mapping[str, Any]) -> Iterator[FormSection]:
         yield _section(name, section, data.get(name, {}), name, _preset(data, name), generators=generator_names)
 
 
+def hospital_words(text: str) -> str:
+    """Returns a text as an operator reads it: a party is a hospital. Keys, options and values stay as they are."""
+    return _PARTY.sub(lambda match: "hospitals" if match[0] == "parties" else "hospital", text)
+
+
 def _generator_names(data: Mapping[str, Any]) -> list[str]:
     """Names of the generators of a draft, in which not all may have one."""
     table_names = (str(table.get("name", "")) for table in data.get("generators", ()))
@@ -254,13 +261,13 @@ def _section(
                 default_text if task_value is None else _text(control, task_value),
                 default_text,
                 choices,
-                key_descriptions.get(key, ""),
+                hospital_words(key_descriptions.get(key, "")),
                 is_required,
                 is_first_level,
             )
         )
     title, _, help_ = " ".join((model.__doc__ or "").partition("\n\n")[0].split()).partition(": ")
-    section_words = field_words()["sections"].get(name, help_ or title)
+    section_words = field_words()["sections"].get(name, hospital_words(help_ or title))
     kind = ""
     if name == "generators":
         kind = str(data.get("kind", ""))

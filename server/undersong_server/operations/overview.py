@@ -235,7 +235,7 @@ def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool, await
     elif served and not each.connected and away_s > (AWAY_S if party.last_seen else NEW_S):
         says = f"is away for {duration(away_s)}" if party.last_seen else "has never connected"
         remedy = "ask the hospital to start its program" + (
-            "" if party.last_seen else "; its grant has to be installed"
+            "" if party.last_seen else "; its program has to receive the reply"
         )
         yield Need(grade, "party", party.name, says, remedy)
     elif party.paused:

@@ -620,7 +620,7 @@ def timeline(home: Path, run: str) -> tuple[Moment, ...]:
             run_moments.append(Moment(time_s, shown_words, moment_grade))
     for event in folder.live():
         if event["kind"] == "sum":
-            survivors = f"{len(event['survivors'])} of {counted(len(stored_plan.roster), 'party', 'parties')}"
+            survivors = f"{len(event['survivors'])} of {counted(len(stored_plan.roster), 'hospital')}"
             run_moments.append(Moment(event["at"], f"opened {event['name']} from {survivors}"))
         elif event["kind"] == "texts":
             run_moments.append(Moment(event["at"], f"wrote {counted(len(event['texts']), 'text')}: {event['step']}"))

@@ -419,3 +419,31 @@ def test_a_word_among_other_values_stands_without_quotes(value, shown):
     assert form._text("toml", value) == shown
     field = form.TaskField("method.rounds", "toml", shown, "", (), "", required=False, first=True)
     assert field.value([shown]) == value
+
+
+OTHER_WORDS = re.compile(
+    r'(?<!["\w.-])(?:part(?:y|ies)|grants?)(?!["\w])|\btasks?\b(?! (?:file|folder)|\.toml)', re.IGNORECASE
+)
+
+
+def test_one_word_names_one_thing_on_every_screen(console, home, tasks):
+    folder = plan_run(home, tasks, "in one word")
+    waiting = Awaited((AwaitedParty("beta", True, 3.0),), 1.0, 2.0, 2, "waiting for beta", "replies")
+    folder.write_status(RunStatus("running", 1, since=1.0, waiting=waiting))
+    enrolment.invite(home, "delta")
+    page, _ = draft_page(console, "classification", "undersong", "ngram")
+    screens = ["/", "/parties", "/parties/invite", "/parties/sign", "/parties/one/delta", "/parties/one/delta/letter"]
+    screens += [
+        "/runs",
+        "/runs/new",
+        "/runs/one/in one word",
+        "/runs/one/in one word/result",
+        "/compare",
+        "/generators",
+    ]
+    said = {path: visible(console.get(path).text) for path in screens}
+    menu = re.sub(r"<[^>]+>", " ", console.get("/").text.partition('"Screens">')[2].partition("</nav>")[0])
+    assert "Hospitals" in menu
+    said |= {"form": visible(re.sub(r"<(?:option|pre)\b.*?</(?:option|pre)>", "", page, flags=re.DOTALL)), "menu": menu}
+    for path, words in said.items():
+        assert OTHER_WORDS.findall(words) == [], (path, words)
