@@ -161,7 +161,9 @@ def test_a_trial_counts_what_the_classifier_marks_of_judged_texts():
     assert (verdict.trial.marked_bad, verdict.trial.marked_good) == counts
 
 
-@pytest.mark.parametrize(("texts", "says"), [(60, "takes more than 10 % of its texts"), (10, "could judge its texts")])
+@pytest.mark.parametrize(
+    ("texts", "says"), [(60, "takes more than 10 % of its texts"), (10, "too few texts to teach a public")]
+)
 def test_a_generator_that_writes_no_more_has_its_reason_recorded(texts, says):
     rng = np.random.default_rng(1)
     pool_texts, authors = pool(*(draw_texts(rng, words, texts) for words in (TOPIC, OTHER, OTHER)))

@@ -102,8 +102,8 @@ class Support:
         best_author = names[int(self.shares.argmax())]
         return (
             f"for their number, {max(0.0, float(support_ratio[generator])):.2f} times as many records are near its"
-            f" texts as near those of {best_author}, give or take {float(error[generator]):.2f}: only two such errors"
-            f" above {ENOUGH} would clear it"
+            f" texts as near those of {best_author}, give or take {float(error[generator]):.2f}, where"
+            f" only a figure that is above {ENOUGH} by two such errors clears a model"
         )
 
     def _beside_best(self, most: float) -> tuple[Float64, Float64]:
@@ -129,11 +129,13 @@ class Judgement:
         reasons: for which each text is set aside, "" where it is not.
         left_out: generators of which nothing is published, and that write no more, bool [K].
         trial: the classifier on texts that it did not learn from; None if none judged.
+        too_few: no classifier judged, for want of texts to teach one.
     """
 
     reasons: list[str]
     left_out: Bools
     trial: "Trial | None" = None
+    too_few: bool = False
 
 
 @dataclass(frozen=True)
@@ -212,10 +214,11 @@ def judgement(support: Support, texts: Sequence[str], authors: Int64, rng: np.ra
         authors: generator of each text, int64 [n].
         rng: public randomness, which deals texts to folds.
     """
-    left_out, trial = support.unsupported, None
+    left_out, trial, too_few = support.unsupported, None, False
     reason_of_text = np.where(left_out[authors], GENERATOR, "").astype(object)
     if left_out.any():
         is_good, is_bad = support.supported[authors], left_out[authors]
+        too_few = are_too_few(is_good, is_bad)
         is_off_subject = off_subject(texts, is_good, is_bad, rng)
         is_doubtful = ~left_out & ~support.supported
         if is_off_subject is not None:
@@ -228,7 +231,12 @@ def judgement(support: Support, texts: Sequence[str], authors: Int64, rng: np.ra
         doubt_reason = UNJUDGED if is_off_subject is None else DOUBT
         reason_of_text[is_doubtful[authors] & (reason_of_text == "")] = doubt_reason
         left_out = left_out | is_doubtful
-    return Judgement([str(reason) for reason in reason_of_text], left_out, trial)
+    return Judgement([str(reason) for reason in reason_of_text], left_out, trial, too_few)
+
+
+def are_too_few(good: Bools, bad: Bools) -> bool:
+    """True if the texts marked good or bad, bool [n] each, are too few to teach a classifier that may judge others."""
+    return bool((good.sum() + 1) * LENIENCE < 1 or bad.sum() < FOLDS)
 
 
 def off_subject(texts: Sequence[str], good: Bools, bad: Bools, rng: np.random.Generator) -> Bools | None:
@@ -240,7 +248,7 @@ def off_subject(texts: Sequence[str], good: Bools, bad: Bools, rng: np.random.Ge
     nothing: with n good texts the smallest value is 1 / (n + 1). Nor does a classifier judge that overlooks bad texts.
     None if no classifier can judge.
     """
-    if (good.sum() + 1) * LENIENCE < 1 or bad.sum() < FOLDS:
+    if are_too_few(good, bad):
         return None
     fold_of_text = np.zeros(len(texts), dtype=np.int64)
     for taught_texts in (good, bad):
@@ -314,8 +322,10 @@ def supported_samples(run: RunContext, samples: Sequence[Sample]) -> list[Sample
 
 def record_left_out(run: RunContext, support: Support, verdict: Judgement) -> None:
     """Records of each generator that writes no more why, in words for the card and the report."""
-    names, classifier_words = run.setting.generators, "no public classifier could judge its texts"
-    if verdict.trial is not None:
+    names, classifier_words = run.setting.generators, "no public classifier told the other models' texts apart"
+    if verdict.too_few:
+        classifier_words = "there were too few texts to teach a public classifier, which would judge its texts"
+    elif verdict.trial is not None:
         classifier_words = f"a public classifier takes more than {100 * FEW:.0f} % of its texts for {STRAY}"
     reason_by_name = {}
     for generator in np.flatnonzero(verdict.left_out).tolist():
