@@ -198,12 +198,15 @@ class RunScreens:
 
     def _form(self, visit: Visit) -> Response:
         draft = drafts.find(self._home, visit.path["draft"])
+        offered_files = permissions.files(draft, self._context.tasks)
+        test_files = permissions.files_of_tests(self._context.tasks)
         return visit.show(
             "draft.html.j2",
             "New run",
             **self._so_far(draft, checked="checked" in visit.query),
             enrolled=[party for party in enrolment.parties(self._home) if party.party.state == "enrolled"],
-            files=permissions.files(draft, self._context.tasks),
+            files=offered_files,
+            file_words={name: permissions.file_words(Path(draft.folder) / name, test_files) for name in offered_files},
             kinds=form.generator_kinds(),
             field_words=form.field_words(),
             trial_texts=tasks.TEXTS,
@@ -252,6 +255,7 @@ class RunScreens:
             "beside": faults_by_field,
             "todo": todo,
             "general": general,
+            "warnings": permissions.test_file_warnings(draft, self._context.tasks),
             "words": {form_faults.PARTIES: "Hospitals"}
             | {section.path: section.title.capitalize() for section in sections}
             | {
@@ -412,7 +416,8 @@ class RunScreens:
     def _evaluation(self, run: str) -> dict[str, Any]:
         releases.files(self._home, run)  # a run that has not finished has no result
         figures = comparison.how_good(self._home, run)
-        return {"figures": figures, "run": run, "files": permissions.public_files(self._context.tasks)}
+        files = {path: permissions.file_words(path) for path in permissions.public_files(self._context.tasks)}
+        return {"figures": figures, "run": run, "files": files}
 
     def _evaluate(self, visit: Visit) -> str:
         run, file_name = visit.path["run"], visit.form.get("file", "")

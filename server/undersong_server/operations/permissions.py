@@ -5,12 +5,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path, PurePath
+from types import MappingProxyType
 from typing import Any
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.printable import printable
+from undersong_common.printable import counted, printable
 from undersong_common.program import configuration
 from undersong_common.text.row_files import SUFFIXES
 from undersong_server.operations.drafts import Draft, is_task_file, task_folders
@@ -20,6 +22,8 @@ from undersong_server.runs.task import Task
 WORD_SECTIONS = ("task", "publication", "output")  # sections that a coordinator's run reads and that name no file
 # Keys of a generator that decide which secret is sent where.
 DESTINATION = ("kind", "base_url", "api_key_env", "proxy", "endpoints")
+COUNTED_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")  # of files whose rows are lines
+LARGEST_COUNTED_BYTES = 16 * 2**20
 MOST_FILES = 200  # most files that a form offers for a key
 
 
@@ -63,6 +67,75 @@ def public_files(folders: Sequence[Path], private: Set[str] = frozenset()) -> li
     all_paths = (path for folder in folders for path in folder.absolute().rglob("*"))
     text_paths = (path for path in all_paths if path.suffix.lower() in SUFFIXES and not _names(private, path))
     return sorted(islice(text_paths, MOST_FILES))
+
+
+def file_words(path: Path, test_files: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Returns the size of a file that a form offers, its rows where lines tell them, and the task that tests with it.
+
+    Args:
+        test_files: as :func:`files_of_tests` returns them.
+    """
+    if not path.is_file():
+        return ""
+    facts = path.stat()
+    words = [_size_words(facts.st_size)]
+    is_counted = path.suffix.lower() in COUNTED_SUFFIXES and facts.st_size <= LARGEST_COUNTED_BYTES
+    if is_counted and os.access(path, os.R_OK):
+        words.insert(0, counted(_row_count(path, facts.st_mtime_ns, facts.st_size), "row"))
+    if task_name := test_files.get(os.path.realpath(path)):
+        words.append(f"test file of {task_name}")
+    return ", ".join(words)
+
+
+def files_of_tests(folders: Sequence[Path]) -> dict[str, str]:
+    """Returns the test files that task files in the folders and below name: the task file's name by real path."""
+    folders_below = [place for folder in folders for place in (folder, *_folders_below(folder))]
+    test_files: dict[str, str] = {}
+    for path in offered(folders_below):
+        try:
+            task_data = configuration.read_toml(path)
+        except ConfigurationError:
+            continue  # Its error is shown once somebody opens it.
+        test_name = value_at(task_data, "evaluation.test")
+        if isinstance(test_name, str) and test_name and "\0" not in test_name:
+            root = value_at(task_data, "data.root")
+            start_folder = path.parent / root if isinstance(root, str) else path.parent
+            test_files[os.path.realpath(start_folder / test_name)] = path.name
+    return test_files
+
+
+def test_file_warnings(draft: Draft, folders: Sequence[Path]) -> list[str]:
+    """Returns a warning for each generator of a draft that reads what another task keeps for its evaluation."""
+    test_files = files_of_tests(folders)
+    own_test = value_at(draft.data, "evaluation.test")
+    generator_tables = [table for table in draft.data.get("generators", ()) if isinstance(table, Mapping)]
+    warnings = []
+    for table in generator_tables:
+        for _, file_name in _texts("", {key: table.get(key) for key in ("corpus", "path")}):
+            if file_name == own_test or "\0" in file_name:
+                continue  # The plan refuses it.
+            if task_name := test_files.get(os.path.realpath(Path(draft.folder) / file_name)):
+                warnings.append(
+                    f"{table.get('name')} would read {file_name}, the test file of {task_name}. Evaluated on it, the"
+                    " texts would seem better than they are: choose another file, or evaluate on other texts"
+                )
+    return warnings
+
+
+@lru_cache(maxsize=2 * MOST_FILES)
+def _row_count(path: Path, _changed_ns: int, _size: int) -> int:
+    """Number of lines with a character, without the header of a CSV or TSV file."""
+    with path.open("rb") as lines:
+        filled_lines = sum(1 for line in lines if line.strip())
+    return filled_lines - (path.suffix.lower() in (".csv", ".tsv") and filled_lines > 0)
+
+
+def _size_words(size: float) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
 
 
 def _folders_below(folder: Path) -> Iterator[Path]:

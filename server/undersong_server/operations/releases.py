@@ -45,6 +45,8 @@ from undersong_server.release.files import (
 from undersong_server.release.verify import PrivacyVerdict, dossier_page, verify
 from undersong_server.report.data import measures_of
 from undersong_server.report.evaluations import Evaluated, keep_evaluation, make_evaluation, name_test
+from undersong_server.runs.held_out import is_same_file
+from undersong_server.runs.planning import Planned, coordinator_task
 
 __all__ = ["PrivacyVerdict", "verify"]  # commands and pages use these of release.verify
 DRAWN_TEXTS = 1_000  # most texts that are drawn from a corpus where runs are compared
@@ -279,6 +281,7 @@ def evaluate_run(home: Path, run: str, options: EvaluationOptions, *, test_name:
     test_file = options.test
     if not isinstance(test_file, Path):
         raise ConfigurationError(f"{run}: is evaluated beside a test file only", "name one with --test")
+    _check_unread(folder.planned(), test_file, test_name or test_file.name)
     report = evaluate(folder.output, options, largest=DRAWN_TEXTS)
     new_evaluation = make_evaluation(
         name_test(test_file, test_name),
@@ -288,6 +291,20 @@ def evaluate_run(home: Path, run: str, options: EvaluationOptions, *, test_name:
     )
     keep_evaluation(folder, new_evaluation)
     return new_evaluation
+
+
+def _check_unread(stored_plan: Planned, test_file: Path, test_name: str) -> None:
+    """Raises ConfigurationError if a generator of the run has read the test file, or a copy of it."""
+    task = coordinator_task(stored_plan.task, Path(stored_plan.folder), stored_plan.roster)
+    for generator in task.generators:
+        for file_name in generator.files:
+            if is_same_file(task.locate(file_name), test_file):
+                raise ConfigurationError(
+                    f"{printable(test_name, 100)}: generator {generator.name} has read this file, so that the texts"
+                    " would seem better than they are",
+                    "choose a file that no generator has read",
+                    code="test-file-read",
+                )
 
 
 def evaluate_uploaded(home: Path, run: str, content: bytes, name: str, options: EvaluationOptions) -> Evaluated:

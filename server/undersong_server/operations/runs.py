@@ -37,6 +37,7 @@ from undersong_server.runs.folder import (
     UnreadableRun,
     logged,
 )
+from undersong_server.runs.held_out import same_file_faults
 from undersong_server.runs.planning import (
     PlanFigures,
     Planned,
@@ -279,7 +280,7 @@ def preview(
     task = coordinator_task(_with_operator(data, CoordinatorHome(home).settings), folder, party_names)
     check(task)
     run_plan = plan_run(task)
-    ConfigurationError.raise_together(cap_faults(run_plan))
+    ConfigurationError.raise_together([*cap_faults(run_plan), *same_file_faults(task)])
     require_packages(run_plan)
     refusing = tuple(refusals(home, party_names, run_plan.plan))
     return PlannedRun("", party_names, plan_figures(run_plan), refusing, proposed_name(home, data))

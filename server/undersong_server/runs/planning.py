@@ -40,6 +40,7 @@ from undersong_server.methods.parts.signal import MEASURED, Signal, expected_sig
 from undersong_server.methods.parts.support import with_support
 from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import Prompts
+from undersong_server.runs.held_out import shared_text_warnings
 from undersong_server.runs.task import Task
 
 PUBLIC_NOTICE = (
@@ -504,6 +505,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
             *method.warnings(options, run.setting, partial(public_texts, run.task)),
             *(noise_warnings(run, records) if (records := declared_records(run.task)) else ()),
             *cap_warnings(run),
+            *shared_text_warnings(run.task),
         ),
         least_records=least_records(run),
     )

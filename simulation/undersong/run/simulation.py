@@ -48,7 +48,7 @@ from undersong_server.release.files import JSONL_NAME, SimulationSigner, publish
 from undersong_server.release.rounds import figures_by_round
 from undersong_server.report import usefulness
 from undersong_server.report.data import EQUAL_WEIGHTS, Figures, ReportData
-from undersong_server.runs import planning
+from undersong_server.runs import held_out, planning
 from undersong_server.runs.execution import Outcome, PublicEmbedder, RunMonitor, RunParties, StartedRun, execute
 from undersong_server.runs.planning import RunPlan, build_author
 from undersong_server.runs.task import Task
@@ -321,8 +321,9 @@ def deliver(task: Task, folder: Path, options: SimulationOptions, *, public_cach
     Raises ConfigurationError if the input is at fault, before anything is written, and what the run raises.
     """
     run_plan = planning.plan_run(task)
-    ConfigurationError.raise_together(planning.cap_faults(run_plan))
-    for remark in (*task.remarks, *planning.cap_warnings(run_plan)):
+    ConfigurationError.raise_together([*planning.cap_faults(run_plan), *held_out.same_file_faults(task)])
+    warnings = (*planning.cap_warnings(run_plan), *held_out.shared_text_warnings(task))
+    for remark in (*task.remarks, *warnings):
         host.progress.say(remark)
     party_tables = private_tables(task, options.seed)
     for remark in planning.noise_warnings(run_plan, sum(map(len, party_tables.values()))):

@@ -110,3 +110,20 @@ def test_a_viewer_sees_the_figures_and_evaluates_nothing(evaluation_page):
     viewer = Browser(evaluation_page.site).enter(evaluation_page.site.accounts.link("vera"))
     assert "Evaluate on a test file" not in viewer.get(RESULT).text
     assert viewer.post(RESULT, of="/account", file="x").status_code == 403
+
+
+@pytest.mark.parametrize("way", ["chosen", "uploaded"])
+def test_a_file_that_a_generator_has_read_is_no_test_file(home, tmp_path, way):
+    with contextlib.closing(build(ConsoleContext(home, tasks=(tmp_path / "task",)), hosts=(HOST,), port=8700)) as site:
+        site.accounts.set_role("ada", "administrator")
+        page = Browser(site).enter(site.accounts.link("ada"))
+        assert "(task; 120 rows, " in page.get(RESULT).text
+        read_file = tmp_path / "task" / "good.jsonl"
+        if way == "chosen":
+            refused = send(page, None, b"", file=str(read_file))
+        else:
+            refused = send(page, "mine.jsonl", read_file.read_bytes())
+    assert refused.status_code == 409
+    assert "generator good has read this file" in refused.text
+    assert ("mine.jsonl: " in refused.text) is (way == "uploaded")
+    assert not (CoordinatorHome(home).run("first").path / EVALUATION_FILE).exists()

@@ -11,11 +11,14 @@ import pytest
 
 from tests.doubles.forms import fields_of
 from tests.doubles.one_page import next_step_of
+from tests.doubles.plain_browser import HOST, Browser
 from tests.doubles.stream import make_home
-from tests.doubles.tasks import make_task
+from tests.doubles.tasks import JUDGED, make_task
 from undersong_common.errors import InternalError
 from undersong_common.privacy import impact
 from undersong_server import methods
+from undersong_server.console.application import build
+from undersong_server.console.run_pages import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome, Serving
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import curation, drafts, enrolment, form, overview, runs
@@ -447,3 +450,28 @@ def test_one_word_names_one_thing_on_every_screen(console, home, tasks):
     said |= {"form": visible(re.sub(r"<(?:option|pre)\b.*?</(?:option|pre)>", "", page, flags=re.DOTALL)), "menu": menu}
     for path, words in said.items():
         assert OTHER_WORDS.findall(words) == [], (path, words)
+
+
+def test_a_form_warns_of_a_test_file_and_refuses_it_for_its_own_task(tmp_path):
+    folder = tmp_path / "tasks"
+    stated = {"where": "here", "licence": "CC0-1.0", "contact": "a@b.example"}
+    task_file = make_task(folder, task={"purpose": "tests"}, publication=stated, evaluation=JUDGED)
+    made = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
+    with contextlib.closing(build(ConsoleContext(made.path, (folder,)), hosts=(HOST,), port=8700)) as site:
+        site.accounts.set_role("ada", "administrator")
+        page = Browser(site).enter(site.accounts.link("ada"))
+        for source in ("template classification", f"file {task_file}"):
+            address = page.led(page.post("/runs/new", source=source))
+            if source.startswith("template"):
+                page.post(address, {**fields_of(page.get(address).text), "do": "add generators", "kind": "ngram"})
+            shown = page.get(address).text
+            assert re.search(r">test\.jsonl \(20 rows, [\d.]+ kB, test file of task\.toml\)</option>", shown)
+            sent = {**fields_of(shown), "key generators.0.corpus": "test.jsonl", "do": "check"}
+            said = visible(page.get(page.led(page.post(address, sent))).text)
+            if source.startswith("template"):
+                assert "ngram-1 would read test.jsonl, the test file of task.toml" in said
+            else:
+                assert "reads the file of evaluation.test, test.jsonl" in said
+                before = len(overview.list_runs(made.path))
+                page.post(address, {**sent, "do": "plan"})
+                assert len(overview.list_runs(made.path)) == before

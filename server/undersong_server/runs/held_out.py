@@ -1,0 +1,82 @@
+"""A test file beside the texts that generators read: a score on texts that a generator has seen is worth nothing."""
+
+import hashlib
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from undersong_common.errors import ConfigurationError
+from undersong_common.printable import counted
+from undersong_common.text.table import read_table
+from undersong_server.runs.task import Task
+
+WARNED_SHARE = 0.05  # share of a test file's texts; a few short texts are written twice by chance
+LARGEST_READ_BYTES = 64 * 2**20  # larger files are compared by name and place alone, since a form waits for the answer
+REMEDY = "choose other public texts for the generator, or another test file"
+
+
+def same_file_faults(task: Task) -> Iterator[tuple[str, str, str]]:
+    """Yields (problem, remedy, key) for each generator that reads the test file, or a copy of it, as its own texts."""
+    if task.evaluation.test is None:
+        return
+    test_path = task.locate(task.evaluation.test)
+    for number, generator in enumerate(task.generators):
+        for file_name in generator.files:
+            if is_same_file(task.locate(file_name), test_path):
+                file_key = "path" if "path" in type(generator).model_fields else "corpus"
+                yield (
+                    f"generator {generator.name} reads the file of evaluation.test, {file_name}: the score would be of"
+                    " texts that it has seen",
+                    REMEDY,
+                    f"generators.{number}.{file_key}",
+                )
+
+
+def shared_text_warnings(task: Task) -> Iterator[str]:
+    """Yields a warning for each file of a generator that holds more than a few texts of the test file."""
+    if task.evaluation.test is None:
+        return
+    test_path = task.locate(task.evaluation.test)
+    for generator in task.generators:
+        for file_name in generator.files:
+            if is_same_file(task.locate(file_name), test_path):
+                continue  # It is refused.
+            test_texts = _texts(test_path, task.data.text)
+            shared_count = len(test_texts & _texts(task.locate(file_name), "text"))
+            if shared_count > WARNED_SHARE * len(test_texts):
+                yield (
+                    f"generator {generator.name}: {file_name} holds {shared_count} of the"
+                    f" {counted(len(test_texts), 'text')} of evaluation.test, so that the score flatters; {REMEDY}"
+                )
+
+
+def is_same_file(first: Path, second: Path) -> bool:
+    """Returns True for one file under two names, and for a file and its copy."""
+    if not (first.is_file() and second.is_file()):
+        return False
+    if first.samefile(second):
+        return True
+    sizes = {first.stat().st_size, second.stat().st_size}
+    if len(sizes) > 1 or max(sizes) > LARGEST_READ_BYTES:
+        return False
+    return _file_hash(first) == _file_hash(second)
+
+
+def _file_hash(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest()
+
+
+def _texts(path: Path, column: str) -> frozenset[str]:
+    """The texts of a file, folded; none of one that cannot be read, which is said where the file is used."""
+    if not path.is_file() or path.stat().st_size > LARGEST_READ_BYTES:
+        return frozenset()
+    facts = path.stat()
+    return _read_texts(path, column, facts.st_mtime_ns, facts.st_size)
+
+
+@lru_cache(maxsize=8)
+def _read_texts(path: Path, column: str, _changed_ns: int, _size: int) -> frozenset[str]:
+    try:
+        return frozenset(" ".join(text.split()).casefold() for text in read_table(path, column).texts)
+    except ConfigurationError:
+        return frozenset()
