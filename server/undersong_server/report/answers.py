@@ -9,8 +9,9 @@ from undersong_common.privacy import impact
 from undersong_common.version import VERSION
 from undersong_protocol.agreement import words
 from undersong_server.methods.parts.private_score import SUMS
-from undersong_server.report.data import ALONE, UNIT_WORDS, UNITS, Accuracy, ReportData, number, see_writers
+from undersong_server.report.data import ALONE, UNIT_WORDS, UNITS, Accuracy, ReportData, number
 from undersong_server.report.verdict import UNFIT, caution, is_unfit, verdict
+from undersong_server.report.writers import WRITERS
 
 NOT_MEASURED = "not measured"
 NO_TEST_FILE = "The test file is not in this folder: ask the makers for it."
@@ -104,9 +105,8 @@ def _name_authors(data: ReportData) -> list[str]:
         sentences.append(WORD_SALAD)
     other_generators = [name for name in data.generators if name not in authors]
     if other_generators:
-        sentences.append(
-            f"{joined(other_generators)} wrote, too; none of their texts is in the corpus{see_writers(data)}."
-        )
+        why_words = f'; "{WRITERS}" says why' if data.writers else ""
+        sentences.append(f"{joined(other_generators)} wrote, too; none of their texts is in the corpus{why_words}.")
     return sentences
 
 

@@ -324,6 +324,7 @@ class ReportData:
         other_count = kept_texts - published_texts - self.set_aside
         if other_count <= 0:
             return ""
+        whose_words = f' "{WRITERS}" says whose they are.' if self.writers else ""
         aside_words = ""
         if self.set_aside or self.support_measured:
             aside_words = f", {number(self.set_aside) if self.set_aside else 'none'} set aside"
@@ -332,7 +333,7 @@ class ReportData:
             f" {number(published_texts)} are"
             f" in the corpus{aside_words}, and the method left out the other {number(other_count)}, which are in no"
             " file: it"
-            f" did not choose them, doubted their label, or had more than the task asks for{see_writers(self)}."
+            f" did not choose them, doubted their label, or had more than the task asks for.{whose_words}"
         )
 
     @property
@@ -361,11 +362,6 @@ class ReportData:
         text_counts = Counter((sample.label, sample.generator) for sample in self.samples)
         count_rows = [[text_counts[label, generator] for generator in self.generators] for label in self.label_names]
         return np.array(count_rows, dtype=np.int64).reshape(len(count_rows), len(self.generators))
-
-
-def see_writers(data: ReportData) -> str:
-    """Names the table that says whose texts are where; "" if there is none."""
-    return f': see "{WRITERS}"' if data.writers else ""
 
 
 number = partial(printable.number, nothing="–", infinite="infinity")
