@@ -102,7 +102,9 @@ def test_keyboard_alone_approves_a_request_by_its_nine_words(page, party, window
     keys.to("For a specialist", "DisclosureTriangle").press("Enter")
     keys.to("Approve…", key="Shift+Tab").follow()
     keys.to("The nine words of the plan").write("three other words").to("Your name").write("Dr. Ines Roth")
-    keys.to("Your role").write("privacy").to("Comment, for your own files").press("Enter")
+    keys.to("Your role").write("privacy").to(
+        "Comment, for your own files: the agreement or legal basis, for example"
+    ).press("Enter")
     refusal = officer.page.locator(".problem.refused:focus")
     refusal.wait_for()
     keys.to("The nine words of the plan", key="Shift+Tab").write(words)
