@@ -61,6 +61,20 @@ def test_every_console_screen_passes_the_browser_checks(console, finished, windo
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+def test_form_of_a_new_run_passes_the_browser_checks(console, window, width):
+    operator = window(console.address, width=WIDTHS[width]).enter(console.link(f"form-{width}"))
+    page = operator.go("/runs/new")
+    page.get_by_role("button", name="Begin").click()
+    page.get_by_label("Kind of generator").select_option("ngram")
+    page.get_by_role("button", name="Add a generator").click()
+    page.locator("#generators-0").wait_for()
+    for name in ("methods", "kinds"):
+        page.locator(f"#{name} > summary").click()
+    operator.check(f"the form of a new run, {width}")
+    assert console.site.violations == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 def test_screens_of_a_failed_run_put_away_pass_the_browser_checks(chromium, window, tmp_path, width):
     home = make_home(tmp_path / "home", HOSPITALS)
     runs.plan(home.path, CLINIC / "task.toml", RunOptions(name="lost", parties=HOSPITALS))
