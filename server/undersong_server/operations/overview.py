@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.files import file_state
+from undersong_common.models.model_files import WEIGHTS_MISSING, has_packaged_weights
 from undersong_common.printable import duration, json_text, number, with_iso_times
 from undersong_common.privacy import impact
 from undersong_common.program.machine import fault_of
@@ -161,6 +162,9 @@ def _needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]
     if facts.certificate_expires_at - now_s < CERTIFICATE_DAYS * 86400:
         says = f"has a certificate that ends in {duration(max(0.0, facts.certificate_expires_at - now_s))}"
         yield Need("soon", "coordinator", facts.name, says, "the serving process renews it by itself")
+    if not has_packaged_weights():
+        says = "has no weights of the packaged embedder, without which most runs are refused"
+        yield Need("soon", "coordinator", facts.name, says, f"on its machine: {WEIGHTS_MISSING[1]}")
     needed_parties = {party for run in runs if run.status.state in UNDER_WAY for party in run.parties}
     waiting = [(run, run.status.waiting) for run in runs if run.status.waiting is not None]
     awaited_parties = {

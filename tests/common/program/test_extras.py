@@ -89,6 +89,19 @@ def test_the_wheels_table_is_the_one_of_pyproject():
     assert "torch" not in described["coordinator"] | described["console"] | described["notebook"]
 
 
+def test_missing_packages_of_several_extras_are_listed_once(monkeypatch):
+    assert extras.missing_packages("coordinator", "page") == []
+    installed = extras.metadata.version
+
+    def version(package):
+        if package in ("fastapi", "prometheus-client", "pyarrow"):
+            raise extras.metadata.PackageNotFoundError(package)
+        return installed(package)
+
+    monkeypatch.setattr(extras.metadata, "version", version)
+    assert extras.missing_packages("coordinator", "page", "parquet") == ["fastapi", "prometheus-client", "pyarrow"]
+
+
 def test_missing_package_error_has_code_cause_and_extra():
     with raises(ConfigurationError, "no-package") as caught, extras.named():
         raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
