@@ -9,7 +9,7 @@ from undersong_common.program.declarations import Option
 from undersong_common.program.owner import home_folder
 
 HOME = "coordinator"  # folder of a coordinator, below the current one
-BIND = "0.0.0.0:7443"  # host:port that a coordinator listens on
+BIND_HOST = "0.0.0.0"  # noqa: S104 - a coordinator listens on every address of its machine, where hospitals call it
 METRICS = "127.0.0.1:9464"  # host:port of a coordinator's metrics and health
 INVITATION_DAYS = 14.0
 PATIENCE_S = 120.0  # longest wait of a request for a party
@@ -30,6 +30,7 @@ def public_cache_path(environment: Mapping[str, str]) -> Path:
 
 
 OPERATOR = Option(help="Legal name of who asks; each hospital reads it first.")
+BIND = Option(help="host:port to listen on, else every address at the port of --address; no party ever sees it.")
 CONTACT = Option(help="A person there whom a hospital reaches, with a telephone number.")
 
 
@@ -38,6 +39,7 @@ class NewCoordinator:
     """The settings with which a coordinator's folder is made.
 
     Attributes:
+        bind: "" for every address of this machine, at the port of the first of ``addresses``.
         metrics: "" for no metrics.
         drill: True for rehearsals only; writes a task of invented texts to ``drill/task.toml`` in the folder.
         storage: connection string of an empty database that several machines share; "" for none.
@@ -49,7 +51,7 @@ class NewCoordinator:
         Option(help="host:port by which parties reach it; repeat for several.", name="--address", type=list[str]),
     ]
     name: Annotated[str, Option(help="The coordinator's name, as the parties read it.")] = "coordinator"
-    bind: Annotated[str, Option(help="host:port to listen on; no party ever sees it.")] = BIND
+    bind: Annotated[str, BIND] = ""
     metrics: Annotated[str, Option(help='host:port of metrics and health over HTTP; "" for none.')] = METRICS
     drill: Annotated[
         bool, Option(name="--drill", help="For a rehearsal only: also writes a small task of invented texts.")

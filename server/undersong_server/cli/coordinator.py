@@ -44,6 +44,7 @@ PartyName = Annotated[
 
 Operator = Annotated[str, typer.Option(**defaults.OPERATOR)]
 Contact = Annotated[str, typer.Option(**defaults.CONTACT)]
+Bind = Annotated[str, typer.Option(**defaults.BIND)]
 
 
 @app.command()
@@ -55,6 +56,8 @@ def init(new: defaults.NewCoordinator, output: Output, home: HomeFolder = DEFAUL
         f"made {home}; back it up by `undersong coordinator backup FILE`: it holds the keys",
         f"fingerprint: {facts.fingerprint}",
         "tell it to every hospital by telephone or on paper, never with the package",
+        f"listens on {facts.bind}; hospitals reach it at {', '.join(facts.addresses)}",
+        "listen elsewhere, with the same keys: undersong coordinator change --bind HOST:PORT",
     ]
     if new.drill:
         plan = f"undersong run plan {shell_path(home / 'drill' / 'task.toml')} --name drill --home {shell_path(home)}"
@@ -70,13 +73,22 @@ def init(new: defaults.NewCoordinator, output: Output, home: HomeFolder = DEFAUL
 def change(
     operator: Operator | None = None,
     contact: Contact | None = None,
+    bind: Bind | None = None,
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
 ) -> None:
-    """Changes who asks, as every plan from now on states it. What was planned before stays as it was signed."""
-    facts = operations.coordinator.change(home, operator=operator, contact=contact)
-    operations.coordinator.note_command(home, "change", f"{facts.operator}, {facts.contact}")
-    print_result(facts, *_who_asks(facts), as_json=as_json)
+    """Changes who asks, as every plan from now on states it, and where the coordinator listens; the keys stay.
+
+    What was planned before stays as it was signed.
+    """
+    facts = operations.coordinator.change(home, operator=operator, contact=contact, bind=bind)
+    lines = _who_asks(facts)
+    changes = [facts.operator, facts.contact]
+    if bind is not None:
+        lines.append(f"bind: {facts.bind}{', from its next start on' if facts.served else ''}")
+        changes.append(f"listens on {facts.bind}")
+    operations.coordinator.note_command(home, "change", ", ".join(changes))
+    print_result(facts, *lines, as_json=as_json)
 
 
 def _who_asks(facts: "operations.coordinator.CoordinatorFacts") -> list[str]:

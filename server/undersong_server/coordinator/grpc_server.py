@@ -129,7 +129,7 @@ class GrpcServer:
         except Exception as failure:  # noqa: BLE001 - of another thread: all that kept it from listening
             raise TransportError(
                 f"cannot listen on {host}:{port}: {failure}",
-                "choose another --bind, or stop what listens there",
+                "undersong coordinator change --bind HOST:PORT, or stop what listens there",
                 code="address-in-use",
             ) from None
 

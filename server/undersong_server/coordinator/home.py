@@ -117,7 +117,10 @@ class CoordinatorHome:
 
     @classmethod
     def create(cls, path: Path, settings: CoordinatorSettings, *, now: float) -> "CoordinatorHome":
-        """Makes the folder with fresh keys. Raises ConfigurationError: it exists, or a name or address is invalid."""
+        """Makes the folder with fresh keys; without ``bind`` it listens at the port of its first address.
+
+        Raises ConfigurationError if the folder holds a coordinator, or a name or address is invalid.
+        """
         if (path / "coordinator.json").exists():
             raise ConfigurationError(
                 f"{path}: holds a coordinator already", "name another --home", code="coordinator-exists"
@@ -135,6 +138,9 @@ class CoordinatorHome:
                     "name the host as the hospitals reach it, and this one with --bind",
                     code="address-of-nobody",
                 )
+        if not settings.bind:
+            _, port = host_port(settings.addresses[0])
+            settings = replace(settings, bind=f"{defaults.BIND_HOST}:{port}")
         host_port(settings.bind)
         if settings.metrics:
             host_port(settings.metrics)

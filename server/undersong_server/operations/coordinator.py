@@ -30,7 +30,7 @@ from undersong_common.program import drill as invented_records
 from undersong_common.program import notices
 from undersong_common.program.machine import HeldStep, fault_of
 from undersong_server import defaults
-from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings
+from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings, host_port
 from undersong_server.runs.folder import ENDED, UNREADABLE, RunFolder, UnreadableRun
 
 SHARED_S = 5.0  # pause between two looks at a registry that other machines share
@@ -130,16 +130,25 @@ def create(home: Path, new: defaults.NewCoordinator) -> CoordinatorFacts:
     return show(home)
 
 
-def change(home: Path, *, operator: str | None = None, contact: str | None = None) -> CoordinatorFacts:
-    """Changes who asks, as every plan from now on states it to the hospitals; None leaves a value as it is.
+def change(
+    home: Path, *, operator: str | None = None, contact: str | None = None, bind: str | None = None
+) -> CoordinatorFacts:
+    """Changes who asks, as every plan from now on states it to the hospitals, and where the coordinator listens.
+
+    The keys stay as they are, and so does every value that is None.
 
     Args:
         operator: legal name of who runs the coordinator.
         contact: a person there, with telephone number or address.
+        bind: host:port to listen on, from the next start on.
     """
     coordinator_home = CoordinatorHome(home)
     stated_values = {"operator": operator, "contact": contact}
-    coordinator_home.change(**{key: _stated(value) for key, value in stated_values.items() if value is not None})
+    changes = {key: _stated(value) for key, value in stated_values.items() if value is not None}
+    if bind is not None:
+        host_port(bind)
+        changes["bind"] = bind
+    coordinator_home.change(**changes)
     return show(home)
 
 

@@ -48,6 +48,18 @@ def test_quiet_commands_print_only_what_the_next_one_needs(home, task, tmp_path)
     assert operator("init", "--out", tmp_path / "mine.toml", "-q") == ""
 
 
+def test_init_and_change_say_where_the_coordinator_listens(tmp_path):
+    path = tmp_path / "home"
+    made = operator("coordinator", "init", "--home", path, "--address", "localhost:27443")
+    assert "listens on 0.0.0.0:27443; hospitals reach it at localhost:27443" in made
+    assert "undersong coordinator change --bind HOST:PORT" in made
+    changed = operator("coordinator", "change", "--home", path, "--bind", "127.0.0.1:27444")
+    assert "bind: 127.0.0.1:27444" in changed
+    assert "bind: 127.0.0.1:27444" in operator("coordinator", "show", "--home", path)
+    assert "127.0.0.1:27444" in operator("console", "audit", "--home", path)
+    assert "bind:" not in operator("coordinator", "change", "--home", path, "--contact", "01 234")
+
+
 def test_without_quiet_the_next_command_is_named(home, task):
     assert "start it with: undersong run start 'first'" in operator(
         "run", "plan", task, "--name", "first", "--home", home

@@ -40,6 +40,24 @@ def test_a_coordinator_is_made_once_and_shown(home):
         coordinator.show(home / "elsewhere")
 
 
+def test_a_coordinator_listens_at_the_port_of_its_first_address(home, tmp_path):
+    assert coordinator.show(home).bind == "0.0.0.0:7443"
+    elsewhere = NewCoordinator(addresses=["[::1]:27443", "example.org:7443"], metrics="")
+    assert coordinator.create(tmp_path / "elsewhere", elsewhere).bind == "0.0.0.0:27443"
+    behind = NewCoordinator(addresses=["example.org:443"], bind="127.0.0.1:7444", metrics="")
+    assert coordinator.create(tmp_path / "behind", behind).bind == "127.0.0.1:7444"
+
+
+def test_a_changed_listening_address_keeps_keys_and_who_asks(home):
+    before = coordinator.change(home, operator="North Hospital", contact="Dr. Holm")
+    changed = coordinator.change(home, bind="127.0.0.1:27443")
+    assert (changed.bind, changed.operator, changed.contact) == ("127.0.0.1:27443", "North Hospital", "Dr. Holm")
+    assert (changed.fingerprint, changed.addresses) == (before.fingerprint, before.addresses)
+    with raises(ConfigurationError, "invalid-address"):
+        coordinator.change(home, bind="localhost")
+    assert coordinator.show(home).bind == "127.0.0.1:27443"
+
+
 @pytest.mark.parametrize("days", [1e8, 1e300, math.inf, math.nan, -1.0])
 def test_days_beyond_the_authority_s_life_are_refused_unregistered(home, days):
     with raises(ConfigurationError, "days-out-of-range"):
