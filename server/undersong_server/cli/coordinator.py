@@ -147,12 +147,12 @@ def serve(
 ) -> None:
     """Listens for the parties and drives the runs, until SIGTERM. Started again, it continues."""
 
+    if console:
+        require_packages()
     only_tls_1_3()  # gRPC reads this when it is imported, so it comes first.
     logs.to_stderr(
         ("undersong_common", "undersong_protocol", "undersong_server"), as_json=log.log_json, debug=log.debug
     )
-    if console:
-        require_packages()
     warn_of_missing_weights()
     environment = dict(os.environ)
     cache = defaults.public_cache_path(environment)

@@ -53,6 +53,7 @@ def test_a_new_coordinator_is_told_of_missing_weights(tmp_path, without_weights)
 
 
 def test_a_serving_coordinator_is_told_of_missing_weights(home, without_weights, monkeypatch):
+    monkeypatch.setattr("undersong_server.cli.coordinator.only_tls_1_3", lambda: None)  # Other tests import gRPC.
     monkeypatch.setattr("undersong_server.operations.coordinator.serve", lambda *_, **__: None)
     shown = typed(app, "coordinator", "serve", "--home", home)
     assert model_files.WEIGHTS_LINE in shown.stderr
