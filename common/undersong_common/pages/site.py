@@ -34,6 +34,7 @@ from undersong_common.version import VERSION
 log = logging.getLogger(__name__)
 
 MOST_FIELDS = 2_000
+MOST_FILES = 100  # a form has one for each generator that reads a file, chosen or not
 PAGE_ROWS = 50  # rows of a long list on one page
 NEXT_STEP = "next_step"  # name of the part with which every screen ends
 LIVE = "/live"  # end of the addresses of forms that are sent while somebody types
@@ -564,7 +565,7 @@ async def _read_form(request: Request) -> Form:
     kind = request.headers.get("content-type", "")
     if not kind.startswith(("application/x-www-form-urlencoded", "multipart/form-data")):
         return {}, {}, {}, {}
-    async with request.form(max_files=4, max_fields=MOST_FIELDS, max_part_size=LARGEST_BODY_BYTES) as form:
+    async with request.form(max_files=MOST_FILES, max_fields=MOST_FIELDS, max_part_size=LARGEST_BODY_BYTES) as form:
         for field_name, field_value in form.multi_items():
             if isinstance(field_value, str):
                 # A multipart field may declare its own encoding, which can yield lone surrogates.

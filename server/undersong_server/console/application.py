@@ -18,7 +18,7 @@ from undersong_common.program.drill import COORDINATOR_WORDS
 from undersong_common.version import SOFTWARE
 from undersong_server import defaults
 from undersong_server.console.run_pages import ConsoleContext, RunScreens
-from undersong_server.operations import beginning, coordinator, enrolment, overview, runs, tasks
+from undersong_server.operations import beginning, coordinator, enrolment, overview, runs, tasks, uploads
 
 MENU: tuple[tuple[str, str, Role], ...] = (
     ("/", "Home", "viewer"),
@@ -65,6 +65,7 @@ def build(context: ConsoleContext, *, hosts: tuple[str, ...], port: int, tls: bo
         next_step=lambda visit: _next_step(visit, context),
         fault_remedy=FAULT_REMEDY,
     )
+    uploads.make_folder(context.home)  # A form says that files may be copied there.
     site = Site(settings)
     PulseStream(site, context.pulse)
     site.get("/", lambda visit: _home(visit, context))

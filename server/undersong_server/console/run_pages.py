@@ -31,6 +31,7 @@ from undersong_server.operations import (
     releases,
     runs,
     tasks,
+    uploads,
 )
 from undersong_server.operations.runs import RunSummary
 from undersong_server.report.html import epsilon_chart, shares_chart
@@ -198,8 +199,9 @@ class RunScreens:
 
     def _form(self, visit: Visit) -> Response:
         draft = drafts.find(self._home, visit.path["draft"])
-        offered_files = permissions.files(draft, self._context.tasks)
-        test_files = permissions.files_of_tests(self._context.tasks)
+        folders = drafts.task_folders(self._home, self._context.tasks)
+        offered_files = permissions.files(draft, folders)
+        test_files = permissions.files_of_tests(folders)
         return visit.show(
             "draft.html.j2",
             "New run",
@@ -207,6 +209,7 @@ class RunScreens:
             enrolled=[party for party in enrolment.parties(self._home) if party.party.state == "enrolled"],
             files=offered_files,
             file_words={name: permissions.file_words(Path(draft.folder) / name, test_files) for name in offered_files},
+            uploads=uploads.uploads_folder(self._home),
             kinds=form.generator_kinds(),
             field_words=form.field_words(),
             trial_texts=tasks.TEXTS,
@@ -296,6 +299,12 @@ class RunScreens:
             draft = drafts.try_generator(draft, _whole(number), self._limits(draft), **surroundings)
             visit.note("generator test", str(draft.trial["generator"]))
             anchor = "#trial"
+        elif act == "upload":
+            name = f"file {place}"
+            content = visit.files.get(name, b"")
+            draft = drafts.name_upload(self._home, draft, place, visit.file_names.get(name, ""), content)
+            visit.note("upload", place)
+            anchor = f"#key-{place.replace('.', '-')}"
         elif act == "rows":
             anchor = f"#label-{1 + sum(any(row) for row in draft.label_rows)}"
         drafts.save(self._home, draft)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         runs,
         services,
         tasks,
+        uploads,
     )
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "runs",
     "services",
     "tasks",
+    "uploads",
 ]
 
 

@@ -20,6 +20,7 @@ from undersong_server.operations.form import (
     REQUIRED,
     TABLES,
     FormSection,
+    TaskField,
     first_level,
     first_values,
     form_sections,
@@ -29,6 +30,7 @@ from undersong_server.operations.form import (
     templates,
     value_at,
 )
+from undersong_server.operations.uploads import keep_upload, uploads_folder
 from undersong_server.runs.folder import read_json, replace_json
 from undersong_server.runs.planning import coordinator_task
 from undersong_server.runs.task import DEFAULT_PARTIES, Task
@@ -99,8 +101,8 @@ def _folder(home: Path) -> Path:
 
 
 def task_folders(home: Path, folders: Sequence[Path]) -> list[Path]:
-    """Returns the operator's folders of task files; the console's own folder without any."""
-    return [folder.absolute() for folder in folders] or [console_folder(home).absolute() / "uploads"]
+    """Returns the folders whose files a task from the console may name: the operator's, and the console's own last."""
+    return [*(folder.absolute() for folder in folders), uploads_folder(home)]
 
 
 def is_task_file(data: Mapping[str, Any]) -> bool:
@@ -234,7 +236,7 @@ def fill(draft: Draft, sent: Mapping[str, Sequence[str]]) -> Draft:
             "party". Keys that are not sent stay as they are. Browsers end lines by CR LF.
     """
     changed_data = copy.deepcopy(dict(draft.data))
-    for form_field in (form_field for section in draft.sections for form_field in section.fields):
+    for form_field in _fields(draft):
         sent_texts = [sent_text.replace("\r\n", "\n") for sent_text in sent.get(f"key {form_field.path}", ())]
         if not sent_texts:
             continue
@@ -271,6 +273,29 @@ def fill(draft: Draft, sent: Mapping[str, Sequence[str]]) -> Draft:
     if typed_values:
         typed_values["parties"] = list(sent.get("party", ()))
     return replace(draft, data=changed_data, **typed_values)
+
+
+def name_upload(home: Path, draft: Draft, path: str, name: str, content: bytes) -> Draft:
+    """Keeps an uploaded file of texts, and returns the draft whose field at ``path`` names it.
+
+    Raises ConfigurationError for a field that names no file, and for an upload that is empty or no table.
+    """
+    form_field = next((form_field for form_field in _fields(draft) if form_field.path == path), None)
+    if form_field is None or form_field.control != "file":
+        raise ConfigurationError(f"{printable(path, 100)!r} names no file", "upload at a field that does")
+    if not content:
+        raise ConfigurationError("no file was chosen", "choose a file of texts, then Upload")
+    upload_path = keep_upload(home, name, content)
+    start_folder = Path(draft.folder)
+    if upload_path.is_relative_to(start_folder):
+        upload_path = upload_path.relative_to(start_folder)
+    changed_data = copy.deepcopy(dict(draft.data))
+    _put(changed_data, path, form_field.value([str(upload_path)]))
+    return replace(draft, data=changed_data)
+
+
+def _fields(draft: Draft) -> list[TaskField]:
+    return [form_field for section in draft.sections for form_field in section.fields]
 
 
 def _put(data: dict[str, Any], path: str, value: Any) -> None:

@@ -177,10 +177,12 @@ class FilePermissions:
     def __call__(self, task: Task) -> None:
         """Raises ConfigurationError if the task names a file or key beyond the limits; nothing is read before."""
         operator_texts = {text for _, text in _paths(self.draft.operators)}
+        allowed_folders = task_folders(self.home, self.folders)
         faults: list[tuple[str, ...]] = [
             (
-                f"{key_path}: {printable(text, 100)!r} is outside the operator's folders of task files",
-                "name a file in one of them, or have the run planned on the coordinator's machine",
+                f"{key_path}: {printable(text, 100)!r} is outside the operator's folders"
+                f" ({', '.join(map(str, allowed_folders))})",
+                f"upload the file at its field, or copy it to {allowed_folders[-1]} and choose it here",
                 key_path,
             )
             for key_path, text in _paths(self.draft.data)

@@ -21,13 +21,13 @@ from undersong_common.models.embedding import Embed, MemoryCache, PublicFileCach
 from undersong_common.printable import counted, printable
 from undersong_common.privacy import impact
 from undersong_common.program.printed_page import PrintedPage
-from undersong_common.text.row_files import SUFFIXES
 from undersong_common.text.table import Table, read_column, read_table
 from undersong_server.cluster import Cluster, connected, spread
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation.evaluate import EvaluationReport, evaluate_tables, read_sequences
 from undersong_server.evaluation.options import EvaluationOptions
+from undersong_server.operations.uploads import table_name
 from undersong_server.release.files import (
     ARCHIVE_NAME,
     DOSSIER_NAME,
@@ -309,15 +309,7 @@ def _check_unread(stored_plan: Planned, test_file: Path, test_name: str) -> None
 
 def evaluate_uploaded(home: Path, run: str, content: bytes, name: str, options: EvaluationOptions) -> Evaluated:
     """Evaluates a finished run beside an uploaded test file, which keeps its name. Raises as :func:`evaluate_run`."""
-    file_name = name.replace("\\", "/").rpartition("/")[2].strip() or "test.jsonl"
-    endings = [f"{suffix}{packed}" for suffix in SUFFIXES for packed in ("", ".gz")]
-    file_ending = next((suffix for suffix in endings if file_name.casefold().endswith(suffix)), None)
-    if file_ending is None:
-        raise ConfigurationError(
-            f"{printable(file_name, 100)}: is no table",
-            f"upload a file that ends in {', '.join(SUFFIXES)}",
-            code="no-table",
-        )
+    file_name, file_ending = table_name(name)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"test{file_ending}"
         path.write_bytes(content)

@@ -189,7 +189,8 @@
     document.querySelectorAll(".problem.refused").forEach((each) => each.remove());
     let told;
     try {
-      const body = form.enctype === "multipart/form-data" ? sent : new URLSearchParams(sent);
+      const enctype = (button && button.formEnctype) || form.enctype;
+      const body = enctype === "multipart/form-data" ? sent : new URLSearchParams(sent);
       const answer = await fetch(form.getAttribute("action"), { method: "POST", body, headers: { accept: "application/json" } });
       if (answer.status === 401) return ended();
       told = await answer.json();
