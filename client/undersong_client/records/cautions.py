@@ -97,7 +97,7 @@ def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool, user_i
         (
             records.unlisted_labels,
             f"{records.unlisted_labels} of {len(records)} records have a label that the task does not list: they would"
-            " count as records without label",
+            " count as records without label, which no question by label counts",
         ),
     )
 

@@ -14,7 +14,7 @@ from undersong_client.records.private import unit_count
 from undersong_client.storage import datasets
 from undersong_common.printable import printable
 from undersong_common.privacy import impact
-from undersong_common.text.table import Table
+from undersong_common.text.table import EMPTY, Table
 
 LARGEST_DELTA = 1e-5  # no larger delta is proposed, however few patients there are
 
@@ -69,7 +69,7 @@ class OwnFigures:
         else:
             people_count = f"{self.patients:,}"
         skipped_rows = "; ".join(
-            f"{record_count:,}: {printable(reason, 200)}"
+            f"{record_count:,}: {printable(reason.replace(EMPTY, 'the row has no text', 1), 200)}"
             for reason, record_count in self.left_out.items()
             if record_count
         )

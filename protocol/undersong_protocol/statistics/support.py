@@ -60,7 +60,7 @@ class SupportVotes(Statistic, question="nearest"):
     name: ClassVar[str] = "support_votes"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = (
-        "of the invented texts that are most like your records, what share each of the programs that write them has"
+        "for each of the programs that write invented texts, what share of the texts most like your records it has"
         " written"
     )
     generators: Annotated[int, Between(1, LARGEST_GENERATORS)]
@@ -72,7 +72,7 @@ class SupportVotes(Statistic, question="nearest"):
         if not writers:
             return ""
         kind = f" labelled {labels[0]}" if labels else ""
-        return f"of the invented texts{kind} that are most like your records{kind}, how many {writers[0]} has written"
+        return f"what share of the invented texts most like your records{kind} the program {writers[0]!r} has written"
 
     @property
     def dimension(self) -> int:

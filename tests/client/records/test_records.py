@@ -46,7 +46,8 @@ def test_label_outside_the_list_counts_as_none_and_is_told_inside_only():
     assert found.labels.tolist() == [1, -1, 0]
     assert found.unlisted_labels == 1
     assert cautions.of_run(Privacy(1.0, 1e-5), found, has_users=False) == [
-        "1 of 3 records have a label that the task does not list: they would count as records without label"
+        "1 of 3 records have a label that the task does not list: they would count as records without label,"
+        " which no question by label counts"
     ]
     assert records_of(table, ()).unlisted_labels == 0
 
