@@ -1,6 +1,7 @@
 """The differences between two plans that were proposed under one name, in words."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from undersong_common.printable import printable
@@ -41,6 +42,44 @@ _WORDS_TO_READ = {
     "without the party": "without the hospital",
     "with the party of fingerprint": "with the hospital of fingerprint",
 }
+# Of these a smaller or a larger number is better for whoever is protected.
+_BETTER_IF_SMALLER = ("epsilon", "delta", "private sums", "numbers in all")
+_BETTER_IF_LARGER = ("parties that can open a sum", "parties that may collude")
+_OF_SUMS = "noise, bounds or parameters of its sums"
+
+
+def changes_to_read(changes: Sequence[str]) -> tuple[str, ...]:
+    """Returns the signed differences in words for people, with what is better or worse for whoever is protected.
+
+    >>> changes_to_read(["epsilon 4 -> 2", "parties that may collude 2 -> 1", "task a -> b"])[0]
+    'epsilon 4 -> 2: better, since a smaller number protects more'
+    >>> changes_to_read([])
+    ('nothing',)
+    """
+    moves_epsilon = any(change.startswith("epsilon ") for change in changes)
+    if moves_epsilon:
+        of_sums = "; they fit the epsilon, which says how well all of it protects"
+    else:
+        of_sums = "; all of it protects as before by the epsilon, which stays"
+    return tuple(words_to_read(change) + (of_sums if change == _OF_SUMS else _judge(change)) for change in changes) or (
+        "nothing",
+    )
+
+
+def _judge(change: str) -> str:
+    """Says if a change of a number is better or worse for whoever is protected; "" for any other change."""
+    for name in (*_BETTER_IF_SMALLER, *_BETTER_IF_LARGER):
+        if not change.startswith(f"{name} "):
+            continue
+        old_words, _, new_words = change.removeprefix(f"{name} ").partition(" -> ")
+        try:
+            grows = float(new_words) > float(old_words)
+        except ValueError:
+            return ""
+        is_better = grows == (name in _BETTER_IF_LARGER)
+        size = "larger" if name in _BETTER_IF_LARGER else "smaller"
+        return f": {'better' if is_better else 'worse'}, since a {size} number protects more"
+    return ""
 
 
 def words_to_read(difference: str) -> str:
@@ -117,7 +156,7 @@ def _sum_changes(earlier: Manifest, later: Manifest) -> list[str]:
             for statistic in sorted({*old_counts, *new_counts})
             if old_counts[statistic] != new_counts[statistic]
         ),
-        "noise, bounds or parameters of its sums",
+        _OF_SUMS,
     ]
 
 

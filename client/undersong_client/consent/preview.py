@@ -2,13 +2,14 @@
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from undersong_client.consent.approvals import Proposal
-from undersong_client.consent.differences import words_to_read
+from undersong_client.consent.differences import changes_to_read
 from undersong_client.consent.people import PersonalDecision, remedy_of_refusal
 from undersong_client.consent.policy import HospitalPolicy, review
 from undersong_client.consent.sheet import (
@@ -40,7 +41,7 @@ from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest, plan_words
 
-WORDS = "The nine words of this plan, to approve it by and to compare with another hospital over the telephone"
+WORDS = "The nine words of this plan, to approve it by and to compare over the telephone"
 WORDS_OF_ENDED = "The nine words of this plan"
 FOR_YOU = "Before you decide, for you alone (the operator is told nothing of it)"
 NOTED = "Noted before the decision, for you alone (the operator was told nothing of it)"
@@ -52,32 +53,35 @@ NAME_STAYS = (
 )
 NAME_IN_PRINT = (
     "If the run takes place with you, what is published names your hospital as one that took part. If you withdraw"
-    " while it runs, it is named all the same, with until when. Published texts cannot be recalled."
+    " while it runs, it is named all the same, with the sum until which it took part. Published texts cannot be"
+    " recalled."
 )
-RUNS_TOGETHER = (
-    "Each run draws its random noise anew; so two runs mostly use less together than each by itself and then added."
-)
+RUNS_TOGETHER = "Each run draws its random noise anew; so these use less together than each by itself and then added."
+NEWER_FILE = "A newer version of the file does not begin again at zero."
 BEYOND_PARTICIPATION = (
-    "The figures are no worse for another question about {subject}, such as what the records say: beside what somebody"
-    " knows already, these numbers help no more than that. The programs that write know public material and these"
-    " numbers; no record is shown to them."
+    "The same figures hold for any other question about {subject}, such as what the records say, on which somebody"
+    " could otherwise only toss a coin. The programs that write know public material and these numbers; no record is"
+    " shown to them."
 )
-STEPS = (
+ASK_FIRST = (
     "Look up the operator's telephone number elsewhere than on this sheet. Ask whether this run is theirs, and under"
-    " which agreement with your hospital it runs.",
-    "Compare the nine words with the operator and with another hospital, and the fingerprints (for a specialist,"
-    " below), by telephone. Look up that hospital's number yourself, too: the plan holds none.",
-    "Decide on the page, under Requests: Approve or Reject. IT can do the same at a terminal. Only that counts; the"
-    " signature on paper is for your files.",
+    " which agreement with your hospital it runs."
 )
+COMPARE = (
+    "Compare the nine words, and the fingerprints (for a specialist, below), by telephone with the operator{hospitals}."
+    " If anything differs: Reject."
+)
+DECIDE = "Decide on the page, under Requests: Approve or Reject. Only that counts."
 WITHDRAW = (
-    "Change your mind: choose Withdraw on the page, under Requests, until the run ends; after its end nobody can."
-    " Before the run has begun, it then does not begin, and nothing names your hospital. Later, nothing more leaves:"
-    " what was opened stays opened and counts against your budget, a number that had left may still be opened with its"
-    " sum and counts too, and your hospital stays named."
+    "Change your mind: choose Withdraw on the page, under Requests, until the run ends, which Requests shows."
+    " Before the run has begun, it then does not begin, and nothing published names your hospital."
+    " Later, nothing more leaves: what was opened stays opened, may still steer and be published, and counts against"
+    " your budget; a number that had left may still be opened with its sum and counts too, and your hospital stays"
+    " named."
 )
 MOST_NAMES = 12  # names of hospitals on the sheet; further ones are only counted
 LEAST_SAVING = 0.99  # A joint cost below this share of the sum of two costs is worth a sentence.
+BRACKETED = re.compile(r" \([^()]*\)")
 LONGEST_SENTENCE = 600  # characters of the operator's words: one page must hold them
 
 
@@ -280,13 +284,13 @@ def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPa
         (
             *marked(sheet),
             *_end_sections(sheet),
-            *_change_sections(sheet),
+            *_change_sections(sheet, beside),
             *_refusal_sections(sheet),
             *_list_points("Who decided", map(_describe_decision, sheet.people)),
-            _in_short(sheet),
+            _in_short(sheet, beside),
             purpose(sheet),
             *_risk_table(sheet),
-            *_own_records(sheet),
+            *_own_records(sheet, beside),
             *_budget_sections(sheet, beside),
             *_list_points(FOR_YOU if is_open else NOTED, warnings),
             _hospital_section(sheet),
@@ -294,7 +298,7 @@ def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPa
             PageSection(WORDS if is_open else WORDS_OF_ENDED, signed_words, aloud=words_in_threes),
             _figure_section(sheet),
             replace(leaves(sheet) if is_open else leaves(sheet, ALLOWED), folded=True),
-            replace(who_takes_part(sheet), folded=True),
+            replace(fingerprints(sheet), folded=True),
             *_receipt_sections(sheet),
         ),
         note="What is decided counts for the plan of the nine words below and for no other.",
@@ -302,7 +306,7 @@ def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPa
         if is_open
         else f"Filed for {sheet.party}:",
         signers=2 if sheet.two_people else 1,
-        entry="Agreement or legal basis of this run, as you have learned it:" if is_open else "",
+        entries=_entries(sheet) if is_open else (),
     )
 
 
@@ -319,13 +323,11 @@ def _policy_points(sheet: Sheet) -> Iterator[str]:
     """Yields what the policy says to the run, and the warnings that the first answers do not have already."""
     if sheet.ended is None and not sheet.objections:
         yield (
-            "your policy and your budget allow this run: both limit what holds while not all others help the operator"
+            "your policy and your budget allow this run: both limit the figures that hold while"
+            f" {_most_helpers(sheet)} the operator"
         )
         if not sheet.required_parties and len(sheet.parties) > 1:
-            yield (
-                "your policy names no hospital that must take part: the others are whom the operator names; whoever"
-                " sets it can name hospitals that you know"
-            )
+            yield ("your policy names no hospital that must take part; whoever sets it can name those that you know")
     for warning in sheet.warnings:
         if warning != words.opened_numbers(sheet.others):
             yield _beside_the_run(sheet, warning)
@@ -334,7 +336,10 @@ def _policy_points(sheet: Sheet) -> Iterator[str]:
 def _beside_the_run(sheet: Sheet, warning: str) -> str:
     """Sets the policy's number of other hospitals beside this run's; returns every other warning as it was signed."""
     if warning == words.by_policy(sheet.others) and sheet.ended is None:
-        return "your policy allows no fewer others than this run has; whoever sets it can demand more for later runs"
+        return (
+            f"your policy demands just as many others as this run has, {sheet.others}; whoever sets it can demand more,"
+            " and this run is then refused"
+        )
     for helper_count in range(sheet.others):
         if warning == words.by_policy(helper_count):
             allowed_words = f"only {helper_count}" if helper_count else "none"
@@ -347,10 +352,7 @@ def _beside_the_run(sheet: Sheet, warning: str) -> str:
                 needs_verb, accept_verb = "needed", "have accepted"
             return (
                 f"this run {needs_verb} the numbers of at least {counted(sheet.others, 'other hospital')}; your policy"
-                " would"
-                f" also {accept_verb} a run with {allowed_words}. That does not concern this run; for later ones,"
-                " whoever"
-                " sets your hospital's policy can demand more there"
+                f" would also {accept_verb} a run with {allowed_words}; for later runs, whoever sets it can demand more"
             )
     return warning
 
@@ -376,7 +378,7 @@ def _describe_decision(person: PersonalDecision) -> str:
     return person.words(f"{datetime.fromtimestamp(person.at_s, UTC):%Y-%m-%d %H:%M} UTC")
 
 
-def _in_short(sheet: Sheet) -> PageSection:
+def _in_short(sheet: Sheet, beside: Surroundings) -> PageSection:
     """Sentences for a reader without statistics: the request, the numbers that leave, the risk, the hospital's name."""
     operator = sheet.operator
     run_end = sheet.ended
@@ -394,18 +396,17 @@ def _in_short(sheet: Sheet) -> PageSection:
         return PageSection("In short", figures=(("What was asked", request_words), ("What left", NOTHING_LEFT)))
     request_words += (
         f" These numbers, added to those of others, {steer_verb} programs that write invented texts, in the run"
-        f" {printable(sheet.run, 120)!r} of {hospitals} in all.{_limit_words(sheet)}"
+        f" {printable(sheet.run, 120)!r} of {hospitals} in all.{_limit_words(sheet, beside)}"
     )
     counts_words = words.counted_numbers(sheet.numbers_in_all)
     blurring_words = (
-        "blurred here by random noise and then scrambled: nobody can unscramble yours alone, the operator neither, only"
-        " their sum with those of others"
+        "blurred here by random noise and then scrambled: the operator can read nothing but a sum with those of others"
     )
     if end_cost is None:
         leaving_words = (
-            f"{counts_words} about your records, {blurring_words}. {_opened_with(sheet)}"
-            " The operator reads the sums and may publish them with the texts. No record, no text and no part of a text"
-            f" leaves.{_time_words(sheet)}"
+            f"{counts_words} about your records, {blurring_words}. {_opened_with(sheet)} {words.ANEW}"
+            " The operator may publish the sums with the texts. No record, no text and no part of a text leaves."
+            f"{_time_words(sheet)}"
         )
     else:
         answer_words = counted(end_cost.releases, "answer")
@@ -429,18 +430,18 @@ def _in_short(sheet: Sheet) -> PageSection:
     )
 
 
-def _limit_words(sheet: Sheet) -> str:
-    """Says how many records of one unit count, and which ones of a unit with more."""
+def _limit_words(sheet: Sheet, beside: Surroundings) -> str:
+    """Says how many records of one unit count, which ones of a unit with more, and how many such units there are."""
     sheet_privacy = sheet.privacy
     if sheet_privacy.unit == "sample":
         return ""
     record_limit = sheet_privacy.max_per_unit
     verb = "counts" if record_limit == 1 else "count"
     verb_of_some = "is" if record_limit == 1 else "are"
+    cut_words = "" if beside.units_cut is None else f" ({beside.units_cut:,} here)"
     return (
-        f" Of one {sheet_privacy.unit_word}, at most {counted(record_limit, 'record')} {verb}; of one with more,"
-        f" {record_limit}"
-        f" {verb_of_some} drawn at random."
+        f" Of one {sheet_privacy.unit_word}, at most {counted(record_limit, 'record')} {verb}; of one with"
+        f" more{cut_words}, {record_limit} {verb_of_some} drawn at random."
     )
 
 
@@ -453,7 +454,7 @@ def _beyond_participation(sheet: Sheet) -> list[tuple[str, str]]:
 
 
 def _risk_table(sheet: Sheet) -> list[PageSection]:
-    """The risks of this run and of all runs in cases of 100, by who guesses: on average, and but for a rare chance."""
+    """The risks of this run and of all runs in cases of 100, by who guesses: on average, and in an unlucky case."""
     sheet_privacy = sheet.privacy
     sheet_cost = sheet.cost
     if sheet.ended is not None or sheet_privacy.epsilon is None:
@@ -461,21 +462,20 @@ def _risk_table(sheet: Sheet) -> list[PageSection]:
     usual = [sheet_privacy.best_guess, _certainty(sheet_privacy.epsilon, sheet_privacy.delta)]
     sure_alone = _certainty(sheet_privacy.epsilon_if_all_others_collude, sheet_privacy.delta)
     worst = [_guess_if_all_help(sheet_privacy), sure_alone]
-    head = ["who guesses", "this run, on average", f"this run, {impact.spread(sheet_privacy.delta)}"]
+    head = ["who guesses", "this run, on average", f"this run, {impact.UNLUCKY}"]
     if sheet_cost is not None and sheet_cost.best_guess_after is not None:
         usual += [sheet_cost.best_guess_after, _certainty(sheet_cost.after, sheet_cost.delta)]
         worst += [
             _guess_of_all_if_all_help(sheet),
             max(_certainty(sheet_cost.worst_after, sheet_cost.delta), sure_alone),
         ]
-        head += ["all runs, on average", f"all runs, {impact.spread(sheet_cost.delta)}"]
+        head += ["all runs, on average", f"all runs, {impact.UNLUCKY}"]
     risks_of_reader = {_usual_reader(sheet): usual}
     if len(sheet.parties) - 1 > sheet.colluders:
         risks_of_reader[_worst_reader(sheet)] = worst
     rows = [(reader, *map(impact.cases, risks)) for reader, risks in risks_of_reader.items()]
     sentences = (
-        "By tossing a coin, a guess is right in 50 of 100 cases. With all that somebody can see, it is right in at most"
-        " so many:",
+        "With all that somebody can see, a guess is right in at most so many. The averages hold without exception.",
         *_chance_words(sheet),
         "Not in these figures: the time of an answer, and what people in your own house see.",
     )
@@ -502,16 +502,24 @@ def _worst_reader(sheet: Sheet) -> str:
 
 def _chance_words(sheet: Sheet) -> list[str]:
     """Says how often chance makes a guess surer than the table: for one unit, and for any of all of the data set."""
-    delta = sheet.privacy.delta
-    if not delta:
-        return []
-    chance = (
-        f"It may be more with a chance of at most {impact.chance_of_more(delta)} for {_guessed_unit(sheet.privacy)}"
-    )
-    if units := _unit_total(sheet):
-        people = unit_word("user", sheet.own.word if sheet.own else "", 2)
-        chance += f", and of at most {impact.chance_of_more(delta, units)} for any of all {units:,} {people}"
-    return [f"{chance}. (Why twice delta: for a specialist, below.)"]
+    sheet_cost = sheet.cost
+    deltas = {"this run": sheet.privacy.delta}
+    if sheet_cost is not None and sheet_cost.best_guess_after is not None:
+        if sheet_cost.delta == sheet.privacy.delta:
+            deltas = {"this run, as of all": sheet_cost.delta}
+        else:
+            deltas["all runs"] = sheet_cost.delta
+    units = _unit_total(sheet)
+    people = unit_word("user", sheet.own.word if sheet.own else "", 2)
+    chances = []
+    for runs, delta in deltas.items():
+        if not delta:
+            continue
+        chance = f"of at most {impact.chance_of_more(delta)} for {_guessed_unit(sheet.privacy)}"
+        if units:
+            chance += f", and of at most {impact.chance_of_more(delta, units)} for any of all {units:,} {people}"
+        chances.append(f"The unlucky case of {runs} may be worse with a chance {chance}.")
+    return [" ".join(chances)] if chances else []
 
 
 def _unit_total(sheet: Sheet) -> int:
@@ -564,17 +572,21 @@ def _opened_with(sheet: Sheet) -> str:
     return f"{words.opened_numbers(sheet.others, 'Your numbers', has_ended=sheet.ended is not None)}."
 
 
-def _own_records(sheet: Sheet) -> list[PageSection]:
+def _own_records(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     """The figures by which its people recognise the data set; an undecided sheet says more than the words it signs."""
     if sheet.own is None:
         return []
     no_list = NO_LIST_AS_SIGNED if sheet.as_signed or sheet.ended is not None else NO_LIST
     record_rows = tuple((name, no_list if text == NO_LIST_AS_SIGNED else text) for name, text in sheet.own.rows)
     people = unit_word("user", sheet.own.word, 2)
+    if beside.objection_list:
+        record_rows = tuple(
+            (name, f"{text} ({beside.objection_list})" if name == f"{people} who object" else text)
+            for name, text in record_rows
+        )
     later = (
-        f"{people[0].upper()}{people[1:]} who object are those on the list that your hospital gave with the file. Of"
-        " one who objects later, nothing more leaves as soon as IT has added the file anew with the longer list; what"
-        " was opened before stays opened."
+        f"Of {people} who object later, nothing more leaves as soon as IT has added the file anew with the longer list;"
+        " what was opened before stays opened."
     )
     return [PageSection("Your records, counted without the rows left out", (later,), figures=record_rows)]
 
@@ -607,14 +619,16 @@ def _risk_words(sheet: Sheet) -> str:
         return f"This run is NOT private: nothing is promised to any {unit_word}."
     subjects = {"sample": "one record was", "party": "the records of one hospital were"}
     subject = subjects.get(promised_privacy.unit, f"one {unit_word}'s records were")
-    rare = ""
-    if sheet.ended is not None:  # The table of an open sheet has it.
-        rare = f" {_start_sentence(impact.worst_guess(epsilon, promised_privacy.delta))}."
+    if sheet.ended is None:  # The chance of more stands beside the table of an open sheet.
+        sure = impact.certainty(epsilon, promised_privacy.delta)
+        rare = f"; {impact.UNLUCKY}, in {impact.cases(sure)}."
+    else:
+        rare = f". {_start_sentence(impact.worst_guess(epsilon, promised_privacy.delta))}."
     several = case_caution(unit_word) if promised_privacy.unit == "user" else ""
     return (
         f"Suppose that somebody wants to know whether {subject} used, and sees everything published and all numbers"
         f" that the operator sees. Then {impact.guess(promised_privacy.best_guess, _guessed_unit(promised_privacy))}"
-        f" (epsilon {epsilon:.4g}{stage_words}).{rare} {_helper_words(sheet)}"
+        f" (epsilon {epsilon:.4g}{stage_words}){rare} {_helper_words(sheet)}"
         f"{f' {several[0].upper()}{several[1:]}.' if several else ''}"
     ).rstrip()
 
@@ -631,23 +645,26 @@ def _helper_words(sheet: Sheet) -> str:
         return ""
     if sheet.colluders >= other_count:
         return "This holds even if all other hospitals help the operator."
+    holds = f"This holds only while {_most_helpers(sheet)} the operator"
     if sheet.colluders:
-        verb = "help" if sheet.colluders > 1 else "helps"
-        holds = f"This holds only if at most {counted(sheet.colluders, 'other hospital')} {verb} the operator."
+        holds += "."
     else:
-        holds = (
-            "This holds only if no other hospital helps the operator or guesses for itself: each can subtract its own"
-            " numbers from an opened sum, and its own noise."
-        )
-    if sheet.others < other_count:
+        holds += " or guesses for itself: each can subtract its own numbers from an opened sum, and its own noise."
+    if 0 < sheet.others < other_count:
         # A sum that opens without some hospitals is open to fewer helpers.
-        holds += f" A sum may open with {counted(sheet.others, 'other hospital')}, and then those are all others."
-    if sheet.ended is None:
-        return f"{holds} The table below has both figures."
+        counts_words = "that one counts" if sheet.others == 1 else "these count"
+        holds += f" A sum may open with {counted(sheet.others, 'other hospital')}; then {counts_words} as all others."
     if sheet_privacy.epsilon_if_all_others_collude is None:
         return f"{holds} If all others did, nothing would be promised."
     worst_guess = impact.cases(_guess_if_all_help(sheet_privacy))
     return f"{holds} If all others did, a guess would, on average, be right in at most {worst_guess} of 100 cases."
+
+
+def _most_helpers(sheet: Sheet) -> str:
+    """Says how many other hospitals may help the operator while the promise holds, with the verb."""
+    if not sheet.colluders:
+        return "no other hospital helps"
+    return f"at most {counted(sheet.colluders, 'other hospital')} {'helps' if sheet.colluders == 1 else 'help'}"
 
 
 def _guess_if_all_help(privacy: UnitPromise) -> float:
@@ -662,10 +679,7 @@ def _budget_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     sheet_cost = sheet.cost
     if not sheet_cost or not sheet_cost.budget:
         return []
-    share_before, share_alone, share_after = (
-        math.inf if epsilon is None else epsilon / sheet_cost.budget
-        for epsilon in (sheet_cost.before, sheet_cost.alone, sheet_cost.after)
-    )
+    share_before, _, share_after = _budget_shares(sheet_cost, sheet_cost.budget)
     if sheet.ended is not None:
         return _budget_of_ended(sheet.ended.cost, sheet_cost.budget, share_before)
     if not math.isfinite(share_after):
@@ -675,9 +689,12 @@ def _budget_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     summary = (
         f"Used before: {before} %{_name_runs(beside) if before else ''}. Used after this run: {after} %; {remainder}."
     )
+    whole_guess = accounting.best_guess_of(
+        sheet_cost.budget, sheet_cost.delta, one_gaussian=_are_one_gaussian(sheet_cost)
+    )
     sentences = [
-        summary,
-        *_why_less(share_before, share_alone, share_after),
+        f"{summary} {NEWER_FILE}",
+        f"At 100 %, {impact.right_guess(whole_guess, _guessed_unit(sheet.privacy))}.",
         *_passed_limits(sheet, sheet_cost, beside.largest_epsilon),
     ]
     if sheet_cost.delta != sheet.privacy.delta:
@@ -689,6 +706,14 @@ def _budget_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     return [
         PageSection("Your budget for all runs over these records", tuple(sentences), bar=(share_before, share_after))
     ]
+
+
+def _budget_shares(cost: BudgetEffect, budget: float) -> tuple[float, float, float]:
+    """The shares of a budget that are used before this run, by it alone, and after it."""
+    before, alone, after = (
+        math.inf if epsilon is None else epsilon / budget for epsilon in (cost.before, cost.alone, cost.after)
+    )
+    return before, alone, after
 
 
 def _name_runs(beside: Surroundings) -> str:
@@ -767,9 +792,16 @@ def _risk_of_all(sheet: Sheet) -> list[tuple[str, str]]:
         stage_words = ""
     else:
         stage_words = f" ({words.AS_PLANNED} when it was decided)"
-    guess_words = impact.guess(sheet_cost.best_guess_after, _guessed_unit(sheet.privacy))
+    guess_words = impact.right_guess(sheet_cost.best_guess_after, _guessed_unit(sheet.privacy))
+    helped_words = ""
+    if sheet.ended is None and len(sheet.parties) - 1 > sheet.colluders:
+        worst_guess = impact.cases(_guess_of_all_if_all_help(sheet))
+        helped_words = f", under the same condition; if all others helped in every run, in at most {worst_guess}"
     return [
-        ("The risk of all runs", f"From all runs over these records and this one together{stage_words}, {guess_words}.")
+        (
+            "The risk of all runs",
+            f"From all runs over these records and this one together{stage_words}, {guess_words}{helped_words}.",
+        )
     ]
 
 
@@ -786,23 +818,69 @@ def _choice_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
         return [PageSection("What you can do", points=(withdraw_words,))]
     return [
         PageSection("Who decides here", (_describe_deciders(sheet, beside),)),
-        PageSection("What you do, in order", points=STEPS, ordered=True),
+        PageSection("What you do, in order", points=_steps(sheet), ordered=True),
         PageSection(
             "What you can do",
             points=(
                 "Approve: choose Approve and type the nine words below. The agreement or legal basis has a place in"
-                " the comment, which your hospital keeps with the signature.",
-                "Refuse: choose Reject. You need give no reason; if you write one, the operator reads it. Nothing"
-                " leaves, and this run does not take place, because it begins only when all of its hospitals have"
-                " approved. The others see that it has stopped; this program does not tell them who refused. The"
-                " operator may plan another run without you, or ask you anew.",
-                "Wait: nothing leaves until you have decided, and silence is no consent. No date is set for your"
-                " decision or for the run's end: it waits for every hospital of its plan, until its operator gives it"
-                " up.",
+                " the comment, which stays in your hospital.",
+                "Refuse: choose Reject. Nothing leaves, and this run does not take place, because it begins only when"
+                " all of its hospitals have approved. The operator is told that yours has refused, and reads the reason"
+                " if you write one; this program tells the others only that the run has stopped."
+                " The operator may plan another run without you, or ask you anew.",
+                f"Wait: {_waiting_words(sheet, beside)} No date is set for your decision or for the run's end: it waits"
+                " for every hospital of its plan, until its operator gives it up.",
                 withdraw_words,
             ),
         ),
     ]
+
+
+def _steps(sheet: Sheet) -> tuple[str, str, str]:
+    """What a person does before and when deciding; so many hospitals are called that no sum opens without one."""
+    calls = _calls(sheet)
+    if calls > MOST_NAMES:
+        hospitals = "as many other hospitals as you can reach"
+    elif calls == len(sheet.parties) - 1:
+        hospitals = "the other hospital" if calls == 1 else f"all {calls} other hospitals"
+    else:
+        hospitals = f"{calls} of the other hospitals, so that no sum opens without one that you have called"
+    if calls:
+        hospitals = f" and with {hospitals} (look up their numbers yourself, too: the plan holds none)"
+    else:
+        hospitals = ""
+    return ASK_FIRST, COMPARE.format(hospitals=hospitals), DECIDE
+
+
+def _calls(sheet: Sheet) -> int:
+    """The least number of other hospitals of which every set that opens a sum has one."""
+    other_count = len(sheet.parties) - 1
+    return min(other_count, other_count - sheet.others + 1)
+
+
+def _entries(sheet: Sheet) -> tuple[str, ...]:
+    """What a person enters by hand on paper: whom they called, and under which agreement the run takes place."""
+    calls = _calls(sheet)
+    if calls > MOST_NAMES:
+        called = ["a hospital"]
+    elif calls == len(sheet.parties) - 1:
+        called = [party.name for party in sheet.parties if party.name != sheet.party]
+    else:
+        called = ["a hospital"] * calls
+    heard = "number, day; nine words the same: yes / no; fingerprint the same: yes / no"
+    return (
+        *(f"Called: {who}: {heard}" for who in ("the operator", *called)),
+        "Agreement or legal basis of this run, as you have learned it:",
+    )
+
+
+def _waiting_words(sheet: Sheet, beside: Surroundings) -> str:
+    """Says what leaves while a person does not decide, by who decides here."""
+    if beside.is_standing:
+        return "it stops nothing, since no person has to approve; Reject and Withdraw do."
+    if sheet.two_people:
+        return "nothing leaves until both have approved, and silence is no consent."
+    return "nothing leaves while nobody approves, and silence is no consent; but IT can approve without you."
 
 
 def _describe_deciders(sheet: Sheet, beside: Surroundings) -> str:
@@ -843,8 +921,8 @@ def _hospital_section(sheet: Sheet) -> PageSection:
         others_words = f" and {len(party_names) - MOST_NAMES} more"
     sentences = [
         f"{counted(len(party_names), 'hospital')}, as the operator names them: {names_shown}{others_words}.",
-        "Nobody can check another hospital's numbers: one that lies could spoil the invented texts. It would learn"
-        " nothing more by that, and what is promised to your patients stays.",
+        "Nobody can check another hospital's numbers: one that lies could spoil the invented texts. One that leaves"
+        " out its noise counts, in the risks above, as one that helps the operator.",
     ]
     return PageSection(title, tuple(sentences))
 
@@ -888,30 +966,36 @@ def _receipt_sections(sheet: Sheet) -> list[PageSection]:
     return [PageSection("The end of this run", figures=tuple(receipt_rows), folded=True)] if receipt_rows else []
 
 
-def _change_sections(sheet: Sheet) -> list[PageSection]:
-    """Loudly, whether it is another plan than before."""
+def _change_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
+    """Loudly, whether it is another plan than before, what became of that one, and what is better or worse."""
     if sheet.replaced:
         return [PageSection("THIS PLAN WAS REPLACED: another one was proposed under this name since.", loud=True)]
     if sheet.number > 1:
-        title = f"ANOTHER PLAN: number {sheet.number} under this name. Against what was shown here before:"
+        title = f"ANOTHER PLAN: number {sheet.number} under this name. What differs from the one shown here before:"
     elif sheet.revises:
-        title = f"IT REVISES {printable(sheet.revises, 120)!r}. Against what was shown or decided here:"
+        title = f"IT REVISES {printable(sheet.revises, 120)!r}. What differs from the plan shown here before:"
     else:
         return []
-    change_points = tuple(printable(words_to_read(sheet_change)) for sheet_change in sheet.changes or ["nothing"])
-    return [PageSection(title, points=change_points, loud=True)]
+    change_points = tuple(map(printable, changes_to_read(sheet.changes)))
+    earlier_words = (beside.earlier_plan,) if beside.earlier_plan else ()
+    return [PageSection(title, earlier_words, change_points, loud=True)]
 
 
-def purpose(sheet: Sheet) -> PageSection:
-    """Returns the section on the run's purpose, in its operator's words."""
+def purpose(sheet: Sheet, *, is_complete: bool = False) -> PageSection:
+    """Returns the section on the run's purpose, in its operator's words.
+
+    Args:
+        is_complete: True for a page that has no other part of the sheet: who runs it, and the kinds of models.
+    """
     task = sheet.task
     not_stated = "the operator has not stated it"
-    generator_names = _join_writers(task.generators or ()) or not_stated
+    writers = task.generators or ()
+    generator_names = _join_writers(writers if is_complete else _in_plain_words(writers)) or not_stated
     publication = task.publication or f"{not_stated}; take it as published to everyone"
     published_words = _cut_sentence(publication.replace(".; ", "; "))  # The plan joins sentences of the operator.
     purpose_rows = [
         ("purpose", _cut_sentence(task.purpose or not_stated)),
-        ("who runs it", printable(sheet.operator, LONGEST_SENTENCE)),
+        *([("who runs it", printable(sheet.operator, LONGEST_SENTENCE))] if is_complete else []),
         ("what one text is", _cut_sentence(task.description or not_stated)),
         ("labels", printable(", ".join(task.labels or ()), LONGEST_SENTENCE) or "none"),
         ("who writes the texts", generator_names),
@@ -926,6 +1010,15 @@ def _split_writer(writer: str) -> tuple[str, str]:
     """Splits what the plan says of a generator into its name and what it is, which stands in brackets."""
     name, bracket, kind = writer.partition(" (")
     return name, kind.removesuffix(")") if bracket else ""
+
+
+def _in_plain_words(writers: Sequence[str]) -> tuple[str, ...]:
+    """The generators without the field's name of their kind, which stands in brackets within the brackets."""
+    plain_writers = []
+    for name, kind in map(_split_writer, writers):
+        plain_kind = BRACKETED.sub("", kind)
+        plain_writers.append(f"{name} ({plain_kind})" if plain_kind else name)
+    return tuple(plain_writers)
 
 
 def _join_writers(writers: Sequence[str]) -> str:
@@ -985,6 +1078,7 @@ def _figure_section(sheet: Sheet) -> PageSection:
     """Every other figure of the run, each with the reason why it differs from the one epsilon of the sheet."""
     sheet_privacy = sheet.privacy
     coordinator = sheet.coordinator
+    writers = sheet.task.generators or ()
     delta = f"delta {sheet_privacy.delta:g}"
     promise_words = f"epsilon {_epsilon_words(sheet_privacy.epsilon)} at {delta}"
     epsilon_alone = _epsilon_words(sheet_privacy.epsilon_if_all_others_collude, "cannot be stated")
@@ -999,7 +1093,7 @@ def _figure_section(sheet: Sheet) -> PageSection:
             f"{promise_words} for one {sheet_privacy.unit_word}{cap_words}, the whole run."
             f"{' This is the epsilon above.' if sheet.ended is None else ''}",
         ),
-        *_cost_rows(sheet.cost, sheet_privacy),
+        *_cost_rows(sheet.cost, sheet_privacy, is_open=sheet.ended is None),
         *([("delta, and twice delta", _twice_delta(sheet_privacy.delta))] if sheet_privacy.delta else []),
         (
             f"if all others help the operator, {words.AS_PLANNED}",
@@ -1020,14 +1114,12 @@ def _figure_section(sheet: Sheet) -> PageSection:
             else "does not refund. The whole plan is charged when the first vector is asked for: its releases cannot be"
             " priced one by one.",
         ),
+        *([("who writes the texts", _join_writers(writers))] if _in_plain_words(writers) != tuple(writers) else []),
         ("method", f"{printable(sheet.method, 120)}, for the task {printable(sheet.task.name, 120)!r}."),
         ("the plan's hash", sheet.manifest),
     ]
     if coordinator is not None:
-        figure_rows += [
-            ("program of who runs it", f"the coordinator {printable(coordinator.name, 63)!r}"),
-            ("fingerprint of who runs it", coordinator.fingerprint),
-        ]
+        figure_rows.append(("fingerprint of who runs it", coordinator.fingerprint))
     title = "The figures, and why they differ" if sheet.ended is None else "The figures as planned, and why they differ"
     return PageSection(title, figures=tuple(figure_rows), folded=True)
 
@@ -1037,11 +1129,11 @@ def _twice_delta(delta: float) -> str:
     return (
         f"delta {delta:g} is {impact.chance(delta)}: by so much the promise of epsilon may fail as a whole. For one"
         " outcome it gives this: the odds shift by at most 2 e^epsilon, but with a chance of at most twice delta,"
-        f" {impact.chance_of_more(delta)}. So the columns of the table that are no averages are computed."
+        f" {impact.chance_of_more(delta)}. An unlucky case is counted so."
     )
 
 
-def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise) -> list[tuple[str, str]]:
+def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise, *, is_open: bool) -> list[tuple[str, str]]:
     """The run's effect on the budget, for a specialist."""
     if cost is None:
         return []
@@ -1050,6 +1142,9 @@ def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise) -> list[tuple[st
         delta_words = "Budget and run have the same delta."
     else:
         delta_words = "Your budget has another delta than the run."
+    saving_words = ""
+    if is_open and cost.budget:
+        saving_words = "".join(f" {sentence}" for sentence in _why_less(*_budget_shares(cost, cost.budget)))
     return [
         (
             "this run, in your budget",
@@ -1058,19 +1153,18 @@ def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise) -> list[tuple[st
         (
             "your budget, before -> after",
             f"epsilon {_epsilon_words(cost.before)} -> {_epsilon_words(cost.after)} of"
-            f" {_epsilon_words(cost.budget)}, left {_epsilon_words(cost.left_after)}.",
+            f" {_epsilon_words(cost.budget)}, left {_epsilon_words(cost.left_after)}.{saving_words}",
         ),
         (
             "worst case, before -> after",
             f"epsilon {_epsilon_words(cost.worst_before)} -> {_epsilon_words(cost.worst_after)}. Every other"
-            " hospital helps the operator, in every run over these records. Your budget does not limit this figure: it"
-            " limits the one above.",
+            " hospital helps the operator, in every run over these records. Your budget does not limit this figure.",
         ),
     ]
 
 
-def who_takes_part(sheet: Sheet) -> PageSection:
-    """Returns the section on the parties, with fingerprints, because a name alone proves nothing."""
+def fingerprints(sheet: Sheet) -> PageSection:
+    """Returns the parties with their fingerprints, because a name alone proves nothing."""
     parties = sheet.parties
     required_names = sheet.required_parties
     # Fingerprint and marks stand before the name, because a name may imitate them.
@@ -1079,14 +1173,22 @@ def who_takes_part(sheet: Sheet) -> PageSection:
         f"{'(named by your policy)  ' if party.name in required_names else ''}{party.name}"
         for party in parties
     ]
+    proof_words = "Only a fingerprint that its hospital has told you says who it is."
+    return PageSection("Who takes part, by fingerprint", (proof_words,), columns=tuple(party_rows))
+
+
+def who_takes_part(sheet: Sheet) -> PageSection:
+    """Returns the section on the parties for a page that says nothing else of them."""
+    party_section = fingerprints(sheet)
     sentences = [
-        f"{counted(len(parties), 'hospital')}, as the operator names them; only a fingerprint that its"
-        " hospital has told you says who it is.",
+        f"{counted(len(sheet.parties), 'hospital')}, as the operator names them.",
+        *party_section.sentences,
         f"A sum opens with your numbers and those of at least {counted(sheet.others, 'other hospital')}."
         f" A run begins only when all have approved; {_silence_words(sheet)}",
-        *([] if required_names or len(parties) == 1 else ["Your policy names none of them that must take part."]),
     ]
-    return PageSection("Who takes part, by fingerprint", tuple(sentences), columns=tuple(party_rows))
+    if not sheet.required_parties and len(sheet.parties) > 1:
+        sentences.append("Your policy names none of them that must take part.")
+    return replace(party_section, sentences=tuple(sentences))
 
 
 def _cut_sentence(text: str) -> str:

@@ -142,11 +142,17 @@ class Surroundings:
         earlier_runs: names of the runs that the budget was charged for before this one.
         largest_epsilon: the policy's largest epsilon of one run.
         is_standing: True if the policy approves a run without a person.
+        units_cut: number of privacy units with more records than count; None if it was not counted.
+        objection_list: length and day of the list of objections; "" without one.
+        earlier_plan: what became of the plan that this one follows; "" without one.
     """
 
     earlier_runs: Sequence[str] = ()
     largest_epsilon: float = math.inf
     is_standing: bool = False
+    units_cut: int | None = None
+    objection_list: str = ""
+    earlier_plan: str = ""
 
 
 NOTHING_BESIDE = Surroundings()

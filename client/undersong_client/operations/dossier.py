@@ -66,7 +66,7 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
                 (runs.own_part(home, decided_proposal), *runs.others_part(home, decided_proposal)),
                 local_time,
             ),
-            preview.purpose(run_sheet),
+            preview.purpose(run_sheet, is_complete=True),
             _flow(run_sheet),
             _left(messages),
             preview.leaves(run_sheet, title=preview.ALLOWED),

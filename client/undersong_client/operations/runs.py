@@ -1,9 +1,11 @@
 """Actions on the runs that were proposed to this party: read them and decide about them."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,15 @@ from undersong_client import keys
 from undersong_client.consent import approvals
 from undersong_client.consent.approvals import Proposal, Proposals
 from undersong_client.consent.people import ROLES_OF_TWO, Decision, Person, note_decision, remedy_of_refusal
-from undersong_client.consent.sheet import NOTHING_BESIDE, FinalCost, RunEnd, Sheet, SignedReceipt, Surroundings
+from undersong_client.consent.sheet import (
+    NOTHING_BESIDE,
+    FinalCost,
+    RunEnd,
+    Sheet,
+    SignedReceipt,
+    Surroundings,
+    UnitPromise,
+)
 from undersong_client.home import PartyHome
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
@@ -105,7 +115,12 @@ def _preview(
     beside = NOTHING_BESIDE  # a signed sheet says what it said when it was signed
     if signed is None:
         beside = Surroundings(
-            _earlier_runs(ledger, request.run), hospital_policy.run_epsilon, hospital_policy.approval == "standing"
+            _earlier_runs(ledger, request.run),
+            hospital_policy.run_epsilon,
+            hospital_policy.approval == "standing",
+            _count_cut_units(party_home, shown_sheet.privacy),
+            datasets.exclusion_list_words(party_home),
+            _earlier_plan_words(proposals, request, ledger),
         )
     return Preview(request, with_request(shown_sheet, request, is_signed=signed is not None, end=run_end), beside)
 
@@ -114,6 +129,42 @@ def _earlier_runs(ledger: "Ledger", run: str) -> tuple[str, ...]:
     """Names of the runs that the ledger has charged before ``run``, oldest first."""
     names = tuple(dict.fromkeys(total.run for total in ledger.totals()))
     return names[: names.index(run)] if run in names else names
+
+
+def _count_cut_units(party_home: PartyHome, privacy: UnitPromise) -> int | None:
+    """The number of users with more records than count in a run; None where no user is protected or named."""
+    from undersong_client.storage import datasets
+
+    users = datasets.load(party_home).table.users
+    if privacy.unit != "user" or users is None:
+        return None
+    return sum(record_count > privacy.max_per_unit for record_count in Counter(users).values())
+
+
+def _earlier_plan_words(proposals: Proposals, request: Proposal, ledger: "Ledger") -> str:
+    """A sentence on what people here decided about the plan that this one follows, and what it cost; "" without one."""
+    earlier_plans = [
+        plan
+        for plan in proposals.under(request.revises or request.run)
+        if request.revises or plan.number < request.number
+    ]
+    if not earlier_plans:
+        return ""
+    plan = earlier_plans[-1]
+    by_whom = ""
+    if plan.people:
+        decider = plan.people[-1]
+        by_whom = f" by {printable(decider.name, 80)} on {datetime.fromtimestamp(plan.decided_s, UTC):%Y-%m-%d}"
+    decided_words = {
+        "pending": "nobody here has decided on that plan",
+        "approved": f"that plan was approved here{by_whom}",
+        "rejected": f"that plan was rejected here{by_whom}",
+        "revoked": f"that plan was approved here and withdrawn{by_whom}",
+    }[plan.decision]
+    is_charged = any((total.run, total.manifest) == (plan.run, plan.manifest) for total in ledger.totals())
+    cost_words = "it counts in your budget" if is_charged else "it has cost nothing of your budget"
+    state_words = "has ended" if plan.ended_s else "has not ended here"
+    return f"{decided_words[0].upper()}{decided_words[1:]}; it {state_words}, and {cost_words}."
 
 
 def _ended(party_home: PartyHome, proposals: Proposals, request: Proposal, ledger: "Ledger") -> RunEnd:

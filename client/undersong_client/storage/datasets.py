@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from undersong_client.storage.checkpoints import (
 )
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.models.embedding import TextLengths
+from undersong_common.printable import counted
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.program.chain import HashChain
 from undersong_common.text.patient_ids import LookAlikes, PatientId
@@ -194,6 +195,15 @@ def exclusion_words(home: PartyHome) -> str:
     if exclusion_entry is None:
         return ""
     return exclusion_sentence(exclusion_entry["identifiers"], exclusion_entry["patients"], exclusion_entry["records"])
+
+
+def exclusion_list_words(home: PartyHome) -> str:
+    """Returns length and day of the exclusion list that acted when the data set was sealed; "" if none acted."""
+    exclusion_entry = last_exclusion(home)
+    if exclusion_entry is None:
+        return ""
+    day = datetime.fromtimestamp(exclusion_entry["at"], UTC)
+    return f"by a list of {counted(exclusion_entry['identifiers'], 'number')}, read {day:%Y-%m-%d}"
 
 
 def sealed_objections(home: PartyHome) -> SealedObjections | None:

@@ -15,6 +15,7 @@ from undersong_common.privacy import accounting
 from undersong_common.program.printed_page import PageSection
 
 LARGEST_AUDIT_BYTES = 4 * 2**20
+UNLUCKY = "in an unlucky case"  # names the outcome of chance in which :func:`certainty` is reached
 
 
 def certainty(epsilon: float, delta: float) -> float:
@@ -81,31 +82,24 @@ def guess(right: float, about: str) -> str:
     >>> guess(0.678, "one patient")
     'the best guess about one patient is, on average, right in at most 68 of 100 cases, instead of 50 by tossing a coin'
     """
-    return (
-        f"the best guess about {about} is, on average, right in at most {cases(right)} of 100 cases, instead of 50 by"
-        " tossing a coin"
-    )
+    return f"{right_guess(right, about)}, instead of 50 by tossing a coin"
 
 
-def spread(delta: float) -> str:
-    """Returns the share of all outcomes of chance in which :func:`certainty` holds, in words.
-
-    >>> spread(1e-5), spread(0.0)
-    ('in all but 2 of 100,000 cases', 'in every case')
-    """
-    if not delta:
-        return "in every case"
-    outcomes = chance_of_more(delta).replace("in", "of")
-    return f"in all but {outcomes} cases"
+def right_guess(right: float, about: str) -> str:
+    """Returns :func:`guess` without the coin, for a sentence beside one that has it."""
+    return f"the best guess about {about} is, on average, right in at most {cases(right)} of 100 cases"
 
 
 def worst_guess(epsilon: float, delta: float) -> str:
-    """Returns in words how sure a guess about one unit may become beyond its average, and how often it does not.
+    """Returns in words how sure a guess about one unit may become beyond its average, and with what chance surer.
 
     >>> worst_guess(4.0, 1e-5)
-    'in all but 2 of 100,000 cases, chance makes it right in at most 99.1 of 100'
+    'in an unlucky case, a guess is right in at most 99.1 of 100 (in more with a chance of at most 2 in 100,000)'
+    >>> worst_guess(4.0, 0.0)
+    'in an unlucky case, a guess is right in at most 99 of 100'
     """
-    return f"{spread(delta)}, chance makes it right in at most {cases(certainty(epsilon, delta))} of 100"
+    rare = f" (in more with a chance of at most {chance_of_more(delta)})" if delta else ""
+    return f"{UNLUCKY}, a guess is right in at most {cases(certainty(epsilon, delta))} of 100{rare}"
 
 
 YARDSTICK = (

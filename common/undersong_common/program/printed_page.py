@@ -51,7 +51,7 @@ class PrintedPage:
         note: a remark on the whole page, shown beside the time at which it was made.
         signature: words above the line to sign on; "" if nobody signs.
         signers: number of people who sign.
-        entry: what they enter by hand above their signatures; "" for nothing.
+        entries: what they enter by hand above their signatures, with a line for each.
         fold: words that a reader clicks on to open the folded sections.
     """
 
@@ -60,7 +60,7 @@ class PrintedPage:
     note: str = ""
     signature: str = ""
     signers: int = 1
-    entry: str = ""
+    entries: tuple[str, ...] = ()
     fold: str = "For a specialist"
 
     def lines(self) -> list[str]:

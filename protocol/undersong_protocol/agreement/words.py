@@ -13,9 +13,10 @@ from undersong_protocol.agreement.plan import Plan, PlannedSum
 
 AS_PLANNED, AS_IT_RAN = "as planned", "as it ran"
 PLANNED = (
-    f"As planned, each sum counts {1 + VOIDED_VECTORS} times, because hospitals that join against one can declare an"
-    " attempt void after they have opened it; as it ran, each attempt counts that was made."
+    f"As planned, each sum counts {1 + VOIDED_VECTORS} times: hospitals that join against one can open an attempt, call"
+    " it failed and have it repeated; as it ran, each attempt counts that was made."
 )
+ANEW = f"If an attempt at a sum fails, they may leave for it anew, at most {VOIDED_VECTORS} times."
 NOMINAL = "nominal"  # names an epsilon that the plan has and that protects nobody, such as a test's
 NO_GUARANTEE = "This corpus carries no privacy guarantee. Do not release it."
 MOST_QUESTIONS = 3  # A sentence names so many, then it refers to a list.

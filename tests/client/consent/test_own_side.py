@@ -2,18 +2,29 @@
 
 import json
 import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from tests.client.cli.test_cli import proposed
 from tests.doubles.party_home import HashedEmbedder, command, joined
+from tests.doubles.sheets import blank_sheet
 from tests.doubles.typed import typed
 from undersong_client.cli.app import app
 from undersong_client.consent import preview
 from undersong_client.consent.approvals import Proposals
-from undersong_client.consent.sheet import NO_LIST, NO_LIST_AS_SIGNED, RunEnd, Sheet, Surroundings
+from undersong_client.consent.sheet import (
+    NO_LIST,
+    NO_LIST_AS_SIGNED,
+    NamedParty,
+    RunEnd,
+    Sheet,
+    StatedTask,
+    Surroundings,
+)
 from undersong_client.home import PartyHome
+from undersong_client.storage import datasets
 from undersong_client.storage.own_figures import OwnFigures, delta_of, own_figures, proposed_delta
 from undersong_common.models.embedding import Embedder
 from undersong_common.pages.store import FILE_NAME, AuditLog
@@ -128,14 +139,16 @@ def test_sheet_says_why_the_risk_of_all_runs_is_less_than_their_sum(home):
     assert value["cost"]["best_guess_after"] == pytest.approx(both)
     (budget,) = [section for section in sections if section.bar is not None]
     shown = " ".join(budget.sentences)
+    folded = repr(preview._figure_section(Sheet.from_json(value)))
     risk = dict(sections[0].figures)["The risk of all runs"]
     assert f"on average, right in at most {-int(-100 * both // 1)} of 100 cases" in risk
     is_same = value["privacy"]["delta"] == value["cost"]["delta"]
     assert is_same or "1 in 10,000, which your hospital chose; the promise of this run stands at 1 in" in shown
-    assert shown.count(preview.RUNS_TOGETHER) == 1
+    assert folded.count(preview.RUNS_TOGETHER) == 1
     assert repr(preview.sheet_page(Sheet.from_json(value))).count(preview.RUNS_TOGETHER) == 1
     before, alone, shown_sum = (
-        int(re.search(pattern, shown)[1]) for pattern in (r"before: (\d+) %", r"would use (\d+) %", r"not (\d+) %")
+        int(re.search(pattern, shown + folded)[1])
+        for pattern in (r"before: (\d+) %", r"By itself this run would use (\d+) %", r"not (\d+) %")
     )
     assert before + alone == shown_sum
 
@@ -163,7 +176,7 @@ def test_sheet_shows_risks_side_by_side_in_cases_of_100(home):
     (section,) = [section for section in sections if section.title.startswith("The risk in cases of 100")]
     table = section.table
     privacy, cost = value["privacy"], value["cost"]
-    both = "this run, in all but 2 of 100,000 cases", "all runs, in all but 2 of 10,000 cases"
+    both = "this run, in an unlucky case", "all runs, in an unlucky case"
     assert table[0] == ("who guesses", "this run, on average", both[0], "all runs, on average", both[1])
     usual, worst = table[1:]
     assert usual[0] == "the operator, and whoever sees all that is published, with the help of 1 other hospital"
@@ -173,7 +186,13 @@ def test_sheet_shows_risks_side_by_side_in_cases_of_100(home):
     assert all(less <= more for less, more in zip(risks, worse_risks, strict=True))
     assert risks[0] <= risks[1]
     assert risks[2] <= risks[3]
-    assert "of at most 12 in 100,000 for any of all 6 patients" in section.sentences[1]
+    this_run, all_runs = section.sentences[1].split("worse with")[1:]
+    assert "of at most 12 in 100,000 for any of all 6 patients" in this_run
+    assert "of at most 12 in 10,000 for any of all 6 patients" in all_runs
+    in_short = dict(sections[0].figures)
+    assert f"; in an unlucky case, in {usual[2]}." in in_short["The risk of this run"]
+    assert f"be right in at most {worst[1]} of 100 cases." in in_short["The risk of this run"]
+    assert in_short["The risk of all runs"].endswith(f"if all others helped in every run, in at most {worst[3]}.")
 
 
 @pytest.mark.heavy
@@ -193,7 +212,7 @@ def test_the_table_names_whoever_undoes_the_promise(home, others, colluders, say
     assert section.table[2][0].startswith(says)
     words_of_risk = preview._helper_words(stored)
     assert ("guesses for itself" in words_of_risk) == (colluders == 0)
-    assert ("and then those are all others" in words_of_risk) == (others < 4)
+    assert ("as all others" in words_of_risk) == (others < 4)
 
 
 def test_the_risk_of_an_ended_run_has_the_figures_of_its_helpers(home):
@@ -267,6 +286,73 @@ def test_generators_of_one_kind_are_described_once():
     assert preview._join_writers(writers) == "handbook, mixed (each an n-gram model); one (a language model); two"
 
 
+def test_the_name_of_a_model_s_kind_is_left_to_specialists():
+    writers = ("handbook (a small program (an n-gram model), run by the operator)", "two")
+    task = StatedTask("triage", None, None, None, None, writers, None)
+    stored = blank_sheet(task=task)
+    plain, complete = (dict(preview.purpose(stored, is_complete=is_complete).figures) for is_complete in (False, True))
+    assert plain["who writes the texts"] == "handbook (a small program, run by the operator); two"
+    assert complete["who writes the texts"] == f"{writers[0]}; two"
+    assert dict(preview._figure_section(stored).figures)["who writes the texts"] == f"{writers[0]}; two"
+    assert "who runs it" in complete.keys() - plain.keys()
+
+
+@pytest.mark.parametrize(
+    ("hospitals", "others", "calls"),
+    [(1, 0, ""), (2, 1, "the other hospital ("), (3, 1, "all 2 other"), (3, 2, "1 of the other"), (40, 9, "as many")],
+)
+def test_no_sum_opens_without_a_hospital_that_was_called(hospitals, others, calls):
+    parties = tuple(NamedParty(f"h{number}", "") for number in range(hospitals))
+    stored = blank_sheet(party="h0", parties=parties, others=others)
+    _, compare, _ = preview._steps(stored)
+    assert f"with the operator{f' and with {calls}' if calls else '. If'}" in compare
+    assert preview._entries(stored)[0].startswith("Called: the operator")
+    assert len(preview._entries(stored)) >= 2 + bool(calls)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({}, "but IT can approve without you."),
+        ({"two_people": True}, "nothing leaves until both have approved"),
+        ({"is_standing": True}, "it stops nothing"),
+    ],
+)
+def test_waiting_is_said_by_who_decides(changes, says):
+    is_standing = changes.get("is_standing", False)
+    stored = blank_sheet(two_people=changes.get("two_people", False))
+    assert says in preview._waiting_words(stored, Surroundings(is_standing=is_standing))
+
+
+def test_sheet_of_a_revised_plan_says_what_became_of_the_first(home):
+    proposed(home)
+    command("preview", "spring", "--home", home)
+    command("reject", "spring", "--reason", "too much", "--home", home)
+    proposed(home, run="summer", epsilon=0.7, task={"revises": "spring"})
+    shown = command("preview", "summer", "--home", home)
+    frame = shown[shown.index("IT REVISES 'spring'") : shown.index("In short")]
+    assert "That plan was rejected here" in frame
+    assert "and it has cost nothing of your budget." in " ".join(frame.split())
+    assert "epsilon 1.5 -> 0.7: better, since a smaller number protects more" in frame
+
+
+def test_sheet_counts_patients_with_more_records_than_count(home):
+    proposed(home)
+    page = preview.sheet_page(Sheet.from_json(sheet(home)[0]), Surroundings(units_cut=3))
+    assert "of one with more (3 here)" in repr(page)
+    users = Counter(datasets.load(PartyHome(home)).table.users)
+    limit = sheet(home)[0]["privacy"]["max_per_unit"]
+    more = sum(count > limit for count in users.values())
+    assert f"of one with more ({more} here)" in " ".join(command("preview", "spring", "--home", home).split())
+
+
+def test_sheet_says_length_and_day_of_the_list_of_objections(home):
+    proposed(home)
+    page = preview.sheet_page(Sheet.from_json(sheet(home)[0]), Surroundings(objection_list="by a list of 12 numbers"))
+    (own,) = [section for section in page.sections if section.title.startswith("Your records")]
+    assert dict(own.figures)["patients who object"].endswith("(by a list of 12 numbers)")
+
+
 def test_rounded_risks_that_show_no_saving_are_not_explained():
     assert preview._why_less(0.214, 0.104, 0.312) == []  # 21 % and 10 %, and together 31 %
     assert "Together it is 25 % and not 31 %." in preview._why_less(0.214, 0.104, 0.25)[0]
@@ -278,9 +364,11 @@ def test_short_part_of_the_sheet_names_limit_and_steps(home):
     figures = dict(sections[0].figures)
     limit = value["privacy"]["max_per_unit"]
     assert f"Of one patient, at most {limit} record" in figures["What is asked"]
-    assert "no worse for another question about one patient" in figures["What else could be learned"]
+    assert "hold for any other question about one patient" in figures["What else could be learned"]
     (steps,) = [section for section in sections if section.title == "What you do, in order"]
-    assert (steps.points, steps.ordered) == (preview.STEPS, True)
+    assert steps.ordered
+    assert "with 2 of the other hospitals, so that no sum opens without one that you have called" in steps.points[1]
+    assert steps.points[1].endswith("If anything differs: Reject.")
     (choices,) = [section for section in sections if section.title == "What you can do"]
     assert "begins only when all of its hospitals have approved" in choices.points[1]
     assert "a run that has begun" in choices.points[-1]
