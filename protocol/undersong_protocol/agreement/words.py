@@ -46,11 +46,12 @@ def questions(plan: Plan) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(question, plan.sums)))
 
 
-def asked(clauses: Sequence[str], possessive: str = "your") -> str:
-    """Joins questions to the end of a sentence: at most three, then the number of those that a list below has.
+def asked(clauses: Sequence[str], possessive: str = "your", list_place: str = "below") -> str:
+    """Joins questions to the end of a sentence: at most three, then the number of those that a list has.
 
     Args:
         possessive: "your" where the hospital itself reads it, "its" where others do.
+        list_place: where that list stands.
 
     >>> asked(["how many of your records have each label", "b", "c", "d"], "its")
     'how many of its records have each label; b; c; and 1 more, below'
@@ -59,7 +60,7 @@ def asked(clauses: Sequence[str], possessive: str = "your") -> str:
     """
     listed_clauses = list(clauses[:MOST_QUESTIONS])
     if len(clauses) > MOST_QUESTIONS:
-        listed_clauses.append(f"and {len(clauses) - MOST_QUESTIONS} more, below")
+        listed_clauses.append(f"and {len(clauses) - MOST_QUESTIONS} more, {list_place}")
     elif len(listed_clauses) > 1:
         listed_clauses[-1] = f"and {listed_clauses[-1]}"
     return _with_possessive("; ".join(listed_clauses) or "nothing about records", possessive)

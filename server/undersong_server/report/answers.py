@@ -9,12 +9,13 @@ from undersong_common.privacy import impact
 from undersong_common.version import VERSION
 from undersong_protocol.agreement import words
 from undersong_server.methods.parts.private_score import SUMS
-from undersong_server.report.data import ALONE, UNIT_WORDS, UNITS, Accuracy, ReportData, number
+from undersong_server.report.data import ALONE, NO_PRIVATE_DATA, UNIT_WORDS, UNITS, Accuracy, ReportData, number
 from undersong_server.report.verdict import UNFIT, caution, is_unfit, verdict
 from undersong_server.report.writers import WRITERS
 
 NOT_MEASURED = "not measured"
-NO_TEST_FILE = "The test file is not in this folder: ask the makers for it."
+FURTHER_QUESTIONS = 'under "What else the hospitals were asked"'
+NO_TEST_FILE = "The test file is not in this folder; ask the makers for it, and where its texts are from."
 NGRAM = "ngram"
 KINDS = {  # what a generator of each kind is
     NGRAM: "an n-gram model of a public corpus",
@@ -24,8 +25,8 @@ KINDS = {  # what a generator of each kind is
     "function": "a program",
 }
 WORD_SALAD = (
-    "An n-gram model writes word salad: phrases of its subject in a likely order, which seldom make a whole sentence or"
-    " case."
+    "An n-gram model writes word salad: phrases of its subject in a likely order, which seldom make a whole sentence"
+    " and may mix several cases. Which corpus it learned from, these files do not say: ask the makers."
 )
 SHOWN_DISTANCES = ("recall", "precision", "Frechet distance", "MAUVE")
 PANEL_MODELS = {  # the panel's models in a receiver's words
@@ -89,7 +90,7 @@ def _describe_corpus(data: ReportData) -> tuple[str, ...]:
     if data.simulated:
         sentences.append("This is a simulation: one program played every hospital, on one machine.")
     if data.questions:
-        sentences.append(f"The hospitals were asked {words.asked(data.questions, 'their')}.")
+        sentences.append(f"The hospitals were asked {words.asked(data.questions, 'their', FURTHER_QUESTIONS)}.")
     return (*sentences, *(took_part.sentences if took_part else ()), *data.unopened)
 
 
@@ -110,13 +111,13 @@ def _name_authors(data: ReportData) -> list[str]:
     return sentences
 
 
+MAY_PUBLISH = "It lets you publish the texts, changed texts, and models that you train on them"
 LICENCES = {  # what the licences of most corpora allow whoever trains on texts or publishes them
-    "CC0-1.0": "It lets you train on the texts, change them and publish either, for money too, without credit.",
-    "CC-BY-4.0": "It lets you train on the texts, change them and publish either, for money too, if you give credit.",
-    "CC-BY-SA-4.0": "It lets you train on the texts, change them and publish either, for money too, if you give credit"
-    " and publish changed texts under the same licence.",
-    "CC-BY-NC-4.0": "It lets you train on the texts, change them and publish either if you give credit, but not for"
-    " money.",
+    "CC0-1.0": f"{MAY_PUBLISH}, for money too, without credit.",
+    "CC-BY-4.0": f"{MAY_PUBLISH}, for money too, if you give credit.",
+    "CC-BY-SA-4.0": f"{MAY_PUBLISH}, for money too, if you give credit and publish changed texts under the same"
+    " licence.",
+    "CC-BY-NC-4.0": f"{MAY_PUBLISH} if you give credit, but not for money.",
 }
 
 
@@ -142,7 +143,7 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
             else []
         ),
         f"Contact: {publication.contact}." if publication.contact else "Its makers have stated no contact.",
-        f"Intended use: {publication.intended_use.rstrip('.')}."
+        f"Intended use, by the makers' word alone: {publication.intended_use.rstrip('.')}."
         if publication.intended_use
         else "Its makers have stated no intended use.",
         *([f"Purpose, as the hospitals approved it: {data.purpose.rstrip('.')}."] if data.purpose else []),
@@ -169,8 +170,8 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
     if privacy_statement.best_guess is not None:
         average_words = f"{impact.guess(privacy_statement.best_guess, f'one {unit_words}')}; "
     return (
-        f"Suppose that somebody reads all of it, for whom it was even chances whether a certain {unit_words} is among"
-        f" the records. Then {average_words}{impact.worst_guess(epsilon, delta)}. It protects"
+        f"Suppose that somebody thinks it as likely as not that a certain {unit_words} is among the records, and then"
+        f" reads all that is published. Then {average_words}{impact.worst_guess(epsilon, delta)}. It protects"
         f" {UNITS[privacy_statement.promise.unit]}.",
         impact.yardstick(),
         *([data.earlier] if data.earlier else []),
@@ -258,7 +259,9 @@ def _state_panel(data: ReportData, test: str) -> list[str]:
         return [f"On a test file of real texts: {NOT_MEASURED}{reason}."]
     models = _name_models(own_accuracy.by_model)
     comparison_words = [
-        f"{accuracy.data} {_share_words(accuracy)}" for accuracy in data.published_accuracy if accuracy.reference
+        f"{accuracy.data.removesuffix(NO_PRIVATE_DATA)} {_share_words(accuracy)}"
+        for accuracy in data.published_accuracy
+        if accuracy.reference
     ]
     return [
         f"On {test}: small models trained on these texts label {_share_words(own_accuracy)} of its texts"
@@ -276,8 +279,8 @@ def _explain_baselines(data: ReportData) -> list[str]:
     if not any(figure.reference and figure.data.endswith(ALONE.format("")) for figure in data.published_accuracy):
         return []
     return [
-        'What is called "alone" leaves out whatever wrote no text of the corpus; the records chose that, but somebody'
-        " who reads a few texts might have, too. Its labels are as ordered."
+        '"Alone" means: texts of nobody but the generators that wrote the corpus, under the labels that were ordered.'
+        " The records chose these generators, but somebody who reads a few texts might have chosen them, too."
     ]
 
 
@@ -300,7 +303,8 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
         )
     elif data.publisher[1]:
         signer_words = (
-            f"The fingerprint is that of the makers' program, {data.publisher[0]!r}. Compare it first with the one that"
+            f"The fingerprint is that of the makers' program, {data.publisher[0]!r}: the start of a SHA-256 of its"
+            " certificate and signing key. Compare it first with the one that"
             " a hospital that took part has, or that the makers tell you over their contact: whoever changed these"
             " files would have changed it here, too."
         )
@@ -308,9 +312,10 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
         return ("Nobody has signed these files, so nothing shows who made them.",)
     return (
         OurWords(
-            f"In the folder of the files, this command {recompute_words}. `pip install undersong=={VERSION}` installs"
-            " the program where your package index has it; else ask the makers for it. With `--test FILE` it also"
-            " trains small models on the corpus and states their score on your own test file."
+            f"The command that ends this answer, typed in the folder of the files, {recompute_words}."
+            f" `pip install undersong=={VERSION}` installs the program where your package index has it; else ask the"
+            " makers for it. With `--test FILE` it also trains small models on the corpus and states their score on"
+            " your own test file."
         ),
         signer_words,
         "The hospitals have signed the plan (questions, noise, purpose, licence) and their receipts. Intended use,"

@@ -130,7 +130,8 @@ class PrivacyStatement:
         return impact.assumptions(self.quorum.colluders, self.quorum.parties, self.promise.unit)
 
 
-ALONE = "{} alone, no private data"  # names the baseline of the generators that wrote the corpus
+NO_PRIVATE_DATA = ", no private data"  # end of a baseline's name; a sentence that says so leaves it out
+ALONE = f"{{}} alone{NO_PRIVATE_DATA}"  # names the baseline of the generators that wrote the corpus
 FEWER = "prompts that show fewer examples than ordered, for want of room"
 
 

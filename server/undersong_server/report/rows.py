@@ -73,13 +73,14 @@ def _say_phrases(data: ReportData) -> str:
     if not frequent_phrases:
         return f"No phrase of {PHRASE_WORDS} words stands in {least_rows} or more{scope_words}."
     rows_with_phrase = sum(not phrases.isdisjoint(frequent_phrases) for phrases in phrases_by_row)
-    shown_words = ", ".join(
-        f'"{phrase}" ({number(row_count)})' for phrase, row_count in _differing(rows_of_phrase, frequent_phrases)
-    )
+    frequent_by_row = [phrases & frequent_phrases for phrases in phrases_by_row]
+    (top_phrase, top_count), *further_phrases = _phrases_of_most_rows(frequent_by_row, least_rows)
+    further_words = ", ".join(f'"{phrase}" ({number(row_count)})' for phrase, row_count in further_phrases)
+    next_words = f"; then, in rows with none of those before it: {further_words}" if further_phrases else ""
     return (
         f"{number(rows_with_phrase)} of {number(len(rows))} rows ({100 * rows_with_phrase / len(rows):.0f} %) hold a"
-        f" phrase of {PHRASE_WORDS} words that stands in {least_rows} or more{scope_words}. The most frequent, with"
-        f" their rows: {shown_words}."
+        f" phrase of {PHRASE_WORDS} words that stands in {least_rows} or more{scope_words}. The most frequent:"
+        f' "{top_phrase}" ({counted(top_count, "row")}){next_words}.'
     )
 
 
@@ -88,15 +89,21 @@ def _phrases(text: str) -> set[str]:
     return {" ".join(text_words[start : start + PHRASE_WORDS]) for start in range(len(text_words) - PHRASE_WORDS + 1)}
 
 
-def _differing(rows_of_phrase: Counter[str], phrases: set[str]) -> list[tuple[str, int]]:
-    """Returns the most frequent phrases that are not one another's neighbours in the same longer phrase."""
-    ranked = sorted(phrases, key=lambda phrase: (-rows_of_phrase[phrase], phrase))
-    shown: list[tuple[str, int]] = []
-    for phrase in ranked:
-        shares_most_words = any(len(set(phrase.split()) & set(other.split())) > 2 for other, _ in shown)
-        if not shares_most_words and len(shown) < SHOWN_PHRASES:
-            shown.append((phrase, rows_of_phrase[phrase]))
-    return shown
+def _phrases_of_most_rows(phrases_by_row: Sequence[set[str]], least_rows: int) -> list[tuple[str, int]]:
+    """Returns the phrase of the most rows, and then each time that of the most rows without the phrases before it.
+
+    So the parts of one longer phrase are shown once, and no phrase is passed over that stands in rows of its own.
+    """
+    shown_phrases: list[tuple[str, int]] = []
+    remaining_rows = list(phrases_by_row)
+    for _ in range(SHOWN_PHRASES):
+        rows_of_phrase = Counter(phrase for phrases in remaining_rows for phrase in phrases)
+        top_phrase = min(rows_of_phrase, key=lambda phrase: (-rows_of_phrase[phrase], phrase), default="")
+        if rows_of_phrase[top_phrase] < least_rows:
+            break
+        shown_phrases.append((top_phrase, rows_of_phrase[top_phrase]))
+        remaining_rows = [phrases for phrases in remaining_rows if top_phrase not in phrases]
+    return shown_phrases
 
 
 def _say_faults(texts: Sequence[str]) -> str:
@@ -114,4 +121,6 @@ def _say_faults(texts: Sequence[str]) -> str:
 def _say_labels(data: ReportData) -> str:
     if data.mended_labels is None or not data.named_labels:
         return ""
-    return f"{counted(data.mended_labels, 'row')} with another label than was ordered: the method corrected it."
+    if not data.mended_labels:
+        return "No row with another label than was ordered."
+    return f"{counted(data.mended_labels, 'row')} with another label than was ordered, since the method corrected it."

@@ -1,7 +1,7 @@
 """The verdict on a corpus: one sentence from its figures, and what it forbids. The rules stand in docs/judging.md."""
 
 from undersong_common.intervals import Interval, told_apart
-from undersong_server.report.data import ReportData
+from undersong_server.report.data import NO_PRIVATE_DATA, ReportData
 
 GUESSING = 0.1  # part of the way from guessing to all right, up to which a share is hardly better than guessing
 READ_EMBEDDINGS = ("head", "mlp")  # the panel's models that see embeddings, as its description names them
@@ -26,7 +26,7 @@ HARDLY = "Hardly better than guessing: do not train on it; fit for testing progr
 
 
 def verdict(data: ReportData) -> str:
-    """Returns one sentence on how good the corpus is, and whether the records helped."""
+    """Returns in a sentence or two how good the corpus is, and whether the records helped."""
     private_figure = data.score
     if private_figure is not None and private_figure.zero_shot is not None:
         gain = private_figure.value - private_figure.zero_shot.value
@@ -36,7 +36,7 @@ def verdict(data: ReportData) -> str:
         return UNMEASURED
     if any(is_guessing(data, low) for low in measured_shares):
         return HARDLY
-    return f"Better than guessing; {_tell_help(data)}."
+    return f"Better than guessing{_tell_help(data)}."
 
 
 def is_unfit(data: ReportData) -> bool:
@@ -74,19 +74,28 @@ def _measured_shares(data: ReportData) -> list[float]:
 
 
 def _tell_help(data: ReportData) -> str:
-    """Says by the panel beside the best mixture without records, else by the sum on the choice, if records helped."""
+    """Says if the records helped, by the panel beside each corpus without records, else by the sum on the choice."""
     own_accuracy = data.own_accuracy
-    baseline_intervals = [figure.by_texts for figure in data.published_accuracy if figure.reference and figure.by_texts]
-    if own_accuracy is not None and own_accuracy.by_texts is not None and baseline_intervals:
-        return _compare(own_accuracy.by_texts, max(baseline_intervals, key=lambda interval: interval.value))
+    baselines = [
+        (figure.data.removesuffix(NO_PRIVATE_DATA), figure.by_texts)
+        for figure in data.published_accuracy
+        if figure.reference and figure.by_texts
+    ]
+    if own_accuracy is not None and own_accuracy.by_texts is not None and baselines:
+        ours = own_accuracy.by_texts
+        comparison_words = "; ".join(_compare(ours, interval, name) for name, interval in baselines)
+        return f". In percentage points of accuracy on {data.test_set or 'the test file'}: {comparison_words}"
     if data.gain is None:
-        return "whether the records helped was not measured"
-    return BY_CHOICE[told_apart(*data.gain)]
+        return "; whether the records helped was not measured"
+    return f"; {BY_CHOICE[told_apart(*data.gain)]}"
 
 
-def _compare(ours: Interval, beside: Interval) -> str:
+def _compare(ours: Interval, beside: Interval, name: str) -> str:
+    """Says by how much the corpus is better or worse than one that no record has steered, and if that is chance."""
+    difference = 100 * (ours.value - beside.value)
+    distance_words = f"{abs(difference):.1f} {'above' if difference >= 0 else 'below'}"
     if ours.low > beside.high:
-        return "the records made it better than texts that no record has steered"
+        return f"better than {name}, {distance_words}"
     if ours.high < beside.low:
-        return "texts that no record has steered are better"
-    return "whether the records made it better than texts that no record has steered is within chance"
+        return f"worse than {name}, {distance_words}"
+    return f"not shown to differ from {name}, {distance_words}, which is within chance"

@@ -25,9 +25,17 @@ def test_a_repeated_phrase_is_counted_once_a_row_with_its_rows():
     repeated = [f"As an AI banking assistant, I answer {number}; as an AI banking assistant." for number in range(10)]
     said = " ".join(describe_rows(run_of([*repeated, *PLAIN])))
     assert "10 of 50 rows (20 %) hold a phrase of 5 words that stands in 5 or more rows." in said
-    assert '"ai banking assistant i answer" (10)' in said
+    assert 'The most frequent: "ai banking assistant i answer" (10 rows).' in said
     assert said.count("banking") == 1  # not each part of one longer phrase
     assert "No phrase of 5 words stands in 5 or more rows." in describe_rows(run_of([*repeated[:4], *PLAIN]))
+
+
+def test_no_frequent_phrase_is_passed_over_for_sharing_words_with_another():
+    kinds = {"old man presents with a": 9, "old woman presents with a": 8, "asked for advice about it": 7}
+    repeated = [f"{phrase} {place * 13}." for phrase, rows in kinds.items() for place in range(rows)]
+    said = " ".join(describe_rows(run_of([*repeated, *PLAIN])))
+    further = '"old woman presents with a" (8), "asked for advice about it" (7)'
+    assert f'"old man presents with a" (9 rows); then, in rows with none of those before it: {further}.' in said
 
 
 def test_a_large_corpus_is_counted_by_rows_that_were_drawn(monkeypatch):
@@ -70,6 +78,7 @@ def test_a_label_is_mended_if_the_text_was_ordered_under_another():
 
 def test_mended_labels_are_counted_where_they_are_known():
     assert "12 rows with another label than was ordered" in " ".join(describe_rows(run(mended_labels=12)))
+    assert "No row with another label than was ordered." in describe_rows(run(mended_labels=0))
     assert "than was ordered" not in " ".join(describe_rows(run()))
     assert "than was ordered" not in " ".join(describe_rows(run(labels=(), mended_labels=0)))
 
