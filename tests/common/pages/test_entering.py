@@ -293,6 +293,14 @@ def test_the_last_administrator_stays(accounts):
     assert [each.name for each in accounts.people()] == ["vera"]
 
 
+def test_nobody_inherits_the_duty_of_a_removed_namesake(accounts):
+    accounts.duties.give("vera", "officer", source="administrator")
+    assert accounts.duties.of("vera") is not None
+    accounts.remove("vera")
+    accounts.set_role("vera", "viewer")
+    assert accounts.duties.of("vera") is None
+
+
 def test_a_change_needs_the_sessions_token_and_this_pages_origin(inside, site):
     fields = inside.hidden("/")
     for wrong in ({**fields, "csrf": "x"}, {"action": fields["action"]}):
