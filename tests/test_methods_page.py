@@ -41,6 +41,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", pages.methods())
 def test_page_shows_every_element_and_every_value_of_its_preset(name):
     rows = [line for line in pages.page(name).split("\n") if line.startswith("| ")]
@@ -51,6 +52,7 @@ def test_page_shows_every_element_and_every_value_of_its_preset(name):
         assert all(f"`{key.removeprefix('method.')} = " in row for key in element.get("set", {}))
 
 
+@pytest.mark.slow
 def test_overview_links_to_the_page_of_every_paper():
     assert re.findall(r"\((papers/[\w-]+\.md)\)", pages.overview()) == list(pages.pages())
 

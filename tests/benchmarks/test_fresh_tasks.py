@@ -33,7 +33,7 @@ def test_each_task_has_its_labels_and_generators(name, labels, generators, most)
         assert len({row["text"] for row in rows}) == len(rows)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_nine_of_ten_shifts_are_quiet():
     test = fresh_tasks.quiet_shifts().test
     assert np.mean([row["label"] == "nothing" for row in test]) == pytest.approx(0.9, abs=0.03)

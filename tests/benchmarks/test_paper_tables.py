@@ -30,7 +30,7 @@ TABLE = {
 PAPER = {"parties": 1, "seeds": 3, "about": "Small.", "tables": [TABLE]}
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.usefixtures("dpsgd_installed")
 def test_every_row_names_a_variant_and_what_its_table_shows():
     for line in LINES:

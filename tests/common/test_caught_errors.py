@@ -742,7 +742,7 @@ def lines_run(path):
         sys.settrace(before)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ACTS)
 def test_each_catching_place_handles_its_system_error_as_listed(place, tmp_path, monkeypatch):
     path, _, _ = place.partition(" ")

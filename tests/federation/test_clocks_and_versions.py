@@ -151,6 +151,7 @@ def test_a_daemon_of_a_newer_transport_is_refused_and_both_sides_read_why(allian
     alliance.watch("without delta")
 
 
+@pytest.mark.slow
 def test_a_daemon_of_a_newer_protocol_is_left_out_with_the_reason(alliance, monkeypatch):
     transport = alliance.coordinator.transport
     exchange, original = transport.exchange, wasp.run

@@ -241,6 +241,7 @@ def test_an_oversized_frame_is_refused_before_it_is_read(served, keys):
     assert still_serves(served, keys)
 
 
+@pytest.mark.slow
 def test_a_flood_of_connections_is_cut_and_logged_once(served, keys, caplog):
     knock(served.port, seconds=1.5)
     assert count_refusals(served, gate.TOO_FAST) > 100

@@ -191,6 +191,7 @@ def test_run_rejected_by_one_hospital_waits_nowhere_and_is_signed_by_none(allian
             each("policy", "set", "--approval", "standing")
 
 
+@pytest.mark.slow
 def test_run_that_charges_after_it_failed_is_shown_as_going_on(alliance, monkeypatch):
     alpha = alliance.hospitals["alpha"]
 
@@ -282,6 +283,7 @@ def test_party_answering_with_another_key_than_enrolled_ends_the_run(alliance):
     assert "exchanged" not in {found["run"] for found in requests}  # nobody was asked to sign with it
 
 
+@pytest.mark.slow
 def test_withdrawn_consent_leaves_the_party_out_with_the_reason(alliance, monkeypatch):
     each = alliance.hospitals["beta"]
     before_the_first_sum(monkeypatch, lambda: each("revoke", "withdrawn", "--reason", "the ethics board"))
@@ -338,6 +340,7 @@ def test_replayed_request_gives_equal_bytes_or_a_refusal_and_costs_nothing(allia
     assert codec.decode_reply(crossed, "alpha").WhichOneof("body") == "refusal"
 
 
+@pytest.mark.slow
 def test_a_daemon_that_stops_as_soon_as_it_connects_is_seen_to_be_gone(alliance):
     """A read that gRPC does not give up at once must not keep a party among those that are connected."""
     each = alliance.hospitals["alpha"]

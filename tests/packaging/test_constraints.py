@@ -110,7 +110,7 @@ def test_makefile_installs_with_the_pinned_versions():
     assert all(re.search(pinned, step) or re.search(of_versions, step) for step in steps)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("image", ["party", "coordinator"])
 def test_images_install_the_pinned_versions_by_hash(image):
     """All packages of its row in the table and no others; none has torch."""

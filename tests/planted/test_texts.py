@@ -14,14 +14,14 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 MISTAKES = read_mistakes()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
 def test_text_of_a_mistake_stands_once_in_its_file(mistake: TextMistake) -> None:
     assert (ROOT / mistake.file).read_text("utf-8").count(mistake.text) == 1
     assert mistake.text != mistake.wrong
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
 def test_tests_that_should_notice_a_mistake_exist(mistake: TextMistake) -> None:
     for test in mistake.tests:

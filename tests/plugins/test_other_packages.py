@@ -219,6 +219,7 @@ def test_run_signed_by_an_earlier_release_opens_no_package_s_sum(package, tmp_pa
     assert not foreign_package.is_imported()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [7, ["a"], {"b": 1}, "x" * 64, "0" * 65])
 def test_malformed_source_of_a_statistic_is_refused(package, tmp_path, source):
     plan = planned(tmp_path / "task")

@@ -152,7 +152,7 @@ def test_a_deflated_message_of_another_size_than_stated_is_refused(stated: int) 
     assert opened(Reassembler("peer"), deflated(bytes(1000), 1000)) == bytes(1000)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_bomb_is_not_inflated_beyond_what_it_states() -> None:
     bomb = zlib.compress(bytes(2**26))
     frame = deflated(b"", 10)
@@ -263,7 +263,7 @@ def bomb(plain_size: int, *, ids: int = 1) -> tuple[list[wire.Transfer], list[wi
     return starts, [wire.Chunk(content=content, index=at, data=body[b : b + CHUNK_BYTES]) for at, b in enumerate(cuts)]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_message_of_many_ids_is_inflated_once_and_only_when_it_is_opened(monkeypatch) -> None:
     inflated: list[int] = []
     real = framing._inflate_body

@@ -58,7 +58,7 @@ def test_gaussian_sums_get_what_fixed_laplace_sums_leave():
     plan.verify()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_spare_attempts_are_priced_as_the_dearest_of_each_kind():
     spare = dataclasses.replace(QUORUM, spare_attempts=2)
     plan = plan_sums([laplace("a"), laplace("b", budget_share=3.0)], Privacy(2.0, 1e-9), spare)

@@ -9,7 +9,7 @@ from undersong_server import methods
 from undersong_server.runs.task import Task
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("section", "model"),
     [

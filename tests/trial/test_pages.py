@@ -35,7 +35,7 @@ ROW = re.compile(r"^\| `(undersong(?:-party)?(?: [a-z-]+)+)[^|]*\| (.+) \|$", re
 OPTION = re.compile(r"`[^`]*?(--[a-z][a-z-]+)")
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_of_a_page_is_understood(page):
     lines = command_lines(page)

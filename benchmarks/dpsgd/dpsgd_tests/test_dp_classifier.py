@@ -131,6 +131,7 @@ def test_private_discriminator_selects_texts_that_are_like_the_records(tmp_path,
         Variant.parse(f"{name}:tutor_epsilon=4").training.check(tasks.load(task))
 
 
+@pytest.mark.slow
 def test_da_ghost_preset_asks_the_same_prompts_as_discriminator_s(tmp_path, embedded_by, monkeypatch):
     """Song et al. 2024, section 5, "for a fair comparison": one prompt a label, the same as discriminator's preset."""
     embedded_by(lambda texts: embed([text.lower() for text in texts]))

@@ -939,6 +939,7 @@ def test_commands_load_no_model_or_server_and_light_ones_nothing_heavy(home):
         assert HEAVY & set(loaded) <= allowed, command_
 
 
+@pytest.mark.slow
 def test_an_error_is_one_line_and_an_exit_code(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "undersong_client.cli.app", "status", "--home", str(tmp_path / "nowhere")],

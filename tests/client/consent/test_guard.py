@@ -130,7 +130,7 @@ def test_a_statistic_s_numbers_are_bounded_before_it_is_built(parties, monkeypat
     assert "labels/0: parameters" in refused(propose(parties["p0"], manifest))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "figure"),
     [

@@ -74,6 +74,7 @@ def heard(coordinator, seconds=2.0):
     return hello
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "clock", "reason", "kind"),
     [

@@ -58,7 +58,7 @@ def test_records_are_held_out_by_patient_and_no_run_reads_them(party, tmp_path):
     assert not home.held_out.exists()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     slow_after(

@@ -88,7 +88,7 @@ def test_decisions_outbox_and_log_come_back_with_a_restore(home, tmp_path):
     assert approved.hash.hex() == request.manifest
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("withdrawn", [False, True])
 def test_a_restored_approval_consents_to_nothing_until_given_again(home, tmp_path, withdrawn):
     approved, _ = decided(home)

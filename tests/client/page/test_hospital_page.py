@@ -62,6 +62,7 @@ def text(answer):
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.text))
 
 
+@pytest.mark.slow
 def test_every_screen_of_a_new_party_says_something(page, home):
     for path in SCREENS:
         answer = page.get(path)
@@ -179,6 +180,7 @@ def with_duties(site, *accounts):
         site.accounts.duties.give(account, duty, source="the administrator root")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fewer", slow_after(["each", "standing"], 1))
 def test_one_account_does_not_take_the_rule_of_two_people_away(page, home, fewer, monkeypatch):
     """The attack: whoever may change the policy took the rule away first, and then signed alone."""
@@ -274,6 +276,7 @@ def test_person_who_let_somebody_in_is_none_of_the_two_for_a_day(page, home, mon
     assert Proposals(PartyHome(home)).find("spring").decision == "approved"
 
 
+@pytest.mark.slow
 def test_letting_an_account_in_at_a_terminal_closes_the_page_s_decisions(page, home, monkeypatch):
     """The attack: a person gives a role, or makes a link, at a terminal, and decides by an account of the page."""
     command("policy", "set", "--two-people", "--home", home)
@@ -475,6 +478,7 @@ def test_a_sheet_that_cannot_be_made_leaves_the_rest_of_the_screen(page, home):
     assert alone.text.lstrip().startswith("<section")
 
 
+@pytest.mark.slow
 def test_pausing_budget_and_policy_do_what_the_commands_do(page, home):
     page.post("/pause", of="/")
     assert (
@@ -598,6 +602,7 @@ def test_a_remedy_leads_to_the_page_s_own_action(tmp_path, monkeypatch):
     site.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(
     "names",

@@ -38,7 +38,7 @@ def dry(home, file, *options):
     return code, value, str(done.exception or "")
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "options", "code", "counts", "words"),
     [

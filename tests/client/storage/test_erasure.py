@@ -207,6 +207,7 @@ def test_attempt_that_ends_early_leaves_no_secret_in_any_file(erased: Erased, en
     assert found == set()
 
 
+@pytest.mark.slow
 def test_erasure_cut_off_by_a_crash_is_finished_at_the_next_start(
     erased: Erased, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

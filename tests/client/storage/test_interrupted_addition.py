@@ -66,7 +66,7 @@ def test_interrupted_addition_is_repeated_to_the_same_end(home, tmp_path, monkey
     assert [total.closed for total in ledger.totals()] == [True]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("place", STOPS)
 def test_interrupted_addition_gives_no_budget_of_the_older_file_back(home, tmp_path, monkeypatch, place):
     """The attack: what the newer version released is in no checkpoint of the older file, whose ledger has a backup."""

@@ -208,6 +208,7 @@ def test_windows_that_cancel_out_give_the_zero_row() -> None:
     assert rows.tolist() == [[0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 1, 0]]
 
 
+@pytest.mark.slow
 def test_long_and_cut_texts_are_counted(packaged: Embedder) -> None:
     one_of_each = ["short", words(254), words(255, seed=1), words(1815, seed=2), words(1816, seed=3)]
     assert packaged.lengths(one_of_each) == TextLengths(texts=5, long=3, cut=1)
@@ -226,6 +227,7 @@ def test_encoder_window_and_bound_are_in_the_fingerprint(tmp_path: Path) -> None
     assert len(found | {Embedder.load(folder).fingerprint}) == 3
 
 
+@pytest.mark.slow
 def test_a_local_folder_has_its_own_window(tmp_path: Path) -> None:
     embedder = Embedder.load(write_embedder(tmp_path / "model", ["chest", "pain", "home", "died"]))
     texts = ["chest pain " * 40 + end for end in ("home", "died")]
@@ -390,6 +392,7 @@ def test_what_fails_at_one_text_fails_at_no_other(tmp_path: Path, monkeypatch: p
     assert not beside[[1, 3]].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [np.nan, 0.0])
 def test_a_folder_s_broken_model_is_refused_when_it_is_loaded(tmp_path: Path, number: float) -> None:
     from safetensors.torch import load_file, save_file

@@ -420,6 +420,7 @@ def test_shown_strings_are_escaped_and_control_characters_visible(inside):
     assert "try again" in failed.text
 
 
+@pytest.mark.slow
 def test_reports_of_violations_are_kept_and_bounded(site, browser):
     for _ in range(120):
         assert browser.client.post("/csp-report", content=b'{"csp-report": {"blocked-uri": "\x1b"}}').status_code == 204

@@ -351,7 +351,7 @@ def test_address_and_its_verification_come_from_one_document(fake):
     assert fake.enter(email=None, email_verified=None) == 303
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_begun_log_ins_of_strangers_do_not_end_another_one(fake):
     honest = Browser(fake.site)
     begun = honest.get("/oidc/start")

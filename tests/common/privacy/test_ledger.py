@@ -299,7 +299,7 @@ def mixed(run: str) -> Charge:
     return Charge(run, HASH, "q", 0, (Laplace(4.0), Gaussian(4.0, 0.5)))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_the_delta_of_a_part_is_settled_when_the_budget_is_declared(path: Path) -> None:
     ledger = Ledger.open(path, "f", Budget(30.0, 1e-5, parts=3))
     part = 1e-5 / 3
@@ -612,7 +612,7 @@ def filled(path: Path) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_every_cut_of_the_last_line_is_repaired_and_nothing_else(path: Path) -> None:
     """A crash at any byte of a write leaves the ledger as it was before that write."""
     data = filled(path)
@@ -768,7 +768,7 @@ def _charge_many(path: str, run: str, count: int) -> None:
         ledger.charge(vote(number, run))
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_two_processes_share_one_chain(path: Path) -> None:
     context = multiprocessing.get_context("fork")
     workers: list[Any] = [context.Process(target=_charge_many, args=(str(path), name, 25)) for name in ("a", "b", "b")]

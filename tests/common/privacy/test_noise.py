@@ -251,7 +251,7 @@ def _words(values: list[int]) -> tuple[np.ndarray, np.ndarray]:
     return high, low
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("table", [GAUSSIAN, SMALL, POLYA, TINY], ids=["gaussian", "small", "polya", "tiny"])
 def test_draws_at_and_around_every_boundary_follow_the_definition(table: CumulativeTable) -> None:
     # Below, at and above each boundary, in its last usable bit and in its high word; the sign bit both ways.

@@ -44,7 +44,7 @@ def runtime_packages():
     return {canonicalize_name(Requirement(text).name) for text in texts} - {"undersong"}
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_every_package_of_an_extra_is_found_by_its_module():
     modules = {}
     for module, distributions in packages_distributions().items():

@@ -102,6 +102,7 @@ def test_a_run_that_cannot_be_read_is_that_runs_fault(alliance, name, content):
     check_books(alliance, run, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number", slow_after([errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENOMEM], 1)
 )

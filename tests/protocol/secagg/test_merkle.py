@@ -128,7 +128,7 @@ def test_draws_are_of_others_uniform_and_follow_from_the_coins() -> None:
     assert draw(5, 2, 4, bytes(32)) == (0, 1, 3, 4)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(("parties", "adversaries"), [(1000, 10), (1000, 100), (10_000, 100)])
 def test_the_chosen_draw_meets_each_bound_alone(parties: int, adversaries: int) -> None:
     dropouts = parties // 10
@@ -162,7 +162,7 @@ def test_the_chosen_draw_meets_each_bound_alone(parties: int, adversaries: int) 
     assert 0 < plan.stray <= parties // 100
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_more_adversaries_need_more_neighbours_and_too_many_are_refused() -> None:
     degrees = [choose_draw(2001, adversaries, 200).degree for adversaries in (1, 100, 200)]
     assert degrees == sorted(set(degrees))
@@ -616,7 +616,7 @@ def test_split_survivors_never_open_both_secrets_of_anybody(others: int) -> None
         assert played.released().get(parameters.index(name), (0, 0))[1] < parameters.share_threshold
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_survivors_that_leave_out_a_victims_draw_do_not_open_its_self_mask() -> None:
     """All but the victim's own neighbours go on: the shares of its self mask lie with those that are left out."""
     parameters = parameters_of(40, merkle=(8, 6), tolerated_dropouts=12)

@@ -168,7 +168,7 @@ def _not_canonical(key: bytes) -> bytes:
     return bytes([0xFF, key[1] | 0x0F]) + key[2:]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 1], ids=["channel", "mask"])
 @pytest.mark.parametrize(
     ("how", "words"),

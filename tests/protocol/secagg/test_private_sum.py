@@ -151,7 +151,7 @@ def test_direct_mode_opens_what_arrived_even_if_a_statement_is_lost() -> None:
     assert check_evidence(parameters, opened.evidence).signers == ("p00", "p01", "p03")
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "dropouts", "colluders"), slow_but([(8, 1, 0), (12, 1, 1), (30, 2, 1), (60, 6, 3)], [(8, 1, 0), (12, 1, 1)])
 )

@@ -196,7 +196,7 @@ def test_any_schedule_sums_right_on_the_regular_graph(schedule: Schedule) -> Non
     check_schedule(schedule)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @settings(SETTINGS, max_examples=examples(3, 600))
 @given(schedules(graph=True, merkle=True, largest=examples(24, 60)))

@@ -30,7 +30,7 @@ from undersong_protocol.wire.messages import secagg_pb2 as wire
 pytestmark = pytest.mark.usefixtures("both_kinds_of_masks")
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes", [{}, {"graph_above": 7}, {"merkle": (7, 5)}, {"tolerated_dropouts": 0, "colluders": 3}]
 )

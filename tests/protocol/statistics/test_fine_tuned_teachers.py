@@ -123,6 +123,7 @@ def scores_of_shard(model, others, threads, noise):
     return found[2]
 
 
+@pytest.mark.slow
 def test_teacher_s_scores_have_no_bit_of_another_shard_or_of_the_process(model):
     """Votes round, so a leak between teachers could hide in them; scores do not."""
     import torch
@@ -135,6 +136,7 @@ def test_teacher_s_scores_have_no_bit_of_another_shard_or_of_the_process(model):
     assert len(set(alone.tolist())) > 2
 
 
+@pytest.mark.slow
 def test_torch_s_random_state_stays_as_it_was(model):
     import torch
 
@@ -196,6 +198,7 @@ def test_classes_of_candidates_weigh_as_the_shard_s():
     assert len(rows) == len(weights) == 16
 
 
+@pytest.mark.slow
 def test_empty_shards_are_trained_as_others_are_and_vote_nothing(model, monkeypatch):
     trained = []
     original = teacher_votes._teacher_scores

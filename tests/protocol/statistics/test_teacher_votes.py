@@ -68,7 +68,7 @@ def test_votes_are_zero_or_one_one_row_a_shard(rows, half, labels):
     assert memory == {}  # no teacher, no vote and no record outlives the call
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @settings(max_examples=examples(3, 8), deadline=None)
 @given(st.integers(0, 10_000), st.integers(0, BATCH - 1), st.booleans())
 def test_a_teacher_s_parameters_have_no_bit_of_another_shard(seed, changed, emptied):

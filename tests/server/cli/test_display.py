@@ -14,7 +14,7 @@ THREADS = 8
 UPDATES = 25
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_eight_threads_drive_one_display() -> None:
     errors: list[Exception] = []
     together = threading.Barrier(THREADS)

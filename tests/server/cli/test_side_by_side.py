@@ -180,7 +180,7 @@ def invented(count, seed=0):
     return [" ".join(f"w{word}" for word in rng.zipf(1.4, 40) % 500) for _ in range(count)]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_compared_text_figures_do_not_depend_on_corpus_size(home):
     texts = invented(4000)
     publish(home, "first", texts)
@@ -203,7 +203,7 @@ def test_at_most_a_thousand_texts_are_drawn_of_each_run(home):
     assert comparison.compare(home, ["first"]).drawn == 1000
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 19, 20, 21, 105])
 def test_few_texts_are_compared_without_an_interval_they_do_not_have(home, count):
     publish(home, "first", invented(count))

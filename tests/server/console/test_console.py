@@ -334,6 +334,7 @@ def test_a_run_is_planned_from_a_form_with_errors_beside_their_fields(console, h
     assert fields_of(console.get(again).text)["name"] == ["from the page"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     slow_after(
@@ -767,6 +768,7 @@ def test_filters_stand_in_the_address_and_survive_in_every_link(console, home, t
     assert "<html" not in part
 
 
+@pytest.mark.slow
 def test_administrator_manages_people_links_and_tokens(console, site):
     console.post("/people", name="vera", role="viewer")
     done = console.post("/people/link", of="/people", name="vera")

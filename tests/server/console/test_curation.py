@@ -49,7 +49,7 @@ def runs_listed(console, query=""):
     return [name for name in ("first", "second") if f"/runs/one/{name}" in page]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_note_and_tags_are_shown_found_and_audited(curation_page):
     curation_page.post(f"{RUN}/note", of=RUN, note="<i>for</i> the board", tags="spring, best so far")
     page = curation_page.get(RUN).text

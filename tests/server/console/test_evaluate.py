@@ -79,7 +79,7 @@ def test_a_file_of_the_task_folders_is_evaluated_on(evaluation_page, tmp_path):
     assert "public.jsonl, " in evaluation_of(evaluation_page)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [

@@ -47,7 +47,7 @@ FAILURES = {
 }
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FAILURES)
 def test_every_failure_has_a_remedy_and_is_said_once_on_a_screen(console, home, tasks, kind):
     failure = FAILURES[kind]
@@ -250,7 +250,7 @@ def test_proposed_names_tell_runs_of_one_task_apart(console, home, tasks):
     assert console.led(console.post(address, sent)) == f"/runs/one/small%20epsilon%203%20{day}"
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_run_shows_what_it_began_with_and_what_differs(console, home, tasks):
     plan_run(home, tasks, "origin")
     for changes in ({"key privacy.epsilon": "1"}, {}):

@@ -220,7 +220,7 @@ def _without_id(frame):
     return {name: getattr(frame, name) for name in ("content", "size", "plain_size", "deflated", "whole")}
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_unawaited_reply_is_acknowledged_without_storing_or_inflating(served, keys, monkeypatch):
     found = inflations(monkeypatch)
     small, large = bytes(10**6), os.urandom(2**20) + bytes(2**24)

@@ -195,7 +195,7 @@ JOURNAL_DAMAGES = {
 }
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", JOURNAL_DAMAGES)
 def test_a_damaged_journal_is_that_runs_fault_and_asks_nobody_anew(home, damage):
     folder = CoordinatorHome(home).run("first")

@@ -199,6 +199,7 @@ def test_without_labels_there_is_no_task_model_but_the_distances_stand(run):
     assert "fewer than two labels" in report.notes[0]
 
 
+@pytest.mark.slow
 def test_a_label_nobody_wrote_is_named(run):
     write_labelled(run / "test.jsonl", [*draw_notes(20, 1), ("quiet heart", "fever")])
     report = evaluate(run / "run", EvaluationOptions(test=run / "test.jsonl"), embed=bag_of_words)
@@ -216,6 +217,7 @@ def test_markup_in_a_label_is_shown_not_interpreted(run):
     assert "[red]chest[/red]" in console.export_text()
 
 
+@pytest.mark.slow
 def test_tiny_sets_give_gaps_instead_of_crashes(run):
     write_labelled(run / "test.jsonl", draw_notes(2, 1))
     report = evaluate(run / "run", EvaluationOptions(test=run / "test.jsonl"), embed=bag_of_words)

@@ -60,6 +60,7 @@ def test_lower_bound_of_epsilon_holds_for_randomised_response() -> None:
     assert Detection(0, 0, 0, 0, ()).mu == 0.0
 
 
+@pytest.mark.slow
 def test_rates_at_few_false_alarms_accuse_halved_noise_and_no_right_noise() -> None:
     epsilon = 4.0
     mu, surest = gaussian_mu(epsilon, 1e-5), 2.326  # which one absent record in 100 passes
@@ -95,6 +96,7 @@ def test_bounds_of_both_rates_may_each_be_wrong_half_as_often() -> None:
     assert false == 2.0 * (1.0 - mean_at_least([0.875] * 50, 0.01))
 
 
+@pytest.mark.slow
 def test_scores_of_overlapping_rows_have_independent_noise() -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(3, 8))

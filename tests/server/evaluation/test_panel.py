@@ -26,6 +26,7 @@ def draw_labelled_notes(count: int, seed: int, *, wrong: float = 0.0) -> Labelle
     return Labelled(texts, [names[k] for k in flipped], x)
 
 
+@pytest.mark.slow
 def test_every_model_learns_and_the_panel_score_is_their_mean_accuracy() -> None:
     found = panel.judge(draw_labelled_notes(80, 0), draw_labelled_notes(60, 1))
     figures, accuracies = found.figures(), found.accuracies()

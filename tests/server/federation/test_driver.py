@@ -131,7 +131,7 @@ def missing(*blocks):
     return wire.Reply(version=codec.VERSION, missing=wire.MissingBlocks(blocks=blocks)).SerializeToString()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["open_sum", "sum_step"])
 @pytest.mark.parametrize("block", [b"\x07" * 32, b"short", b""])
 def test_a_party_that_asks_for_an_unknown_public_block_is_left_out_by_name(tmp_path, kind, block):
@@ -205,7 +205,7 @@ def test_while_people_decide_the_run_tells_the_plans_words_once(tmp_path, monkey
     assert [line.partition(" has approved")[0] for line in told.lines[1:]] == sorted(world.parties)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("parties", [1, 2, 3, 5])
 def test_noise_has_the_planned_deviation_around_the_exact_sum(tmp_path, parties):
     world = World(tmp_path, parties=parties, epsilon=1.0)

@@ -82,7 +82,7 @@ def test_at_least_95_of_100_unseen_refusals_are_recognised() -> None:
         assert any(is_refusal(said) for said in each), language
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

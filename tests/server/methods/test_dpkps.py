@@ -238,7 +238,7 @@ def test_sequences_are_no_longer_than_the_terms_that_were_kept(tmp_path):
     assert len(kept) < 10
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 11.0, 15.0, 20.0])
 @pytest.mark.parametrize("ensemble", ["logarithmic", "linear"])
 def test_laplace_noise_plans_at_any_epsilon_and_wastes_none_of_it(epsilon, ensemble):

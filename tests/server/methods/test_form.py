@@ -204,7 +204,7 @@ def test_words_that_too_few_records_read_are_not_asked():
     assert not form.WordLists((), np.full((3, 1), -1)).are_told(records, 0.0)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_run_with_fewer_records_than_declared_asks_for_no_word(tmp_path, monkeypatch):
     _, run, *_ = run_over_words(tmp_path, monkeypatch, "method.words=true", records=10, declared=400, epsilon="4.0")
     assert run.asked == ["labels", "centres", "verdict"]
@@ -354,7 +354,7 @@ def test_the_opened_counts_are_those_of_a_plain_count(tmp_path, monkeypatch):
     assert set(run.records["words"][0][1]["a"]) == set(WORDS["a"][:OF_RECORDS])
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_the_name_of_a_label_is_among_its_words(tmp_path, monkeypatch):
     lists = []
     monkeypatch.setitem(WORDS, "a", tuple(word for word in WORDS["a"] if word != "apple"))

@@ -360,6 +360,7 @@ def test_party_refuses_the_preset_by_its_sums_whatever_is_stated(tmp_path):
             replace(plan, privacy=replace(plan.privacy, epsilon=claimed)).verify()
 
 
+@pytest.mark.slow
 def test_above_threshold_stops_as_often_as_its_noise_says():
     """A query of 3 against threshold 0 stops if 3 + Lap(4 / e) <= Lap(2 / e): integrated over the densities."""
     epsilon, runs = 0.8, 40_000
@@ -670,6 +671,7 @@ def test_dp_kps_s_aug_pe_writes_a_tenth_of_its_prompts_without_the_class(ran):
         assert all(label not in request.prompt for label in LABELS)
 
 
+@pytest.mark.slow
 def test_aug_pe_s_vocabulary_has_laplace_noise_of_its_own_epsilon(tmp_path):
     """S = 10 terms of a document: Laplace noise of scale S / eps_voc = 10, deviation 14.14; votes get what is left."""
     (tmp_path / "words.txt").write_text("\n".join("abcdefghijkl"))

@@ -216,7 +216,7 @@ def test_a_classifier_that_overlooks_bad_texts_judges_nothing():
     assert off_subject(draw_texts(rng, both, 100), draw_texts(rng, OTHER, 60), draw_texts(rng, both, 100)) is None
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_texts_on_topic_in_other_words_are_not_set_aside(seed):
     rng = np.random.default_rng(seed)
@@ -309,7 +309,7 @@ def run_beside(folder, monkeypatch, **privacy):
     return run_plan, bench.run_federated(task, run_plan, folder / "run", {"party-0": table}, seed=2)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_task_asks_for_the_support_of_another_method(tmp_path, monkeypatch):
     run_plan, outcome = run_beside(tmp_path, monkeypatch, support=True)
     assert [planned.name for planned in run_plan.plan.sums][-1] == support.CORPUS

@@ -85,7 +85,7 @@ def test_orders_with_one_number_have_one_prompt_at_every_attempt() -> None:
     assert len({each[number].seed for each in made for number in range(3)}) == 6
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("score", ["similarity", "votes"])
 def test_the_tuner_sees_opened_sums_and_public_texts_only(
     score: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -97,7 +97,7 @@ def test_plan_asks_several_generators_and_of_a_single_one_the_texts():
     assert len(kinds) == 7
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_score_without_labels_is_similarity_beside_round_one(tmp_path, monkeypatch):
     rng = np.random.default_rng(5)
     pools = {"apt": 0.5, "off": 1.0}  # texts of the second are of the label that the records do not have

@@ -166,7 +166,7 @@ def planned_runs(home, tmp_path):
     return home
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_run_is_named_and_the_others_are_backed_up(planned_runs, tmp_path, damage):
     name, break_run, is_driven = DAMAGES[damage]

@@ -50,7 +50,7 @@ def test_a_note_and_tags_find_their_run_and_leave_no_party_a_word(home):
         assert not any(b"for the board" in bundle.read(name) for name in bundle.namelist())
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [{"note": "x" * 4001}, {"note": "\x1b[2J"}, {"tags": ["y" * 41]}, {"tags": map(str, range(21))}]
 )

@@ -160,7 +160,7 @@ def test_a_federation_is_no_simulation_while_one_party_has_not_signed(tmp_path, 
         assert verdict.faults[0].startswith("the simulation's signatures")
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_signatures_of_a_simulation_may_be_anything(tmp_path, simulated):
     for forged in HOSTILE:
         for signatures in (forged, {**simulated[SIMULATION], PARTIES[0]: forged}):
@@ -263,7 +263,7 @@ def test_names_under_which_sums_and_receipts_stand_forge_no_line(tmp_path, value
         assert found is None or found.faults
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_the_name_that_a_coordinator_gives_itself_forges_no_line(tmp_path, value, signer):
     for forged in (each for each in FORGERIES if "\ud800" not in each):
         signed = dataclasses.replace(signer, name=forged).sign(value)

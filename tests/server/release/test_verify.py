@@ -388,7 +388,7 @@ def test_what_changed_after_the_signature_is_a_fault(tmp_path, published, signer
     assert [fault for fault in verdict_of(tmp_path, value).faults if fault.startswith("the coordinator's signature")]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(("flipped", "share"), [(False, "100.0 %"), (True, "0.0 %")])
 def test_a_receivers_test_file_gives_the_corpus_a_score_of_its_own(tmp_path, monkeypatch, flipped, share):
     kinds = {"x": "fever and a cough", "y": "a broken ankle"}

@@ -181,7 +181,7 @@ def test_a_seed_without_a_generator_counts_as_weight_zero_of_it():
     assert (table["weight good"][0], table["weight weak"][0]) == (0.75, 0.25)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seeds", "interval"), slow_after([([0], "-"), ([0, 1], "-15.71 to 9.71"), ([0, 1, 2], "-8.97 to 0.97")], 2)
 )

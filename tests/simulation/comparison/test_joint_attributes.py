@@ -193,7 +193,7 @@ def test_orders_draw_a_label_then_its_own_values(task_file):
     assert shares["undersong"] < 0.7
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_later_orders_name_the_words_of_topics_that_their_label_has(task_file, monkeypatch):
     orders, write = [], double.CountingRun.write
     monkeypatch.setattr(

@@ -163,6 +163,7 @@ def test_simulation_writes_its_figures_by_round_into_one_file(finished):
     assert sum(float(row["value"]) for row in rows if row["figure"] == "texts") == len(delivered.report.samples)
 
 
+@pytest.mark.slow
 def test_distances_by_round_cost_one_private_sum(tmp_path, monkeypatch):
     monkeypatch.setattr(embedders, "dimension", lambda _: HashedEmbedder().encode(["one"]).shape[1])
     path = make_task(tmp_path / "task")
@@ -267,6 +268,7 @@ def _outputs(folder):
     return {name: (folder / name).read_bytes() for name in WRITTEN}
 
 
+@pytest.mark.slow
 def test_a_killed_run_continues_to_the_same_bytes(tmp_path):
     """A process is killed, and this one finishes what it began."""
     task_path = make_task(tmp_path / "task")

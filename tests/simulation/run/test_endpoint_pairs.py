@@ -121,6 +121,7 @@ def test_a_cap_on_the_price_holds_for_both_models_over_all_processes(tmp_path: P
     check_whole(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "moment"),
     slow_but(product(("balance", "key-revoked", "billing"), MOMENTS), [("key-revoked", "first")]),

@@ -222,6 +222,7 @@ def refuse_most(number: int, body: Any) -> Any:
     return answer(number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", slow_but(WAYS, ["single"]))
 def test_labels_that_are_refused_for_good_end_no_run_and_are_told_of(tmp_path: Path, way: str) -> None:
     """Most orders of every step are refused, so that the gate would be shut at every run if it counted them."""
@@ -250,6 +251,7 @@ def test_labels_that_are_refused_for_good_end_no_run_and_are_told_of(tmp_path: P
 PRICES = {"price_per_1k_prompt": 0.001, "price_per_1k_completion": 0.05}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "moment"), slow_but(product(WAYS, MOMENTS), [("batch", "later")]))
 def test_reasoning_tokens_beside_the_completion_count_towards_a_cap(tmp_path: Path, way: str, moment: str) -> None:
     good = GOOD if moment == "later" else 0
@@ -290,6 +292,7 @@ def test_usage_that_cannot_be_true_counts_at_its_worst_case(
     assert len(read_corpus(tmp_path)) == SAMPLES
 
 
+@pytest.mark.slow
 def test_a_cap_holds_for_answers_that_are_lost_over_all_processes(tmp_path: Path) -> None:
     with Endpoint("events") as endpoint:
         for _ in range(3):

@@ -212,6 +212,7 @@ def test_cap_between_expected_and_highest_cost_is_taken_with_a_warning(tmp_path:
     assert (tmp_path / "second" / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_money_that_is_raised_goes_on_with_what_was_paid(tmp_path: Path) -> None:
     writer = Writer(lambda _number, text: completion(f"<text>{text}</text>", usage=(2000, 100)))  # more than planned
     prices = {"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0, "concurrency": 2}

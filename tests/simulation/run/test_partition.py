@@ -165,7 +165,7 @@ def _columns(of):
     return (of.texts, of.labels, of.users or of.texts)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_smaller_file_has_about_as_many_records_as_asked_for():
     whole = table([(f"text {number}", "x", "1") for number in range(5000)], users=False)
     sizes = [len(subsample(whole, 300 / 5000, seed)) for seed in range(20)]

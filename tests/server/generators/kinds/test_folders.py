@@ -88,6 +88,7 @@ def test_spaces_before_a_mark_stay(tmp_path: Path) -> None:
     assert text_after_thinking(tokenizer, [], ids) == french
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("template", "written", "text"),
     [

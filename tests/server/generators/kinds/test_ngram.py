@@ -167,7 +167,7 @@ def test_a_seed_fixes_the_text_whatever_was_asked_before(tmp_path: Path) -> None
     assert len(set(whole)) > 10
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_good_examples_are_a_cache_and_bad_ones_a_penalty(tmp_path: Path) -> None:
     generator = ngram(tmp_path)
     plain = ask(generator, 400)

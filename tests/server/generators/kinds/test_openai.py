@@ -762,6 +762,7 @@ def test_a_deadline_ends_the_attempts_of_one_request(server: ChatServer) -> None
         assert 1 < len(proxy.arrivals) < 12
 
 
+@pytest.mark.slow
 def test_a_429_halves_the_calls_at_once_and_success_raises_them_again(server: ChatServer) -> None:
     with faulty(server, *[("status", 429, {"retry-after": "0"})] * 3) as proxy:
         far = generator(proxy.url, concurrency=8, max_retries=10)

@@ -109,6 +109,7 @@ def test_text_that_has_ended_leaves_its_batch(folder: Path, path: str) -> None:
         assert rows[-1] < 8
 
 
+@pytest.mark.slow
 def test_local_model_at_temperature_zero_is_greedy(folder: Path) -> None:
     import torch
 
@@ -146,6 +147,7 @@ def test_samples_follow_the_models_distribution(folder: Path, temperature: float
         assert abs(drawn[text] - 2048 * probability) < 5.5 * (2048 * probability * (1 - probability)) ** 0.5 + 1
 
 
+@pytest.mark.slow
 def test_a_prompt_that_does_not_fit_fails_alone(folder: Path) -> None:
     generator = local(folder, "plain")
     requests = [*make_requests(2), GenerationRequest("zero_shot", "", "word " * 200, 1)]
