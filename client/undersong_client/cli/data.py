@@ -22,6 +22,7 @@ from undersong_client.cli.options import (
     checkpoints_folder,
     confirm_cautions,
     home_of,
+    is_used_up,
     local_time,
     print_json,
     print_result,
@@ -686,7 +687,7 @@ def _print_costs(facts: "LedgerFacts") -> None:
 
 def _bar(spent: float, total: float) -> str:
     """A bar of ten characters that shows the used part of a budget."""
-    if spent >= total:
+    if is_used_up(spent, total):
         filled_cells = 10
     else:
         filled_cells = int(10 * spent / total)

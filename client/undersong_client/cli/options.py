@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from undersong_client.storage.checkpoints import LedgerSpending
 
 HEADS = "undersong/ledgers"
+USED_UP_SHARE = 1e-3  # of a budget, below which nothing of use is left
 
 
 def _marked(context: typer.Context, given: Path | None) -> Path | None:
@@ -145,4 +146,12 @@ def spending_words(spending: "LedgerSpending") -> str:
         remaining_words = "no limit"
     else:
         remaining_words = f"{spending.left:.4g}"
-    return f"spent {spent_words} of {total_words} at delta {spending.delta:g}; left {remaining_words}"
+    words = f"spent {spent_words} of {total_words} at delta {spending.delta:g}; left {remaining_words}"
+    if is_used_up(spending.spent, spending.budget):
+        words += ": too little for another run; to allow more: undersong-party budget set"
+    return words
+
+
+def is_used_up(spent: float, budget: float) -> bool:
+    """Returns True if no run of use fits into what is left; a run that is planned for a whole budget leaves a rest."""
+    return not math.isinf(budget) and budget - spent <= USED_UP_SHARE * budget

@@ -361,12 +361,20 @@ def _dial_directly(home: PartyHome, coordinator: trust.TrustedCoordinator, host:
             port_words,
             "problem",
             f"cannot be reached: {error.strerror or 'no answer'}",
-            "ask your network team to allow outgoing TCP to this address; nothing inbound is needed",
+            _remedy_of_dial(error),
         )
         return
     yield Finding(port_words, "ok", "open")
     with raw_socket:
         yield _run_check(f"TLS {host}", lambda: _raise_tls_fault(home, coordinator, host, raw_socket))
+
+
+def _remedy_of_dial(error: OSError) -> str:
+    """Returns whom to ask first: a machine that refuses was reached, so that no firewall lies between."""
+    network_team = "ask your network team to allow outgoing TCP to this address; nothing inbound is needed"
+    if isinstance(error, ConnectionRefusedError):
+        return f"its machine answers and nothing listens there: telephone the operator first; then {network_team}"
+    return network_team
 
 
 def _dial_through_proxy(

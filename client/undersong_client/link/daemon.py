@@ -31,7 +31,7 @@ from undersong_client.storage import datasets
 from undersong_client.storage.outbox import Outbox
 from undersong_common.errors import ConfigurationError, MachineFault, TransportError, UndersongError
 from undersong_common.files import FileState, file_state, replace_file
-from undersong_common.printable import printable
+from undersong_common.printable import printable, shell_path
 from undersong_common.program.machine import HeldSteps, is_passing_fault
 from undersong_common.program.notices import EXPIRES_SOON_S, Notices
 from undersong_common.version import SOFTWARE
@@ -347,7 +347,9 @@ class Daemon(Listener):
                 log.info("run %r: %s", request.run, request.decision)
                 connection.send(wire.FromParty(decided=wire.Decided(run=request.run)))
             elif earlier_proposal is None and request.undecided:
-                log.info("run %r waits for a decision: see `undersong-party preview`", request.run)
+                log.info(
+                    "run %r waits for a decision: undersong-party approve %s", request.run, shell_path(request.run)
+                )
             if request.ended_s and earlier_proposal is not None and not earlier_proposal.ended_s:
                 self._notices.tell("run-ended", request.manifest, about=request.run)
         undecided_proposals = [request for request in requests if request.undecided]

@@ -21,7 +21,9 @@ from tests.doubles.party_home import HashedEmbedder, command, joined, write_note
 from tests.doubles.processes import free_port
 from tests.doubles.tiny_bert import write_bert
 from tests.doubles.typed import built, typed
+from undersong_client.cli import options
 from undersong_client.cli.app import app
+from undersong_client.cli.data import _bar
 from undersong_client.consent import policy as policy_file
 from undersong_client.consent import preview
 from undersong_client.consent.approvals import Proposal, Proposals
@@ -815,6 +817,42 @@ def test_check_tells_another_server_from_a_wrong_name(tmp_path, authority):
         grade, says = grades(home, code=2)["TLS"]
         assert grade == "problem"
         assert "certificate is not accepted" in says
+
+
+@pytest.mark.parametrize(
+    ("error", "asked_first"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), "telephone the operator first"),
+        (TimeoutError("timed out"), "ask your network team"),
+        (OSError(113, "No route to host"), "ask your network team"),
+    ],
+)
+def test_check_says_whom_to_ask_about_a_port_first(tmp_path, authority, monkeypatch, error, asked_first):
+    def refused(*_, **__):
+        raise error
+
+    monkeypatch.setattr(checks.socket, "create_connection", refused)
+    coordinator_home = joined(tmp_path, authority, address="localhost:9")
+    (finding,) = checks._dial_directly(PartyHome(coordinator_home), None, "localhost", 9)
+    assert finding.grade == "problem"
+    assert asked_first in finding.remedy
+    assert ("nothing listens" in finding.remedy) is isinstance(error, ConnectionRefusedError)
+
+
+@pytest.mark.parametrize(
+    ("spent", "budget", "used_up", "bar"),
+    [
+        (0.0, 4.0, False, "." * 10),
+        (3.9, 4.0, False, "#########."),
+        (4.0 - 9.2e-07, 4.0, True, "#" * 10),
+        (5.0, 4.0, True, "#" * 10),
+        (3.0, math.inf, False, "." * 10),
+    ],
+)
+def test_a_budget_of_which_next_to_nothing_is_left_is_said_to_be_used_up(spent, budget, used_up, bar):
+    words = options.spending_words(LedgerSpending(1e-5, spent, budget, max(0.0, budget - spent)))
+    assert ("too little for another run" in words) is used_up
+    assert _bar(spent, budget) == bar
 
 
 def test_check_reports_a_host_name_that_does_not_exist(tmp_path, authority):

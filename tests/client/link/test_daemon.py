@@ -524,12 +524,13 @@ def hashed_embedder(monkeypatch):
 
 
 @pytest.mark.usefixtures("hashed_embedder")
-def test_run_waits_for_a_person_and_the_coordinator_hears_the_decision(running, coordinator, home):
+def test_run_waits_for_a_person_and_the_coordinator_hears_the_decision(running, coordinator, home, caplog):
+    caplog.set_level(logging.INFO)
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
     assert "approval of a person" in propose(stream, manifest).pending.reason
     assert "a run" in command("requests", "--home", home.path)
-    time.sleep(0.6)
+    wait_for(lambda: "run 'a run' waits for a decision: undersong-party approve 'a run'" in caplog.text)
     approve(home, manifest)
     assert stream.next("decided").run == "a run"
     manifest.check_signatures({"alpha": propose(stream, manifest).signature.signature})
