@@ -605,7 +605,7 @@ class Author:
         """
         step_name, _, attempt = step.rpartition("/")
         if attempt.isdecimal():
-            in_words = step_name if attempt == "0" else f"{step_name}, once more"
+            in_words = step_name if attempt == "0" else f"{step_name} again, for texts that could not be used"
         else:
             in_words = step
         answers: dict[int, Completion | GenerationError] = {}

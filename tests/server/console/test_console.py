@@ -192,7 +192,12 @@ def test_contact_changes_after_invitation_and_a_letter_states_the_frame(tmp_path
     home = make_home(tmp_path / "home", ("alpha",))
     console = entered(home.path)
     one = "/parties/one/alpha"
-    assert "not fixed yet" in console.get(f"{one}/letter").text
+    letter = console.get(f"{one}/letter").text
+    assert "not fixed yet" in letter
+    assert "undersong-party budget set</code> changes them later" in letter
+    assert "alpha.grant" in letter
+    invited = console.led(console.post("/parties/invite", name="delta"))
+    assert 'href="/s/' in console.get(invited).text.partition("letter to delta")[0].rpartition("<a ")[2]
     console.post(f"{one}/contact", of=one, contact=f"{HOSTILE} 0123")
     assert "0123" in enrolment.parties(home.path)[0].party.contact
     assert HOSTILE not in console.get(one).text
