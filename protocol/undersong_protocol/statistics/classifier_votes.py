@@ -158,8 +158,8 @@ class ClassifierVotesInBlocks(ClassifierVotes):
     name: ClassVar[str] = "classifier_votes_in_blocks"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = (
-        "how well each of a few public classifiers (programs that sort texts by label) labels your records, counted"
-        " label by label or over several labels at once"
+        "how well each of a few public classifiers (programs that sort texts by label) labels your records, for"
+        " single labels or groups of labels"
     )
 
     @property
