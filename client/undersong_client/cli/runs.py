@@ -86,7 +86,7 @@ def _standing(request: "Proposal") -> str:
         (request.has_lapsed, "RESTORED, waits for the approval once more"),
         (request.suspended, f"SUSPENDED {local_time(request.suspended_s)}: {request.suspended}"),
         (request.replaced, "REPLACED by another plan since"),
-        (request.changes and not request.replaced, f"ANOTHER PLAN than before: {', '.join(request.changes)}"),
+        (request.changes and not request.replaced, f"ANOTHER PLAN than before: {'; '.join(request.changes_to_read)}"),
         (request.objection, f"REFUSED by this party's guard: {request.objection}"),
     )
     return "; ".join(standing_parts)

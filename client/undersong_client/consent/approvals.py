@@ -105,6 +105,13 @@ class Proposal:
     restored_s: float = 0.0
 
     @property
+    def changes_to_read(self) -> tuple[str, ...]:
+        """The differences from the plan before, in words for people, with what is better or worse."""
+        from undersong_client.consent.differences import changes_to_read
+
+        return changes_to_read(self.changes)
+
+    @property
     def has_lapsed(self) -> bool:
         """True if the plan was approved before it came back from saved evidence, and not again since."""
         return self.decision == "approved" and bool(self.restored_s) and not self.ended_s

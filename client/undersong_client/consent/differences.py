@@ -58,9 +58,9 @@ def changes_to_read(changes: Sequence[str]) -> tuple[str, ...]:
     """
     moves_epsilon = any(change.startswith("epsilon ") for change in changes)
     if moves_epsilon:
-        of_sums = "; they fit the epsilon, which says how well all of it protects"
+        of_sums = ": the epsilon says how well all of it protects"
     else:
-        of_sums = "; all of it protects as before by the epsilon, which stays"
+        of_sums = ": the epsilon, which stays, says how well all of it protects"
     return tuple(words_to_read(change) + (of_sums if change == _OF_SUMS else _judge(change)) for change in changes) or (
         "nothing",
     )

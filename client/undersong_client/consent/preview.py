@@ -506,7 +506,7 @@ def _chance_words(sheet: Sheet) -> list[str]:
     deltas = {"this run": sheet.privacy.delta}
     if sheet_cost is not None and sheet_cost.best_guess_after is not None:
         if sheet_cost.delta == sheet.privacy.delta:
-            deltas = {"this run, as of all": sheet_cost.delta}
+            deltas = {"this run, like that of all runs together,": sheet_cost.delta}
         else:
             deltas["all runs"] = sheet_cost.delta
     units = _unit_total(sheet)
@@ -828,8 +828,8 @@ def _choice_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
                 " all of its hospitals have approved. The operator is told that yours has refused, and reads the reason"
                 " if you write one; this program tells the others only that the run has stopped."
                 " The operator may plan another run without you, or ask you anew.",
-                f"Wait: {_waiting_words(sheet, beside)} No date is set for your decision or for the run's end: it waits"
-                " for every hospital of its plan, until its operator gives it up.",
+                f"Wait: {_waiting_words(sheet, beside)} No date is set: the run waits for every"
+                " hospital of its plan, until its operator gives it up.",
                 withdraw_words,
             ),
         ),
@@ -842,11 +842,11 @@ def _steps(sheet: Sheet) -> tuple[str, str, str]:
     if calls > MOST_NAMES:
         hospitals = "as many other hospitals as you can reach"
     elif calls == len(sheet.parties) - 1:
-        hospitals = "the other hospital" if calls == 1 else f"all {calls} other hospitals"
+        hospitals = {1: "the other hospital", 2: "both other hospitals"}.get(calls, f"all {calls} other hospitals")
     else:
         hospitals = f"{calls} of the other hospitals, so that no sum opens without one that you have called"
     if calls:
-        hospitals = f" and with {hospitals} (look up their numbers yourself, too: the plan holds none)"
+        hospitals = f" and with {hospitals} (look up their numbers yourself, too)"
     else:
         hospitals = ""
     return ASK_FIRST, COMPARE.format(hospitals=hospitals), DECIDE
@@ -1139,16 +1139,16 @@ def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise, *, is_open: bool
         return []
     is_same_delta = cost.delta == privacy.delta
     if is_same_delta:
-        delta_words = "Budget and run have the same delta."
+        delta_words = ""
     else:
-        delta_words = "Your budget has another delta than the run."
+        delta_words = " Your budget has another delta than the run."
     saving_words = ""
     if is_open and cost.budget:
         saving_words = "".join(f" {sentence}" for sentence in _why_less(*_budget_shares(cost, cost.budget)))
     return [
         (
             "this run, in your budget",
-            f"epsilon {_epsilon_words(cost.alone)} at delta {cost.delta:g}. {delta_words}",
+            f"epsilon {_epsilon_words(cost.alone)} at delta {cost.delta:g}.{delta_words}",
         ),
         (
             "your budget, before -> after",

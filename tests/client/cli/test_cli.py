@@ -425,7 +425,8 @@ def test_a_plan_that_was_changed_after_it_was_shown_is_not_approved(home):
     assert {each.decision for each in Proposals(PartyHome(home)).all()} == {"pending"}
     listed = command("requests", "--home", home)
     assert "REPLACED by another plan since" in listed
-    assert "ANOTHER PLAN than before: epsilon 0.1 -> 2, privacy unit user -> sample" in listed
+    assert "ANOTHER PLAN than before: epsilon 0.1 -> 2: worse, since a smaller number protects more" in listed
+    assert "; who is protected user -> sample" in listed
     words = command("preview", "spring", "--home", home)
     assert "ANOTHER PLAN: number 2 under this name" in words
     assert "  - who is protected user -> sample" in words

@@ -299,7 +299,14 @@ def test_the_name_of_a_model_s_kind_is_left_to_specialists():
 
 @pytest.mark.parametrize(
     ("hospitals", "others", "calls"),
-    [(1, 0, ""), (2, 1, "the other hospital ("), (3, 1, "all 2 other"), (3, 2, "1 of the other"), (40, 9, "as many")],
+    [
+        (1, 0, ""),
+        (2, 1, "the other hospital ("),
+        (3, 1, "both other"),
+        (4, 1, "all 3 other"),
+        (3, 2, "1 of the other"),
+        (40, 9, "as many"),
+    ],
 )
 def test_no_sum_opens_without_a_hospital_that_was_called(hospitals, others, calls):
     parties = tuple(NamedParty(f"h{number}", "") for number in range(hospitals))
