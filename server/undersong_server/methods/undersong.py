@@ -528,8 +528,8 @@ class RunState:
         remaining_words = "all texts that are not set aside" if any(self.judgement().reasons) else "all texts"
         if gain is None:
             return (
-                f"Published: {remaining_words}, {CLEANED}. The last question compares the texts and labels that the"
-                " records choose with all that are left; here both are the same, so that this question tells nothing"
+                f"Published: {remaining_words}, {CLEANED}. The two sets of texts of the last question are those that"
+                " the records choose and all that are left; here both are the same, so that the answer tells nothing"
                 " about whether the records helped."
             )
         is_chosen_author: Bools = self.chosen.max(axis=1)

@@ -36,6 +36,7 @@ from undersong_protocol.agreement.participation import Participation
 from undersong_protocol.agreement.receipt import check_receipt, exposure
 from undersong_protocol.secagg.keys import verified
 from undersong_protocol.secagg.parameters import Member
+from undersong_protocol.statistics.classifier_votes import ScoredComparison
 from undersong_protocol.statistics.support import SupportVotes
 from undersong_server.authority import Authority
 from undersong_server.methods.parts import private_score, support
@@ -74,6 +75,19 @@ CORPUS_NAMES = (JSONL_NAME, PARQUET_NAME, SEQUENCES_NAME, ADAPTERS_NAME)
 HASHED_NAMES = (*CORPUS_NAMES, SET_ASIDE_NAME, LINEAGE_NAME, ROUNDS_NAME, CARD_NAME, REPORT_NAME)
 # Papers that neither show texts of the corpus nor number them: they stay true of it where texts are left out.
 PAPERS_WITHOUT_TEXTS = (ADAPTERS_NAME, SET_ASIDE_NAME, ROUNDS_NAME, MANIFEST_NAME)
+PURPOSES = {  # what each published file is for, as card and report say it
+    JSONL_NAME: "the corpus",
+    PARQUET_NAME: "the same rows",
+    SEQUENCES_NAME: "the word lists that the texts were written from",
+    ADAPTERS_NAME: "what tuning changed in the generators",
+    SET_ASIDE_NAME: "texts that are no part of the corpus, with the same columns and a reason",
+    LINEAGE_NAME: "of each text its row (from 0) or words, its origin, and the ids of the texts that its prompt showed",
+    ROUNDS_NAME: "figures by round; standard_error is empty where a figure has none",
+    CARD_NAME: "the card, for a hub of data sets",
+    REPORT_NAME: "the card's figures with charts and texts to read, without a network",
+    MANIFEST_NAME: 'the signed plan, the hospitals\' receipts and the hashes of the other files; "private" says whether'
+    " the promise has noise behind it, not that the file is secret",
+}
 # Everything a finished run leaves in its folder for its user.
 OUTPUT_NAMES = (*HASHED_NAMES, MANIFEST_NAME)
 
@@ -545,6 +559,11 @@ def report_data(
         score=_read_score(outcome),
         gain=_read_gain(outcome),
         set_aside=sum(len(set_aside_rows) for _, set_aside_rows in outcome.records.get(support.RECORD, ())),
+        aside_starts=tuple(_start_set_aside(outcome)),
+        has_unread_score=_has_unread_score(outcome),
+        sum_questions=tuple(
+            (planned_sum.name, words.question(planned_sum)) for planned_sum in outcome.manifest.plan.sums
+        ),
         support_measured=_is_support_told(outcome),
         participation=participation_of(
             outcome.manifest, {sum_name: sum_facts["survivors"] for sum_name, sum_facts in outcome.sums.items()}
@@ -604,7 +623,7 @@ def _describe_options(task: Task) -> Iterator[tuple[str, str]]:
         if value is False or value is None or value in ("", (), []):  # What is off was not done.
             continue
         shown = "yes" if value is True else str(value)
-        first = said.get(name, "").partition(". ")[0].rstrip(".")
+        first = said.get(name, "").partition(". ")[0].partition("; or ")[0].rstrip(".")  # of this value's form alone
         yield name.replace("_", " "), f"{shown} ({first})" if first else shown
 
 
@@ -627,6 +646,28 @@ def _read_score(outcome: Outcome) -> PrivateScore | None:
     if recorded_score is None:
         return None
     return PrivateScore.from_json(recorded_score)
+
+
+SHOWN_ASIDE = 3  # texts that were set aside whose first words card and report show
+SHOWN_LENGTH = 60  # characters of each
+
+
+def _start_set_aside(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    """Yields generator and first words of the first text that was set aside for each reason and generator."""
+    first_texts: dict[tuple[str, str], str] = {}
+    for _, aside_rows in outcome.records.get(support.RECORD, ()):
+        for row in aside_rows:
+            first_texts.setdefault((row[2], row[-1]), row[0])
+    for (generator, _), text in list(first_texts.items())[:SHOWN_ASIDE]:
+        yield generator, printable(text, SHOWN_LENGTH)
+
+
+def _has_unread_score(outcome: Outcome) -> bool:
+    """True if the sum that measures the score was opened, but over hospitals whose records were never counted."""
+    opened_statistics = {
+        planned_sum.statistic for planned_sum in outcome.manifest.plan.sums if planned_sum.name in outcome.sums
+    }
+    return private_score.RECORD not in outcome.records and ScoredComparison.name in opened_statistics
 
 
 def _list_steered(outcome: Outcome, weights: Sequence[Sequence[float]]) -> Iterator[str]:
@@ -696,6 +737,10 @@ def publish(
         **_adapter_file(outcome),
         LINEAGE_NAME: lineage(outcome.samples, outcome.origins),
         ROUNDS_NAME: table_of_rounds(rounds),
+    }
+    published_names = {*content_by_name, CARD_NAME, REPORT_NAME, MANIFEST_NAME}
+    report = replace(report, files=tuple((name, says) for name, says in PURPOSES.items() if name in published_names))
+    content_by_name |= {
         CARD_NAME: render_card(report),
         REPORT_NAME: render_html(report),
     }

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from undersong_common.printable import counted, joined
+from undersong_common.printable import counted, joined, printable
 from undersong_common.privacy import impact
 from undersong_common.version import VERSION
 from undersong_protocol.agreement import words
@@ -14,7 +14,9 @@ from undersong_server.report.verdict import UNFIT, caution, is_unfit, verdict
 from undersong_server.report.writers import WRITERS
 
 NOT_MEASURED = "not measured"
+MOST_SUMS = 20  # sums that one sentence names
 FURTHER_QUESTIONS = 'under "What else the hospitals were asked"'
+UNREAD_SCORE = ", since no sum counted the records of just those hospitals that are in the sum which measures it"
 NO_TEST_FILE = "The test file is not in this folder; ask the makers for it, and where its texts are from."
 NGRAM = "ngram"
 KINDS = {  # what a generator of each kind is
@@ -28,7 +30,7 @@ WORD_SALAD = (
     "An n-gram model writes word salad: phrases of its subject in a likely order, which seldom make a whole sentence"
     " and may mix several cases. Which corpus it learned from, these files do not say: ask the makers."
 )
-SHOWN_DISTANCES = ("recall", "precision", "Frechet distance", "MAUVE")
+SHOWN_DISTANCES = ("recall", "precision", "MAUVE")  # the report's table has the others
 PANEL_MODELS = {  # the panel's models in a receiver's words
     "words": "a model that counts words",
     "head": "a linear model of embeddings",
@@ -91,7 +93,20 @@ def _describe_corpus(data: ReportData) -> tuple[str, ...]:
         sentences.append("This is a simulation: one program played every hospital, on one machine.")
     if data.questions:
         sentences.append(f"The hospitals were asked {words.asked(data.questions, 'their', FURTHER_QUESTIONS)}.")
-    return (*sentences, *(took_part.sentences if took_part else ()), *data.unopened)
+    return (*sentences, *(took_part.sentences if took_part else ()), *_number_questions(data), *data.unopened)
+
+
+def _number_questions(data: ReportData) -> list[str]:
+    """Says which sum asked which question, where a hospital is not in all sums, and that its reason is not told."""
+    took_part = data.participation
+    if took_part is None or took_part.is_whole or not data.sum_questions:
+        return []
+    place_by_question = {question: place for place, question in enumerate(data.questions, 1)}
+    sum_words = [f"'{printable(name, 60)}' {place_by_question[question]}" for name, question in data.sum_questions]
+    return [
+        f"The sums in order, with the place of their question in the order above: {joined(sum_words[:MOST_SUMS])}"
+        f"{' and so on' if len(sum_words) > MOST_SUMS else ''}. Why a hospital left, these files do not say."
+    ]
 
 
 def _name_authors(data: ReportData) -> list[str]:
@@ -214,7 +229,7 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
         " noise of"
         " the sum and the chance of which records there are."
         if data.score
-        else f"On the hospitals' own records: {NOT_MEASURED}.",
+        else f"On the hospitals' own records: {NOT_MEASURED}{UNREAD_SCORE if data.has_unread_score else ''}.",
         *_state_panel(data, test_words),
     ]
     labels = len(data.named_labels)
@@ -223,6 +238,9 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
     sentences += [f"{remark.rstrip('.')}." for remark in data.remarks]
     if not data.support_measured and not data.set_aside:
         sentences.append(f"Whether the texts are of the task's kind: {NOT_MEASURED}.")
+    if data.aside_starts:
+        start_words = "; ".join(f'"{start}" ({generator})' for generator, start in data.aside_starts)
+        sentences.append(f"Set aside were texts such as: {start_words}.")
     sentences += filter(None, [data.unpublished or data.nothing_aside])
     measure_by_name = {measure.name: measure for measure in data.measures}
     distance_words = "; ".join(measure_by_name[name].in_words for name in SHOWN_DISTANCES if name in measure_by_name)

@@ -226,12 +226,17 @@ class ReportData:
         score: how good the corpus is, measured on the private records by a private sum; None if it was not measured.
         gain: share of the records that the records' choice of texts and labels labels rightly beyond all texts, and its
             standard error, by a private sum; None if it was not measured.
+        has_unread_score: the sum that measures the score was opened, but of hospitals whose number of records no sum
+            has told.
         set_aside: number of texts that the records do not support, which are not in the corpus.
+        aside_starts: of a few of them, the generator and the first words.
         writers: what each generator wrote and what became of it; empty if no run stands behind the values.
         mended_labels: texts of the corpus under another label than they were ordered for; None if that is unknown.
         support_measured: a private sum measured which texts the records support, and told one generator at least.
         participation: the hospitals, and which of them are in each opened sum; None if no run stands behind the values.
         questions: what the hospitals were asked, a clause each.
+        sum_questions: the name of each planned sum, in order, and what it asks.
+        files: the name of each published file, and what it is for.
         steered: what the private sums are recorded to have decided, a clause each.
         simulated: one program played every hospital.
     """
@@ -261,13 +266,17 @@ class ReportData:
     remarks: tuple[str, ...] = ()
     refused_labels: tuple[str, ...] = ()
     score: PrivateScore | None = None
+    has_unread_score: bool = False
     gain: tuple[float, float] | None = None
     set_aside: int = 0
+    aside_starts: tuple[tuple[str, str], ...] = ()
     writers: tuple[Writer, ...] = ()
     mended_labels: int | None = None
     support_measured: bool = False
     participation: Participation | None = None
     questions: tuple[str, ...] = ()
+    sum_questions: tuple[tuple[str, str], ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
     steered: tuple[str, ...] = ()
     simulated: bool = False
     purpose: str = ""
@@ -333,8 +342,8 @@ class ReportData:
             f"Of {printable.counted(kept_texts, 'text')} that were kept when they were written,"
             f" {number(published_texts)} are"
             f" in the corpus{aside_words}, and the method left out the other {number(other_count)}, which are in no"
-            " file: it"
-            f" did not choose them, doubted their label, or had more than the task asks for.{whose_words}"
+            " file:"
+            f" not chosen, of a doubtful label, or more than the task asks for, not counted apart.{whose_words}"
         )
 
     @property

@@ -17,7 +17,6 @@ from typing import Any, Literal
 import numpy as np
 from markupsafe import Markup, escape
 
-from undersong_common.printable import duration
 from undersong_common.program.printed_page import template
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
@@ -28,6 +27,7 @@ from undersong_server.report.verdict import caution
 from undersong_server.report.writers import COLUMNS, WRITERS
 
 SHOWN_TEXTS = 300
+FILES = "The files"
 LENGTH_GROUPS = 24
 ROUNDS = (
     "Rounds count from 1 in report.html and rounds.csv, and from 0 in the field round of the files of texts, whose 0 is"
@@ -41,9 +41,7 @@ def render_html(data: ReportData) -> str:
     script_text = _own_file("report.js")
     text_counts = data.counts()
     generator_colour = {name: colour(place) for place, name in enumerate(data.generators)}
-    return template(
-        "undersong_server.report", "report.html.j2", number=number, duration=duration, coded=_mark_code
-    ).render(
+    return template("undersong_server.report", "report.html.j2", number=number, coded=_mark_code).render(
         data=data,
         privacy=data.privacy,
         style=Markup(_own_file("report.css")),  # noqa: S704 - our own file
@@ -53,7 +51,8 @@ def render_html(data: ReportData) -> str:
         generators=[
             (name, generator_colour[name], int(n)) for name, n in zip(data.generators, text_counts.sum(0), strict=True)
         ],
-        authors=data.authors,
+        kinds=len({sample.kind for sample in data.samples}),
+        files_title=FILES,
         rounds_words=ROUNDS,
         rows_title=TITLE,
         rows_words=describe_rows(data),
@@ -79,8 +78,6 @@ def render_html(data: ReportData) -> str:
             for sample in spread(data.samples, SHOWN_TEXTS)
         ],
         show_labels=any(data.label_names),
-        total_seconds=sum(step_seconds for _, step_seconds in data.seconds),
-        longest_phase=max((seconds for _, seconds in data.seconds), default=0.0),
         fault_columns=tuple(_count_faults(data.usage)),
     )
 
@@ -204,6 +201,7 @@ def render_card(data: ReportData) -> str:
     card_text = environment.get_template("card.md.j2").render(
         data=data,
         rounds_words=ROUNDS,
+        files_title=FILES,
         rows_title=TITLE,
         rows_words=describe_rows(data),
         writers_title=WRITERS,

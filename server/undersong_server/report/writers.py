@@ -10,7 +10,7 @@ from undersong_server.pool import Sample
 
 WRITERS = "Who wrote it"  # heading of the table
 COLUMNS = (
-    "writer",
+    "generator",
     "texts written",
     "hospital records nearest",
     "at equal nearness",

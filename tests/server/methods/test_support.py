@@ -162,7 +162,7 @@ def test_a_trial_counts_what_the_classifier_marks_of_judged_texts():
 
 
 @pytest.mark.parametrize(
-    ("texts", "says"), [(60, "takes more than 10 % of its texts"), (10, "too few texts to teach a public")]
+    ("texts", "says"), [(60, "takes more than 10 % of its texts"), (10, "too few texts to teach a word filter")]
 )
 def test_a_generator_that_writes_no_more_has_its_reason_recorded(texts, says):
     rng = np.random.default_rng(1)
@@ -175,7 +175,7 @@ def test_a_generator_that_writes_no_more_has_its_reason_recorded(texts, says):
     )
     support.record_left_out(run, support_votes, verdict)
     assert recorded[support.LEFT_OUT]["bad"] == "hardly any record is near its texts"
-    assert "0.50 times as many records are near its texts as near those of good" in recorded[support.LEFT_OUT]["half"]
+    assert "have 0.50 times the records near them that those of good have" in recorded[support.LEFT_OUT]["half"]
     assert says in recorded[support.LEFT_OUT]["half"]
     assert "good" not in recorded[support.LEFT_OUT]
 
@@ -258,16 +258,18 @@ def test_remark_on_support_counts_texts_and_votes():
     found = support.remark(
         judged([210.0, 30.0, 1.0]), {("half", support.SUBJECT): 98, ("bad", support.GENERATOR): 30}, NAMES, trial
     )
-    assert found.startswith("128 texts of 2 models are set aside, in set-aside.jsonl and in no other file, and no part")
-    assert "30 of bad because hardly any hospital record is near this model's texts ('generator')" in found
+    assert found.startswith(
+        "128 texts of 2 generators are set aside, in set-aside.jsonl and in no other file, and no part"
+    )
+    assert "30 of bad because hardly any hospital record is near this generator's texts ('generator')" in found
     assert (
-        "98 of half because a public classifier takes them for texts of a model that hardly any record is near"
+        "98 of half because the word filter takes them for texts of a generator that hardly any record is near"
         " ('subject')"
     ) in found
     assert "of about 241 hospital records would be nearest; counted were 30 to half and 1 to bad." in found
-    assert "it marked 27 of 30 of models that hardly any record is near, and 1 of 60 of models that" in found
+    assert "it marked 27 of 30 of generators that hardly any record is near, and 1 of 60 of generators" in found
     unjudged = support.remark(judged([210.0, 88.0, 1.0]), {("half", support.UNJUDGED): 34}, NAMES, trial)
-    assert "no public classifier could judge its texts ('unjudged')" in unjudged
+    assert "no word filter could judge its texts ('unjudged')" in unjudged
     assert "it marked" not in unjudged
     assert support.remark(judged([100.0, 100.0, 100.0]), {}, NAMES) == ""
 

@@ -265,7 +265,9 @@ def test_no_set_of_texts_is_compared_with_itself(tmp_path, mistaken):
     assert not run.records["verdict"][-1][1]["compared"]
     (remark,) = (remark for _, remark in run.records["remarks"] if remark.startswith("Published: "))
     left = "all texts that are not set aside" if mistaken else "all texts"
-    assert remark.startswith(f"Published: {left}, without those whose label is doubtful. The last question compares")
+    assert remark.startswith(
+        f"Published: {left}, without those whose label is doubtful. The two sets of texts of the last"
+    )
     assert remark.endswith("tells nothing about whether the records helped.")
 
 

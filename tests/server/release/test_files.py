@@ -11,7 +11,7 @@ from tests.doubles.corpora import write_corpus
 from undersong_common.errors import ConfigurationError, MachineFault
 from undersong_server.generators.author import AuthorUsage
 from undersong_server.pool import RESERVED_COLUMNS, Sample
-from undersong_server.release.files import charges
+from undersong_server.release.files import OUTPUT_NAMES, PURPOSES, charges
 from undersong_server.report.data import FEWER, GeneratorUse
 
 SAMPLES = [
@@ -62,6 +62,11 @@ def test_full_disk_leaves_the_published_files_unchanged(tmp_path, monkeypatch, f
     assert str(tmp_path) in str(caught.value)
     assert "output.dir" in caught.value.remedy
     assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
+
+
+def test_every_published_file_says_what_it_is_for():
+    assert set(PURPOSES) == set(OUTPUT_NAMES)
+    assert all(PURPOSES.values())
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):

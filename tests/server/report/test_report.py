@@ -366,7 +366,8 @@ def test_distances_say_which_end_is_good_and_what_they_compare(place):
     distances = Distances(reference="test", rows=9, frechet=0.378, mauve=0.037, **zeros)
     measures = measures_of(EvaluationReport("x", 9, (), (distances,), None, None, ()))
     shown = both(run(measures=measures))[place]
-    assert "Frechet distance 0.378 (0 and up, low is good: how far mean and spread" in shown
+    frechet = "how far mean and spread of the embeddings are from the test texts'"
+    assert (frechet in shown) == (place == 0)  # the report's table has what the first screen leaves out
     assert "MAUVE 0.037 (0 to 1, high is good: how far the two sets are one distribution" in shown
 
 
@@ -468,7 +469,7 @@ SCORED = {
         ),
         Accuracy("zero-shot mixture", 0.6, 0.6, 0.6, 0.6, reference=True),
     ),
-    "remarks": ("7 texts of one model are set aside, in set-aside.jsonl: 7 of off.",),
+    "remarks": ("7 texts of one generator are set aside, in set-aside.jsonl: 7 of off.",),
     "set_aside": 7,
     "support_measured": True,
 }
@@ -498,7 +499,7 @@ def test_card_and_report_answer_with_the_run_s_own_figures(place):
     for words in (
         *("77 % of cases (73 to 81)", "90.0 % (85.0 to 94.0)", "words 92.0 %", "zero-shot mixture 60.0 %"),
         *(
-            "7 texts of one model are set aside",
+            "7 texts of one generator are set aside",
             "Licence: CC-BY-4.0",
             "a@b.example",
             "Intended use, by the makers' word alone: teaching",
@@ -520,6 +521,33 @@ def test_card_and_report_ask_every_question_once(place):
         assert shown.count(clause.replace("your", "their")) == 1
     assert 'and 2 more, under "What else the hospitals were asked".' in shown
     assert "What else the hospitals were asked" not in both(run(questions=clauses[:3]))[place]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("place", [0, 1])
+def test_sums_without_a_hospital_are_told_by_the_place_of_their_question(place):
+    questions = ("how many of your records are long", "how many of your records are old")
+    asked = tuple((name, questions[number > 2]) for number, (name, _) in enumerate(LEFT.sums, 1))
+    data = run(questions=questions, sum_questions=asked, participation=LEFT)
+    told = "'sum/1' 1, 'sum/2' 1, 'sum/3' 2, 'sum/4' 2, 'sum/5' 2 and 'sum/6' 2. Why a hospital left, these files do"
+    assert told in both(data)[place]
+    whole = Participation(("north", "south"), (("sum/1", ("north", "south")),))
+    assert "The sums in order" not in both(replace(data, participation=whole))[place]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("place", [0, 1])
+def test_files_and_the_first_words_of_texts_set_aside_are_shown(place):
+    files = (("lineage.jsonl", "of each text its origin"), ("rounds.csv", f"figures {EVIL}"))
+    starts = (("off", "Guest in room 349"), ("mixed", f"A parcel {EVIL}"))
+    data = run(files=files, aside_starts=starts, has_unread_score=True)
+    shown = both(data)[place]
+    assert "The files" in shown
+    assert "lineage.jsonl: of each text its origin" in shown
+    assert 'Set aside were texts such as: "Guest in room 349" (off); "A parcel' in shown
+    assert "not measured, since no sum counted the records of just those hospitals that are in the sum" in shown
+    assert "<script>alert" not in (render_html, render_card)[place](data)
+    assert "Set aside were" not in both(run())[place]
 
 
 def test_a_summary_has_texts_promise_and_the_measured_panel_only():
@@ -700,9 +728,12 @@ def test_the_opening_names_who_wrote_the_published_texts_and_what_they_are(place
     theirs = replace(data, samples=tuple(replace(sample, generator=other) for sample in mine))
     assert f"Written by {other} (a language model), with" in both(theirs)[place]
     assert "word salad" not in both(theirs)[place]
-    options = [attributes["value"] for tag, attributes in Page(render_html(data)).elements if tag == "option"]
-    assert first in options
+    third = "third"
+    of_two = replace(data, generators=(first, other, third), samples=(*mine, replace(mine[0], generator=third)))
+    options = [attributes["value"] for tag, attributes in Page(render_html(of_two)).elements if tag == "option"]
+    assert {first, third} <= set(options)
     assert other not in options
+    assert "f-generator" not in [attributes.get("id") for _, attributes in Page(render_html(data)).elements]
 
 
 def test_a_score_stands_beside_what_guessing_would_give():

@@ -40,13 +40,12 @@ LEFT_OUT = "left out"  # name under which a run records why a generator writes n
 GENERATOR, SUBJECT, DOUBT, UNJUDGED = "generator", "subject", "doubt", "unjudged"
 """Reasons: of an unsupported generator; unlike the supported ones' texts; of a generator in between of which many are
 unlike them, or which no classifier can judge."""
-STRAY = "texts of a model that hardly any record is near"
+STRAY = "texts of a generator that hardly any record is near"
 BECAUSE = {
-    GENERATOR: "hardly any hospital record is near this model's texts",
-    SUBJECT: f"a public classifier takes them for {STRAY}",
-    DOUBT: f"a public classifier takes more than {100 * FEW:.0f} % of their model's texts for {STRAY}, and the records'"
-    " counts do not clear this model",
-    UNJUDGED: "the records' counts neither clear this model nor speak against it, and no public classifier could judge"
+    GENERATOR: "hardly any hospital record is near this generator's texts",
+    SUBJECT: f"the word filter takes them for {STRAY}",
+    DOUBT: f"this generator, which the records' counts do not clear, has more than {100 * FEW:.0f} % such texts",
+    UNJUDGED: "the records' counts neither clear this generator nor speak against it, and no word filter could judge"
     " its texts",
 }
 
@@ -101,9 +100,9 @@ class Support:
         support_ratio, error = self._beside_best(np.inf)
         best_author = names[int(self.shares.argmax())]
         return (
-            f"for their number, {max(0.0, float(support_ratio[generator])):.2f} times as many records are near its"
-            f" texts as near those of {best_author}, give or take {float(error[generator]):.2f}, where"
-            f" only a figure that is above {ENOUGH} by two such errors clears a model"
+            f"as many of its texts have {max(0.0, float(support_ratio[generator])):.2f} times the records near them"
+            f" that those of {best_author} have, give or take {float(error[generator]):.2f}; a generator is cleared if"
+            f" this figure, less twice what it may err, is above {ENOUGH}"
         )
 
     def _beside_best(self, most: float) -> tuple[Float64, Float64]:
@@ -156,10 +155,10 @@ class Trial:
     def sentence(self) -> str:
         """How far the classifier's judgement is to be trusted."""
         return (
-            "A public classifier is a program that reads words: what it says is a guess, and no fact about a text. Of"
-            f" texts that it did not learn from, it marked {self.marked_bad} of {self.bad} of models that hardly any"
-            f" record is near, and {self.marked_good} of {self.good} of models that the records clear, which may be"
-            " mistakes."
+            "The word filter is a program that sorts texts by their words: what it says is a guess, and no fact about a"
+            f" text. Of texts that it did not learn from, it marked {self.marked_bad} of {self.bad} of generators that"
+            f" hardly any record is near, and {self.marked_good} of {self.good} of generators that the records clear,"
+            " which may be mistakes."
         )
 
 
@@ -322,11 +321,11 @@ def supported_samples(run: RunContext, samples: Sequence[Sample]) -> list[Sample
 
 def record_left_out(run: RunContext, support: Support, verdict: Judgement) -> None:
     """Records of each generator that writes no more why, in words for the card and the report."""
-    names, classifier_words = run.setting.generators, "no public classifier told the other models' texts apart"
+    names, classifier_words = run.setting.generators, "no word filter told the other generators' texts apart"
     if verdict.too_few:
-        classifier_words = "there were too few texts to teach a public classifier, which would judge its texts"
+        classifier_words = "there were too few texts to teach a word filter, which would judge its texts"
     elif verdict.trial is not None:
-        classifier_words = f"a public classifier takes more than {100 * FEW:.0f} % of its texts for {STRAY}"
+        classifier_words = f"the word filter takes more than {100 * FEW:.0f} % of its texts for {STRAY}"
     reason_by_name = {}
     for generator in np.flatnonzero(verdict.left_out).tolist():
         reason_by_name[names[generator]] = "hardly any record is near its texts"
@@ -365,15 +364,14 @@ def remark(
     ]
     texts_noun, models_noun = (
         ("text" if text_count == 1 else "texts"),
-        ("one model" if model_count == 1 else f"{model_count} models"),
+        ("one generator" if model_count == 1 else f"{model_count} generators"),
     )
     judged_by_words = {reason for _, reason in count_by_author} & {SUBJECT, DOUBT}
     classifier_words = f" {trial.sentence}" if trial and judged_by_words else ""
     return (
         f"{text_count} {texts_noun} of {models_noun} {'is' if text_count == 1 else 'are'} set aside, in"
         " set-aside.jsonl and in no other file,"
-        f" and no part of the corpus: {'; '.join(clauses)}. The counts: if the texts of all models were equally near,"
-        f" about {joined(expected_words)} of about {support.records:.0f} hospital records would be nearest; counted"
-        " were"
-        f" {joined(nearest_words)}.{classifier_words}"
+        f" and no part of the corpus: {'; '.join(clauses)}. The counts: if the texts of all generators were equally"
+        f" near, about {joined(expected_words)} of about {support.records:.0f} hospital records would be nearest;"
+        f" counted were {joined(nearest_words)}.{classifier_words}"
     )
