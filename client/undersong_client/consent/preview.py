@@ -337,8 +337,8 @@ def _beside_the_run(sheet: Sheet, warning: str) -> str:
     """Sets the policy's number of other hospitals beside this run's; returns every other warning as it was signed."""
     if warning == words.by_policy(sheet.others) and sheet.ended is None:
         return (
-            f"your policy demands just as many others as this run has, {sheet.others}; whoever sets it can demand more,"
-            " and this run is then refused"
+            f"a sum of this run may open with as few as {counted(sheet.others, 'other hospital')}, and your policy"
+            " demands no more; whoever sets it can demand more, and this run is then refused"
         )
     for helper_count in range(sheet.others):
         if warning == words.by_policy(helper_count):
@@ -475,7 +475,8 @@ def _risk_table(sheet: Sheet) -> list[PageSection]:
         risks_of_reader[_worst_reader(sheet)] = worst
     rows = [(reader, *map(impact.cases, risks)) for reader, risks in risks_of_reader.items()]
     sentences = (
-        "With all that somebody can see, a guess is right in at most so many. The averages hold without exception.",
+        "With all that somebody can see, a guess is right in at most so many. An average counts every case, the rare"
+        " ones too. How often a case is unlucky is not computed: only how rarely one is worse than these figures.",
         *_chance_words(sheet),
         "Not in these figures: the time of an answer, and what people in your own house see.",
     )
