@@ -281,7 +281,7 @@ def test_a_letter_says_when_it_will_state_the_frame(tmp_path, entered):
     console = entered(made.path)
     early = visible(console.get("/parties/one/alpha/letter").text)
     assert "once you have begun a new run: print it again then" in early
-    assert "We send you this letter again with them" in early
+    assert "we send you this letter again with them. Join all the same" in early
     console.post("/runs/new", source="template classification")
     later = visible(console.get("/parties/one/alpha/letter").text)
     assert "print it again" not in later
