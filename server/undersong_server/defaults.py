@@ -31,6 +31,7 @@ def public_cache_path(environment: Mapping[str, str]) -> Path:
 
 OPERATOR = Option(help="Legal name of who asks; each hospital reads it first.")
 BIND = Option(help="host:port to listen on, else every address at the port of --address; no party ever sees it.")
+ADDRESS = Option(help="host:port by which parties reach it; repeat for several.", name="--address", type=list[str])
 CONTACT = Option(help="A person there whom a hospital reaches, with a telephone number.")
 
 
@@ -46,10 +47,7 @@ class NewCoordinator:
         operator, contact: legal name of who runs it, and a person there with telephone number or address.
     """
 
-    addresses: Annotated[
-        Sequence[str],
-        Option(help="host:port by which parties reach it; repeat for several.", name="--address", type=list[str]),
-    ]
+    addresses: Annotated[Sequence[str], ADDRESS]
     name: Annotated[str, Option(help="The coordinator's name, as the parties read it.")] = "coordinator"
     bind: Annotated[str, BIND] = ""
     metrics: Annotated[str, Option(help='host:port of metrics and health over HTTP; "" for none.')] = METRICS

@@ -40,6 +40,18 @@ class ConsoleAddress(PageAddress):
 
 
 @dataclass(frozen=True)
+class ConsoleBeside:
+    """The console that `coordinator serve` starts beside itself."""
+
+    is_wanted: Annotated[
+        bool, typer.Option("--console", help="Serve the console too, in a process of its own on this machine.")
+    ] = False
+    port: Annotated[
+        int, typer.Option("--console-port", help="Of that console; 0 takes a free one.", min=0, max=65535)
+    ] = PORT
+
+
+@dataclass(frozen=True)
 class OfferedTasks:
     """The task files that the console offers, and the keys that its tasks may send."""
 

@@ -19,7 +19,8 @@ from undersong_common.program.entry import only_tls_1_3
 from undersong_common.program.machine import HeldStep, rights_that_pass
 from undersong_common.program.options import AsJson, Output, with_options
 from undersong_server import defaults, operations
-from undersong_server.cli.console import PORT, console_beside, require_packages
+from undersong_server.cli.console import ConsoleBeside, console_beside, require_packages
+from undersong_server.cli.first_start import FirstStart, made_lines, make_where_missing
 from undersong_server.cli.options import (
     DEFAULT_HOME,
     HomeFolder,
@@ -52,13 +53,7 @@ Bind = Annotated[str, typer.Option(**defaults.BIND)]
 def init(new: defaults.NewCoordinator, output: Output, home: HomeFolder = DEFAULT_HOME) -> None:
     """Makes the coordinator's folder: certificate authority, signing key, registry. Nothing is sent anywhere."""
     facts = operations.coordinator.create(home, new)
-    lines = [
-        f"made {home}; back it up by `undersong coordinator backup FILE`: it holds the keys",
-        f"fingerprint: {facts.fingerprint}",
-        "tell it to every hospital by telephone or on paper, never with the package",
-        f"listens on {facts.bind}; hospitals reach it at {', '.join(facts.addresses)}",
-        "listen elsewhere, with the same keys: undersong coordinator change --bind HOST:PORT",
-    ]
+    lines = made_lines(home, facts)
     if new.drill:
         plan = f"undersong run plan {shell_path(home / 'drill' / 'task.toml')} --name drill --home {shell_path(home)}"
         lines += [
@@ -132,6 +127,8 @@ class LogOptions:
 @rights_that_pass()
 def serve(
     log: LogOptions,
+    first: FirstStart,
+    console: ConsoleBeside,
     home: HomeFolder = DEFAULT_HOME,
     keepalive: Annotated[
         float, typer.Option(help="Seconds of silence before a ping; a party is gone after three times that.", min=1)
@@ -140,15 +137,14 @@ def serve(
         bool, typer.Option("--standby", help="Wait while another process serves; take over when it has died.")
     ] = False,
     ray: RayAddress = None,
-    console: Annotated[
-        bool, typer.Option("--console", help="Serve the console too, in a process of its own on this machine.")
-    ] = False,
-    console_port: Annotated[int, typer.Option(help="Of that console; 0 takes a free one.", min=0, max=65535)] = PORT,
 ) -> None:
-    """Listens for the parties and drives the runs, until SIGTERM. Started again, it continues."""
+    """Listens for the parties and drives the runs, until SIGTERM. Started again, it continues.
 
-    if console:
+    Where there is no coordinator, --address makes one first; with --console it asks for the address on a terminal.
+    """
+    if console.is_wanted:
         require_packages()
+    make_where_missing(home, first, asks=console.is_wanted and not standby)
     only_tls_1_3()  # gRPC reads this when it is imported, so it comes first.
     logs.to_stderr(
         ("undersong_common", "undersong_protocol", "undersong_server"), as_json=log.log_json, debug=log.debug
@@ -156,7 +152,7 @@ def serve(
     warn_of_missing_weights()
     environment = dict(os.environ)
     cache = defaults.public_cache_path(environment)
-    with console_beside(home, console_port) if console else nullcontext():
+    with console_beside(home, console.port) if console.is_wanted else nullcontext():
         operations.coordinator.serve(
             home, public_cache=cache, environment=environment, keepalive_s=keepalive, ray=ray, standby=standby
         )

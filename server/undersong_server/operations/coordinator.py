@@ -17,7 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,30 @@ def create(home: Path, new: defaults.NewCoordinator) -> CoordinatorFacts:
 
     Raises ConfigurationError if one exists, or a name or address is invalid.
     """
-    settings = CoordinatorSettings(
+    CoordinatorHome.create(home, _settings_of(new), now=time.time())
+    if new.drill:
+        _write_drill_task(home / "drill")
+    return show(home)
+
+
+def check_settings(home: Path, stated: defaults.NewCoordinator) -> None:
+    """Raises ConfigurationError for a stated setting that the coordinator in ``home`` has otherwise.
+
+    A setting at its default is not stated.
+    """
+    settings, stated_settings = CoordinatorHome(home).settings, _settings_of(stated)
+    for field in fields(stated):
+        is_stated = getattr(stated, field.name) not in (field.default, (), [])
+        if is_stated and getattr(stated_settings, field.name) != getattr(settings, field.name):
+            raise ConfigurationError(
+                f"{home}: an option states another value of {field.name!r} than this coordinator has",
+                "leave the option out; `undersong coordinator change` changes operator, contact and bind",
+                code="other-settings",
+            )
+
+
+def _settings_of(new: defaults.NewCoordinator) -> CoordinatorSettings:
+    return CoordinatorSettings(
         name=new.name,
         bind=new.bind,
         addresses=tuple(new.addresses),
@@ -124,10 +147,6 @@ def create(home: Path, new: defaults.NewCoordinator) -> CoordinatorFacts:
         operator=_stated(new.operator),
         contact=_stated(new.contact),
     )
-    CoordinatorHome.create(home, settings, now=time.time())
-    if new.drill:
-        _write_drill_task(home / "drill")
-    return show(home)
 
 
 def change(
