@@ -53,6 +53,7 @@ REFUSED_START = "the daemon refuses to start"
 PATIENT = "patient"  # the default meaning of a column of user ids
 VARIABLE = "env:"  # stands before the name of a variable that holds a database's URL
 CLOCK_TOLERANCE_S = 60.0  # beyond that, this machine's clock and the coordinator's differ enough to be told
+ABANDONED_S = 7 * 86400.0  # an attempt may go on this long after its start; then its secrets are destroyed
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from undersong_client.consent.approvals import Proposal
 from undersong_client.consent.differences import changes_to_read
 from undersong_client.consent.people import PersonalDecision, remedy_of_refusal
 from undersong_client.consent.policy import HospitalPolicy, review
+from undersong_client.consent.run_terms import duration_section, kept_section, rejection_words
 from undersong_client.consent.sheet import (
     NO_LIST,
     NO_LIST_AS_SIGNED,
@@ -68,7 +69,7 @@ ASK_FIRST = (
     " which agreement with your hospital it runs."
 )
 COMPARE = (
-    "Compare the nine words, and the fingerprints (for a specialist, below), by telephone with the operator{hospitals}."
+    "Compare the nine words, and the fingerprints {place}, by telephone with the operator{hospitals}."
     " If anything differs: Reject."
 )
 DECIDE = "Decide on the page, under Requests: Approve or Reject. Only that counts."
@@ -294,11 +295,14 @@ def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPa
             *_budget_sections(sheet, beside),
             *_list_points(FOR_YOU if is_open else NOTED, warnings),
             _hospital_section(sheet),
+            *([duration_section(sheet)] if is_open else []),
+            kept_section(),
             *_choice_sections(sheet, beside),
             PageSection(WORDS if is_open else WORDS_OF_ENDED, signed_words, aloud=words_in_threes),
+            *_fingerprints_to_compare(sheet),
             _figure_section(sheet),
             replace(leaves(sheet) if is_open else leaves(sheet, ALLOWED), folded=True),
-            replace(fingerprints(sheet), folded=True),
+            *_folded_fingerprints(sheet),
             *_receipt_sections(sheet),
         ),
         note="What is decided counts for the plan of the nine words below and for no other.",
@@ -423,7 +427,8 @@ def _in_short(sheet: Sheet, beside: Surroundings) -> PageSection:
             *([("For example", f"{'; '.join(examples)}.")] if examples else []),
             ("What leaves" if run_end is None else "What left", leaving_words),
             ("The risk of this run", _risk_words(sheet)),
-            *_risk_of_all(sheet),
+            *_risk_of_all(sheet, beside),
+            *_worst_of_all(sheet),
             *_beyond_participation(sheet),
             *([("The name of your hospital", NAME_IN_PRINT)] if run_end is None else []),
         ),
@@ -455,32 +460,66 @@ def _beyond_participation(sheet: Sheet) -> list[tuple[str, str]]:
 
 def _risk_table(sheet: Sheet) -> list[PageSection]:
     """The risks of this run and of all runs in cases of 100, by who guesses: on average, and in an unlucky case."""
-    sheet_privacy = sheet.privacy
-    sheet_cost = sheet.cost
-    if sheet.ended is not None or sheet_privacy.epsilon is None:
+    if sheet.ended is not None or sheet.privacy.epsilon is None:
         return []
-    usual = [sheet_privacy.best_guess, _certainty(sheet_privacy.epsilon, sheet_privacy.delta)]
-    sure_alone = _certainty(sheet_privacy.epsilon_if_all_others_collude, sheet_privacy.delta)
-    worst = [_guess_if_all_help(sheet_privacy), sure_alone]
     head = ["who guesses", "this run, on average", f"this run, {impact.UNLUCKY}"]
-    if sheet_cost is not None and sheet_cost.best_guess_after is not None:
-        usual += [sheet_cost.best_guess_after, _certainty(sheet_cost.after, sheet_cost.delta)]
-        worst += [
-            _guess_of_all_if_all_help(sheet),
-            max(_certainty(sheet_cost.worst_after, sheet_cost.delta), sure_alone),
-        ]
+    if _has_risk_of_all(sheet):
         head += ["all runs, on average", f"all runs, {impact.UNLUCKY}"]
-    risks_of_reader = {_usual_reader(sheet): usual}
-    if len(sheet.parties) - 1 > sheet.colluders:
-        risks_of_reader[_worst_reader(sheet)] = worst
+    risks_of_reader = {_usual_reader(sheet): _usual_risks(sheet)}
+    if _can_be_undone(sheet):
+        risks_of_reader[_worst_reader(sheet)] = _worst_risks(sheet)
     rows = [(reader, *map(impact.cases, risks)) for reader, risks in risks_of_reader.items()]
     sentences = (
-        "With all that somebody can see, a guess is right in at most so many. An average counts every case, the rare"
-        " ones too. How often a case is unlucky is not computed: only how rarely one is worse than these figures.",
+        "With all that somebody can see, a guess is right in at most so many. An average counts every run, the unlucky"
+        " ones too. The noise is drawn by chance, and an unlucky case is one in which it hides less.",
         *_chance_words(sheet),
         "Not in these figures: the time of an answer, and what people in your own house see.",
     )
     return [PageSection(f"The risk in cases of 100, {words.AS_PLANNED}", sentences, table=(tuple(head), *rows))]
+
+
+def _has_risk_of_all(sheet: Sheet) -> bool:
+    """True if the sheet has the risk of all runs: not without a budget, and not as an earlier version signed it."""
+    return sheet.cost is not None and sheet.cost.best_guess_after is not None
+
+
+def _can_be_undone(sheet: Sheet) -> bool:
+    """True if the promise fails where all other hospitals help the operator."""
+    return len(sheet.parties) - 1 > sheet.colluders
+
+
+def _usual_risks(sheet: Sheet) -> list[float]:
+    """Shares of right guesses while the promise holds: on average and in an unlucky case, of this run and of all."""
+    risks = [sheet.privacy.best_guess, _certainty(sheet.privacy.epsilon, sheet.privacy.delta)]
+    cost = sheet.cost
+    if cost is not None and cost.best_guess_after is not None:
+        risks += [cost.best_guess_after, _certainty(cost.after, cost.delta)]
+    return risks
+
+
+def _worst_risks(sheet: Sheet) -> list[float]:
+    """The same shares if all other hospitals help the operator in every run."""
+    sure_alone = _certainty(sheet.privacy.epsilon_if_all_others_collude, sheet.privacy.delta)
+    risks = [_guess_if_all_help(sheet.privacy), sure_alone]
+    cost = sheet.cost
+    if cost is not None and cost.best_guess_after is not None:
+        risks += [_guess_of_all_if_all_help(sheet), max(_certainty(cost.worst_after, cost.delta), sure_alone)]
+    return risks
+
+
+def _worst_of_all(sheet: Sheet) -> list[tuple[str, str]]:
+    """The largest figures of the table of risks, for the first answers: all help the operator, in an unlucky case."""
+    if sheet.ended is not None or sheet.privacy.epsilon is None or not _can_be_undone(sheet):
+        return []
+    risks = _worst_risks(sheet)
+    of_all = f", and from all runs together in at most {impact.cases(risks[3])}" if _has_risk_of_all(sheet) else ""
+    return [
+        (
+            "At the very worst",
+            f"If all other hospitals help the operator, then {impact.UNLUCKY} a guess from this run is right in at most"
+            f" {impact.cases(risks[1])} of 100 cases{of_all}.",
+        )
+    ]
 
 
 def _usual_reader(sheet: Sheet) -> str:
@@ -502,25 +541,25 @@ def _worst_reader(sheet: Sheet) -> str:
 
 
 def _chance_words(sheet: Sheet) -> list[str]:
-    """Says how often chance makes a guess surer than the table: for one unit, and for any of all of the data set."""
+    """Says how often a run is worse than the table's unlucky case: for one unit, and for any of the data set's."""
     sheet_cost = sheet.cost
-    deltas = {"this run": sheet.privacy.delta}
+    deltas = {"runs like this one": sheet.privacy.delta}
     if sheet_cost is not None and sheet_cost.best_guess_after is not None:
         if sheet_cost.delta == sheet.privacy.delta:
-            deltas = {"this run, like that of all runs together,": sheet_cost.delta}
+            deltas = {"runs like this one, or series of all runs like these": sheet_cost.delta}
         else:
-            deltas["all runs"] = sheet_cost.delta
+            deltas["series of all runs like these"] = sheet_cost.delta
     units = _unit_total(sheet)
     people = unit_word("user", sheet.own.word if sheet.own else "", 2)
-    chances = []
+    frequencies = []
     for runs, delta in deltas.items():
         if not delta:
             continue
-        chance = f"of at most {impact.chance_of_more(delta)} for {_guessed_unit(sheet.privacy)}"
+        frequency = f"{impact.worse_runs(delta, runs=runs)} for {_guessed_unit(sheet.privacy)}"
         if units:
-            chance += f", and of at most {impact.chance_of_more(delta, units)} for any of all {units:,} {people}"
-        chances.append(f"The unlucky case of {runs} may be worse with a chance {chance}.")
-    return [" ".join(chances)] if chances else []
+            frequency += f", and at most {2 * units:,} for any of all {units:,} {people}"
+        frequencies.append(f"{_start_sentence(frequency)}.")
+    return [" ".join(frequencies)] if frequencies else []
 
 
 def _unit_total(sheet: Sheet) -> int:
@@ -620,9 +659,10 @@ def _risk_words(sheet: Sheet) -> str:
         return f"This run is NOT private: nothing is promised to any {unit_word}."
     subjects = {"sample": "one record was", "party": "the records of one hospital were"}
     subject = subjects.get(promised_privacy.unit, f"one {unit_word}'s records were")
-    if sheet.ended is None:  # The chance of more stands beside the table of an open sheet.
+    if sheet.ended is None:
         sure = impact.certainty(epsilon, promised_privacy.delta)
-        rare = f"; {impact.UNLUCKY}, in {impact.cases(sure)}."
+        worse = f" ({impact.worse_runs(promised_privacy.delta)})" if promised_privacy.delta else ""
+        rare = f"; {impact.UNLUCKY}, in {impact.cases(sure)}{worse}."
     else:
         rare = f". {_start_sentence(impact.worst_guess(epsilon, promised_privacy.delta))}."
     several = case_caution(unit_word) if promised_privacy.unit == "user" else ""
@@ -687,9 +727,8 @@ def _budget_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
         return [PageSection("Your budget", ("It limits nothing that this run takes: the run is not private.",))]
     before, after = _percent(share_before), _percent(share_after)
     remainder = f"{100 - after} % would be left" if share_after <= 1 else "that is MORE than there is"
-    summary = (
-        f"Used before: {before} %{_name_runs(beside) if before else ''}. Used after this run: {after} %; {remainder}."
-    )
+    earlier_words = f" (by {_list_runs(beside)})" if before else ""
+    summary = f"Used before: {before} %{earlier_words}. Used after this run: {after} %; {remainder}."
     whole_guess = accounting.best_guess_of(
         sheet_cost.budget, sheet_cost.delta, one_gaussian=_are_one_gaussian(sheet_cost)
     )
@@ -717,13 +756,20 @@ def _budget_shares(cost: BudgetEffect, budget: float) -> tuple[float, float, flo
     return before, alone, after
 
 
-def _name_runs(beside: Surroundings) -> str:
-    """Names the earlier runs over these records, in brackets; a signed sheet does not hold them."""
+def _name_earlier(cost: BudgetEffect, beside: Surroundings) -> str:
+    """Names the earlier runs beside a total over all runs, in brackets; says so where there is none before."""
+    if not cost.before and not beside.earlier_runs:
+        return " (none before this one)"
+    return f" ({_list_runs(beside)})"
+
+
+def _list_runs(beside: Surroundings) -> str:
+    """Names the earlier runs over these records."""
     names = [repr(printable(run, 120)) for run in beside.earlier_runs]
     if not names:
-        return " (by the runs that the screen Budget names)"
+        return "the runs that the screen Budget names"
     remainder = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f" (by {', '.join(names[:MOST_NAMES])}{remainder})"
+    return f"{', '.join(names[:MOST_NAMES])}{remainder}"
 
 
 def _passed_limits(sheet: Sheet, cost: BudgetEffect, largest_epsilon: float) -> list[str]:
@@ -782,7 +828,7 @@ def _percent(share: float) -> int:
     return round(100 * share)
 
 
-def _risk_of_all(sheet: Sheet) -> list[tuple[str, str]]:
+def _risk_of_all(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str]]:
     """The risk of all runs over these records, this one included, in the words of :func:`_risk_words`."""
     sheet_cost = sheet.cost
     if (
@@ -795,13 +841,18 @@ def _risk_of_all(sheet: Sheet) -> list[tuple[str, str]]:
         stage_words = f" ({words.AS_PLANNED} when it was decided)"
     guess_words = impact.right_guess(sheet_cost.best_guess_after, _guessed_unit(sheet.privacy))
     helped_words = ""
-    if sheet.ended is None and len(sheet.parties) - 1 > sheet.colluders:
+    if sheet.ended is None:
+        helped_words = f"; {impact.UNLUCKY}, in {impact.cases(_certainty(sheet_cost.after, sheet_cost.delta))}"
+    if sheet.ended is None and _can_be_undone(sheet):
         worst_guess = impact.cases(_guess_of_all_if_all_help(sheet))
-        helped_words = f", under the same condition; if all others helped in every run, in at most {worst_guess}"
+        helped_words += (
+            f", under the same condition; if all others helped in every run, on average in at most {worst_guess}"
+        )
     return [
         (
             "The risk of all runs",
-            f"From all runs over these records and this one together{stage_words}, {guess_words}{helped_words}.",
+            f"From all runs over these records{_name_earlier(sheet_cost, beside)} and this one together{stage_words},"
+            f" {guess_words}{helped_words}.",
         )
     ]
 
@@ -829,6 +880,7 @@ def _choice_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
                 " all of its hospitals have approved. The operator is told that yours has refused, and reads the reason"
                 " if you write one; this program tells the others only that the run has stopped."
                 " The operator may plan another run without you, or ask you anew.",
+                rejection_words(sheet, beside),
                 f"Wait: {_waiting_words(sheet, beside)} No date is set: the run waits for every"
                 " hospital of its plan, until its operator gives it up.",
                 withdraw_words,
@@ -850,7 +902,8 @@ def _steps(sheet: Sheet) -> tuple[str, str, str]:
         hospitals = f" and with {hospitals} (look up their numbers yourself, too)"
     else:
         hospitals = ""
-    return ASK_FIRST, COMPARE.format(hospitals=hospitals), DECIDE
+    place = "below them" if _lists_fingerprints(sheet) else "below them, or for a specialist further below"
+    return ASK_FIRST, COMPARE.format(place=place, hospitals=hospitals), DECIDE
 
 
 def _calls(sheet: Sheet) -> int:
@@ -862,16 +915,26 @@ def _calls(sheet: Sheet) -> int:
 def _entries(sheet: Sheet) -> tuple[str, ...]:
     """What a person enters by hand on paper: whom they called, and under which agreement the run takes place."""
     calls = _calls(sheet)
+    others = [party for party in sheet.parties if party.name != sheet.party]
     if calls > MOST_NAMES:
-        called = ["a hospital"]
-    elif calls == len(sheet.parties) - 1:
-        called = [party.name for party in sheet.parties if party.name != sheet.party]
+        called = [NamedParty("a hospital", "")]
+    elif calls == len(others) or _lists_fingerprints(sheet):
+        called = others
     else:
-        called = ["a hospital"] * calls
-    heard = "number, day; nine words the same: yes / no; fingerprint the same: yes / no"
+        called = [NamedParty("a hospital", "")] * calls
+    operator = NamedParty("the operator", sheet.coordinator.fingerprint if sheet.coordinator else "")
     return (
-        *(f"Called: {who}: {heard}" for who in ("the operator", *called)),
+        _call_entry(operator),
+        *(_call_entry(hospital, f" ({calls} of these {len(called)})" * (calls < len(called))) for hospital in called),
         "Agreement or legal basis of this run, as you have learned it:",
+    )
+
+
+def _call_entry(called: NamedParty, choice: str = "") -> str:
+    """The line of one call, with the fingerprint that is heard on it; ``choice`` says how many such calls suffice."""
+    fingerprint = f"fingerprint {called.fingerprint}" if called.fingerprint else "fingerprint"
+    return (
+        f"Called{choice}: {called.name}: number, day; nine words the same: yes / no; {fingerprint} the same: yes / no"
     )
 
 
@@ -1162,6 +1225,47 @@ def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise, *, is_open: bool
             " hospital helps the operator, in every run over these records. Your budget does not limit this figure.",
         ),
     ]
+
+
+def _lists_fingerprints(sheet: Sheet) -> bool:
+    """True if a sheet has few enough hospitals to list their fingerprints where people compare them."""
+    return len(sheet.parties) <= MOST_NAMES
+
+
+def _fingerprints_to_compare(sheet: Sheet) -> list[PageSection]:
+    """The fingerprints that people read out to each other, beside the nine words: the operator's and each hospital's.
+
+    Of many hospitals it has this hospital's own; the others are folded.
+    """
+    if sheet.ended is not None:
+        return []
+    shown = sheet if _lists_fingerprints(sheet) else replace(sheet, parties=_own_party(sheet))
+    party_section = fingerprints(shown)
+    operator = () if sheet.coordinator is None else (f"{sheet.coordinator.fingerprint}  (the operator)",)
+    sentences = (
+        "On the telephone each reads out its own, and the other compares it with the line here: you read yours, the"
+        " operator and each hospital read theirs.",
+        *party_section.sentences,
+    )
+    return [
+        replace(
+            party_section,
+            title=f"{party_section.title}, to compare over the telephone",
+            sentences=sentences,
+            columns=(*operator, *party_section.columns),
+        )
+    ]
+
+
+def _own_party(sheet: Sheet) -> tuple[NamedParty, ...]:
+    return tuple(party for party in sheet.parties if party.name == sheet.party)
+
+
+def _folded_fingerprints(sheet: Sheet) -> list[PageSection]:
+    """The fingerprints of all hospitals, folded, unless they stand beside the nine words."""
+    if sheet.ended is None and _lists_fingerprints(sheet):
+        return []
+    return [replace(fingerprints(sheet), folded=True)]
 
 
 def fingerprints(sheet: Sheet) -> PageSection:

@@ -1,5 +1,6 @@
 """Actions on the runs that were proposed to this party: read them and decide about them."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,7 +15,6 @@ from undersong_client.consent import approvals
 from undersong_client.consent.approvals import Proposal, Proposals
 from undersong_client.consent.people import ROLES_OF_TWO, Decision, Person, note_decision, remedy_of_refusal
 from undersong_client.consent.sheet import (
-    NOTHING_BESIDE,
     FinalCost,
     RunEnd,
     Sheet,
@@ -112,7 +112,8 @@ def _preview(
     if request.ended_s:
         run_end = _ended(party_home, proposals, request, ledger)
     shown_sheet = signed or make_sheet(party_home, proposals, request, ledger if run_end is None else None)
-    beside = NOTHING_BESIDE  # a signed sheet says what it said when it was signed
+    # A signed sheet says what it said when it was signed: beside it stand only the runs that were charged by then.
+    beside = Surroundings(_earlier_runs(ledger, request.run, until_s=request.decided_s))
     if signed is None:
         beside = Surroundings(
             _earlier_runs(ledger, request.run),
@@ -125,9 +126,15 @@ def _preview(
     return Preview(request, with_request(shown_sheet, request, is_signed=signed is not None, end=run_end), beside)
 
 
-def _earlier_runs(ledger: "Ledger", run: str) -> tuple[str, ...]:
-    """Names of the runs that the ledger has charged before ``run``, oldest first."""
-    names = tuple(dict.fromkeys(total.run for total in ledger.totals()))
+def _earlier_runs(ledger: "Ledger", run: str, until_s: float = math.inf) -> tuple[str, ...]:
+    """Names of the runs that the ledger has charged before ``run`` and by ``until_s``, oldest first."""
+    first_charges_s: dict[str, float] = {}
+    for entry in ledger.entries():
+        if entry["kind"] == "charge":
+            first_charges_s.setdefault(entry["run"], entry["at"])
+    names = tuple(
+        dict.fromkeys(total.run for total in ledger.totals() if first_charges_s.get(total.run, 0.0) <= until_s)
+    )
     return names[: names.index(run)] if run in names else names
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from undersong_client.home import CLOCK_TOLERANCE_S
+from undersong_client.home import ABANDONED_S, CLOCK_TOLERANCE_S
 from undersong_client.storage.outbox import NOTHING, Stored
 from undersong_client.storage.store import Compartment, Store
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, RoundAborted
@@ -33,7 +33,6 @@ LONGEST_REPLY_BYTES = 4096
 # Attempts at one sum that may follow each other at once; aborts before a vector left cost nothing but time.
 FREE_ATTEMPTS = 8
 ATTEMPT_EVERY_S = 60.0
-ABANDONED_S = 7 * 86400.0  # an attempt may go on this long after its start; then its secrets are destroyed
 
 _ABANDONED = f"it was begun more than {ABANDONED_S / 86400:.0f} days ago"
 

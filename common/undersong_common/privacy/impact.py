@@ -53,6 +53,15 @@ def chance_of_more(delta: float, units: int = 1) -> str:
     return chance(delta, f"{2 * units:,}")
 
 
+def worse_runs(delta: float, units: int = 1, runs: str = "runs like it") -> str:
+    """Returns :func:`chance_of_more` as a frequency: how many of so many runs pass the figure of an unlucky case.
+
+    >>> worse_runs(1e-5), worse_runs(1e-6, 1_200)
+    ('of 100,000 runs like it, at most 2 are worse', 'of 1,000,000 runs like it, at most 2,400 are worse')
+    """
+    return f"of {round(1 / delta):,} {runs}, at most {2 * units:,} are worse"
+
+
 def cases(right: float) -> str:
     """Returns the probability ``right`` as a number of cases in 100, rounded up; 100 only for certainty.
 
@@ -94,11 +103,11 @@ def worst_guess(epsilon: float, delta: float) -> str:
     """Returns in words how sure a guess about one unit may become beyond its average, and with what chance surer.
 
     >>> worst_guess(4.0, 1e-5)
-    'in an unlucky case, a guess is right in at most 99.1 of 100 (in more with a chance of at most 2 in 100,000)'
+    'in an unlucky case, a guess is right in at most 99.1 of 100 (of 100,000 runs like it, at most 2 are worse)'
     >>> worst_guess(4.0, 0.0)
     'in an unlucky case, a guess is right in at most 99 of 100'
     """
-    rare = f" (in more with a chance of at most {chance_of_more(delta)})" if delta else ""
+    rare = f" ({worse_runs(delta)})" if delta else ""
     return f"{UNLUCKY}, a guess is right in at most {cases(certainty(epsilon, delta))} of 100{rare}"
 
 

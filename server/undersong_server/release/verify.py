@@ -595,20 +595,6 @@ def _count_rest(names: Sequence[str]) -> list[str]:
 
 
 # The dossier: a data set as a privacy officer files it: what flowed, what it cost, what was checked, what is kept.
-RETENTION = (
-    ("what", "where", "how long"),
-    ("texts, card, report, manifest with receipts", "the published folder", "for good: it is published"),
-    (
-        "opened sums, orders and answers of models",
-        "the run's journal, at the coordinator",
-        "until its operator removes the run; they are covered by the promise",
-    ),
-    ("masked answers of single parties", "nowhere", "dropped when their sum is opened; alone they are random"),
-    ("who is enrolled", "the coordinator's registry", "until its operator removes the coordinator"),
-    ("records, ledgers, keys of parties", "at each party, never here", "each party's own dossier says"),
-)
-
-
 def dossier_page(
     folder: Path, verdict: PrivacyVerdict, *, fingerprint: str | None, audit: Mapping[str, Any] | None
 ) -> PrintedPage:
@@ -636,7 +622,7 @@ def dossier_page(
                 ),
             ),
             impact.audit_section(audit),
-            PageSection("What is kept, and erased", table=RETENTION),
+            PageSection("What is kept, and erased", table=words.KEPT),
             _parties_section(verdict),
             _files_section(folder, published_manifest(folder)),
             _steps_section(folder, verdict, fingerprint),

@@ -18,6 +18,7 @@ from undersong_client.consent.sheet import (
     NO_LIST,
     NO_LIST_AS_SIGNED,
     NamedParty,
+    ReleaseGroup,
     RunEnd,
     Sheet,
     StatedTask,
@@ -26,6 +27,7 @@ from undersong_client.consent.sheet import (
 from undersong_client.home import PartyHome
 from undersong_client.storage import datasets
 from undersong_client.storage.own_figures import OwnFigures, delta_of, own_figures, proposed_delta
+from undersong_common.errors import PrivacyRefusal
 from undersong_common.models.embedding import Embedder
 from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_common.privacy.accounting import Gaussian, best_guess
@@ -186,13 +188,39 @@ def test_sheet_shows_risks_side_by_side_in_cases_of_100(home):
     assert all(less <= more for less, more in zip(risks, worse_risks, strict=True))
     assert risks[0] <= risks[1]
     assert risks[2] <= risks[3]
-    this_run, all_runs = section.sentences[1].split("worse with")[1:]
-    assert "of at most 12 in 100,000 for any of all 6 patients" in this_run
-    assert "of at most 12 in 10,000 for any of all 6 patients" in all_runs
+    this_run, all_runs = section.sentences[1].split(". ")
+    assert this_run.startswith(
+        "Of 100,000 runs like this one, at most 2 are worse for one patient, and at most 12 for any"
+    )
+    assert all_runs.startswith(
+        "Of 10,000 series of all runs like these, at most 2 are worse for one patient, and at most"
+    )
+
+
+def test_the_worst_figures_of_the_table_stand_in_short(home):
+    proposed(home)
+    _, sections = sheet(home)
+    assert "From all runs over these records (none before this one) and" in repr(sections)
+    (table,) = [section.table for section in sections if section.title.startswith("The risk in cases of 100")]
+    usual, worst = table[1:]
     in_short = dict(sections[0].figures)
-    assert f"; in an unlucky case, in {usual[2]}." in in_short["The risk of this run"]
-    assert f"be right in at most {worst[1]} of 100 cases." in in_short["The risk of this run"]
-    assert in_short["The risk of all runs"].endswith(f"if all others helped in every run, in at most {worst[3]}.")
+    this_run, all_runs = in_short["The risk of this run"], in_short["The risk of all runs"]
+    assert f"; in an unlucky case, in {usual[2]} (of 100,000 runs like it, at most 2 are worse)." in this_run
+    assert f"be right in at most {worst[1]} of 100 cases." in this_run
+    assert f"; in an unlucky case, in {usual[4]}, under the same condition" in all_runs
+    assert all_runs.endswith(f"if all others helped in every run, on average in at most {worst[3]}.")
+    assert in_short["At the very worst"] == (
+        "If all other hospitals help the operator, then in an unlucky case a guess from this run is right in at most"
+        f" {worst[2]} of 100 cases, and from all runs together in at most {worst[4]}."
+    )
+
+
+def test_no_worst_case_is_stated_where_the_promise_holds_against_all(home):
+    proposed(home)
+    stored = Sheet.from_json(sheet(home)[0])
+    everybody = len(stored.parties) - 1
+    assert "At the very worst" in repr(preview.sheet_page(stored))
+    assert "At the very worst" not in repr(preview.sheet_page(replace(stored, colluders=everybody)))
 
 
 @pytest.mark.heavy
@@ -250,8 +278,17 @@ def test_the_budget_names_the_runs_before_this_one(home):
         charge = Charge(run, "00" * 32, "votes", 0, (Gaussian(9.0),), alone=(Gaussian(5.0),))
         ledger.charge(charge, at=5.0)
         ledger.send(charge, "aa" * 32, at=5.0)
-    proposed(home)
-    assert "% (by 'autumn', 'winter'). Used after this run" in command("preview", "spring", "--home", home)
+    manifest = proposed(home)
+    before = command("preview", "spring", "--home", home)
+    command("approve", "spring", plan_words(manifest.hash), "--home", home)
+    signed_s = Proposals(PartyHome(home)).find("spring").decided_s
+    later = Charge("later", "11" * 32, "votes", 0, (Gaussian(9.0),), alone=(Gaussian(5.0),))
+    ledger = Ledger.read(home / "ledger.jsonl")
+    ledger.charge(later, at=signed_s + 1.0)
+    ledger.send(later, "bb" * 32, at=signed_s + 1.0)
+    for shown in (before, command("preview", "spring", "--home", home)):
+        assert "% (by 'autumn', 'winter'). Used after this run" in shown
+        assert "From all runs over these records ('autumn', 'winter') and this one together" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(
@@ -309,12 +346,81 @@ def test_the_name_of_a_model_s_kind_is_left_to_specialists():
     ],
 )
 def test_no_sum_opens_without_a_hospital_that_was_called(hospitals, others, calls):
-    parties = tuple(NamedParty(f"h{number}", "") for number in range(hospitals))
-    stored = blank_sheet(party="h0", parties=parties, others=others)
+    parties = tuple(NamedParty(f"h{number}", f"{number:04}-print") for number in range(hospitals))
+    stored = blank_sheet(party="h0", parties=parties, others=others, coordinator=NamedParty("one", "c0c0-print"))
     _, compare, _ = preview._steps(stored)
     assert f"with the operator{f' and with {calls}' if calls else '. If'}" in compare
     assert preview._entries(stored)[0].startswith("Called: the operator")
+    assert "fingerprint c0c0-print the same: yes / no" in preview._entries(stored)[0]
     assert len(preview._entries(stored)) >= 2 + bool(calls)
+
+
+@pytest.mark.parametrize("hospitals", [2, 12, 13, 1000])
+def test_fingerprints_stand_beside_the_words_that_are_read_aloud(hospitals):
+    parties = tuple(NamedParty(f"h{number}", f"{number:04}-print") for number in range(hospitals))
+    stored = blank_sheet(party="h0", parties=parties, others=1, coordinator=NamedParty("one", "c0c0-print"))
+    page = preview.sheet_page(stored)
+    shown = [section for section in page.sections if not section.folded]
+    (place,) = [place for place, section in enumerate(shown) if section.title == preview.WORDS]
+    prints = shown[place + 1].columns
+    assert prints[:2] == ("c0c0-print  (the operator)", "0000-print  (you)  h0")
+    is_short = hospitals <= preview.MOST_NAMES
+    assert len(prints) == (1 + hospitals if is_short else 2)
+    folded = [section.columns for section in page.sections if section.folded and section.columns]
+    assert [len(columns) for columns in folded] == ([] if is_short else [hospitals])
+    named_calls = [entry for entry in page.entries if "-print the same: yes / no" in entry]
+    assert len(named_calls) == 1 + (hospitals - 1 if hospitals <= preview.MOST_NAMES + 1 else 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_standing", "says"),
+    [
+        ({"two_people": False}, False, "IT could approve that one without you"),
+        ({}, False, "it needs both approvals again"),
+        ({}, True, "your policy would approve it without a person"),
+    ],
+)
+def test_a_rejection_says_that_it_binds_it_too(changes, is_standing, says):
+    page = preview.sheet_page(blank_sheet(**changes), Surroundings(is_standing=is_standing))
+    (choices,) = [section for section in page.sections if section.title == "What you can do"]
+    (final,) = [
+        point for point in choices.points if point.startswith("A Reject is final for this plan, and binds your")
+    ]
+    assert says in final
+
+
+def test_a_rejected_plan_cannot_be_approved_by_anybody_here(home):
+    manifest = proposed(home)
+    command("preview", "spring", "--home", home)
+    command("reject", "spring", "--home", home)
+    said = command("approve", "spring", plan_words(manifest.hash), "--home", home, code=2)
+    assert "run 'spring' was rejected" in said
+    command("policy", "set", "--approval", "standing", "--home", home)
+    with pytest.raises(PrivacyRefusal, match="have rejected"):
+        Proposals(PartyHome(home)).reason_to_wait(manifest)
+
+
+@pytest.mark.parametrize(
+    ("dropouts", "says"), [(0, "one hospital no longer"), (1, "than 1 hospital no longer answers")]
+)
+def test_the_sheet_says_how_long_a_run_takes_and_what_ends_it(dropouts, says):
+    group = ReleaseGroup("label_histogram", "how many", "", 3, (2, 2, 2), 1.0, 1.0, "gaussian")
+    page = preview.sheet_page(blank_sheet(tolerated_dropouts=dropouts, releases=(group, group)))
+    (section,) = [section for section in page.sections if section.title == "How long it takes, and what ends it"]
+    assert section.sentences[0].startswith("The plan states no length and no end date. It asks for 6 sums")
+    assert says in section.points[1]
+    assert "7 days after a sum was begun" in section.points[-1]
+
+
+@pytest.mark.parametrize("ended", [None, RunEnd(None, None)])
+def test_the_sheet_says_what_the_coordinator_keeps_after_the_run(ended):
+    page = preview.sheet_page(blank_sheet(ended=ended))
+    (section,) = [section for section in page.sections if section.title == "What is kept, where and how long"]
+    assert not section.folded
+    assert section.table == words.KEPT
+    how_long = {name: period for name, _, period in section.table}
+    assert how_long["a hospital's answers, scrambled"].startswith("until their sum is opened, then erased")
+    assert how_long["opened sums, and what was ordered and written"].startswith("after the run, too: no date is set")
 
 
 @pytest.mark.parametrize(

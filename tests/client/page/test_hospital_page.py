@@ -99,7 +99,8 @@ def test_a_request_is_read_approved_by_its_words_and_withdrawn_by_its_name(page,
     assert "The risk of this run" in sheet
     assert 'class="before"' in page.get(address).text
     listed = re.findall(r"(?:[0-9a-f]{4}-){7}[0-9a-f]{4}  [^\n<]*", unescape(page.get(address).text))
-    assert [line.rpartition("  ")[2] for line in listed] == [member.name for member in manifest.roster]
+    names = [line.rpartition("  ")[2] for line in listed]
+    assert names == ["(the operator)", *(member.name for member in manifest.roster)]
     for words, why in (("", "were not typed"), ("one two three", "are not the words")):
         refused = page.post(f"{address}/approve", OFFICER, words=words)
         assert refused.status_code == 409

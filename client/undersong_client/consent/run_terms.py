@@ -1,0 +1,70 @@
+"""Terms of a run on its sheet: how long it takes, what ends it, what is kept of it, and whom a rejection binds.
+
+Each sentence is made from fields that a sheet has signed already, or from what these programs always do.
+"""
+
+from undersong_client.consent.sheet import Sheet, Surroundings
+from undersong_client.home import ABANDONED_S
+from undersong_common.printable import counted
+from undersong_common.program.printed_page import PageSection
+from undersong_protocol.agreement import words
+
+COPIES = (
+    "So the coordinator's program does. A person there could copy what it holds: the promise bounds what opened sums"
+    " and texts tell, however long somebody keeps them."
+)
+
+
+def duration_section(sheet: Sheet) -> PageSection:
+    """Returns the section on the run's length, its end date, and everything that ends it."""
+    sums = sum(release.releases for release in sheet.releases)
+    given_up_words = (
+        "its operator gives it up, or proposes another plan under its name. If you are not told, the run stays listed"
+        f" here as approved; {ABANDONED_S / 86400:.0f} days after a sum was begun, this program erases the"
+        " secrets with which it could still be opened."
+    )
+    return PageSection(
+        "How long it takes, and what ends it",
+        (
+            f"The plan states no length and no end date. It asks for {counted(sums, 'sum')}, one after the other, and"
+            " texts are written in between: how long that takes depends on the programs that write and on how soon each"
+            " hospital answers. Requests shows when it has ended. It ends when the first of these happens:",
+        ),
+        points=(
+            "all sums are opened and the texts are written;",
+            f"{_missing_words(sheet)};",
+            "for your hospital alone: you choose Withdraw;",
+            given_up_words,
+        ),
+    )
+
+
+def _missing_words(sheet: Sheet) -> str:
+    """Says how many hospitals must be missing from a sum to end the run."""
+    dropouts = sheet.tolerated_dropouts
+    if dropouts:
+        return f"more than {counted(dropouts, 'hospital')} no longer {'answers' if dropouts == 1 else 'answer'}"
+    return "one hospital no longer answers"
+
+
+def kept_section() -> PageSection:
+    """Returns the section on what the coordinator's program keeps, during the run and after it."""
+    return PageSection("What is kept, where and how long", (COPIES,), table=words.KEPT)
+
+
+def rejection_words(sheet: Sheet, beside: Surroundings) -> str:
+    """Says whom a rejection binds: it is final for this plan, and another plan is another request."""
+    if beside.is_standing:
+        later_words = "your policy would approve it without a person"
+    elif sheet.two_people:
+        later_words = "it needs both approvals again"
+    else:
+        later_words = "IT could approve that one without you, unless your policy asks for two people"
+    return (
+        "A Reject is final for this plan, and binds your own IT too: one person's suffices, and this program lets"
+        " nobody here approve the plan afterwards. If somebody has approved it before you, choose Withdraw, which is as"
+        " final."
+        " Another plan, or this one under another name, is another request with a sheet of its own:"
+        f" {later_words}. Whoever can delete files on this machine could have it asked about this plan anew; the"
+        " evidence that you save under Log still proves your decision."
+    )
