@@ -286,12 +286,11 @@ class HospitalPage:
                 confirm=lambda cautions: _despite(visit, cautions),
             )
         except runs.AnotherSheet as error:
-            return visit.go(
-                f"/requests/{approved_proposal.manifest}/approve", f"Not signed: {error.problem}. Read it again."
-            )
-        is_waiting = proposal.decision != "approved"
-        message = "A second person must approve too." if is_waiting else "Approved, and signed by this party's key."
-        return visit.go(f"/requests/{approved_proposal.manifest}", message)
+            message = f"Not signed: {error.problem}. Read it again."
+            return visit.go(f"/requests/{approved_proposal.manifest}/approve", message, "bad")
+        if proposal.decision != "approved":
+            return visit.go(f"/requests/{approved_proposal.manifest}", "A second person must approve too.", "news")
+        return visit.go(f"/requests/{approved_proposal.manifest}", "Approved, and signed by this party's key.")
 
     def _reject(self, visit: Visit) -> str:
         rejected_proposal = self._find(visit.path["manifest"])
@@ -347,7 +346,8 @@ class HospitalPage:
             person=_person(visit),
             confirm=lambda cautions: _despite(visit, cautions),
         )
-        return visit.go("/budget", " ".join(["The budget is set.", *budget_facts.warnings]))
+        message = " ".join(["The budget is set.", *budget_facts.warnings])
+        return visit.go("/budget", message, "warn" if budget_facts.warnings else "done")
 
     def _add_data(self, visit: Visit) -> str:
         field_names = ("file", "text_field", "label_field", "user_field", "user_is")
@@ -469,7 +469,8 @@ class HospitalPage:
             person=_person(visit),
             confirm=lambda cautions: _despite(visit, cautions),
         )
-        return visit.go("/policy", " ".join(["The policy is changed and signed.", *policy_facts.warnings]))
+        message = " ".join(["The policy is changed and signed.", *policy_facts.warnings])
+        return visit.go("/policy", message, "warn" if policy_facts.warnings else "done")
 
     def _give_duty(self, visit: Visit) -> str:
         account, duty = (visit.form.get(field_name, "").strip() for field_name in ("account", "duty"))
@@ -608,7 +609,7 @@ def _or_waits(screen: str, act: Callable[[Visit], str]) -> Callable[[Visit], str
         try:
             return act(visit)
         except two_people.WaitsForSecondPerson as waits:
-            return visit.go(screen, f"N{waits.problem[1:]}: {waits.remedy}.")
+            return visit.go(screen, f"N{waits.problem[1:]}: {waits.remedy}.", "news")
 
     return act_or_wait
 

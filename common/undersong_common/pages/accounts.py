@@ -22,7 +22,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.pages.duties import AT_THE_TERMINAL, DAY_S, Duties, provider_identity
-from undersong_common.pages.store import PageStore, digest
+from undersong_common.pages.store import Message, PageStore, digest
 from undersong_common.program.uptime import Instant, instant
 
 RoleName = TypeVar("RoleName", bound=str)
@@ -421,17 +421,19 @@ class Accounts:
     def end_number(self, number: int) -> None:
         self._store.rows("DELETE FROM session WHERE number = ?", number)
 
-    def leave_message(self, secret: str, message: str) -> None:
+    def leave_message(self, secret: str, message: Message) -> None:
         """Stores a message that the session's next page shows once."""
-        self._store.rows("UPDATE session SET message = ? WHERE secret = ?", message, digest(secret))
+        self._store.rows(
+            "UPDATE session SET message = ?, grade = ? WHERE secret = ?", message.words, message.grade, digest(secret)
+        )
 
-    def take_message(self, secret: str) -> str:
+    def take_message(self, secret: str) -> Message | None:
         with self._store.transaction() as database:
-            row = database.execute("SELECT message FROM session WHERE secret = ?", (digest(secret),)).fetchone()
+            row = database.execute("SELECT message, grade FROM session WHERE secret = ?", (digest(secret),)).fetchone()
             database.execute("UPDATE session SET message = '' WHERE secret = ? AND message <> ''", (digest(secret),))
-        if row is None:
-            return ""
-        return str(row["message"])
+        if row is None or not row["message"]:
+            return None
+        return Message(row["message"], row["grade"] or "done")
 
     # Tokens for scripts
 

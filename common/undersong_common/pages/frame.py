@@ -18,7 +18,7 @@ from jinja2.runtime import Context
 from markupsafe import Markup, escape
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from undersong_common.pages.store import new_key
+from undersong_common.pages.store import Grade, new_key
 from undersong_common.printable import duration, noun, number, printable, printable_lines
 
 log = logging.getLogger(__name__)
@@ -226,6 +226,7 @@ def environment(packages: Sequence[str], actions: Mapping[str, tuple[str, str]] 
     template_environment.globals |= {
         "actions": actions,
         "action_key": new_key,
+        "box_class": box_class,
         "query": _changed_query,
         "infinity": math.inf,
     }
@@ -273,6 +274,19 @@ def _replace_commands(context: Context, text: Any) -> Markup:
             clause_html += Markup(action_html).format(context["base"], *page_action)  # noqa: S704 - format escapes
         page_clauses += [clause_html] * bool(clause_html)
     return Markup("; ").join(page_clauses)
+
+
+_BOX_CLASSES: Mapping[Grade, str] = {
+    "done": "notice done",
+    "news": "notice",
+    "warn": "notice warn",
+    "bad": "problem",
+}
+
+
+def box_class(grade: Grade) -> str:
+    """Returns the HTML class of a box, whose colour follows the grade of what it says."""
+    return _BOX_CLASSES[grade]
 
 
 def _visible_value(value: Any) -> Any:

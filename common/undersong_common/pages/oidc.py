@@ -33,7 +33,7 @@ from undersong_common.pages.accounts import ROLES, Account, Role
 from undersong_common.pages.duties import provider_identity, provider_key
 from undersong_common.pages.serving import is_loopback
 from undersong_common.pages.site import Site, Visit
-from undersong_common.pages.store import digest
+from undersong_common.pages.store import Message, digest
 from undersong_common.printable import printable
 
 ALGORITHMS = ["RS256", "ES256", "EdDSA", "PS256"]
@@ -312,7 +312,7 @@ class _OidcLogin:
         identities = {*session.identities, provider_identity(str(claims["iss"]), str(claims["sub"]))}
         accounts.connect(session.account.name, person, by=sorted(identities))
         self._site.audit.note(session.account.name, "connect the identity provider")
-        accounts.leave_message(secret, "Connected: you can log in with your organisation from now on.")
+        accounts.leave_message(secret, Message("Connected: you can log in with your organisation from now on."))
         return secret
 
     def _account_of(self, claims: Mapping[str, Any], person: str) -> Account:

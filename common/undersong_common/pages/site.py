@@ -23,8 +23,16 @@ from markupsafe import Markup
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError, UndersongError
 from undersong_common.pages.accounts import Account, Accounts, Role, Session, TooManyAttempts
-from undersong_common.pages.frame import LARGEST_BODY_BYTES, POLICY, Frame, environment
-from undersong_common.pages.store import FILE_NAME, AuditLog, Downloads, PageStore
+from undersong_common.pages.frame import LARGEST_BODY_BYTES, POLICY, Frame, box_class, environment
+from undersong_common.pages.store import (
+    FILE_NAME,
+    AuditLog,
+    Downloads,
+    Grade,
+    Message,
+    PageStore,
+    StillRunning,
+)
 from undersong_common.printable import is_number, printable, with_iso_times
 from undersong_common.program import extras
 from undersong_common.program.logs import place_of
@@ -178,7 +186,7 @@ class Visit:
         return HTMLResponse(self.site.render(template, {**context, NEXT_STEP: step_html}), status_code=status)
 
     def _page_context(self, title: str) -> dict[str, Any]:
-        message = ""
+        message = None
         if "part" not in self.query:
             message = self.site.accounts.take_message(self.secret)
         return {
@@ -209,10 +217,14 @@ class Visit:
             failed = {"problem": part_fault.problem, "remedy": part_fault.remedy}
         return self.site.render("parts/failed.html.j2", {**context, "part": name, **failed})
 
-    def go(self, location: str, message: str = "") -> str:
-        """Returns ``location``, where an action sends the browser; ``message`` is shown there once."""
+    def go(self, location: str, message: str = "", grade: Grade = "done") -> str:
+        """Returns ``location``, where an action sends the browser; ``message`` is shown there once.
+
+        Args:
+            grade: of what the message says, which colours its box (:func:`undersong_common.pages.frame.box_class`).
+        """
         if message:
-            self.site.accounts.leave_message(self.secret, message)
+            self.site.accounts.leave_message(self.secret, Message(message, grade))
         return location
 
     def offer(self, name: str, data: bytes) -> str:
@@ -369,6 +381,8 @@ class Site:
         if (visitor := self.who(request, active="part" not in request.query_params)) is None:
             return self._to_login(request)
         person, session = visitor
+        grade: Grade = "bad"
+        title = "That did not work"
         visit = Visit(self, request, person, session, dict(request.path_params))
         try:
             if not person.may(least):
@@ -384,15 +398,18 @@ class Site:
                 status = 404
             error_text = {"problem": error.problem, "remedy": error.remedy}
             code = error.code
+            if isinstance(error, StillRunning):
+                status, grade, title = 202, "news", "It is under way"
         except Exception as error:  # noqa: BLE001 - its words may hold anything, so only its kind and place are shown
             log.error("%s %s failed: %s", request.method, printable(request.url.path, 200), place_of(error))
             page_fault = internal_error(error, self.settings.fault_remedy)
             error_text = {"problem": page_fault.problem, "remedy": page_fault.remedy}
             status, code = 500, page_fault.code
         if _wants_json(request):
-            problem_html = self.render("problem.html.j2", {**error_text, "base": visit.base})
-            return JSONResponse({**error_text, "code": code, "shown": problem_html}, status_code=status)
-        return visit.show("error.html.j2", "That did not work", status=status, **error_text)
+            problem_html = self.render("problem.html.j2", {**error_text, "base": visit.base, "grade": grade})
+            shown = {"shown": problem_html, "box": box_class(grade)}
+            return JSONResponse({**error_text, "code": code, **shown}, status_code=status)
+        return visit.show("error.html.j2", title, status=status, grade=grade, **error_text)
 
     def _check_form(self, visit: Visit) -> None:
         self._same_origin(visit.request)
@@ -479,7 +496,7 @@ class Site:
 
     def render_outside(self, template: str, title: str, **context: Any) -> str:
         """Renders a screen for somebody without a session."""
-        nobody: dict[str, Any] = {"base": "", "person": None, "csrf": "", "message": "", "asked": {}}
+        nobody: dict[str, Any] = {"base": "", "person": None, "csrf": "", "message": None, "asked": {}}
         return self.render(template, {**nobody, "title": title, **context})
 
     def _enter_account(self, request: Request, fields: Mapping[str, str]) -> str:

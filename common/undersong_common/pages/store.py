@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from undersong_common.canonical import canonical_json
 from undersong_common.errors import ConfigurationError
@@ -20,8 +20,10 @@ from undersong_common.program.machine import fault_of
 
 PAGE_FILE = "page.sqlite"
 ACTION_KEPT_S = 24 * 3600.0
-PATIENCE_S = 30.0
+PATIENCE_S = 5.0  # a second form waits so long for the first, which then still runs
 LONGEST_KEY = 64
+RUNNING = "action-running"  # code of an error that is none: the same action is under way
+STILL_RUNNING = "wait for it: the screen shows the result, and nothing is done twice"
 DOWNLOAD_S = 15 * 60.0
 MOST_DOWNLOADS = 100
 
@@ -38,7 +40,8 @@ CREATE TABLE IF NOT EXISTS session (
     secret TEXT PRIMARY KEY, number INTEGER NOT NULL, account TEXT NOT NULL, csrf TEXT NOT NULL,
     created_at REAL NOT NULL,
     seen_at REAL NOT NULL, address TEXT NOT NULL, message TEXT NOT NULL DEFAULT '',
-    log_in TEXT NOT NULL DEFAULT '', issuer TEXT NOT NULL DEFAULT '', subject TEXT NOT NULL DEFAULT ''
+    log_in TEXT NOT NULL DEFAULT '', issuer TEXT NOT NULL DEFAULT '', subject TEXT NOT NULL DEFAULT '',
+    grade TEXT NOT NULL DEFAULT ''
 );
 CREATE TABLE IF NOT EXISTS token (
     secret TEXT PRIMARY KEY, account TEXT NOT NULL, label TEXT NOT NULL, created_at REAL NOT NULL,
@@ -63,8 +66,23 @@ _ADDED = {
     },
     "act": {"boot": "TEXT NOT NULL DEFAULT ''", "up": "REAL NOT NULL DEFAULT 0"},
     "link": {"made_by": "TEXT NOT NULL DEFAULT ''"},
-    "session": dict.fromkeys(("log_in", "issuer", "subject"), "TEXT NOT NULL DEFAULT ''"),
+    "session": dict.fromkeys(("log_in", "issuer", "subject", "grade"), "TEXT NOT NULL DEFAULT ''"),
 }
+
+
+Grade = Literal["done", "news", "warn", "bad"]  # of what a box says: success, plain news, a warning, a failure
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message that a session's next page shows once."""
+
+    words: str
+    grade: Grade = "done"
+
+
+class StillRunning(ConfigurationError):
+    """An action that was sent twice, whose first sending is still being carried out. Nothing is wrong with it."""
 
 
 class PageStore:
@@ -75,6 +93,7 @@ class PageStore:
 
     def __init__(self, folder: Path) -> None:
         self._lock = threading.RLock()
+        self._running_keys: set[str] = set()  # of the actions that this process carries out now
         path = self._path = folder / PAGE_FILE
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -123,12 +142,14 @@ class PageStore:
     def once(self, key: str, act: Callable[[], str], *, of: str) -> str:
         """Calls ``act`` once per key and returns its result; later calls with the key return the first call's result.
 
-        A call that comes while the first still runs waits for it. If ``act`` raises, the key is free again.
+        A call that comes while the first still runs waits for it a few seconds. If ``act`` raises, the key is free
+        again.
 
         Args:
             of: session and address of the action; the same key with another one is another key.
 
-        Raises ConfigurationError for a missing key, and what ``act`` raises.
+        Raises StillRunning if the first call runs for longer, ConfigurationError for a missing key, and what ``act``
+        raises.
         """
         if not key or len(key) > LONGEST_KEY:
             raise ConfigurationError("the form has no key", "open the page again, and send its form", code="no-key")
@@ -139,11 +160,14 @@ class PageStore:
             is_first = database.execute("INSERT OR IGNORE INTO action (key, at) VALUES (?, ?)", (key, now_s)).rowcount
         if not is_first:
             return self._first_location(key)
+        self._running_keys.add(key)
         try:
             act_location = act()
         except BaseException:
             self.rows("DELETE FROM action WHERE key = ?", key)
             raise
+        finally:
+            self._running_keys.discard(key)
         self.rows("UPDATE action SET location = ? WHERE key = ?", act_location, key)
         return act_location
 
@@ -156,8 +180,36 @@ class PageStore:
             if location_rows[0]["location"]:
                 return str(location_rows[0]["location"])
             time.sleep(0.05)
+        if key in self._running_keys:
+            raise StillRunning("this was sent before, and is still under way", STILL_RUNNING, code=RUNNING)
         problem = "the same action was sent before and has not succeeded"
         raise ConfigurationError(problem, "look at the page, then try again", code="action-failed")
+
+
+class WorkUnderWay:
+    """Long actions that this program carries out now, by their subject: none is begun twice. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._begun: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def only(self, subject: str) -> Iterator[None]:
+        """Marks the subject as under way within the block. Raises StillRunning if it already is."""
+        with self._lock:
+            if subject in self._begun:
+                since = time.strftime("%H:%M:%S", time.gmtime(self._begun[subject]))
+                raise StillRunning(f"{subject} has been under way since {since} UTC", STILL_RUNNING, code=RUNNING)
+            self._begun[subject] = time.time()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._begun[subject]
+
+    def since(self, subject: str) -> float | None:
+        """Returns when the subject was begun, seconds since the epoch; None if it is not under way."""
+        return self._begun.get(subject)
 
 
 @dataclass(frozen=True)

@@ -309,10 +309,15 @@ class OversightScreens:
 
     def _test(self, visit: Visit) -> str:
         run, name = visit.form.get("run", ""), visit.form.get("generator", "")
-        tried = tasks.try_in_run(
-            self._home, run, name, environment=self._context.environment, public_cache=self._context.public_cache
-        )
+        context = self._context
+        with context.work.only(f"the test of {name}"):
+            tried = tasks.try_in_run(
+                self._home, run, name, environment=context.environment, public_cache=context.public_cache
+            )
         visit.note("generator test", f"{name} of {run}")
+        if tried.fault:
+            message = f"{name} gave no usable text ({tried.fault}; {tasks.cost_of([tried])}): {tried.answer}"
+            return visit.go("/generators", message, "bad")
         return visit.go("/generators", f"{name} answered in {tasks.cost_of([tried])}: {tried.answer}")
 
     # Audit

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.site import LIVE, Part, Site, Visit, download
+from undersong_common.pages.store import WorkUnderWay
 from undersong_common.pages.stream import Pulse
 from undersong_common.printable import counted, is_number
 from undersong_server.defaults import RunOptions
@@ -51,6 +52,7 @@ class ConsoleContext:
         keys: (host, environment variable) of every key that a task from the console may send.
         environment: variables in which generators find their keys, for a test call.
         public_cache: file with embeddings of public texts.
+        work: the long actions that the console carries out now.
     """
 
     home: Path
@@ -58,6 +60,7 @@ class ConsoleContext:
     keys: tuple[tuple[str, str], ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     public_cache: Path = Path("public-embeddings.sqlite")
+    work: WorkUnderWay = field(default_factory=WorkUnderWay, repr=False)
 
     def list_runs(self, visit: Visit) -> list[RunSummary]:
         """Returns every run, newest first; all parts of a screen share one list."""
@@ -73,6 +76,7 @@ class ConsoleContext:
         marks: list[Any] = [served]
         if topic.startswith("run "):
             marks.append(runs.mark(self.home, topic.removeprefix("run ")))
+            marks.append(self.work.since(_evaluation_of(topic.removeprefix("run "))))
         else:
             marks.append([(run.run, run.status.words) for run in overview.list_runs(self.home)])
             marks.append(coordinator.mark(self.home))
@@ -296,7 +300,8 @@ class RunScreens:
             anchor = "#generators" if section == "generators" else "#further"
         elif act == "try":
             surroundings = {"environment": self._context.environment, "public_cache": self._context.public_cache}
-            draft = drafts.try_generator(draft, _whole(number), self._limits(draft), **surroundings)
+            with self._context.work.only(f"the trial of a generator for {draft.identity}"):
+                draft = drafts.try_generator(draft, _whole(number), self._limits(draft), **surroundings)
             visit.note("generator test", str(draft.trial["generator"]))
             anchor = "#trial"
         elif act == "upload":
@@ -313,21 +318,24 @@ class RunScreens:
     def _plan(self, visit: Visit, draft: drafts.Draft, address: str) -> str:
         checked = self._so_far(draft, checked=True)
         if checked["beside"] or checked["general"]:
-            return visit.go(f"{address}?checked=yes", "No run is planned yet: some fields need another look.")
-        planned = runs.plan_task(
-            self._home,
-            draft.data,
-            Path(draft.folder),
-            RunOptions(
-                name=draft.name or None,
-                parties=draft.parties,
-                seed=_whole(draft.seed),
-                patience_s=float(_whole(draft.patience)),
-            ),
-            check=self._limits(draft),
-            begun_with=draft.begun_with,
+            return visit.go(f"{address}?checked=yes", "No run is planned yet: some fields need another look.", "warn")
+        options = RunOptions(
+            name=draft.name or None,
+            parties=draft.parties,
+            seed=_whole(draft.seed),
+            patience_s=float(_whole(draft.patience)),
         )
-        drafts.discard(self._home, draft)
+        with self._context.work.only(f"the planning of {draft.name or f'draft {draft.identity}'}"):
+            drafts.find(self._home, draft.identity)  # Whoever has planned it meanwhile has discarded the draft.
+            planned = runs.plan_task(
+                self._home,
+                draft.data,
+                Path(draft.folder),
+                options,
+                check=self._limits(draft),
+                begun_with=draft.begun_with,
+            )
+            drafts.discard(self._home, draft)
         visit.note("run plan", planned.run)
         return visit.go(f"/runs/one/{quote(planned.run)}", "Planned: no hospital is asked until you start it.")
 
@@ -376,8 +384,10 @@ class RunScreens:
         act, words = ACTIONS[action]
         requested = act(self._home, run)
         visit.note(f"run {action}", run)
-        condition = "" if requested is None or requested.served else " This takes effect once the coordinator runs."
-        return visit.go("/" if action == "put-away" else f"/runs/one/{quote(run)}", words + condition)
+        address = "/" if action == "put-away" else f"/runs/one/{quote(run)}"
+        if requested is None or requested.served:
+            return visit.go(address, words)
+        return visit.go(address, "Noted. The coordinator is not running: this takes effect once it runs.", "warn")
 
     def _describe(self, visit: Visit) -> str:
         run = visit.path["run"]
@@ -405,7 +415,7 @@ class RunScreens:
             },
             "card": lambda: {"card": releases.read_file(self._home, run, "README.md").decode("utf-8", "replace")},
         }
-        return visit.page(f"Result of {run}", parts, run=run)
+        return visit.page(f"Result of {run}", parts, run=run, **self._context.live(f"run {run}"))
 
     def _search(self, run: str, query: Mapping[str, str]) -> releases.Found:
         words = {key: query.get(key, "") for key in ("find", "label", "generator")}
@@ -426,19 +436,21 @@ class RunScreens:
         releases.files(self._home, run)  # a run that has not finished has no result
         figures = comparison.how_good(self._home, run)
         files = {path: permissions.file_words(path) for path in permissions.public_files(self._context.tasks)}
-        return {"figures": figures, "run": run, "files": files}
+        return {"figures": figures, "run": run, "files": files, "since": self._context.work.since(_evaluation_of(run))}
 
     def _evaluate(self, visit: Visit) -> str:
         run, file_name = visit.path["run"], visit.form.get("file", "")
         names = {key: visit.form.get(key, "").strip() for key in ("text_field", "label_field")}
         options = EvaluationOptions(text_field=names["text_field"] or "text", label_field=names["label_field"] or None)
-        if uploaded := visit.files.get("test", b""):
-            evaluation = releases.evaluate_uploaded(self._home, run, uploaded, visit.file_names["test"], options)
-        else:
-            path = {str(path): path for path in permissions.public_files(self._context.tasks)}.get(file_name)
-            if path is None:
-                raise ConfigurationError("no test file was chosen", "choose one of the list, or upload one")
-            evaluation = releases.evaluate_run(self._home, run, replace(options, test=path))
+        path = {str(path): path for path in permissions.public_files(self._context.tasks)}.get(file_name)
+        uploaded = visit.files.get("test", b"")
+        if path is None and not uploaded:
+            raise ConfigurationError("no test file was chosen", "choose one of the list, or upload one")
+        with self._context.work.only(_evaluation_of(run)):
+            if uploaded:
+                evaluation = releases.evaluate_uploaded(self._home, run, uploaded, visit.file_names["test"], options)
+            else:
+                evaluation = releases.evaluate_run(self._home, run, replace(options, test=path))
         visit.note("run evaluate", f"{run}: {evaluation.test}")
         return visit.go(f"/runs/one/{quote(run)}/result#evaluation", f"Evaluated on {evaluation.test}.")
 
@@ -483,6 +495,11 @@ class RunScreens:
     def _asked(self, visit: Visit) -> tuple[list[str], str]:
         """The runs that the address names, at most six, and the figure to sort them by."""
         return visit.request.query_params.getlist("run")[:6], visit.query.get("sort", "")
+
+
+def _evaluation_of(run: str) -> str:
+    """The subject of the work that evaluates a run."""
+    return f"the evaluation of {run}"
 
 
 def _caps(task: Mapping[str, Any]) -> dict[str, str]:

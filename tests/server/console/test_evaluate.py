@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -9,12 +11,13 @@ from tests.doubles.parties import embed
 from tests.doubles.plain_browser import HOST, Browser
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
+from undersong_common.pages import store
 from undersong_server.console.application import build
 from undersong_server.console.run_pages import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import runs
-from undersong_server.report.evaluations import EVALUATION_FILE
+from undersong_server.report.evaluations import EVALUATION_FILE, Evaluated
 from undersong_server.runs.folder import RunStatus
 
 RESULT = "/runs/one/first/result"
@@ -96,6 +99,37 @@ def test_a_file_that_cannot_be_used_is_refused_by_its_own_name(evaluation_page, 
     assert "/tmp" not in refused.text.replace("pytest", "")
     assert "<img" not in refused.text
     assert not (CoordinatorHome(home).run("first").path / EVALUATION_FILE).exists()
+
+
+@pytest.mark.heavy
+def test_a_second_evaluation_is_not_begun_and_says_that_one_runs(evaluation_page, tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "PATIENCE_S", 0.1)
+    begun, goes_on = threading.Event(), threading.Event()
+    calls = []
+
+    def evaluate(*arguments):
+        calls.append(arguments)
+        begun.set()
+        assert goes_on.wait(30)
+        return Evaluated("public.jsonl, 00000000", {})
+
+    monkeypatch.setattr("undersong_server.operations.releases.evaluate_run", evaluate)
+    fields = evaluation_page.hidden(RESULT) | {"file": str(tmp_path / "offered" / "public.jsonl")}
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(evaluation_page.client.post, RESULT, data=fields)
+        assert begun.wait(30)
+        same_form = evaluation_page.client.post(RESULT, data=fields)
+        another_form = evaluation_page.client.post(RESULT, data=fields | evaluation_page.hidden(RESULT))
+        shown = evaluation_page.get(RESULT).text
+        goes_on.set()
+        assert first.result().status_code == 303
+    for second in (same_form, another_form):
+        assert second.status_code == 202
+        assert "under way" in second.text
+        assert 'class="problem"' not in second.text
+    assert "An evaluation has been under way since" in shown
+    assert len(calls) == 1
+    assert "An evaluation has been under way" not in evaluation_page.get(RESULT).text
 
 
 def test_no_file_outside_the_task_folders_is_evaluated_on(evaluation_page, tmp_path):

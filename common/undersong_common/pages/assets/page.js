@@ -60,7 +60,7 @@
   function arrive() {
     const [path, spot, open] = JSON.parse(sessionStorage.getItem("sent") || "[]");
     sessionStorage.removeItem("sent");
-    const told = document.querySelector("main > .notice.done");
+    const told = document.querySelector("main > .told");
     if (path === location.pathname) {
       for (const id of open) document.getElementById(id)?.setAttribute("open", "");
       const named = location.hash && document.getElementById(location.hash.slice(1));
@@ -73,7 +73,7 @@
 
   const shown = Date.now();
   function renew() {
-    if (Date.now() - shown > 15000) document.querySelector("main > .notice.done")?.remove();
+    if (Date.now() - shown > 15000) document.querySelector("main > .told.done")?.remove();
     for (const part of document.querySelectorAll("[data-part]")) if (!busy(part)) htmx.trigger(part, "renew");
   }
 
@@ -186,8 +186,15 @@
     const spot = focused(document);  // a button that is disabled loses it
     const sent = new FormData(form);
     if (button && button.name) sent.append(button.name, button.value);
-    document.querySelectorAll(".problem.refused").forEach((each) => each.remove());
+    document.querySelectorAll(".refused").forEach((each) => each.remove());
     let told;
+    const wait = setTimeout(() => {
+      const working = document.createElement("p");
+      working.className = "notice refused";
+      working.setAttribute("role", "status");
+      working.textContent = "This is under way. Another click changes nothing.";
+      if (button) button.before(working); else form.append(working);
+    }, 800);
     try {
       const enctype = (button && button.formEnctype) || form.enctype;
       const body = enctype === "multipart/form-data" ? sent : new URLSearchParams(sent);
@@ -195,8 +202,10 @@
       if (answer.status === 401) return ended();
       told = await answer.json();
     } catch {
-      told = { shown: "<p>The page's program does not answer. Try again: nothing that you typed is lost.</p>" };
+      told = { box: "problem", shown: "<p>The page's program does not answer. Try again: nothing that you typed is lost.</p>" };
     }
+    clearTimeout(wait);
+    if (!told.location) document.querySelectorAll(".refused").forEach((each) => each.remove());
     if (told.location) {
       const there = new URL(told.location, location.href);
       const open = [...document.querySelectorAll("details[id][open]")].map((each) => each.id);
@@ -209,8 +218,8 @@
     disable(false);
     sending = false;
     const why = document.createElement("div");
-    why.className = "problem refused";
-    why.setAttribute("role", "alert");
+    why.className = told.box + " refused";
+    why.setAttribute("role", told.box === "problem" ? "alert" : "status");
     why.tabIndex = -1;
     why.innerHTML = told.shown;  // the page's own, escaped where it was made
     if (button) button.before(why); else form.append(why);
