@@ -16,6 +16,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, pa
 from jinja2.ext import Extension
 from jinja2.runtime import Context
 from markupsafe import Markup, escape
+from starlette.datastructures import QueryParams
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from undersong_common.pages.store import Grade, new_key
@@ -316,12 +317,11 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 def _changed_query(current: Any, **changes: Any) -> Markup:
     """The address's query with some values changed, so that filters stay when one of them changes."""
-    remaining_query = {
-        query_key: query_value
-        for query_key, query_value in dict(current).items()
-        if query_key not in (*changes, "part")
-    }
-    changed_query = {
-        query_key: query_value for query_key, query_value in changes.items() if query_value not in (None, "")
-    }
-    return Markup(escape("?" + urlencode({**remaining_query, **changed_query})))  # noqa: S704 - escaped
+    current_pairs = current.multi_items() if isinstance(current, QueryParams) else dict(current).items()
+    remaining_pairs = [
+        (query_key, query_value) for query_key, query_value in current_pairs if query_key not in (*changes, "part")
+    ]
+    changed_pairs = [
+        (query_key, query_value) for query_key, query_value in changes.items() if query_value not in (None, "")
+    ]
+    return Markup(escape("?" + urlencode([*remaining_pairs, *changed_pairs])))  # noqa: S704 - escaped

@@ -195,7 +195,7 @@ class Visit:
             "person": self.person,
             "csrf": "" if self.session is None else self.session.csrf,
             "address": self.request.url.path,
-            "asked": self.query,
+            "asked": self.request.query_params,
             "message": message,
         }
 

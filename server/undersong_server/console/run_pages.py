@@ -387,7 +387,7 @@ class RunScreens:
         address = "/" if action == "put-away" else f"/runs/one/{quote(run)}"
         if requested is None or requested.served:
             return visit.go(address, words)
-        return visit.go(address, "Noted. The coordinator is not running: this takes effect once it runs.", "warn")
+        return visit.go(address, "Noted. This takes effect once the coordinator runs.", "warn")
 
     def _describe(self, visit: Visit) -> str:
         run = visit.path["run"]
@@ -485,6 +485,7 @@ class RunScreens:
             template="compare.html.j2",
             named=run_names,
             choices=choices,
+            **self._context.live("all"),
         )
 
     def _compare_csv(self, visit: Visit) -> Response:

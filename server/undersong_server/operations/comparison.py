@@ -36,6 +36,7 @@ class ComparedRun:
     """One run in a comparison.
 
     Attributes:
+        state: its state in words (:attr:`undersong_server.runs.folder.RunStatus.state_words`).
         epsilon: promised epsilon; None if the run is not private. ``spent`` is epsilon after the opened sums.
         weights: last weight of each generator; ``weight_errors`` their standard errors by the noise, if they are told.
         calls, kept: number of texts ordered and kept; ``price_usd`` is their cost.
@@ -225,7 +226,7 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
     last_weights = live_run.weights[-1] if live_run.weights else ()
     return ComparedRun(
         run=run,
-        state=folder.status().state,
+        state=folder.status().state_words,
         method=plan.figures.method,
         epsilon=epsilon if epsilon != float("inf") else None,
         delta=plan.figures.privacy.delta,

@@ -385,7 +385,7 @@ class LiveRun:
     Attributes:
         weights: rows by round, one weight per generator.
         weights_noise: by round, the standard deviation of each weight's noise, if the method reports it.
-        texts: the latest texts, which language models wrote: untrusted; newest first; ``written`` counts all.
+        texts: the latest texts, which generators wrote: untrusted; newest first; ``written`` counts all.
         usage: per generator, the counts of :class:`undersong_server.generators.author.AuthorUsage` and of
             :class:`undersong_server.generators.author.Speed`; ``counted`` holds the generator's own counts.
         times: end of each step as (seconds since the epoch, texts in all), for a rate.

@@ -676,12 +676,12 @@ def _flow_section(manifest: Manifest) -> PageSection:
     return PageSection(
         "The flow of the data",
         points=(
-            "language models write candidate texts from public prompts;",
+            "programs that write invented texts make candidates from public inputs;",
             f"each hospital's program computes on its own machine {words.asked(questions, 'its')};",
             *(f"further: {printable(question)};" for question in words.further(questions, "its")),
             "it answers with whole numbers: bounded per record or person, with its share of the noise, under a mask;",
             f"a sum opens if {quorum.threshold} of {quorum.parties} parties or more take part;",
-            "the opened sums decide what is written next, and how much of each model's texts is published.",
+            "the opened sums decide what is written next, and how much of each program's texts is published.",
         ),
     )
 

@@ -86,8 +86,8 @@ def _describe_corpus(data: ReportData) -> tuple[str, ...]:
     holders = took_part.named if took_part else f"{counted(data.privacy.quorum.parties, 'hospital')}"
     steered_words = joined(list(data.steered)) or "the method's choices"
     sentences.append(
-        f"Private records steered {steered_words}, by {sums_words} only; no model was shown a private text. They lie"
-        f" at {holders}."
+        f"Private records steered {steered_words}, by {sums_words} only; no generator was shown a private text. They"
+        f" lie at {holders}."
     )
     if data.simulated:
         sentences.append("This is a simulation: one program played every hospital, on one machine.")

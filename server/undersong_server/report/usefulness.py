@@ -20,7 +20,7 @@ from undersong_server.runs.planning import RunPlan
 from undersong_server.runs.task import Task
 
 OURS = "synthetic"
-MIXTURE = f"zero-shot mixture{NO_PRIVATE_DATA}"
+ZERO_SHOT = f"zero-shot texts{NO_PRIVATE_DATA}"
 FREE_KINDS = ("ngram", "replay")  # a comparison may ask these again at no cost
 
 
@@ -71,7 +71,7 @@ def write_baselines(run_plan: RunPlan, corpus: Sequence[Sample], make_author: Ca
     setting = run_plan.setting
     wrote = {sample.generator for sample in corpus}
     published = tuple(name for name in setting.generators if name in wrote)
-    settings = {"comparison": (MIXTURE, setting)}
+    settings = {"comparison": (ZERO_SHOT, setting)}
     if published and published != setting.generators:
         settings["comparison/published"] = (ALONE.format(joined(published)), replace(setting, generators=published))
     tables: dict[str, Table] = {}

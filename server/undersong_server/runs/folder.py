@@ -34,6 +34,7 @@ ENDED = ("finished", "stopped", "failed")
 UNREADABLE: Final = "unreadable"  # state of a run whose files cannot be read, and the code of the error
 FINAL = ("finished", "stopped")  # no requested action changes these any more
 STATE_AFTER: Mapping[str, State] = {"pause": "paused", "stop": "stopped"}  # state of a run after a requested action
+STANDING = (*ENDED, "paused")  # states in which a run does nothing and waits for nobody
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,15 @@ class RunStatus:
     error: RunFailure | None = None
     charged: bool = False
 
+    def __post_init__(self) -> None:
+        """Drops what a run that stands still no longer does, whoever wrote its status and whenever."""
+        if self.state not in STANDING:
+            return
+        for field_name, nothing in {"phase": "", "done": 0, "total": 0, "waiting": None}.items():
+            object.__setattr__(self, field_name, nothing)
+        if self.state in STATE_AFTER.values():  # the last line of its log says what it did until then
+            object.__setattr__(self, "message", "")
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; what does not apply now is left out."""
         status_json = _STATUS.dump_python(self, mode="json", by_alias=True)
@@ -172,7 +182,7 @@ class RunStatus:
         """The state as people read it: who has rejected the run, or whom it waits for."""
         if self.error is not None and self.error.rejected_by:
             return f"rejected by {', '.join(self.error.rejected_by)}"
-        if self.waiting is not None and self.state not in ENDED:
+        if self.waiting is not None:
             return f"waiting for {'people' if self.waiting.whom == 'people' else 'hospitals'}"
         if self.state == "waiting":  # for nobody: its driver prepares it, or something holds it up
             return PREPARING if self.phase else "held up"
@@ -184,7 +194,7 @@ class RunStatus:
 
         It repeats neither the state nor the error, which stand beside it.
         """
-        if self.waiting is not None and self.state not in ENDED:
+        if self.waiting is not None:
             return self.waiting.sentence
         if self.phase and self.phase != self.state_words:
             return self.phase

@@ -122,4 +122,4 @@ def test_processes_that_open_an_earlier_versions_file_at_once_all_succeed(tmp_pa
 
         with ThreadPoolExecutor(6) as threads:
             numbers = [opening.result() for opening in [threads.submit(opened) for _ in range(6)]]
-        assert numbers == [{"account": 9, "link": 4, "session": 11, "act": 4}] * 6
+        assert numbers == [{"account": 9, "link": 4, "session": 12, "act": 4}] * 6

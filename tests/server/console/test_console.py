@@ -35,6 +35,7 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import drafts, enrolment, form, overview, permissions, runs
 from undersong_server.operations.overview import list_runs
+from undersong_server.operations.tasks import Tried
 from undersong_server.report.evaluations import Evaluated, keep_evaluation
 from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus, replace_json
 
@@ -154,6 +155,56 @@ def test_the_next_step_follows_from_the_state_of_a_run(tmp_path, entered, state)
     is_open = state not in ("finished", "stopped", "failed", "rejected")
     assert ("So far" in shown, "Writing left" in shown) == (is_open, is_open)
     assert (" left" in shown.partition("Timeline")[2].partition("Latest texts")[0]) == is_open
+
+
+@pytest.mark.parametrize("state", ["stopped", "paused", "failed"])
+def test_a_run_that_stands_still_waits_for_nobody_on_any_screen(tmp_path, entered, state):
+    home = make_home(tmp_path / "home", PARTIES)
+    runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
+    waiting = Awaited((AwaitedParty("beta", True, 3.0),), 1.0, None, 3, "waiting for people at beta", whom="people")
+    active = RunStatus("running", 1, since=1.0, phase="votes", done=1, total=2, message="waits for approval: oak elm")
+    error = RunFailure("no", "mend it", 2) if state == "failed" else None
+    # As the serving process writes it when nothing drives the run, and as an earlier release did.
+    home.run("spring").write_status(replace(active, state=state, waiting=waiting, error=error))
+    console = entered(home.path)
+    for path in ("/", "/runs", "/runs/one/spring", "/compare?run=spring"):
+        shown = re.sub(r"<[^>]+>", " ", console.get(path).text)
+        assert "waits for approval" not in shown, path
+        assert "aiting for people" not in shown, path
+        assert "oak elm" not in shown, path
+        assert "Telephone" not in shown, path
+    status = runs.status(home.path, "spring")
+    assert status.words == (state if error is None else "failed: no")
+    assert (status.detail, status.waiting, status.total) == ("", None, 0)
+
+
+def test_a_wait_says_until_when_and_not_with_how_many_it_ends(tmp_path, entered):
+    home = make_home(tmp_path / "home", PARTIES)
+    runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
+    words = "waiting for beta, gamma; 1 of 3 have answered, the quorum is 2; in 9 s it goes on only if 1 more answer"
+    waiting = Awaited((AwaitedParty("beta", True, 3.0),), 1.0, time.time() + 9, 2, words)
+    home.run("spring").write_status(RunStatus("running", 1, since=1.0, waiting=waiting))
+    shown = re.sub(r"<[^>]+>", " ", entered(home.path).get("/runs/one/spring").text)
+    assert "goes on only if 1 more answer" in shown
+    assert "at most until" in shown
+    assert "continues" not in shown
+
+
+def test_compare_renews_its_states_for_all_runs_that_it_names(tmp_path, entered):
+    home = make_home(tmp_path / "home", PARTIES)
+    task = make_task(tmp_path / "task")
+    for name in ("spring", "summer"):
+        runs.plan(home.path, task, RunOptions(name=name))
+        home.run(name).write_status(RunStatus("running", 1, since=1.0))
+    console = entered(home.path)
+    shown = console.get("/compare?run=spring&run=summer").text
+    assert 'data-topic="all"' in shown
+    renewal = unescape(re.search(r'hx-get="/s/[^/]+([^"]+part=compared)"', shown)[1])
+    assert renewal == "/compare?run=spring&run=summer&part=compared"
+    home.run("summer").write_status(RunStatus("stopped", 1, since=1.0))
+    renewed = console.get(renewal).text
+    assert renewed.count(">running</td>") == 1
+    assert renewed.count(">stopped</td>") == 1
 
 
 def test_screen_of_a_run_looks_at_no_other_run_and_home_lists_them_once(tmp_path, entered, monkeypatch):
@@ -317,6 +368,8 @@ def test_a_run_is_planned_from_a_form_with_errors_beside_their_fields(console, h
     assert shown.count('aria-invalid="true"') == 2
     before = len(list_runs(home))
     assert console.led(console.post(address, {**typed, "do": "plan"})) == f"{address}?checked=yes"
+    told = console.get(f"{address}?checked=yes").text
+    assert 'class="told notice warn" role="status">No run is planned yet' in told
     assert len(list_runs(home)) == before
     strict = json.dumps(Policy(largest_epsilon=0.5).to_json())
     with contextlib.closing(CoordinatorHome(home).registry()) as registry:
@@ -496,9 +549,21 @@ def test_script_of_the_console_gets_refusals_as_json(console):
     headers = {"accept": "application/json"}
     refused = console.post("/parties/invite", name="not a name!", headers=headers)
     assert refused.status_code == 409
-    assert refused.json().keys() == {"problem", "remedy", "code", "shown"}
+    assert refused.json().keys() == {"problem", "remedy", "code", "shown", "box"}
     done = console.post("/parties/invite", name="epsilon", headers=headers)
     assert done.json()["location"].startswith(console.client.base)
+
+
+@pytest.mark.parametrize(
+    ("fault", "colour"), [("", "told notice done"), ("refusal", "told problem")], ids=["answer", "failure"]
+)
+def test_a_box_of_a_generators_test_has_the_colour_of_what_it_says(console, home, tasks, monkeypatch, fault, colour):
+    tried = Tried("", "", "", (), "I cannot", "", fault, "", 1, 1, 0.0, 0.1)
+    monkeypatch.setattr("undersong_server.operations.tasks.try_in_run", lambda *_, **__: tried)
+    console.post("/generators/test", of="/account", run="any", generator="good")
+    shown = console.get("/generators").text
+    assert f'class="{colour}"' in shown
+    assert ("gave no usable text (refusal" in shown) is bool(fault)
 
 
 def test_two_clicks_on_plan_make_one_run(console, home, tasks):
