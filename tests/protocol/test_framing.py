@@ -207,6 +207,24 @@ def test_a_chunk_of_an_earlier_stream_needs_its_announcement_again() -> None:
         receiver.chunk(one)
 
 
+@pytest.mark.parametrize("another_stream", [True, False])
+def test_bytes_of_a_message_that_is_announced_anew_do_not_count(another_stream: bool) -> None:
+    receiver = Reassembler("peer")
+    start, one, two = frames(Outgoing(ID, os.urandom(2 * CHUNK_BYTES)))
+    deliver(receiver, [start, one])
+    anew = wire.Transfer(id=ID, content=start.content, size=start.size, plain_size=start.size - 1, deflated=True)
+    if another_stream:
+        receiver.new_stream()
+        deliver(receiver, [anew])
+        assert (receiver.held_bytes, receiver.held()) == (0, [])
+        deliver(receiver, [two])
+        assert receiver.held_bytes == CHUNK_BYTES
+    else:
+        with raises(PeerFault, "announced-twice"):
+            receiver.transfer(anew)
+        assert (receiver.held_bytes, receiver.held()) == (0, [])
+
+
 @settings(max_examples=examples(50, 200), deadline=None)
 @given(st.binary(max_size=200), st.booleans())
 def test_hostile_frames_raise_nothing_but_a_peer_fault(data: bytes, chunk: bool) -> None:

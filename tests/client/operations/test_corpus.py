@@ -2,15 +2,17 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
 from tests.doubles.coded import raises
 from tests.doubles.pace import slow_after
 from tests.doubles.party_home import HashedEmbedder, command, write_notes
+from undersong_client.cli.data import SourceOptions
 from undersong_client.cli.options import checkpoints_folder
 from undersong_client.consent import policy
-from undersong_client.home import PartyHome
+from undersong_client.home import PartyHome, PartySettings
 from undersong_client.operations import corpus
 from undersong_client.storage import datasets
 from undersong_common.errors import ConfigurationError
@@ -108,6 +110,12 @@ def test_interrupted_sealing_holds_out_no_record_that_a_run_reads(party, tmp_pat
     ledger.charge(Charge("run", "00" * 32, "votes/1", 0, (Gaussian(5.0),)))
     ledger.close("run", "00" * 32)
     assert "would be held out now" in command(*add, *FIELDS, "--hold-out", 20, code=2)
+
+
+@pytest.mark.parametrize(("stated", "percent"), [(None, 20), (0, 0), (5, 5)])
+def test_stated_hold_out_replaces_the_former_one(stated, percent):
+    source = SourceOptions(Path("notes.jsonl"), hold_out=stated)
+    assert source.declaration(PartySettings(party="alpha", hold_out=20)).hold_out == percent
 
 
 @pytest.mark.heavy

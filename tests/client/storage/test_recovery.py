@@ -163,6 +163,22 @@ def test_new_folder_without_a_backup_goes_on_from_the_checkpoints(home, tmp_path
     assert added.ledger.spent(DELTA) == pytest.approx(spent)
 
 
+@pytest.mark.parametrize("older_place", ["beside the data", "in the state folder"])
+def test_newest_of_two_checkpoints_says_what_was_spent(home, tmp_path, marks, older_place):
+    ledger = begin(home, tmp_path, "spring", plan=3)
+    places = {"beside the data": checkpoints.beside(tmp_path / "notes.jsonl"), "in the state folder": marks}
+    [older] = places[older_place].glob("*.json")
+    older_mark = older.read_bytes()
+    ledger, kept = datasets.open_ledger(home, POLICY, marks, at=3.0)
+    ledger.close("spring", "00" * 32)
+    kept.keep(ledger)
+    older.write_bytes(older_mark)  # that place could not be written the second time
+    spent = ledger.spent(DELTA)
+    home.ledger.unlink()
+    restored = data.restore_ledger(home.path, checkpoints=marks, charge_missing=True)
+    assert restored.spending.spent == pytest.approx(spent), "one sum of three, since the run has ended"
+
+
 def test_owner_can_state_past_spending_where_nothing_is_left(home, tmp_path, marks):
     release(home, tmp_path)
     shutil.rmtree(home.path)

@@ -245,6 +245,9 @@ def test_party_that_missed_the_signatures_gets_them_before_its_first_sum(tmp_pat
     world.federation.agree()
     opened = world.federation.private_sum("votes/1", world.inputs())
     assert opened.survivors == tuple(sorted(world.tables))
+    assert set(world.journal.items("sum/votes/1/")) == {
+        f"sum/votes/1/{part}" for part in ("meta", "question", "values")
+    }, "what the parties sent is deleted with the sum's opening"
 
 
 @pytest.mark.heavy
