@@ -334,7 +334,7 @@ def keep_busy_at_any_priority(m, _paths, patched):
 
 def embed_without_a_cache(m, paths, patched):
     home = SimpleNamespace(settings=SimpleNamespace(cache=str(paths.below)), path=paths.folder)
-    embeddings = m.Embeddings(home, HashedEmbedder())
+    embeddings = m.PartyEmbeddings(home, HashedEmbedder())
     rows = embeddings(["a text"])
     with monkey_of(patched) as broken:
         broken.setattr(embeddings._cached, "encode", denied)
@@ -613,8 +613,8 @@ ACTS = {
     "common/undersong_common/text/row_files.py _parquet_rows": read_no_parquet,
     "common/undersong_common/program/services.py check_unused": ask_processes_that_end,
     "common/undersong_common/program/services.py _open_files": ask_processes_that_end,
-    f"{COMPUTATION} Embeddings.__init__": embed_without_a_cache,
-    f"{COMPUTATION} Embeddings.__call__": embed_without_a_cache,
+    f"{COMPUTATION} PartyEmbeddings.__init__": embed_without_a_cache,
+    f"{COMPUTATION} PartyEmbeddings.__call__": embed_without_a_cache,
     f"{CHILD} ComputingProcess.expect": start_no_process(lambda _, computing: computing.expect()),
     f"{CHILD} ComputingProcess.warm": start_no_process(lambda _, computing: computing.warm()),
     f"{CHILD} ComputingProcess.keep_running": start_no_process(lambda _, computing: computing.keep_running()),

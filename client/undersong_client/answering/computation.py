@@ -166,7 +166,7 @@ class RecordComputation(Computation):
         return self._records[1:]
 
 
-class Embeddings:
+class PartyEmbeddings:
     """Embeds the party's texts through an encrypted cache; one call computes at a time.
 
     A cache that cannot be used (its folder is gone, the disk is full) only costs time.
@@ -243,7 +243,7 @@ class HospitalComputation(RecordComputation):
         lazy_data: Any = Lazy(lambda: sealed_data(home))
         self._home = home
         load_embedder: Callable[[], Embedder] = lambda: embedder or home.settings.load_embedder()  # noqa: E731
-        lazy_embeddings: Any = Lazy(lambda: Embeddings(home, load_embedder()))
+        lazy_embeddings: Any = Lazy(lambda: PartyEmbeddings(home, load_embedder()))
         super().__init__(
             home.settings.party,
             lazy_data,

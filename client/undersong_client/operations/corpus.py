@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from undersong_client.answering.computation import Embeddings
+from undersong_client.answering.computation import PartyEmbeddings
 from undersong_client.home import PartyHome
 from undersong_client.records import snapshot, sources
 from undersong_client.storage import datasets
@@ -89,7 +89,7 @@ def check(
     )
     if other_records is None:
         return corpus_check
-    corpus_embeddings = Embeddings(party_home, party_home.settings.load_embedder(), progress)
+    corpus_embeddings = PartyEmbeddings(party_home, party_home.settings.load_embedder(), progress)
     text_vectors, record_vectors, other_vectors = (
         corpus_embeddings(table_texts) for table_texts in (corpus_texts, record_table.texts, other_records.texts)
     )

@@ -283,9 +283,9 @@ def _check_drill(home: PartyHome, declared: Declared) -> None:
 
 def embed(home: PartyHome, embedder: Embedder, progress: Progress) -> int:
     """Embeds the records into the encrypted cache; returns the number of records for which the embedder fails."""
-    from undersong_client.answering.computation import Embeddings
+    from undersong_client.answering.computation import PartyEmbeddings
 
-    return int((~Embeddings(home, embedder, progress)(datasets.load(home).table.texts).any(axis=1)).sum())
+    return int((~PartyEmbeddings(home, embedder, progress)(datasets.load(home).table.texts).any(axis=1)).sum())
 
 
 def invented(home: PartyHome, file: Path) -> bool:

@@ -254,7 +254,7 @@ def test_nothing_is_set_aside_without_an_unsupported_generator(votes):
 
 
 def test_remark_on_support_counts_texts_and_votes():
-    trial = support.Trial(bad=30, marked_bad=27, good=60, marked_good=1)
+    trial = support.ClassifierTrial(bad=30, marked_bad=27, good=60, marked_good=1)
     found = support.remark(
         judged([210.0, 30.0, 1.0]), {("half", support.SUBJECT): 98, ("bad", support.GENERATOR): 30}, NAMES, trial
     )

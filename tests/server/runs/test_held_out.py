@@ -64,7 +64,7 @@ def test_without_a_test_file_nothing_is_said(tmp_path):
     assert not list(shared_text_warnings(task))
 
 
-def test_offered_files_say_their_size_rows_and_the_task_that_tests_with_them(tmp_path):
+def test_offered_files_state_size_rows_and_the_task_that_tests_with_them(tmp_path):
     judged_task(tmp_path)
     (tmp_path / "table.csv").write_text('text,label\n"a note",a\n\nother,b\n')
     (tmp_path / "broken.jsonl").symlink_to(tmp_path / "nowhere.jsonl")

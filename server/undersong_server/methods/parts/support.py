@@ -133,12 +133,12 @@ class Judgement:
 
     reasons: list[str]
     left_out: Bools
-    trial: "Trial | None" = None
+    trial: "ClassifierTrial | None" = None
     too_few: bool = False
 
 
 @dataclass(frozen=True)
-class Trial:
+class ClassifierTrial:
     """Texts that a public classifier marked, of those whose generators the records have judged.
 
     Attributes:
@@ -222,7 +222,7 @@ def judgement(support: Support, texts: Sequence[str], authors: Int64, rng: np.ra
         is_doubtful = ~left_out & ~support.supported
         if is_off_subject is not None:
             marked_bad, marked_good = is_off_subject[is_bad].sum(), is_off_subject[is_good].sum()
-            trial = Trial(int(is_bad.sum()), int(marked_bad), int(is_good.sum()), int(marked_good))
+            trial = ClassifierTrial(int(is_bad.sum()), int(marked_bad), int(is_good.sum()), int(marked_good))
             reason_of_text[is_off_subject & (reason_of_text == "")] = SUBJECT
             generators = len(left_out)
             texts_of_author = np.maximum(np.bincount(authors, minlength=generators), 1)
@@ -345,7 +345,10 @@ def record_set_aside(run: RunContext, support: Support, samples: Sequence[Sample
 
 
 def remark(
-    support: Support, set_aside: Mapping[tuple[str, str], int], generators: Sequence[str], trial: Trial | None = None
+    support: Support,
+    set_aside: Mapping[tuple[str, str], int],
+    generators: Sequence[str],
+    trial: ClassifierTrial | None = None,
 ) -> str:
     """Returns the sentences for the report, in counts. ``set_aside``: number of texts by generator and reason."""
     count_by_author = {name: count for name, count in set_aside.items() if count}
