@@ -95,6 +95,26 @@ def test_the_report_checks_dropped_files_by_itself(published, window, tmp_path, 
     assert "manifest.json: CHANGED, it states another plan" in said
 
 
+@pytest.mark.parametrize("own_code", [False, True])
+def test_the_report_compares_the_makers_key_with_a_told_fingerprint(published, coordinator, window, own_code):
+    reader = window("file://")
+    if own_code:
+        reader.page.add_init_script(WITHOUT_DIGEST)
+    reader.go(str(published / "report.html"))
+    true = CoordinatorHome(coordinator).authority().fingerprint
+    files = [path for path in published.iterdir() if path.is_file()]
+    assert f"manifest.json names the maker's key {true}. Type the fingerprint" in checked(reader, files)
+    typed = reader.page.locator("#told")
+    for told, said in (
+        (true.upper().replace("-", " "), "The same: manifest.json names the maker's key"),
+        (f"{'0' if true[0] != '0' else '1'}{true[1:]}", "ANOTHER MAKER"),
+    ):
+        typed.fill(told)
+        typed.blur()
+        reader.until(f'document.querySelector("#checked").innerText.includes("{said}")')
+    reader.check("the report with another maker")
+
+
 @pytest.mark.parametrize("length", [0, 1, 55, 56, 63, 64, 65, 119, 120, 1000])
 def test_report_script_s_digest_equals_the_browser_s_at_every_padding(published, window, tmp_path, length):
 

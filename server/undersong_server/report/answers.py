@@ -14,6 +14,7 @@ from undersong_server.report.verdict import UNFIT, caution, is_unfit, verdict
 from undersong_server.report.writers import WRITERS
 
 NOT_MEASURED = "not measured"
+SHOWN_HOSPITALS = 3  # names of hospitals that a sentence gives as examples
 MOST_SUMS = 20  # sums that one sentence names
 FURTHER_QUESTIONS = 'under "What else the hospitals were asked"'
 UNREAD_SCORE = ", since no sum counted the records of just those hospitals that are in the sum which measures it"
@@ -313,6 +314,18 @@ def _share_words(figure: Accuracy) -> str:
     return f"{100 * figure.accuracy:.1f} %" if figure.by_texts is None else figure.by_texts.percent_words
 
 
+def _explain_fingerprint(data: ReportData) -> str:
+    """Says which two fingerprints a receiver compares, and from whom the true one is to be had."""
+    took_part = data.participation
+    hospitals = f", such as {', '.join(took_part.parties[:SHOWN_HOSPITALS])}," if took_part else ""
+    contact_words = f" ({data.publication.contact})" if data.publication.contact else ""
+    return (
+        f"Have the true fingerprint read to you by a hospital that took part{hospitals}, or by the makers"
+        f"{contact_words}, over a number or an address that you look up elsewhere than in this folder. Compare it with"
+        f" {data.publisher[1]}, all eight groups: whoever changed these files would have changed it here, too."
+    )
+
+
 def _explain_check(data: ReportData) -> tuple[str, ...]:
     recompute_words = "recomputes every figure of privacy offline and checks every file's hash and signature"
     if data.simulated:
@@ -322,9 +335,7 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
     elif data.publisher[1]:
         signer_words = (
             f"The fingerprint is that of the makers' program, {data.publisher[0]!r}: the start of a SHA-256 of its"
-            " certificate and signing key. Compare it first with the one that"
-            " a hospital that took part has, or that the makers tell you over their contact: whoever changed these"
-            " files would have changed it here, too."
+            f" certificate and signing key. {_explain_fingerprint(data)}"
         )
     else:
         return ("Nobody has signed these files, so nothing shows who made them.",)
@@ -339,5 +350,8 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
         "The hospitals have signed the plan (questions, noise, purpose, licence) and their receipts. Intended use,"
         " limits and the figures of this page stand under the makers' signature alone.",
         'Without installing anything: open report.html and drop the files on "Check these files". That finds a changed'
-        " file; who made the files, it cannot tell.",
+        " file, and compares the key that manifest.json names with the fingerprint that you were told."
+        if data.publisher[1]
+        else 'Without installing anything: open report.html and drop the files on "Check these files". That finds a'
+        " changed file; who made the files, it cannot tell.",
     )

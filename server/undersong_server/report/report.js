@@ -79,7 +79,7 @@
     return Array.from(made, (byte) => byte.toString(16).padStart(2, "0")).join("");
   };
 
-  const drop = byId("drop"), checked = byId("checked"), PAPERS = ["manifest.json", "archive.json"];
+  const drop = byId("drop"), checked = byId("checked"), told = byId("told"), PAPERS = ["manifest.json", "archive.json"];
   const say = (lines) => {
     checked.replaceChildren(...lines.map((words) => {
       const item = document.createElement("li");
@@ -97,6 +97,41 @@
     const stated = JSON.parse(await file.text()).files;
     if (!stated || typeof stated !== "object") throw new Error(what);
     return stated;
+  };
+  // The first 128 bits of a hash over the DER of a CA certificate and a signing key, as enrolment.py writes them.
+  const fingerprint = async (file) => {
+    const stated = JSON.parse(await file.text()).coordinator;
+    if (!stated) return "";
+    const bytes = (text) => Uint8Array.from(text, (letter) => letter.charCodeAt(0));
+    const parts = [bytes("undersong coordinator"),
+      bytes(atob(stated.ca_certificate.replace(/-----[A-Z ]+-----|\s/g, ""))),
+      Uint8Array.from(stated.signing_key.match(/../g) || [], (pair) => parseInt(pair, 16))];
+    const joined = new Uint8Array(parts.reduce((sum, part) => sum + 8 + part.length, 0));
+    let offset = 0;
+    for (const part of parts) {
+      new DataView(joined.buffer).setUint32(offset, part.length, true);
+      joined.set(part, offset + 8);
+      offset += 8 + part.length;
+    }
+    return (await digest(joined)).slice(0, 32).match(/.{4}/g).join("-");
+  };
+  const bare = (text) => text.toLowerCase().replace(/[^0-9a-z]/g, "");
+  const maker = async (file) => {
+    if (!told) return "";
+    let own;
+    try {
+      own = await fingerprint(file);
+    } catch (error) {
+      own = "";
+    }
+    if (!own) return "WHO MADE IT: manifest.json names no key of a maker.";
+    if (!bare(told.value)) {
+      return "Who made it is not compared yet: manifest.json names the maker's key " + own +
+        ". Type the fingerprint that a hospital or the makers read to you.";
+    }
+    return bare(told.value) === bare(own) ?
+      "The same: manifest.json names the maker's key " + own + ", which is the fingerprint that you typed." :
+      "ANOTHER MAKER: manifest.json names the key " + own + ", and you typed another fingerprint. Do not use these files.";
   };
   const check = async (list) => {
     const files = Array.from(list), named = (name) => files.find((file) => file.name === name);
@@ -130,16 +165,24 @@
     lines.unshift(changed ? "CHANGED: " + changed + " of these files. Get a fresh copy." :
       same ? whole + same + are + " as manifest.json says." :
       "Nothing was compared yet: add the other files of the folder.");
+    const made = await maker(named("manifest.json"));
+    if (made) lines.splice(1, 0, made);
     lines.push("This page cannot vouch for itself, and does not check who signed manifest.json: " +
       "undersong verify does, with the fingerprint that a hospital tells you.");
     say(lines);
   };
   drop.hidden = false;
-  byId("files").addEventListener("change", (event) => check(event.target.files));
+  let dropped = [];
+  const take = (list) => {
+    dropped = Array.from(list);
+    check(dropped);
+  };
+  byId("files").addEventListener("change", (event) => take(event.target.files));
+  if (told) told.addEventListener("change", () => { if (dropped.length) check(dropped); });
   for (const kind of ["dragover", "drop"]) {
     drop.addEventListener(kind, (event) => {
       event.preventDefault();
-      if (kind === "drop") check(event.dataTransfer.files);
+      if (kind === "drop") take(event.dataTransfer.files);
     });
   }
 })();
