@@ -384,6 +384,9 @@ def export(
     words = f"wrote {', '.join(exported.files)} into {out}; {checked}"
     if out.suffix == ".zip":
         words = f"wrote {out}, with the dossier; unpack it to check it"
+    if exported.marked:
+        included_words = operations.releases.count_marks(home, name).included_words
+        words += f"; {included_words}: --without-marked --out FILE.zip leaves them out"
     print_result(exported, words, as_json=as_json, quiet=quiet)
 
 

@@ -406,7 +406,11 @@ class RunScreens:
         parts: dict[str, Part] = {
             "verdict": lambda: {"verdict": releases.verdict(self._home, run)},
             "evaluation": lambda: self._evaluation(run),
-            "files": lambda: {"files": releases.files(self._home, run), "run": run},
+            "files": lambda: {
+                "files": releases.files(self._home, run),
+                "marks": releases.count_marks(self._home, run),
+                "run": run,
+            },
             "corpus": lambda: {
                 **visit.listed(list(zip(corpus_search().numbers, corpus_search().texts, strict=True))),
                 "found": corpus_search(),

@@ -93,9 +93,14 @@ def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
     if status.error is not None and status.error.rejected_by:
         return OperatorStep(f"Talk to {', '.join(status.error.rejected_by)}, then revise the run {run.run}", address)
     if status.state == "finished":
-        if not _is_evaluated(CoordinatorHome(home).run(run.run)):
+        folder = CoordinatorHome(home).run(run.run)
+        if not _is_evaluated(folder):
             return OperatorStep(f"Read the result of {run.run}, and evaluate it on a public test file", result)
-        return OperatorStep(f"Read texts of {run.run}, then download everything and publish it", result)
+        if _has_marks(folder):
+            words = f"Download {run.run} without the marked texts, and publish it"
+        else:
+            words = f"Read texts of {run.run}, mark what nobody shall receive, then download and publish it"
+        return OperatorStep(words, result)
     if status.waiting is not None:
         whom = ", ".join(party.party for party in status.waiting.parties)
         people = status.waiting.whom == "people"
@@ -123,6 +128,13 @@ def _is_evaluated(folder: RunFolder) -> bool:
     try:
         return evaluated(folder) is not None
     except UnreadableRun:  # The result tells of the damage, which another evaluation replaces.
+        return False
+
+
+def _has_marks(folder: RunFolder) -> bool:
+    try:
+        return bool(folder.annotations().marked)
+    except UnreadableRun:  # The result tells of the damage.
         return False
 
 

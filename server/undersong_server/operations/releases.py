@@ -54,11 +54,40 @@ DRAWN_TEXTS = 1_000  # most texts that are drawn from a corpus where runs are co
 
 @dataclass(frozen=True)
 class Exported:
-    """Result of an export: the names of a run's files that were copied into ``folder``."""
+    """Result of an export: the names of a run's files that were copied into ``folder``.
+
+    ``marked`` counts the texts in them that the operator has marked.
+    """
 
     run: str
     folder: Path
     files: tuple[str, ...]
+    marked: int = 0
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Number of a run's published texts, and of those that the operator has marked as unfit for a receiver."""
+
+    texts: int
+    marked: int
+
+    @property
+    def can_be_left_out(self) -> bool:
+        """True if an export without the marked texts is possible: some are marked, and not all."""
+        return 0 < self.marked < self.texts
+
+    @property
+    def included_words(self) -> str:
+        """Says how many marked texts a file with the whole corpus has; "" for none."""
+        if not self.marked:
+            return ""
+        return f"{counted(self.marked, 'marked text')} of {self.texts:,} included"
+
+
+def count_marks(home: Path, run: str) -> Marks:
+    """Counts a finished run's texts and marks. Raises ConfigurationError for one that has not finished."""
+    return Marks(count_texts(home, run), len(CoordinatorHome(home).run(run).annotations().marked))
 
 
 def export(home: Path, run: str, folder: Path, *, without_marked: bool = False) -> Exported:
@@ -73,10 +102,11 @@ def export(home: Path, run: str, folder: Path, *, without_marked: bool = False) 
     another run, and without marked texts as :func:`archive_without_marked` does.
     """
     finished_run = CoordinatorHome(home).finished(run, "export it when it has finished")
+    marked_rows = finished_run.annotations().marked
     if folder.suffix == ".zip":
         zip_bytes = archive_without_marked(home, run) if without_marked else archive(home, run)
         replace_file(folder, zip_bytes, durable=True)
-        return Exported(run, folder.parent, (folder.name,))
+        return Exported(run, folder.parent, (folder.name,), marked=0 if without_marked else len(marked_rows))
     if without_marked:
         raise ConfigurationError(
             f"{folder}: an export without the marked texts must be one .zip archive, not a folder",
@@ -84,7 +114,7 @@ def export(home: Path, run: str, folder: Path, *, without_marked: bool = False) 
             code="no-archive",
         )
     _check_target(folder, finished_run.output)
-    return Exported(run, folder, tuple(copy_outputs(finished_run.output, folder)))
+    return Exported(run, folder, tuple(copy_outputs(finished_run.output, folder)), marked=len(marked_rows))
 
 
 def dossier(

@@ -37,7 +37,7 @@ from undersong_server.operations import drafts, enrolment, form, overview, permi
 from undersong_server.operations.overview import list_runs
 from undersong_server.operations.tasks import Tried
 from undersong_server.report.evaluations import Evaluated, keep_evaluation
-from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus, replace_json
+from undersong_server.runs.folder import Annotations, Awaited, AwaitedParty, RunFailure, RunStatus, replace_json
 
 pytestmark = pytest.mark.heavy
 
@@ -224,7 +224,10 @@ def test_the_next_step_after_an_evaluation_is_to_publish(tmp_path, entered):
     runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
     home.run("spring").write_status(RunStatus("finished", since=1.0, charged=True))
     keep_evaluation(home.run("spring"), Evaluated("test.jsonl, 0123abcd", {}))
-    assert "download everything and publish it" in next_step_of(entered(home.path).get("/").text)
+    console = entered(home.path)
+    assert "then download and publish it" in next_step_of(console.get("/").text)
+    home.run("spring").annotate(Annotations(marked=(1,)))
+    assert "Download spring without the marked texts" in next_step_of(console.get("/").text)
 
 
 def test_parties_show_no_amount_that_is_not_shared(tmp_path, entered):

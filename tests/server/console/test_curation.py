@@ -7,6 +7,7 @@ import zipfile
 
 import pytest
 
+from tests.doubles.one_page import next_step_of
 from tests.doubles.plain_browser import HOST, Browser
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
@@ -87,6 +88,12 @@ def test_one_text_or_all_that_a_search_finds_are_marked(curation_page, home):
     page = curation_page.get(f"{RESULT}?part=corpus&marked=yes").text
     assert (page.count("<strong>marked</strong>"), "fever" in page) == (2, False)
     assert "Download without the 2 marked texts" in page
+    files = curation_page.get(f"{RESULT}?part=files").text
+    leading = files.partition('class="button"')[2].partition("</a>")[0]
+    assert "/without-marked.zip" in leading
+    assert "Download without the 2 marked texts" in leading
+    assert "Download everything, 2 marked texts of 4 included" in files
+    assert next_step_of(curation_page.get(RESULT).text).startswith("Read the result of first")
     assert [words for words in did(curation_page) if "mark" in words] == ["run mark", "run mark", "run unmark"]
     assert curation_page.post(f"{RUN}/marks", of=RESULT, row="9", mark="yes").status_code == 409
 

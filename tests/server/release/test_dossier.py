@@ -120,7 +120,9 @@ def test_an_export_without_marked_texts_says_how_many_are_missing(tmp_path, publ
     curation.mark_texts(home.path, "first", [1])
     with raises(ConfigurationError, "no-archive"):
         releases.export(home.path, "first", tmp_path / "folder", without_marked=True)
-    releases.export(home.path, "first", archive_file, without_marked=True)
+    assert releases.export(home.path, "first", tmp_path / "whole").marked == 1
+    assert releases.count_marks(home.path, "first").included_words == "1 marked text of 3 included"
+    assert releases.export(home.path, "first", archive_file, without_marked=True).marked == 0
     with zipfile.ZipFile(archive_file) as packed:
         assert not any(b"a hotel" in packed.read(name) for name in packed.namelist())
         packed.extractall(tmp_path)
