@@ -209,6 +209,22 @@ def _iso_item(key: str, item: Any) -> tuple[str, Any]:
     return key, with_iso_times(item)
 
 
+# Options of commands in an error's words, as "(--name NAME)" or ": --sheet NAME", and headers of a task file's tables.
+_OPTIONS = re.compile(r" \(--[^)]*\)|: --[a-z][^;]*")
+_TABLE_HEADER = re.compile(r"\[\[(\w+)\]\]")
+
+
+def page_words(words: str) -> str:
+    """Returns an error's words for a page, where nobody types options or a file's table headers.
+
+    An error names an option in parentheses or behind a colon, so that the words before it hold on a page, too.
+
+    >>> page_words("type it (--fingerprint); two [[generators]] share a name; choose one: --sheet NAME")
+    'type it; two generators share a name; choose one'
+    """
+    return _TABLE_HEADER.sub(r"\1", _OPTIONS.sub("", words))
+
+
 def noun(count: float, one: str, many: str = "") -> str:
     """Returns the noun's form for a count: ``one`` for 1, else ``many``, or ``one`` with an s if that is "".
 

@@ -20,7 +20,7 @@ from starlette.datastructures import QueryParams
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from undersong_common.pages.store import Grade, new_key
-from undersong_common.printable import duration, noun, number, printable, printable_lines
+from undersong_common.printable import duration, noun, number, page_words, printable, printable_lines
 
 log = logging.getLogger(__name__)
 
@@ -242,7 +242,7 @@ _FIRST_WORDS = frozenset(
 
 def _begin_sentence(text: str) -> str:
     """The text with a capital where its first word is no name, which would be another one with a capital."""
-    shown = printable_lines(str(text))
+    shown = printable_lines(page_words(str(text)))
     if shown.partition(" ")[0] in _FIRST_WORDS:
         return shown[:1].upper() + shown[1:]
     return shown
@@ -262,7 +262,7 @@ def _replace_commands(context: Context, text: Any) -> Markup:
     if not (actions := context["actions"]):
         return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(_visible_value(str(text))))))  # noqa: S704 - escaped
     page_clauses = []
-    for clause in str(text).split("; "):
+    for clause in page_words(str(text)).split("; "):
         text_before, command = [*COMMAND.split(clause, maxsplit=1), ""][:2]  # "" of a clause without a command
         page_action = next(
             (action for typed_command, action in actions.items() if command.startswith(typed_command)), None

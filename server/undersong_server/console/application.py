@@ -34,6 +34,7 @@ ACTIONS: Mapping[str, tuple[str, str]] = {
     "undersong invite": ("/parties/invite", "Invite a hospital"),
     "undersong sign": ("/parties/sign", "Sign a request"),
     "undersong parties": ("/parties", "Hospitals"),
+    "undersong coordinator change": ("/#who-asks", "Say who asks"),
     "undersong run list": ("/runs", "Runs"),
     "undersong run plan": ("/runs/new", "New run"),
     "undersong run resume": ("", "Resume"),

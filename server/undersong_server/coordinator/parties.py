@@ -413,7 +413,7 @@ def _check_replacement(name: str, former_key: bytes, identity: bytes, replaces: 
     """
     if replaces is not None and not (former_key and same_fingerprint(replaces, party_fingerprint(name, former_key))):
         raise ConfigurationError(
-            f"{name} is not enrolled with the fingerprint that --replaces names",
+            f"{name} is not enrolled with the fingerprint that it is said to have until now (--replaces)",
             "see `undersong parties`",
             code="other-fingerprint",
         )

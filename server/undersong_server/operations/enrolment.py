@@ -122,7 +122,7 @@ def sign(
             f"the fingerprint of {parsed_request.party}'s request was not compared: anyone who has read its package"
             " could have"
             " made this request",
-            "have the hospital read its fingerprint to you by telephone, and pass it by --fingerprint",
+            "have the hospital read its fingerprint to you by telephone, and type it (--fingerprint)",
             code="fingerprint-not-compared",
         )
     if fingerprint is not None and not same_fingerprint(fingerprint, parsed_request.fingerprint):

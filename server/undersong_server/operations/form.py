@@ -32,7 +32,7 @@ REQUIRED = (
     "publication.contact",
 )  # The schema requires further keys.
 UNITS = {"s": "seconds", "usd": "US$"}  # units by the last part of a key
-_PARTY = re.compile(r'(?<!["\w.-])(?:party|parties)(?!["\w])')
+_PARTY = re.compile(r'(?<!["\w.-])(?:party|parties)(?!["\w])(?!`)')
 LONG_TEXT = 1_000  # characters; a text that may be longer has several lines
 Control = Literal["text", "long", "number", "choice", "flag", "list", "pair", "file", "toml", "labels"]
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from undersong_common.printable import page_words
 from undersong_server.operations.form import FormSection, TaskField, hospital_words
 
 PARTIES = "parties"  # the form's choice of hospitals, which sets federation.parties
@@ -65,4 +66,4 @@ def form_words(sections: Sequence[FormSection], words: str) -> str:
         return names.get(found[1] or found[2]) or found[0]
 
     plain_words = _BEFORE_KEY.sub(r"\1", words).replace(", without quotes", "")  # quotes are a file's
-    return hospital_words(_TABLE.sub(name, plain_words))
+    return hospital_words(_TABLE.sub(name, page_words(plain_words)))

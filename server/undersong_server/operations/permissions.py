@@ -196,7 +196,7 @@ class FilePermissions:
         faults += [
             (
                 f"generators.{generator.name}: the key {variable} may not be sent to {host}",
-                "choose an endpoint of the operator's, who allows others by --key HOST=VARIABLE",
+                "choose an endpoint of the operator's, who allows others at the console's start (--key HOST=VARIABLE)",
                 f"generators.{number}.base_url",
             )
             for number, generator in enumerate(task.generators)

@@ -310,7 +310,7 @@ def evaluate_run(home: Path, run: str, options: EvaluationOptions, *, test_name:
     folder = CoordinatorHome(home).finished(run, "evaluate it when it has finished")
     test_file = options.test
     if not isinstance(test_file, Path):
-        raise ConfigurationError(f"{run}: is evaluated beside a test file only", "name one with --test")
+        raise ConfigurationError(f"{run}: is evaluated beside a test file only", "choose one (--test)")
     _check_unread(folder.planned(), test_file, test_name or test_file.name)
     report = evaluate(folder.output, options, largest=DRAWN_TEXTS)
     new_evaluation = make_evaluation(
@@ -410,7 +410,9 @@ def evaluate(
     compared_files = (options.test, options.train_private, options.overlap, options.membership)
     if all(source is None for source in compared_files) and not options.personal_data:
         raise ConfigurationError(
-            f"{folder}: nothing to compare with", "name a file with --test or --overlap", code="nothing-to-compare"
+            f"{folder}: nothing to compare with",
+            "name a file to compare with (--test or --overlap)",
+            code="nothing-to-compare",
         )
     if options.group_field and not isinstance(options.test, Path):
         raise ConfigurationError(

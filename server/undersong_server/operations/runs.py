@@ -386,7 +386,7 @@ def _amend(folder: RunFolder, assignments: Sequence[str]) -> None:
         (generator.identity(), generator.words) for generator in amended_task.generators
     ]:
         raise ConfigurationError(
-            f"run {folder.name!r}: --set changes what the parties have signed",
+            f"run {folder.name!r}: what the parties have signed cannot be changed (--set)",
             "set limits, money, keys and request fields of generators only; for anything else plan a new run",
             code="signed-by-parties",
         )

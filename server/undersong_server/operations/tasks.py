@@ -98,7 +98,7 @@ def write_template(
         if len(labels) > LARGEST_LABEL_COUNT:
             raise ConfigurationError(
                 f"{source}: column {columns['label']!r} has {len(labels)} different values",
-                "name the column of labels with --label-field, or write the task file by hand",
+                "name the column of labels (--label-field), or write the task file by hand",
             )
         task_name = source.stem
         absolute_path = source.absolute()
@@ -463,7 +463,7 @@ def read_private_files(task: Task) -> list[Table]:
     """Reads the private files of a task, in order. Raises ConfigurationError that names every bad file and its row."""
     data_section = task.data
     if data_section.path is None:
-        raise ConfigurationError("data.path is missing", "name the private records, or pass --set data.path=FILE")
+        raise ConfigurationError("data.path is missing", "name the private records (--set data.path=FILE)")
     file_faults, private_tables = [], []
     if task.task.labels and data_section.label is None:
         file_faults.append(("data.label is missing but task.labels is given", "name the label column"))

@@ -319,7 +319,8 @@ def _check_files(
 REMEDY = "the files are not those that the run wrote: get a fresh copy from the coordinator"
 NOT_CHECKED = (
     "not checked: how good the texts are. Private score, panel score and distances on card and report are their makers'"
-    " word, as the records and the test file behind them are not here; --test FILE measures a panel score of your own"
+    " word, as the records and the test file behind them are not here; a test file of your own measures a panel score"
+    " (--test FILE)"
 )
 LONGEST_LIST = 40  # faults or names on a screen; JSON has them all
 
@@ -571,7 +572,7 @@ class PrivacyVerdict:
             doubt_lines += [
                 f"  A coordinator with the fingerprint {self.signature.fingerprint} has signed them;",
                 f"  it calls itself '{printable(self.signature.name, 63)}'. Anybody can make one of that name:",
-                "  have one of its hospitals tell you the true fingerprint, and pass it by --fingerprint.",
+                "  have one of its hospitals tell you the true fingerprint, and state it (--fingerprint).",
             ]
         if self.known:
             doubt_lines.append(f"  By their fingerprints these are who they are called: {', '.join(self.known)}.")

@@ -303,7 +303,7 @@ class RunFolder:
         if self.exists or self._storage.get(self.name, "plan.json"):
             raise ConfigurationError(
                 f"a run {planned.name!r} exists already",
-                "choose another --name: a run's name is used once",
+                "choose another name, since a run's name is used once (--name)",
                 code="run-exists",
             )
         with named_faults(self.path):

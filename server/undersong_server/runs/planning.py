@@ -211,7 +211,7 @@ def coordinator_task(data: Mapping[str, Any], folder: Path, roster: Sequence[str
         raise ConfigurationError(
             f"federation.parties is {stated_parties}, but {counted(len(roster), 'party takes', 'parties take')} part:"
             f" {', '.join(roster)}",
-            "correct the task file, or name the parties with --parties A,B,C",
+            "correct the task file, or choose as many parties (--parties A,B,C)",
         )
     task_sections = {key: value for key, value in data.items() if key != "data"}
     data_section = {key: value for key, value in data.get("data", {}).items() if key in ("root", "text", "label")}

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import re
+import shutil
 import time
 from html import unescape
+from pathlib import Path
 
 import pytest
 
 from tests.doubles.forms import fields_of
 from tests.doubles.one_page import next_step_of
 from tests.doubles.plain_browser import HOST, Browser
+from tests.doubles.processes import ROOT
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import JUDGED, make_task
 from undersong_common.errors import InternalError
@@ -65,6 +69,63 @@ def test_every_failure_has_a_remedy_and_is_said_once_on_a_screen(console, home, 
         assert "/audit/support.zip" in needs
         assert "restart the coordinator" in needs
     runs.put_away(home, kind)
+
+
+# Folders and files whose errors a screen of the console may show, and the errors in them that only commands raise.
+ERROR_SOURCES = ("operations", "coordinator/parties.py", "runs", "evaluation", "release/verify.py", "generators")
+ONLY_COMMANDS = {
+    *("no-task", "too-late", "signed-by-parties", "another-run-there", "no-archive", "file-exists", "folder-exists"),
+    *("backup-elsewhere", "home-not-empty", "coordinator-exists", "test-file-missing", "labels-missing"),
+    *("nothing-to-compare", "too-few-records"),
+}
+
+
+def stated_words(node):
+    """The words of a string in a program's source; a value that is filled in is an ellipsis."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    return "".join(part.value if isinstance(part, ast.Constant) else "..." for part in parts)
+
+
+def errors_of(path):
+    """(words, code) of every configuration error that a file raises."""
+    for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("ConfigurationError", "ValueError"):
+            code = next((stated_words(each.value) for each in call.keywords if each.arg == "code"), "")
+            for argument in call.args:
+                if isinstance(argument, ast.Constant | ast.JoinedStr):
+                    yield stated_words(argument), code
+
+
+def test_no_error_on_a_screen_names_an_option_a_command_or_a_file_s_table(site):
+    folder = ROOT / "server" / "undersong_server"
+    paths = [path for source in ERROR_SOURCES for path in ([folder / source, *(folder / source).rglob("*.py")])]
+    render = site._templates.from_string("{{ words|commands }}").render
+    named = {}
+    for path in filter(Path.is_file, paths):
+        for words, code in errors_of(path):
+            shown = unescape(re.sub(r"<[^>]+>", "", render(words=words, base="")))
+            if code not in ONLY_COMMANDS and re.search(r"(?<!\w)--[a-z]|\[\[|undersong [a-z]", shown):
+                named[f"{path.name}: {words}"] = shown
+    assert named == {}
+
+
+@pytest.mark.parametrize(
+    ("problem", "remedy", "shown"),
+    [
+        ("not compared", "type it (--fingerprint)", "Remedy: type it"),
+        ("x", "see `undersong parties`", "Remedy: see Hospitals"),
+        ("two [[generators]] share a name", "give each its own", "two generators share a name"),
+        ("x", "choose one: --sheet NAME; go on", "Remedy: choose one; go on"),
+    ],
+)
+def test_a_page_says_what_to_click_where_a_command_names_an_option(console, home, tasks, problem, remedy, shown):
+    folder = plan_run(home, tasks, "options")
+    folder.write_status(RunStatus("failed", 1, since=1.0, error=RunFailure(problem, remedy, 2)))
+    try:
+        for path in ("/runs/one/options", "/"):
+            assert shown in visible(console.get(path).text), path
+    finally:
+        shutil.rmtree(folder.path)
 
 
 def test_a_failing_screen_says_whom_to_ask_and_offers_the_bundle(console, monkeypatch):
