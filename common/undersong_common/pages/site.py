@@ -229,6 +229,7 @@ class Visit:
 
     def offer(self, name: str, data: bytes) -> str:
         """Keeps a file in memory for this person to fetch once; returns its key."""
+        self.site.store.note_offer(name)
         return self.site.downloads.keep(self.person.name, name, data)
 
     def note(self, what: str, about: str = "") -> None:
@@ -531,6 +532,7 @@ class Site:
     def _download(self, visit: Visit) -> Response:
         file = self.downloads.take(visit.path["key"], visit.person.name)
         visit.note("download", file.name)
+        self.store.note_fetched(file.name)
         return download(file.data, file.name)
 
     def _set_password(self, visit: Visit) -> str:

@@ -49,6 +49,7 @@ CREATE TABLE IF NOT EXISTS token (
 );
 CREATE TABLE IF NOT EXISTS failure (source TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS action (key TEXT PRIMARY KEY, at REAL NOT NULL, location TEXT NOT NULL DEFAULT '');
+CREATE TABLE IF NOT EXISTS offer (name TEXT PRIMARY KEY, made_at REAL NOT NULL, fetched_at REAL);
 CREATE TABLE IF NOT EXISTS duty (account TEXT PRIMARY KEY, name TEXT NOT NULL, source TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS act (
     actor TEXT NOT NULL, at REAL NOT NULL, boot TEXT NOT NULL DEFAULT '', up REAL NOT NULL DEFAULT 0
@@ -83,6 +84,14 @@ class Message:
 
 class StillRunning(ConfigurationError):
     """An action that was sent twice, whose first sending is still being carried out. Nothing is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A file that was made for somebody to fetch once; ``fetched_at`` is None until then. Seconds since the epoch."""
+
+    made_at: float
+    fetched_at: float | None
 
 
 class PageStore:
@@ -171,6 +180,22 @@ class PageStore:
         self.rows("UPDATE action SET location = ? WHERE key = ?", act_location, key)
         return act_location
 
+    def note_offer(self, name: str) -> None:
+        """Notes that a file was made for somebody to fetch, in place of an earlier one of this name."""
+        self.rows(
+            "INSERT INTO offer (name, made_at) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET"
+            " made_at = excluded.made_at, fetched_at = NULL",
+            *(name, time.time()),
+        )
+
+    def note_fetched(self, name: str) -> None:
+        """Notes that the file of this name was fetched."""
+        self.rows("UPDATE offer SET fetched_at = ? WHERE name = ?", time.time(), name)
+
+    def offers(self) -> dict[str, Offer]:
+        """Returns every file that was made to be fetched, by its name."""
+        return {row["name"]: Offer(row["made_at"], row["fetched_at"]) for row in self.rows("SELECT * FROM offer")}
+
     def _first_location(self, key: str) -> str:
         """Returns the address that the first request with this key led to."""
         give_up_s = time.monotonic() + PATIENCE_S
@@ -245,6 +270,10 @@ class Downloads:
         """Returns True if ``owner`` can still fetch the file with this key."""
         file = self._kept.get(key)
         return file is not None and file.owner == owner and file.until > time.monotonic()
+
+    def key_of(self, name: str, owner: str) -> str:
+        """Returns the key of the file of this name that ``owner`` can still fetch; "" if there is none."""
+        return next((key for key, file in [*self._kept.items()] if file.name == name and self.waits(key, owner)), "")
 
     def take(self, key: str, owner: str) -> Download:
         """Returns and forgets a file. Raises ConfigurationError if it was fetched, has expired or has another owner."""

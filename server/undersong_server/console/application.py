@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +13,7 @@ from fastapi.responses import Response
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.accounts import ROLES, Role
 from undersong_common.pages.site import NextStep, PageSettings, Part, Site, Visit, download, json_answer
+from undersong_common.pages.store import Offer
 from undersong_common.pages.stream import PulseStream
 from undersong_common.printable import is_number
 from undersong_common.program.drill import COORDINATOR_WORDS
@@ -81,7 +83,7 @@ def build(context: ConsoleContext, *, hosts: tuple[str, ...], port: int, tls: bo
 def _home(visit: Visit, context: ConsoleContext) -> Response:
     all_runs = partial(context.list_runs, visit)
     parties = cache(lambda: enrolment.parties(context.home))
-    needs = cache(lambda: overview.needs(context.home, all_runs(), parties()))
+    needs = cache(lambda: overview.needs(context.home, all_runs(), parties(), visit.site.store.offers()))
     needy_names = cache(lambda: {need.name for need in needs()})
     shown_runs = cache(lambda: overview.listed_runs(all_runs()))
     other_runs = cache(lambda: [run for run in shown_runs() if run.run not in needy_names()])  # not shown above
@@ -141,6 +143,7 @@ class PartyScreens:
 
     def _list(self, visit: Visit) -> Response:
         find, state = visit.query.get("find", "").strip(), visit.query.get("state", "")
+        offers = visit.site.store.offers
 
         def parties() -> dict[str, Any]:
             all_parties = enrolment.parties(self._home)
@@ -148,13 +151,18 @@ class PartyScreens:
             models = overview.embedders(all_parties)
             common = max(models, key=lambda name: models[name], default="")
             choices = {"find": find, "state": state, "common": common, "differ": len(models) > 1}
-            return {**visit.listed(fitting_parties), **choices}
+            return {**visit.listed(fitting_parties), **choices, "unfetched": partial(_unfetched, visit, offers())}
 
         return visit.page("Hospitals", {"parties": parties}, **self._context.live("all"))
 
     def _one(self, visit: Visit) -> Response:
         name = visit.path["name"]
-        return visit.page(name, {"party": lambda: {"facts": self._find(name)}}, **self._context.live("all"))
+        offers = visit.site.store.offers
+
+        def party() -> dict[str, Any]:
+            return {"facts": self._find(name), "unfetched": partial(_unfetched, visit, offers())}
+
+        return visit.page(name, {"party": party}, **self._context.live("all"))
 
     def _find(self, name: str) -> enrolment.PartyFacts:
         party_facts = next(
@@ -173,7 +181,7 @@ class PartyScreens:
             facts=coordinator.show(self._home),
             package=key if waits else "",
             made=name,
-            downloaded_at=_downloaded_at(visit, f"{name}.package"),
+            downloaded_at=_fetched_at(visit, f"{name}.{enrolment.PACKAGE}"),
             days=defaults.INVITATION_DAYS,
         )
 
@@ -187,7 +195,7 @@ class PartyScreens:
             contact=visit.form.get("contact", "").strip(),
         )
         visit.note("invite", name)
-        key = visit.offer(f"{name}.package", invitation.package)
+        key = visit.offer(f"{name}.{enrolment.PACKAGE}", invitation.package)
         return visit.go(f"/parties/invite?package={key}&name={quote(name)}")
 
     def _sign_form(self, visit: Visit) -> Response:
@@ -198,7 +206,7 @@ class PartyScreens:
             "Sign a hospital's request",
             grant=key if waits else "",
             made=name,
-            downloaded_at=_downloaded_at(visit, f"{name}.grant"),
+            downloaded_at=_fetched_at(visit, f"{name}.{enrolment.GRANT}"),
         )
 
     def _sign(self, visit: Visit) -> str:
@@ -214,7 +222,7 @@ class PartyScreens:
             visit.note("sign refused", error.words)
             raise
         visit.note("sign", f"{enrolled.party} {enrolled.kind}, request {enrolled.request_fingerprint}")
-        key = visit.offer(f"{enrolled.party}.grant", enrolled.grant)
+        key = visit.offer(f"{enrolled.party}.{enrolment.GRANT}", enrolled.grant)
         result = {
             "enrolled": "is enrolled",
             "renewed": "has a new certificate",
@@ -250,10 +258,32 @@ class PartyScreens:
         return visit.go(f"/parties/one/{quote(name)}", f"{name} is revoked; its stream ends within seconds.")
 
 
-def _downloaded_at(visit: Visit, file_name: str) -> float | None:
-    """When the file was downloaded last, by the audit log; None if it never was."""
-    entries = visit.site.audit.entries() if visit.query.get("name") else []
-    return max((entry.at for entry in entries if (entry.what, entry.about) == ("download", file_name)), default=None)
+def _fetched_at(visit: Visit, file_name: str) -> float | None:
+    """When the file was downloaded last; None if it never was."""
+    offer = visit.site.store.offers().get(file_name)
+    return None if offer is None else offer.fetched_at
+
+
+@dataclass(frozen=True)
+class FetchLink:
+    """A link to a file that a hospital waits for, or to the form that makes it anew."""
+
+    file: enrolment.UnfetchedFile
+    address: str
+    words: str
+
+
+def _unfetched(visit: Visit, offers: Mapping[str, Offer], facts: enrolment.PartyFacts) -> FetchLink | None:
+    """Returns how the operator gets the file that a hospital waits for; None if none waits."""
+    file = enrolment.unfetched_file(facts, offers)
+    if file is None:
+        return None
+    party = quote(facts.party.name)
+    key = visit.site.downloads.key_of(file.name, visit.person.name)
+    if not key:
+        return FetchLink(file, f"/parties/invite?name={party}", f"make a new {file.kind}: invite it again")
+    screen = "invite?package" if file.kind == "package" else "sign?grant"
+    return FetchLink(file, f"/parties/{screen}={key}&name={party}", "download it")
 
 
 def _days(text: str) -> float:

@@ -1,20 +1,22 @@
 """The parties of a coordinator: invite, sign, revoke, list."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from undersong_common.errors import ConfigurationError
+from undersong_common.pages.store import Offer
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, party_fingerprint, same_fingerprint
 from undersong_protocol.agreement.words import first_difference
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.coordinator.parties import ENROLLED, NOT_STARTED, TOUCHED_EVERY_S, EnrolledParty
+from undersong_server.coordinator.parties import ENROLLED, INVITED, NOT_STARTED, TOUCHED_EVERY_S, EnrolledParty
 
 # A party that is silent for KEEPALIVE_S asks by itself, and is heard soon after.
+PACKAGE, GRANT = "package", "grant"  # ends of the names of the files for a hospital
 LONGEST_SILENCE_S = 1.5 * defaults.KEEPALIVE_S + TOUCHED_EVERY_S
 
 
@@ -197,6 +199,38 @@ class PartyFacts:
         if identity_key:
             return party_fingerprint(self.party.name, identity_key)
         return ""
+
+
+@dataclass(frozen=True)
+class UnfetchedFile:
+    """A hospital's package or reply that was made for download, and that nobody has downloaded. Seconds since epoch."""
+
+    name: str
+    kind: Literal["package", "reply"]
+    since: float
+
+    @property
+    def words(self) -> str:
+        return f"its {self.kind} was made and never downloaded"
+
+
+def unfetched_file(facts: PartyFacts, offers: Mapping[str, Offer]) -> UnfetchedFile | None:
+    """Returns the file that a hospital waits for because nobody has downloaded it; None if there is none.
+
+    Args:
+        offers: the files that the console has made, by name.
+    """
+    party = facts.party
+    kind: Literal["package", "reply"] = "package" if party.state == INVITED else "reply"
+    file_name = f"{party.name}.{PACKAGE if kind == 'package' else GRANT}"
+    offer = offers.get(file_name)
+    if offer is None or offer.fetched_at is not None or party.state not in (INVITED, ENROLLED):
+        return None
+    # A later invitation by command has made this package invalid; a hospital that connects has its reply.
+    overtaken_at = party.invited_at if kind == "package" else (party.last_seen or 0.0)
+    if overtaken_at > offer.made_at:
+        return None
+    return UnfetchedFile(file_name, kind, offer.made_at)
 
 
 def parties(home: Path) -> tuple[PartyFacts, ...]:

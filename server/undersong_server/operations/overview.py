@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.files import file_state
 from undersong_common.models.model_files import WEIGHTS_MISSING, has_packaged_weights
+from undersong_common.pages.store import Offer
 from undersong_common.printable import duration, json_text, number, with_iso_times
 from undersong_common.privacy import impact
 from undersong_common.program.machine import fault_of
@@ -27,7 +29,7 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED, INVITED
 from undersong_server.methods.parts import private_score
 from undersong_server.operations import coordinator
-from undersong_server.operations.enrolment import PartyFacts
+from undersong_server.operations.enrolment import PartyFacts, UnfetchedFile, unfetched_file
 from undersong_server.operations.enrolment import parties as every_party
 from undersong_server.operations.runs import UNDER_WAY, RunSummary, log, may_resume
 from undersong_server.pool import Sample
@@ -145,12 +147,27 @@ class Need:
     resumes: bool = False
 
 
-def needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]) -> tuple[Need, ...]:
-    """Returns the notices on coordinator, parties and runs that need the operator's attention, urgent ones first."""
-    return tuple(sorted(_needs(home, runs, parties), key=lambda need: need.grade == "soon"))
+def needs(
+    home: Path,
+    runs: Sequence[RunSummary],
+    parties: Sequence[PartyFacts],
+    offers: Mapping[str, Offer] = MappingProxyType({}),
+) -> tuple[Need, ...]:
+    """Returns the notices on coordinator, parties and runs that need the operator's attention, urgent ones first.
+
+    Args:
+        offers: the files for hospitals that the console has made, by name.
+    """
+    unfetched = {facts.party.name: file for facts in parties if (file := unfetched_file(facts, offers)) is not None}
+    return tuple(sorted(_needs(home, runs, parties, unfetched), key=lambda need: need.grade == "soon"))
 
 
-def _needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]) -> Iterator[Need]:
+def _needs(
+    home: Path,
+    runs: Sequence[RunSummary],
+    parties: Sequence[PartyFacts],
+    unfetched: Mapping[str, UnfetchedFile],
+) -> Iterator[Need]:
     facts = coordinator.show(home)
     now_s = time.time()
     if not facts.served:
@@ -172,6 +189,11 @@ def _needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]
     }  # each stands with its run
     for party_facts in parties:
         name = party_facts.party.name
+        if name in unfetched:
+            says = f"has waited for {duration(now_s - unfetched[name].since)}: {unfetched[name].words}"
+            remedy = f"on its own screen: download it, or make a new {unfetched[name].kind}"
+            yield Need("soon", "party", name, says, remedy)
+            continue
         yield from _of_party(
             party_facts, now_s, served=facts.served, needed=name in needed_parties, awaited=name in awaited_parties
         )

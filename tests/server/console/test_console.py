@@ -17,6 +17,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.doubles.coded import raises
 from tests.doubles.crowds import add_parties, repeat_run
@@ -303,8 +304,6 @@ def test_hospital_is_invited_signed_by_fingerprint_and_revoked_by_name(console, 
     assert "was downloaded" in console.get(done.headers["location"]).text
     assert package.fingerprint in shown.text
 
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
     identity = Ed25519PrivateKey.generate()
     request = EnrolmentRequest.make("delta", new_tls_key(), identity, package.token)
     signed = request.sign(identity)
@@ -555,6 +554,39 @@ def test_script_of_the_console_gets_refusals_as_json(console):
     assert refused.json().keys() == {"problem", "remedy", "code", "shown", "box"}
     done = console.post("/parties/invite", name="epsilon", headers=headers)
     assert done.json()["location"].startswith(console.client.base)
+
+
+def fetch_once(console, screen):
+    return console.get(re.search(r'href="([^"]+/download/[^"]+)"', console.get(screen).text)[1]).content
+
+
+@pytest.mark.parametrize("kind", ["package", "reply"])
+def test_a_file_for_a_hospital_that_nobody_fetched_says_so_until_it_is(tmp_path, entered, kind):
+    home = make_home(tmp_path / "home")
+    console = entered(home.path)
+    invited = console.post("/parties/invite", name="delta")
+    made = console.led(invited)
+    if kind == "reply":
+        package = Package.parse(fetch_once(console, made))
+        request = EnrolmentRequest.make("delta", new_tls_key(), identity := Ed25519PrivateKey.generate(), package.token)
+        content = request.sign(identity)
+        fields = {**console.hidden("/parties/sign"), "fingerprint": EnrolmentRequest.parse(content).fingerprint}
+        made = console.led(console.client.post("/parties/sign", data=fields, files={"request": ("r", content)}))
+    said = f"its {kind} was made and never downloaded"
+    for path in ("/parties", "/parties/one/delta", "/"):
+        assert said in console.get(path).text.lower(), path
+    link = re.search(r'href="/s/[^/]+(/parties/(?:invite|sign)\?[^"]+)">download it</a>', console.get("/parties").text)
+    assert unescape(link[1]) == made
+    console.site.downloads._kept.clear()  # fifteen minutes later, or after a restart
+    shown = console.get("/parties").text
+    assert said in shown
+    again = re.search(r'href="/s/[^/]+([^"]+)">make a new [^<]+: invite it again</a>', shown)[1]
+    assert 'value="delta"' in console.get(again).text
+    if kind == "package":
+        anew = console.led(console.post("/parties/invite", name="delta"))
+        fetch_once(console, anew)
+        for path in ("/parties", "/parties/one/delta", "/"):
+            assert said not in console.get(path).text.lower(), path
 
 
 @pytest.mark.parametrize(
