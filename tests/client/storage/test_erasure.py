@@ -16,10 +16,9 @@ from tests.doubles.pace import slow_but
 from tests.doubles.party_home import command, write_notes
 from tests.doubles.restarts import LABELS, ME, Federated, Hospital
 from undersong_client.answering.journaled import LOOK_AFTER_S, JournaledParty
-from undersong_client.home import PartyHome
+from undersong_client.home import ABANDONED_S, PartyHome
 from undersong_client.operations import data
 from undersong_client.storage import attempts, store
-from undersong_client.storage.attempts import ABANDONED_S
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.secagg.transitions import SECRETS
 from undersong_protocol.wire import codec
