@@ -439,6 +439,35 @@ def test_the_key_of_a_simulated_data_set_is_drawn_anew_for_every_run(tmp_path):
     assert drawn[2] == drawn[3]  # the tests' noise seed fixes this too
 
 
+def test_stated_seed_reaches_every_draw_and_the_noise_seed_the_parties(tmp_path, monkeypatch):
+    seeds = {}
+
+    def spy(module, name, seed_of, replacement=None):
+        called = replacement or getattr(module, name)
+
+        def spied(*arguments, **named):
+            seeds[name] = seed_of(*arguments, **named)
+            return called(*arguments, **named)
+
+        monkeypatch.setattr(module, name, spied)
+
+    spy(simulation, "private_tables", lambda _task, seed: seed)
+    spy(simulation, "SimulatedParties", lambda _task, _state, seed, noise_seed: (seed, noise_seed))
+    spy(simulation, "build_author", lambda *_, seed, **_named: seed)
+    spy(simulation, "StartedRun", lambda _name, _journal, seed: seed)
+    spy(simulation, "figures_by_round", lambda *_, seed: seed)
+    spy(usefulness, "figures", lambda *_, seed, **_named: seed, lambda *_, **_named: ((), ()))  # no task model
+    rows: list[Row] = [{"text": f"{label} {n} is here", "label": label} for n in range(8) for label in "ab"]
+    evaluation = {"test": "test.jsonl"}
+    task_path = make_replay_task(
+        tmp_path, rows, generators={"one": rows}, method={"name": "mixture", "samples": 4}, evaluation=evaluation
+    )
+    write_rows(tmp_path / "test.jsonl", [{"text": f"tested {row['text']}", "label": row["label"]} for row in rows])
+    run(task_path, tmp_path / "out", seed=3, insecure_noise_seed=5)
+    assert seeds.pop("SimulatedParties") == (3, 5)
+    assert (len(seeds), set(seeds.values())) == (5, {3})
+
+
 @pytest.mark.slow
 def test_every_prompt_is_the_tasks_own_those_of_the_zero_shot_baseline_too(tmp_path, monkeypatch):
     task_path = make_task(tmp_path, prompts={"folder": "prompts"}, evaluation=JUDGED)
