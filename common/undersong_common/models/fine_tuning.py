@@ -168,14 +168,7 @@ def optimise(
                 float(loss_of(held[batch_start : batch_start + settings.batch]).sum()) for batch_start in batch_starts
             )
         if held_loss < best_state[0]:
-            best_state = (
-                held_loss,
-                epoch,
-                {
-                    parameter_name: parameter_value.detach().cpu().clone()
-                    for parameter_name, parameter_value in model.state_dict().items()
-                },
-            )
+            best_state = (held_loss, epoch, _copy_weights(model))
     if not len(held):
         return settings.epochs
     if not best_state[2]:
@@ -184,6 +177,14 @@ def optimise(
         )
     model.load_state_dict(best_state[2])
     return best_state[1]
+
+
+def _copy_weights(model: Any) -> dict[str, Any]:
+    """Returns a copy of a model's weights in the memory of the machine, by name."""
+    return {
+        parameter_name: parameter_value.detach().cpu().clone()
+        for parameter_name, parameter_value in model.state_dict().items()
+    }
 
 
 def _make_schedule(optimiser: Any, settings: FineTuning, rows: int) -> Any:

@@ -238,41 +238,12 @@ class _OidcLogin:
     def _finish_login(self, request: Request, fields: Mapping[str, str]) -> str:
         """Returns the secret of a session of the person whom the provider names; a state lets somebody in once."""
         returned_state = fields.get("state", "")
-        is_same_browser = secrets.compare_digest(
-            returned_state.encode(), request.cookies.get(self._cookie, "").encode()
-        )
-        state_start, _, state_proof = returned_state.rpartition("_")
-        is_proof_valid = secrets.compare_digest(
-            state_proof.encode(), self._derive_secret("state", state_start).encode()
-        )
-        if (
-            not is_same_browser
-            or not is_proof_valid
-            or not 0 <= int(state_start.partition("_")[0]) - time.time() <= WAITS_S
-        ):
-            raise PrivacyRefusal("this log-in was not begun here, or too long ago", "begin it again")
+        self._check_state(request, returned_state)
         if fields.get("error"):
             provider_error = printable(fields["error"], 60)
             raise PrivacyRefusal(f"the identity provider refuses: {provider_error}", "begin again")
         signed_claims = self._signed_claims(fields.get("code", ""), returned_state)
-        with self._lock:  # nobody but the provider's people fills it
-            now_s = time.time()
-            self._entered = {entered_state: end_s for entered_state, end_s in self._entered.items() if end_s > now_s}
-            if returned_state in self._entered:
-                raise PrivacyRefusal("this log-in was used already", "begin it again", code="state-used")
-            self._entered[returned_state] = now_s + WAITS_S
-            asking_name = next(
-                (
-                    account_name
-                    for account_name, (connecting_state, _) in self._connecting.items()
-                    if connecting_state == returned_state
-                ),
-                None,
-            )
-            if asking_name is None:
-                own_session = None
-            else:
-                own_session = self._connecting.pop(asking_name)[1]
+        own_session = self._use_state(returned_state)
         if not self._site.accounts.duties.is_served_with(self._provider.key, self._provider.tables):
             raise PrivacyRefusal(
                 "another page of this folder has another identity provider, or other roles by group, now",
@@ -299,6 +270,45 @@ class _OidcLogin:
         secret = self._site.accounts.begin(page_account.name, address=source_address, log_in="provider", **identity)
         self._site.audit.note(page_account.name, "log in by the identity provider", source_address)
         return secret
+
+    def _check_state(self, request: Request, returned_state: str) -> None:
+        """Raises PrivacyRefusal for a state that this page did not give to this browser a short time ago."""
+        is_same_browser = secrets.compare_digest(
+            returned_state.encode(), request.cookies.get(self._cookie, "").encode()
+        )
+        state_start, _, state_proof = returned_state.rpartition("_")
+        is_proof_valid = secrets.compare_digest(
+            state_proof.encode(), self._derive_secret("state", state_start).encode()
+        )
+        if (
+            not is_same_browser
+            or not is_proof_valid
+            or not 0 <= int(state_start.partition("_")[0]) - time.time() <= WAITS_S
+        ):
+            raise PrivacyRefusal("this log-in was not begun here, or too long ago", "begin it again")
+
+    def _use_state(self, returned_state: str) -> str | None:
+        """Marks a state as used. Returns the secret of the session that asked to be connected by it; None if none did.
+
+        Raises PrivacyRefusal for a state that was used before.
+        """
+        with self._lock:  # nobody but the provider's people fills it
+            now_s = time.time()
+            self._entered = {entered_state: end_s for entered_state, end_s in self._entered.items() if end_s > now_s}
+            if returned_state in self._entered:
+                raise PrivacyRefusal("this log-in was used already", "begin it again", code="state-used")
+            self._entered[returned_state] = now_s + WAITS_S
+            asking_name = next(
+                (
+                    account_name
+                    for account_name, (connecting_state, _) in self._connecting.items()
+                    if connecting_state == returned_state
+                ),
+                None,
+            )
+            if asking_name is None:
+                return None
+            return self._connecting.pop(asking_name)[1]
 
     def _claimed_groups(self, claims: Mapping[str, Any]) -> tuple[str, ...]:
         claimed_groups = claims.get(self._provider.groups)

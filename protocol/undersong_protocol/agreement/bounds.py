@@ -91,26 +91,33 @@ def check_statistics(plan: Plan, policy: Policy) -> None:
             raise PrivacyRefusal(f"{planned.name}: the policy does not allow the statistic {planned.statistic!r}")
 
 
-def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
-    """Raises PrivacyRefusal, which names the first broken bound, if a plan with these parties breaks the policy."""
-    check_statistics(plan, policy)
-    privacy = plan.privacy
-    quorum = plan.quorum
+def _absent_party(roster: Sequence[Member], policy: Policy) -> str:
+    """Says which party the policy requires and the roster lacks, or has with another key; "" if it lacks none."""
     required_names = dict(policy.required_parties)
     fingerprints = {
         member.name: party_fingerprint(member.name, member.identity)
         for member in roster
         if member.name in required_names
     }
-    absent_parties = [party for party in policy.required_parties if fingerprints.get(party[0]) != party[1]]
-    if absent_parties:
-        required_name, fingerprint = absent_parties[0]
-    else:
-        required_name, fingerprint = "", ""
-    if required_name in fingerprints:
-        state_of_absent = f"has the fingerprint {fingerprints[required_name]}"
-    else:
+    for required_name, fingerprint in policy.required_parties:
+        if fingerprints.get(required_name) == fingerprint:
+            continue
         state_of_absent = "takes no part"
+        if required_name in fingerprints:
+            state_of_absent = f"has the fingerprint {fingerprints[required_name]}"
+        return (
+            f"the policy wants the party {required_name} with the fingerprint {fingerprint},"
+            f" and {required_name} {state_of_absent}"
+        )
+    return ""
+
+
+def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
+    """Raises PrivacyRefusal, which names the first broken bound, if a plan with these parties breaks the policy."""
+    check_statistics(plan, policy)
+    privacy = plan.privacy
+    quorum = plan.quorum
+    absent_party = _absent_party(roster, policy)
     most_dropouts = quorum.parties - policy.minimum_parties  # the most with which enough parties are left
     dropouts_change = f"federation.tolerated_dropouts = {most_dropouts}" if most_dropouts >= 0 else "more parties"
     if policy.minimum_colluders == "default":
@@ -141,12 +148,7 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
             " privacy units that this party declares",
             f"plan the run with privacy.delta below {1 / max(policy.declared_units, 1):.3g}",
         ),
-        (
-            absent_parties,
-            f"the policy wants the party {required_name} with the fingerprint {fingerprint},"
-            f" and {required_name} {state_of_absent}",
-            "plan the run with that party",
-        ),
+        (absent_party, absent_party, "plan the run with that party"),
         (
             quorum.fewest < policy.minimum_parties,
             f"a sum of the run may open with {counted(quorum.fewest, 'party', 'parties')} of {quorum.parties}, and this"

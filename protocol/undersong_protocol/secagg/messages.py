@@ -1,6 +1,6 @@
 """Parses and writes messages. It checks versions, lengths and stages; the state machines check the meaning."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -343,26 +343,11 @@ def around_from_wire(
         or len(request.roster) != len(drawn_parties)
     ):
         raise PeerFault(COORDINATOR, "showed nonces, or adverts of others than the parties that this one drew")
-    party_count = parameters.size
-    body_by_party = {entry.party: entry.body for entry in request.adverts}
     member_by_party = {
         party: Member(enrolled_member.name, enrolled_member.identity)
         for party, enrolled_member in zip(drawn_parties, request.roster, strict=True)
     }
-    roster_leaves = {party: member_leaf(party, member) for party, member in member_by_party.items()}
-    merkle.check(
-        "roster",
-        parameters.roster_hash,
-        party_count,
-        roster_leaves,
-        request.roster_proof,
-        COORDINATOR,
-        "the roster's members",
-    )
-    advert_leaves = {party: merkle.leaf("advert", party, body) for party, body in body_by_party.items()}
-    merkle.check(
-        "adverts", state.adverts_hash, party_count, advert_leaves, request.adverts_proof, COORDINATOR, "the adverts"
-    )
+    _check_leaves(parameters, state, request, member_by_party)
     used_values: set[bytes] = set()
     check_fresh(parameters.name(reader), parse_advert(parameters, reader, state.advert, b""), used_values)
     peer_by_party: dict[int, Peer] = {}
@@ -391,6 +376,27 @@ def around_from_wire(
         used_values.update((channel, mask))
         peer_by_party[party] = Peer(channel_key=channel, mask_key=mask)
     return tuple(chooser_entries), peer_by_party
+
+
+def _check_leaves(
+    parameters: SumParameters, state: PartyState, request: wire.ShareRequest, member_by_party: Mapping[int, Member]
+) -> None:
+    """Checks members and adverts under the roots that the party knows. Raises PeerFault that names the coordinator."""
+    party_count = parameters.size
+    roster_leaves = {party: member_leaf(party, member) for party, member in member_by_party.items()}
+    merkle.check(
+        "roster",
+        parameters.roster_hash,
+        party_count,
+        roster_leaves,
+        request.roster_proof,
+        COORDINATOR,
+        "the roster's members",
+    )
+    advert_leaves = {entry.party: merkle.leaf("advert", entry.party, entry.body) for entry in request.adverts}
+    merkle.check(
+        "adverts", state.adverts_hash, party_count, advert_leaves, request.adverts_proof, COORDINATOR, "the adverts"
+    )
 
 
 def _read_drawn_advert(parameters: SumParameters, member: Member, entry: wire.SignedAdvert) -> Advert:

@@ -134,11 +134,7 @@ def contribute(
         raise ConfigurationError(f"{statistic.name}: integer scale {scale} is not usable", "lower the scale")
     is_scaled_down = is_scaled(statistic, unit_contribution, max_per_unit)
     integer_sum = np.zeros(statistic.dimension, dtype=np.int64)
-    unit_order = np.argsort(rows.units, kind="stable")
-    records_of_unit = np.unique(rows.units[unit_order], return_counts=True)[1]
-    is_allowed = records_of_unit <= max_per_unit
-    unit_order = unit_order[np.repeat(is_allowed, records_of_unit)]
-    records_of_unit = records_of_unit[is_allowed]
+    unit_order, records_of_unit = _order_by_unit(rows, max_per_unit)
     for unit_sums, unit_sizes in _unit_sums(statistic, rows, unit_order, records_of_unit):
         if is_scaled_down:
             norms = _row_norms(unit_sums)[0 if law == "laplace" else 1]
@@ -161,6 +157,14 @@ def contribute(
         largest_integer = math.floor(Fraction(largest_reach) * scale * max_records)
         np.clip(integer_sum, -largest_integer, largest_integer, out=integer_sum)
     return GridVector(integer_sum)
+
+
+def _order_by_unit(rows: Rows, max_per_unit: int) -> tuple[Int64, Int64]:
+    """Returns row numbers, those of one unit together, and the rows of each unit; without units of too many rows."""
+    unit_order = np.argsort(rows.units, kind="stable")
+    records_of_unit = np.unique(rows.units[unit_order], return_counts=True)[1]
+    is_allowed = records_of_unit <= max_per_unit
+    return unit_order[np.repeat(is_allowed, records_of_unit)], records_of_unit[is_allowed]
 
 
 def _unit_sums(statistic: Statistic, rows: Rows, order: Int64, counts: Int64) -> Iterator[tuple[Matrix, Int64]]:

@@ -12,7 +12,7 @@ from typing import Any
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.enrolment import party_fingerprint, same_fingerprint
 from undersong_server.authority import Issued
-from undersong_server.database.interface import Database
+from undersong_server.database.interface import Database, Statements
 
 SCHEMA_VERSION = 2
 RENEWABLE_SHARE = 0.5  # renewal is allowed from this share of a certificate's life on; parties ask when a third is left
@@ -183,25 +183,8 @@ class Registry:
             former_key = bytes.fromhex(party_row["identity"])
             _check_replacement(name, former_key, identity, replaces)
             if former_key and former_key != identity:
-                former_identity = (name, party_row["identity"], now)
-                database.execute(
-                    "INSERT INTO former_identity (party, identity, replaced_at) VALUES (?, ?, ?)", former_identity
-                )
-                database.execute(
-                    "UPDATE certificate SET revoked_at = COALESCE(revoked_at, ?) WHERE party = ?", (now, name)
-                )
-            other_party = database.execute(
-                "SELECT name FROM (SELECT name, identity FROM party"
-                " UNION SELECT party, identity FROM former_identity) AS known"
-                " WHERE identity = ? AND name <> ?",
-                (identity.hex(), name),
-            ).fetchone()
-            if other_party is not None:
-                raise ConfigurationError(
-                    f"{name}: its identity key is that of {other_party['name']}",
-                    "every party makes its own keys",
-                    code="identity-taken",
-                )
+                _end_former_identity(database, name, former_key, now)
+            _check_identity_is_free(database, name, identity)
             database.execute(
                 "UPDATE party SET state = ?, identity = ?, enrolled_at = COALESCE(enrolled_at, ?) WHERE name = ?",
                 (ENROLLED, identity.hex(), now, name),
@@ -423,4 +406,27 @@ def _check_replacement(name: str, former_key: bytes, identity: bytes, replaces: 
             f"if the hospital has lost its folder: undersong invite {name} --again, then undersong sign"
             " with its new fingerprint and, by --replaces, the old one; else it must use its first folder",
             code="other-identity",
+        )
+
+
+def _end_former_identity(database: Statements, name: str, former_key: bytes, now: float) -> None:
+    """Notes the identity key that a party had until now, and revokes its certificates."""
+    former_identity = (name, former_key.hex(), now)
+    database.execute("INSERT INTO former_identity (party, identity, replaced_at) VALUES (?, ?, ?)", former_identity)
+    database.execute("UPDATE certificate SET revoked_at = COALESCE(revoked_at, ?) WHERE party = ?", (now, name))
+
+
+def _check_identity_is_free(database: Statements, name: str, identity: bytes) -> None:
+    """Raises ConfigurationError for an identity key that another party has or had."""
+    other_party = database.execute(
+        "SELECT name FROM (SELECT name, identity FROM party"
+        " UNION SELECT party, identity FROM former_identity) AS known"
+        " WHERE identity = ? AND name <> ?",
+        (identity.hex(), name),
+    ).fetchone()
+    if other_party is not None:
+        raise ConfigurationError(
+            f"{name}: its identity key is that of {other_party['name']}",
+            "every party makes its own keys",
+            code="identity-taken",
         )

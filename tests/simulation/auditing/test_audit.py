@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from scipy.stats import chi2
 
 from tests.doubles.pace import examples, slow_but
 from tests.doubles.party_home import HashedEmbedder
@@ -132,6 +133,22 @@ def test_audit_does_not_accuse_a_sound_build() -> None:
     assert "nothing refutes the promise" in found.lines()
 
 
+@pytest.mark.parametrize(("chance", "is_accused"), [(1e-7, False), (1e-9, True)])
+def test_small_noise_is_accused_where_chance_explains_it_less_than_stated(chance: float, is_accused: bool) -> None:
+    """Seven checks of one sum, each from both sides and twice, share an alarm of 1e-6."""
+    first, *others = observed(0.0, 1.0, runs=4)
+    small = replace(first.noise["votes"], size=float(chi2.ppf(chance, 5000)))
+    runs = [replace(first, noise={"votes": small}), *(replace(each, noise={}) for each in others)]
+    faults = concluded(runs).faults
+    assert ["of the noise's planned deviation" in fault for fault in faults] == [True] * is_accused
+
+
+@pytest.mark.parametrize(("largest", "is_accused"), [(1.0 + 1e-9, False), (1.001, True)])
+def test_sensitivity_beyond_the_declared_one_by_a_thousandth_is_a_fault(largest: float, is_accused: bool) -> None:
+    faults = concluded(observed(0.0, 1.0, runs=4, largest=largest)).faults
+    assert ["of the declared sensitivity" in fault for fault in faults] == [True] * is_accused
+
+
 def test_a_doubled_sensitivity_is_caught_by_the_bound_and_by_the_attack() -> None:
     found = concluded(observed(2 * gaussian_mu(4.0, 1e-5), 1.0, runs=100, largest=2.0))
     assert any("of the declared sensitivity" in fault for fault in found.faults)
@@ -146,6 +163,16 @@ def test_a_corpus_that_shows_its_canaries_is_caught_and_chance_is_not() -> None:
     assert found.verdicts[2].epsilon > 1.0
     assert ["epsilon is at least" in fault for fault in found.faults] == [True]
     assert concluded(runs).verdicts[1].epsilon == 0.0
+
+
+def test_attack_on_the_corpus_is_judged_on_runs_that_it_did_not_learn_from() -> None:
+    of_sums, _, of_corpus = concluded(observed(0.0, 1.0, runs=24)).verdicts
+    assert (len(of_sums.detection.right), len(of_corpus.detection.right)) == (24, 12)
+
+
+def test_attack_that_names_the_surest_records_names_one_absent_one_of_100() -> None:
+    surest = concluded(observed(0.0, 1.0, runs=100)).verdicts[1].detection
+    assert 0.005 < surest.false_alarms / surest.absent < 0.02  # of 2 000, wrong by chance one time in 100, seed 5 fixed
 
 
 def test_halved_noise_in_one_small_sum_of_many_is_caught() -> None:
