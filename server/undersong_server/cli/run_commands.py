@@ -14,6 +14,7 @@ from undersong_common.files import replace_file
 from undersong_common.printable import counted, printable, printable_lines, shell_path
 from undersong_common.program import entry
 from undersong_common.program.options import AsJson, Output, with_options
+from undersong_common.program.terminal import show_lines
 from undersong_server import defaults, operations
 from undersong_server.cli.options import (
     DEFAULT_HOME,
@@ -263,6 +264,9 @@ def compare(
     comparison = operations.comparison.compare(home, names, sort=sort)
     if file is not None:
         replace_file(file, comparison.csv())
+    if comparison.leading is not None and not as_json:
+        figure = comparison.leading.figure
+        show_lines([f"{figure.name} ({figure.good_words}). {comparison.best_words}", comparison.leading.reason])
     print_table(
         comparison.runs,
         ("figure", "", *(run.run for run in comparison.runs)),

@@ -404,8 +404,8 @@ class RunScreens:
 
         corpus_search = cache(lambda: self._search(run, query))
         parts: dict[str, Part] = {
-            "verdict": lambda: {"verdict": releases.verdict(self._home, run)},
             "evaluation": lambda: self._evaluation(run),
+            "verdict": lambda: {"verdict": releases.verdict(self._home, run)},
             "files": lambda: {
                 "files": releases.files(self._home, run),
                 "marks": releases.count_marks(self._home, run),
@@ -440,7 +440,14 @@ class RunScreens:
         releases.files(self._home, run)  # a run that has not finished has no result
         figures = comparison.how_good(self._home, run)
         files = {path: permissions.file_words(path) for path in permissions.public_files(self._context.tasks)}
-        return {"figures": figures, "run": run, "files": files, "since": self._context.work.since(_evaluation_of(run))}
+        leading = comparison.leading_figure(figures)
+        return {
+            "figures": figures,
+            "leading": leading,
+            "run": run,
+            "files": files,
+            "since": self._context.work.since(_evaluation_of(run)),
+        }
 
     def _evaluate(self, visit: Visit) -> str:
         run, file_name = visit.path["run"], visit.form.get("file", "")

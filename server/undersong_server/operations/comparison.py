@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.intervals import Interval, over_seeds
-from undersong_common.printable import number
+from undersong_common.printable import joined, number
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.methods.parts.private_score import NORMAL_95, PrivateScore
@@ -27,7 +27,20 @@ NOTHING = "–"
 HOW_GOOD = "How good"  # group of the figures that say how good a run's texts are
 PRIVATE_SCORE = "private score"
 WORD_PAIRS = "different word pairs"
-CHARTED = (PRIVATE_SCORE, PANEL_SCORE, WORD_PAIRS)  # drawn where no other figure was chosen, the first that is there
+LEADING = {  # figures that lead, the first that was measured, each with the reason
+    PRIVATE_SCORE: (
+        "It comes first because it is measured on the hospitals' own records; every other figure looks at public texts."
+    ),
+    PANEL_SCORE: (
+        "It comes first because it says how well models trained on the texts label real ones, and no private score,"
+        " which would be of the hospitals' own records, was measured."
+    ),
+    WORD_PAIRS: (
+        "No figure says yet how good the texts are, since neither a private score nor a panel score was measured:"
+        " evaluate on a public test file. This one says only how varied they are."
+    ),
+    "promised epsilon": "No text is published yet. This one says only how much is promised to a patient.",
+}
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # A spreadsheet computes a cell that begins so.
 
 
@@ -74,6 +87,19 @@ class ComparedFigure:
     interval: Interval | None = None
 
     @property
+    def is_known(self) -> bool:
+        return math.isfinite(self.value)
+
+    def exceeds(self, other: "ComparedFigure", sign: float) -> bool:
+        """True if this figure is better than the other, and their intervals do not meet.
+
+        Args:
+            sign: 1 where high is good, -1 where low is.
+        """
+        own, others = (cell.interval or Interval(cell.value, cell.value, cell.value) for cell in (self, other))
+        return own.low > others.high if sign > 0 else own.high < others.low
+
+    @property
     def half(self) -> float:
         """Half of the interval's width; 0 without an interval."""
         if self.interval is None:
@@ -108,6 +134,25 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class LeadingFigure:
+    """The one figure to read first, and why it is the one."""
+
+    figure: Figure
+    reason: str
+
+
+def leading_figure(figures: Sequence[Figure], chosen: str = "") -> LeadingFigure | None:
+    """Returns the figure that matters most among those that were measured; None if there is none.
+
+    Args:
+        chosen: name of the figure that a person sorts by; "" for none.
+    """
+    measured = {figure.name: figure for figure in figures if figure.compares}
+    reasons = {chosen: "You chose this figure.", **{name: why for name, why in LEADING.items() if name != chosen}}
+    return next((LeadingFigure(measured[name], reason) for name, reason in reasons.items() if name in measured), None)
+
+
+@dataclass(frozen=True)
 class RunComparison:
     """Compared runs and their figures, in order.
 
@@ -128,26 +173,44 @@ class RunComparison:
         return figures_by_group
 
     @property
-    def charted(self) -> Figure | None:
-        """The figure of the chart: the one that the runs are sorted by, or the first of :data:`CHARTED`."""
-        comparable_figures = {figure.name: figure for figure in self.figures if figure.compares}
-        figure_names = (self.sorted_by, *CHARTED, "promised epsilon")
-        return next((comparable_figures[name] for name in figure_names if name in comparable_figures), None)
+    def leading(self) -> LeadingFigure | None:
+        """The figure to read first, which the chart draws: the one that the runs are sorted by, or the first there."""
+        return leading_figure(self.figures, self.sorted_by)
+
+    @property
+    def best_words(self) -> str:
+        """Says which run is best by the leading figure, and from which ones chance tells it apart; "" for one run."""
+        figure = self.leading.figure if self.leading else None
+        known = [] if figure is None else [place for place, cell in enumerate(figure.cells) if cell.is_known]
+        if figure is None or len(known) < 2:
+            return ""
+        sign = 1.0 if figure.good == "high" else -1.0
+        best, *others = sorted(known, key=lambda place: -sign * figure.cells[place].value)
+        close = [self.runs[place].run for place in others if not figure.cells[best].exceeds(figure.cells[place], sign)]
+        missing = [run.run for place, run in enumerate(self.runs) if place not in known]
+        sentences = [f"Best by it: {self.runs[best].run}, {figure.cells[best].words}."]
+        if close:
+            sentences.append(f"Not shown to differ from it: {joined(close)}.")
+        if missing:
+            sentences.append(f"Without this figure: {joined(missing)}.")
+        return " ".join(sentences)
 
     @property
     def chart(self) -> Markup:
         """The runs' values of one figure with their intervals; "" for fewer than two runs that have it."""
-        figure = self.charted
-        if figure is None or sum(math.isfinite(cell.value) for cell in figure.cells) < 2:
+        figure = self.leading.figure if self.leading else None
+        if figure is None or sum(cell.is_known for cell in figure.cells) < 2:
             return Markup("")
         cell_points = [(cell.value, cell.half) if math.isfinite(cell.value) else None for cell in figure.cells]
         chart_name = f"{figure.name} ({figure.good_words})"
         description = "; ".join(f"{run.run} {cell.words}" for run, cell in zip(self.runs, figure.cells, strict=True))
         return series_chart(
             f"{chart_name}: {description}",
-            [run.run for run in self.runs],
+            # A run's name is longer than its place below a chart; the screen lists the names by these numbers.
+            [str(number) for number in range(1, len(self.runs) + 1)],
             {figure.name: cell_points},
-            axis=f"run; {chart_name}",
+            axis=f"run by its number; {chart_name}",
+            names=[run.run for run in self.runs],
             form="points",
             percent=figure.percent,
             height=220,

@@ -270,6 +270,7 @@ def series_chart(
     form: Literal["line", "points", "bars"] = "line",
     percent: bool = False,
     planned: Collection[str] = (),
+    names: Sequence[str] = (),
     width: int = WIDTH,
     height: int = 300,
 ) -> Markup:
@@ -283,7 +284,9 @@ def series_chart(
         form: a line or bars, on a scale that begins at 0; or points, each name's at a place of its own.
         percent: the figures are shares.
         planned: names of what is planned and not measured, whose lines are dashed.
+        names: what the ticks stand for, in the table and the marks' titles; () for the ticks themselves.
     """
+    full_names = names or ticks
     has_legend = len(series) > 1 or bool(planned)
     series, planned = _merge_series(series, planned, are_shares=percent)
     present_points = [point for series_points in series.values() for point in series_points if point is not None]
@@ -341,7 +344,7 @@ def series_chart(
             svg_parts.append(_fill_markup('<polyline points="{}"/>', path_points))
         for across, tick_index, mean, half in point_marks:
             value_words = f"{100 * mean:.1f} %" if percent else f"{mean:.4g}" + (f" ± {half:.2g}" if half else "")
-            title = f"{series_name}, {ticks[tick_index]}: {value_words}"
+            title = f"{series_name}, {full_names[tick_index]}: {value_words}"
             svg_parts.append(_draw_line("interval", across, across, y(mean - half), y(mean + half)))
             if form == "bars":
                 svg_parts.append(_draw_bar(across, 0.8 * (right_edge - LEFT) / len(ticks), y(mean), y(0.0), title))
@@ -363,7 +366,7 @@ def series_chart(
         '<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>',
         *(width, height + 12 + ROW * len(series) * has_legend, description, Markup("").join(svg_parts)),
     )
-    return svg_markup + _figure_table(ticks, series, axis=axis, percent=percent)
+    return svg_markup + _figure_table(full_names, series, axis=axis, percent=percent)
 
 
 def _leaves_at_right(series: Mapping[str, Points], mark: float) -> bool:

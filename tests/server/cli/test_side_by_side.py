@@ -6,7 +6,7 @@ import contextlib
 import csv
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -227,12 +227,43 @@ def test_runs_are_sorted_by_a_figure_the_best_first(home):
     found = comparison.compare(home, ["first", "second"], sort="panel score")
     assert [run.run for run in found.runs] == ["second", "first"]
     assert figure_of(found, "panel score").cells[0].words == "80.0 % (75.0 to 85.0)"
-    assert found.charted.name == "panel score"
+    assert found.leading.figure.name == "panel score"
     assert "second 80.0 % (75.0 to 85.0); first" in found.chart
     shown = operator("run", "compare", "first", "second", "--sort", "panel score", "--home", home)
     assert shown.index("second") < shown.index("first")
+    assert "You chose this figure." in shown
+    assert found.best_words == "Best by it: second, 80.0 % (75.0 to 85.0)."
     with raises(ConfigurationError, "unknown-figure"):
         comparison.compare(home, ["first", "second"], sort="calls")
+
+
+def test_one_figure_leads_and_says_why_and_what_chance_explains(home):
+    publish(home, "first", invented(300))
+    publish(home, "second", invented(300, seed=1))
+    nothing = comparison.compare(home, ["first", "second"]).leading
+    assert nothing.figure.name == comparison.WORD_PAIRS
+    assert "No figure says yet how good" in nothing.reason
+    assert comparison.leading_figure(comparison.how_good(home, "first")) is None
+    keep(home, "first", kept(0.78))
+    keep(home, "second", kept(0.8))
+    found = comparison.compare(home, ["first", "second"])
+    assert found.leading.figure.name == "panel score"
+    assert found.best_words.endswith("Not shown to differ from it: first.")
+    score = {"value": 0.7, "low": 0.6, "high": 0.8, "noise": 0.01, "sample": 0.04}
+    CoordinatorHome(home).run("first").tell("record", {"name": "score", "round": 0, "value": score})
+    leading = comparison.leading_figure(comparison.how_good(home, "first"))
+    assert (leading.figure.name, "hospitals' own records" in leading.reason) == ("private score", True)
+
+
+def test_names_of_compared_runs_stand_whole_below_their_chart(home, monkeypatch):
+    keep(home, "first", kept(0.6))
+    keep(home, "second", kept(0.8))
+    found = comparison.compare(home, ["first", "second"])
+    long_names = [f"triage at night epsilon 4 2026-11-30 revised {number}" for number in (1, 2)]
+    runs_named = tuple(replace(run, run=name) for run, name in zip(found.runs, long_names, strict=True))
+    chart = str(replace(found, runs=runs_named).chart)
+    assert "…" not in chart
+    assert all(f'<th scope="row">{name}</th>' in chart for name in long_names)
 
 
 @pytest.mark.parametrize("other", [kept(0.8, texts=1000), kept(0.8, test="u.jsonl, 11")])
