@@ -15,7 +15,7 @@ if [ -e "$OUT/manifest.json" ]; then
 fi
 if [ ! -e "$UNDERSONG_HOME/coordinator.json" ]; then
     undersong coordinator init --address "$ADDRESS" --bind "$BIND" --metrics "$METRICS" \
-        --operator "The demonstration" --contact "nobody: invented records"
+        --operator "The demonstration" --contact "nobody@demo.invalid: invented records"
 fi
 for party in $PARTIES; do
     if ! undersong parties --json | grep -q "\"name\": \"$party\""; then

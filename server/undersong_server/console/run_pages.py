@@ -71,12 +71,15 @@ class ConsoleContext:
         return listed
 
     def pulse(self, topic: str) -> Pulse:
-        """Version that changes with the state of the coordinator (``topic`` "all") or of one run ("run NAME")."""
-        served = coordinator.is_served(self.home)
+        """Version that changes with the state of the coordinator (``topic`` "all"), of a run, or of its result.
+
+        Those are the topics "run NAME" and "result NAME"; nothing of a result waits for the coordinator.
+        """
+        kind, _, run = topic.partition(" ")
+        served = kind == "result" or coordinator.is_served(self.home)
         marks: list[Any] = [served]
-        if topic.startswith("run "):
-            marks.append(runs.mark(self.home, topic.removeprefix("run ")))
-            marks.append(self.work.since(_evaluation_of(topic.removeprefix("run "))))
+        if run:
+            marks += [runs.mark(self.home, run), self.work.since(_evaluation_of(run))]
         else:
             marks.append([(run.run, run.status.words) for run in overview.list_runs(self.home)])
             marks.append(coordinator.mark(self.home))
@@ -419,7 +422,7 @@ class RunScreens:
             },
             "card": lambda: {"card": releases.read_file(self._home, run, "README.md").decode("utf-8", "replace")},
         }
-        return visit.page(f"Result of {run}", parts, run=run, **self._context.live(f"run {run}"))
+        return visit.page(f"Result of {run}", parts, run=run, **self._context.live(f"result {run}"))
 
     def _search(self, run: str, query: Mapping[str, str]) -> releases.Found:
         words = {key: query.get(key, "") for key in ("find", "label", "generator")}

@@ -25,16 +25,15 @@ from undersong_common.errors import ConfigurationError, MachineFault
 from undersong_common.files import file_state, is_empty, sync_folder
 from undersong_common.pages.duties import terminal_identity
 from undersong_common.pages.store import FILE_NAME, AuditLog
-from undersong_common.printable import printable
 from undersong_common.program import drill as invented_records
 from undersong_common.program import notices
 from undersong_common.program.machine import HeldStep, fault_of
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings, host_port
+from undersong_server.operations.contacts import reachable_contact, stated_line
 from undersong_server.runs.folder import ENDED, UNREADABLE, RunFolder, UnreadableRun
 
 SHARED_S = 5.0  # pause between two looks at a registry that other machines share
-LONGEST_STATED = 200  # characters of the operator's name, or of the contact
 HEALTH_S = 5.0  # longest wait for an answer to the health check
 DRILL_TEXTS = 300  # rows of each generator's corpus in a drill
 DRILL_TASK = """\
@@ -144,8 +143,8 @@ def _settings_of(new: defaults.NewCoordinator) -> CoordinatorSettings:
         metrics=new.metrics,
         drill=new.drill,
         storage=new.storage,
-        operator=_stated(new.operator),
-        contact=_stated(new.contact),
+        operator=stated_line(new.operator),
+        contact=reachable_contact(new.contact),
     )
 
 
@@ -158,29 +157,20 @@ def change(
 
     Args:
         operator: legal name of who runs the coordinator.
-        contact: a person there, with telephone number or address.
+        contact: a person there, with telephone number or address; refused without either.
         bind: host:port to listen on, from the next start on.
     """
     coordinator_home = CoordinatorHome(home)
-    stated_values = {"operator": operator, "contact": contact}
-    changes = {key: _stated(value) for key, value in stated_values.items() if value is not None}
+    changes = {}
+    if operator is not None:
+        changes["operator"] = stated_line(operator)
+    if contact is not None:
+        changes["contact"] = reachable_contact(contact)
     if bind is not None:
         host_port(bind)
         changes["bind"] = bind
     coordinator_home.change(**changes)
     return show(home)
-
-
-def _stated(words: str) -> str:
-    """One line of words. Raises ConfigurationError for more than a sheet's line holds."""
-    one_line = " ".join(words.split())
-    if len(one_line) > LONGEST_STATED:
-        raise ConfigurationError(
-            f"{printable(one_line, 40)!r} has {len(one_line)} characters",
-            f"write at most {LONGEST_STATED}",
-            code="too-long",
-        )
-    return one_line
 
 
 def notify(home: Path, target: str | None, *, test: bool = False) -> tuple[dict[str, Any], str, bool]:

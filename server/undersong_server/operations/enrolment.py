@@ -14,6 +14,7 @@ from undersong_protocol.agreement.words import first_difference
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED, INVITED, NOT_STARTED, TOUCHED_EVERY_S, EnrolledParty
+from undersong_server.operations.contacts import reachable_contact
 
 # A party that is silent for KEEPALIVE_S asks by itself, and is heard soon after.
 PACKAGE, GRANT = "package", "grant"  # ends of the names of the files for a hospital
@@ -45,10 +46,12 @@ def invite(
         again: True for an enrolled party that has lost its keys; the old ones stay valid until it has new ones.
         contact: telephone contact, displayed while a run waits for the party's approval; "" keeps the former one.
 
-    Raises ConfigurationError for a name that is invalid, revoked, or enrolled without ``again``.
+    Raises ConfigurationError for a name that is invalid, revoked, or enrolled without ``again``, and for a contact
+    without a number or an address.
     """
     coordinator_home = CoordinatorHome(home)
-    invitation_package = coordinator_home.invite(party, now=time.time(), days=days, again=again, contact=contact)
+    stated_contact = reachable_contact(contact)
+    invitation_package = coordinator_home.invite(party, now=time.time(), days=days, again=again, contact=stated_contact)
     return Invitation(
         party,
         invitation_package.sign(coordinator_home.authority().signing_key),
@@ -60,10 +63,10 @@ def invite(
 def note_contact(home: Path, party: str, contact: str) -> None:
     """Notes whom to telephone at a party, in place of what was noted; "" for nobody. It is never sent.
 
-    Raises ConfigurationError for a name that was not invited.
+    Raises ConfigurationError for a name that was not invited, and for a contact without a number or an address.
     """
     with closing(CoordinatorHome(home).registry()) as registry:
-        registry.note_contact(party, " ".join(contact.split()))
+        registry.note_contact(party, reachable_contact(contact))
 
 
 @dataclass(frozen=True)

@@ -902,7 +902,7 @@ def test_the_support_bundle_holds_no_text_and_no_key(console, home, tasks):
     runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="bundled"))
     folder = CoordinatorHome(home).run("bundled")
     folder.tell("texts", {"step": "1", "round": 0, "texts": [("a secret sentence", "", "g")]})
-    enrolment.invite(home, "epsilon", contact="Dr. Strange")
+    enrolment.invite(home, "epsilon", contact="Dr. Strange, 555-1")
     with zipfile.ZipFile(BytesIO(console.get("/audit/support.zip").content)) as archive:
         held = b"".join(archive.read(name) for name in archive.namelist())
         assert "runs.json" in archive.namelist()

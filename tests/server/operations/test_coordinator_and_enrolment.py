@@ -49,13 +49,39 @@ def test_a_coordinator_listens_at_the_port_of_its_first_address(home, tmp_path):
 
 
 def test_a_changed_listening_address_keeps_keys_and_who_asks(home):
-    before = coordinator.change(home, operator="North Hospital", contact="Dr. Holm")
+    before = coordinator.change(home, operator="North Hospital", contact="Dr. Holm, 01 234")
     changed = coordinator.change(home, bind="127.0.0.1:27443")
-    assert (changed.bind, changed.operator, changed.contact) == ("127.0.0.1:27443", "North Hospital", "Dr. Holm")
+    assert (changed.bind, changed.operator, changed.contact) == (
+        "127.0.0.1:27443",
+        "North Hospital",
+        "Dr. Holm, 01 234",
+    )
     assert (changed.fingerprint, changed.addresses) == (before.fingerprint, before.addresses)
     with raises(ConfigurationError, "invalid-address"):
         coordinator.change(home, bind="localhost")
     assert coordinator.show(home).bind == "127.0.0.1:27443"
+
+
+@pytest.mark.parametrize("contact", ["Mara Holm", "ward 3", "the office, room 12"])
+def test_a_contact_without_number_or_address_is_refused_everywhere(home, tmp_path, contact):
+    enrolment.invite(home, "heart", contact="Dr. Who, 555-1")
+    before = coordinator.show(home), enrolment.parties(home)
+    new = NewCoordinator(addresses=["localhost:27443"], metrics="", operator="North", contact=contact)
+    for act in (
+        lambda: coordinator.create(tmp_path / "new", new),
+        lambda: coordinator.change(home, contact=contact),
+        lambda: enrolment.invite(home, "heart", contact=contact),
+        lambda: enrolment.note_contact(home, "heart", contact),
+    ):
+        with raises(ConfigurationError, "contact-unreachable"):
+            act()
+    assert (coordinator.show(home), enrolment.parties(home)) == before
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("contact", ["", "01 234", "ask@north.example", "Dr. Holm, Main Street 12, 10115 Berlin"])
+def test_a_contact_with_number_or_address_is_taken(home, contact):
+    assert coordinator.change(home, contact=contact).contact == contact
 
 
 @pytest.mark.parametrize("days", [1e8, 1e300, math.inf, math.nan, -1.0])
