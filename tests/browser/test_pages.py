@@ -181,7 +181,7 @@ def test_one_failing_part_of_a_screen_leaves_the_others(console, coordinator, wi
     operator = window(console.address).enter(console.link())
     operator.go("/runs/one/half")
     assert operator.page.get_by_text("This part cannot be shown").count() >= 1
-    operator.page.get_by_role("heading", name="Log").wait_for()
+    operator.page.get_by_text("Log file").wait_for()
     operator.page.get_by_role("button", name="Start").wait_for()
     operator.check("half")
 

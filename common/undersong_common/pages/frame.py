@@ -194,7 +194,7 @@ def environment(packages: Sequence[str], actions: Mapping[str, tuple[str, str]] 
     """Returns the Jinja environment of a page: the templates of ``packages``, then the shared ones.
 
     Each value shown passes :func:`undersong_common.printable.printable` and is escaped. ``|exact`` only escapes (for
-    values of forms); ``|lines`` keeps line breaks.
+    values of forms); ``|lines`` keeps line breaks, and so does ``|said`` of an error's words.
 
     Args:
         packages: modules with a folder ``templates``.
@@ -214,6 +214,7 @@ def environment(packages: Sequence[str], actions: Mapping[str, tuple[str, str]] 
         "exact": _escape_exactly(str),
         "commands": _replace_commands,
         "sentence": _escape_exactly(_begin_sentence),
+        "said": _escape_exactly(lambda text: printable_lines(page_words(str(text)))),
         "lines": _escape_exactly(lambda text: printable_lines(str(text))),
         "path": lambda text: Markup(quote(str(text), safe="")),  # noqa: S704 - quoted
         "when": when,

@@ -87,30 +87,30 @@ def test_home_leads_through_the_first_steps_until_a_run_has_finished(tmp_path, e
     home.change(operator="", contact="")
     console = entered(home.path)
     first = console.get("/").text
-    assert steps_on(first)[1] == ["next"]
+    assert steps_on(first)[1] == []
     shown = re.findall(r"<li>(?:<a [^>]*>)?([^<]+)", first.partition("First steps")[2].partition("</ol>")[0])
     assert [unescape(words) for words in shown] == steps_of("operator")
     console.post("/coordinator", of="/", operator="North Hospital", contact="Dr. Holm, 01 234")
     settings = CoordinatorHome(home.path).settings
     assert (settings.operator, settings.contact) == ("North Hospital", "Dr. Holm, 01 234")
     assert console.site.audit.entries()[-1].what == "change"
-    assert steps_on(console.get("/").text)[1] == ["done", "next"]
+    assert steps_on(console.get("/").text)[1] == ["done"]
     enrolment.invite(home.path, "alpha")
-    assert steps_on(console.get("/").text)[1] == ["done", "done", "next"]
+    assert steps_on(console.get("/").text)[1] == ["done", "done"]
     Credentials(home, "alpha")
-    assert steps_on(console.get("/").text)[1] == ["done", "done", "done", "next"]
+    assert steps_on(console.get("/").text)[1] == ["done", "done", "done"]
     planned = runs.plan(
         home.path,
         make_task(tmp_path / "task"),
         RunOptions(name="first"),
         assignments=["federation.parties=1", "federation.colluders=0", "federation.tolerated_dropouts=0"],
     )
-    assert steps_on(console.get("/").text)[1] == ["done", "done", "done", "done", "next"]
+    assert steps_on(console.get("/").text)[1] == ["done", "done", "done", "done"]
     folder = home.run(planned.run)
     folder.write_status(RunStatus("running", since=time.time()))  # its people have not decided yet
-    assert steps_on(console.get("/").text)[1] == ["done", "done", "done", "done", "next"]
+    assert steps_on(console.get("/").text)[1] == ["done", "done", "done", "done"]
     folder.write_status(RunStatus("running", since=time.time(), charged=True))
-    assert steps_on(console.get("/").text)[1] == [*["done"] * 5, "next"]
+    assert steps_on(console.get("/").text)[1] == ["done"] * 5
     folder.write_status(RunStatus("finished", since=time.time()))
     assert "First steps" not in console.get("/").text
 

@@ -128,6 +128,19 @@ def test_a_page_says_what_to_click_where_a_command_names_an_option(console, home
         shutil.rmtree(folder.path)
 
 
+def test_the_timeline_tells_each_event_and_the_log_file_is_folded(console, home, tasks):
+    folder = plan_run(home, tasks, "told")
+    for number in range(60):
+        folder.say(f"event {number} of the run")
+    page = console.get("/runs/one/told").text
+    unfolded = visible(re.sub(r"<details.*?</details>", "", page, flags=re.DOTALL))
+    assert [unfolded.count(f"event {number} of the run") for number in (0, 59)] == [0, 1]
+    timeline = visible("<main>" + page.partition("Timeline</h2>")[2].partition("</section>")[0])
+    assert all(timeline.count(f"event {number} of the run") == 1 for number in range(60))
+    assert "Log file: 60 lines" in visible(page)
+    runs.put_away(home, "told")
+
+
 def test_a_failing_screen_says_whom_to_ask_and_offers_the_bundle(console, monkeypatch):
     def broken(home, runs):
         raise ImportError
