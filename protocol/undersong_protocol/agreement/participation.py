@@ -35,6 +35,35 @@ class Participation:
         return f"{counted(len(self.parties), 'hospital')}: {party_names}"
 
     @property
+    def chips(self) -> tuple[str, ...]:
+        """The hospitals by name, each with the sum until which it took part where it is not in all of them.
+
+        >>> sums = (("one", {"x", "y"}), ("two", {"y"}), ("three", {"x", "y"}))
+        >>> Participation(("x", "y", "z"), sums).chips
+        ('x (in 2 of 3 sums)', 'y', 'z (in no sum)')
+        >>> Participation(("x", "y"), sums[:2]).chips
+        ('x (until sum 1 of 2)', 'y')
+        >>> len(Participation(tuple(f"h{n}" for n in range(40)), ()).chips)
+        13
+        """
+        notes = {party: self._note_absence(party) for party in self.parties}
+        # Whoever left is named in any case, since that is what a reader cannot guess.
+        shown = sorted(self.parties, key=lambda party: not notes[party])[:MOST_CHIPS]
+        names = [f"{printable(party, 120)}{notes[party]}" for party in self.parties if party in shown]
+        return (*names, *([f"{len(self.parties) - len(shown)} more"] if len(self.parties) > len(shown) else []))
+
+    def _note_absence(self, party: str) -> str:
+        """The part of a hospital that is not in all opened sums, in brackets; "" for any other."""
+        attended_sums = [sum_number for sum_number, (_, hospitals) in enumerate(self.sums, 1) if party in hospitals]
+        if len(attended_sums) == len(self.sums):
+            return ""
+        if not attended_sums:
+            return " (in no sum)"
+        if attended_sums == list(range(1, len(attended_sums) + 1)):
+            return f" (until sum {len(attended_sums)} of {len(self.sums)})"
+        return f" (in {len(attended_sums)} of {counted(len(self.sums), 'sum')})"
+
+    @property
     def counts(self) -> str:
         """The number of opened sums by their number of hospitals, the most frequent first.
 
@@ -99,6 +128,7 @@ class Participation:
         )
 
 
+MOST_CHIPS = 12  # names of hospitals beside their number
 MOST_NAMES = 20  # names of sums in one sentence
 
 

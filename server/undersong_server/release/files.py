@@ -52,6 +52,7 @@ from undersong_server.report.data import (
     are_equal,
 )
 from undersong_server.report.html import render_card, render_html
+from undersong_server.report.sum_answers import OpenedRun, list_sum_answers
 from undersong_server.report.writers import list_writers
 from undersong_server.runs.execution import Outcome
 from undersong_server.runs.planning import RunPlan
@@ -519,6 +520,15 @@ def report_data(
     weights_by_round, weight_errors = _read_weights(outcome)
     accuracy, measures = figures
     usage = tuple(_list_usage(task, outcome))
+    privacy = _privacy_statement(run_plan, insecure_noise, outcome)
+    opened_run = OpenedRun(
+        task.task.labels,
+        run_plan.setting.generators,
+        outcome.records,
+        weights_by_round,
+        outcome.opened,
+        is_private=privacy.is_private,
+    )
     return ReportData(
         run=outcome.manifest.run,
         task=task.task.name,
@@ -530,7 +540,7 @@ def report_data(
         weights=weights_by_round,
         weight_errors=weight_errors,
         samples=outcome.samples,
-        privacy=_privacy_statement(run_plan, insecure_noise, outcome),
+        privacy=privacy,
         settings=tuple(_describe_options(task)),
         seconds=tuple(outcome.seconds.items()) if created else (),
         usage=usage,
@@ -564,6 +574,7 @@ def report_data(
         sum_questions=tuple(
             (planned_sum.name, words.question(planned_sum)) for planned_sum in outcome.manifest.plan.sums
         ),
+        sum_answers=list_sum_answers(outcome.manifest.plan.sums, opened_run),
         support_measured=_is_support_told(outcome),
         participation=participation_of(
             outcome.manifest, {sum_name: sum_facts["survivors"] for sum_name, sum_facts in outcome.sums.items()}

@@ -10,13 +10,14 @@ from undersong_common.version import VERSION
 from undersong_protocol.agreement import words
 from undersong_server.methods.parts.private_score import SUMS
 from undersong_server.report.data import ALONE, NO_PRIVATE_DATA, UNIT_WORDS, UNITS, Accuracy, ReportData, number
+from undersong_server.report.sum_answers import SUM_ANSWERS, WORTH
 from undersong_server.report.verdict import UNFIT, caution, is_unfit, verdict
 from undersong_server.report.writers import WRITERS
 
 NOT_MEASURED = "not measured"
 SHOWN_HOSPITALS = 3  # names of hospitals that a sentence gives as examples
 MOST_SUMS = 20  # sums that one sentence names
-FURTHER_QUESTIONS = 'under "What else the hospitals were asked"'
+FURTHER_QUESTIONS = f'under "{SUM_ANSWERS}"'
 UNREAD_SCORE = ", since no sum counted the records of just those hospitals that are in the sum which measures it"
 NO_TEST_FILE = "The test file is not in this folder; ask the makers for it, and where its texts are from."
 NGRAM = "ngram"
@@ -69,7 +70,7 @@ def answers(data: ReportData) -> tuple[Answer, ...]:
         Answer("what", "What it is", (*warning, *_describe_corpus(data))),
         Answer("may-i", "May I use it", (*warning, *_state_permission(data))),
         Answer("promise", "What is promised", _state_promise(data)),
-        Answer("good", "How good it is", _state_worth(data)),
+        Answer("good", WORTH, _state_worth(data)),
         Answer("check", "How to check it", _explain_check(data), command),
     )
 
@@ -122,7 +123,8 @@ def _name_authors(data: ReportData) -> list[str]:
         sentences.append(WORD_SALAD)
     other_generators = [name for name in data.generators if name not in authors]
     if other_generators:
-        why_words = f'; "{WRITERS}" says why' if data.writers else ""
+        place_words = f'"{WORTH}" and "{WRITERS}" say' if data.set_aside else f'"{WRITERS}" says'
+        why_words = f"; {place_words} why" if data.writers else ""
         sentences.append(f"{joined(other_generators)} wrote, too; none of their texts is in the corpus{why_words}.")
     return sentences
 
@@ -253,21 +255,11 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
 
 def _scored_hospitals(data: ReportData) -> str:
     """Names the hospitals of the sum that measured the score, where not all were in it."""
-    if hospitals := _scorers(data):
+    sums = data.participation.sums if data.participation and not data.participation.is_whole else ()
+    hospitals: list[str] = next((sorted(members) for name, members in sums if name in SUMS), [])
+    if hospitals:
         return f", over the records of {counted(len(hospitals), 'hospital')} alone: {joined(hospitals)}"
     return ""
-
-
-def _scorers(data: ReportData) -> list[str]:
-    """The hospitals of the sum that measured the score, where not all were in it; [] otherwise."""
-    sums = data.participation.sums if data.participation and not data.participation.is_whole else ()
-    return next((sorted(hospitals) for name, hospitals in sums if name in SUMS), [])
-
-
-def scored_share(data: ReportData) -> str:
-    """Returns how many of the hospitals measured the score, such as "2 of 3 hospitals"; "" where all did."""
-    hospitals = _scorers(data)
-    return f"{len(hospitals)} of {data.privacy.quorum.parties} hospitals" if hospitals else ""
 
 
 def _state_panel(data: ReportData, test: str) -> list[str]:

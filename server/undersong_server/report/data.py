@@ -25,6 +25,7 @@ from undersong_server.generators.cleaning import DUPLICATE, NEAR_DUPLICATE
 from undersong_server.generators.reading import CUT, REFUSED
 from undersong_server.methods.parts.private_score import PrivateScore
 from undersong_server.pool import Sample
+from undersong_server.report.sum_answers import SumAnswer
 from undersong_server.report.writers import WRITERS, Writer
 from undersong_server.runs.task import PublicationSection
 
@@ -236,6 +237,7 @@ class ReportData:
         participation: the hospitals, and which of them are in each opened sum; None if no run stands behind the values.
         questions: what the hospitals were asked, a clause each.
         sum_questions: the name of each planned sum, in order, and what it asks.
+        sum_answers: what each of them asked, gave and decided.
         files: the name of each published file, and what it is for.
         steered: what the private sums are recorded to have decided, a clause each.
         simulated: one program played every hospital.
@@ -276,6 +278,7 @@ class ReportData:
     participation: Participation | None = None
     questions: tuple[str, ...] = ()
     sum_questions: tuple[tuple[str, str], ...] = ()
+    sum_answers: tuple[SumAnswer, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
     steered: tuple[str, ...] = ()
     simulated: bool = False
@@ -301,10 +304,14 @@ class ReportData:
         """The panel's accuracy of the corpus itself; None if no test file was evaluated."""
         return next((accuracy for accuracy in self.published_accuracy if accuracy.ours), None)
 
+    def is_told(self, accuracy: Accuracy) -> bool:
+        """True if the answer on the corpus's worth has this accuracy already, so that no table repeats it."""
+        return accuracy.reference or accuracy is self.own_accuracy
+
     @property
-    def further_questions(self) -> tuple[str, ...]:
-        """The questions that the first screen only counts."""
-        return words.further(self.questions, "their")
+    def has_untold_accuracy(self) -> bool:
+        """True if an accuracy, or its interval over seeds, stands nowhere but in the table of task models."""
+        return any(accuracy.interval or not self.is_told(accuracy) for accuracy in self.published_accuracy)
 
     @property
     def summary(self) -> str:
@@ -335,14 +342,10 @@ class ReportData:
         if other_count <= 0:
             return ""
         whose_words = f' "{WRITERS}" says whose they are.' if self.writers else ""
-        aside_words = ""
-        if self.set_aside or self.support_measured:
-            aside_words = f", {number(self.set_aside) if self.set_aside else 'none'} set aside"
+        beside_words = " Beside the texts set aside, the" if self.set_aside else f"{self.nothing_aside} The"
         return (
-            f"Of {printable.counted(kept_texts, 'text')} that were kept when they were written,"
-            f" {number(published_texts)} are"
-            f" in the corpus{aside_words}, and the method left out the other {number(other_count)}, which are in no"
-            " file:"
+            f"{beside_words.strip()} method left out {number(other_count)} of the"
+            f" {printable.counted(kept_texts, 'text')} that were kept when they were written. They are in no file:"
             f" not chosen, of a doubtful label, or more than the task asks for, not counted apart.{whose_words}"
         )
 

@@ -20,9 +20,10 @@ from markupsafe import Markup, escape
 from undersong_common.program.printed_page import template
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
-from undersong_server.report.answers import SHOWN_DISTANCES, OurWords, answers, scored_share
+from undersong_server.report.answers import SHOWN_DISTANCES, OurWords, answers
 from undersong_server.report.data import EQUAL_WEIGHTS, USEFUL, GeneratorUse, Measure, ReportData, number
 from undersong_server.report.rows import TITLE, describe_rows, example_rows, length_at
+from undersong_server.report.sum_answers import GIVE_OR_TAKE, SUM_ANSWERS
 from undersong_server.report.verdict import caution
 from undersong_server.report.writers import COLUMNS, WRITERS
 
@@ -58,9 +59,10 @@ def render_html(data: ReportData) -> str:
         rows_words=describe_rows(data),
         writers_title=WRITERS,
         writer_columns=COLUMNS,
+        sums_title=SUM_ANSWERS,
+        sums_words=GIVE_OR_TAKE,
         answers=answers(data),
         caution=caution(data),
-        scored_share=scored_share(data),
         further_measures=_list_further_measures(data),
         panel_settings=panel.settings(),
         weight_chart=shares_chart(
@@ -206,6 +208,8 @@ def render_card(data: ReportData) -> str:
         rows_words=describe_rows(data),
         writers_title=WRITERS,
         writer_columns=COLUMNS,
+        sums_title=SUM_ANSWERS,
+        sums_words=GIVE_OR_TAKE,
         answers=answers(data),
         privacy=data.privacy,
         said=data.publication,

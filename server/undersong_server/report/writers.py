@@ -1,4 +1,4 @@
-"""The table of writers: what each generator wrote, how near the records are to it, and what became of its texts."""
+"""The table of writers: what each generator wrote, and what became of its texts."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,13 +7,12 @@ from typing import Any
 
 from undersong_server.methods.parts import support
 from undersong_server.pool import Sample
+from undersong_server.report.sum_answers import WORTH
 
 WRITERS = "Who wrote it"  # heading of the table
 COLUMNS = (
     "generator",
     "texts written",
-    "hospital records nearest",
-    "at equal nearness",
     "share of the last orders",
     "in the corpus",
     "set aside",
@@ -21,6 +20,7 @@ COLUMNS = (
     "why it wrote no more",
 )
 ALL_STAYED = "–"
+SEE_WORTH = f'see "{WORTH}"'
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,6 @@ class Writer:
 
     Attributes:
         written: texts that were kept when they were written.
-        nearest: noisy number of records that are nearest to its texts, and its standard error; None if no sum asked.
-        expected: that number, if the texts of all generators were equally near; None if no sum asked.
         last_weight: its share of the last orders; None if the method weighs no generators.
         published, set_aside: what became of its texts; the others are in no file.
         reason: why it wrote no more; "" if it did not stop.
@@ -38,8 +36,6 @@ class Writer:
 
     name: str
     written: int
-    nearest: tuple[float, float] | None
-    expected: float | None
     last_weight: float | None
     published: int
     set_aside: int
@@ -53,15 +49,9 @@ class Writer:
     @property
     def cells(self) -> tuple[str, ...]:
         """The row in words, in the order of ``COLUMNS``."""
-        nearest_words = expected_words = ALL_STAYED
-        if self.nearest is not None and self.expected is not None:
-            nearest_words = f"{max(0.0, self.nearest[0]):.0f}, give or take {self.nearest[1]:.0f}"
-            expected_words = f"{self.expected:.0f}"
         return (
             self.name,
             str(self.written),
-            nearest_words,
-            expected_words,
             ALL_STAYED if self.last_weight is None else f"{100 * self.last_weight:.0f} %",
             str(self.published),
             str(self.set_aside),
@@ -86,19 +76,14 @@ def list_writers(
     published = Counter(sample.generator for sample in samples)
     set_aside = Counter(row[2] for _, rows in records.get(support.RECORD, ()) for row in rows)
     reasons = {
-        name: f"after round {round_number + 1}: {reason}"
+        # Why texts are set aside stands once, in the answer on the corpus's worth.
+        name: f"after round {round_number + 1}: {SEE_WORTH if set_aside[name] else reason}"
         for round_number, reason_by_name in records.get(support.LEFT_OUT, ())
         for name, reason in reason_by_name.items()
     }
-    recorded_support = records.get("support", ())
-    votes = support.Support.from_json(recorded_support[-1][1]) if recorded_support else None
     for place, (name, written_texts) in enumerate(written.items()):
-        nearest = expected = None
-        if votes is not None and votes.expected[place] > support.NO_VOTES:
-            expected = float(votes.expected[place])
-            nearest = float(votes.votes[place]), float(votes.error[place]) * expected
         last_weight = last_weights[place] if last_weights else None
         yield Writer(
-            *(name, written_texts, nearest, expected, last_weight),
+            *(name, written_texts, last_weight),
             *(published[name], set_aside[name], reasons.get(name, "")),
         )

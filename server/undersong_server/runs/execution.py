@@ -21,6 +21,7 @@ from undersong_server import methods
 from undersong_server.database.journal import Journal
 from undersong_server.federation.agreement import introduce
 from undersong_server.federation.exchange import STAGE_TIMEOUT_S, PublicBlocks, Transport
+from undersong_server.federation.preparation import opened_sum
 from undersong_server.federation.sums import Federation
 from undersong_server.generators.author import Author, AuthorUsage
 from undersong_server.methods.interface import Method, Observe, RunContext
@@ -47,6 +48,7 @@ class Outcome:
         corpora: the corpus after each round, by the round's number from 0, of a method that states it.
         distance: the sum of the records' embeddings, where the task asks for distances by round.
         refused_labels: labels without a text, because endpoints refused each of their orders for its content.
+        opened: the opened sums by name, as the method saw them.
     """
 
     manifest: Manifest
@@ -62,6 +64,7 @@ class Outcome:
     corpora: Mapping[int, Sequence[Sample]] = field(default_factory=dict)
     distance: NoisySum | None = None
     refused_labels: Sequence[str] = ()
+    opened: Mapping[str, NoisySum] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,14 @@ def execute(
         corpora=run.corpora,
         distance=opened_distance,
         refused_labels=author.refused_labels,
+        opened=_opened_sums(manifest.plan, started.journal),
     )
+
+
+def _opened_sums(plan: Plan, journal: Journal) -> dict[str, NoisySum]:
+    """Returns the plan's sums that were opened, by name."""
+    opened_sums = {planned_sum.name: opened_sum(journal, planned_sum.name) for planned_sum in plan.sums}
+    return {name: noisy_sum for name, noisy_sum in opened_sums.items() if noisy_sum is not None}
 
 
 def _finish_corpus(

@@ -266,7 +266,7 @@ def test_remark_on_support_counts_texts_and_votes():
         "98 of half because the word filter takes them for texts of a generator that hardly any record is near"
         " ('subject')"
     ) in found
-    assert "of about 241 hospital records would be nearest; counted were 30 to half and 1 to bad." in found
+    assert "of about 241 hospital records would be nearest; counted were 30 (give or take" in found
     assert "it marked 27 of 30 of generators that hardly any record is near, and 1 of 60 of generators" in found
     unjudged = support.remark(judged([210.0, 88.0, 1.0]), {("half", support.UNJUDGED): 34}, NAMES, trial)
     assert "no word filter could judge its texts ('unjudged')" in unjudged

@@ -40,6 +40,7 @@ from undersong_server.report.data import (
 )
 from undersong_server.report.html import render_card, render_html, spread
 from undersong_server.report.screen import final_screen
+from undersong_server.report.sum_answers import SumAnswer
 from undersong_server.report.verdict import FAR_FROM_TASK, HARDLY, UNMEASURED, verdict
 from undersong_server.report.writers import list_writers
 from undersong_server.runs.task import PublicationSection
@@ -426,13 +427,27 @@ def test_a_baseline_of_some_generators_alone_is_explained_where_it_stands(place)
     assert "The records chose these" not in both(run(**SCORED))[place]
 
 
-def test_the_private_score_says_at_a_glance_how_many_hospitals_measured_it():
+def test_the_private_score_names_the_hospitals_that_measured_it():
     sums = (("first", ("north", "south", "west")), (SUMS[0], ("north", "south")))
     some = Participation(("north", "south", "west"), sums)
-    three = replace(PRIVACY, quorum=replace(PRIVACY.quorum, parties=3))
-    scored = run(**{**SCORED, "participation": some, "privacy": three})
-    assert "77 % 2 of 3 hospitals" in both(scored)[0].replace("77%", "77 %")
-    assert "2 of 3 hospitals" not in both(run(**SCORED))[0]
+    for shown in both(run(**{**SCORED, "participation": some})):
+        assert "over the records of 2 hospitals alone: north and south." in shown
+    assert "hospitals alone" not in both(run(**SCORED))[0]
+
+
+def test_each_score_stands_once_where_it_is_asked_for():
+    encoder = Accuracy("this corpus", 0.87, 0.86, 0.85, 0.84, model="an encoder")
+    for data, untold in ((run(**SCORED), 0), (run(**{**SCORED, "accuracy": (*SCORED["accuracy"], encoder)}), 1)):
+        for shown in both(data):
+            figures = ("77 %", "90.0 % (", "words 92.0 %", "87.0 %")
+            assert [shown.count(figure) for figure in figures] == [1, 1, 1, untold]
+            assert "balanced" in shown
+
+
+def test_the_head_of_the_report_names_hospitals_and_until_when():
+    head = render_html(run(participation=LEFT)).partition("</header>")[0]
+    assert "north, south, west (until sum 2 of 6)" in head
+    assert "until sum" not in render_html(run()).partition("</header>")[0]
 
 
 def test_each_measure_stands_once_in_the_report():
@@ -527,12 +542,13 @@ def test_card_and_report_answer_with_the_run_s_own_figures(place):
 @pytest.mark.parametrize("place", [0, 1])
 def test_card_and_report_ask_every_question_once(place):
     clauses = tuple(f"how many of your records are {kind}" for kind in ("long", "short", "old", "new", "odd"))
-    shown = both(run(questions=clauses))[place]
+    told = [clause.replace("your", "their") for clause in clauses]
+    answered = tuple(SumAnswer(f"sum/{number}", clause, "Answer: 7.", "") for number, clause in enumerate(told))
+    shown = both(run(questions=clauses, sum_answers=answered))[place]
     assert "your records" not in shown
-    for clause in clauses:
-        assert shown.count(clause.replace("your", "their")) == 1
-    assert 'and 2 more, under "What else the hospitals were asked".' in shown
-    assert "What else the hospitals were asked" not in both(run(questions=clauses[:3]))[place]
+    assert [shown.count(clause) for clause in told] == [2, 2, 2, 1, 1]  # three of them on the first screen, too
+    assert 'and 2 more, under "What each private sum gave".' in shown
+    assert "What each private sum gave" not in both(run(questions=clauses[:3]))[place]
 
 
 @pytest.mark.heavy
@@ -711,11 +727,11 @@ def test_every_kept_text_is_accounted_for_and_rounds_are_told_once(place):
     data = run(usage=(GeneratorUse("good", "ngram", AuthorUsage(80, kept=75)),), set_aside=7)
     published = len(data.samples)
     shown = both(data)[place]
-    assert f"Of 75 texts that were kept when they were written, {published} are in the corpus, 7 set aside" in shown
-    assert f"left out the other {75 - published - 7}, which are in no file:" in shown
-    assert "left out the other" not in both(replace(data, set_aside=75 - published))[place]
+    left_out = f"method left out {75 - published - 7} of the 75 texts that were kept when they were written."
+    assert f"Beside the texts set aside, the {left_out}" in shown
+    assert "the method left out" not in both(replace(data, set_aside=75 - published))[place]
     none = both(replace(data, set_aside=0, support_measured=True))[place]
-    assert f"in the corpus, none set aside, and the method left out the other {75 - published}, which" in none
+    assert f"No text is set aside for its subject. The method left out {75 - published} of the 75 texts" in none
     assert none.count("set aside") == 1
     unknown = both(replace(data, set_aside=0))[place]
     assert "set aside" not in unknown
@@ -853,7 +869,7 @@ def test_distances_by_a_blind_embedding_are_said_to_mean_little(head, mlp, warne
 def test_a_similarity_stands_on_card_report_and_screen():
     score = PrivateScore(0.52, 0.5, 0.54, 0.01, 0.01, "similarity", ZeroShot(200, 0.47, 0.01))
     data = run(labels=(), score=score)
-    assert "<dt>private score</dt><dd>0.52</dd>" in render_html(data)
+    assert score.sentence(is_private=True) in both(data)[0]
     assert score.sentence(is_private=True) in render_card(data)
     assert "0.52  similarity of the hospitals' own records" in printed(data, width=200)
 
@@ -876,9 +892,9 @@ def test_one_table_says_what_became_of_each_writer_and_why(place):
     writers = tuple(list_writers(written, renamed, (1.0, 0.0, 0.0), RECORDS))
     assert [writer.in_no_file for writer in writers] == [10, 25, 0]
     assert [writer.cells[1:] for writer in writers] == [
-        ("30", "60, give or take 7", "33", "100 %", "20", "0", "10", "–"),
-        ("25", "38, give or take 7", "33", "0 %", "0", "0", "25", "after round 2: a classifier labels 9 fewer"),
-        ("25", "2, give or take 3", "34", "0 %", "0", "25", "0", "after round 1: hardly any record is near its texts"),
+        ("30", "100 %", "20", "0", "10", "–"),
+        ("25", "0 %", "0", "0", "25", "after round 2: a classifier labels 9 fewer"),
+        ("25", "0 %", "0", "25", "0", 'after round 1: see "How good it is"'),
     ]
     shown = both(replace(data, writers=tuple(replace(writer, name=names[writer.name]) for writer in writers)))[place]
     assert shown.count("Who wrote it") == 1
@@ -888,7 +904,7 @@ def test_one_table_says_what_became_of_each_writer_and_why(place):
 
 def test_a_writer_of_a_method_that_asks_nothing_has_its_counts_alone():
     (writer,) = list_writers({"good": 30}, run(3, generators=("good",)).samples, (), {})
-    assert writer.cells == ("good", "30", "–", "–", "–", "3", "0", "27", "–")
+    assert writer.cells == ("good", "30", "–", "3", "0", "27", "–")
 
 
 def test_a_card_without_labels_says_nothing_of_labels():

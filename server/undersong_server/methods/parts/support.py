@@ -40,6 +40,7 @@ LEFT_OUT = "left out"  # name under which a run records why a generator writes n
 GENERATOR, SUBJECT, DOUBT, UNJUDGED = "generator", "subject", "doubt", "unjudged"
 """Reasons: of an unsupported generator; unlike the supported ones' texts; of a generator in between of which many are
 unlike them, or which no classifier can judge."""
+HARDLY_NEAR = "hardly any record is near its texts"
 STRAY = "texts of a generator that hardly any record is near"
 BECAUSE = {
     GENERATOR: "hardly any hospital record is near this generator's texts",
@@ -328,7 +329,7 @@ def record_left_out(run: RunContext, support: Support, verdict: Judgement) -> No
         classifier_words = f"the word filter takes more than {100 * FEW:.0f} % of its texts for {STRAY}"
     reason_by_name = {}
     for generator in np.flatnonzero(verdict.left_out).tolist():
-        reason_by_name[names[generator]] = "hardly any record is near its texts"
+        reason_by_name[names[generator]] = HARDLY_NEAR
         if not support.unsupported[generator]:
             reason_by_name[names[generator]] = f"{support.standing(generator, names)}; and {classifier_words}"
     if reason_by_name:
@@ -357,7 +358,11 @@ def remark(
     authors = {name for name, _ in count_by_author}
     text_count, model_count = sum(count_by_author.values()), len(authors)
     author_rows = [number for number, name in enumerate(generators) if name in authors]
-    nearest_words = [f"{max(0.0, float(support.votes[number])):.0f} to {generators[number]}" for number in author_rows]
+    nearest_words = [
+        f"{max(0.0, float(support.votes[number])):.0f} (give or take"
+        f" {float(support.error[number] * support.expected[number]):.0f}) to {generators[number]}"
+        for number in author_rows
+    ]
     expected_words = [f"{float(support.expected[number]):.0f} to {generators[number]}" for number in author_rows]
     clauses = [
         f"{count_by_author[generators[number], reason]} of {generators[number]} because {BECAUSE[reason]} ({reason!r})"

@@ -1,0 +1,222 @@
+"""Answers of the private sums: of each its question, what came out with its error, and what it decided, in sentences.
+
+An opened sum is covered by the promise, so whatever is computed from it may be published. Where the noise protects
+nobody, no figure of a sum is shown.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from undersong_common.printable import counted, joined, number, printable
+from undersong_protocol.agreement import words
+from undersong_protocol.agreement.plan import PlannedSum
+from undersong_protocol.statistics.classifier_votes import (
+    ClassifierVotesInBlocks,
+    CorpusComparison,
+    ScoredComparison,
+)
+from undersong_protocol.statistics.histogram import LabelHistogram
+from undersong_protocol.statistics.similarity import ScoredSimilarity
+from undersong_protocol.statistics.support import SupportVotes
+from undersong_protocol.statistics.vectors import NoisySum
+from undersong_server.methods.parts import support
+
+SUM_ANSWERS = "What each private sum gave"  # heading of the list
+GIVE_OR_TAKE = (
+    '"Give or take" is one standard error: about two figures in three are nearer than that to the true one. A'
+    " difference that is smaller than this says nothing."
+)
+WORTH = "How good it is"  # title of the answer that has scores, and the texts set aside
+NOT_OPENED = "It was planned and never opened."
+NOT_SHOWN = "Its answer is not shown, because its noise protects nobody."
+UNRECORDED = "What the method made of it stands in no record of the run."
+MOST_FIGURES = 12  # figures by name that one sentence has
+
+
+@dataclass(frozen=True)
+class SumAnswer:
+    """One private sum in words.
+
+    Attributes:
+        name: of the planned sum; question: what it asked of each hospital.
+        answer, decision: a sentence each on what came out, with its error, and on what it decided.
+    """
+
+    name: str
+    question: str
+    answer: str
+    decision: str
+
+    @property
+    def sentence(self) -> str:
+        """Question, answer and decision, without the name."""
+        return " ".join(filter(None, (f"Asked: {self.question}.", self.answer, self.decision)))
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """Public facts of a run from which its sums are told.
+
+    Attributes:
+        labels, generators: names, in the task file's order.
+        records: what the run recorded; weights: of the generators by round, those of round 0 first.
+        opened: the opened sums by name.
+        is_private: True if the noise of the sums protects the records.
+    """
+
+    labels: Sequence[str]
+    generators: Sequence[str]
+    records: Mapping[str, Sequence[tuple[int, Any]]]
+    weights: Sequence[Sequence[float]]
+    opened: Mapping[str, NoisySum]
+    is_private: bool
+
+
+def list_sum_answers(planned_sums: Sequence[PlannedSum], run: OpenedRun) -> tuple[SumAnswer, ...]:
+    """Returns what each planned sum asked, gave and decided, in the plan's order."""
+    first_names: dict[str, str] = {}
+    sum_answers = []
+    for planned_sum in planned_sums:
+        sum_answer = _tell_sum(planned_sum, run)
+        first_name = first_names.setdefault(sum_answer.question, sum_answer.name)
+        if first_name != sum_answer.name:
+            sum_answer = replace(sum_answer, question=f"the same as by {printable(first_name, 60)}")
+        sum_answers.append(sum_answer)
+    return tuple(sum_answers)
+
+
+def _tell_sum(planned_sum: PlannedSum, run: OpenedRun) -> SumAnswer:
+    question = words.question(planned_sum).replace("your records", "their records")
+    noisy_sum = run.opened.get(planned_sum.name)
+    if noisy_sum is None:
+        return SumAnswer(planned_sum.name, question, NOT_OPENED, "")
+    decision = _tell_decision(planned_sum, run)
+    if not run.is_private:
+        return SumAnswer(planned_sum.name, question, NOT_SHOWN, decision)
+    return SumAnswer(planned_sum.name, question, _tell_answer(planned_sum, noisy_sum, run), decision)
+
+
+def _tell_answer(planned_sum: PlannedSum, noisy_sum: NoisySum, run: OpenedRun) -> str:
+    """The sentence on what came out, by the statistic; of a statistic without words of its own, its range."""
+    numbers, error = noisy_sum.natural, float(noisy_sum.sigma)
+    match planned_sum.statistic:
+        case LabelHistogram.name:
+            return f"Answer: {_list_figures(run.labels, numbers)}, each {_give_or_take(error)}."
+        case SupportVotes.name if "support" in run.records:
+            return _tell_support(run)
+        case ClassifierVotesInBlocks.name:
+            # A row is centred: it counts by how much a classifier is above the generators' mean. Blocks that no label
+            # uses hold noise alone, so the sum over all of them is right on average.
+            by_generator = numbers.reshape(-1, len(run.generators)).sum(axis=0)
+            sum_error = error * float(np.sqrt(len(numbers) / len(run.generators)))
+            figures = [
+                f"{printable(name, 60)} {abs(value):.0f} {'more' if value >= 0 else 'fewer'}"
+                for name, value in zip(run.generators, by_generator.tolist(), strict=True)
+            ]
+            return (
+                "Answer: beside the mean of the classifiers, the one that each generator's texts taught labels so many"
+                f" records more or fewer right: {', '.join(figures)}, each {_give_or_take(sum_error)}."
+            )
+        case CorpusComparison.name | ScoredComparison.name | ScoredSimilarity.name:
+            return f'Its answer stands under "{WORTH}".'
+    if len(numbers) <= MOST_FIGURES:
+        return f"Answer: {', '.join(f'{value:.0f}' for value in numbers)}, each {_give_or_take(error)}."
+    return (
+        f"Answer: {len(numbers):,} numbers from {numbers.min():.4g} to {numbers.max():.4g}, each"
+        f" {_give_or_take(error)}."
+    )
+
+
+def _tell_support(run: OpenedRun) -> str:
+    """The generators' votes beside those at equal nearness; of generators with texts set aside, where they stand."""
+    votes = support.Support.from_json(run.records["support"][-1][1])
+    aside_generators = _set_aside_generators(run)
+    clauses = [
+        f"{votes.votes[place]:.0f} are nearest to the texts of {printable(name, 60)},"
+        f" {_give_or_take(votes.error[place] * votes.expected[place])}, where {votes.expected[place]:.0f} would be if"
+        " the texts of all generators were equally near"
+        for place, name in enumerate(run.generators)
+        if name not in aside_generators and votes.expected[place] > support.NO_VOTES
+    ]
+    aside_words = f'The counts of {joined(aside_generators)} stand under "{WORTH}".' if aside_generators else ""
+    nearest_words = f"Answer: of about {votes.records:.0f} records, {'; '.join(clauses)}." if clauses else ""
+    return " ".join(filter(None, (nearest_words, aside_words)))
+
+
+def _tell_decision(planned_sum: PlannedSum, run: OpenedRun) -> str:
+    """The sentence on what a sum decided, as far as the run recorded it."""
+    if planned_sum.name == "labels" and "label shares" in run.records:
+        shares = run.records["label shares"][-1][1]
+        if len(shares) == len(run.labels):
+            ordered = _list_figures(run.labels, 100 * np.array(shares), unit=" %")
+            return f"Decided: how many texts of each label were ordered: {ordered}."
+    if planned_sum.statistic == SupportVotes.name:
+        return _tell_set_aside(run)
+    if planned_sum.statistic in (CorpusComparison.name, ScoredComparison.name):
+        return _tell_verdict(run)
+    if planned_sum.statistic == ScoredSimilarity.name:
+        return "Decided: nothing. It measures the finished texts."
+    return _tell_next_orders(planned_sum.name, run)
+
+
+def _tell_verdict(run: OpenedRun) -> str:
+    """The set of texts that is published, of the two that were compared."""
+    verdicts = run.records.get("verdict", ())
+    if not verdicts:
+        return UNRECORDED
+    if not verdicts[-1][1].get("compared", True):
+        return "Decided: nothing, because the two sets of texts are the same."
+    if verdicts[-1][1]["taken"]:
+        return "Decided: the texts and labels that the records choose are published."
+    return "Decided: all texts that are left are published, without the records' choice."
+
+
+def _tell_set_aside(run: OpenedRun) -> str:
+    """The generators of which the votes set texts aside, and of one in between how near it came."""
+    aside_generators = _set_aside_generators(run)
+    if not aside_generators:
+        return "Decided: no text is set aside."
+    standings = [
+        f" Of {name}: {reason}."
+        for _, reason_by_name in run.records.get(support.LEFT_OUT, ())
+        for name, reason in reason_by_name.items()
+        if name in aside_generators and reason != support.HARDLY_NEAR
+    ]
+    return (
+        f"Decided: texts of {joined(aside_generators)} are set aside, with the reasons that stand under"
+        f' "{WORTH}".{"".join(standings)}'
+    )
+
+
+def _set_aside_generators(run: OpenedRun) -> list[str]:
+    """Generators of which texts are set aside, in the task file's order."""
+    names = {row[2] for _, rows in run.records.get(support.RECORD, ()) for row in rows}
+    return [name for name in run.generators if name in names]
+
+
+def _tell_next_orders(name: str, run: OpenedRun) -> str:
+    """The shares of the orders after a sum of a round, such as "who/1", where they moved."""
+    round_words = name.rpartition("/")[2]
+    round_number = int(round_words) if round_words.isdecimal() else 0
+    if not 0 < round_number < len(run.weights):
+        return UNRECORDED
+    before, after = run.weights[round_number - 1], run.weights[round_number]
+    if tuple(before) == tuple(after):
+        return f"Decided: the orders of round {round_number + 1} stayed as they were."
+    shares = _list_figures(run.generators, 100 * np.array(after), unit=" %")
+    return f"Decided: whom the texts of round {round_number + 1} were ordered from: {shares}."
+
+
+def _list_figures(names: Sequence[str], values: Any, *, unit: str = "") -> str:
+    """Names with a figure each, at most ``MOST_FIGURES``."""
+    form = ".1f" if unit else ".0f"
+    figures = [f"{printable(name, 60)} {value:{form}}{unit}" for name, value in zip(names, values, strict=True)]
+    remainder = len(figures) - MOST_FIGURES
+    return ", ".join(figures[:MOST_FIGURES]) + (f" and {counted(remainder, 'further figure')}" if remainder > 0 else "")
+
+
+def _give_or_take(error: float) -> str:
+    return f"give or take {number(float(f'{error:.2g}'))}"
