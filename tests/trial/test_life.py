@@ -213,7 +213,7 @@ def test_one_hospital_goes_from_init_to_verify_by_commands(tmp_path, capsys):
 def test_commands_of_the_federation_page_run_as_they_stand(tmp_path):
     life = walk(tmp_path, ["heart-institute", "childrens", "harbour-general"])
     page = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
-    section = page.partition("## Ten minutes, by hand")[2].partition("\n## ")[0]
+    section = page.partition("## The same by commands")[2].partition("\n## ")[0]
     told = [line for line in command_lines("docs/federation.md") if line[-1] in section]
     assert stat_modes(life.folder) == []
     walked = {(program, *command_of(program, words)[1]) for program, *words in told}
