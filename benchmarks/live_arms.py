@@ -44,7 +44,7 @@ from undersong_server.runs import task as tasks
 
 EPSILON, PARTIES = 4.0, 5
 SHOWN = ("meaning", "words", "panel")
-TEXTS_SHOWN, WORDS_SHOWN = 10, 25
+TEXTS_SHOWN, WORDS_SHOWN = 10, 15
 ARMS = {
     "zero-shot": "mixture",
     "default": "undersong:rounds=3+lengths=false+words=false+voted_examples=0",
