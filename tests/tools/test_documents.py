@@ -62,7 +62,7 @@ CASES = [
     ),
     (COMMAND, "README.md", "`import undersong as us`, and undersong simulates in prose", None),
     (COMMAND, "start.sh", "undersong coordinator init \\\n    --address HOST --metrics HOST\n", None),
-    (COMMAND, "start.sh", "undersong coordinator serve \\\n    --metrics HOST\n", "no option --metrics"),
+    (COMMAND, "start.sh", "undersong coordinator serve \\\n    --days 3\n", "no option --days"),
     (COMMAND, "errors.py", '"""Raises; see `undersong\nverify --strict`."""\n', "no option --strict"),
     (COMMAND, "page.html.j2", f"<p>Read {OPEN}undersong-party reqests</code>.</p>\n", "no command reqests"),
     (COMMAND, "errors.py", 'TAG = "undersong receipt"\n', None),
@@ -88,11 +88,11 @@ def test_a_citation_a_link_and_a_command_line_are_followed(
 @pytest.mark.parametrize(
     ("section", "unknown"),
     [
-        ("`undersong coordinator serve`: figures answer on `--metrics`", ["--metrics"]),
+        ("`undersong coordinator show`: figures answer on `--metrics`", ["--metrics"]),
         ("`undersong coordinator init`: figures answer on `--metrics`", []),
         ("figures answer on `--metrics`", []),  # of some command
         ("figures answer on `--metricks HOST`", ["--metricks"]),
-        ("    undersong coordinator serve\n\n## Others\n\n`undersong coordinator init` and `--metrics`", []),
+        ("    undersong coordinator show\n\n## Others\n\n`undersong coordinator init` and `--metrics`", []),
     ],
 )
 def test_an_option_alone_is_of_a_command_of_its_section(
