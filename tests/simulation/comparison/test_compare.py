@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 
 from tests.doubles.coded import raises
 from tests.doubles.pace import slow_after
+from undersong.comparison import cell as comparison_cell
 from undersong.comparison import grid as comparing
 from undersong.comparison import table as compare_table
 from undersong.comparison.cell import HEADINGS, Bench, Variant, measured
@@ -284,6 +286,22 @@ def test_cells_deal_private_files_that_a_worker_has_read_once(bench, monkeypatch
 
 
 @pytest.mark.heavy
+@pytest.mark.usefixtures("hashed")
+def test_cell_hands_its_seed_to_the_simulation_and_adds_it_to_the_noise_seed(bench, monkeypatch):
+    class Reached(Exception):
+        pass
+
+    def simulated(_run_plan, _workspace, _tables, options, *_):
+        raise Reached(options.seed, options.insecure_noise_seed)
+
+    monkeypatch.setattr(comparison_cell, "simulate", simulated)
+    seeded = replace(bench, insecure_noise_seed=100)
+    [last_cell] = grid(methods=["wasp"], epsilons=[4.0], parties=[1], records=[100], seeds=[7]).cells()
+    with pytest.raises(Reached) as reached:
+        seeded.made(last_cell)
+    assert reached.value.args == (7, 107)
+
+
 def test_a_task_without_labels_is_judged_by_the_next_word(bench, tmp_path, embedded_by, monkeypatch):
     text = (tmp_path / "task.toml").read_text().replace('labels = ["a", "b"]\n', "").replace('label = "label"\n', "")
     (tmp_path / "task.toml").write_text(text)
