@@ -1,6 +1,6 @@
 """Fine-tunes a local encoder (BERT and its kin) as a classifier of texts; nothing is downloaded or written."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,10 +152,9 @@ def optimise(
     best_state: tuple[float, int, dict[str, Any]] = (float("inf"), 0, {})
     for epoch in range(1, settings.epochs + 1):
         model.train(settings.dropout)
-        row_order = shuffled(fit)
-        for batch_start in range(0, len(row_order), settings.batch):
+        for batch_rows in _batches(shuffled(fit), settings.batch):
             adamw.zero_grad(set_to_none=True)
-            loss_of(row_order[batch_start : batch_start + settings.batch]).mean().backward()
+            loss_of(batch_rows).mean().backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             adamw.step()
             rate_schedule.step()
@@ -163,10 +162,7 @@ def optimise(
             continue
         model.eval()
         with torch.inference_mode():
-            batch_starts = range(0, len(held), settings.batch)
-            held_loss = sum(
-                float(loss_of(held[batch_start : batch_start + settings.batch]).sum()) for batch_start in batch_starts
-            )
+            held_loss = sum(float(loss_of(batch_rows).sum()) for batch_rows in _batches(held, settings.batch))
         if held_loss < best_state[0]:
             best_state = (held_loss, epoch, _copy_weights(model))
     if not len(held):
@@ -177,6 +173,12 @@ def optimise(
         )
     model.load_state_dict(best_state[2])
     return best_state[1]
+
+
+def _batches(rows: Int64, batch: int) -> Iterator[Int64]:
+    """Yields row numbers in their order, at most ``batch`` at a time."""
+    for batch_start in range(0, len(rows), batch):
+        yield rows[batch_start : batch_start + batch]
 
 
 def _copy_weights(model: Any) -> dict[str, Any]:
