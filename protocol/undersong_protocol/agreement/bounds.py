@@ -12,7 +12,7 @@ from typing import Any
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.printable import counted
 from undersong_protocol.agreement.enrolment import party_fingerprint
-from undersong_protocol.agreement.plan import SOURCE, Plan
+from undersong_protocol.agreement.plan import SOURCE, Plan, Privacy
 from undersong_protocol.agreement.words import together
 from undersong_protocol.limits import MinimumColluders, RequirePostQuantum
 from undersong_protocol.secagg.parameters import Member, defaults
@@ -112,22 +112,8 @@ def _absent_party(roster: Sequence[Member], policy: Policy) -> str:
     return ""
 
 
-def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
-    """Raises PrivacyRefusal, which names the first broken bound, if a plan with these parties breaks the policy."""
-    check_statistics(plan, policy)
-    privacy = plan.privacy
-    quorum = plan.quorum
-    absent_party = _absent_party(roster, policy)
-    most_dropouts = quorum.parties - policy.minimum_parties  # the most with which enough parties are left
-    dropouts_change = f"federation.tolerated_dropouts = {most_dropouts}" if most_dropouts >= 0 else "more parties"
-    if policy.minimum_colluders == "default":
-        least_parties = defaults(quorum.parties)[2]
-    else:
-        least_parties = policy.minimum_colluders
-    if policy.units is None:
-        allowed_units = None
-    else:
-        allowed_units = sorted(policy.units)
+def _check_epsilon(privacy: Privacy, policy: Policy) -> None:
+    """Raises PrivacyRefusal for more epsilon than the policy allows; the operator is not told how much it allows."""
     if privacy.epsilon > policy.largest_epsilon:
         epsilon_words = f"the run asks for epsilon {privacy.epsilon:g}"
         raise PrivacyRefusal(
@@ -135,7 +121,11 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
             "plan the run with a smaller privacy.epsilon",
             told=f"{epsilon_words}, more than the policy allows in one run",
         )
-    bound_checks: tuple[tuple[object, str, str], ...] = (
+
+
+def _list_delta_checks(privacy: Privacy, policy: Policy) -> tuple[tuple[object, str, str], ...]:
+    """Returns a row per bound on delta: what is true if it is broken, the problem, and the remedy."""
+    return (
         (
             privacy.delta > policy.largest_delta,
             f"the run asks for delta {privacy.delta:g}, the policy allows {policy.largest_delta:g}",
@@ -148,6 +138,28 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
             " privacy units that this party declares",
             f"plan the run with privacy.delta below {1 / max(policy.declared_units, 1):.3g}",
         ),
+    )
+
+
+def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
+    """Raises PrivacyRefusal, which names the first broken bound, if a plan with these parties breaks the policy."""
+    check_statistics(plan, policy)
+    privacy = plan.privacy
+    _check_epsilon(privacy, policy)
+    quorum = plan.quorum
+    absent_party = _absent_party(roster, policy)
+    most_dropouts = quorum.parties - policy.minimum_parties  # the most with which enough parties are left
+    dropouts_change = f"federation.tolerated_dropouts = {most_dropouts}" if most_dropouts >= 0 else "more parties"
+    if policy.minimum_colluders == "default":
+        least_parties = defaults(quorum.parties)[2]
+    else:
+        least_parties = policy.minimum_colluders
+    if policy.units is None:
+        allowed_units = None
+    else:
+        allowed_units = sorted(policy.units)
+    bound_checks: tuple[tuple[object, str, str], ...] = (
+        *_list_delta_checks(privacy, policy),
         (absent_party, absent_party, "plan the run with that party"),
         (
             quorum.fewest < policy.minimum_parties,
