@@ -154,9 +154,13 @@ def contribute(
             )
     if max_records is not None:
         largest_reach = largest_coordinate(statistic, unit_contribution, max_per_unit, law)
-        largest_integer = math.floor(Fraction(largest_reach) * scale * max_records)
-        np.clip(integer_sum, -largest_integer, largest_integer, out=integer_sum)
+        _clamp_sum(integer_sum, Fraction(largest_reach) * scale * max_records)
     return GridVector(integer_sum)
+
+
+def _clamp_sum(integer_sum: Int64, largest_reach: Fraction) -> None:
+    largest_integer = math.floor(largest_reach)
+    np.clip(integer_sum, -largest_integer, largest_integer, out=integer_sum)
 
 
 def _order_by_unit(rows: Rows, max_per_unit: int) -> tuple[Int64, Int64]:
