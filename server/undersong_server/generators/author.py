@@ -581,19 +581,21 @@ class Author:
         if step.endswith("/0"):  # a length that was missed is asked for once more; the next text is taken as it is
             readings = [_judged_by_length(reading, requests[i]) for reading, i in zip(readings, remaining, strict=True)]
         faults = self._find_faults(verdict, [orders[index] for index in remaining], readings, screening)
-        for generator_name in dict.fromkeys(asked_names):
-            generator = self._generators[generator_name]
-            if isinstance(generator, CachingGenerator):
-                places = [
-                    remaining_place for remaining_place, owner in enumerate(asked_names) if owner == generator_name
-                ]
-                generator.keep_texts(
-                    [(requests[remaining[remaining_place]], not faults[remaining_place]) for remaining_place in places]
-                )
+        self._tell_caches(asked_names, [requests[index] for index in remaining], faults)
         return [
             _ReadAnswer(step, index, name, answers[index], ReadText(reading.text, fault), requests[index])
             for index, name, reading, fault in zip(remaining, asked_names, readings, faults, strict=True)
         ]
+
+    def _tell_caches(
+        self, asked_names: Sequence[str], requests: Sequence[GenerationRequest], faults: Sequence[str]
+    ) -> None:
+        """Tells each generator that caches which of its requests, in their order, gave a text without a fault."""
+        for generator_name in dict.fromkeys(asked_names):
+            generator = self._generators[generator_name]
+            if isinstance(generator, CachingGenerator):
+                places = [place for place, owner in enumerate(asked_names) if owner == generator_name]
+                generator.keep_texts([(requests[place], not faults[place]) for place in places])
 
     def _ask_generators(
         self, step: str, numbers_and_names: Sequence[tuple[int, str]], requests: Mapping[int, GenerationRequest]

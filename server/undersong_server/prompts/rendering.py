@@ -275,6 +275,24 @@ class Prompts:
                 field_values["variety"] = f"no. {number % self.combinations + 1}"
             else:
                 field_values["variety"] = ""
+        filled_values, has_lines = self._fill_values(field_values, number, mask_rate)
+        kind_templates = self._kinds[kind]
+        own_words = (self._task.description, str(field_values["label_description"]), *hints)
+        if style == "chat":
+            system, user = (_fill_template(kind, kind_templates[part], filled_values) for part in ("system", "user"))
+            return Prompt(system, user, (), own_words)
+        continued_text = _fill_template(kind, kind_templates["completion"], filled_values)
+        stop_marks: tuple[str, ...] = (QUOTE, "\n")
+        if kind in LIST_KINDS:
+            stop_marks = ("\n",)
+        elif has_lines:
+            stop_marks = (f"\n{_RULE}", f"\n{_capitalise(self._task.description)}")
+        return Prompt("", continued_text, stop_marks, own_words)
+
+    def _fill_values(
+        self, field_values: Mapping[str, Value], number: int, mask_rate: float
+    ) -> tuple[dict[str, Any], bool]:
+        """Returns the fields as templates read them, and True if some text of them may have several lines."""
         filled_values = {
             name: template_value
             for name, value in field_values.items()
@@ -292,18 +310,7 @@ class Prompts:
         else:
             filled_values["opening"] = f" {QUOTE}"
             filled_values["closing"] = f"{QUOTE}\n"
-        kind_templates = self._kinds[kind]
-        own_words = (self._task.description, str(field_values["label_description"]), *hints)
-        if style == "chat":
-            system, user = (_fill_template(kind, kind_templates[part], filled_values) for part in ("system", "user"))
-            return Prompt(system, user, (), own_words)
-        continued_text = _fill_template(kind, kind_templates["completion"], filled_values)
-        stop_marks: tuple[str, ...] = (QUOTE, "\n")
-        if kind in LIST_KINDS:
-            stop_marks = ("\n",)
-        elif has_lines:
-            stop_marks = (f"\n{_RULE}", f"\n{_capitalise(self._task.description)}")
-        return Prompt("", continued_text, stop_marks, own_words)
+        return filled_values, has_lines
 
     def _task_fields(self, number: int, label: str) -> dict[str, Value]:
         task = self._task

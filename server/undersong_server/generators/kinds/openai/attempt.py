@@ -79,6 +79,19 @@ class EndpointConnection:
             return httpcore.HTTPProxy(self._proxy, **options)
         return httpcore.ConnectionPool(**options)
 
+    def _make_headers(self, content: bytes, further_headers: Mapping[str, str]) -> dict[str, str]:
+        """Returns the headers of one request; those of the settings, and then ``further_headers``, replace ours."""
+        return {
+            "Host": urlsplit(self.base_url).netloc,
+            "Accept": "application/json",
+            "Accept-Encoding": "gzip, deflate",
+            "Connection": "keep-alive",
+            "User-Agent": SOFTWARE,
+            **({"Content-Type": "application/json", "Content-Length": str(len(content))} if content else {}),
+            **self._headers,
+            **further_headers,
+        }
+
     def exchange(
         self,
         method: str,
@@ -93,16 +106,7 @@ class EndpointConnection:
         import httpcore
 
         token = _ends_at.set(time.monotonic() + timeout_s)
-        sent_headers = {
-            "Host": urlsplit(self.base_url).netloc,
-            "Accept": "application/json",
-            "Accept-Encoding": "gzip, deflate",
-            "Connection": "keep-alive",
-            "User-Agent": SOFTWARE,
-            **({"Content-Type": "application/json", "Content-Length": str(len(content))} if content else {}),
-            **self._headers,
-            **(headers or {}),
-        }
+        sent_headers = self._make_headers(content, headers or {})
         pool = self.pool
         failed_stage = "unreachable"
         try:

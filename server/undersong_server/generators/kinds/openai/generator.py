@@ -128,21 +128,7 @@ class OpenAIGenerator:
         self._secrets = [
             key for key, address in zip(self._keys, settings.addresses, strict=True) if address.api_key_env
         ]
-        ca_file = folder / settings.ca_file if settings.ca_file else None
-        if ca_file is not None and not ca_file.is_file():
-            raise ConfigurationError(
-                f"generator {self.name}: ca_file {ca_file}: no such file", "check the path", code="ca-file-missing"
-            )
-        self._connections = [
-            EndpointConnection(
-                address.base_url,
-                self._key_header(address, key),
-                proxy=settings.proxy,
-                ca_file=ca_file,
-                name=self.name,
-            )
-            for address, key in zip(settings.addresses, self._keys, strict=True)
-        ]
+        self._connections = self._make_connections(folder)
         self._turns = itertools.count()
         self._budget = CallBudget(self.name, settings.token_budget, settings.price_budget_usd)
         self._log = AttemptLog(journal, self.name)
@@ -174,6 +160,25 @@ class OpenAIGenerator:
     @property
     def _is_capped(self) -> bool:
         return self._settings.token_budget is not None or self._settings.price_budget_usd is not None
+
+    def _make_connections(self, folder: Path) -> list[EndpointConnection]:
+        """Returns a connection for each address; none connects yet. Raises ConfigurationError for a missing CA file."""
+        settings = self._settings
+        ca_file = folder / settings.ca_file if settings.ca_file else None
+        if ca_file is not None and not ca_file.is_file():
+            raise ConfigurationError(
+                f"generator {self.name}: ca_file {ca_file}: no such file", "check the path", code="ca-file-missing"
+            )
+        return [
+            EndpointConnection(
+                address.base_url,
+                self._key_header(address, key),
+                proxy=settings.proxy,
+                ca_file=ca_file,
+                name=self.name,
+            )
+            for address, key in zip(settings.addresses, self._keys, strict=True)
+        ]
 
     def _read_key(self, variable: str, environment: Mapping[str, str]) -> str:
         if variable:
