@@ -253,24 +253,8 @@ class RunDriver(Progress, ABC):
                 self.await_roster(stored_plan, journal)
                 self._status = replace(self._status, state="running", phase="")
                 self.folder.begin_live()
-                author = build_author(
-                    run_plan.task,
-                    embed,
-                    self._environment,
-                    journal,
-                    self,
-                    seed=stored_plan.seed,
-                    cluster=self._cluster,
-                )
                 try:
-                    outcome = execute(
-                        run_plan,
-                        StartedRun(stored_plan.name, journal, stored_plan.seed),
-                        parties,
-                        author,
-                        PublicEmbedder(embed, embedder.fingerprint),
-                        RunMonitor(self, self._observe),
-                    )
+                    outcome = self._execute(run_plan, journal, parties, PublicEmbedder(embed, embedder.fingerprint))
                     break
                 except TransportError as error:
                     self.say(f"{error.problem}; {error.remedy}; asking again")
@@ -294,6 +278,22 @@ class RunDriver(Progress, ABC):
             self._keep_evaluation(test_name, report)
             self.folder.share_output()
         return report.summary
+
+    def _execute(self, run_plan: RunPlan, journal: Journal, parties: RunParties, embedder: PublicEmbedder) -> Outcome:
+        """Executes the plan with an author of its own; the journal answers what was asked before."""
+        assert self._planned is not None
+        stored_plan = self._planned
+        author = build_author(
+            run_plan.task,
+            embedder.embed,
+            self._environment,
+            journal,
+            self,
+            seed=stored_plan.seed,
+            cluster=self._cluster,
+        )
+        started_run = StartedRun(stored_plan.name, journal, stored_plan.seed)
+        return execute(run_plan, started_run, parties, author, embedder, RunMonitor(self, self._observe))
 
     def _describe_earlier(self, revised: str) -> str:
         """Says whether the plan that this run replaces has asked the records anything; "" if it replaces none."""
