@@ -195,11 +195,8 @@ def observe(settings: AuditSettings, number: int) -> Observations:
             PartyProgram(watched_computation, watched_computation.noise.machine()),
         ).outcome
         sums = {name: opened_sum(workspace.journal, name) for name in watched_computation.sums}
-        unpaid_parties = [
-            name
-            for name in party_tables
-            if not _is_paid(watched_computation, Ledger.read(ledger_path(workspace.state, name)))
-        ]
+        ledgers = {name: Ledger.read(ledger_path(workspace.state, name)) for name in party_tables}
+        unpaid_parties = [name for name, ledger in ledgers.items() if not _is_paid(watched_computation, ledger)]
     opened_sums = {name: noisy_sum for name, noisy_sum in sums.items() if noisy_sum is not None}
     attacked_sums = _attack_sums(
         run_plan, watched_computation, opened_sums, run_canaries, is_present_by_canary, cached_embed, neighbour_tables

@@ -207,24 +207,20 @@ def compared(
         if options.fresh:
             shutil.rmtree(folder / CELLS, ignore_errors=True)
             path.unlink(missing_ok=True)
+        # Below every corpus's size: a few orders are always dropped.
+        frechet_rows = max(2, min(FRECHET_ROWS, len(table), samples // 2))
         cell_bench = Bench(
             task_file,
             tuple(assignments),
             test.absolute(),
-            # Below every corpus's size: a few orders are always dropped.
-            max(2, min(FRECHET_ROWS, len(table), samples // 2)),
+            frechet_rows,
             insecure_noise_seed=options.insecure_noise_seed,
             test_table=table,
             public_data=options.public_data,
         )
         mismatch = f"{path}: is the table of another comparison"
         stored_table = read_kept(path, cell_bench.fingerprint, mismatch, "the table begins anew")
-        stored_grid = None if stored_table is None else compare_table.ComparisonGrid.from_json(stored_table["grid"])
-        stored_variants = () if stored_grid is None else tuple(variant.name for variant in stored_grid.variants)
-        new_grid = compare_table.ComparisonGrid.of(options, stored_variants)
-        merged_grid = new_grid if stored_grid is None else stored_grid.with_more(new_grid)
-        if options.baseline is not None:
-            merged_grid = replace(merged_grid, baseline=options.baseline)
+        new_grid, merged_grid = _merge_grids(options, stored_table)
         table_commands = [*dict.fromkeys([*(stored_table["commands"] if stored_table else ()), command])]
         result_tables = _Tables(cell_bench, merged_grid, folder, name, task.task.name, table_commands)
         compare(
@@ -237,6 +233,19 @@ def compared(
             ray=options.ray,
         )
         return result_tables.write()
+
+
+def _merge_grids(
+    options: ComparisonOptions, stored_table: dict[str, Any] | None
+) -> tuple[compare_table.ComparisonGrid, compare_table.ComparisonGrid]:
+    """Returns the grid of these options, and that of the table which holds it beside what is stored."""
+    stored_grid = None if stored_table is None else compare_table.ComparisonGrid.from_json(stored_table["grid"])
+    stored_variants = () if stored_grid is None else tuple(variant.name for variant in stored_grid.variants)
+    new_grid = compare_table.ComparisonGrid.of(options, stored_variants)
+    merged_grid = new_grid if stored_grid is None else stored_grid.with_more(new_grid)
+    if options.baseline is not None:
+        merged_grid = replace(merged_grid, baseline=options.baseline)
+    return new_grid, merged_grid
 
 
 @dataclass

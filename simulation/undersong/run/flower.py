@@ -98,16 +98,21 @@ def over_flower(
             server_app=server,
             client_app=client,
             num_supernodes=len(names),
-            backend_config={
-                "init_args": {"num_cpus": count, "object_store_memory": OBJECT_STORE_BYTES, "log_to_driver": False},
-                "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            },
+            backend_config=_make_engine_settings(count),
         )
     if not outcomes:
         raise InternalError("Flower's engine ended without running the ServerApp")
     if isinstance(outcomes[0], BaseException):
         raise outcomes[0]
     return outcomes[0]
+
+
+def _make_engine_settings(actors: int) -> dict[str, dict[str, Any]]:
+    """Returns settings of Flower's engine: so many processes of Ray, each on one core and without a GPU."""
+    return {
+        "init_args": {"num_cpus": actors, "object_store_memory": OBJECT_STORE_BYTES, "log_to_driver": False},
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    }
 
 
 def _await_nodes(transport: "FlowerTransport", count: int) -> None:

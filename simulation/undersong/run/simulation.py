@@ -177,26 +177,30 @@ def simulate(
 
         run_outcome = over_flower(simulated_parties, list(tables), run_over, progress=host.progress)
     else:
-        private_embedder = CachedEmbedder(embedder, private_cache)
-        embed_private = _embed_all_first(private_embedder, tables, host.progress)
-        party_clock, _ = clocks(options.insecure_noise_seed)
-        memory_blocks = MemoryBlocks()  # Blocks are public and named by content, so all parties may share one store.
-        parties = {
-            name: simulated_parties.party(
-                name,
-                table,
-                blocks=memory_blocks,
-                embed=embed_private,
-                embedder=embedder,
-                clock=party_clock,
-                program=program,
-            )
-            for name, table in tables.items()
-        }
-        run_outcome = run_over(InProcess(parties, simulated_parties.together))
+        embed_private = _embed_all_first(CachedEmbedder(embedder, private_cache), tables, host.progress)
+        run_outcome = run_over(_start_parties(simulated_parties, tables, embedder, embed_private, program))
     all_caches = LayeredCache([embeddings.public_cache, private_cache], writes=False)
     embed_any = _report_embedding(CachedEmbedder(embedder, all_caches), "for the comparison", host.progress)
     return Simulated(run_outcome, tables, embed_public, embed_any, embedder.lengths)
+
+
+def _start_parties(
+    simulated_parties: SimulatedParties,
+    tables: Mapping[str, Table],
+    embedder: Embedder,
+    embed: Embed,
+    program: PartyProgram,
+) -> "InProcess":
+    """Returns a transport to all parties, which live in this process and embed their records by ``embed``."""
+    party_clock, _ = clocks(simulated_parties.insecure_noise_seed)
+    memory_blocks = MemoryBlocks()  # Blocks are public and named by content, so all parties may share one store.
+    parties = {
+        name: simulated_parties.party(
+            name, table, blocks=memory_blocks, embed=embed, embedder=embedder, clock=party_clock, program=program
+        )
+        for name, table in tables.items()
+    }
+    return InProcess(parties, simulated_parties.together)
 
 
 def _execute(
