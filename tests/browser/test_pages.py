@@ -177,7 +177,7 @@ def test_a_session_that_ended_says_so_and_leads_to_the_login(console, window):
 @pytest.mark.slow
 def test_one_failing_part_of_a_screen_leaves_the_others(console, coordinator, window):
     runs.plan(coordinator, CLINIC / "task.toml", RunOptions(name="half", parties=HOSPITALS))
-    (CoordinatorHome(coordinator).path / "runs" / "half" / "live.jsonl").write_text("not json\n")
+    (CoordinatorHome(coordinator).path / "runs" / "half" / "annotations.json").write_text("{")
     operator = window(console.address).enter(console.link())
     operator.go("/runs/one/half")
     assert operator.page.get_by_text("This part cannot be shown").count() >= 1
