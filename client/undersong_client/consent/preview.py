@@ -925,7 +925,10 @@ def _entries(sheet: Sheet) -> tuple[str, ...]:
     operator = NamedParty("the operator", sheet.coordinator.fingerprint if sheet.coordinator else "")
     return (
         _call_entry(operator),
-        *(_call_entry(hospital, f" ({calls} of these {len(called)})" * (calls < len(called))) for hospital in called),
+        *(
+            _call_entry(hospital, f" (any {calls} of these {len(called)})" * (calls < len(called)))
+            for hospital in called
+        ),
         "Agreement or legal basis of this run, as you have learned it:",
     )
 

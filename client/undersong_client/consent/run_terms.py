@@ -10,8 +10,8 @@ from undersong_common.program.printed_page import PageSection
 from undersong_protocol.agreement import words
 
 COPIES = (
-    "So the coordinator's program does. A person there could copy what it holds: the promise bounds what opened sums"
-    " and texts tell, however long somebody keeps them."
+    "By the programs as they are. A person at the operator could keep copies: the promise bounds what opened sums and"
+    " texts tell, however long somebody keeps them."
 )
 
 
@@ -43,7 +43,7 @@ def _missing_words(sheet: Sheet) -> str:
     """Says how many hospitals must be missing from a sum to end the run."""
     dropouts = sheet.tolerated_dropouts
     if dropouts:
-        return f"more than {counted(dropouts, 'hospital')} no longer {'answers' if dropouts == 1 else 'answer'}"
+        return f"more than {dropouts} of the hospitals no longer {'answers' if dropouts == 1 else 'answer'}"
     return "one hospital no longer answers"
 
 
@@ -61,7 +61,7 @@ def rejection_words(sheet: Sheet, beside: Surroundings) -> str:
     else:
         later_words = "IT could approve that one without you, unless your policy asks for two people"
     return (
-        "A Reject is final for this plan, and binds your own IT too: one person's suffices, and this program lets"
+        "A Reject is final for this plan, and binds your own IT too: one person can reject, and this program lets"
         " nobody here approve the plan afterwards. If somebody has approved it before you, choose Withdraw, which is as"
         " final."
         " Another plan, or this one under another name, is another request with a sheet of its own:"

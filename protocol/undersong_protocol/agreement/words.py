@@ -17,27 +17,27 @@ PLANNED = (
     " it failed and have it repeated; as it ran, each attempt counts that was made."
 )
 ANEW = f"If an attempt at a sum fails, they may leave for it anew, at most {VOIDED_VECTORS} times."
-# What the coordinator's program keeps of a run, where and how long: of the sheet and of the coordinator's dossier.
+# What is kept of a run, where and how long: for the hospital's sheet and the coordinator's dossier.
 KEPT = (
     ("what", "where", "how long"),
     (
         "a hospital's answers, scrambled",
-        "the run's journal at the coordinator",
+        "with the operator",
         "until their sum is opened, then erased; those of a sum that never opens, until the operator removes the run."
         " Alone they are random numbers",
     ),
     (
         "opened sums, and what was ordered and written",
-        "the run's journal at the coordinator",
+        "with the operator",
         "after the run, too: no date is set, until the operator removes the run. The promise covers them",
     ),
-    ("texts, card, report, plan and signed receipts", "what is published", "for good: nobody can recall them"),
+    ("texts, card, report, plan and signed receipts", "published", "for good: nobody can recall them"),
     (
         "names, contacts and public keys of hospitals",
-        "the coordinator's list of hospitals",
-        "after the run, too: until the operator removes the coordinator",
+        "with the operator",
+        "after the run, too: until the operator removes its whole coordinator",
     ),
-    ("records, budgets, secret keys", "each hospital, never the coordinator", "as each hospital decides"),
+    ("records, budgets, secret keys", "with each hospital alone", "as each hospital decides"),
 )
 NOMINAL = "nominal"  # names an epsilon that the plan has and that protects nobody, such as a test's
 NO_GUARANTEE = "This corpus carries no privacy guarantee. Do not release it."

@@ -401,7 +401,7 @@ def test_a_rejected_plan_cannot_be_approved_by_anybody_here(home):
 
 
 @pytest.mark.parametrize(
-    ("dropouts", "says"), [(0, "one hospital no longer"), (1, "than 1 hospital no longer answers")]
+    ("dropouts", "says"), [(0, "one hospital no longer"), (1, "than 1 of the hospitals no longer answers")]
 )
 def test_the_sheet_says_how_long_a_run_takes_and_what_ends_it(dropouts, says):
     group = ReleaseGroup("label_histogram", "how many", "", 3, (2, 2, 2), 1.0, 1.0, "gaussian")
