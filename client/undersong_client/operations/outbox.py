@@ -36,7 +36,7 @@ def _meaning(outbox: Outbox, entry: Entry) -> tuple[str, bool]:
 
 
 @dataclass(frozen=True)
-class Message:
+class SentMessage:
     """A message that left: its outbox entry, its exact bytes, and its decoded fields."""
 
     entry: Entry
@@ -64,12 +64,12 @@ class Message:
         return {**asdict(self.entry), "decoded": self.decoded}
 
 
-def message(home: Path, number: int) -> Message:
+def message(home: Path, number: int) -> SentMessage:
     """Reads and decodes the message with this number. Raises ConfigurationError if there is none."""
     party_outbox = Outbox(PartyHome(home))
     message_bytes = party_outbox.data(number)
     [outbox_entry] = (sent_entry for sent_entry in party_outbox.entries() if sent_entry.number == number)
-    return Message(outbox_entry, message_bytes, decode(outbox_entry.kind, message_bytes))
+    return SentMessage(outbox_entry, message_bytes, decode(outbox_entry.kind, message_bytes))
 
 
 NOTHING = "It says nothing of the records."

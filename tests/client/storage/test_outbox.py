@@ -239,7 +239,7 @@ def test_every_message_that_leaves_is_told_in_plain_words():
         return reply(sum_reply=federation_pb2.SumReply(payload=payload))
 
     stages = {
-        name: descriptions.Message(entry("sum_reply"), sum_reply(value), {}).words()
+        name: descriptions.SentMessage(entry("sum_reply"), sum_reply(value), {}).words()
         for name, value in secagg_pb2.Stage.items()
         if name != "UNKNOWN"
     }
@@ -253,7 +253,7 @@ def test_every_message_that_leaves_is_told_in_plain_words():
     assert "400 bytes" in stages["MASK"][-1]
     kinds = {field.name for field in federation_pb2.Reply.DESCRIPTOR.oneofs_by_name["body"].fields} - {"sum_reply"}
     assert kinds <= set(descriptions.KINDS)
-    said = descriptions.Message(
+    said = descriptions.SentMessage(
         entry("pending"), reply(pending=federation_pb2.Pending(reason="waits\x1b[2J")), {}
     ).words()
     assert said[-1] == "  in these words: waits\\x1b[2J"

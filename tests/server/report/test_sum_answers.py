@@ -90,7 +90,7 @@ def test_a_question_that_two_sums_ask_is_written_out_once():
     assert told()["who/2"].question == "the same as by who/1"
 
 
-def test_counts_of_generators_that_are_set_aside_stand_with_the_reasons_alone():
+def test_counts_of_generators_set_aside_stand_with_the_reasons_alone():
     assert " to the texts of off" not in told()["support"].answer
     assert 'The counts of off stand under "How good it is".' in told()["support"].answer
     all_supported = told(replace(RUN, records={"support": RUN.records["support"]}))["support"]

@@ -287,7 +287,7 @@ def test_cells_deal_private_files_that_a_worker_has_read_once(bench, monkeypatch
 
 @pytest.mark.heavy
 @pytest.mark.usefixtures("hashed")
-def test_cell_hands_its_seed_to_the_simulation_and_adds_it_to_the_noise_seed(bench, monkeypatch):
+def test_cell_hands_its_seed_to_the_simulation_and_to_its_noise_seed(bench, monkeypatch):
     class Reached(Exception):
         pass
 
