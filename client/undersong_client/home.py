@@ -342,7 +342,10 @@ class PartyHome:
                     code="other-account",
                 )
             if stat.S_IMODE(status.st_mode) & 0o077:
-                wanted_mode = FOLDER_MODE if stat.S_ISDIR(status.st_mode) else FILE_MODE
+                if stat.S_ISDIR(status.st_mode):
+                    wanted_mode = FOLDER_MODE
+                else:
+                    wanted_mode = FILE_MODE
                 raise MissingRights(
                     f"{path}: others may read it (mode {stat.S_IMODE(status.st_mode):04o})",
                     f"chmod {wanted_mode:o} {shell_path(path)}",

@@ -27,7 +27,10 @@ def create(home: PartyHome) -> None:
     """Draws the identity, store and data keys. It never replaces an existing key, without which data would be lost."""
     settings = home.settings
     for secret_name in SECRETS:
-        seed = settings.insecure_noise_seed if secret_name in ("identity", "data") else None
+        if secret_name in ("identity", "data"):
+            seed = settings.insecure_noise_seed
+        else:
+            seed = None
         if seed is None:
             random_source = os.urandom
         else:

@@ -111,7 +111,10 @@ class ComputingProcess(Computation):
                 if self._stopped:
                     raise SystemExit
                 try:
-                    computed_vector = None if is_dead else self._receive_vector(request)
+                    if is_dead:
+                        computed_vector = None
+                    else:
+                        computed_vector = self._receive_vector(request)
                 except (OSError, EOFError):
                     is_dead = True
                 if is_dead:

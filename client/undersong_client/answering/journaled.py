@@ -158,7 +158,10 @@ class JournaledParty:
         if file_states == self._looked_after:
             return
         self._home.check_reachable()  # a coordinator's file that is missing with the folder was not left
-        stop_reason = "this party has left its coordinator" if coordinator == MISSING else ""
+        if coordinator == MISSING:
+            stop_reason = "this party has left its coordinator"
+        else:
+            stop_reason = ""
         try:
             if self._assembled.party.end_abandoned(stop_reason):
                 self._looked_after = file_states

@@ -240,7 +240,10 @@ def _say(proposal: "Proposal", as_json: bool) -> None:
     run = printable(proposal.run)
     check_words = printable(proposal.words)
     is_pending = proposal.decision == "pending"
-    second_person_hint = "; a second person must approve too: a privacy officer and one for IT" if is_pending else ""
+    if is_pending:
+        second_person_hint = "; a second person must approve too: a privacy officer and one for IT"
+    else:
+        second_person_hint = ""
     sentence = (
         f"{run}: {proposal.decision}, signed (manifest {proposal.manifest[:12]}, {check_words}){second_person_hint}"
     )

@@ -385,7 +385,10 @@ def _dial_through_proxy(
     port = proxy.port or DEFAULT_PROXY_PORT
     proxy_words = f"proxy {printable(proxy_host)}:{port}"
     encoded_login = base64.b64encode(unquote(proxy.netloc.rpartition("@")[0]).encode()).decode()
-    login_header = f"Proxy-Authorization: Basic {encoded_login}\r\n" if encoded_login else ""
+    if encoded_login:
+        login_header = f"Proxy-Authorization: Basic {encoded_login}\r\n"
+    else:
+        login_header = ""
     try:
         raw_socket = socket.create_connection((proxy_host, port), timeout=CONNECT_S)
     except OSError as error:

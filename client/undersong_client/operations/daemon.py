@@ -86,7 +86,10 @@ def status(home: Path) -> DaemonStatus:
     is_running = party_home.is_running
     status_facts = _stated_facts(party_home)
     is_stated = is_running or status_facts.get("state") == REFUSED_START
-    link_state = status_facts.get("state", "never started") if is_stated else "not running"
+    if is_stated:
+        link_state = status_facts.get("state", "never started")
+    else:
+        link_state = "not running"
     settings = party_home.settings
     return DaemonStatus(
         settings.party,

@@ -182,7 +182,10 @@ class Installed:
     @property
     def words(self) -> str:
         """The beginning of a sentence that states the result."""
-        outcome_words = "the certificate is renewed: it" if self.renewed else "enrolled; the certificate"
+        if self.renewed:
+            outcome_words = "the certificate is renewed: it"
+        else:
+            outcome_words = "enrolled; the certificate"
         moved_words = ""
         if self.addresses:
             moved_words = f"the coordinator is reached at {', '.join(self.addresses)} from now on; "

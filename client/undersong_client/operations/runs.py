@@ -91,7 +91,10 @@ def preview(home: Path, run: str, *, checkpoints: Path) -> Preview:
     party_home = PartyHome(home)
     proposals = Proposals(party_home)
     shown_proposal = proposals.find(run)
-    signed_sheet = None if shown_proposal.has_lapsed else proposals.sheet(shown_proposal)
+    if shown_proposal.has_lapsed:
+        signed_sheet = None
+    else:
+        signed_sheet = proposals.sheet(shown_proposal)
     return _preview(party_home, proposals, shown_proposal, checkpoints, signed_sheet)
 
 
@@ -169,7 +172,10 @@ def _earlier_plan_words(proposals: Proposals, request: Proposal, ledger: "Ledger
         "revoked": f"that plan was approved here and withdrawn{by_whom}",
     }[plan.decision]
     is_charged = any((total.run, total.manifest) == (plan.run, plan.manifest) for total in ledger.totals())
-    cost_words = "it counts in your budget" if is_charged else "it has cost nothing of your budget"
+    if is_charged:
+        cost_words = "it counts in your budget"
+    else:
+        cost_words = "it has cost nothing of your budget"
     state_words = "has ended" if plan.ended_s else "has not ended here"
     return f"{decided_words[0].upper()}{decided_words[1:]}; it {state_words}, and {cost_words}."
 
@@ -365,7 +371,10 @@ def _check_read(request: Proposal, read_hash: str, present_sheet: Sheet) -> None
     """Raises AnotherSheet unless the sheet of this hash, which a person has read, is the present one."""
     if read_hash == present_sheet.hash:
         return
-    previewed_parts = request.previewed_parts if read_hash == request.previewed_sheet else {}
+    if read_hash == request.previewed_sheet:
+        previewed_parts = request.previewed_parts
+    else:
+        previewed_parts = {}
     changed_parts = [
         part_name
         for part_name, part_hash in present_sheet.part_hashes.items()
@@ -387,7 +396,10 @@ class AnotherSheet(PrivacyRefusal):
 
     def __init__(self, run: str, parts: Sequence[str], shown: bool) -> None:
         changed_parts = f"{', '.join(parts) or 'budget, records or policy'}: no longer what it says"
-        difference_words = f"has CHANGED since it was shown: {changed_parts}" if shown else "was not shown"
+        if shown:
+            difference_words = f"has CHANGED since it was shown: {changed_parts}"
+        else:
+            difference_words = "was not shown"
         read_again = f"read it, then decide: undersong-party preview {shell_word(run)}"
         super().__init__(f"the sheet of run {run!r} {difference_words}", read_again, code="another-sheet")
 

@@ -170,7 +170,10 @@ def exclusion_sentence(identifiers: int, present: int, records: int) -> str:
     >>> exclusion_sentence(3, 1, 4)
     'of 3 identifiers on the list, 1 is in the source and keeps out 4 records'
     """
-    verb_words = "is in the source and keeps" if present == 1 else "are in the source and keep"
+    if present == 1:
+        verb_words = "is in the source and keeps"
+    else:
+        verb_words = "are in the source and keep"
     return (
         f"of {counted(identifiers, 'identifier')} on the list, {present} {verb_words} out {counted(records, 'record')}"
     )

@@ -101,7 +101,10 @@ def own_figures(home: PartyHome, labels: Sequence[str] | None = None) -> OwnFigu
     objector_count = None
     if settings.exclusions:
         exclusion_entry = datasets.last_exclusion(home)
-        objector_count = 0 if exclusion_entry is None else int(exclusion_entry["patients"])
+        if exclusion_entry is None:
+            objector_count = 0
+        else:
+            objector_count = int(exclusion_entry["patients"])
     return OwnFigures(
         settings.data,
         snapshot_facts.read_s,

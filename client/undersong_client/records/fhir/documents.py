@@ -343,6 +343,9 @@ def _value(resource: dict[str, Any], column: str) -> Any:
         if isinstance(element_value, dict | list):
             return None
         return element_value
-    concept_list = element_value if isinstance(element_value, list) else [element_value]
+    if isinstance(element_value, list):
+        concept_list = element_value
+    else:
+        concept_list = [element_value]
     codings = [coding for concept in objects(concept_list) for coding in objects(concept.get("coding"))]
     return next((coding.get("code") for coding in codings if coding.get("system") == system), None)
