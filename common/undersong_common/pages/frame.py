@@ -272,7 +272,10 @@ def _replace_commands(context: Context, text: Any) -> Markup:
         if command and page_action is None:
             clause_html = escape(_visible_value(text_before.rpartition(":")[0].removesuffix(", then")))
         elif page_action is not None:
-            action_html = '<a href="{0}{1}">{2}</a>' if page_action[0] else "<strong>{2}</strong>"
+            if page_action[0]:
+                action_html = '<a href="{0}{1}">{2}</a>'
+            else:
+                action_html = "<strong>{2}</strong>"
             clause_html += Markup(action_html).format(context["base"], *page_action)  # noqa: S704 - format escapes
         page_clauses += [clause_html] * bool(clause_html)
     return Markup("; ").join(page_clauses)
@@ -318,7 +321,10 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 def _changed_query(current: Any, **changes: Any) -> Markup:
     """The address's query with some values changed, so that filters stay when one of them changes."""
-    current_pairs = current.multi_items() if isinstance(current, QueryParams) else dict(current).items()
+    if isinstance(current, QueryParams):
+        current_pairs = current.multi_items()
+    else:
+        current_pairs = dict(current).items()
     remaining_pairs = [
         (query_key, query_value) for query_key, query_value in current_pairs if query_key not in (*changes, "part")
     ]

@@ -345,7 +345,10 @@ class _OidcLogin:
             self._site.audit.note(
                 "nobody", "log-in refused", printable(f"{claimed_name} by the identity provider", 100)
             )
-            reason = "is in no group that may enter" if provider.roles else "has no account"
+            if provider.roles:
+                reason = "is in no group that may enter"
+            else:
+                reason = "has no account"
             if provider.roles:
                 ask_remedy = "ask an administrator"
             else:
@@ -416,7 +419,10 @@ class _OidcLogin:
             userinfo_json = self._fetch_json(addresses["userinfo_endpoint"], headers=bearer_header)
             if userinfo_json.get("sub") == token_claims["sub"]:
                 # An address and the provider's word that it has checked it come from one document.
-                email_source = token_claims if provider.claim in token_claims else userinfo_json
+                if provider.claim in token_claims:
+                    email_source = token_claims
+                else:
+                    email_source = userinfo_json
                 return {**userinfo_json, **token_claims, "email_verified": email_source.get("email_verified")}
         return dict(token_claims)
 

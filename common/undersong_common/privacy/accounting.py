@@ -600,7 +600,10 @@ def _loss_distribution(merged: tuple[Event, ...], grid: int) -> Any:
             event_part = event_losses.self_compose(event.count)
         else:
             event_part = event_losses
-        composed_losses = event_part if composed_losses is None else composed_losses.compose(event_part)
+        if composed_losses is None:
+            composed_losses = event_part
+        else:
+            composed_losses = composed_losses.compose(event_part)
     return composed_losses
 
 

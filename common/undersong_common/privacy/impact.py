@@ -164,7 +164,10 @@ def guarantee(epsilon: float, delta: float, unit: str) -> tuple[str, ...]:
     """
     if not math.isfinite(epsilon):
         return ("Epsilon of this run is infinite: nothing is promised, whatever else this page says.",)
-    delta_words_more = f", but with a chance of {chance_of_more(delta)}" if delta else ""
+    if delta:
+        delta_words_more = f", but with a chance of {chance_of_more(delta)}"
+    else:
+        delta_words_more = ""
     return (
         f"Everything that was opened, and all that was computed from it (the texts, the weights, the report), is"
         f" ({epsilon:.4g}, {delta:.2g})-differentially private for one {unit}.",

@@ -361,7 +361,10 @@ class Ledger:
         with self._chain.locked():
             charged_attempt = self._attempts.get(charge.slot)
             if charged_attempt is None or charged_attempt.state not in ("charged", "sent"):
-                attempt_state = "unknown" if charged_attempt is None else charged_attempt.state
+                if charged_attempt is None:
+                    attempt_state = "unknown"
+                else:
+                    attempt_state = charged_attempt.state
                 problem = (
                     f"{charge} is {'not charged' if charged_attempt is None else attempt_state}: no vector may leave"
                 )

@@ -122,7 +122,10 @@ def _read_files(plugin: Plugin) -> _Files:
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         problem = "is no folder of files, which could be read"
         if spec is None or spec.origin is None:
-            problem = "is not installed" if spec is None else "is a namespace, which other packages may add to"
+            if spec is None:
+                problem = "is not installed"
+            else:
+                problem = "is a namespace, which other packages may add to"
         raise ConfigurationError(
             f"{plugin.name}: its package {top!r} {problem}", f"have {plugin.package} put it into a package of its own"
         )

@@ -810,7 +810,10 @@ def _parquet_rows(path: Path, columns: Collection[str], dotted: DottedColumns) -
     except ConfigurationError:
         raise
     except (pyarrow.ArrowException, OSError, ValueError, MemoryError):
-        problem = f"cannot be read after row {number}" if number else "is not a readable Parquet file"
+        if number:
+            problem = f"cannot be read after row {number}"
+        else:
+            problem = "is not a readable Parquet file"
         raise ConfigurationError(f"{path}: {problem}", "write it again", code="no-parquet") from None
 
 
