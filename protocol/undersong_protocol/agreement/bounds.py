@@ -149,7 +149,10 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
     quorum = plan.quorum
     absent_party = _absent_party(roster, policy)
     most_dropouts = quorum.parties - policy.minimum_parties  # the most with which enough parties are left
-    dropouts_change = f"federation.tolerated_dropouts = {most_dropouts}" if most_dropouts >= 0 else "more parties"
+    if most_dropouts >= 0:
+        dropouts_change = f"federation.tolerated_dropouts = {most_dropouts}"
+    else:
+        dropouts_change = "more parties"
     if policy.minimum_colluders == "default":
         least_parties = defaults(quorum.parties)[2]
     else:

@@ -154,7 +154,10 @@ def together(count: int) -> str:
     """
     if count < 1:
         return "opened without those of any other hospital"
-    caveat = ", which can subtract its own and see yours alone, blurred" if count == 1 else ""
+    if count == 1:
+        caveat = ", which can subtract its own and see yours alone, blurred"
+    else:
+        caveat = ""
     return f"opened only together with those of at least {counted(count, 'other hospital')}{caveat}"
 
 

@@ -375,7 +375,10 @@ class _Attempt:
         sharer_set = frozenset(sharers)
 
         def request(party: int) -> bytes:
-            neighbours = topology.neighbours(party, sharer_set) if parameters.deals else ()
+            if parameters.deals:
+                neighbours = topology.neighbours(party, sharer_set)
+            else:
+                neighbours = ()
             dealers: list[int] = []
             if not parameters.direct:
                 dealers = [dealer for dealer in topology.dealers(party, sharer_set) if dealer != party]
@@ -539,7 +542,10 @@ class _Attempt:
         message = parsed(wire.Shares, reply.body, party_name, "its shares are malformed")
         holders = () if parameters.direct else topology.holders(party, present)
         other_holders = [holder for holder in holders if holder != party]
-        neighbours = topology.neighbours(party, present) if parameters.post_quantum else ()
+        if parameters.post_quantum:
+            neighbours = topology.neighbours(party, present)
+        else:
+            neighbours = ()
         higher_neighbours = [neighbour for neighbour in neighbours if topology.leads(party, neighbour)]
         ciphertext_bytes = keys.SEALED_BYTES + (keys.CIPHERTEXT_BYTES if parameters.post_quantum else 0)
         sealed_shares = split_blocks(

@@ -433,7 +433,10 @@ class PartyMachine:
                 continue
             holder_peer = draft.peers[holder]
             channel_secret = channel.shared(parameters.name(holder), holder_peer.channel_key)
-            kept_secret = channel_secret if self._graph.receives_from(draft, holder) else b""
+            if self._graph.receives_from(draft, holder):
+                kept_secret = channel_secret
+            else:
+                kept_secret = b""
             draft.peers[holder] = Peer(agreed=kept_secret, mask_key=holder_peer.mask_key, identity=holder_peer.identity)
             kem_secret = ciphertext = b""
             if parameters.post_quantum:

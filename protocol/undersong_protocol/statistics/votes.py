@@ -68,7 +68,10 @@ class TopQVotes(Statistic, question="nearest"):
 
     @property
     def asks(self) -> str:
-        kind_words = "nearest or among their furthest ones" if self.furthest else "nearest ones"
+        if self.furthest:
+            kind_words = "nearest or among their furthest ones"
+        else:
+            kind_words = "nearest ones"
         return f"for each candidate text, how many of your records have it among their {kind_words}"
 
     @property

@@ -115,7 +115,10 @@ def _check_message(message: _Body, peer: str) -> _Body:
 def _check_sizes(data: bytes, peer: str) -> None:
     bytes_by_field: Counter[int] = Counter()
     for field_number, field_content in field_sizes(data, peer, largest_count=16):
-        block_bytes = _blocks_bytes(field_content, peer) if field_number == _OPEN_SUM else 0
+        if field_number == _OPEN_SUM:
+            block_bytes = _blocks_bytes(field_content, peer)
+        else:
+            block_bytes = 0
         bytes_by_field[field_number] += len(field_content) - block_bytes
     for field_number, field_bytes in bytes_by_field.items():
         body_kind = _BODIES.get(field_number, "")

@@ -315,7 +315,10 @@ class Reassembler:
             raise self._transfer_fault("sent a transfer without an id or a content hash", "no-id")
         body_bytes = frame.size
         plain_size = frame.plain_size
-        allowed_bytes = self._limits.message_bytes if largest_bytes is None else largest_bytes
+        if largest_bytes is None:
+            allowed_bytes = self._limits.message_bytes
+        else:
+            allowed_bytes = largest_bytes
         if max(body_bytes, plain_size) > allowed_bytes:
             raise self._transfer_fault(
                 f"announced a message of {max(body_bytes, plain_size)} bytes; {allowed_bytes} are allowed", "too-large"
