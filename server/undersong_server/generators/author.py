@@ -607,7 +607,10 @@ class Author:
         """
         step_name, _, attempt = step.rpartition("/")
         if attempt.isdecimal():
-            in_words = step_name if attempt == "0" else f"{step_name} again, for texts that could not be used"
+            if attempt == "0":
+                in_words = step_name
+            else:
+                in_words = f"{step_name} again, for texts that could not be used"
         else:
             in_words = step
         answers: dict[int, Completion | GenerationError] = {}
@@ -844,7 +847,10 @@ def _quote_answer(answer: Completion | GenerationError) -> str:
 
 def _failure_reason(answer: _ReadAnswer) -> str:
     """Returns why an order has no answer, without the generator's name before it."""
-    problem = answer.answer.problem if isinstance(answer.answer, GenerationError) else ""
+    if isinstance(answer.answer, GenerationError):
+        problem = answer.answer.problem
+    else:
+        problem = ""
     return problem.removeprefix(f"generator {answer.name}: ")
 
 

@@ -263,7 +263,10 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     vocabulary_weight = (
         (options.rounds - 1) * options.vocabulary_share / (1.0 - options.vocabulary_share)
     )  # a vote's share is 1
-    epsilon = options.vocabulary_epsilon if math.isfinite(setting.privacy.epsilon) else None
+    if math.isfinite(setting.privacy.epsilon):
+        epsilon = options.vocabulary_epsilon
+    else:
+        epsilon = None
     return [
         SumRequest("vocabulary", options.histogram(setting), vocabulary_weight, law=options.law, epsilon=epsilon),
         *votes,
@@ -366,7 +369,10 @@ def _random_samples(options: Options, run: RunContext, shares: Float64) -> list[
     labels = run.setting.labels or ("",)
     wanted_counts = deal_labels(options.populations[0], shares, np.zeros(len(labels), dtype=np.int64))
     generator_names = run.setting.generators
-    keyphrases = private_keyphrases(options, run, law=options.law) if options.private_vocabulary else ()
+    if options.private_vocabulary:
+        keyphrases = private_keyphrases(options, run, law=options.law)
+    else:
+        keyphrases = ()
     rng = run.rng("terms of the first texts")
     orders = [
         Order(

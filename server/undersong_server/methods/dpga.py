@@ -378,7 +378,10 @@ def _histograms(
     metadata_sum = run.private_sum("metadata/label", [])
     bins_by_input = {"length_edges": np.zeros(0), "keywords": np.zeros(0)}
     for sum_input in inputs:
-        histogram_name = "metadata/length" if sum_input.name == "length_edges" else "metadata/keyword"
+        if sum_input.name == "length_edges":
+            histogram_name = "metadata/length"
+        else:
+            histogram_name = "metadata/keyword"
         bins_by_input[sum_input.name] = run.private_sum(histogram_name, [sum_input]).natural
     return (metadata_sum.natural, bins_by_input["length_edges"], bins_by_input["keywords"]), metadata_sum.sigma
 

@@ -166,7 +166,10 @@ def notes(options: Options, setting: Setting) -> list[str]:
     total_share = sum(options.split)
     vocabulary_percent, density_percent = (f"{100 * share / total_share:.3g} %" for share in options.split)
     shared_quantity = "mu squared" if options.noise == "gaussian" else "epsilon"
-    sampler_note = ", half of it for each sampler" if len(options.alternatives()) > 1 else ""
+    if len(options.alternatives()) > 1:
+        sampler_note = ", half of it for each sampler"
+    else:
+        sampler_note = ""
     return [
         f"Budget ({shared_quantity}): {vocabulary_percent} vocabulary, {density_percent} densities of sequences of"
         f" {options.length} keyphrases{sampler_note}."

@@ -140,7 +140,10 @@ def requests(options: Options, setting: Setting, wanted: Collection[str]) -> lis
         located = EmbeddingSum(embedders.dimension(setting.embedder), labels)
         asked.append(SumRequest("centres", located, TUNING.part_centres))
     sizes = options.per_round(form.WORDS in wanted)
-    shown = range(form.WORDS in wanted, options.rounds - 1) if form.EXAMPLES in wanted else range(0)
+    if form.EXAMPLES in wanted:
+        shown = range(form.WORDS in wanted, options.rounds - 1)
+    else:
+        shown = range(0)
     for t, text_count in enumerate(np.cumsum(sizes)[:-1].tolist()):
         if not t and generators > 1:
             asked.append(SumRequest("support", support.statistic(setting, text_count), TUNING.part_support))
@@ -319,7 +322,10 @@ class RunState:
             rng, self.examples[label], self.options.voted_examples or TUNING.examples
         )
         prompt_kind = "worded" if has_form else "contrast" if voted_texts else "metadata"
-        word_count = None if self.draw_length is None or is_recorded else self.draw_length(rng)
+        if self.draw_length is None or is_recorded:
+            word_count = None
+        else:
+            word_count = self.draw_length(rng)
         return Order(
             *(generator, prompt_kind if terms or voted_texts else "zero_shot", label_name),
             good=voted_texts,
@@ -525,7 +531,10 @@ class RunState:
                 the opened sum holds noise only.
             records: estimated number of records in that sum.
         """
-        remaining_words = "all texts that are not set aside" if any(self.judgement().reasons) else "all texts"
+        if any(self.judgement().reasons):
+            remaining_words = "all texts that are not set aside"
+        else:
+            remaining_words = "all texts"
         if gain is None:
             return (
                 f"Published: {remaining_words}, {CLEANED}. The two sets of texts of the last question are those that"
@@ -538,7 +547,10 @@ class RunState:
             for author_name, is_chosen in zip(self.run.setting.generators, is_chosen_author.tolist(), strict=True)
             if is_chosen
         ]
-        choice_words = remaining_words if self.chosen.all() else f"the texts of {joined(author_names)}"
+        if self.chosen.all():
+            choice_words = remaining_words
+        else:
+            choice_words = f"the texts of {joined(author_names)}"
         if not (self.chosen == is_chosen_author[:, None]).all():
             choice_words += ", chosen label by label"
         if self.centres is not None:
@@ -771,7 +783,10 @@ class GeneratorUsefulness(NamedTuple):
         )
         # Without blocks all labels share one answer, and so one error.
         error = np.sqrt(np.square(errors).sum()) if self.by_label else errors.sum()
-        labels_words = "" if dropped.all() else f", for {len(label_numbers)} of {len(dropped)} labels"
+        if dropped.all():
+            labels_words = ""
+        else:
+            labels_words = f", for {len(label_numbers)} of {len(dropped)} labels"
         return (
             f"a classifier that its texts taught labels {fewer_right:.0f} fewer of the hospitals' records right than"
             f" one that the best writer's taught, give or take {error:.0f}{labels_words}"

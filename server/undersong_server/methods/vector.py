@@ -105,7 +105,10 @@ def notes(options: Options, setting: Setting) -> list[str]:
     if not noise:
         return []
     noise_share = noise / setting.expected_records
-    noise_advice = "" if noise_share < 0.25 else "; fewer coordinates, or records of fewer labels, have less"
+    if noise_share < 0.25:
+        noise_advice = ""
+    else:
+        noise_advice = "; fewer coordinates, or records of fewer labels, have less"
     return [f"the noise of the records' common vector is {noise_share:.2f} of its largest length{noise_advice}"]
 
 

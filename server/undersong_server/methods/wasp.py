@@ -186,7 +186,10 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
             good_rows = highest(near_votes, label_rows, options.shortlist)
             good_texts[label] = run.pool.texts_of(good_rows)
             if options.shows_bad:
-                bad_choices = label_rows if options.overlap else np.setdiff1d(label_rows, good_rows)
+                if options.overlap:
+                    bad_choices = label_rows
+                else:
+                    bad_choices = np.setdiff1d(label_rows, good_rows)
                 bad_texts[label] = run.pool.texts_of(highest(far_votes, bad_choices, options.shortlist))
         # Line 10 (4.5, Eq. 8): weights of the generators.
         if options.plm_weighting:

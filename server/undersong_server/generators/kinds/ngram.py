@@ -290,7 +290,10 @@ class NgramGenerator(StatelessGenerator):
         parent_texts = [self._encode_tokens(tokenise(text)) for text in request.parents]
         cache_weight = self._settings.cache
         if request.kind in ("paraphrase", "fill_in") and parent_texts and parent_texts[0]:
-            mask_rate = request.mask_rate if request.kind == "fill_in" else _PARAPHRASED
+            if request.kind == "fill_in":
+                mask_rate = request.mask_rate
+            else:
+                mask_rate = _PARAPHRASED
             return self._refill_parent(
                 model, parent_texts[0], mask_rate, self._example_influence(good_texts, bad_texts, cache_weight), rng
             )

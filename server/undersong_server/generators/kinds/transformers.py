@@ -569,7 +569,10 @@ def _check_packages(place: str, device_map: object, quantization: str) -> None:
     packages = {"accelerate": bool(device_map or quantization), "bitsandbytes": bool(quantization)}
     for package, is_needed in packages.items():
         if is_needed and importlib.util.find_spec(package) is None:
-            key = "quantization" if package == "bitsandbytes" or not device_map else "device_map"
+            if package == "bitsandbytes" or not device_map:
+                key = "quantization"
+            else:
+                key = "device_map"
             raise ConfigurationError(
                 f"{place}: {key} needs the package {package}, which is not installed",
                 f"pip install 'undersong[large-models]', or leave out {key}",

@@ -64,7 +64,10 @@ def precision_and_recall(
         called_synthetic[synthetic_classes == label] = synthetic[synthetic_classes == label] > level
     recall_share = float(called_real.mean()) if len(real) else 0.0
     alarm_share = float(called_synthetic.mean()) if len(synthetic) else 0.0
-    precision = recall_share / (recall_share + alarm_share) if recall_share + alarm_share else 0.0
+    if recall_share + alarm_share:
+        precision = recall_share / (recall_share + alarm_share)
+    else:
+        precision = 0.0
     return (
         precision,
         recall_share,

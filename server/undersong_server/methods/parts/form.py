@@ -300,11 +300,10 @@ def word_lists(texts: Sequence[str], label_of: Int64, apart: Bools, cells: int) 
     cell_of_word: dict[tuple[int, int], int] = {}
     cell_rows = []
     for label in range(labels):
-        list_words = (
-            label_lists[label]
-            if apart[label]
-            else [n for n in telling_words[label] if n in shared_words][: LARGEST_ORDER // labels]
-        )
+        if apart[label]:
+            list_words = label_lists[label]
+        else:
+            list_words = [n for n in telling_words[label] if n in shared_words][: LARGEST_ORDER // labels]
         list_label = label if apart[label] else NOTHING
         cell_rows.append([cell_of_word.setdefault((list_label, n), len(cell_of_word)) for n in list_words])
     cell_order = np.full((labels, max(1, max(map(len, cell_rows)))), NOTHING)

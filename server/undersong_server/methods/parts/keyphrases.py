@@ -168,7 +168,10 @@ class Densities:
                 structure, position
             )
             term_weights, end_estimates = density_estimates[:, :-1], density_estimates[:, -1]
-            weight_power = 1.0 if sharpness == 1.0 else sharpness * self._features.lengths[structure]
+            if sharpness == 1.0:
+                weight_power = 1.0
+            else:
+                weight_power = sharpness * self._features.lengths[structure]
             chosen_terms[:, position] = _draw_columns(
                 _raise_estimates(term_weights, weight_power),
                 self._taken_terms(chosen_terms[:, :position]),

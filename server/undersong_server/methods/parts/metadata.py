@@ -180,7 +180,10 @@ def likely_lengths(opened: NoisySum) -> Float64:
     is_inside = (length_edges[:-1] >= shortest) & (length_edges[1:] <= longest)
     inside_shares = shares_of_counts(np.where(is_inside, opened.natural, 0.0))
     likely_shares = np.where(is_inside, inside_shares, 0.0)
-    bin_weights = likely_shares if likely_shares.sum() > 0 else is_inside.astype(np.float64)
+    if likely_shares.sum() > 0:
+        bin_weights = likely_shares
+    else:
+        bin_weights = is_inside.astype(np.float64)
     bin_shares: Float64 = bin_weights / bin_weights.sum()
     return bin_shares
 

@@ -92,7 +92,10 @@ class PrivateScore:
                 f" {method_words}"
             )
         zero_shot, gain = self.zero_shot, self.value - self.zero_shot.value
-        chance_clause = "" if told_apart(gain, zero_shot.error) else ", which is within chance"
+        if told_apart(gain, zero_shot.error):
+            chance_clause = ""
+        else:
+            chance_clause = ", which is within chance"
         return (
             f"Each record of the hospitals was compared with {zero_shot.texts} of these texts. The nearest of them is"
             f" on average {self.figure} similar to the record, {method_words}; of {zero_shot.texts} texts that no"

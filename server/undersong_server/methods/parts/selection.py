@@ -20,11 +20,10 @@ def largest_remainder(weights: Sequence[float] | Float64, total: int) -> Int64:
     [3, 1, 1]
     """
     weight_shares = np.asarray(weights, dtype=np.float64)
-    weight_shares = (
-        weight_shares / weight_shares.sum()
-        if weight_shares.sum() > 0
-        else np.full(len(weight_shares), 1.0 / len(weight_shares))
-    )
+    if weight_shares.sum() > 0:
+        weight_shares = weight_shares / weight_shares.sum()
+    else:
+        weight_shares = np.full(len(weight_shares), 1.0 / len(weight_shares))
     exact_counts = weight_shares * total
     whole_counts = np.floor(exact_counts).astype(np.int64)
     remainder_order = np.argsort(-(exact_counts - whole_counts), kind="stable")

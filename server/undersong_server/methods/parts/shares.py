@@ -150,7 +150,10 @@ def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Boo
     orders_of_cell = np.zeros_like(written)
     for label, label_texts in enumerate(texts_of_label):
         can_write = (weights[:, label] > 0) & ~spent[:, label]
-        generator_weights = np.where(can_write, weights[:, label], 0.0) if can_write.any() else weights[:, label]
+        if can_write.any():
+            generator_weights = np.where(can_write, weights[:, label], 0.0)
+        else:
+            generator_weights = weights[:, label]
         total_of_label = written[generator_weights > 0, label].sum() + label_texts
         missing_texts = np.where(
             generator_weights > 0,

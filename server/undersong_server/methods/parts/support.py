@@ -274,7 +274,10 @@ def _least_chances(texts: Sequence[str], good: Bools, bad: Bools, fold: Int64) -
     is_taught = good | bad
     least_chances = np.ones(len(texts))
     for held_out_fold in (None, *range(FOLDS)):
-        is_judged = ~is_taught if held_out_fold is None else is_taught & (fold == held_out_fold)
+        if held_out_fold is None:
+            is_judged = ~is_taught
+        else:
+            is_judged = is_taught & (fold == held_out_fold)
         if not is_judged.any():  # no generator is in between
             continue
         is_learnt = (is_taught & ~is_judged)[text_of]

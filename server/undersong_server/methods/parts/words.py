@@ -64,7 +64,10 @@ def word_classifier(rows: Any, label_of: Int64, labels: int, weights: Float64 | 
         model = LogisticRegression(C=STRENGTH, max_iter=MOST_STEPS)
         model.fit(rows[:, used_columns] * inverse_frequencies, label_of, weights)
     # scikit-learn has one row for two labels, the logit of the second.
-    targets_of_label = np.array([[-0.5], [0.5]]) if len(present_labels) == 2 else np.eye(len(present_labels))
+    if len(present_labels) == 2:
+        targets_of_label = np.array([[-0.5], [0.5]])
+    else:
+        targets_of_label = np.eye(len(present_labels))
     weight_table[np.ix_(used_columns, present_labels)] = (targets_of_label @ model.coef_ * inverse_frequencies).T
     weight_table[-1, present_labels] = targets_of_label @ model.intercept_
     return weight_table

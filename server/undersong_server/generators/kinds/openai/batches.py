@@ -232,7 +232,10 @@ class Batches:
         exchanged = {line.identifier for line in lines if line.is_exchange and line.identifier in verdicts}
         unreadable = sum(not line.identifier for line in lines)
         left_out = self._batch_failure(batch_body)
-        unreadable_words = f"{unreadable} lines of its result cannot be read" if unreadable else left_out.words
+        if unreadable:
+            unreadable_words = f"{unreadable} lines of its result cannot be read"
+        else:
+            unreadable_words = left_out.words
         is_billed = unreadable > 0 or _may_bill_the_rest(
             batch_body, [verdicts[request_name] for request_name in exchanged]
         )
@@ -480,7 +483,10 @@ class Batches:
             if not is_again:
                 if method == "GET" and verdict.kind in _GONE:
                     raise _Gone(replace(verdict, state=ExchangeState.LOST, kind="gone", billed=True))
-                problem = "its batch cannot be asked after" if method == "GET" else "its batch is not accepted"
+                if method == "GET":
+                    problem = "its batch cannot be asked after"
+                else:
+                    problem = "its batch is not accepted"
                 raise self._stopped(verdict, problem)
             if is_over:
                 raise self._unreachable_error(verdict.words)

@@ -304,7 +304,10 @@ def _judge_answer(value: Any, words: str, pause: float | None, worst: tuple[int,
             error_words = f"the answer ended by an error{f': {words}' if words else ''}"
             return ExchangeOutcome(ExchangeState.LOST, "lost", error_words, pause, billed=True)
         return status_verdict
-    completion = None if first_choice is None else _read_completion(value, first_choice, worst)
+    if first_choice is None:
+        completion = None
+    else:
+        completion = _read_completion(value, first_choice, worst)
     if completion is not None:
         return ExchangeOutcome(ExchangeState.ANSWER, completion=completion)
     # Some vendors state an error by words and a code of their own, under a good status.
@@ -611,7 +614,10 @@ def read_usage(usage: Any, text: str, worst: tuple[int, int]) -> TokenUsage:
         return TokenUsage(*worst, reported=False)
     token_details = usage_json.get("completion_tokens_details")
     total = usage_json.get("total_tokens")
-    reasoning = token_details.get("reasoning_tokens") if isinstance(token_details, dict) else None
+    if isinstance(token_details, dict):
+        reasoning = token_details.get("reasoning_tokens")
+    else:
+        reasoning = None
     # A field that is left out, or null, states nothing; one that is there must be possible.
     total_tokens = prompt + completion if total is None else _token_count(total)
     reasoning_tokens = 0 if reasoning is None else _token_count(reasoning)
