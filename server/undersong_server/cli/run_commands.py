@@ -166,7 +166,10 @@ def _print_request(home: Path, command: str, requested: "ActionRequest", as_json
         "pause": "will pause at its next step",
         "stop": "will end for good at its next step",
     }.get(command, "will continue; follow it with: undersong run watch")
-    condition = "" if requested.served else "; this takes effect once the coordinator runs: undersong coordinator serve"
+    if requested.served:
+        condition = ""
+    else:
+        condition = "; this takes effect once the coordinator runs: undersong coordinator serve"
     words = f"run {requested.run!r} {consequence}{condition}"
     print_result(requested, words, as_json=as_json, quiet=quiet)
 
@@ -194,7 +197,10 @@ def watch(
                 log += event.lines
                 show(event)
     except KeyboardInterrupt:
-        goes_on = "continues" if event is None or event.served else "continues once the coordinator runs again"
+        if event is None or event.served:
+            goes_on = "continues"
+        else:
+            goes_on = "continues once the coordinator runs again"
         raise entry.Interruption(f"stopped watching; run {name!r} {goes_on}") from None
     assert event is not None
     status = event.status

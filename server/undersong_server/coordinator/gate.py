@@ -199,7 +199,10 @@ class Refusals:
             self._logged[refusal_key] = (logged_at, refusal_count + 1)
             return
         self._logged[refusal_key] = (now_s, 0)
-        repeat_words = f" ({refusal_count} times since it was last logged)" if refusal_count else ""
+        if refusal_count:
+            repeat_words = f" ({refusal_count} times since it was last logged)"
+        else:
+            repeat_words = ""
         log.warning("refused %s: %s%s%s", source, reason, f": {detail}" if detail else "", repeat_words)
 
 

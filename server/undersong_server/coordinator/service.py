@@ -242,7 +242,10 @@ class Coordinator:
         ahead = "server" in self._authority.not_yet_valid(now_s)
         if soon or ahead or sorted(self._authority.server_names) != sorted(server_names):
             self._authority.issue_server(server_names, now=now_s, days=SERVER_DAYS)
-            reason = ": it was not yet valid, issued while the clock was ahead" if ahead else ""
+            if ahead:
+                reason = ": it was not yet valid, issued while the clock was ahead"
+            else:
+                reason = ""
             log.info("the server's certificate was renewed%s", reason)
 
     def _states(self) -> dict[str, str]:

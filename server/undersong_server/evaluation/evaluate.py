@@ -106,7 +106,10 @@ class EvaluationReport:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; NaN becomes None."""
         has_seeds = len(self.label_error_shares) > 1
-        seed_spread = {"share_over_seeds": asdict(over_seeds(self.label_error_shares))} if has_seeds else {}
+        if has_seeds:
+            seed_spread = {"share_over_seeds": asdict(over_seeds(self.label_error_shares))}
+        else:
+            seed_spread = {}
         report_json = {
             "run": self.run,
             "private": False,
@@ -333,7 +336,10 @@ def _compute_distances(corpus: _Texts, reference: _Texts, seed: int) -> Distance
     corpus_rows, reference_rows = overlap.equal_choice(len(corpus.x), len(reference.x), seed=seed)
     synthetic_x, reference_x = corpus.x[corpus_rows], reference.x[reference_rows]
     row_count = len(synthetic_x)
-    neighbour_figures = {} if row_count <= 5 else neighbourhoods(synthetic_x, reference_x)
+    if row_count <= 5:
+        neighbour_figures = {}
+    else:
+        neighbour_figures = neighbourhoods(synthetic_x, reference_x)
     both_labelled = synthetic_table.labels is not None and reference_table.labels is not None
     return Distances(
         reference=reference.name,

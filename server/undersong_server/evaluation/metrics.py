@@ -187,7 +187,10 @@ def vendi_score(embeddings: Floats) -> float:
     if not len(embeddings):
         return math.nan
     unit_rows = normalize(np.asarray(embeddings, dtype=np.float64))
-    gram_matrix = unit_rows.T @ unit_rows if unit_rows.shape[1] < len(unit_rows) else unit_rows @ unit_rows.T
+    if unit_rows.shape[1] < len(unit_rows):
+        gram_matrix = unit_rows.T @ unit_rows
+    else:
+        gram_matrix = unit_rows @ unit_rows.T
     eigenvalues = np.linalg.eigvalsh(gram_matrix / len(unit_rows))
     positive_values = eigenvalues[eigenvalues > 1e-12]
     return float(np.exp(-(positive_values * np.log(positive_values)).sum()))

@@ -251,7 +251,10 @@ class Federation:
             if party in lacking:
                 requests = self._requests_to_party(attempt, party, inputs, lacking[party], opens=opens)
             if following is not None and party in prepared_parties:
-                body_kind = "prepare_sum" if following.round == "advertise" else "sum_step"
+                if following.round == "advertise":
+                    body_kind = "prepare_sum"
+                else:
+                    body_kind = "sum_step"
                 requests.append(self._write_request(following, body_kind, following.requests[party]))
             return requests
 

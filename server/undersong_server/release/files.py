@@ -863,7 +863,10 @@ def lineage(corpus: Sequence[Sample], origins: Sequence[Origin]) -> str:
     unread_texts = list(row_of)
     while unread_texts:
         unread_text = unread_texts.pop()
-        examples = first_origins[unread_text].shown if unread_text in first_origins else ()
+        if unread_text in first_origins:
+            examples = first_origins[unread_text].shown
+        else:
+            examples = ()
         further_texts = [text for text in examples if text in first_origins and text not in included_texts]
         included_texts |= dict.fromkeys(further_texts)
         unread_texts += further_texts

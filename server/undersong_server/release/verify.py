@@ -167,7 +167,10 @@ def _confirm_parties(
         published: what a coordinator that is confirmed has signed; empty if none is.
     """
     enrolled_fingerprints = published.get(ENROLLED, {})
-    certified_fingerprints = enrolled_fingerprints if isinstance(enrolled_fingerprints, Mapping) else {}
+    if isinstance(enrolled_fingerprints, Mapping):
+        certified_fingerprints = enrolled_fingerprints
+    else:
+        certified_fingerprints = {}
     roster_fingerprints = {member.name: party_fingerprint(member.name, member.identity) for member in manifest.roster}
     for fingerprint_source, fingerprints in (
         ("the coordinator has enrolled", certified_fingerprints),
@@ -646,7 +649,10 @@ def _faults_section(verdict: PrivacyVerdict) -> list[PageSection]:
 def _purpose_section(verdict: PrivacyVerdict) -> PageSection:
     manifest = verdict.manifest
     task, unstated_words = manifest.task, "its operator has not stated it"
-    unsigned_words = "a simulation: one program played every party" if verdict.simulated else "nobody has signed it"
+    if verdict.simulated:
+        unsigned_words = "a simulation: one program played every party"
+    else:
+        unsigned_words = "nobody has signed it"
     if verdict.signature is None:
         publisher_words = unsigned_words
     else:
@@ -775,10 +781,14 @@ def _steps_section(folder: Path, verdict: PrivacyVerdict, fingerprint: str | Non
         state_words = "holds"
     elif verdict.faults:
         state_words = "does NOT hold"
-    fingerprint_request = (
-        "" if verdict.simulated else " Have a hospital that took part tell you the coordinator's fingerprint."
-    )
-    fingerprint_option = "" if verdict.simulated else f' --fingerprint "{fingerprint_words}"'
+    if verdict.simulated:
+        fingerprint_request = ""
+    else:
+        fingerprint_request = " Have a hospital that took part tell you the coordinator's fingerprint."
+    if verdict.simulated:
+        fingerprint_option = ""
+    else:
+        fingerprint_option = f' --fingerprint "{fingerprint_words}"'
     return PageSection(
         "How to check it",
         (

@@ -123,7 +123,10 @@ class RunFailure:
         if not self.rejected_by:
             return ""
         undecided = [name for name in roster if name not in (*self.rejected_by, *self.approved_by)]
-        decisions = [f"{', '.join(self.approved_by)} had approved"] if self.approved_by else []
+        if self.approved_by:
+            decisions = [f"{', '.join(self.approved_by)} had approved"]
+        else:
+            decisions = []
         decisions += [f"{', '.join(undecided)} had not decided"] if undecided else []
         return f"Of the others, {'; '.join(decisions)}." if decisions else ""
 

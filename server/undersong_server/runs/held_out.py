@@ -23,7 +23,10 @@ def same_file_faults(task: Task) -> Iterator[tuple[str, str, str]]:
     for number, generator in enumerate(task.generators):
         for file_name in generator.files:
             if is_same_file(task.locate(file_name), test_path):
-                file_key = "path" if "path" in type(generator).model_fields else "corpus"
+                if "path" in type(generator).model_fields:
+                    file_key = "path"
+                else:
+                    file_key = "corpus"
                 yield (
                     f"generator {generator.name} reads the file of evaluation.test, {file_name}: the score would be of"
                     " texts that it has seen",

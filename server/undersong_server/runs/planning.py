@@ -163,7 +163,10 @@ def _with_stated_noise(task: Task) -> tuple[Task, Setting, list[SumRequest]]:
         setting, requests = _task_sums(task)
         noisy_sums = [request.name for request in requests if request.law != "gaussian" or request.noise_multiplier]
         if noisy_sums or not requests:
-            noise_words = f"{noisy_sums[0]} has a noise of its own" if noisy_sums else "the method makes no private sum"
+            if noisy_sums:
+                noise_words = f"{noisy_sums[0]} has a noise of its own"
+            else:
+                noise_words = "the method makes no private sum"
             raise ConfigurationError(f"privacy.noise_multiplier: {noise_words}", epsilon_remedy, code="noise-stated")
         requests_with_noise = [replace(request, noise_multiplier=multiplier) for request in requests]
         spent_epsilon = plan_sums(requests_with_noise, task.privacy.promise(), task.quorum()).epsilon()
@@ -598,7 +601,10 @@ def batch_notes(run: RunPlan) -> Iterator[str]:
     """Yields a note on how many batches, one after the other, each generator that asks by batch files may need."""
     for generator in run.task.generators:
         if generator.in_batches:
-            trial_words = " and one before the first private sum" if run.trial_calls else ""
+            if run.trial_calls:
+                trial_words = " and one before the first private sum"
+            else:
+                trial_words = ""
             yield (
                 f"generator {generator.name}: asks by batches, each answered within a day: up to {1 + RETRIES} for each"
                 f" step that orders texts (refused texts are asked once more){trial_words}"

@@ -485,7 +485,10 @@ class Task(StrictSection):
         if parties < 1:
             raise ConfigurationError("data.path names no file", "name the parties' files")
         _, dropouts, colluders = defaults(parties)
-        dropouts = dropouts if settings.tolerated_dropouts is None else settings.tolerated_dropouts
+        if settings.tolerated_dropouts is None:
+            dropouts = dropouts
+        else:
+            dropouts = settings.tolerated_dropouts
         colluders = colluders if settings.colluders is None else settings.colluders
         if settings.threshold is None:
             threshold = default_threshold(parties, colluders)
