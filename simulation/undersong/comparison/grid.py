@@ -144,9 +144,10 @@ def _measure_cells(bench: Bench, cells: Sequence[Cell], jobs: int, ray: str | No
     function, shared = (guarded, bench) if in_process else (_in_worker, replace(bench))
     cell_calls = [(shared, cell) for cell in cells]
     with nullcontext() if ray is None else Cluster(ray, jobs, option="--ray-address") as cluster:
-        numbered_results = (
-            each_in_processes(function, cell_calls, jobs) if cluster is None else cluster.each(function, cell_calls)
-        )
+        if cluster is None:
+            numbered_results = each_in_processes(function, cell_calls, jobs)
+        else:
+            numbered_results = cluster.each(function, cell_calls)
         for number, value in numbered_results:
             yield cells[number], value
 
@@ -239,7 +240,10 @@ def _merge_grids(
     options: ComparisonOptions, stored_table: dict[str, Any] | None
 ) -> tuple[compare_table.ComparisonGrid, compare_table.ComparisonGrid]:
     """Returns the grid of these options, and that of the table which holds it beside what is stored."""
-    stored_grid = None if stored_table is None else compare_table.ComparisonGrid.from_json(stored_table["grid"])
+    if stored_table is None:
+        stored_grid = None
+    else:
+        stored_grid = compare_table.ComparisonGrid.from_json(stored_table["grid"])
     stored_variants = () if stored_grid is None else tuple(variant.name for variant in stored_grid.variants)
     new_grid = compare_table.ComparisonGrid.of(options, stored_variants)
     merged_grid = new_grid if stored_grid is None else stored_grid.with_more(new_grid)

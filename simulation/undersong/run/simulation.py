@@ -162,7 +162,10 @@ def simulate(
 
     def run_over(transport: Transport) -> Outcome:
         # A message to a thousand parties takes minutes on few cores, and Flower does not wait for a lost one.
-        timeout_s = STAGE_TIMEOUT_S if options.engine == "inprocess" else FLOWER_TIMEOUT_S
+        if options.engine == "inprocess":
+            timeout_s = STAGE_TIMEOUT_S
+        else:
+            timeout_s = FLOWER_TIMEOUT_S
         return _execute(
             run_plan,
             workspace,
