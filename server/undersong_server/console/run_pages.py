@@ -390,7 +390,7 @@ class RunScreens:
         address = "/" if action == "put-away" else f"/runs/one/{quote(run)}"
         if requested is None or requested.served:
             return visit.go(address, words)
-        return visit.go(address, "Noted. This takes effect once the coordinator runs.", "warn")
+        return visit.go(address, f"{words} This takes effect once the coordinator runs.", "warn")
 
     def _describe(self, visit: Visit) -> str:
         run = visit.path["run"]
