@@ -13,6 +13,10 @@ COPIES = (
     "By the programs as they are. A person at the operator could keep copies: the promise bounds what opened sums and"
     " texts tell, however long somebody keeps them."
 )
+REJECT_IS_FINAL = (
+    "A Reject is final for its plan, and binds your own IT too: one person can reject, and this program lets nobody"
+    " here approve the plan afterwards."
+)
 
 
 def duration_section(sheet: Sheet) -> PageSection:
@@ -61,8 +65,7 @@ def rejection_words(sheet: Sheet, beside: Surroundings) -> str:
     else:
         later_words = "IT could approve that one without you, unless your policy asks for two people"
     return (
-        "A Reject is final for this plan, and binds your own IT too: one person can reject, and this program lets"
-        " nobody here approve the plan afterwards. If somebody has approved it before you, choose Withdraw, which is as"
+        f"{REJECT_IS_FINAL} If somebody has approved it before you, choose Withdraw, which is as"
         " final."
         " Another plan, or this one under another name, is another request with a sheet of its own:"
         f" {later_words}. Whoever can delete files on this machine could have it asked about this plan anew; the"

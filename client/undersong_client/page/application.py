@@ -18,6 +18,7 @@ from fastapi.responses import Response
 from undersong_client.consent import policy, two_people
 from undersong_client.consent.people import ROLES, ROLES_OF_TWO, Person
 from undersong_client.consent.rules import PolicyOptions, PolicyRules, form_fields
+from undersong_client.consent.run_terms import REJECT_IS_FINAL
 from undersong_client.home import Declared, PartyHome, chosen_user_is
 from undersong_client.operations import daemon, data, dossier, evidence, joining, outbox, rules, runs
 from undersong_client.records.declared import caution_remedy
@@ -228,6 +229,7 @@ class HospitalPage:
             return {
                 "request": shown_proposal,
                 "roles": _roles(visit),
+                "reject_is_final": REJECT_IS_FINAL,
                 "part": runs.own_part(self._home, shown_proposal),
                 "others": runs.others_part(self._home, shown_proposal),
             }
@@ -440,6 +442,7 @@ class HospitalPage:
                 "roles_of_two": ROLES_OF_TWO,
                 "form_fields": form_fields(PolicyRules),
                 "opened_numbers": opened_numbers(policy_facts.allowed.minimum_parties - 1),
+                "reject_is_final": REJECT_IS_FINAL,
                 "guesses": [(epsilon, _cases(epsilon, policy_facts.allowed.total_delta)) for epsilon in (1, 4, 8)],
             },
         }

@@ -14,6 +14,7 @@ from tests.doubles.typed import typed
 from undersong_client.cli.app import app
 from undersong_client.consent import preview
 from undersong_client.consent.approvals import Proposals
+from undersong_client.consent.run_terms import REJECT_IS_FINAL
 from undersong_client.consent.sheet import (
     NO_LIST,
     NO_LIST_AS_SIGNED,
@@ -383,9 +384,7 @@ def test_fingerprints_stand_beside_the_words_that_are_read_aloud(hospitals):
 def test_a_rejection_says_that_it_binds_it_too(changes, is_standing, says):
     page = preview.sheet_page(blank_sheet(**changes), Surroundings(is_standing=is_standing))
     (choices,) = [section for section in page.sections if section.title == "What you can do"]
-    (final,) = [
-        point for point in choices.points if point.startswith("A Reject is final for this plan, and binds your")
-    ]
+    (final,) = [point for point in choices.points if point.startswith(REJECT_IS_FINAL)]
     assert says in final
 
 

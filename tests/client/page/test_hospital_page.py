@@ -22,6 +22,7 @@ from undersong_client.cli.options import checkpoints_folder
 from undersong_client.consent import policy, two_people
 from undersong_client.consent.approvals import Proposals
 from undersong_client.consent.people import ROLES_OF_TWO, Person
+from undersong_client.consent.run_terms import REJECT_IS_FINAL
 from undersong_client.consent.two_people import check_one_of_two
 from undersong_client.home import PartyHome
 from undersong_client.keys import secret
@@ -88,6 +89,15 @@ def test_page_s_next_step_follows_waiting_and_decided_requests(page, home, monke
     assert "Save the evidence of your decisions" in next_step_of(page.get("/").text)
     page.get("/log/evidence.zip")
     assert "Nothing: what waits for you stands on Now" in next_step_of(page.get("/").text)
+
+
+def test_the_page_says_whom_a_rejection_binds_where_people_choose(page, home):
+    manifest = proposed(home, run="spring")
+    assert REJECT_IS_FINAL in unescape(page.get("/policy").text)
+    form = (
+        unescape(page.get(f"/requests/{manifest.hash.hex()}").text).partition('id="reject"')[2].partition("</form>")[0]
+    )
+    assert REJECT_IS_FINAL in form
 
 
 def test_a_request_is_read_approved_by_its_words_and_withdrawn_by_its_name(page, home):
