@@ -226,6 +226,13 @@
     why.focus();
   });
 
+  /* A file that is chosen at a field is uploaded at once: a form sent by another button would leave it behind. */
+  document.addEventListener("change", (event) => {
+    if (event.target.type !== "file" || !event.target.value) return;
+    const upload = event.target.parentElement.querySelector('button[value^="upload "]');
+    if (upload) upload.click();
+  });
+
   /* A file that is given out once: its screen says next that it was downloaded. */
   document.addEventListener("click", (event) => {
     const once = event.target.closest("a[data-once]");
