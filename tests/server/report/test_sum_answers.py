@@ -51,7 +51,7 @@ RUN = OpenedRun(
 )
 
 
-def told(run=RUN):
+def answers_by_sum(run=RUN):
     return {sum_answer.name: sum_answer for sum_answer in list_sum_answers(PLAN.sums, run)}
 
 
@@ -79,7 +79,7 @@ def told(run=RUN):
     ],
 )
 def test_each_sum_says_what_came_out_with_its_error_and_what_it_decided(name, answer, decision):
-    sum_answer = told()[name]
+    sum_answer = answers_by_sum()[name]
     assert answer in sum_answer.answer
     assert decision in sum_answer.decision
     assert sum_answer.sentence.startswith(f"Asked: {sum_answer.question}. ")
@@ -87,20 +87,20 @@ def test_each_sum_says_what_came_out_with_its_error_and_what_it_decided(name, an
 
 
 def test_a_question_that_two_sums_ask_is_written_out_once():
-    assert told()["who/2"].question == "the same as by who/1"
+    assert answers_by_sum()["who/2"].question == "the same as by who/1"
 
 
 def test_counts_of_generators_set_aside_stand_with_the_reasons_alone():
-    assert " to the texts of off" not in told()["support"].answer
-    assert 'The counts of off stand under "How good it is".' in told()["support"].answer
-    all_supported = told(replace(RUN, records={"support": RUN.records["support"]}))["support"]
+    assert " to the texts of off" not in answers_by_sum()["support"].answer
+    assert 'The counts of off stand under "How good it is".' in answers_by_sum()["support"].answer
+    all_supported = answers_by_sum(replace(RUN, records={"support": RUN.records["support"]}))["support"]
     assert "2 are nearest to the texts of off" in all_supported.answer
     assert all_supported.decision == "Decided: no text is set aside."
 
 
 @pytest.mark.parametrize("name", STATISTICS)
 def test_no_figure_of_a_sum_is_shown_where_its_noise_protects_nobody(name):
-    assert told(replace(RUN, is_private=False))[name].answer == NOT_SHOWN
+    assert answers_by_sum(replace(RUN, is_private=False))[name].answer == NOT_SHOWN
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_no_figure_of_a_sum_is_shown_where_its_noise_protects_nobody(name):
 )
 def test_the_verdict_says_which_set_of_texts_it_chose(taken, compared, decision):
     verdict = {"gain": 0.1, "error": 0.02, "taken": taken, "compared": compared}
-    assert decision in told(replace(RUN, records={"verdict": [(0, verdict)]}))["verdict"].decision
+    assert decision in answers_by_sum(replace(RUN, records={"verdict": [(0, verdict)]}))["verdict"].decision
 
 
 def test_a_sum_that_never_opened_says_so():
-    assert told(replace(RUN, opened={}))["labels"].sentence.endswith(NOT_OPENED)
+    assert answers_by_sum(replace(RUN, opened={}))["labels"].sentence.endswith(NOT_OPENED)

@@ -34,6 +34,8 @@ from undersong.auditing import run as module
 from undersong.auditing.attacks import CERTAINTY, ENTROPY, SIMILARITY, TRIPLES, Detection, attack_corpus
 from undersong.auditing.canaries import KINDS, Canary, make_canaries, planted
 from undersong.auditing.verdict import AuditSettings, NoiseSize, Observations, report
+from undersong.run import simulation
+from undersong.run.options import SimulationOptions
 from undersong_client.answering import grid_vectors
 from undersong_client.answering.party import Party
 from undersong_client.records import private
@@ -168,6 +170,23 @@ def test_a_corpus_that_shows_its_canaries_is_caught_and_chance_is_not() -> None:
 def test_attack_on_the_corpus_is_judged_on_runs_that_it_did_not_learn_from() -> None:
     of_sums, _, of_corpus = concluded(observed(0.0, 1.0, runs=24)).verdicts
     assert (len(of_sums.detection.right), len(of_corpus.detection.right)) == (24, 12)
+
+
+def test_each_run_of_each_audit_has_a_simulation_seed_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = []
+
+    class Reached(Exception):
+        pass
+
+    def simulated(_run_plan: Any, _workspace: Any, _tables: Any, options: SimulationOptions, *_: Any) -> None:
+        seeds.append(options.seed)
+        raise Reached
+
+    monkeypatch.setattr(simulation, "simulate", simulated)
+    for seed, number in [(0, 0), (0, 1), (1, 0), (1, 1)]:
+        with pytest.raises(Reached):
+            module.observe(AuditSettings(CLINIC, seed=seed), number)
+    assert len(set(seeds)) == 4
 
 
 def test_attack_that_names_the_surest_records_names_one_absent_one_of_100() -> None:
