@@ -71,25 +71,10 @@ def verify(
     """
     published_json = published_manifest(folder)
     fault_words: list[str] = []
-    try:
-        manifest = Manifest.from_bytes(canonical_json(published_json["manifest"]))
-        sums = dict(published_json["sums"])
-        receipts = dict(published_json["receipts"])
-        signatures = {
-            str(party): bytes.fromhex(signature_hex) for party, signature_hex in published_json["signatures"].items()
-        }
-    except MALFORMED:
-        raise PrivacyRefusal(f"{folder}: manifest.json is not the manifest of a run", REMEDY) from None
+    manifest, sums, receipts, signatures = _read_papers(folder, published_json)
     if published_json.get("manifest_hash") != manifest.hash.hex():
         fault_words.append(f"the manifest was changed: its hash is {manifest.hash.hex()[:16]}..., not the one stated")
-    register_named_statistics((planned_sum.statistic, planned_sum.source) for planned_sum in manifest.plan.sums)
-    try:
-        manifest.verify()
-    except UndersongError as error:
-        # Nothing can be priced by a plan that does not hold.
-        raise PrivacyRefusal(f"the plan: {printable(error.problem, 600)}", REMEDY, code=error.code) from None
-    except MALFORMED:
-        raise PrivacyRefusal("the plan: cannot be read", REMEDY) from None
+    _check_plan(manifest)
     with _note_faults(fault_words, "the manifest's signatures"):
         manifest.check_signatures(signatures)
     opened_sums = _check_sums(manifest, sums, fault_words)
@@ -141,6 +126,34 @@ def verify(
         workspace=workspace,
         left_out=archive_papers.left_out,
     )
+
+
+def _read_papers(
+    folder: Path, published: Mapping[str, Any]
+) -> tuple[Manifest, dict[str, Any], dict[str, Any], dict[str, bytes]]:
+    """Returns the manifest, the sums by name, and receipts and signatures by party, as published; checks none of them.
+
+    Raises PrivacyRefusal if they cannot be read.
+    """
+    try:
+        manifest = Manifest.from_bytes(canonical_json(published["manifest"]))
+        signatures = {
+            str(party): bytes.fromhex(signature_hex) for party, signature_hex in published["signatures"].items()
+        }
+        return manifest, dict(published["sums"]), dict(published["receipts"]), signatures
+    except MALFORMED:
+        raise PrivacyRefusal(f"{folder}: manifest.json is not the manifest of a run", REMEDY) from None
+
+
+def _check_plan(manifest: Manifest) -> None:
+    """Raises PrivacyRefusal for a plan that does not hold: nothing can be priced by it."""
+    register_named_statistics((planned_sum.statistic, planned_sum.source) for planned_sum in manifest.plan.sums)
+    try:
+        manifest.verify()
+    except UndersongError as error:
+        raise PrivacyRefusal(f"the plan: {printable(error.problem, 600)}", REMEDY, code=error.code) from None
+    except MALFORMED:
+        raise PrivacyRefusal("the plan: cannot be read", REMEDY) from None
 
 
 @contextmanager
