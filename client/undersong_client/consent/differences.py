@@ -1,13 +1,17 @@
 """The differences between two plans that were proposed under one name, in words."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from undersong_common.printable import printable
 from undersong_protocol.agreement.enrolment import party_fingerprint
-from undersong_protocol.agreement.manifest import Manifest
-from undersong_protocol.secagg.parameters import Member
+
+if TYPE_CHECKING:  # A light command reads the differences and loads no statistic.
+    from undersong_protocol.agreement.manifest import Manifest
+    from undersong_protocol.secagg.parameters import Member
 
 _PRIVACY = (
     ("epsilon", "epsilon"),
