@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import resource
 import signal
@@ -12,6 +14,8 @@ import pytest
 
 from tests.doubles.hospitals import exported, simulated
 from tests.doubles.loops import wait_for
+from undersong_common.program.machine import held_steps
+from undersong_server.coordinator.home import CoordinatorHome
 
 pytestmark = pytest.mark.heavy
 
@@ -152,7 +156,7 @@ def test_pause_holds_a_run_resume_goes_on_and_stop_ends_it(unattended, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_full_disk_stops_the_run_with_the_reason_and_room_lets_it_go_on(unattended, tmp_path):
+def test_a_full_disk_holds_the_run_up_until_there_is_room(unattended, tmp_path):
     run = "full"
     unattended.coordinator.kill()
     unattended.operator("run", "plan", unattended.task, "--name", run, *CHANGES)
@@ -165,12 +169,13 @@ def test_a_full_disk_stops_the_run_with_the_reason_and_room_lets_it_go_on(unatte
         process.start()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    status = unattended.wait(run, ["failed"], 120.0)
-    assert "cannot be written" in status["error"]["problem"] or "full" in status["error"]["problem"], status
-    assert status["error"]["remedy"]
+    coordinator_home = CoordinatorHome(unattended.home)
+    wait_for(lambda: held_steps(coordinator_home.held_steps_file), 120.0)
+    (step, *_) = held_steps(coordinator_home.held_steps_file)
+    assert os.strerror(errno.EFBIG) in step.problem, step
+    assert step.remedy
     process.kill()
     process.start()
-    unattended.operator("run", "resume", run)
     unattended.wait(run, ["finished"], 120.0)
     read_manifest(unattended, run, tmp_path / "published")
 

@@ -13,13 +13,14 @@ import time
 import pytest
 
 from tests.doubles.alliance import Hospital
-from tests.doubles.hospitals import enrol, operator, simulated
+from tests.doubles.hospitals import CONTACT, OPERATOR, enrol, operator, simulated
 from tests.doubles.loops import wait_for
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.postgres import PostgresServer
 from tests.doubles.processes import Process, free_port
 from tests.doubles.tasks import make_task
 from undersong_client.link.connection import Connection
+from undersong_common.errors import MachineFault
 from undersong_common.models.embedding import Embedder
 
 pytestmark = pytest.mark.slow
@@ -91,9 +92,9 @@ class Two:
             "--storage",
             storage,
             "--operator",
-            "Example",
+            OPERATOR,
             "--contact",
-            "01 23",
+            CONTACT,
         )
         shutil.copytree(self.one.home / "authority", self.two.home / "authority")
         settings = json.loads((self.one.home / "coordinator.json").read_text())
@@ -177,7 +178,7 @@ def test_holder_stopped_for_half_a_minute_loses_the_run_to_the_standby(impatient
             wait_for(lambda of=standby, name=run: of.status(name).get("state") in ("finished", "failed"), 120.0)
             time.sleep(max(0.0, STOPPED_S - (time.monotonic() - since)))
             holder.process.process.send_signal(signal.SIGCONT)
-            assert holder.process.process.wait(30) == 2
+            assert holder.process.process.wait(30) == MachineFault.exit_code
             assert "taken over this coordinator" in holder.text()
             (tmp_path / str(number)).mkdir()
             federation.check(standby, run, tmp_path / str(number))
