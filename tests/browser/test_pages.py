@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
@@ -198,6 +199,36 @@ def test_a_double_click_and_a_repeated_form_act_once(console, window):
     operator.page.go_forward()
     noted = [entry for entry in console.site.audit.entries()[before:] if entry.what == "invite"]
     assert len(noted) == 1
+
+
+@pytest.mark.slow
+def test_a_click_goes_through_while_its_part_of_the_page_is_renewed(console, window):
+    operator = window(console.address).enter(console.link("slow-hand"))
+    operator.go("/runs")
+    link = operator.page.locator("[data-part] a[href]").first
+    target = link.get_attribute("href")
+    assert link.evaluate("link => link.closest('[data-part]') !== null")
+    link.hover()
+    operator.page.mouse.down()
+    operator.page.evaluate("""async () => {
+      for (const part of document.querySelectorAll("[data-part]")) htmx.trigger(part, "renew");
+      await new Promise((done) => setTimeout(done, 1500));
+    }""")
+    operator.page.mouse.up()
+    operator.page.wait_for_url(f"**{target}")
+
+
+@pytest.mark.slow
+def test_a_click_after_a_download_is_not_undone_by_its_reload(console, window, tmp_path):
+    operator = window(console.address).enter(console.link("quick-hand"))
+    operator.go("/parties/invite")
+    operator.page.get_by_label("Name of the hospital").fill("quick")
+    operator.page.get_by_role("button", name="Invite").click()
+    operator.fetch(operator.page.get_by_role("link", name="Download the package").click, tmp_path)
+    # As on a slow machine: the next screen's answer comes after the reload was due.
+    operator.page.route("**/runs", lambda route: (time.sleep(2.5), route.continue_()))
+    operator.page.get_by_role("link", name="Runs", exact=True).click()
+    operator.page.get_by_role("link", name="New run").wait_for()
 
 
 @pytest.mark.slow

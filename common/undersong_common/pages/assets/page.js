@@ -72,10 +72,18 @@
   }
 
   const shown = Date.now();
+  let pressed = false;  // a click on a place that is replaced before the button is let go would reach nothing
+  let renewing = false;  // once it is let go
   function renew() {
+    if (pressed) { renewing = true; return; }
+    renewing = false;
     if (Date.now() - shown > 15000) document.querySelector("main > .told.done")?.remove();
     for (const part of document.querySelectorAll("[data-part]")) if (!busy(part)) htmx.trigger(part, "renew");
   }
+
+  addEventListener("pointerdown", () => { pressed = true; }, true);
+  for (const name of ["pointerup", "pointercancel", "dragend", "blur"])
+    addEventListener(name, () => setTimeout(() => { pressed = false; if (renewing) renew(); }, 0));
 
   function ended() {
     over = true;
@@ -129,6 +137,11 @@
   }, true);
   const kept = new Map();  // of each part that is being replaced, by its id: where the focus was in it
   document.body.addEventListener("htmx:beforeSwap", (event) => {
+    if (pressed) {
+      event.detail.shouldSwap = false;
+      renewing = true;
+      return;
+    }
     kept.set(event.detail.target.id, focused(event.detail.target));
     for (const each of event.detail.target.querySelectorAll("details[id]")) each.open ? unfolded.add(each.id) : unfolded.delete(each.id);
   });
@@ -233,11 +246,15 @@
     if (upload) upload.click();
   });
 
-  /* A file that is given out once: its screen says next that it was downloaded. */
+  /* A file that is given out once: its screen says next that it was downloaded, unless the reader has gone on by then. */
+  let reloading = 0;
+  document.addEventListener("submit", () => clearTimeout(reloading));
   document.addEventListener("click", (event) => {
-    const once = event.target.closest("a[data-once]");
-    if (!once) return;
-    setTimeout(() => { once.remove(); setTimeout(() => location.reload(), 1500); }, 0);
+    const link = event.target.closest("a[href]");
+    if (!link) return;
+    clearTimeout(reloading);
+    if (!link.matches("[data-once]")) return;
+    setTimeout(() => { link.remove(); reloading = setTimeout(() => location.reload(), 1500); }, 0);
   });
 
   document.addEventListener("click", (event) => {
