@@ -154,7 +154,7 @@ def by_torch() -> Embedder:
 def test_numpy_and_torch_encoders_agree_with_sentence_transformers(packaged: Embedder, by_torch: Embedder) -> None:
     texts = [*TEXTS, *some_texts(8, 6), "pain " * 254]  # the last fills one window
     model: Any = by_torch._load_encoder()
-    reference = model.model.encode(texts, convert_to_numpy=True, normalize_embeddings=True)
+    reference = model._padded.model.encode(texts, convert_to_numpy=True, normalize_embeddings=True)
     np.testing.assert_allclose(by_torch.encode(texts), reference, atol=2e-6)
     assert (packaged.encode(texts) * reference).sum(axis=1).min() >= 1 - 1e-5
     assert packaged.fingerprint != by_torch.fingerprint, "other bits, another embedder"

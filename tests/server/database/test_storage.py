@@ -22,10 +22,9 @@ from tests.doubles.processes import environment
 from tests.doubles.stream import Credentials, make_home
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_server.coordinator import home as homes
-from undersong_server.coordinator import service
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import SCHEMA, SCHEMA_VERSION, Registry
-from undersong_server.database import interface, postgres
+from undersong_server.database import interface, postgres, turn
 from undersong_server.database import lease as leases
 from undersong_server.database.interface import ENTRIES, LEASE, LEASE_S, LONGEST_LEASE_S, Away, Superseded
 from undersong_server.database.journal import Journal
@@ -414,7 +413,7 @@ def test_a_standby_says_why_it_cannot_take_over(server, tmp_path, monkeypatch, c
         def answers(_seconds):
             line.flows.set()
 
-        monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=time.monotonic, sleep=answers))
+        monkeypatch.setattr(turn, "time", SimpleNamespace(monotonic=time.monotonic, sleep=answers))
         with ExitStack() as stack, caplog.at_level(logging.INFO):
             assert await_its_turn(home, stack, standby=True) is not None
         assert "cannot take over: PostgreSQL does not answer" in caplog.text
@@ -457,7 +456,7 @@ def test_locks_of_a_stopped_holder_are_free_at_once_for_its_successor(server, tm
     home = make_home(tmp_path / "home", storage=server.database())
     _, first = take(home, "one")
     stopped = Postgres(home.settings.storage, first)
-    with contextlib.closing(stopped._connect()) as left_open:
+    with contextlib.closing(stopped._open_connection()) as left_open:
         # As one that was stopped within a statement: the server's timeout does not count then.
         left_open.execute("SET idle_in_transaction_session_timeout = 0")
         left_open.execute("BEGIN")
