@@ -73,9 +73,9 @@ def _summary(path: Path) -> tuple[float, RunSummary]:
         return 0.0, RunSummary(path.name, (), RunStatus(UNREADABLE, error=failure))
 
 
-def _own_words(path: Path) -> tuple[Path, Path]:
+def _own_words(path: Path) -> tuple[str, str]:
     """The files in which the operator's words about a run are, which most runs do not have."""
-    return path / "annotations.json", path / "put-away"
+    return f"{path}/annotations.json", f"{path}/put-away"
 
 
 def _unreadable(path: Path, error: OSError) -> UndersongError:

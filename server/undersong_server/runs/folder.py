@@ -288,7 +288,7 @@ class RunFolder:
     def exists(self) -> bool:
         """True if a run was planned here, though this account may not be able to read it."""
         try:
-            os.lstat(self.path / "plan.json")
+            os.lstat(f"{self.path}/plan.json")
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:

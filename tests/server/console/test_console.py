@@ -1003,6 +1003,10 @@ def test_screens_of_a_thousand_parties_are_fast_and_small(tmp_path, tasks, enter
     )
     repeat_run(tmp_path / "home" / "runs" / "run 0000", 2000)
     console = entered(tmp_path / "home")
+    begun = time.process_time()
+    for folder in (tmp_path / "home" / "runs").iterdir():
+        os.stat(folder / "plan.json")
+    one_look_s = time.process_time() - begun  # at a file of every run, of which a screen needs some
     slowest = {}
     for path in ("/", "/parties", "/parties?page=20", "/runs", "/runs?page=40", "/runs?find=19", "/compare"):
         times = []
@@ -1012,5 +1016,5 @@ def test_screens_of_a_thousand_parties_are_fast_and_small(tmp_path, tasks, enter
             times.append(time.process_time() - begun)
             assert len(answer.content) < 300_000, path
         slowest[path] = min(times)
-    assert max(slowest.values()) < 0.1, slowest
-    assert "1\u202f000 parties" in console.get("/parties").text or "1000 parties" in console.get("/parties").text
+    assert max(slowest.values()) < 12 * one_look_s, (slowest, one_look_s)
+    assert re.search(r"1\W?000 hospitals", console.get("/parties").text)
