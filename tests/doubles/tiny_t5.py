@@ -5,8 +5,8 @@ from pathlib import Path
 from tests.doubles.tiny_llama import save_tiny_llama
 
 
-def save_tiny_t5(folder: Path, *, ascii_only: bool = False) -> Path:
-    """Writes model and tokenizer. The weights are a fixed draw."""
+def save_tiny_t5(folder: Path, *, ascii_only: bool = False, seed: int = 0) -> Path:
+    """Writes model and tokenizer. The weights are the draw of this seed."""
     import torch
     from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
 
@@ -14,7 +14,7 @@ def save_tiny_t5(folder: Path, *, ascii_only: bool = False) -> Path:
     (folder / "model.safetensors").unlink()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     state = torch.random.get_rng_state()
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = T5ForConditionalGeneration(
         T5Config(
             vocab_size=len(tokenizer),

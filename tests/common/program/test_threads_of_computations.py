@@ -34,7 +34,8 @@ def watch(module, name):
 
 for module, name in (
     (np.linalg, "eigh"), (np.linalg, "svd"), (sklearn.linear_model.LogisticRegression, "fit"),
-    (sklearn.cluster.MiniBatchKMeans, "fit"), (numpy_bert, "_gelu"), (nearest, "_double_records"), (learning, "fit_linear"),
+    (sklearn.cluster.MiniBatchKMeans, "fit"), (numpy_bert, "_gelu"), (nearest, "_double_records"),
+    (learning, "fit_linear"),
     (teachers, "logistic"),
 ):
     watch(module, name)

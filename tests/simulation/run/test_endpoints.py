@@ -28,7 +28,7 @@ from tests.doubles.tiny_t5 import save_tiny_t5
 from undersong.run.simulation import Delivered
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.database.journal import Journal
-from undersong_server.generators import author, reading
+from undersong_server.generators import author
 from undersong_server.generators.interface import BudgetExhausted
 from undersong_server.operations import tasks as task_files
 from undersong_server.runs import task as tasks
@@ -308,12 +308,11 @@ def test_a_local_base_model_and_a_t5_are_run_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, style: str
 ) -> None:
     """What they write is noise, and stands in the corpus as any text would; none of it is their prompt."""
-    # Noise is cut more often than not, and what is left of it repeats itself on some processors.
-    monkeypatch.setattr(reading, "is_repetitive", lambda _text: False)
+    # Noise is cut more often than not.
     monkeypatch.setattr(author, "FEWEST_WRITTEN", 0.0)
     monkeypatch.setattr(author, "FEWEST_JUDGED", 1_000)
     if model == "t5":
-        save_tiny_t5(tmp_path / model, ascii_only=True)
+        save_tiny_t5(tmp_path / model, ascii_only=True, seed=3)
     else:
         save_tiny_llama(tmp_path / model, chat=False, positions=1024, ascii_only=True)
     make_task(tmp_path, samples=24)
@@ -322,7 +321,7 @@ def test_a_local_base_model_and_a_t5_are_run_whole(
     table = (
         f'[[generators]]\nname = "local"\nkind = "transformers"\npath = "{model}"\ndevice = "cpu"\nstyle = "{style}"'
     )
-    path.write_text(f"{text}\n{table}\nmax_new_tokens = 12\n", encoding="utf-8")
+    path.write_text(f"{text}\n{table}\nmax_new_tokens = 24\n", encoding="utf-8")
     loaded = tasks.load(path, ["method.rounds=2"])
     (use,) = delivered(loaded, tmp_path / "out", seed=3, insecure_noise_seed=None).report.usage
     assert use.count.orders == 24
