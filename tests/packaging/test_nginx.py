@@ -5,6 +5,7 @@ import shutil
 import ssl
 import subprocess
 import time
+from pathlib import Path
 
 import grpc
 import httpx
@@ -18,7 +19,8 @@ from undersong_common.errors import TransportError
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        shutil.which("nginx") is None, reason="nginx is not installed (Debian: nginx-light, libnginx-mod-stream)"
+        shutil.which("nginx") is None or not Path("/usr/lib/nginx/modules/ngx_stream_module.so").exists(),
+        reason="nginx or its streams are not installed (Debian: nginx-light, libnginx-mod-stream)",
     ),
 ]
 NAME = "console.example.org"
