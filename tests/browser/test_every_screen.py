@@ -123,6 +123,27 @@ def test_compare_and_result_screens_pass_the_browser_checks(console, coordinator
     assert console.site.violations == []
 
 
+def test_a_second_click_on_evaluate_begins_nothing_and_says_that_work_runs(
+    console, coordinator, finished, window, monkeypatch
+):
+    calls = []
+
+    def evaluate(*arguments):
+        calls.append(arguments)
+        time.sleep(3.0)
+        return Evaluated("ward notes.csv, 0123abcd", {})
+
+    monkeypatch.setattr("undersong_server.operations.releases.evaluate_uploaded", evaluate)
+    operator = window(console.address).enter(console.link("twice"))
+    page = operator.go(RESULT["result"])
+    page.get_by_text("Evaluate on a test file").click()
+    page.locator("#test").set_input_files({"name": "t.csv", "mimeType": "text/csv", "buffer": b"text,label\n"})
+    page.get_by_role("button", name="Evaluate", exact=True).dblclick()
+    page.get_by_text("This is under way. Another click changes nothing.").wait_for()
+    page.get_by_text("Evaluated on ward notes.csv").wait_for()
+    assert len(calls) == 1
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_published_report_passes_the_browser_checks(coordinator, finished, window, dark):
     """As whoever receives the corpus opens it: a file, without any program."""

@@ -181,6 +181,7 @@
 
   /* What was typed last goes with its form, not after it. */
   let sending = false;
+  const underWay = new WeakSet();  // forms that wait for their answer
   document.body.addEventListener("htmx:beforeRequest", (event) => { if (sending) event.preventDefault(); });
 
   /* A form that is refused stays on the screen as it was typed, and says at its button why. */
@@ -195,6 +196,8 @@
       return;
     }
     event.preventDefault();
+    if (underWay.has(form)) return;  // the second half of a double click comes before the button is disabled
+    underWay.add(form);
     sending = true;
     const spot = focused(document);  // a button that is disabled loses it
     const sent = new FormData(form);
@@ -229,6 +232,7 @@
       return location.reload();
     }
     disable(false);
+    underWay.delete(form);
     sending = false;
     const why = document.createElement("div");
     why.className = told.box + " refused";
