@@ -23,6 +23,8 @@ PREFIXES = {
     "misled": "Peel the onions, cut them into thin rings and fry them in butter until they are golden. Add the"
     " tomatoes, a pinch of salt and a bay leaf, cover the pan and let everything simmer for twenty minutes.",
 }
+# At the lowest priority a batch takes longer than ten minutes. A request that is given up costs what it computed.
+LONGEST_ANSWER_S = 4 * 3600.0
 POOLS = ("one", "temperatures", "mixed")
 
 Generator = dict[str, Any]
@@ -41,7 +43,8 @@ def endpoint(given: argparse.Namespace, temperature: float = 1.0, name: str = "l
     return {
         **{"name": name, "kind": "openai", "model": given.model, "base_url": given.url, "api_key_env": ""},
         **{"style": "chat" if given.chat else "completion", "temperature": temperature, "max_tokens": given.max_tokens},
-        **{"concurrency": given.concurrency, "context_tokens": given.context, "timeout_s": 600.0},
+        **{"concurrency": given.concurrency, "context_tokens": given.context},
+        **{"timeout_s": LONGEST_ANSWER_S, "deadline_s": LONGEST_ANSWER_S},
         **({"cache": str(given.cache.absolute())} if given.cache else {}),
         **more,
     }

@@ -22,9 +22,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from benchmarks.live_pool import LONGEST_ANSWER_S
+
 _OTHER_LABELS = re.compile(r" and not, for example: .*?\.(?=\s)", re.DOTALL)
 _HINTS = re.compile(r"\s*So that it is unlike other texts, let this shape it where it fits: [^\n]*")
-_LONGEST_S = 600.0
 
 
 def question(body: dict[str, Any]) -> str:
@@ -80,7 +81,7 @@ class Answers:
             content,
             {"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=_LONGEST_S) as reply:
+        with urllib.request.urlopen(request, timeout=LONGEST_ANSWER_S) as reply:
             answered: bytes = reply.read()
         with self._lock:
             row = (key, number, json.dumps(body), answered)
