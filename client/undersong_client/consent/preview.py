@@ -515,7 +515,7 @@ def _worst_of_all(sheet: Sheet) -> list[tuple[str, str]]:
     of_all = f", and from all runs together in at most {impact.cases(risks[3])}" if _has_risk_of_all(sheet) else ""
     return [
         (
-            "At the very worst",
+            "If all others help",
             f"If all other hospitals help the operator, then {impact.UNLUCKY} a guess from this run is right in at most"
             f" {impact.cases(risks[1])} of 100 cases{of_all}.",
         )
@@ -811,14 +811,11 @@ def _why_less(share_before: float, share_alone: float, share_after: float) -> li
     """A sentence for runs that together cost less than the sum of what each costs by itself; [] if they do not."""
     if not share_before or share_after > (share_before + share_alone) * LEAST_SAVING:
         return []
-    percent_alone = _percent(share_alone)
-    percent_after = _percent(share_after)
-    if (
-        shown_sum := _percent(share_before) + percent_alone
-    ) <= percent_after:  # The shares as shown leave nothing to explain.
-        return []
+    before, alone, together, added = (
+        f"{100 * share:.1f} %" for share in (share_before, share_alone, share_after, share_before + share_alone)
+    )
     return [
-        f"By itself this run would use {percent_alone} %. Together it is {percent_after} % and not {shown_sum} %."
+        f"Used before: {before}; by itself this run would use {alone}. Together it is {together} and not {added}."
         f" {RUNS_TOGETHER}"
     ]
 
@@ -842,12 +839,12 @@ def _risk_of_all(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str]]:
     guess_words = impact.right_guess(sheet_cost.best_guess_after, _guessed_unit(sheet.privacy))
     helped_words = ""
     if sheet.ended is None:
-        helped_words = f"; {impact.UNLUCKY}, in {impact.cases(_certainty(sheet_cost.after, sheet_cost.delta))}"
+        certainty = impact.cases(_certainty(sheet_cost.after, sheet_cost.delta))
+        frequency = impact.worse_runs(sheet_cost.delta, runs="series of such runs")
+        helped_words = f"; {impact.UNLUCKY}, in {certainty} ({frequency})"
     if sheet.ended is None and _can_be_undone(sheet):
         worst_guess = impact.cases(_guess_of_all_if_all_help(sheet))
-        helped_words += (
-            f", under the same condition; if all others helped in every run, on average in at most {worst_guess}"
-        )
+        helped_words += f"; if all others helped in every run, on average in at most {worst_guess}"
     return [
         (
             "The risk of all runs",
@@ -890,14 +887,18 @@ def _choice_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
 
 
 def _steps(sheet: Sheet) -> tuple[str, str, str]:
-    """What a person does before and when deciding; so many hospitals are called that no sum opens without one."""
+    """What a person does before and when deciding; so many hospitals are called that the figures hold."""
     calls = _calls(sheet)
     if calls > MOST_NAMES:
         hospitals = "as many other hospitals as you can reach"
     elif calls == len(sheet.parties) - 1:
         hospitals = {1: "the other hospital", 2: "both other hospitals"}.get(calls, f"all {calls} other hospitals")
     else:
-        hospitals = f"{calls} of the other hospitals, so that no sum opens without one that you have called"
+        unchecked = len(sheet.parties) - 1 - calls
+        hospitals = (
+            f"{calls} of the other hospitals: {'one' if unchecked == 1 else unchecked} that nobody has called could be"
+            " the operator's invention, and for no more the risks above hold"
+        )
     if calls:
         hospitals = f" and with {hospitals} (look up their numbers yourself, too)"
     else:
@@ -907,9 +908,9 @@ def _steps(sheet: Sheet) -> tuple[str, str, str]:
 
 
 def _calls(sheet: Sheet) -> int:
-    """The least number of other hospitals of which every set that opens a sum has one."""
+    """The least number of other hospitals that leaves no more uncalled than may help, and of which each sum has one."""
     other_count = len(sheet.parties) - 1
-    return min(other_count, other_count - sheet.others + 1)
+    return min(other_count, max(other_count - sheet.others + 1, other_count - sheet.colluders))
 
 
 def _entries(sheet: Sheet) -> tuple[str, ...]:

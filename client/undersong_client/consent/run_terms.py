@@ -23,8 +23,8 @@ def duration_section(sheet: Sheet) -> PageSection:
     """Returns the section on the run's length, its end date, and everything that ends it."""
     sums = sum(release.releases for release in sheet.releases)
     given_up_words = (
-        "its operator gives it up, or proposes another plan under its name. If you are not told, the run stays listed"
-        f" here as approved; {ABANDONED_S / 86400:.0f} days after a sum was begun, this program erases the"
+        "its operator gives it up, or proposes another plan under its name. If this program is not told, the run"
+        f" stays listed here as approved; {ABANDONED_S / 86400:.0f} days after a sum was begun, this program erases the"
         " secrets with which it could still be opened."
     )
     return PageSection(
@@ -32,7 +32,8 @@ def duration_section(sheet: Sheet) -> PageSection:
         (
             f"The plan states no length and no end date. It asks for {counted(sums, 'sum')}, one after the other, and"
             " texts are written in between: how long that takes depends on the programs that write and on how soon each"
-            " hospital answers. Requests shows when it has ended. It ends when the first of these happens:",
+            " hospital answers. Requests shows when it has ended, once this program is told. It ends when the first of"
+            " these happens:",
         ),
         points=(
             "all sums are opened and the texts are written;",

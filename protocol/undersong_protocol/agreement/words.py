@@ -37,7 +37,7 @@ KEPT = (
         "with the operator",
         "after the run, too: until the operator removes its whole coordinator",
     ),
-    ("records, budgets, secret keys", "with each hospital alone", "as each hospital decides"),
+    ("records, budgets, the keys that name a hospital", "with each hospital alone", "as each hospital decides"),
 )
 NOMINAL = "nominal"  # names an epsilon that the plan has and that protects nobody, such as a test's
 NO_GUARANTEE = "This corpus carries no privacy guarantee. Do not release it."

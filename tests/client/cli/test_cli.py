@@ -266,7 +266,7 @@ def test_sheet_answers_in_sentences_with_one_epsilon_and_one_bar(home):
         "What leaves",
         "The risk of this run",
         "The risk of all runs",
-        "At the very worst",
+        "If all others help",
         "What else could be learned",
         "The name of your hospital",
     ]
