@@ -309,7 +309,7 @@ def _share_words(figure: Accuracy) -> str:
 def _explain_fingerprint(data: ReportData) -> str:
     """Says which two fingerprints a receiver compares, and from whom the true one is to be had."""
     took_part = data.participation
-    hospitals = f", such as {', '.join(took_part.parties[:SHOWN_HOSPITALS])}," if took_part else ""
+    hospitals = f", such as {', '.join(took_part.parties[:SHOWN_HOSPITALS])}" if took_part else ""
     contact_words = f" ({data.publication.contact})" if data.publication.contact else ""
     return (
         f"Have the true fingerprint read to you by a hospital that took part{hospitals}, or by the makers"
