@@ -81,6 +81,7 @@
 
   const drop = byId("drop"), checked = byId("checked"), told = byId("told"), PAPERS = ["manifest.json", "archive.json"];
   const say = (lines) => {
+    if (Array.from(checked.children, (item) => item.textContent).join("\n") === lines.join("\n")) return;
     checked.replaceChildren(...lines.map((words) => {
       const item = document.createElement("li");
       item.textContent = words;
@@ -116,31 +117,29 @@
     return (await digest(joined)).slice(0, 32).match(/.{4}/g).join("-");
   };
   const bare = (text) => text.toLowerCase().replace(/[^0-9a-z]/g, "");
-  const maker = async (file) => {
-    if (!told) return "";
-    let own;
-    try {
-      own = await fingerprint(file);
-    } catch (error) {
-      own = "";
-    }
+  const maker = (own) => {
     if (!own) return "WHO MADE IT: manifest.json names no key of a maker.";
-    if (!bare(told.value)) {
+    const typed = bare(told.value), groups = own.split("-").length;
+    if (!typed) {
       return "Who made it is not compared yet: manifest.json names the maker's key " + own +
         ". Type the fingerprint that a hospital or the makers read to you.";
     }
-    return bare(told.value) === bare(own) ?
+    if (typed.length < bare(own).length) {
+      return "Who made it is not compared yet: " + Math.floor(typed.length / 4) + " of the fingerprint's " + groups +
+        " groups are typed.";
+    }
+    return typed === bare(own) ?
       "The same: manifest.json names the maker's key " + own + ", which is the fingerprint that you typed." :
       "ANOTHER MAKER: manifest.json names the key " + own + ", and you typed another fingerprint. Do not use these files.";
   };
   const check = async (list) => {
     const files = Array.from(list), named = (name) => files.find((file) => file.name === name);
-    if (!named("manifest.json")) return say(["Add manifest.json: it holds the hashes of the other files."]);
+    if (!named("manifest.json")) return {lines: ["Add manifest.json: it holds the hashes of the other files."]};
     let stated;
     try {
       stated = new Map(Object.entries({...await hashes(named("archive.json")), ...await hashes(named("manifest.json"))}));
     } catch (error) {
-      return say(["CHANGED: manifest.json or archive.json cannot be read."]);
+      return {lines: ["CHANGED: manifest.json or archive.json cannot be read."]};
     }
     const lines = [];
     let same = 0, changed = 0;
@@ -165,20 +164,23 @@
     lines.unshift(changed ? "CHANGED: " + changed + " of these files. Get a fresh copy." :
       same ? whole + same + are + " as manifest.json says." :
       "Nothing was compared yet: add the other files of the folder.");
-    const made = await maker(named("manifest.json"));
-    if (made) lines.splice(1, 0, made);
-    lines.push("This page cannot vouch for itself, and does not check who signed manifest.json: " +
+    lines.push("Whoever changed the files may have changed this page, too, and it checks no signature: " +
       "undersong verify does, with the fingerprint that a hospital tells you.");
-    say(lines);
+    return {lines, own: told ? await fingerprint(named("manifest.json")).catch(() => "") : undefined};
   };
   drop.hidden = false;
-  let dropped = [];
-  const take = (list) => {
-    dropped = Array.from(list);
-    check(dropped);
+  let findings = null;
+  const show = () => {
+    if (!findings) return;
+    const {lines, own} = findings;
+    say(own === undefined ? lines : [lines[0], maker(own), ...lines.slice(1)]);
+  };
+  const take = async (list) => {
+    findings = await check(list);
+    show();
   };
   byId("files").addEventListener("change", (event) => take(event.target.files));
-  if (told) told.addEventListener("change", () => { if (dropped.length) check(dropped); });
+  if (told) told.addEventListener("input", show);
   for (const kind of ["dragover", "drop"]) {
     drop.addEventListener(kind, (event) => {
       event.preventDefault();
