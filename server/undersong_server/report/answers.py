@@ -20,6 +20,7 @@ MOST_SUMS = 20  # sums that one sentence names
 FURTHER_QUESTIONS = f'under "{SUM_ANSWERS}"'
 UNREAD_SCORE = ", since no sum counted the records of just those hospitals that are in the sum which measures it"
 NO_TEST_FILE = "The test file is not in this folder; ask the makers for it, and where its texts are from."
+TOLD_FINGERPRINT = "FINGERPRINT-YOU-WERE-TOLD"  # stands in the command for what a receiver types
 NGRAM = "ngram"
 KINDS = {  # what a generator of each kind is
     NGRAM: "an n-gram model of a public corpus",
@@ -64,7 +65,8 @@ def answers(data: ReportData) -> tuple[Answer, ...]:
     """Returns what the corpus is, whether it may be used, what is promised, how good it is, and how to check it."""
     command, warning = "", tuple(filter(None, [data.privacy.warning]))
     if data.simulated or data.publisher[1]:
-        fingerprint_option = f" --fingerprint {data.publisher[1]}" if data.publisher[1] else ""
+        # The true one comes from a hospital: that of this folder would only be compared with itself.
+        fingerprint_option = f" --fingerprint {TOLD_FINGERPRINT}" if data.publisher[1] else ""
         command = f"undersong verify .{fingerprint_option}"
     return (
         Answer("what", "What it is", (*warning, *_describe_corpus(data))),
@@ -319,6 +321,7 @@ def _explain_fingerprint(data: ReportData) -> str:
 
 
 def _explain_check(data: ReportData) -> tuple[str, ...]:
+    placeholder_words = f" with the fingerprint in place of {TOLD_FINGERPRINT}" if data.publisher[1] else ""
     recompute_words = "recomputes every figure of privacy offline and checks every file's hash and signature"
     if data.simulated:
         signer_words = (
@@ -333,7 +336,7 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
         return ("Nobody has signed these files, so nothing shows who made them.",)
     return (
         OurWords(
-            f"The command that ends this answer, typed in the folder of the files, {recompute_words}."
+            f"The command that ends this answer, typed in the folder of the files{placeholder_words}, {recompute_words}."
             f" `pip install undersong=={VERSION}` installs the program where your package index has it; else ask the"
             " makers for it. With `--test FILE` it also trains small models on the corpus and states their score on"
             " your own test file."
