@@ -72,7 +72,7 @@ COMPARE = (
     "Compare the nine words, and the fingerprints {place}, by telephone with the operator{hospitals}."
     " If anything differs: Reject."
 )
-DECIDE = "Decide on the page, under Requests: Approve or Reject. Only that counts."
+DECIDE = "Decide in the program: Approve or Reject, on its page under Requests, or where it asks you. Only that counts."
 WITHDRAW = (
     "Change your mind: choose Withdraw on the page, under Requests, until the run ends, which Requests shows."
     " Before the run has begun, it then does not begin, and nothing published names your hospital."

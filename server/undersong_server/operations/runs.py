@@ -625,7 +625,8 @@ def timeline(home: Path, run: str) -> tuple[Moment, ...]:
             run_moments.append(Moment(event["at"], f"opened {event['name']} from {survivors}"))
         elif event["kind"] == "texts":
             run_moments.append(Moment(event["at"], f"wrote {counted(len(event['texts']), 'text')}: {event['step']}"))
-    run_moments.sort(key=lambda moment: int(moment.at))  # the log has whole seconds
+    # The log has whole seconds, and a run ends after all that happened in its last one.
+    run_moments.sort(key=lambda moment: (int(moment.at), moment.words in ENDED))
     if status.state not in ENDED and status.since is not None:
         run_moments.append(Moment(_began(status, run_moments), status.detail or status.state_words, "now"))
     return tuple(run_moments)

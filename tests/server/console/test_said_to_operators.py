@@ -141,6 +141,14 @@ def test_the_timeline_tells_each_event_and_the_log_file_is_folded(console, home,
     runs.put_away(home, "told")
 
 
+def test_the_end_of_a_run_stands_last_in_its_timeline(home, tasks):
+    folder = plan_run(home, tasks, "ends")
+    folder.say("finished")
+    folder.tell("sum", {"name": "verdict", "survivors": ["alpha"]})
+    assert runs.timeline(home, "ends")[-1].words == "finished"
+    runs.put_away(home, "ends")
+
+
 def test_a_failing_screen_says_whom_to_ask_and_offers_the_bundle(console, monkeypatch):
     def broken(home, runs):
         raise ImportError
