@@ -336,7 +336,8 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
         return ("Nobody has signed these files, so nothing shows who made them.",)
     return (
         OurWords(
-            f"The command that ends this answer, typed in the folder of the files{placeholder_words}, {recompute_words}."
+            f"The command that ends this answer, typed in the folder of the files{placeholder_words},"
+            f" {recompute_words}."
             f" `pip install undersong=={VERSION}` installs the program where your package index has it; else ask the"
             " makers for it. With `--test FILE` it also trains small models on the corpus and states their score on"
             " your own test file."
