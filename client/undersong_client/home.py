@@ -11,8 +11,8 @@
     requests/          runs that were proposed, and what was decided
     page/              accounts of the hospital's page, and its log
     journal.sqlite     state of the protocol, encrypted, and the exact bytes that left
+    attempts/          keys of the attempts under way in the journal, each destroyed when its attempt ends
     drill/             a drill's invented records
-    attempts/          keys of the attempts under way in it, each destroyed when its attempt ends
     blocks/            public data of runs, named by content
     status.json        what the daemon last said about itself
     held.json          what the machine lacks now, so that a step of the daemon is held up

@@ -66,7 +66,7 @@ def issuer_form(issuer: str) -> str:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """The act for which a person is none of the two, and until when.
+    """An act that gave somebody rights, and until when a person may be neither of the two who agree because of it.
 
     Attributes:
         actor: identity of whoever gave somebody rights.

@@ -384,7 +384,7 @@ class Installation:
 
 
 def check_environment(program: Path) -> None:
-    """Raises ConfigurationError if a unit cannot start ``program`` from the environment that runs this one."""
+    """Raises ConfigurationError if systemd cannot start ``program`` from the Python environment of this process."""
     if not program.exists():
         raise ConfigurationError(
             f"{program}: is not here",

@@ -161,7 +161,10 @@ _NARROW = 2**10
 
 
 def _gaussian_of(numerator: int, denominator: int) -> DiscreteGaussian:
-    """The law of variance over / under; two integers are found in a cache in a fifth of a fraction's time."""
+    """Returns the discrete Gaussian law of variance ``numerator`` / ``denominator``.
+
+    Its caches find two integers in a fifth of the time of a fraction.
+    """
     return DiscreteGaussian.of_variance(Fraction(numerator, denominator))
 
 

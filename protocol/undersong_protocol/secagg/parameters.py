@@ -54,7 +54,12 @@ class RosterPart:
 
     @classmethod
     def opened(cls, root: bytes, size: int, members: Mapping[int, Member], proof: bytes, sender: str) -> "RosterPart":
-        """Checks that ``members`` are under ``root``; raises PeerFault that names ``sender`` if they are not."""
+        """Returns the part after a check that ``members`` are under ``root``.
+
+        Raises:
+            ConfigurationError: an index lies outside the roster.
+            PeerFault: ``members`` are not under ``root``; it names ``sender``.
+        """
         if any(not 0 <= index < size for index in members):
             raise ConfigurationError("a member's index lies outside the roster", "number the members from 0 to n - 1")
         member_leaves = {index: member_leaf(index, member) for index, member in members.items()}

@@ -570,7 +570,10 @@ def declared_records(task: Task) -> int | None:
 
 
 def signal_notes(run: RunPlan) -> Iterator[str]:
-    """Yields a note on each kind of counts and votes that the declared records tell from noise, beside its noise."""
+    """Yields a note, with the noise, on each kind of counts and votes whose answer will stand out of the noise.
+
+    The declared number of records decides; without one there is no note.
+    """
     if records := declared_records(run.task):
         for sum_name, sum_signal in _sum_signals(run, records):
             if not sum_signal.is_noise:

@@ -1,4 +1,6 @@
-"""The generator of an endpoint: attempts until there is an answer, within the limits, each in the journal before it.
+"""The generator of an endpoint repeats an attempt until there is an answer or a limit is reached.
+
+Each attempt is journaled before it is made.
 
 The one layer of retries is here: it knows the deadline, the caps and the state of each exchange.
 
