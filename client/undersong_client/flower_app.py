@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from undersong_client.answering.pending import PendingReply
 
 PARTY_FOLDER = "party-folder"
-SIMULATED_PARTIES = "simulated-parties"  # key of the run configuration; its folder holds one party's folder a partition
+# A key of the run configuration. It names a folder that holds a party's folder for each partition.
+SIMULATED_PARTIES = "simulated-parties"
 
 app = ClientApp()
 

@@ -138,7 +138,8 @@ class Addition:
         source_reading.check_patients()
         whole_table = source_reading.table
         secret = keys.secret(party_home, "data")
-        # The name covers the whole file: a part that another folder's key divides off would be an unknown data set.
+        # The names are hashes of the whole file, before records are held out. Which records are held out depends on the
+        # folder's key: a name of the rest would not recognise the same file in another folder.
         checkpoint_key = checkpoint_name(whole_table, self.checkpoints)
         name_before = former_name(whole_table, self.checkpoints)
         remaining_table, held_out = hold_out(whole_table, secret, absolute_source.hold_out)

@@ -13,7 +13,8 @@ import numpy as np
 from undersong_common.arrays import Bools, Float32
 
 TOKENS = 208  # places of a product: small enough for the second-level cache, and 192 of them are alike with AVX2
-PERIODS = (1, 4, 6, 8, 12, 16, 24)  # A kernel may treat places as before after so many.
+# Candidate periods, in places: after how many a kernel may treat the next place like the first one.
+PERIODS = (1, 4, 6, 8, 12, 16, 24)
 # A text of so many tokens weighs the places that are left free: a text begins at a multiple of the period.
 _TYPICAL_TEXT = 32
 _LITTLE_WASTE = 1.1  # places for a token: the other way round is not tried

@@ -162,7 +162,8 @@ def _set_from_own_thread(numbers: dict[str, int]) -> None:
 
 def _loaded_libraries() -> list[Any]:
     """Controllers of the thread pools of all libraries that this process has loaded."""
-    if "numpy" not in sys.modules and _TORCH not in sys.modules:  # This holds at a program's start.
+    # The import of threadpoolctl and its search take time that a command without numpy and torch need not spend.
+    if "numpy" not in sys.modules and _TORCH not in sys.modules:
         return []
     return _search_libraries(len(sys.modules))
 

@@ -155,9 +155,9 @@ def noise_plan(sigma: float, parties: int, dropouts: int, colluders: int, law: L
     return NoisePlan(sigma, parties, dropouts, colluders, law=law)
 
 
-# A tolerated dropout is one more law, which every party of a simulation draws from. The tables of a law up to
-# ``_NARROW`` take at most 50 kB, of another one up to 2 MB.
-_NARROW = 2**10
+# A tolerated dropout is one more law, which every party of a simulation draws from. The tables of a law whose variance
+# is at most ``_NARROW`` take at most 50 kB, those of another law up to 2 MB. Fewer of the latter are therefore cached.
+_NARROW = 2**10  # integer units squared
 
 
 def _gaussian_of(numerator: int, denominator: int) -> DiscreteGaussian:

@@ -237,7 +237,9 @@ LARGEST_PHRASES = 64  # phrases of a record and longest structure
 MOST_LENGTHS = 32
 LARGEST_PHASES = 2**28  # phases that a party computes from public terms and random frequencies, two bytes each
 AVERAGED_PHRASES = 64  # phrases of one record that are averaged at a time
-FREQUENCIES = Grid(bits=22, largest=2.0**13)  # turns per unit of length: the widest are 225 deviations of at most 9
+# Turns per unit of length. At the largest ``width``, 1e6, the standard deviation of a frequency is 225, which is
+# sqrt(2e6) / (2 pi). A draw lies within 9 deviations, so that the grid holds it.
+FREQUENCIES = Grid(bits=22, largest=2.0**13)
 FREQUENCIES.check_exact(record_bits=11, record_norm=1.0)
 
 

@@ -771,7 +771,8 @@ class SpreadGenerator(StatelessGenerator):
         self._here = generator
         self._folder = folder
         self._cluster = cluster
-        self._adapter: Mapping[str, bytes] = {}  # an argument of all parts is sent once
+        # One object for all parts of an answer: Cluster.each sends an argument that several calls share only once.
+        self._adapter: Mapping[str, bytes] = {}
         self._failed = 0
 
     @property
