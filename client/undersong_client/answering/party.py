@@ -370,7 +370,7 @@ class Party:
         self._rules.consent.suspended(message.manifest_hash, is_suspended=True)
         return self._make_reply(noted=wire.Noted())
 
-    # The manifest
+    # These methods agree on a manifest.
 
     def _answer_propose(self, message: wire.ProposeManifest, _answer: PendingReply) -> wire.Reply:
         manifest = Manifest.from_bytes(message.manifest)
@@ -420,7 +420,7 @@ class Party:
             self._manifests[hash_] = Manifest.from_bytes(manifest_bytes)
         return self._manifests[hash_]
 
-    # A private sum
+    # These methods answer the steps of a private sum.
 
     def _open_sum(self, message: wire.OpenSum, _answer: PendingReply) -> wire.Reply:
         manifest = self._require_manifest(message.manifest_hash)
@@ -620,7 +620,7 @@ class Party:
             raise
         return checks.check_first_stage(machine_step)
 
-    # The ledger
+    # These methods charge the ledger.
 
     def _withdraw(self, manifest: Manifest, name: str) -> None:
         """Withdraws each charged attempt at a sum of which nothing left; they have ended, and nothing ever will."""

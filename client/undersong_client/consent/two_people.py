@@ -155,7 +155,7 @@ def _check_gave_nothing(party_duties: Duties, member: Person) -> None:
     )
 
 
-# Loosening
+# The names below serve the loosening of rules, which takes two people.
 
 
 @dataclass(frozen=True)

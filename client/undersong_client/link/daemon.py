@@ -214,7 +214,7 @@ class Daemon(Listener):
             return False
         return stream_stands
 
-    # One stream
+    # These methods serve one stream.
 
     def _run_stream(self, failures: int) -> Ended:
         """Dials the next address, and stays as long as the stream lasts."""
@@ -466,7 +466,7 @@ class Daemon(Listener):
             self._away_told_s = now_s
             self._away_reason = reason
 
-    # The status file
+    # These methods write the status file.
 
     def _note_status(self, **facts: Any) -> None:
         is_changed = any(self._facts.get(fact_name) != fact_value for fact_name, fact_value in facts.items())

@@ -162,7 +162,7 @@ class HospitalPage:
         }
         site.routes({}, rare_actions, least="administrator")
 
-    # Every screen
+    # These methods serve every screen.
 
     def _pulse(self) -> Pulse:
         status = daemon.status(self._home)
@@ -183,7 +183,7 @@ class HospitalPage:
     def _live(self) -> dict[str, Any]:
         return {"topic": "party", "pulse": self._pulse().version}
 
-    # Now
+    # These methods serve the screen "Now".
 
     def _now(self, visit: Visit) -> Response:
         page_parts: dict[str, Part] = {
@@ -208,7 +208,7 @@ class HospitalPage:
         visit.note("resume")
         return visit.go("/", "This party takes part again.")
 
-    # Requests
+    # These methods serve the screens of requests.
 
     def _requests(self, visit: Visit) -> Response:
         def requests() -> dict[str, Any]:
@@ -307,7 +307,7 @@ class HospitalPage:
         runs.revoke(self._home, approved_proposal.run, _person(visit, "reason"), checkpoints=self._paths.checkpoints)
         return visit.go(f"/requests/{approved_proposal.manifest}", "Withdrawn: nothing more of this run leaves.")
 
-    # Budget and ledger
+    # These methods serve the screens of the budget and the ledger.
 
     def _budget(self, visit: Visit) -> Response:
         def budget() -> dict[str, Any]:
@@ -407,7 +407,7 @@ class HospitalPage:
         visit.note("download", "ledger")
         return download(path.read_bytes(), f"{PartyHome(self._home).settings.party}.ledger.jsonl")
 
-    # Outbox
+    # These methods serve the screens of the outbox.
 
     def _outbox(self, visit: Visit) -> Response:
         def messages() -> dict[str, Any]:
@@ -430,7 +430,7 @@ class HospitalPage:
         visit.note("download", f"outbox {sent_message.entry.number}")
         return download(sent_message.data, f"outbox-{sent_message.entry.number}.bin")
 
-    # Policy
+    # These methods serve the screen of the policy.
 
     def _policy(self, visit: Visit) -> Response:
         page_parts: dict[str, Part] = {
@@ -482,7 +482,7 @@ class HospitalPage:
         visit.note("policy duty", f"{account}: {duty or 'none'}")
         return visit.go("/policy", "Its role is set. For a day you are none of the two yourself.")
 
-    # Check, coordinator, log
+    # These methods serve the screens of the check, the coordinator and the log.
 
     def _check(self, visit: Visit) -> Response:
         is_online = visit.query.get("network") == "yes"

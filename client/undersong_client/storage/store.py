@@ -85,7 +85,7 @@ class Store:
         """Puts everything that was written onto the disk, inside :meth:`PartyJournal.together` too."""
         self._database.commit()
 
-    # Compartments
+    # These methods begin and read compartments.
 
     def compartment(self, name: str) -> "Compartment | None":
         """The open compartment ``name``: values under a key of their own, which its end destroys; None if none is open.
@@ -172,7 +172,7 @@ class Store:
         if orphan_paths or self._database.log_left:
             self._database.empty_log()
 
-    # Rows
+    # These methods read and write rows.
 
     def _read(self, key: str, cipher: AESGCM) -> bytes | None:
         entry_rows = self._database.read("SELECT value FROM entry WHERE scope = ? AND key = ?", (self._scope, key))

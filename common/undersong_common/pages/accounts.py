@@ -153,7 +153,7 @@ class Accounts:
         self._counting = threading.Lock()
         self._nobody = self._hasher.hash(secrets.token_urlsafe(16))
 
-    # People
+    # These methods keep the people.
 
     def people(self) -> list[Account]:
         return [_read_account(row) for row in self._store.rows("SELECT * FROM account ORDER BY name")]
@@ -250,7 +250,7 @@ class Accounts:
                 f"{leaving} is the only administrator", "name another one first", code="only-administrator"
             )
 
-    # One-time links
+    # These methods make and take one-time links.
 
     def link(self, name: str, *, by: Iterable[str] = ()) -> str:
         """Returns a secret for one log-in of this person; older ones of the same person end.
@@ -294,7 +294,7 @@ class Accounts:
             raise PrivacyRefusal("this link was used already or has expired", REMEDY_LINK, code="link-used")
         return self.begin(row["account"], address=address, log_in="link")
 
-    # Passwords
+    # These methods set and check passwords.
 
     def set_password(self, name: str, password: str, *, keep: str = "") -> None:
         """Sets a person's password and ends all of the person's sessions except the one whose secret is ``keep``."""
@@ -370,7 +370,7 @@ class Accounts:
         insert = "INSERT INTO failure (source, at) VALUES (?, ?)"
         return [(database.execute(insert, (limit_name, now_s)).lastrowid,) for limit_name in limits]
 
-    # Sessions
+    # These methods begin and end sessions.
 
     def begin(self, name: str, *, address: str, log_in: str = "", issuer: str = "", subject: str = "") -> str:
         """Begins a session for a person whose identity has been checked; returns its secret.
@@ -435,7 +435,7 @@ class Accounts:
             return None
         return Message(row["message"], row["grade"] or "done")
 
-    # Tokens for scripts
+    # These methods make and check the tokens of scripts.
 
     def make_token(self, name: str, label: str, *, days: float) -> str:
         """Makes a token that gives a script the person's role by ``Authorization: Bearer``; returns its secret, once.

@@ -299,7 +299,7 @@ class Site:
     def render(self, template: str, context: Mapping[str, Any]) -> str:
         return str(self._templates.get_template(template).render(**context))
 
-    # Routes
+    # These methods serve the routes.
 
     def get(self, path: str, handler: Handler, *, least: Role = "viewer") -> None:
         """Adds a screen for people with at least the role ``least``; ``handler`` runs in its own thread."""
@@ -428,7 +428,7 @@ class Site:
             return JSONResponse({"problem": "nobody is logged in"}, status_code=401)
         return RedirectResponse("/login", status_code=303)
 
-    # Log-in
+    # These methods serve the log-in.
 
     def entrance(self, path: str, title: str, act: Callable[[Request, Mapping[str, str]], str]) -> None:
         """Adds a form for somebody without a session: it is bound to this browser by a cookie of its own.
@@ -543,7 +543,7 @@ class Site:
         visit.note("set password")
         return visit.go("/", "Your password is set. Your other sessions have ended.")
 
-    # Assets and reports
+    # These methods serve assets and take reports.
 
     def _asset(self, request: Request) -> Response:
         asset_name = request.path_params["name"]

@@ -147,7 +147,7 @@ class Ledger:
             raise ConfigurationError(f"{path}: no such ledger", "check the path", code="no-ledger")
         return cls(path)
 
-    # Contents
+    # These methods read the contents.
 
     @property
     def lost_budgets(self) -> tuple[Budget | None, ...]:
@@ -279,7 +279,7 @@ class Ledger:
         if self._is_followed:
             self._chain.refresh()
 
-    # Checks and writing
+    # These methods check and write entries.
 
     def check_room(self, charge: Charge) -> None:
         """Refuses a run whose whole plan would exceed the budget.
@@ -510,7 +510,7 @@ class Ledger:
         run.lost.append(charge)
         run.manifests.add(charge.manifest)
 
-    # Rules
+    # The functions below hold the rules of entries.
 
     def _charge_state(self, charge: Charge) -> State:
         charged_attempt = self._attempts.get(charge.slot)

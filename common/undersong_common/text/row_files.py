@@ -465,7 +465,7 @@ def _plain_name(name: Any) -> str:
     return re.sub(r"[\s.\-]+", "_", str(name).casefold().strip())
 
 
-# JSON lines
+# The functions below read JSON lines.
 
 
 class _Object(dict[str, Any]):
@@ -559,7 +559,7 @@ def _with_all_keys(path: Path, content: str, rows: Iterable[Row], columns: Colle
     keys.check(path)
 
 
-# CSV and TSV
+# The functions below read CSV and TSV.
 
 
 def _csv_rows(path: Path, content: str, form: FileForm, columns: Collection[str]) -> Iterator[Row]:
@@ -658,7 +658,7 @@ def _find_delimiter(content: str) -> str:
     return max(_DELIMITERS, key=columns)  # the first of those that find equally many: the comma
 
 
-# Excel
+# The functions below read Excel files.
 
 
 def _workbook_rows(path: Path, sheet: str, columns: Collection[str]) -> Iterator[Row]:
@@ -779,7 +779,7 @@ def _no_workbook(path: Path) -> ConfigurationError:
     )
 
 
-# Parquet
+# The functions below read Parquet files.
 
 
 def _parquet_rows(path: Path, columns: Collection[str], dotted: DottedColumns) -> Iterator[Row]:

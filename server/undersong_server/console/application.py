@@ -326,7 +326,7 @@ class OversightScreens:
             least="administrator",
         )
 
-    # Generators
+    # These methods serve the screens of generators.
 
     def _generators(self, visit: Visit) -> Response:
         newest = [run.run for run in self._context.list_runs(visit)[:RUNS_COUNTED]]
@@ -351,7 +351,7 @@ class OversightScreens:
             return visit.go("/generators", message, "bad")
         return visit.go("/generators", f"{name} answered in {tasks.cost_of([tried])}: {tried.answer}")
 
-    # Audit
+    # These methods serve the screen of the audit.
 
     def _audit(self, visit: Visit) -> Response:
         find = visit.query.get("find", "").strip().casefold()
@@ -373,7 +373,7 @@ class OversightScreens:
         visit.note("support bundle")
         return download(overview.support_bundle(self._home), "undersong-support.zip", "application/zip")
 
-    # People
+    # These methods serve the screens of people.
 
     def _people(self, visit: Visit) -> Response:
         key = visit.query.get("secret", "")

@@ -158,7 +158,7 @@ class RunScreens:
             least="operator",
         )
 
-    # Lists and new runs
+    # These methods serve the lists and the forms of new runs.
 
     def _list(self, visit: Visit) -> Response:
         find, state, tag = (visit.query.get(key, "").strip() for key in ("find", "state", "tag"))
@@ -346,7 +346,7 @@ class RunScreens:
         draft = drafts.find(self._home, visit.path["draft"])
         return download(draft.toml.encode(), f"{draft.data['task'].get('name', 'task')}.toml", "application/toml")
 
-    # One run
+    # These methods serve the screen of one run.
 
     def _one(self, visit: Visit) -> Response:
         run = visit.path["run"]
@@ -399,7 +399,7 @@ class RunScreens:
         visit.note("run note", run)
         return visit.go(f"/runs/one/{quote(run)}", "Saved.")
 
-    # Results
+    # These methods serve the screens of results.
 
     def _result(self, visit: Visit) -> Response:
         run = visit.path["run"]

@@ -223,7 +223,7 @@ class GrpcServer:
 
         return grpc.dynamic_ssl_server_credentials(configuration(), renewed, require_client_authentication=True)
 
-    # One stream
+    # These methods serve one stream.
 
     async def _admit(self, context: Any) -> PartyStream:
         """The verified party behind a call. Ends the call, and logs it, if its certificate is not accepted."""

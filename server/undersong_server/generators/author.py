@@ -527,7 +527,7 @@ class Author:
         step_count = len(pairs) * tuning.epochs
         return generator.tune(pairs, tuning, lambda done: self._progress.update(f"tuning {step}", done, step_count))
 
-    # Answers and their faults
+    # These methods ask for answers and find their faults.
 
     def _ask_and_read(
         self,

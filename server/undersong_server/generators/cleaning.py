@@ -347,7 +347,7 @@ def _unquote_text(text: str) -> str:
     return text[1:-1].strip()
 
 
-# Duplicates within a run
+# The names below find duplicates within a run.
 
 
 class Screening:

@@ -245,7 +245,7 @@ def kept(scores: Float64, label_of: Int64, label_shares: Float64, share: float) 
     return sorted(chosen_rows)
 
 
-# The plan
+# The functions below make the plan.
 
 
 def _requests(options: Options, setting: Setting, kind: Kind, teachers: int | None = None) -> list[SumRequest]:
@@ -349,7 +349,7 @@ def _check_teachers(options: Options, setting: Setting) -> None:
     )
 
 
-# The run
+# The functions below carry out the run.
 
 
 def _tutor(options: Options, run: RunContext, kind: Kind) -> tuple[Float64, Float64, float]:

@@ -430,7 +430,7 @@ class RunFolder:
     def _raise_missing(self) -> NoReturn:
         raise ConfigurationError(f"no run {self.name!r}", "see `undersong run list`", code="no-run")
 
-    # The one reader of a run's files
+    # Every file of a run is read through these two methods.
 
     def read_object(self, name: str, made: Callable[[dict[str, Any]], Kept]) -> Kept | None:
         """Returns what ``made`` makes of a JSON object; None if the file is missing. Raises UnreadableRun."""

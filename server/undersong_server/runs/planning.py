@@ -360,7 +360,7 @@ def register_installed_statistics() -> None:
         statistics.register_foreign(plugin.name, plugins.load(plugin), plugins.source_hash(plugin))
 
 
-# Figures of a plan
+# The names below compute the figures of a plan.
 
 
 @dataclass(frozen=True)

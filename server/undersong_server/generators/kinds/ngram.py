@@ -240,7 +240,7 @@ class NgramGenerator(StatelessGenerator):
             text = detokenise([self._surfaces[token] for token in self._write_tokens(request)])
             yield index, Completion(text) if text else GenerationError(f"{self.name}: wrote an empty text")
 
-    # The corpus
+    # These methods count the corpus.
 
     def _learn_words(self, texts: Sequence[Sequence[str]]) -> None:
         """Gives ids to lower-cased tokens, and to each the form that it has inside a sentence."""
@@ -280,7 +280,7 @@ class NgramGenerator(StatelessGenerator):
     def _count_words(self, ids: Sequence[int]) -> int:
         return sum(is_word(self._surfaces[token]) for token in ids)
 
-    # One text
+    # These methods write one text.
 
     def _write_tokens(self, request: GenerationRequest) -> list[int]:
         rng = Random(f"{self.name} {request.seed}")
@@ -452,7 +452,7 @@ class NgramGenerator(StatelessGenerator):
                 return token
         return last_choice
 
-    # One word
+    # These methods draw one word.
 
     def _draw_token(self, model: _Model, context: Sequence[int], influence: _Influence, rng: Random) -> int:
         """A next token, END included; one that completes an n-gram of the bad examples is mostly refused."""

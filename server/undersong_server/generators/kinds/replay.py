@@ -234,7 +234,7 @@ class ReplayGenerator:
         self.counts["repeats"] += bool(self._used[key_rows[0]])
         self._used[key_rows] += 1
 
-    # Scores
+    # These methods compute scores.
 
     def _request_scores(self, requests: Sequence[GenerationRequest]) -> Iterator[Float64 | None]:
         """Scores of the texts of each request's label, float64 [texts of the label]; None is a uniform draw."""

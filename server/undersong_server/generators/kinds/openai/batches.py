@@ -185,7 +185,7 @@ class Batches:
             for request_name, verdict in verdicts.items():
                 yield Result(request_name, self._log.batch_key(stem, request_name), verdict)
 
-    # One batch
+    # These methods carry one batch through.
 
     def _batch_outcome(
         self, batch: _Submitted, requests: Mapping[str, BatchRequest], endpoint: Path
@@ -325,7 +325,7 @@ class Batches:
         self._journal.put(gone_key, b"")
         return is_first
 
-    # Submission
+    # These methods submit a batch.
 
     def _journaled_batches(self, missing: Mapping[str, BatchRequest]) -> Iterator[_Submitted]:
         """Yields the batches that were submitted before and hold a request that is still missing."""
@@ -399,7 +399,7 @@ class Batches:
             cursor = f"&after={batches[-1].get('id')}"
         return None
 
-    # Calls
+    # These methods make the calls.
 
     def _fetch_path(self, path: str, *, most_bytes: int = _SMALL_BYTES, timeout_s: float = 0.0) -> bytes:
         """Returns what the endpoint keeps at a path.

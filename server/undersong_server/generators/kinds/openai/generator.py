@@ -370,7 +370,7 @@ class OpenAIGenerator:
         """Returns the most tokens that a request can read and write, by what the endpoint has billed before."""
         return most[0], round(most[1] * self._overrun)
 
-    # One attempt
+    # These methods make one attempt.
 
     def _attempt_call(
         self, request: GenerationRequest, patience: _Patience, stop: threading.Event
@@ -458,7 +458,7 @@ class OpenAIGenerator:
             key,
         )
 
-    # Batches
+    # These methods answer by batches.
 
     def _make_batches(self, journal: Journal) -> Batches:
         settings = self._settings

@@ -385,7 +385,7 @@ def _kind_of_words(status: int, signs: str) -> str:
     return "refused"
 
 
-# Bodies
+# The names below read the bodies of responses.
 
 
 def parsed(body: bytes) -> Any:
@@ -505,7 +505,7 @@ def masked(words: str, secrets: Sequence[str] = ()) -> str:
     return printable(_SECRET.sub("***", words[: 10 * SHOWN_CHARACTERS]), SHOWN_CHARACTERS)
 
 
-# Pauses
+# The names below read the pause that an endpoint announces.
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|milli|s|m|h)", _I)
 _UNITS_S = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -550,7 +550,7 @@ def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
     return None
 
 
-# Completions
+# The names below read completions.
 
 
 def _read_completion(
