@@ -9,9 +9,12 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
+
+Value = TypeVar("Value", bound=Hashable)
 
 LONGEST = 300  # characters of a peer's sentence that are shown
 MOST_MARKS = 2  # combining marks on one letter; more of them reach into the lines above and below
@@ -252,6 +255,15 @@ def joined(words: Sequence[str]) -> str:
     '1, 30 and 4'
     """
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def repeated(values: Iterable[Value]) -> list[Value]:
+    """Returns the values that stand more than once in ``values``, each once, in order of their first place.
+
+    >>> repeated(["b", "a", "b", "c", "a"])
+    ['b', 'a']
+    """
+    return [value for value, count in Counter(values).items() if count > 1]
 
 
 def that_hold(*said: tuple[object, str]) -> list[str]:

@@ -426,7 +426,7 @@ class EncryptedFileCache(PublicFileCache):
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         if len(key) != 32:
-            raise ConfigurationError("the embedding cache's key is not 32 bytes long", "create a new key")
+            raise ConfigurationError(f"the embedding cache's key has {len(key)} bytes, not 32", "create a new key")
         self._index_key = hmac.digest(key, b"undersong embedding cache: index", "sha256")
         self._cipher = AESGCM(hmac.digest(key, b"undersong embedding cache: rows", "sha256"))
         self._entropy = entropy

@@ -76,15 +76,23 @@ def parse_toml(name: str, data: bytes) -> dict[str, Any]:
         raise ConfigurationError(
             f"{name}: is not valid TOML: {error}", "correct the line that is named", code="not-toml"
         ) from None
-    except (ValueError, RecursionError):  # a number of thousands of digits, tables in tables in tables
-        levels_remedy = f"use at most {MOST_LEVELS} levels of tables and lists, and shorter numbers"
-        raise ConfigurationError(f"{name}: is no task file", levels_remedy, code="file-too-deep") from None
+    except RecursionError:
+        raise ConfigurationError(
+            f"{name}: has more than {MOST_LEVELS} levels of tables and lists", "use fewer levels", code="file-too-deep"
+        ) from None
+    except ValueError:
+        raise ConfigurationError(
+            f"{name}: has a number of thousands of digits", "write a shorter number", code="file-too-deep"
+        ) from None
 
 
 def _parse_toml(text: str) -> dict[str, Any]:
-    """Parses TOML. Raises ValueError beyond ``MOST_LEVELS``, before it costs time, and RecursionError."""
+    """Parses TOML.
+
+    Raises RecursionError beyond ``MOST_LEVELS``, before it costs time, and ValueError for a number of too many digits.
+    """
     if _LONG_KEY.search(text):
-        raise ValueError
+        raise RecursionError
     toml_document = tomllib.loads(text)
     level: list[Any] = [toml_document]
     for _ in range(MOST_LEVELS):
@@ -93,7 +101,7 @@ def _parse_toml(text: str) -> dict[str, Any]:
         ]
         level = [item for items in level_members for item in items]
     if any(isinstance(node, dict | list) for node in level):
-        raise ValueError
+        raise RecursionError
     return toml_document
 
 

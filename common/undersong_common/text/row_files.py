@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from undersong_common.errors import ConfigurationError
+from undersong_common.printable import printable
 from undersong_common.program import extras
 from undersong_common.text.patient_ids import LARGEST_WHOLE_FLOAT
 
@@ -90,7 +91,9 @@ class FileForm:
 
     def __post_init__(self) -> None:
         if self.quoting not in ("", *QUOTINGS):
-            raise ConfigurationError("there is no such quoting", "choose csv or none", code="unknown-quoting")
+            raise ConfigurationError(
+                f"there is no quoting {printable(self.quoting, 60)!r}", "choose csv or none", code="unknown-quoting"
+            )
 
 
 class DottedColumns:

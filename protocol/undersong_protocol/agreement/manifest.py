@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PeerFault, PrivacyRefusal
-from undersong_common.printable import counted, name_fault, printable
+from undersong_common.printable import counted, joined, name_fault, printable, repeated
 from undersong_protocol.agreement.enrolment import check_party_name
 from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.limits import LARGEST_LABELS, LARGEST_MANIFEST_BYTES, LARGEST_PARTIES, LARGEST_SUMS, check_size
@@ -201,8 +201,8 @@ class Manifest:
         if len(checked_names) != self.plan.quorum.parties:
             roster_size = counted(len(checked_names), "party", "parties")
             raise PrivacyRefusal(f"the roster has {roster_size}, the plan {self.plan.quorum.parties}")
-        if len(set(self.labels)) != len(self.labels):
-            raise PrivacyRefusal("the task names a label twice")
+        if repeated_labels := repeated(self.labels):
+            raise PrivacyRefusal(f"the task names the label {printable(repeated_labels[0], 60)!r} more than once")
         self.plan.verify()
         try:
             for planned in self.plan.sums:
@@ -214,10 +214,14 @@ class Manifest:
     def _checked_names(self) -> list[str]:
         """The roster's names, once names and keys have passed: simulated parties share one roster of a thousand."""
         member_names = [member.name for member in self.roster]
-        if member_names != sorted(set(member_names)):
-            raise PrivacyRefusal("the roster is not sorted or names a party twice")
+        if repeated_names := repeated(member_names):
+            raise PrivacyRefusal(f"the roster names the party {repeated_names[0]} more than once")
+        if member_names != sorted(member_names):
+            raise PrivacyRefusal("the roster is not sorted by name")
         if len({member.identity for member in self.roster}) != len(member_names):
-            raise PrivacyRefusal("two parties of the roster share one identity key")
+            shared_key = repeated(member.identity for member in self.roster)[0]
+            sharing_names = [member.name for member in self.roster if member.identity == shared_key]
+            raise PrivacyRefusal(f"the parties {joined(sharing_names)} of the roster share one identity key")
         for member in self.roster:
             try:
                 check_identity(member.identity)

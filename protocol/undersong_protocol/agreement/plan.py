@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, StrictBool, StringConstraints, TypeAdapter, ValidationError
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.printable import repeated
 from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import VOIDED_VECTORS
 from undersong_common.privacy.noise import DiscreteLaplaceShare, Law
@@ -372,9 +373,13 @@ class Plan:
         Raises PrivacyRefusal that names the first wrong figure.
         """
         self.check_form()
-        sum_names = [planned.name for planned in self.sums]
-        if len(set(sum_names)) != len(sum_names):
-            raise PrivacyRefusal("the plan names a private sum twice", "give every sum its own name", code="sum-twice")
+        repeated_names = repeated(planned.name for planned in self.sums)
+        if repeated_names:
+            raise PrivacyRefusal(
+                f"the plan names the private sum {repeated_names[0]} more than once",
+                "give every sum its own name",
+                code="sum-twice",
+            )
         for planned in self.sums:
             self._verify_sum(planned)
         if any(planned.law != "gaussian" or planned.sampling_rate != 1.0 for planned in self.sums):

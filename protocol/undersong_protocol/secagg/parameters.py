@@ -9,6 +9,7 @@ from typing import get_args
 import numpy as np
 
 from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.printable import repeated
 from undersong_common.privacy.noise import Law
 from undersong_protocol.secagg import keys, merkle, ring
 from undersong_protocol.secagg.drawn import MERKLE_ABOVE, Draw, choose_draw
@@ -60,8 +61,11 @@ class RosterPart:
             ConfigurationError: an index lies outside the roster.
             PeerFault: ``members`` are not under ``root``; it names ``sender``.
         """
-        if any(not 0 <= index < size for index in members):
-            raise ConfigurationError("a member's index lies outside the roster", "number the members from 0 to n - 1")
+        if outside_indices := [index for index in members if not 0 <= index < size]:
+            raise ConfigurationError(
+                f"the index {outside_indices[0]} of a member lies outside the roster of {size}",
+                f"number the members from 0 to {size - 1}",
+            )
         member_leaves = {index: member_leaf(index, member) for index, member in members.items()}
         merkle.check("roster", root, size, member_leaves, proof, sender, "the members shown of the roster")
         return cls(root, size, dict(members))
@@ -181,11 +185,18 @@ class SumParameters:
         if len(self.manifest_hash) != DIGEST_BYTES:
             raise ConfigurationError(f"manifest_hash has {len(self.manifest_hash)} bytes, not {DIGEST_BYTES}")
         if not self.run or not self.query or not 0 <= self.attempt < 2**32:
-            raise ConfigurationError("a private sum needs a run, a query and an attempt from 0")
+            raise ConfigurationError(
+                "a private sum needs a run, a query and an attempt from 0, not run"
+                f" {self.run!r}, query {self.query!r} and attempt {self.attempt}"
+            )
         if not n:
             raise ConfigurationError("the roster is empty", "list at least one party in the manifest")
-        if any(len(member.identity) != IDENTITY_BYTES or not member.name for member in self.roster):
-            raise ConfigurationError("the roster has a member without a name or a 32-byte Ed25519 identity")
+        for member in self.roster:
+            if len(member.identity) != IDENTITY_BYTES or not member.name:
+                raise ConfigurationError(
+                    f"the roster's member {member.name!r} has an identity of {len(member.identity)} bytes",
+                    f"list each party with its name and an Ed25519 identity of {IDENTITY_BYTES} bytes",
+                )
         if isinstance(self.roster, tuple):
             member_count = n
         else:
@@ -196,7 +207,11 @@ class SumParameters:
             len({member.name for member in self.roster}) < member_count
             or len({member.identity for member in self.roster}) < member_count
         ):
-            raise ConfigurationError("the roster lists a name or an identity twice", "one entry for each party")
+            repeated_names = repeated(member.name for member in self.roster)
+            repeated_keys = [key.hex() for key in repeated(member.identity for member in self.roster)]
+            raise ConfigurationError(
+                f"the roster lists {[*repeated_names, *repeated_keys][0]} more than once", "one entry for each party"
+            )
         check_quorum(n, t, d, c)
         if not 1 <= self.dimension < 2**31:
             raise ConfigurationError(f"dimension {self.dimension} lies outside 1..2^31-1")

@@ -469,7 +469,8 @@ class PartyMachine:
         sharing_parties = from_bitmap(mask_request.sharers, parameters.size, COORDINATOR, "U2")
         self._graph.check_set(sharing_parties, "U2 (who shared keys)")
         if not set(sharing_parties) <= set(draft.present):
-            raise PrivacyRefusal("U2 lists parties that did not advertise keys")
+            unadvertised = sorted(set(sharing_parties) - set(draft.present))
+            raise PrivacyRefusal(f"U2 lists parties that did not advertise keys: {unadvertised}")
         topology = self._graph.mask_graph(draft)
         topology.check(self_index, sharing_parties, "U2")
         draft.sharers = sharing_parties
@@ -578,7 +579,8 @@ class PartyMachine:
         survivors = from_bitmap(message.consistency.survivors, parameters.size, COORDINATOR, "U3")
         self._graph.check_set(survivors, "U3 (whose vectors arrived)")
         if not set(survivors) <= set(draft.sharers):
-            raise PrivacyRefusal("U3 exceeds U2: it lists parties that did not share keys")
+            unshared = sorted(set(survivors) - set(draft.sharers))
+            raise PrivacyRefusal(f"U3 exceeds U2: it lists parties that did not share keys: {unshared}")
         self._graph.mask_graph(draft).check(self._index, survivors, "U3")
         draft.survivors = survivors
         return self._opened_set(draft)

@@ -36,13 +36,14 @@ def modulus_bits(parties: int, max_records: int, linf: float, scale: float, sigm
     >>> modulus_bits(10, 2000, 128, 1, 452)
     23
     """
-    if min(parties, max_records) < 1 or not all(map(math.isfinite, (linf, scale, sigma_total))):
+    if min(parties, max_records) < 1:
         raise ConfigurationError(
-            "the ring has no size: parties and max_records must be at least 1, bounds and noise finite", "mend the plan"
+            f"no ring fits {parties} parties with max_records {max_records}", "plan at least 1 of each"
         )
-    if linf <= 0 or scale <= 0 or sigma_total < 0:
+    if not all(map(math.isfinite, (linf, scale, sigma_total))) or linf <= 0 or scale <= 0 or sigma_total < 0:
         raise ConfigurationError(
-            "the ring has no size: bound and scale must be above 0, the noise not below 0", "mend the plan"
+            f"no ring fits the bound {linf}, the scale {scale} and noise of standard deviation {sigma_total}",
+            "plan a finite bound and scale above 0, and finite noise from 0",
         )
     largest_sum = math.ceil(
         parties * max_records * Fraction(linf) * Fraction(scale) + NOISE_DEVIATIONS * Fraction(sigma_total)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault, RoundAborted
+from undersong_common.printable import repeated
 
 PRIME = 2**256 + 297
 SECRET_BYTES = 32
@@ -67,10 +68,12 @@ def _evaluate_polynomial(descending: list[int], x: int) -> int:
 def _checked_points(points: Iterable[int]) -> list[int]:
     checked_points = list(points)
     if len(set(checked_points)) != len(checked_points):
-        raise ConfigurationError("a share point is repeated", "give every holder its own point")
+        raise ConfigurationError(
+            f"the share point {repeated(checked_points)[0]} is repeated", "give every holder its own point"
+        )
     for point in checked_points:
         if not 0 < point < PRIME:
-            raise ConfigurationError("a share point lies outside 1..p-1", "number the holders from 1")
+            raise ConfigurationError(f"the share point {point} lies outside 1..p-1", "number the holders from 1")
     return checked_points
 
 

@@ -96,9 +96,15 @@ class LengthHistogram(Statistic, question="counts"):
     def __post_init__(self) -> None:
         positive_integers(self.name, "edges", self.edges, entries=MOST_EDGES, least=0, most=LARGEST_LABEL)
         if len(self.edges) < 2:
-            raise ConfigurationError("length_histogram.edges needs at least two numbers of words", "give bin edges")
-        if any(lower_edge >= upper_edge for lower_edge, upper_edge in pairwise(self.edges)):
-            raise ConfigurationError("length_histogram.edges do not increase", "sort them and remove repeats")
+            raise ConfigurationError(
+                f"length_histogram.edges is {self.edges!r}, and needs at least two numbers of words", "give bin edges"
+            )
+        for lower_edge, upper_edge in pairwise(self.edges):
+            if lower_edge >= upper_edge:
+                raise ConfigurationError(
+                    f"length_histogram.edges do not increase: {upper_edge} follows {lower_edge}",
+                    "sort them and remove repeats",
+                )
 
     @property
     def dimension(self) -> int:

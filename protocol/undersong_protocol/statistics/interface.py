@@ -78,7 +78,9 @@ class LabelledEmbeddings:
     def __post_init__(self) -> None:
         if self.values.ndim != 2 or self.labels.shape != (len(self.values),):
             raise ConfigurationError(
-                "public embeddings must be [n, d] with one label per row", "check what was published"
+                f"public embeddings have shape {self.values.shape} and their labels {self.labels.shape}, not [n, d] and"
+                " [n]",
+                "check what was published",
             )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError
+from undersong_common.printable import repeated
 from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.examples import Chooser, GridNumbers, Inputs
 from undersong_protocol.statistics.inputs import WHOLE_NUMBERS, check_names, check_task_labels, labels_within
@@ -121,18 +122,27 @@ class LabelWords(Statistic, question="counts"):
                 code="number-shape",
             )
         WHOLE_NUMBERS.check("order", word_order)
-        if word_order.size and not (word_order.min() >= NOTHING and word_order.max() < len(listed_words)):
-            raise ConfigurationError('public numbers "order" name a cell without a word', "publish its word")
-        if len(np.unique(word_order[word_order != NOTHING])) < len(listed_words):
-            raise ConfigurationError("a published word stands in no label's order", "publish only words that do")
-        if any(
-            len(label_ranks) < int((order_row >= 0).sum())
-            for label_ranks, order_row in zip(_word_ranks(public), word_order, strict=True)
-        ):
-            raise ConfigurationError("a label's list of words names one word twice", "publish each word once")
+        wrong_cells = word_order[(word_order < NOTHING) | (word_order >= len(listed_words))]
+        if wrong_cells.size:
+            raise ConfigurationError(
+                f'public numbers "order" name the cell {wrong_cells[0]:.0f} of {len(listed_words)} published words',
+                "publish its word",
+            )
+        unlisted_cells = set(range(len(listed_words))) - set(word_order.ravel().astype(int).tolist())
+        if unlisted_cells:
+            raise ConfigurationError(
+                f"the published word {listed_words[min(unlisted_cells)][:80]!r} stands in no label's order",
+                "publish only words that do",
+            )
+        for label, order_row in enumerate(word_order):
+            if repeated_words := repeated(listed_words[int(cell)] for cell in order_row if cell != NOTHING):
+                raise ConfigurationError(
+                    f"the order of label {label} names the word {repeated_words[0][:80]!r} more than once",
+                    "publish each word once",
+                )
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        rank_by_word = _word_ranks(public)
+        ranks_by_label = _word_ranks(public)
         word_order = public.numbers_of("order").astype(np.int64)
         record_texts = records.texts
         labels = labels_within(records.labels, self.labels)
@@ -143,9 +153,9 @@ class LabelWords(Statistic, question="counts"):
                 if (label := labels[record]) >= 0:
                     text_ranks = sorted(
                         {
-                            rank_by_word[label][word]
+                            ranks_by_label[label][word]
                             for word in words(record_texts[record])
-                            if word in rank_by_word[label]
+                            if word in ranks_by_label[label]
                         }
                     )
                     counted_cells = word_order[label, text_ranks[: self.most]]

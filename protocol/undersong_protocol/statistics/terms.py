@@ -389,7 +389,9 @@ class FourierFeatures(Statistic, question="directions"):
         vectors = public.embeddings_of("terms")
         check_embeddings("terms", vectors, facts, labels=0, most=len(vectors.values))
         if len(vectors.values) != len(input_terms):
-            raise ConfigurationError("the published terms and their embeddings differ in number", "publish both again")
+            raise ConfigurationError(
+                f"{len(input_terms)} terms were published with {len(vectors.values)} embeddings", "publish both again"
+            )
         filled_positions = sum(min(length, self.phrases) for length in self.lengths)
         phase_count = self.pairs * (
             filled_positions * (len(input_terms) + 1) + sum(self.lengths) * (facts.embedding_size + 1)

@@ -13,6 +13,7 @@ from typing import Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import holding, is_held, replace_file
+from undersong_common.printable import counted
 from undersong_common.program import moving
 from undersong_common.program.machine import HeldStep, held_steps, named_faults
 from undersong_common.version import SOFTWARE
@@ -128,7 +129,9 @@ class CoordinatorHome:
         check_party_name(settings.name)
         if not 1 <= len(settings.addresses) <= MOST_ADDRESSES:
             raise ConfigurationError(
-                f"{len(settings.addresses)} addresses", f"give 1 to {MOST_ADDRESSES}", code="address-count"
+                f"the coordinator has {counted(len(settings.addresses), 'address', 'addresses')} for hospitals",
+                f"give 1 to {MOST_ADDRESSES}",
+                code="address-count",
             )
         for address in settings.addresses:
             check_address(address)

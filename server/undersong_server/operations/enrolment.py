@@ -253,12 +253,12 @@ def roster(home: Path, names: Sequence[str] | None) -> tuple[str, ...]:
                 "no party is enrolled", "invite and sign them first: undersong invite NAME", code="nobody-enrolled"
             )
         return tuple(enrolled_identities)
+    if not names:
+        raise ConfigurationError("no party was named", "name one of `undersong parties`", code="not-enrolled")
     unknown_names = [name for name in names if name not in enrolled_identities]
-    if unknown_names or not names:
+    if unknown_names:
         raise ConfigurationError(
-            f"not enrolled: {', '.join(unknown_names) or 'nobody was named'}",
-            "see `undersong parties`",
-            code="not-enrolled",
+            f"not enrolled: {', '.join(unknown_names)}", "see `undersong parties`", code="not-enrolled"
         )
     return tuple(sorted(set(names)))
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.models.model_files import MAX_WINDOWS, MOST_WINDOWS, PACKAGED
-from undersong_common.printable import counted, fingerprinted, name_fault, printable
+from undersong_common.printable import counted, fingerprinted, joined, name_fault, printable, repeated
 from undersong_common.program import configuration
 from undersong_common.text.row_files import SUFFIXES
 from undersong_protocol.agreement.manifest import LONGEST_NAME
@@ -58,7 +58,7 @@ class TaskSection(TaskWords):
             if label not in self.labels:
                 raise ValueError(f"label_descriptions: {label!r} is no label of the task; write it as under labels")
         if self.words is not None and self.words[0] > self.words[1]:
-            raise ValueError("words: the least is above the most; write [least, most]")
+            raise ValueError(f"words: {self.words[0]} is above {self.words[1]}; write [least, most]")
         return self
 
     @field_validator("name", "labels")
@@ -75,9 +75,12 @@ class TaskSection(TaskWords):
     def _check_distinct(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
         folded_labels = [label.strip().casefold() for label in labels]
         if "" in folded_labels:
-            raise ValueError("a label is empty; write a word for every label")
-        if len(set(folded_labels)) != len(folded_labels):
-            raise ValueError("two labels are the same but for case or spaces; keep one")
+            raise ValueError(f"label {folded_labels.index('') + 1} is empty; write a word for every label")
+        if repeated_labels := repeated(folded_labels):
+            same_labels = [printable(label, 60) for label in labels if label.strip().casefold() == repeated_labels[0]]
+            raise ValueError(
+                f"the labels {joined(list(map(repr, same_labels)))} differ in case and spaces alone; keep one"
+            )
         return labels
 
 
@@ -266,8 +269,10 @@ class AttributeSection(StrictSection):
         if self.name in RESERVED_COLUMNS:
             raise ValueError(f"{self.name!r} is a column of every corpus; choose another name")
         folded_values = [" ".join(value.split()).casefold() for value in self.values]
-        if not all(folded_values) or len(set(folded_values)) != len(folded_values):
-            raise ValueError("values are empty or stand twice; list each value once")
+        if not all(folded_values):
+            raise ValueError(f"value {folded_values.index('') + 1} is empty; write a word for every value")
+        if repeated_values := repeated(folded_values):
+            raise ValueError(f"{printable(repeated_values[0], 60)!r} stands more than once; list each value once")
         return self
 
 
@@ -392,11 +397,10 @@ class Task(StrictSection):
 
     @model_validator(mode="after")
     def _names_differ(self) -> "Task":
-        generator_names = [generator.name for generator in self.generators]
-        if len(set(generator_names)) != len(generator_names):
-            raise ValueError("two [[generators]] share a name; give each its own")
-        if len({attribute.name for attribute in self.attributes}) != len(self.attributes):
-            raise ValueError("two [[attributes]] share a name; give each its own")
+        if repeated_names := repeated(generator.name for generator in self.generators):
+            raise ValueError(f"two [[generators]] share a name, {repeated_names[0]!r}; give each its own")
+        if repeated_names := repeated(attribute.name for attribute in self.attributes):
+            raise ValueError(f"two [[attributes]] share a name, {repeated_names[0]!r}; give each its own")
         return self
 
     @property

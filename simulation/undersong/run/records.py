@@ -16,6 +16,7 @@ from undersong_client.records.private import unit_count
 from undersong_common.arrays import Float64
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
+from undersong_common.printable import printable, repeated
 from undersong_common.text.table import Table, concatenate
 from undersong_protocol.agreement.plan import Privacy
 from undersong_server.operations.tasks import read_private_files
@@ -31,8 +32,11 @@ def dealt(task: Task, tables: Sequence[Table], seed: int) -> dict[str, Table]:
     """Returns each party's records by its name: one of ``tables`` per party, or all records dealt to the parties."""
     if task.one_file_per_party:
         party_names = [path.stem for path in task.files]
-        if len(set(party_names)) != len(party_names):
-            raise ConfigurationError("two files of data.path have the same name", "a party is named after its file")
+        if repeated_names := repeated(party_names):
+            raise ConfigurationError(
+                f"two files of data.path have the same name, {printable(repeated_names[0])}",
+                "rename one: a party is named after its file",
+            )
         return dict(zip(party_names, tables, strict=True))
     all_records = concatenate(tables)
     if task.data.records is not None and task.data.file_records is not None:
