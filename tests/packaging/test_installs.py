@@ -207,7 +207,7 @@ def test_every_bundle_line_names_the_bundle_that_a_release_builds(tmp_path):
     }
 
 
-def test_the_bundles_words_name_the_extras_of_the_table():
+def test_service_page_names_the_extras_of_a_hospital():
     words = (ROOT / "docs/service.md").read_text(encoding="utf-8")
     *others, last = (f"`{extra}`" for extra in extras_of("hospital"))
     assert f"with the extras {', '.join(others)} and {last}" in words

@@ -88,7 +88,7 @@ class Vectors:
         return PendingReply(b"vector", 0.02, lambda: Vectors.consent)
 
 
-def test_the_daemon_asks_after_the_wait_and_before_every_new_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_withdrawn_consent_is_seen_after_the_wait_and_before_a_new_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answering, "JournaledParty", Vectors)
     sent: list[Outgoing] = []
     nowhere: Any = None

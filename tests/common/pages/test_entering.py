@@ -340,7 +340,7 @@ def test_request_bodies_within_a_session_are_bounded(inside):
     assert inside.client.post("/act", content=in_chunks, headers=form).status_code == 413
 
 
-def test_smaller_request_bodies_are_read_without_a_session(browser, site):
+def test_limit_of_request_bodies_is_lower_without_a_session(browser, site):
     form = {"content-type": "application/x-www-form-urlencoded"}
     for address in ("/login", "/enter", "/act"):
         assert browser.client.post(address, content=b"x" * 2**17, headers=form).status_code == 413

@@ -23,7 +23,7 @@ from undersong_protocol.secagg.graph import (
 )
 
 
-def test_reference_figures_of_a_thousand_parties() -> None:
+def test_graph_of_a_thousand_parties_has_documented_degree_and_threshold() -> None:
     """docs/secagg.md, "The k-regular graph": 10 % adversaries, 10 % dropouts in all: k = 96, T = 67."""
     best = choose_neighbourhood(1000, 100, 100)
     assert (best.degree, best.threshold) == (96, 67)

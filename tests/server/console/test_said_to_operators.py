@@ -500,7 +500,7 @@ def test_epsilon_has_a_scale_and_says_how_few_records_drown(console):
     ("value", "shown"),
     [("half", "half"), ("a b", "a b"), ("3", '"3"'), ("true", '"true"'), ("a  b", '"a  b"'), ("[1]", '"[1]"')],
 )
-def test_a_word_among_other_values_stands_without_quotes(value, shown):
+def test_form_field_shows_quotes_only_where_toml_would_misread_the_word(value, shown):
     assert form._text("toml", value) == shown
     field = form.TaskField("method.rounds", "toml", shown, "", (), "", required=False, first=True)
     assert field.value([shown]) == value
