@@ -143,11 +143,11 @@ class _Corpus:
         """The hash of every run of ``length`` words within one text, and the number of its text."""
         token_count = len(self.tokens)
         powers = np.ones(token_count + 1, dtype=np.uint64)
-        inverses = np.ones(token_count + 1, dtype=np.uint64)
+        inverse_powers = np.ones(token_count + 1, dtype=np.uint64)
         powers[1:] = _BASE
-        inverses[1:] = _BASE_INVERSE
+        inverse_powers[1:] = _BASE_INVERSE
         powers = np.cumprod(powers, dtype=np.uint64)
-        inverses = np.cumprod(inverses, dtype=np.uint64)
+        inverse_powers = np.cumprod(inverse_powers, dtype=np.uint64)
         sums = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(values[self.tokens] * powers[:-1])))
         text = np.repeat(np.arange(len(self)), self.lengths)
         position = np.arange(token_count)
@@ -156,7 +156,7 @@ class _Corpus:
         else:
             fits = np.zeros(0, dtype=bool)
         sequence_starts = position[fits]
-        return (sums[sequence_starts + length] - sums[sequence_starts]) * inverses[sequence_starts], text[fits]
+        return (sums[sequence_starts + length] - sums[sequence_starts]) * inverse_powers[sequence_starts], text[fits]
 
 
 def _mark_verbatim(ours: _Corpus, theirs: _Corpus) -> Bools:

@@ -78,15 +78,15 @@ class EmbeddingSum(Statistic, question="directions"):
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         embeddings = records.embeddings
-        labels = labels_within(records.labels, self.labels)
+        record_labels = labels_within(records.labels, self.labels)
 
         def compute(asked: Int64) -> Matrix:
             summed_embeddings = embeddings[asked].astype(np.float64)
             if not self.labels:
                 return summed_embeddings
-            has_label = labels[asked] >= 0
+            has_label = record_labels[asked] >= 0
             return in_blocks(
-                summed_embeddings * has_label[:, None], np.where(has_label, labels[asked], 0), self.dimension
+                summed_embeddings * has_label[:, None], np.where(has_label, record_labels[asked], 0), self.dimension
             )
 
         return Rows(compute, records.units, width=self.size)

@@ -92,8 +92,8 @@ class NearestFurthest:
     def add(self, candidates: "Candidates") -> None:
         """Compares the records with further candidates, at most ``MOST_AT_ONCE``, as :meth:`extend` does."""
         candidate_rows = candidates.values
-        labels = candidates.labels
-        if (labels is None) != (self._labels is None):
+        candidate_labels = candidates.labels
+        if (candidate_labels is None) != (self._labels is None):
             raise ConfigurationError("labels are given for candidates or for records, but not for both")
         if candidate_rows.ndim != 2 or candidate_rows.shape[1] != self._private.shape[1]:
             raise ConfigurationError(
@@ -101,7 +101,7 @@ class NearestFurthest:
                 f"{self._private.shape[-1]}",
                 "embed both with the same model",
             )
-        for record_rows, columns in by_label(self._labels, labels, len(self._private), len(candidate_rows)):
+        for record_rows, columns in by_label(self._labels, candidate_labels, len(self._private), len(candidate_rows)):
             self._compare_blocks(record_rows, columns, candidates.with_norms(columns))
         self.candidates += len(candidate_rows)
 

@@ -116,13 +116,13 @@ class SupportVotes(Statistic, question="nearest"):
         candidates = public.embeddings_of("candidates")
         authors = public.numbers_of("authors").astype(np.int64)
         embeddings = records.embeddings
-        labels = records.labels
+        record_labels = records.labels
 
         def compute(asked: Int64) -> Float64:
             votes = np.zeros((len(asked), self.generators))
             for label in range(max(1, self.labels)):
                 if self.labels:
-                    is_of_label = labels[asked] == label
+                    is_of_label = record_labels[asked] == label
                     label_candidates = np.flatnonzero(candidates.labels == label)
                 else:
                     is_of_label = np.ones(len(asked), dtype=np.bool_)

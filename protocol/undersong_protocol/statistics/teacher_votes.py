@@ -312,11 +312,11 @@ class TeacherVotes(Statistic, question="teachers"):
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         distinct_rows = distinct(records)
-        labels = labels_within(records.labels, self.labels)
+        record_labels = labels_within(records.labels, self.labels)
         if self.labels:
-            distinct_rows = distinct_rows[labels[distinct_rows] >= 0]
+            distinct_rows = distinct_rows[record_labels[distinct_rows] >= 0]
         shard_of_row = (records.unit_hashes[distinct_rows] % np.uint64(self.teachers)).astype(np.int64)
-        class_of_row = self._class_numbers(labels[distinct_rows])
+        class_of_row = self._class_numbers(record_labels[distinct_rows])
         votes = (self._fine_tuned if self.fine_tuned else self._linear_votes)(
             records, distinct_rows, class_of_row, shard_of_row, public
         )

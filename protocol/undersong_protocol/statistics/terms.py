@@ -409,11 +409,11 @@ class FourierFeatures(Statistic, question="directions"):
         record_texts = records.texts
         most_terms = None if self.averaged else self.phrases
         if self.classes:
-            labels = labels_within(records.labels, self.classes)
+            record_labels = labels_within(records.labels, self.classes)
         else:
-            labels = np.zeros(len(record_texts), dtype=np.int64)
+            record_labels = np.zeros(len(record_texts), dtype=np.int64)
         counted_records = np.array(
-            [row for row, text in enumerate(record_texts) if labels[row] >= 0 and term_matcher.of(text, 1)],
+            [row for row, text in enumerate(record_texts) if record_labels[row] >= 0 and term_matcher.of(text, 1)],
             dtype=np.int64,
         )
         if self.averaged:
@@ -424,7 +424,7 @@ class FourierFeatures(Statistic, question="directions"):
         def compute(asked: Int64) -> Matrix:
             record_rows = counted_records[asked]
             terms_of_record = [term_matcher.of(record_texts[row], most_terms) for row in record_rows]
-            return in_blocks(features(terms_of_record), labels[record_rows], self.dimension)
+            return in_blocks(features(terms_of_record), record_labels[record_rows], self.dimension)
 
         return Rows(compute, records.units[counted_records], width=self.class_dimension)
 

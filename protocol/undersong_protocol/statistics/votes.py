@@ -139,8 +139,8 @@ class TopQVotes(Statistic, question="nearest"):
         nearest_state: NearestFurthest | None
         nearest_state, known, seen = memory.pop(memory_key, (None, None, None))  # put back when it is whole again
         if nearest_state is None or seen is not private_embeddings or not _begins_with(given, known):
-            labels = records.labels if self.labels else None
-            nearest_state = NearestFurthest(private_embeddings, labels, self.q, furthest=self.furthest)
+            record_labels = records.labels if self.labels else None
+            nearest_state = NearestFurthest(private_embeddings, record_labels, self.q, furthest=self.furthest)
         while nearest_state.candidates < len(given.values):
             nearest_state.add(_candidate_block(given, nearest_state.candidates, bool(self.labels)))
         memory[memory_key] = (nearest_state, given, private_embeddings)

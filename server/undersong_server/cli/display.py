@@ -128,12 +128,12 @@ class Display(Progress):
             self._bars.console.print(line, highlight=False, markup=False)
 
 
-def render_plan(figures: PlanFigures) -> RenderableType:
+def render_plan(plan_figures: PlanFigures) -> RenderableType:
     """The plan's figures as a table and a few sentences."""
-    privacy = figures.privacy
-    quorum = figures.quorum
-    rows = [_format_sum(sum_figures) for sum_figures in figures.sums]
-    table = TerminalTable(PLAN_HEADINGS, rows, title=f"private sums of {figures.method!r}", left=1)
+    privacy = plan_figures.privacy
+    quorum = plan_figures.quorum
+    rows = [_format_sum(sum_figures) for sum_figures in plan_figures.sums]
+    table = TerminalTable(PLAN_HEADINGS, rows, title=f"private sums of {plan_figures.method!r}", left=1)
     lines = [
         f"Promise: epsilon {privacy.epsilon:g}, delta {privacy.delta:g} for one {privacy.unit}"
         + (
@@ -146,29 +146,29 @@ def render_plan(figures: PlanFigures) -> RenderableType:
         f" {quorum.tolerated_dropouts} may drop out, {quorum.colluders} may collude with the coordinator;"
         f" post-quantum masks {'on' if quorum.post_quantum else 'off'}.",
     ]
-    collude = figures.epsilon_if_all_others_collude
+    collude = plan_figures.epsilon_if_all_others_collude
     if collude is not None:
         lines.append(f"If every other party colludes, one party's own noise alone still gives epsilon {collude:.3f}.")
-    foreign = {sum_figures.statistic: sum_figures.source for sum_figures in figures.sums if sum_figures.source}
+    foreign = {sum_figures.statistic: sum_figures.source for sum_figures in plan_figures.sums if sum_figures.source}
     lines.extend(
         f"The statistic {name} is another package's (source {source}): it runs in simulations only. A hospital needs a"
         " release of Undersong with that statistic."
         for name, source in foreign.items()
     )
-    lines.extend(f"Weak: {sentence}." for sentence in figures.weak)
-    lines.extend(figures.method_notes)
-    if figures.paper is not None:
-        lines.append(_paper(figures.paper))
+    lines.extend(f"Weak: {sentence}." for sentence in plan_figures.weak)
+    lines.extend(plan_figures.method_notes)
+    if plan_figures.paper is not None:
+        lines.append(_paper(plan_figures.paper))
     trials = ""
-    if figures.trial_calls:
-        trials = f" and {figures.trial_calls} for trial texts before the first private sum"
+    if plan_figures.trial_calls:
+        trials = f" and {plan_figures.trial_calls} for trial texts before the first private sum"
     lines.append(
-        f"Generators: {counted(figures.generator_calls, 'call')} ({', '.join(figures.generators)}){trials},"
+        f"Generators: {counted(plan_figures.generator_calls, 'call')} ({', '.join(plan_figures.generators)}){trials},"
         " retries apart."
     )
-    if figures.unpublished:
-        lines.append(figures.unpublished)
-    cost = figures.cost
+    if plan_figures.unpublished:
+        lines.append(plan_figures.unpublished)
+    cost = plan_figures.cost
     if cost.price_usd:
         price = f"US$ {cost.price_usd[0]:.2f} to {cost.price_usd[1]:.2f}"
     else:
@@ -187,21 +187,21 @@ def render_plan(figures: PlanFigures) -> RenderableType:
     return Group(table, *lines)
 
 
-def _format_sum(figures: SumFigures) -> tuple[str, ...]:
+def _format_sum(sum_figures: SumFigures) -> tuple[str, ...]:
     """Returns a private sum as a row under ``PLAN_HEADINGS``."""
-    smallest = figures.dimension[0]
-    largest = figures.dimension[-1]
+    smallest = sum_figures.dimension[0]
+    largest = sum_figures.dimension[-1]
     return (
-        figures.statistic,
-        str(figures.releases),
-        f"{smallest}" if len(set(figures.dimension)) == 1 else f"{smallest}..{largest}",
-        f"{figures.l1_sensitivity:.4f}",
-        f"{figures.l2_sensitivity:.4f}",
-        f"{figures.sigma:.3f}",
-        f"{figures.sigma_integer:.2f}",
-        f"{figures.share_sigma_integer:.2f}",
-        f"{figures.modulus_bits} bits",
-        "no privacy" if figures.epsilon_so_far is None else f"{figures.epsilon_so_far:.3f}",
+        sum_figures.statistic,
+        str(sum_figures.releases),
+        f"{smallest}" if len(set(sum_figures.dimension)) == 1 else f"{smallest}..{largest}",
+        f"{sum_figures.l1_sensitivity:.4f}",
+        f"{sum_figures.l2_sensitivity:.4f}",
+        f"{sum_figures.sigma:.3f}",
+        f"{sum_figures.sigma_integer:.2f}",
+        f"{sum_figures.share_sigma_integer:.2f}",
+        f"{sum_figures.modulus_bits} bits",
+        "no privacy" if sum_figures.epsilon_so_far is None else f"{sum_figures.epsilon_so_far:.3f}",
     )
 
 

@@ -436,14 +436,14 @@ def verify(
     from undersong_protocol.agreement.enrolment import named_party
 
     party_fingerprints = dict(map(named_party, parties or ()))
-    verdict = operations.releases.verify(folder, fingerprint=fingerprint, parties=party_fingerprints)
-    lines = verdict.lines()
-    value = verdict.to_json()
+    privacy_verdict = operations.releases.verify(folder, fingerprint=fingerprint, parties=party_fingerprints)
+    lines = privacy_verdict.lines()
+    value = privacy_verdict.to_json()
     if test is not None:
         value["own_score"] = operations.releases.own_score(folder, replace(options, test=test))
-        lines.insert(-len(verdict.conclusion()), value["own_score"])
+        lines.insert(-len(privacy_verdict.conclusion()), value["own_score"])
     print_result(value, *lines, as_json=as_json)
-    _leave(verdict)
+    _leave(privacy_verdict)
 
 
 @release_app.command()

@@ -142,15 +142,15 @@ class PartyScreens:
         )
 
     def _list(self, visit: Visit) -> Response:
-        find, state = visit.query.get("find", "").strip(), visit.query.get("state", "")
+        find, wanted_state = visit.query.get("find", "").strip(), visit.query.get("state", "")
         offers = visit.site.store.offers
 
         def parties() -> dict[str, Any]:
             all_parties = enrolment.parties(self._home)
-            fitting_parties = overview.fitting(all_parties, find=find, state=state)
+            fitting_parties = overview.fitting(all_parties, find=find, state=wanted_state)
             models = overview.embedders(all_parties)
             common = max(models, key=lambda name: models[name], default="")
-            choices = {"find": find, "state": state, "common": common, "differ": len(models) > 1}
+            choices = {"find": find, "state": wanted_state, "common": common, "differ": len(models) > 1}
             return {**visit.listed(fitting_parties), **choices, "unfetched": partial(_unfetched, visit, offers())}
 
         return visit.page("Hospitals", {"parties": parties}, **self._context.live("all"))

@@ -64,10 +64,10 @@ class ConsoleContext:
 
     def list_runs(self, visit: Visit) -> list[RunSummary]:
         """Returns every run, newest first; all parts of a screen share one list."""
-        state = visit.request.state
-        if not hasattr(state, "runs"):
-            state.runs = overview.list_runs(self.home)
-        listed: list[RunSummary] = state.runs
+        request_state = visit.request.state
+        if not hasattr(request_state, "runs"):
+            request_state.runs = overview.list_runs(self.home)
+        listed: list[RunSummary] = request_state.runs
         return listed
 
     def pulse(self, topic: str) -> Pulse:

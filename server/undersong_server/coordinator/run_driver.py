@@ -201,12 +201,12 @@ class RunDriver(Progress, ABC):
                 summary = self._conduct()
             self._end("finished", message=summary)
         except Interrupted:
-            state = self._interrupted or "paused"
-            if state == "running":  # the coordinator stops: whoever starts it again goes on
+            end_state = self._interrupted or "paused"
+            if end_state == "running":  # the coordinator stops: whoever starts it again goes on
                 message = "the coordinator was stopped; the run goes on when it is started again"
                 self._end("waiting", message=message)
             else:
-                self._end(state)
+                self._end(end_state)
         except (Superseded, Away, MachineFault, UnreadableRun):
             raise
         except Rejected as error:
@@ -243,9 +243,11 @@ class RunDriver(Progress, ABC):
         self._needed = quorum.parties - quorum.tolerated_dropouts
         self._reply_bytes = run_plan.plan.largest_reply_bytes
         with closing(self.folder.journal(self._epoch)) as journal:
-            section = run_plan.task.embedder
-            embedder = embedders.check(section.model, section.max_windows)
-            embed = self._shown(spread(embedder, section.model, PublicFileCache(self._public_cache), self._cluster))
+            embedder_section = run_plan.task.embedder
+            embedder = embedders.check(embedder_section.model, embedder_section.max_windows)
+            embed = self._shown(
+                spread(embedder, embedder_section.model, PublicFileCache(self._public_cache), self._cluster)
+            )
             parties = RunParties(
                 self.carrier, list(stored_plan.roster), self._signer.identities, stored_plan.patience_s, self.sleep
             )

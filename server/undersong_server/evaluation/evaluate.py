@@ -505,7 +505,7 @@ def _judge_attack(name: str, scores: Sequence[Float64], seed: int) -> Attack:
     joint_level = 1.0 - (1.0 - CONFIDENCE_LEVEL) / 2
     caught_share = clopper_pearson(member_hits, len(members) - half_members, joint_level)
     false_share = clopper_pearson(nonmember_hits, len(nonmembers) - half_nonmembers, joint_level)
-    accuracy = Interval(
+    attack_accuracy = Interval(
         (caught_share.value + 1 - false_share.value) / 2,
         (caught_share.low + 1 - false_share.high) / 2,
         (caught_share.high + 1 - false_share.low) / 2,
@@ -515,7 +515,7 @@ def _judge_attack(name: str, scores: Sequence[Float64], seed: int) -> Attack:
     return Attack(
         name,
         auc_interval(members, nonmembers),
-        accuracy,
+        attack_accuracy,
         rare_positives,
         found=member_hits,
         judged_members=len(members) - half_members,

@@ -328,11 +328,11 @@ def judged(
     """
 
     def scored(rows_scored: Sequence[int]) -> tuple[PanelScores, ...]:
-        labels = [true[row] for row in rows_scored]
+        true_labels = [true[row] for row in rows_scored]
         return tuple(
             PanelScores(
                 {
-                    model_name: score(labels, [model_predictions[row] for row in rows_scored])
+                    model_name: score(true_labels, [model_predictions[row] for row in rows_scored])
                     for model_name, model_predictions in predicted.items()
                 }
             )

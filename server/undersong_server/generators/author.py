@@ -726,13 +726,13 @@ class Author:
         faults = [reading.fault for reading in readings] if verdict is None else verdict
         texts = [row for row, row_fault in enumerate(faults) if not row_fault]
         texts_read = [readings[text_row].text for text_row in texts]
-        labels = [orders[text_row].label for text_row in texts]
+        text_labels = [orders[text_row].label for text_row in texts]
         if verdict is not None:
-            screening.add(texts_read, labels)
+            screening.add(texts_read, text_labels)
             return verdict
         screened = screening.faults(
             texts_read,
-            labels,
+            text_labels,
             exact=[orders[text_row].kind not in LIST_KINDS for text_row in texts],
             near=[
                 self._requests.form_of(orders[text_row].generator).reads and not orders[text_row].parents

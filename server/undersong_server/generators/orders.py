@@ -78,12 +78,12 @@ class Requests:
         Returns:
             The requests by number, and the numbers of those that show less than was ordered.
         """
-        start = int.from_bytes(self._digest_parts("hints", step)[:7], "little")
+        first_hint = int.from_bytes(self._digest_parts("hints", step)[:7], "little")
         wanted = {
             number: shown_once(orders[number], self.form_of(orders[number].generator).style) for number in numbers
         }
         made = {
-            number: self._make_request(step, number, start + number, orders[number], wanted[number], rooms[number])
+            number: self._make_request(step, number, first_hint + number, orders[number], wanted[number], rooms[number])
             for number in numbers
         }
         shown = {number: PromptTexts(order.good, order.bad, order.parents) for number, order in made.items()}

@@ -236,7 +236,7 @@ class Options(VocabularyOptions):
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns the vocabulary's sum, if it is asked for, and a nearest vote before each round of variations."""
     check_named(options.label_shares, setting.labels)
-    labels = len(setting.labels)
+    label_count = len(setting.labels)
     for size_before, size_after in pairwise(options.populations):
         if options.selection == "rank" and options.selected(size_after) > size_before:
             raise ConfigurationError(
@@ -254,9 +254,9 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     for iteration, population_size in enumerate(voted_populations, start=1):
         if options.cells:
             cell_sizes = {"cells": options.cells, "within": options.seen(population_size)}
-            votes += sums(f"votes/{iteration}", **cell_sizes, q=options.votes, labels=labels)
+            votes += sums(f"votes/{iteration}", **cell_sizes, q=options.votes, labels=label_count)
         else:
-            vote = TopQVotes(q=options.votes, candidates=population_size, labels=labels, furthest=False)
+            vote = TopQVotes(q=options.votes, candidates=population_size, labels=label_count, furthest=False)
             votes.append(SumRequest(f"votes/{iteration}", vote))
     if not options.private_vocabulary:
         return votes

@@ -250,29 +250,29 @@ def kept(scores: Float64, label_of: Int64, label_shares: Float64, share: float) 
 
 def _requests(options: Options, setting: Setting, kind: Kind, teachers: int | None = None) -> list[SumRequest]:
     """Returns the private sums of the discriminator ``kind``; ``teachers`` per party are computed if None."""
-    labels = len(setting.labels)
+    label_count = len(setting.labels)
     sum_requests: list[SumRequest] = []
     noise = None
     if options.accounting == "paper":
         noise = paper_noise(options.stated(setting.privacy), options.tutor_epsilon)
     if noise is not None:
-        if labels > 1 and options.tutor != "none":
+        if label_count > 1 and options.tutor != "none":
             multiplier = noise.tutor if options.tutor == "noised" else 0.0
-            sum_requests.append(SumRequest("labels", LabelHistogram(labels), noise_multiplier=multiplier))
-    elif (labels > 1 and options.tutor_share) or kind == "moments":
+            sum_requests.append(SumRequest("labels", LabelHistogram(label_count), noise_multiplier=multiplier))
+    elif (label_count > 1 and options.tutor_share) or kind == "moments":
         if not options.tutor_share:
             raise ConfigurationError(
                 'method.tutor_share is 0, and discriminator = "moments" divides by the counts it pays for',
                 "give it a share, such as 0.1",
             )
-        count_statistic = LabelHistogram(labels) if labels else LengthHistogram(EVERYONE)
+        count_statistic = LabelHistogram(label_count) if label_count else LengthHistogram(EVERYONE)
         sum_requests.append(SumRequest("labels", count_statistic, options.tutor_share))
     answer_share = 1.0 - options.tutor_share if sum_requests else 1.0
     if kind == "teachers":
         statistic = TeacherVotes(
             queries=options.queries,
             teachers=_teachers(options, setting).per_party if teachers is None else teachers,
-            labels=labels,
+            labels=label_count,
             half=options.half,
             fine_tuned=options.teacher == "fine-tuned",
             probabilities=options.answers == "probabilities",
@@ -283,10 +283,12 @@ def _requests(options: Options, setting: Setting, kind: Kind, teachers: int | No
             own_embeddings = noise.answer / statistic.sensitivity.l2 * options.noise
         sum_requests.append(SumRequest("teachers", statistic, answer_share, noise_multiplier=own_embeddings))
     elif kind == "moments":
-        sum_requests.append(SumRequest("moments", EmbeddingSum(options.embedding_size, labels), answer_share))
+        sum_requests.append(SumRequest("moments", EmbeddingSum(options.embedding_size, label_count), answer_share))
     elif kind == "votes":
         sum_requests.append(
-            SumRequest("votes", TopQVotes(q=options.votes, candidates=options.samples, labels=labels), answer_share)
+            SumRequest(
+                "votes", TopQVotes(q=options.votes, candidates=options.samples, labels=label_count), answer_share
+            )
         )
     return sum_requests
 

@@ -228,11 +228,11 @@ class Sizes:
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns length range, metadata histograms and mean similarity, then one subsampled nearest vote per round."""
-    labels = len(setting.labels)
+    label_count = len(setting.labels)
     check_named(options.label_shares, setting.labels)
     options.proposer(setting)  # a wrong name is found now
-    metadata = _metadata_statistic(options, labels)
-    voting_labels = labels if options.label_votes else 0
+    metadata = _metadata_statistic(options, label_count)
+    voting_labels = label_count if options.label_votes else 0
     votes = [
         TopQVotes(q=1, candidates=population_size, labels=voting_labels, furthest=False)
         for population_size in options.sizes(setting).populations
@@ -323,7 +323,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
 def _metadata(options: Options, run: RunContext) -> Metadata:
     """Shares of labels, lengths and keywords, from one release (with "paper" accounting, from one each)."""
-    labels = len(run.setting.labels)
+    label_count = len(run.setting.labels)
     sum_inputs: list[Input] = []
     edges = None
     if options.asks_length:
@@ -352,11 +352,11 @@ def _metadata(options: Options, run: RunContext) -> Metadata:
                 for word, keyword_label in zip(keyword_samples, label_of, strict=True)
                 if keyword_label == label
             )
-            for label in range(max(1, labels))
+            for label in range(max(1, label_count))
         ),
         keyword_shares=tuple(
             shares_by_label(
-                by_keyword[: len(keyword_samples)], label_of, max(1, labels), options.keyword_shares == "softmax"
+                by_keyword[: len(keyword_samples)], label_of, max(1, label_count), options.keyword_shares == "softmax"
             )
         ),
         records_sigma=sigma * math.sqrt(len(by_label)),

@@ -98,15 +98,15 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
             )
     with named():
         require("peft")
-    labels = len(setting.labels)
-    sums = [SumRequest("embeddings", EmbeddingSum(options.embedding_size, labels))]
+    label_count = len(setting.labels)
+    sums = [SumRequest("embeddings", EmbeddingSum(options.embedding_size, label_count))]
     if options.score == "votes":
         text_count = options.prompts * options.texts
-        sums = [_votes_request(options, f"votes/{t + 1}", text_count, labels) for t in range(options.rounds)]
+        sums = [_votes_request(options, f"votes/{t + 1}", text_count, label_count) for t in range(options.rounds)]
     if options.keep < 1:
-        sums.append(_votes_request(options, "votes/corpus", options.samples, labels))
-    if labels > 1:
-        return [SumRequest("labels", LabelHistogram(labels), PART_LABELS * len(sums)), *sums]
+        sums.append(_votes_request(options, "votes/corpus", options.samples, label_count))
+    if label_count > 1:
+        return [SumRequest("labels", LabelHistogram(label_count), PART_LABELS * len(sums)), *sums]
     return sums
 
 

@@ -127,17 +127,17 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 
 def requests(options: Options, setting: Setting, wanted: Collection[str]) -> list[SumRequest]:
     """Returns the sums of a run that asks the ``wanted`` questions about form."""
-    generators, labels = len(setting.generators), len(setting.labels)
+    generators, label_count = len(setting.generators), len(setting.labels)
     asked: list[SumRequest] = []
     if form.LENGTHS in wanted:
-        label_share = TUNING.part_labels * bool(labels) + form.FORM.part_lengths
+        label_share = TUNING.part_labels * bool(label_count) + form.FORM.part_lengths
         asked.append(SumRequest("labels", form.counted(setting), label_share))
-    elif labels or setting.attributes:
-        counted = attribute_marginals(setting) if setting.attributes else LabelHistogram(labels)
+    elif label_count or setting.attributes:
+        counted = attribute_marginals(setting) if setting.attributes else LabelHistogram(label_count)
         asked.append(SumRequest("labels", counted, TUNING.part_labels))
-    several = labels > 1 and generators > 1
-    if labels > 1 and (generators == 1 or options.written > 1):
-        located = EmbeddingSum(embedders.dimension(setting.embedder), labels)
+    several = label_count > 1 and generators > 1
+    if label_count > 1 and (generators == 1 or options.written > 1):
+        located = EmbeddingSum(embedders.dimension(setting.embedder), label_count)
         asked.append(SumRequest("centres", located, TUNING.part_centres))
     sizes = options.per_round(form.WORDS in wanted)
     if form.EXAMPLES in wanted:
@@ -147,25 +147,27 @@ def requests(options: Options, setting: Setting, wanted: Collection[str]) -> lis
     for t, text_count in enumerate(np.cumsum(sizes)[:-1].tolist()):
         if not t and generators > 1:
             asked.append(SumRequest("support", support.statistic(setting, text_count), TUNING.part_support))
-        if several and text_count >= TUNING.texts_judged * generators * labels:
-            block_votes = ClassifierVotesInBlocks(generators, labels)
+        if several and text_count >= TUNING.texts_judged * generators * label_count:
+            block_votes = ClassifierVotesInBlocks(generators, label_count)
             asked.append(SumRequest(f"who/{t + 1}", block_votes, TUNING.part_who / (options.rounds - 1)))
         if form.WORDS in wanted and not t:
             asked.append(form.words_request(setting))
         if t in shown:
             asked.append(form.votes_request(setting, f"votes/{t + 1}", text_count, len(shown)))
-        if labels < 2:
+        if label_count < 2:
             label_share = TUNING.part_examples / (options.rounds - 1)
             votes_per_record = max(1, min(TUNING.votes, text_count // TUNING.texts_per_vote))
             asked.append(
                 SumRequest(
-                    f"votes/{t + 1}", EqualVotes(q=votes_per_record, candidates=text_count, labels=labels), label_share
+                    f"votes/{t + 1}",
+                    EqualVotes(q=votes_per_record, candidates=text_count, labels=label_count),
+                    label_share,
                 )
             )
-    if labels > 1 and (options.score or len(asked) > 1):  # there is a corpus to score, or a choice to judge
-        corpus_statistic = ScoredComparison(labels) if options.score else CorpusComparison(labels)
+    if label_count > 1 and (options.score or len(asked) > 1):  # there is a corpus to score, or a choice to judge
+        corpus_statistic = ScoredComparison(label_count) if options.score else CorpusComparison(label_count)
         asked.append(SumRequest("verdict", corpus_statistic, TUNING.part_verdict))
-    elif labels < 2 and options.score:
+    elif label_count < 2 and options.score:
         most_texts = options.published * options.written + options.most_anew(generators)
         asked.append(SumRequest("score", ScoredSimilarity(most_texts), TUNING.part_score))
     return asked
@@ -255,15 +257,15 @@ class RunState:
         """Opens the histogram of labels, and of attributes beside it."""
         if "labels" not in self.asked:
             return
-        labels = len(self.run.setting.labels)
+        label_count = len(self.run.setting.labels)
         if form.LENGTHS in self.form:
             labels_sum = self.run.private_sum("labels", [form.length_edges(self.run)])
-            self.draw_length = form.length_drawer(self.run, labels_sum, labels)
+            self.draw_length = form.length_drawer(self.run, labels_sum, label_count)
         else:
             labels_sum = self.run.private_sum("labels", attribute_inputs(self.run))
-            self.values = [attribute_shares(self.run, labels_sum.natural[labels:])] * max(1, labels)
-        if labels:
-            self.take_label_counts(replace(labels_sum, values=labels_sum.values[:labels]))
+            self.values = [attribute_shares(self.run, labels_sum.natural[label_count:])] * max(1, label_count)
+        if label_count:
+            self.take_label_counts(replace(labels_sum, values=labels_sum.values[:label_count]))
 
     def take_label_counts(self, counts: NoisySum) -> None:
         """Takes the noisy number of records of each label for the shares of the corpus."""
@@ -338,8 +340,8 @@ class RunState:
     def ask_support(self) -> None:
         """Opens the votes for each generator's texts; those that the records do not support write no more."""
         self.support = support.ask(self.run, "support", self.records / self.records.sum())
-        record_count = self.support.records, self.support.records_error
-        self.counted.setdefault(frozenset(self.support.survivors), record_count)
+        count_and_error = self.support.records, self.support.records_error
+        self.counted.setdefault(frozenset(self.support.survivors), count_and_error)
         self._drop_unsupported()
 
     def _drop_unsupported(self) -> None:

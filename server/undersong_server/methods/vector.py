@@ -73,11 +73,11 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
                 'name one prepared folder as embedder.model and as path of a generator of kind = "transformers"',
                 code="not-steerable",
             )
-    labels = len(setting.labels)
-    count_statistic = LabelHistogram(labels) if labels else LengthHistogram(EVERYONE)
+    label_count = len(setting.labels)
+    count_statistic = LabelHistogram(label_count) if label_count else LengthHistogram(EVERYONE)
     sum_requests = [
         SumRequest("labels", count_statistic, PART_COUNTS),
-        SumRequest("vectors", EmbeddingSum(options.embedding_size, labels), PART_VECTORS),
+        SumRequest("vectors", EmbeddingSum(options.embedding_size, label_count), PART_VECTORS),
     ]
     noise = _noise_length(options, setting, sum_requests)
     if noise >= setting.expected_records:

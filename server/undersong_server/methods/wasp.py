@@ -158,10 +158,10 @@ def paper_figures(options: Options, plan: Plan) -> dict[str, float]:
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs WASP (Algorithm 1). Returns the synthetic corpus."""
     generator_count = len(run.setting.generators)
-    labels = max(1, len(run.setting.labels))
+    label_count = max(1, len(run.setting.labels))
     generator_weights = np.full(generator_count, 1.0 / generator_count)
-    good_texts: list[list[str]] = [[] for _ in range(labels)]
-    bad_texts: list[list[str]] = [[] for _ in range(labels)]
+    good_texts: list[list[str]] = [[] for _ in range(label_count)]
+    bad_texts: list[list[str]] = [[] for _ in range(label_count)]
     near_votes = far_votes = np.zeros(0)
     for round_index, round_size in enumerate(options.per_round()):
         run.record("weights", round_index, generator_weights.tolist())
@@ -181,7 +181,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         if round_index == options.rounds - 1:
             break
         # Line 9 (Eq. 7): per label the most nearest votes make a good example, the most furthest votes a bad one.
-        for label in range(labels):
+        for label in range(label_count):
             label_rows = run.pool.of_label(label)
             good_rows = highest(near_votes, label_rows, options.shortlist)
             good_texts[label] = run.pool.texts_of(good_rows)

@@ -20,8 +20,8 @@ def fault_places(sections: Sequence[FormSection], place: str, words: str) -> lis
     Args:
         place: path of the key or section at fault, such as "privacy"; "" where the error names none.
     """
-    fields = {field.path for section in sections for field in section.fields}
-    form_paths = [*fields, *(section.path for section in sections)]
+    fields = {field.path for form_section in sections for field in form_section.fields}
+    form_paths = [*fields, *(form_section.path for form_section in sections)]
     nearest = max((path for path in form_paths if f"{place}.".startswith(f"{path}.")), key=len, default="")
     if nearest in fields:
         return [nearest]
@@ -31,14 +31,14 @@ def fault_places(sections: Sequence[FormSection], place: str, words: str) -> lis
 
 def _named(sections: Sequence[FormSection], nearest: str, words: str) -> Iterator[str]:
     header = re.match(r"\[(\w+)\]", words)
-    for section in sections:
-        of_rule = section.path == nearest or (header is not None and header[1] == section.title)
-        for field in section.fields:
+    for form_section in sections:
+        of_rule = form_section.path == nearest or (header is not None and header[1] == form_section.title)
+        for field in form_section.fields:
             key = field.path.rpartition(".")[2]
-            if _holds(words, f"{section.title}.{key}") or (of_rule and _holds(words, key)):
+            if _holds(words, f"{form_section.title}.{key}") or (of_rule and _holds(words, key)):
                 yield field.path
-        if section.kind and section.fields and _holds(words, f"generator {section.fields[0].text}"):
-            yield section.path
+        if form_section.kind and form_section.fields and _holds(words, f"generator {form_section.fields[0].text}"):
+            yield form_section.path
     if _holds(words, "federation.parties") or (header is not None and header[1] == "federation"):
         yield PARTIES
     yield from (field.path for field in _of_same_value(sections, words))

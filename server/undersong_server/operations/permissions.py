@@ -205,15 +205,15 @@ class FilePermissions:
         ]
         ConfigurationError.raise_together(faults, code="not-from-the-console")
 
-    def _allows(self, start: Path, text: str) -> bool:
+    def _allows(self, start_folder: Path, text: str) -> bool:
         """Returns True for what is in the folders, or names no file at all."""
-        if "\0" in f"{start}{text}":
+        if "\0" in f"{start_folder}{text}":
             return False
-        real_path = Path(os.path.realpath(start / text))
+        real_path = Path(os.path.realpath(start_folder / text))
         if any(real_path.is_relative_to(os.path.realpath(folder)) for folder in task_folders(self.home, self.folders)):
             return True
         leaves_folder = text.startswith("/") or ".." in PurePath(text).parts
-        return not leaves_folder and not os.path.lexists(start / text)
+        return not leaves_folder and not os.path.lexists(start_folder / text)
 
 
 def _paths(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -223,9 +223,9 @@ def own_score(folder: Path, options: EvaluationOptions) -> str:
     if not report.trained:
         return f"on {test_name}: not measured, for the file or the corpus has no labels"
     first_models = report.trained[0]
-    accuracy = report.trained[0].accuracy_by_texts
+    test_accuracy = report.trained[0].accuracy_by_texts
     return (
-        f"on {test_name}: small models trained on this corpus label {accuracy.percent_words} of"
+        f"on {test_name}: small models trained on this corpus label {test_accuracy.percent_words} of"
         f" {counted(first_models.scores.rows, 'text')} rightly ({first_models.description})"
     )
 

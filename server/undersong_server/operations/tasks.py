@@ -328,8 +328,8 @@ def try_task(
     generator_surroundings = Surroundings(task.task.labels, folder, lambda given: embedder().encode(given), environment)
     generator = settings.build(generator_surroundings)
     prompt_format = settings.prompt_format(folder)
-    labels = task.task.labels or ("",)
-    trial_orders = [Order(name, trial.kind, labels[number % len(labels)]) for number in range(trial.texts)]
+    task_labels = task.task.labels or ("",)
+    trial_orders = [Order(name, trial.kind, task_labels[number % len(task_labels)]) for number in range(trial.texts)]
     if trial.seed is None:
         seed = time.time_ns() % 2**53
     else:

@@ -118,7 +118,7 @@ class ComparisonGrid:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "ComparisonGrid":
         return cls(
-            tuple(Variant.parse(name) for name in value["methods"]),
+            tuple(Variant.parse(variant_name) for variant_name in value["methods"]),
             tuple(float(epsilon) for epsilon in value["epsilons"]),
             tuple((parties, records) for parties, records in value["federations"]),
             tuple(value["seeds"]),

@@ -60,9 +60,9 @@ def curated(table: Table, task: Task, seed: int) -> list[list[int]]:
             "set privacy.epsilon = inf, or leave data.curated out",
             code="not-private",
         )
-    labels = table.labels or ("",) * len(table)
+    record_labels = table.labels or ("",) * len(table)
     first_rows: dict[tuple[str, str], int] = {}
-    for row, key in enumerate(zip(table.texts, labels, strict=True)):
+    for row, key in enumerate(zip(table.texts, record_labels, strict=True)):
         first_rows.setdefault(key, row)
     record_order = np.random.default_rng([seed, 0x50E6]).permutation(list(first_rows.values()))
     return [sorted(part.tolist()) for part in np.array_split(record_order, task.parties)]
@@ -97,13 +97,13 @@ def deal(table: Table, parties: int, alpha: float, seed: int, *, unit: str) -> l
         unit: "sample" draws by each record's own label. Else a user's records go together, by the label that most of
             them have (the first in alphabetical order of several).
     """
-    labels = table.labels or ("",) * len(table)
+    record_labels = table.labels or ("",) * len(table)
     if unit != "sample" and table.users is not None:
-        labels = _by_user(table.users, labels)
+        record_labels = _by_user(table.users, record_labels)
     unit_positions = _unit_positions(table, tagged_hash("units dealt to parties", str(seed).encode()))
-    cumulative_shares = {label: np.cumsum(_deal_shares(label, parties, alpha, seed)) for label in set(labels)}
+    cumulative_shares = {label: np.cumsum(_deal_shares(label, parties, alpha, seed)) for label in set(record_labels)}
     rows_by_party: list[list[int]] = [[] for _ in range(parties)]
-    for row, label in enumerate(labels):
+    for row, label in enumerate(record_labels):
         # the cumulated shares end at 1 up to rounding
         party = min(int(np.searchsorted(cumulative_shares[label], unit_positions[row], side="right")), parties - 1)
         rows_by_party[party].append(row)
@@ -142,10 +142,10 @@ def _unit_positions(table: Table, key: bytes) -> Float64:
     if table.users is not None:
         unit_names = [user.encode("utf-8", "surrogatepass") for user in table.users]
     else:
-        labels = table.labels or ("",) * len(table)
+        record_labels = table.labels or ("",) * len(table)
         unit_names = [
             f"{len(label)} {label}{text}".encode("utf-8", "surrogatepass")
-            for label, text in zip(labels, table.texts, strict=True)
+            for label, text in zip(record_labels, table.texts, strict=True)
         ]
     unit_digests = b"".join(hmac.digest(key, name, "sha256")[:8] for name in unit_names)
     return (np.frombuffer(unit_digests, dtype="<u8") >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -414,9 +414,9 @@ class NgramGenerator(StatelessGenerator):
     ) -> list[int]:
         """At most one word between the text and a term that does not follow it in the corpus."""
         bridge_tokens = [context[-1], *(self._draw_token(model, context, influence, rng) for _ in range(_TRIES))]
-        for index, bridge_token in enumerate(bridge_tokens):
+        for try_number, bridge_token in enumerate(bridge_tokens):
             if model.follows(bridge_token, target):
-                if index:
+                if try_number:
                     return [bridge_token]
                 return []
         return []

@@ -291,22 +291,22 @@ def word_lists(texts: Sequence[str], label_of: Int64, apart: Bools, cells: int) 
         apart: labels that have a list of their own, bool [C]; the others share one.
         cells: words to count in all, at most.
     """
-    labels = len(apart)
-    vocabulary, scores = telling(texts, label_of, labels)
-    words_by_label = [[int(n) for n in np.argsort(-scores[:, label], kind="stable")] for label in range(labels)]
+    label_count = len(apart)
+    vocabulary, scores = telling(texts, label_of, label_count)
+    words_by_label = [[int(n) for n in np.argsort(-scores[:, label], kind="stable")] for label in range(label_count)]
     telling_words = [[n for n in row if scores[n, label] > -np.inf] for label, row in enumerate(words_by_label)]
-    label_lists = [row[: cells // labels] for row in telling_words]
+    label_lists = [row[: cells // label_count] for row in telling_words]
     shared_words = {n for label in np.flatnonzero(~apart) for n in label_lists[label]}
     cell_of_word: dict[tuple[int, int], int] = {}
     cell_rows = []
-    for label in range(labels):
+    for label in range(label_count):
         if apart[label]:
             list_words = label_lists[label]
         else:
-            list_words = [n for n in telling_words[label] if n in shared_words][: LARGEST_ORDER // labels]
+            list_words = [n for n in telling_words[label] if n in shared_words][: LARGEST_ORDER // label_count]
         list_label = label if apart[label] else NOTHING
         cell_rows.append([cell_of_word.setdefault((list_label, n), len(cell_of_word)) for n in list_words])
-    cell_order = np.full((labels, max(1, max(map(len, cell_rows)))), NOTHING)
+    cell_order = np.full((label_count, max(1, max(map(len, cell_rows)))), NOTHING)
     for label, row in enumerate(cell_rows):
         cell_order[label, : len(row)] = row
     return WordLists(tuple(vocabulary[n] for _, n in cell_of_word), cell_order)

@@ -192,8 +192,10 @@ def _recorded(run: RunContext, support: Support) -> Support:
 
 def support_of(opened: NoisySum, label_of: Int64, authors: Int64, generators: int, label_shares: Float64) -> Support:
     """Estimates support from the opened votes; label and generator of each text are int64 [n]."""
-    labels = len(label_shares)
-    texts_by_cell = np.bincount(authors * labels + label_of, minlength=generators * labels).reshape(generators, labels)
+    label_count = len(label_shares)
+    texts_by_cell = np.bincount(authors * label_count + label_of, minlength=generators * label_count).reshape(
+        generators, label_count
+    )
     author_shares = (texts_by_cell / np.maximum(texts_by_cell.sum(axis=0), 1)) @ label_shares
     votes = opened.natural
     records_error = float(opened.sigma * np.sqrt(generators))

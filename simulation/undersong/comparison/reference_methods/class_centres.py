@@ -51,12 +51,13 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs the method. Returns the texts with the best scores of each label."""
-    labels = len(run.setting.labels)
+    label_count = len(run.setting.labels)
     run.generate("candidates", 0, mixture.orders(mixture.Options(samples=options.samples), run.setting))
-    sums = run.private_sum("centres", []).natural.reshape(labels, -1)
+    sums = run.private_sum("centres", []).natural.reshape(label_count, -1)
     text_scores = centre_scores(run.embeddings(run.pool.samples), run.pool.label_of, sums, options.score)
     return [
-        run.pool.samples[i] for i in kept(text_scores, run.pool.label_of, np.full(labels, 1 / labels), options.keep)
+        run.pool.samples[i]
+        for i in kept(text_scores, run.pool.label_of, np.full(label_count, 1 / label_count), options.keep)
     ]
 
 

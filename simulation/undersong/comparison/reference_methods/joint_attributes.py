@@ -99,12 +99,12 @@ class AttributeTables(AttributeMarginals, question="counts"):
         return cls(max(1, facts.labels), marginals.lists, marginals.columns), inputs
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        embeddings, labels, sizes = records.embeddings, records.labels, self.values_of_each
+        embeddings, record_labels, sizes = records.embeddings, records.labels, self.values_of_each
         first_columns = self.labels * np.cumsum((0, *sizes[:-1]))
 
         def compute(asked: Int64) -> Matrix:
             columns = {name: [column[row] for row in asked] for name, column in records.columns.items()}
-            label, *values = self._attribute_values(embeddings[asked], labels[asked], columns, public)
+            label, *values = self._attribute_values(embeddings[asked], record_labels[asked], columns, public)
             table_columns = [
                 first + label * size + value for first, size, value in zip(first_columns, sizes, values, strict=True)
             ]
@@ -152,8 +152,8 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         ]
     if not options.topics:
         return requests
-    labels = len(setting.labels)
-    counted_topics = MetadataHistograms(labels, keywords=options.topics * max(1, labels), count_labels=False)
+    label_count = len(setting.labels)
+    counted_topics = MetadataHistograms(label_count, keywords=options.topics * max(1, label_count), count_labels=False)
     sums_before = sum(request.name in (LABELS, "centres") for request in requests)  # The first ones need no text.
     return [*requests[:sums_before], SumRequest(TOPICS, counted_topics, PART_TOPICS), *requests[sums_before:]]
 
