@@ -382,11 +382,13 @@ def refresh(
         )
     change_words = ["unchanged"]
     if refreshed_data.new_records or refreshed_data.gone_records:
-        labels = ", ".join(f"{label} {record_count}" for label, record_count in refreshed_data.labels_before.items())
+        label_counts = ", ".join(
+            f"{label} {record_count}" for label, record_count in refreshed_data.labels_before.items()
+        )
         change_words = [
             f"changed: {refreshed_data.new_records} records are new, {refreshed_data.gone_records} are gone;"
             f" {refreshed_data.new_patients} patients are new, {refreshed_data.gone_patients} are gone",
-            *([f"labels before: {labels}"] if labels else []),
+            *([f"labels before: {label_counts}"] if label_counts else []),
             "what was spent stays spent, for new patients too",
         ]
     if refreshed_data.joined_ids:

@@ -549,15 +549,15 @@ def _chance_words(sheet: Sheet) -> list[str]:
             deltas = {"runs like this one, or series of all runs like these": sheet_cost.delta}
         else:
             deltas["series of all runs like these"] = sheet_cost.delta
-    units = _unit_total(sheet)
+    unit_total = _unit_total(sheet)
     people = unit_word("user", sheet.own.word if sheet.own else "", 2)
     frequencies = []
     for runs, delta in deltas.items():
         if not delta:
             continue
         frequency = f"{impact.worse_runs(delta, runs=runs)} for {_guessed_unit(sheet.privacy)}"
-        if units:
-            frequency += f", and at most {2 * units:,} for any of all {units:,} {people}"
+        if unit_total:
+            frequency += f", and at most {2 * unit_total:,} for any of all {unit_total:,} {people}"
         frequencies.append(f"{_start_sentence(frequency)}.")
     return [" ".join(frequencies)] if frequencies else []
 

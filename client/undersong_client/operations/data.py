@@ -140,10 +140,10 @@ def look(home: Path, declared: Declared, *, rows_read: Callable[[int], None] = l
     source_reading = sources.read(declared.absolute(), dry=True, progress=rows_read)
     record_table, held_out = hold_out(source_reading.table, keys.secret(party_home, "data"), declared.hold_out)
     record_texts = record_table.texts
-    labels = record_table.labels or ("",) * len(record_texts)
+    record_labels = record_table.labels or ("",) * len(record_texts)
     examples = tuple(
         (label, len(text), sources.masked(text))
-        for label, text in list(zip(labels, record_texts, strict=True))[:EXAMPLES]
+        for label, text in list(zip(record_labels, record_texts, strict=True))[:EXAMPLES]
     )
     source_reading = replace(source_reading, table=record_table)
     source_survey = datasets.survey(source_reading, party_home.settings.load_embedder().lengths(record_texts))

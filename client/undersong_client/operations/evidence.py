@@ -62,16 +62,16 @@ def save(home: Path, *, local_time: Callable[[float], str]) -> bytes:
         },
         **dict(_dossiers(party_home, now_s, local_time)),
     }
-    index = {
+    evidence_index = {
         "party": party_home.settings.party,
         "fingerprint": joining.own_fingerprint(party_home),
         "saved_s": now_s,
         "files": {file_name: hashlib.sha256(file_bytes).hexdigest() for file_name, file_bytes in files.items()},
     }
-    signature = keys.identity(party_home).sign(tagged_hash(TAG, canonical_json(index))).hex()
+    signature = keys.identity(party_home).sign(tagged_hash(TAG, canonical_json(evidence_index))).hex()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(INDEX, json.dumps({**index, "signature": signature}, indent=1))
+        archive.writestr(INDEX, json.dumps({**evidence_index, "signature": signature}, indent=1))
         for name, data in files.items():
             archive.writestr(name, data)
     return buffer.getvalue()
@@ -106,7 +106,7 @@ def restore(home: Path, file: Path) -> RestoredCounts:
         for file_name, file_bytes in files.items()
         if REQUEST_NAME.fullmatch(file_name)
     }
-    outbox_entries = [Entry(**entry_json) for entry_json in json.loads(files[OUTBOX])]
+    outbox_entries = [Entry(**outbox_entry_json) for outbox_entry_json in json.loads(files[OUTBOX])]
     page_log = AuditLog(party_home.page / FILE_NAME)
     log_entries = page_log.bring_back(files[LOG])  # first: it refuses what was changed
     restored_counts = RestoredCounts(
@@ -134,13 +134,15 @@ def _checked(home: PartyHome, file: Path) -> dict[str, bytes]:
             if sum(archive_member.file_size for archive_member in archive.infolist()) > LARGEST_BYTES:
                 raise damaged_archive
             files = {file_name: archive.read(file_name) for file_name in archive.namelist()}
-        index: Mapping[str, Any] = json.loads(files.pop(INDEX))
-        signed_index = {index_key: index_value for index_key, index_value in index.items() if index_key != "signature"}
+        evidence_index: Mapping[str, Any] = json.loads(files.pop(INDEX))
+        signed_index = {
+            index_key: index_value for index_key, index_value in evidence_index.items() if index_key != "signature"
+        }
         hashes = {file_name: hashlib.sha256(file_bytes).hexdigest() for file_name, file_bytes in files.items()}
-        is_complete = index["files"] == hashes and {OUTBOX, LOG} <= files.keys()
-        signature = bytes.fromhex(index["signature"])
+        is_complete = evidence_index["files"] == hashes and {OUTBOX, LOG} <= files.keys()
+        signature = bytes.fromhex(evidence_index["signature"])
         index_hash = tagged_hash(TAG, canonical_json(signed_index))
-        party = str(index["party"])
+        party = str(evidence_index["party"])
     except (zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError, EOFError):
         raise damaged_archive from None
     if not is_complete:

@@ -184,17 +184,17 @@ def _statement(query: Path) -> str:
     return query_text.replace(":", r"\:")  # SQLAlchemy would read it as the name of a parameter
 
 
-def _url(query: Path, database: str) -> str:
-    if database.startswith(VARIABLE):
-        url = os.environ.get(database.removeprefix(VARIABLE), "")
+def _url(query: Path, url_source: str) -> str:
+    if url_source.startswith(VARIABLE):
+        url = os.environ.get(url_source.removeprefix(VARIABLE), "")
     else:
-        path = Path(database)
+        path = Path(url_source)
         try:
-            is_readable_by_others = bool(database) and bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
+            is_readable_by_others = bool(url_source) and bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
         except OSError:
             is_readable_by_others = False
         url = ""
-        if database and path.is_file():
+        if url_source and path.is_file():
             url = read_text(path).strip()
         if is_readable_by_others:
             raise ConfigurationError(

@@ -104,12 +104,15 @@ def table(home: PartyHome, *, held_out: bool = False) -> Table:
     for slab_columns in opened_parts:
         for column, slab_values in zip(columns, slab_columns, strict=True):
             column += slab_values or ()
-    texts, labels, users, *further = map(tuple, columns)
+    texts, record_labels, users, *further = map(tuple, columns)
     if len(texts) != snapshot_head["rows"]:
         raise _damaged(home)
     further_columns = dict(zip(snapshot_head["columns"], further, strict=True))
     return Table(
-        texts, labels if snapshot_head["labels"] else None, users if snapshot_head["users"] else None, further_columns
+        texts,
+        record_labels if snapshot_head["labels"] else None,
+        users if snapshot_head["users"] else None,
+        further_columns,
     )
 
 

@@ -67,10 +67,10 @@ def owner_of(folder: Path) -> Owner:
     """
     top = folder.lstat()
     for path in (folder, *_folder_entries(folder)):
-        state = path.lstat()
-        if not (stat.S_ISDIR(state.st_mode) or stat.S_ISREG(state.st_mode)):
+        file_status = path.lstat()
+        if not (stat.S_ISDIR(file_status.st_mode) or stat.S_ISREG(file_status.st_mode)):
             raise ConfigurationError(f"{path}: is a link or no file", "put the file itself there", code="is-a-link")
-        if state.st_uid != top.st_uid or (stat.S_ISREG(state.st_mode) and state.st_nlink > 1):
+        if file_status.st_uid != top.st_uid or (stat.S_ISREG(file_status.st_mode) and file_status.st_nlink > 1):
             raise ConfigurationError(
                 f"{path}: belongs to another user, or has a second name",
                 f"chown -R {top.st_uid} the folder, or remove the second name",
@@ -153,8 +153,8 @@ def make_folder(folder: Path, owner: Owner) -> None:
     """
     with acting_as(owner):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    state = folder.lstat()
-    if not stat.S_ISDIR(state.st_mode) or state.st_uid != owner.uid:
+    folder_status = folder.lstat()
+    if not stat.S_ISDIR(folder_status.st_mode) or folder_status.st_uid != owner.uid:
         raise ConfigurationError(f"{folder}: is a link, or belongs to another user", "move it away", code="other-owner")
 
 

@@ -203,16 +203,16 @@ class Installation:
                     code="removal-interrupted",
                 )
             check_environment(Path(sys.executable).parent / self._service.name)
-            units = self._unit_files()
-            self._check_units(units)
+            unit_files = self._unit_files()
+            self._check_units(unit_files)
             account = self._machine.account(self._service.account)
             self._save_record(state=INSTALLING, made_account=self._record.made_account or account is None)
             account = account or self._make_account()
             self._give_folder(self._top, account)
             self._bring_folder(account)
-            for unit_name, text in units.items():
+            for unit_name, text in unit_files.items():
                 replace_file(self._machine.path(ADMINISTRATOR_UNITS) / unit_name, text.encode("utf-8"), mode=0o644)
-            self._save_record(state=INSTALLED, units=tuple(units))
+            self._save_record(state=INSTALLED, units=tuple(unit_files))
             self._machine.systemctl("daemon-reload")
             if self.is_ready:
                 self._machine.systemctl("enable", "--now", *self._service.started)

@@ -339,8 +339,8 @@ def read_text(path: Path, encoding: str = UTF_8) -> str:
     try:
         return content.decode(file_encoding)
     except UnicodeError as error:
-        start = error.start if isinstance(error, UnicodeDecodeError) else 0
-        line = content[:start].count(b"\n") + 1
+        fault_start = error.start if isinstance(error, UnicodeDecodeError) else 0
+        line = content[:fault_start].count(b"\n") + 1
     encoding_name = "UTF-8" if file_encoding.startswith("utf-8") else file_encoding
     if encoding_name == "UTF-8":
         remedy = (

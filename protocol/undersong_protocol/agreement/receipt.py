@@ -128,11 +128,11 @@ def exposure(manifest: Manifest, receipts: Mapping[str, Receipt]) -> tuple[float
     plan_events = tuple(plan.alone_events())
     delta = plan.usable_delta
     # Most parties of a run have charged the same, so that there are few events to price.
-    exposed_events = {_exposed_events(plan, plan_events, receipts.get(member.name)) for member in manifest.roster} - {
-        ()
-    }
-    epsilon = max((accounting.epsilon(events, delta) for events in exposed_events), default=0.0)
-    best_guess = max((accounting.best_guess(events) for events in exposed_events), default=0.5)
+    distinct_exposures = {
+        _exposed_events(plan, plan_events, receipts.get(member.name)) for member in manifest.roster
+    } - {()}
+    epsilon = max((accounting.epsilon(events, delta) for events in distinct_exposures), default=0.0)
+    best_guess = max((accounting.best_guess(events) for events in distinct_exposures), default=0.5)
     return epsilon, best_guess if math.isfinite(epsilon) else None
 
 

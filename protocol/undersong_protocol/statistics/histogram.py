@@ -125,12 +125,12 @@ class LengthHistogram(Statistic, question="counts"):
         return one_hot(length_bins(records.texts, self.edges, self.dimension), records.units, self.dimension)
 
 
-def one_hot(bins: Int64, units: Int64, dimension: int) -> Rows:
-    """Returns rows with a 1 at each record's bin, from ``bins`` and ``units``, int64 [M].
+def one_hot(bins: Int64, unit_of: Int64, dimension: int) -> Rows:
+    """Returns rows with a 1 at each record's bin, from ``bins`` and ``unit_of``, int64 [M].
 
     A record whose bin is outside [0, dimension) does not count.
     """
-    return Rows(at_columns(labels_within(bins, dimension)[:, None], np.ones(1), dimension), units)
+    return Rows(at_columns(labels_within(bins, dimension)[:, None], np.ones(1), dimension), unit_of)
 
 
 def length_bins(texts: Iterable[str], edges: npt.ArrayLike, bins: int) -> Int64:

@@ -52,15 +52,17 @@ Bind = Annotated[str, typer.Option(**defaults.BIND)]
 @with_options()
 def init(new: defaults.NewCoordinator, output: Output, home: HomeFolder = DEFAULT_HOME) -> None:
     """Makes the coordinator's folder: certificate authority, signing key, registry. Nothing is sent anywhere."""
-    facts = operations.coordinator.create(home, new)
-    lines = made_lines(home, facts)
+    coordinator_facts = operations.coordinator.create(home, new)
+    lines = made_lines(home, coordinator_facts)
     if new.drill:
         plan = f"undersong run plan {shell_path(home / 'drill' / 'task.toml')} --name drill --home {shell_path(home)}"
         lines += [
             "continue as in a real federation; each hospital begins with: undersong-party init NAME --drill",
             f"  {plan}",
         ]
-    print_result(facts, *lines, as_json=output.as_json, quiet=output.quiet, brief=facts.fingerprint)
+    print_result(
+        coordinator_facts, *lines, as_json=output.as_json, quiet=output.quiet, brief=coordinator_facts.fingerprint
+    )
     warn_of_missing_weights()
 
 
@@ -76,14 +78,14 @@ def change(
 
     What was planned before stays as it was signed.
     """
-    facts = operations.coordinator.change(home, operator=operator, contact=contact, bind=bind)
-    lines = _who_asks(facts)
-    changes = [facts.operator, facts.contact]
+    coordinator_facts = operations.coordinator.change(home, operator=operator, contact=contact, bind=bind)
+    lines = _who_asks(coordinator_facts)
+    changes = [coordinator_facts.operator, coordinator_facts.contact]
     if bind is not None:
-        lines.append(f"bind: {facts.bind}{', from its next start on' if facts.served else ''}")
-        changes.append(f"listens on {facts.bind}")
+        lines.append(f"bind: {coordinator_facts.bind}{', from its next start on' if coordinator_facts.served else ''}")
+        changes.append(f"listens on {coordinator_facts.bind}")
     operations.coordinator.note_command(home, "change", ", ".join(changes))
-    print_result(facts, *lines, as_json=as_json)
+    print_result(coordinator_facts, *lines, as_json=as_json)
 
 
 def _who_asks(facts: "operations.coordinator.CoordinatorFacts") -> list[str]:
@@ -93,23 +95,23 @@ def _who_asks(facts: "operations.coordinator.CoordinatorFacts") -> list[str]:
 @app.command()
 def show(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     """Shows the fingerprint, addresses and certificate of this coordinator, and whether it is running."""
-    facts = operations.coordinator.show(home)
+    coordinator_facts = operations.coordinator.show(home)
     print_result(
-        facts,
-        f"name: {facts.name}",
-        *_who_asks(facts),
-        f"fingerprint: {facts.fingerprint}",
-        f"addresses: {', '.join(facts.addresses)}",
-        f"bind: {facts.bind}",
-        f"metrics: {facts.metrics or 'none'}",
-        f"certificate names: {', '.join(facts.certificate_names)}",
-        f"certificate expires at: {day(facts.certificate_expires_at)}",
-        f"served: {'yes' if facts.served else 'no'}",
+        coordinator_facts,
+        f"name: {coordinator_facts.name}",
+        *_who_asks(coordinator_facts),
+        f"fingerprint: {coordinator_facts.fingerprint}",
+        f"addresses: {', '.join(coordinator_facts.addresses)}",
+        f"bind: {coordinator_facts.bind}",
+        f"metrics: {coordinator_facts.metrics or 'none'}",
+        f"certificate names: {', '.join(coordinator_facts.certificate_names)}",
+        f"certificate expires at: {day(coordinator_facts.certificate_expires_at)}",
+        f"served: {'yes' if coordinator_facts.served else 'no'}",
         *(
             f"NOT YET VALID: the certificate of the {name}; look at this machine's clock"
-            for name in facts.not_yet_valid
+            for name in coordinator_facts.not_yet_valid
         ),
-        *held_lines(facts.held_up),
+        *held_lines(coordinator_facts.held_up),
         as_json=as_json,
     )
 

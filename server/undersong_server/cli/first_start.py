@@ -68,5 +68,5 @@ def _ask_address(home: Path) -> str:
             code="no-coordinator",
         )
     print(f"{home}: no coordinator lives here, so one is made")
-    question = "host:port at which hospitals reach this machine"
-    return str(typer.prompt(question, default=f"{socket.getfqdn()}:{PORT}"))
+    address_question = "host:port at which hospitals reach this machine"
+    return str(typer.prompt(address_question, default=f"{socket.getfqdn()}:{PORT}"))

@@ -54,16 +54,16 @@ RUNS_COUNTED = 50  # newest runs whose generators are shown
 
 def build(context: ConsoleContext, *, hosts: tuple[str, ...], port: int, tls: bool = False) -> Site:
     """Builds the application. Raises ConfigurationError if ``context.home`` holds no coordinator."""
-    facts = coordinator.show(context.home)
+    coordinator_facts = coordinator.show(context.home)
     settings = PageSettings(
-        title=facts.name,
+        title=coordinator_facts.name,
         hosts=hosts,
         port=port,
         tls=tls,
         folder=coordinator.console_folder(context.home),
         menu=MENU,
         packages=("undersong_server.console",),
-        notice=COORDINATOR_WORDS if facts.drill else "",
+        notice=COORDINATOR_WORDS if coordinator_facts.drill else "",
         actions=ACTIONS,
         next_step=lambda visit: _next_step(visit, context),
         fault_remedy=FAULT_REMEDY,

@@ -177,8 +177,8 @@ class Postgres(Database):
                 keepalives_count=3,
                 tcp_user_timeout=STALLED_MS,
             )
-            wait_steps = connection.wait
-            connection.wait = lambda steps, *given, **named: wait_steps(_wait_for_server(steps), *given, **named)
+            original_wait = connection.wait
+            connection.wait = lambda steps, *given, **named: original_wait(_wait_for_server(steps), *given, **named)
             connection.execute(f"SET idle_in_transaction_session_timeout = {STALLED_MS}")
             connection.execute(
                 "SELECT set_config('synchronous_commit', 'on', false)"

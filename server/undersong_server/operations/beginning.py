@@ -33,13 +33,17 @@ def first_steps(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyF
     """Returns the steps to the first corpus, in their order; () once a run has finished."""
     if any(run.status.state == "finished" for run in runs):
         return ()
-    facts = coordinator.show(home)
+    coordinator_facts = coordinator.show(home)
     enrolled = [party for party in parties if party.party.state == ENROLLED]
     # A run that waits for people, or that people have rejected, is not approved yet.
     is_approved = any(run.status.charged for run in runs)
     newest = next((f"/runs/one/{quote(run.run)}" for run in runs), "/runs")
     return (
-        FirstStep("Say who asks: legal name and contact", "/#who-asks", bool(facts.operator and facts.contact)),
+        FirstStep(
+            "Say who asks: legal name and contact",
+            "/#who-asks",
+            bool(coordinator_facts.operator and coordinator_facts.contact),
+        ),
         FirstStep("Invite each hospital", "/parties/invite", bool(parties), _invite_next(parties)),
         FirstStep("Sign each hospital's request", "/parties/sign", bool(enrolled) and len(enrolled) == len(parties)),
         FirstStep("Plan a run", "/runs/new", bool(runs)),

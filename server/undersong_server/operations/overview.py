@@ -158,7 +158,11 @@ def needs(
     Args:
         offers: the files for hospitals that the console has made, by name.
     """
-    unfetched = {facts.party.name: file for facts in parties if (file := unfetched_file(facts, offers)) is not None}
+    unfetched = {
+        party_facts.party.name: file
+        for party_facts in parties
+        if (file := unfetched_file(party_facts, offers)) is not None
+    }
     return tuple(sorted(_needs(home, runs, parties, unfetched), key=lambda need: need.grade == "soon"))
 
 
@@ -168,20 +172,20 @@ def _needs(
     parties: Sequence[PartyFacts],
     unfetched: Mapping[str, UnfetchedFile],
 ) -> Iterator[Need]:
-    facts = coordinator.show(home)
+    coordinator_facts = coordinator.show(home)
     now_s = time.time()
-    if not facts.served:
+    if not coordinator_facts.served:
         remedy = "start its service on its machine: `undersong coordinator serve`"
-        yield Need("now", "coordinator", facts.name, "is not running", remedy)
-    for step in facts.held_up:
+        yield Need("now", "coordinator", coordinator_facts.name, "is not running", remedy)
+    for step in coordinator_facts.held_up:
         if step.of_machine:
-            yield Need("now", "coordinator", facts.name, step.says, step.remedy)
-    if facts.certificate_expires_at - now_s < CERTIFICATE_DAYS * 86400:
-        says = f"has a certificate that ends in {duration(max(0.0, facts.certificate_expires_at - now_s))}"
-        yield Need("soon", "coordinator", facts.name, says, "the serving process renews it by itself")
+            yield Need("now", "coordinator", coordinator_facts.name, step.says, step.remedy)
+    if coordinator_facts.certificate_expires_at - now_s < CERTIFICATE_DAYS * 86400:
+        says = f"has a certificate that ends in {duration(max(0.0, coordinator_facts.certificate_expires_at - now_s))}"
+        yield Need("soon", "coordinator", coordinator_facts.name, says, "the serving process renews it by itself")
     if not has_packaged_weights():
         says = "has no weights of the packaged embedder, without which most runs are refused"
-        yield Need("soon", "coordinator", facts.name, says, f"on its machine: {WEIGHTS_MISSING[1]}")
+        yield Need("soon", "coordinator", coordinator_facts.name, says, f"on its machine: {WEIGHTS_MISSING[1]}")
     needed_parties = {party for run in runs if run.status.state in UNDER_WAY for party in run.parties}
     waiting = [(run, run.status.waiting) for run in runs if run.status.waiting is not None]
     awaited_parties = {
@@ -195,7 +199,11 @@ def _needs(
             yield Need("soon", "party", name, says, remedy)
             continue
         yield from _of_party(
-            party_facts, now_s, served=facts.served, needed=name in needed_parties, awaited=name in awaited_parties
+            party_facts,
+            now_s,
+            served=coordinator_facts.served,
+            needed=name in needed_parties,
+            awaited=name in awaited_parties,
         )
     facts_by_name = {party_facts.party.name: party_facts for party_facts in parties}
     for run, reason in waiting:
@@ -334,13 +342,13 @@ def embedders(parties: Sequence[PartyFacts]) -> Mapping[str, int]:
 def fitting(parties: Sequence[PartyFacts], *, find: str = "", state: str = "") -> list[PartyFacts]:
     """Parties whose name contains ``find``, in the given state; "" is any, "connected" and "away" are states too."""
     return [
-        facts
-        for facts in parties
-        if find in facts.party.name
+        party_facts
+        for party_facts in parties
+        if find in party_facts.party.name
         and (
             not state
-            or facts.party.state == state
-            or (facts.party.state == ENROLLED and state == ("connected" if facts.connected else "away"))
+            or party_facts.party.state == state
+            or (party_facts.party.state == ENROLLED and state == ("connected" if party_facts.connected else "away"))
         )
     ]
 
