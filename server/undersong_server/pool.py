@@ -58,12 +58,12 @@ def each_once(samples: Sequence[Sample]) -> list[Sample]:
     >>> each_once([Sample("a", label, "one", 0, "") for label in ("x", "y", "y")])[0].label
     'y'
     """
-    labels: dict[str, Counter[str]] = {}
+    label_counts: dict[str, Counter[str]] = {}
     for sample in samples:
-        labels.setdefault(sample.text, Counter())[sample.label] += 1
-    heaviest = {text: found.most_common(1)[0][0] for text, found in labels.items()}
+        label_counts.setdefault(sample.text, Counter())[sample.label] += 1
+    heaviest = {text: found.most_common(1)[0][0] for text, found in label_counts.items()}
     first_samples = {sample.text: sample for sample in reversed(samples) if sample.label == heaviest[sample.text]}
-    return [first_samples[text] for text in labels]
+    return [first_samples[text] for text in label_counts]
 
 
 class Pool:

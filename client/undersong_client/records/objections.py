@@ -229,7 +229,11 @@ def without_objectors(
         frozenset(
             {
                 *excluded_units,
-                *(patient_name for patient_name, units in aliases_of_patient.items() if units & excluded_units),
+                *(
+                    patient_name
+                    for patient_name, patient_units in aliases_of_patient.items()
+                    if patient_units & excluded_units
+                ),
             }
         ),
         remaining_places,

@@ -406,7 +406,7 @@ class AttributeMarginals(Statistic, question="counts"):
         return Rows(compute, records.units, width=len(self.sizes))
 
     def _attribute_values(
-        self, embeddings: Float32, labels: Int64, columns: Mapping[str, Sequence[str]], public: PublicInputs
+        self, embeddings: Float32, record_labels: Int64, columns: Mapping[str, Sequence[str]], public: PublicInputs
     ) -> list[Int64]:
         """The value of each attribute of each record, int64 [M] each in the order of ``sizes``; NONE for no label.
 
@@ -414,7 +414,7 @@ class AttributeMarginals(Statistic, question="counts"):
         is missing.
         """
         if self.labels:
-            value_rows = [labels_within(labels, self.labels)]
+            value_rows = [labels_within(record_labels, self.labels)]
         else:
             value_rows = []
         if self.lists:

@@ -87,10 +87,10 @@ class LabelWords(Statistic, question="counts"):
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[LabelWords, Inputs]":
         terms = dict.fromkeys(term_word for term in choose.terms(choose.integer(1, 12)) for term_word in term.split())
         listed_words = tuple(terms)
-        labels = max(1, facts.labels)
-        word_order = np.stack([choose.rng.permutation(len(listed_words)) for _ in range(labels)])
+        label_count = max(1, facts.labels)
+        word_order = np.stack([choose.rng.permutation(len(listed_words)) for _ in range(label_count)])
         word_order[1:, choose.integer(0, len(listed_words)) :] = NOTHING
-        statistic = cls(len(listed_words) + choose.integer(0, 3), labels, choose.integer(1, 6))
+        statistic = cls(len(listed_words) + choose.integer(0, 3), label_count, choose.integer(1, 6))
         return statistic, (
             ("words", listed_words),
             ("order", GridNumbers(word_order.astype(np.float64), WHOLE_NUMBERS)),
@@ -145,12 +145,12 @@ class LabelWords(Statistic, question="counts"):
         ranks_by_label = _word_ranks(public)
         word_order = public.numbers_of("order").astype(np.int64)
         record_texts = records.texts
-        labels = labels_within(records.labels, self.labels)
+        record_labels = labels_within(records.labels, self.labels)
 
         def compute(asked: Int64) -> Matrix:
             columns = np.full((len(asked), self.most), NOTHING)
             for row, record in enumerate(asked):
-                if (label := labels[record]) >= 0:
+                if (label := record_labels[record]) >= 0:
                     text_ranks = sorted(
                         {
                             ranks_by_label[label][word]

@@ -181,14 +181,14 @@ def _read_block(message: wire.Block, identity: bytes) -> Block:
         ]
         folded_grid = np.stack(byte_planes, axis=-1).reshape(-1).view("<u2").reshape(row_count, dimension)
         grid = (folded_grid >> 1).astype(np.int16) ^ -(folded_grid & 1).astype(np.int16)
-        labels = np.asarray(message.labels, dtype=np.int64)
-        if labels.min(initial=0) < -1:
+        block_labels = np.asarray(message.labels, dtype=np.int64)
+        if block_labels.min(initial=0) < -1:
             raise ValueError("labels")
         embedding_rows = grid.astype(np.float32) / np.float32(PUBLIC_GRID)
         squared_norms = np.einsum("nd,nd->n", embedding_rows, embedding_rows, dtype=np.float64)
         if float(squared_norms.max(initial=0.0)) > 1.0 + 1e-12:
             raise ValueError("norm")  # votes are exact only for embeddings of norm at most 1
-        return Block(identity, embedding_rows, labels)
+        return Block(identity, embedding_rows, block_labels)
     if message.kind == wire.Block.TEXTS:
         (row_count,) = values_shape
         joined_bytes = _inflate_bounded(message.payload, min(LARGEST_TEXTS_BYTES, _inflated_bytes(message.payload)))
@@ -422,7 +422,7 @@ def _assemble_inputs(inputs: tuple[Input, ...], store: HeldBlocks) -> PublicInpu
     for public_input in inputs:
         input_parts = list(_input_parts(public_input, store))
         part_values = [input_part.values for input_part in input_parts if input_part.values is not None]
-        labels = [part.labels for part in input_parts if part.labels is not None]
+        part_labels = [part.labels for part in input_parts if part.labels is not None]
         part_kinds = {(part.values is None, part.labels is None) for part in input_parts}
         # Only rows of one shape can be concatenated, and a number of shape () has no rows.
         row_shapes = {part_array.shape[1:] for part_array in part_values}
@@ -431,14 +431,14 @@ def _assemble_inputs(inputs: tuple[Input, ...], store: HeldBlocks) -> PublicInpu
             raise PeerFault("coordinator", f"publishes {public_input.name!r} in segments that do not make one array")
         names_in_use: Container[str] = texts_by_name
         if part_values:
-            names_in_use = embeddings if labels else numbers_by_name
+            names_in_use = embeddings if part_labels else numbers_by_name
         if public_input.name in names_in_use:
             raise PeerFault("coordinator", f"publishes {public_input.name!r} twice in one request")
         if not part_values:
             texts_by_name[public_input.name] = tuple(text for input_part in input_parts for text in input_part.texts)
-        elif labels:
+        elif part_labels:
             embeddings[public_input.name] = LabelledEmbeddings(
-                np.concatenate(part_values).astype(np.float32, copy=False), np.concatenate(labels)
+                np.concatenate(part_values).astype(np.float32, copy=False), np.concatenate(part_labels)
             )
         else:
             numbers_by_name[public_input.name] = np.concatenate(part_values).astype(np.float64, copy=False)

@@ -161,16 +161,16 @@ class RunScreens:
     # These methods serve the lists and the forms of new runs.
 
     def _list(self, visit: Visit) -> Response:
-        find, state, tag = (visit.query.get(key, "").strip() for key in ("find", "state", "tag"))
-        archive = state == ARCHIVE
+        find, wanted_state, tag = (visit.query.get(key, "").strip() for key in ("find", "state", "tag"))
+        archive = wanted_state == ARCHIVE
 
         def listed() -> dict[str, Any]:
             everything = self._context.list_runs(visit)
             fitting_runs = overview.listed_runs(
-                everything, find=find, state="" if archive else state, tag=tag, archive=archive
+                everything, find=find, state="" if archive else wanted_state, tag=tag, archive=archive
             )
             tags = sorted({name for run in everything for name in run.tags}, key=str.casefold)
-            filters = {"find": find, "state": state, "states": STATES, "tag": tag, "tags": tags}
+            filters = {"find": find, "state": wanted_state, "states": STATES, "tag": tag, "tags": tags}
             hidden = [] if archive else overview.listed_runs(everything, find=find, tag=tag, archive=True)
             return {**visit.listed(fitting_runs), **filters, "any": bool(everything), "in_archive": len(hidden)}
 
@@ -441,11 +441,11 @@ class RunScreens:
 
     def _evaluation(self, run: str) -> dict[str, Any]:
         releases.files(self._home, run)  # a run that has not finished has no result
-        figures = comparison.how_good(self._home, run)
+        quality_figures = comparison.how_good(self._home, run)
         files = {path: permissions.file_words(path) for path in permissions.public_files(self._context.tasks)}
-        leading = comparison.leading_figure(figures)
+        leading = comparison.leading_figure(quality_figures)
         return {
-            "figures": figures,
+            "figures": quality_figures,
             "leading": leading,
             "run": run,
             "files": files,
@@ -519,10 +519,10 @@ def _evaluation_of(run: str) -> str:
 
 def _caps(task: Mapping[str, Any]) -> dict[str, str]:
     """Each generator's limits in words, for those that have some."""
-    units = {"price_budget_usd": "US$ {:g}", "token_budget": "{:,} tokens"}
+    unit_words = {"price_budget_usd": "US$ {:g}", "token_budget": "{:,} tokens"}
     limits = {
         str(table.get("name")): [
-            words.format(table[key]) for key, words in units.items() if isinstance(table.get(key), int | float)
+            words.format(table[key]) for key, words in unit_words.items() if isinstance(table.get(key), int | float)
         ]
         for table in task.get("generators", ())
     }

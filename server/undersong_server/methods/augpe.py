@@ -292,16 +292,16 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     population = _random_samples(options, run, label_shares)  # RANDOM_API
     for t in range(1, options.rounds):
         run.state_corpus(t - 1, population)
-        labels = run.label_numbers(population)
+        label_numbers = run.label_numbers(population)
         population_embeddings = _embed_population(options, run, t, population)
-        votes = _noisy_votes(options, run, t, population_embeddings, labels)  # DP_NN_HISTOGRAM
+        votes = _noisy_votes(options, run, t, population_embeddings, label_numbers)  # DP_NN_HISTOGRAM
         # Selection by rank or by sampling, then VARIATION_API.
         selects_by_rank = options.selection == "rank"
         selected_size = options.selected(options.populations[t])
         if selects_by_rank:
-            selected_places = by_rank(votes, labels, selected_size, label_shares)
+            selected_places = by_rank(votes, label_numbers, selected_size, label_shares)
         else:
-            selected_places = by_sampling(votes, labels, selected_size, run.rng(f"selection {t}"), label_shares)
+            selected_places = by_sampling(votes, label_numbers, selected_size, run.rng(f"selection {t}"), label_shares)
         selected = [population[selected_place] for selected_place in selected_places]
         if t > options.variations:
             return list(dict.fromkeys(selected))
@@ -366,8 +366,8 @@ def _label_places(size: int, present: Int64, shares: Float64 | None) -> Int64:
 
 
 def _random_samples(options: Options, run: RunContext, shares: Float64) -> list[Sample]:
-    labels = run.setting.labels or ("",)
-    wanted_counts = deal_labels(options.populations[0], shares, np.zeros(len(labels), dtype=np.int64))
+    task_labels = run.setting.labels or ("",)
+    wanted_counts = deal_labels(options.populations[0], shares, np.zeros(len(task_labels), dtype=np.int64))
     generator_names = run.setting.generators
     if options.private_vocabulary:
         keyphrases = private_keyphrases(options, run, law=options.law)
@@ -378,7 +378,7 @@ def _random_samples(options: Options, run: RunContext, shares: Float64) -> list[
         Order(
             generator_names[i % len(generator_names)],
             "random",
-            labels[label],
+            task_labels[label],
             terms=sample_without_replacement(rng, keyphrases, options.prompt_terms),
             named=options.class_in_prompt,
         )

@@ -356,13 +356,13 @@ def _check_teachers(options: Options, setting: Setting) -> None:
 
 def _tutor(options: Options, run: RunContext, kind: Kind) -> tuple[Float64, Float64, float]:
     """Shares of the classes in the corpus, the records' noisy counts of them, and the noise of each count."""
-    labels = run.setting.labels
-    class_count = max(1, len(labels))
+    task_labels = run.setting.labels
+    class_count = max(1, len(task_labels))
     if not any(request.name == "labels" for request in _requests(options, run.setting, kind)):
         equal_shares = np.full(class_count, 1.0 / class_count)
-        return shares_beside(options.label_shares, equal_shares, labels), np.zeros(class_count), 0.0
+        return shares_beside(options.label_shares, equal_shares, task_labels), np.zeros(class_count), 0.0
     label_counts = run.private_sum("labels", [])
-    wanted_shares = shares_beside(options.label_shares, shares_of_counts(label_counts.natural), labels)
+    wanted_shares = shares_beside(options.label_shares, shares_of_counts(label_counts.natural), task_labels)
     return wanted_shares, label_counts.natural, label_counts.sigma
 
 

@@ -398,15 +398,15 @@ def _metadata_statistic(options: Options, labels: int) -> MetadataHistograms:
 def _proposed(options: Options, run: RunContext) -> list[Sample]:
     """3.2.2 (1): keywords of subclasses that one generator proposes for each label; not part of the corpus."""
     author = options.proposer(run.setting)
-    labels = run.setting.labels or ("",)
-    asks_all_labels = options.keyword_request == "all" and len(labels) > 1
-    asked_labels = ("",) if asks_all_labels else labels
+    task_labels = run.setting.labels or ("",)
+    asks_all_labels = options.keyword_request == "all" and len(task_labels) > 1
+    asked_labels = ("",) if asks_all_labels else task_labels
     keyword_orders = [
         Order(
             author,
             "keywords_by_label" if asks_all_labels else "keywords",
             label,
-            terms=labels if asks_all_labels else (),
+            terms=task_labels if asks_all_labels else (),
             words=options.keywords_per_label,
         )
         for label in asked_labels
@@ -419,17 +419,17 @@ def _proposed(options: Options, run: RunContext) -> list[Sample]:
             answers_by_label[order_number // options.keyword_answers].append(sample.text)
     most_keywords = options.keywords_per_label
     if asks_all_labels:
-        keyword_lists = keywords_by_label(answers_by_label[0], labels, most_keywords)
+        keyword_lists = keywords_by_label(answers_by_label[0], task_labels, most_keywords)
     else:
         keyword_lists = keywords_of(answers_by_label, most_keywords)
     if not any(keyword_lists):
         raise ConfigurationError(
             "the generator proposed no keyword for any label", "set method.keywords = false, or use another generator"
         )
-    run.record("keywords", 0, dict(zip(labels, keyword_lists, strict=True)))
+    run.record("keywords", 0, dict(zip(task_labels, keyword_lists, strict=True)))
     return [
         Sample(word, label, author, 0, "keyword")
-        for label, label_keywords in zip(labels, keyword_lists, strict=True)
+        for label, label_keywords in zip(task_labels, keyword_lists, strict=True)
         for word in label_keywords
     ]
 

@@ -252,21 +252,21 @@ def _draw_sequences(options: Options, run: RunContext, densities: Densities, kep
         draw_terms = densities.independent
     else:
         draw_terms = partial(densities.iterative, ends=options.ends)
-    labels = run.setting.labels or ("",)
+    task_labels = run.setting.labels or ("",)
     shares = public_shares(options.label_shares, run.setting.labels)
-    label_of = deal_labels(options.texts(run.setting), shares, np.zeros(len(labels), dtype=np.int64))
+    label_of = deal_labels(options.texts(run.setting), shares, np.zeros(len(task_labels), dtype=np.int64))
     if options.repeats:
         length = options.length
     else:
         length = min(options.length, len(kept))
     sequences: Sequences = []
-    for label, sequence_count in enumerate(np.bincount(label_of, minlength=len(labels))):
+    for label, sequence_count in enumerate(np.bincount(label_of, minlength=len(task_labels))):
         rng = run.rng(f"sequences/{label}")
         drawn_terms = draw_terms(
             label, int(sequence_count), length, rng, sharpness=options.sharpness, highest=options.highest
         )
         sequences += [
-            (labels[label], tuple(kept[term] for term in term_row if term != UNFILLED)) for term_row in drawn_terms
+            (task_labels[label], tuple(kept[term] for term in term_row if term != UNFILLED)) for term_row in drawn_terms
         ]
     return sequences
 
@@ -330,11 +330,11 @@ def _example_shots(
     """Public texts of each class with the terms of the vocabulary that they contain; texts without one are left out."""
     if not options.shots:
         return {}
-    labels = setting.labels
-    table = read_table(setting.folder / options.shots, "text", "label" if labels else None, labels=labels)
+    task_labels = setting.labels
+    table = read_table(setting.folder / options.shots, "text", "label" if task_labels else None, labels=task_labels)
     vocabulary = options.terms(setting)
     terms = matcher(vocabulary)
-    shots_by_label: dict[str, list[tuple[str, tuple[str, ...]]]] = {label: [] for label in labels or ("",)}
+    shots_by_label: dict[str, list[tuple[str, tuple[str, ...]]]] = {label: [] for label in task_labels or ("",)}
     for row in rng.permutation(len(table)):
         text = table.texts[row]
         label_shots = shots_by_label[table.labels[row] if table.labels else ""]
@@ -344,7 +344,7 @@ def _example_shots(
     empty_labels = [label for label, mine in shots_by_label.items() if not mine]
     if empty_labels:
         raise ConfigurationError(
-            f"{setting.folder / options.shots}: no text{f' of the label {empty_labels[0]!r}' if labels else ''}"
+            f"{setting.folder / options.shots}: no text{f' of the label {empty_labels[0]!r}' if task_labels else ''}"
             " contains a"
             " term of the vocabulary",
             "add texts, or leave method.shots out",

@@ -63,20 +63,20 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs FuseGen. Returns the corpus, drawn by the last weights."""
-    generator_names, labels = run.setting.generators, run.setting.labels
-    shares = public_shares(options.label_shares, labels)
-    examples: list[list[str]] = [[] for _ in labels]
+    generator_names, task_labels = run.setting.generators, run.setting.labels
+    shares = public_shares(options.label_shares, task_labels)
+    examples: list[list[str]] = [[] for _ in task_labels]
     sample_weights = np.ones(0)
     for round_index, round_size in enumerate(divided(options.samples, options.rounds)):
         rng, round_orders = run.rng(f"round {round_index + 1}"), []
-        written_of_label = np.zeros(len(labels), dtype=np.int64)
+        written_of_label = np.zeros(len(task_labels), dtype=np.int64)
         for generator_name, order_count in zip(
             generator_names, largest_remainder(np.ones(len(generator_names)), round_size), strict=True
         ):
             ordered_labels = deal_labels(int(order_count), shares, written_of_label)
-            written_of_label += np.bincount(ordered_labels, minlength=len(labels))
+            written_of_label += np.bincount(ordered_labels, minlength=len(task_labels))
             round_orders += [
-                _example_order(generator_name, labels[label], examples[label], rng) for label in ordered_labels
+                _example_order(generator_name, task_labels[label], examples[label], rng) for label in ordered_labels
             ]
         # Cross-model data generation: every generator is shown the examples chosen from all generators' texts.
         run.generate(f"round {round_index + 1}", round_index, round_orders)
@@ -84,8 +84,8 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         embeddings, label_of = run.embeddings(run.pool.samples), run.pool.label_of
         opinion_spread = variability(_classifier_opinions(run, embeddings, label_of))
         # Self-boosting weight adjustment
-        sample_weights = self_boosted(embeddings, label_of, len(labels), boosts=options.boosts, rate=options.rate)
-        for label in range(len(labels)):
+        sample_weights = self_boosted(embeddings, label_of, len(task_labels), boosts=options.boosts, rate=options.rate)
+        for label in range(len(task_labels)):
             label_rows = run.pool.of_label(label)
             examples[label] = run.pool.texts_of(
                 cross_selected(

@@ -41,14 +41,14 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 def orders(options: Options, setting: Setting) -> list[Order]:
     """One zero-shot order per sample, balanced over generators, and over labels by their shares."""
     shares = public_shares(options.label_shares, setting.labels)
-    labels = setting.labels or ("",)
+    task_labels = setting.labels or ("",)
     texts_by_generator = largest_remainder(np.ones(len(setting.generators)), options.samples)
-    written_of_label = np.zeros(len(labels), dtype=np.int64)
+    written_of_label = np.zeros(len(task_labels), dtype=np.int64)
     text_orders = []
     for generator, text_count in zip(setting.generators, texts_by_generator, strict=True):
         ordered_labels = deal_labels(int(text_count), shares, written_of_label)
-        written_of_label += np.bincount(ordered_labels, minlength=len(labels))
-        text_orders += [Order(generator, "zero_shot", labels[label]) for label in ordered_labels]
+        written_of_label += np.bincount(ordered_labels, minlength=len(task_labels))
+        text_orders += [Order(generator, "zero_shot", task_labels[label]) for label in ordered_labels]
     return text_orders
 
 

@@ -77,12 +77,12 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs PrE-Text. Returns the seeds and the texts that were written from them."""
-    generator_names, labels = run.setting.generators, run.setting.labels or ("",)
+    generator_names, task_labels = run.setting.generators, run.setting.labels or ("",)
     shares = public_shares(options.label_shares, run.setting.labels)
     population_sizes, mask_rates = options.populations, by_round(options.mask_rate, options.rounds)
-    ordered_labels = deal_labels(population_sizes[0], shares, np.zeros(len(labels), dtype=np.int64))
+    ordered_labels = deal_labels(population_sizes[0], shares, np.zeros(len(task_labels), dtype=np.int64))
     round_orders = [
-        Order(generator_names[i % len(generator_names)], "random", labels[label])
+        Order(generator_names[i % len(generator_names)], "random", task_labels[label])
         for i, label in enumerate(ordered_labels)
     ]
     seeds: dict[Sample, None] = {}
@@ -130,15 +130,15 @@ def thresholded(histogram: Float64, threshold: float) -> Float64:
 
 
 def _expansion_orders(options: Options, run: RunContext, seeds: Sequence[Sample]) -> list[Order]:
-    generator_names, labels = run.setting.generators, run.setting.labels or ("",)
+    generator_names, task_labels = run.setting.generators, run.setting.labels or ("",)
     rng = run.rng("expansion")
     call_count = options.calls - sum(options.populations)
     shares = public_shares(options.label_shares, run.setting.labels)
-    ordered_labels = deal_labels(call_count, shares, np.zeros(len(labels), dtype=np.int64))
-    texts_by_label = {label: [sample.text for sample in seeds if sample.label == label] for label in labels}
+    ordered_labels = deal_labels(call_count, shares, np.zeros(len(task_labels), dtype=np.int64))
+    texts_by_label = {label: [sample.text for sample in seeds if sample.label == label] for label in task_labels}
     expansion_orders = []
     for i, label in enumerate(ordered_labels):
-        label_name, examples = labels[label], texts_by_label[labels[label]]
+        label_name, examples = task_labels[label], texts_by_label[task_labels[label]]
         if not examples:
             expansion_orders.append(Order(generator_names[i % len(generator_names)], "random", label_name))
             continue

@@ -120,9 +120,9 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs the method. Returns the corpus. The comments have the numbers of the steps in docs/tuned.md."""
-    labels, mean = len(run.setting.labels), None
+    label_count, mean = len(run.setting.labels), None
     label_shares_used = np.ones(1)
-    if labels > 1:
+    if label_count > 1:
         halfway_shares = label_shares(run.private_sum("labels", []))
         label_shares_used = wanted_shares(options.label_shares, halfway_shares, run.setting.labels)
     run.record("label shares", 0, label_shares_used.tolist())

@@ -193,15 +193,15 @@ def _write_drill_task(folder: Path) -> None:
     folder.mkdir()
     random_source = random.SystemRandom()
     invented_texts = invented_records.invented(DRILL_TEXTS, random_source)
-    labels = [record.label for record in invented_texts]
+    invented_labels = [record.label for record in invented_texts]
     for generator_name in ("logbook", "jumble"):
         json_rows = (
-            {"text": record.text, "label": label} for record, label in zip(invented_texts, labels, strict=True)
+            {"text": record.text, "label": label} for record, label in zip(invented_texts, invented_labels, strict=True)
         )
         (folder / f"{generator_name}.jsonl").write_text(
             "".join(f"{json.dumps(row)}\n" for row in json_rows), encoding="utf-8"
         )
-        random_source.shuffle(labels)
+        random_source.shuffle(invented_labels)
     task_values = {
         "description": json.dumps(invented_records.DESCRIPTION),
         "labels": json.dumps(list(invented_records.LABELS)),

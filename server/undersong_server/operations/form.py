@@ -189,9 +189,9 @@ def form_sections(data: Mapping[str, Any]) -> Iterator[FormSection]:
                     model = kinds.load(str(table.get("kind")))
                 yield _section(name, model, table, f"{name}.{table_number}")
             continue
-        section = cast("type[BaseModel]", field_info.annotation)
+        section_model = cast("type[BaseModel]", field_info.annotation)
         generator_names = _generator_names(data)
-        yield _section(name, section, data.get(name, {}), name, _preset(data, name), generators=generator_names)
+        yield _section(name, section_model, data.get(name, {}), name, _preset(data, name), generators=generator_names)
 
 
 def hospital_words(text: str) -> str:

@@ -77,11 +77,11 @@ def file_words(path: Path, test_files: Mapping[str, str] = MappingProxyType({}))
     """
     if not path.is_file():
         return ""
-    facts = path.stat()
-    words = [_size_words(facts.st_size)]
-    is_counted = path.suffix.lower() in COUNTED_SUFFIXES and facts.st_size <= LARGEST_COUNTED_BYTES
+    file_status = path.stat()
+    words = [_size_words(file_status.st_size)]
+    is_counted = path.suffix.lower() in COUNTED_SUFFIXES and file_status.st_size <= LARGEST_COUNTED_BYTES
     if is_counted and os.access(path, os.R_OK):
-        words.insert(0, counted(_row_count(path, facts.st_mtime_ns, facts.st_size), "row"))
+        words.insert(0, counted(_row_count(path, file_status.st_mtime_ns, file_status.st_size), "row"))
     if task_name := test_files.get(os.path.realpath(path)):
         words.append(f"test file of {task_name}")
     return ", ".join(words)

@@ -318,10 +318,10 @@ def supported_samples(run: RunContext, samples: Sequence[Sample]) -> list[Sample
     support = _recorded(run, support_of(votes_sum, np.zeros_like(authors), authors, len(author_index), np.ones(1)))
     task_texts = [sample.text for sample in task_samples]
     author_of = np.array([author_index[sample.generator] for sample in task_samples], dtype=np.int64)
-    verdict = judgement(support, task_texts, author_of, run.rng("support folds"))
-    record_left_out(run, support, verdict)
-    record_set_aside(run, support, task_samples, verdict)
-    texts_aside = {text for text, reason in zip(task_texts, verdict.reasons, strict=True) if reason}
+    support_judgement = judgement(support, task_texts, author_of, run.rng("support folds"))
+    record_left_out(run, support, support_judgement)
+    record_set_aside(run, support, task_samples, support_judgement)
+    texts_aside = {text for text, reason in zip(task_texts, support_judgement.reasons, strict=True) if reason}
     return [sample for sample in samples if sample.text not in texts_aside]
 
 

@@ -199,16 +199,23 @@ class JointState(undersong.RunState):
 
     def count_topics(self) -> None:
         """Opens the count of records by label and topic; orders draw a topic's words from now on."""
-        labels, samples = len(self.shares), self.run.pool.samples
+        label_count, samples = len(self.shares), self.run.pool.samples
         topic_cells = cells_of(
             self.run.embeddings(samples), self.options.topics, int(self.run.rng(TOPICS).integers(2**31))
         )
         topic_count = len(topic_cells.centres)
         topics_input = self.run.publish_vectors(
-            *("keywords", TOPICS, np.tile(topic_cells.centres, (labels, 1)), np.repeat(np.arange(labels), topic_count))
+            *(
+                "keywords",
+                TOPICS,
+                np.tile(topic_cells.centres, (label_count, 1)),
+                np.repeat(np.arange(label_count), topic_count),
+            )
         )
         topics_sum = self.run.private_sum(TOPICS, [topics_input])
-        (topic_table,) = nearest_tables([topics_sum.natural[: labels * topic_count].reshape(labels, topic_count)])
+        (topic_table,) = nearest_tables(
+            [topics_sum.natural[: label_count * topic_count].reshape(label_count, topic_count)]
+        )
         words_of_topic = topic_words(samples, topic_cells)
         self.run.record(
             TOPICS, 0, [(" ".join(named), topic_table[:, n].tolist()) for n, named in enumerate(words_of_topic)]
