@@ -338,3 +338,13 @@ def test_the_support_of_one_generator_or_of_laplace_sums_is_refused(tmp_path):
     names = [planned.name for planned in plan_run(load(default, [])).plan.sums]
     assert "support" in names
     assert support.CORPUS not in names
+
+
+def test_generator_in_between_is_named_where_nothing_judges_its_texts():
+    opened = judged([200.0, 110.0, 190.0])
+    assert not opened.unsupported.any()
+    assert not opened.supported[1]
+    words = support.unjudged_remark(opened, ["good", "half", "bad"], NAMES)
+    assert "half: as many of its texts have 0.5" in words
+    assert "good:" not in words
+    assert support.unjudged_remark(opened, ["good", "bad"], NAMES) == ""

@@ -34,6 +34,7 @@ LENIENCE = 0.02  # share of the supported generators' texts that may look like t
 FOLDS = 5  # folds of the public classifier's texts; each text is judged by a classifier that did not see it
 TEXTS_BY_LABEL = 3  # mean texts of a generator and label; with fewer the votes are not by label
 FEW = 0.1  # share of the texts of a generator in between that may be off the subject; with more it is left out whole
+MOST_STANDINGS = 3  # generators in between whose figures a sentence states
 RECALL = 0.5  # share of the unsupported generators' texts that a classifier must recognise before it judges others
 CORPUS = "support/corpus"  # name of the sum that a task asks for beside a method's own
 LEFT_OUT = "left out"  # name under which a run records why a generator writes no more, by its name
@@ -348,6 +349,32 @@ def record_set_aside(run: RunContext, support: Support, samples: Sequence[Sample
         count_by_reason = Counter((sample.generator, reason) for sample, reason in samples_aside)
         run.record(RECORD, 0, [[*astuple(sample)[:5], reason] for sample, reason in samples_aside])
         run.record("remarks", 0, remark(support, count_by_reason, run.setting.generators, verdict.trial))
+    elif unjudged_words := unjudged_remark(support, [sample.generator for sample in samples], run.setting.generators):
+        run.record("remarks", 0, unjudged_words)
+
+
+def unjudged_remark(support: Support, authors: Sequence[str], generators: Sequence[str]) -> str:
+    """Says of which generators in between nothing judged the texts, since none was refused; "" if there are none.
+
+    Args:
+        authors: generator of each text that was kept.
+    """
+    unjudged = [
+        number
+        for number, name in enumerate(generators)
+        if name in authors and not support.supported[number] and not support.unsupported[number]
+    ]
+    if not unjudged:
+        return ""
+    if len(unjudged) > MOST_STANDINGS:
+        standings = [joined([generators[number] for number in unjudged])]
+    else:
+        standings = [f"{generators[number]}: {support.standing(number, generators)}" for number in unjudged]
+    return (
+        "The records' counts neither clear nor refuse every generator, and no refused one's texts could teach a word"
+        " filter that judges texts one by one: what these wrote is published without such a judgement, so read some of"
+        f" it first. {'. '.join(standings)}."
+    )
 
 
 def remark(
