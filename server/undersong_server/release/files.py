@@ -528,6 +528,7 @@ def report_data(
         weights_by_round,
         outcome.opened,
         is_private=privacy.is_private,
+        label_shares=getattr(task.options, "label_shares", None),
     )
     return ReportData(
         run=outcome.manifest.run,
@@ -580,7 +581,7 @@ def report_data(
             outcome.manifest, {sum_name: sum_facts["survivors"] for sum_name, sum_facts in outcome.sums.items()}
         ),
         questions=words.questions(outcome.manifest.plan),
-        steered=tuple(_list_steered(outcome, weights_by_round)),
+        steered=tuple(_list_steered(opened_run)),
         remarks=(
             *task.remarks,
             *(str(remark) for _, remark in outcome.records.get("remarks", ())),
@@ -681,12 +682,12 @@ def _has_unread_score(outcome: Outcome) -> bool:
     return private_score.RECORD not in outcome.records and ScoredComparison.name in opened_statistics
 
 
-def _list_steered(outcome: Outcome, weights: Sequence[Sequence[float]]) -> Iterator[str]:
+def _list_steered(run: OpenedRun) -> Iterator[str]:
     """Yields what the private sums decided, as far as the run recorded it."""
-    records = outcome.records
-    if "label shares" in records and "labels" in outcome.sums:
+    records = run.records
+    if run.steers_label_shares:
         yield "how many texts of each label were ordered"
-    if any(tuple(row) != tuple(weights[0]) for row in weights):
+    if any(tuple(row) != tuple(run.weights[0]) for row in run.weights):
         yield "how many texts each generator was asked for"
     if any(recorded_rows for _, recorded_rows in records.get(support.RECORD, ())):
         yield "which texts were set aside"

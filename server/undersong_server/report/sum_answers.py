@@ -23,6 +23,7 @@ from undersong_protocol.statistics.similarity import ScoredSimilarity
 from undersong_protocol.statistics.support import SupportVotes
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts import support
+from undersong_server.methods.parts.shares import LabelShares
 
 SUM_ANSWERS = "What each private sum gave"  # heading of the list
 GIVE_OR_TAKE = (
@@ -33,6 +34,11 @@ WORTH = "How good it is"  # title of the answer that has scores, and the texts s
 NOT_OPENED = "It was planned and never opened."
 NOT_SHOWN = "Its answer is not shown, because its noise protects nobody."
 UNRECORDED = "What the method made of it stands in no record of the run."
+EQUAL_TO = 1e-9  # difference of shares that is one of floating point alone
+EQUAL_LABELS = (
+    "Decided: equally many texts of each label were ordered, since noise and chance could explain the differences of"
+    " the counts."
+)
 MOST_FIGURES = 12  # figures by name that one sentence has
 
 
@@ -65,6 +71,7 @@ class OpenedRun:
         records: what the run recorded; weights: of the generators by round, those of round 0 first.
         opened: the opened sums by name.
         is_private: True if the noise of the sums protects the records.
+        label_shares: the method's option of that name; None if it has none.
     """
 
     labels: Sequence[str]
@@ -73,6 +80,24 @@ class OpenedRun:
     weights: Sequence[Sequence[float]]
     opened: Mapping[str, NoisySum]
     is_private: bool
+    label_shares: LabelShares | None = None
+
+    @property
+    def sets_label_shares(self) -> bool:
+        """True if the task names the shares of the labels itself."""
+        return self.label_shares == "even" or isinstance(self.label_shares, Mapping)
+
+    @property
+    def has_equal_label_shares(self) -> bool:
+        """True if equally many texts of each of several labels were ordered."""
+        recorded_shares = self.records.get("label shares", ())
+        return bool(recorded_shares) and len(self.labels) > 1 and bool(np.ptp(recorded_shares[-1][1]) < EQUAL_TO)
+
+    @property
+    def steers_label_shares(self) -> bool:
+        """True if the label sum moved how many texts of each label were ordered."""
+        is_recorded = "label shares" in self.records and "labels" in self.opened
+        return is_recorded and not self.sets_label_shares and not self.has_equal_label_shares
 
 
 def list_sum_answers(planned_sums: Sequence[PlannedSum], run: OpenedRun) -> tuple[SumAnswer, ...]:
@@ -152,6 +177,10 @@ def _tell_decision(planned_sum: PlannedSum, run: OpenedRun) -> str:
         shares = run.records["label shares"][-1][1]
         if len(shares) == len(run.labels):
             ordered = _list_figures(run.labels, 100 * np.array(shares), unit=" %")
+            if run.sets_label_shares:
+                return f"The task itself sets how many texts of each label were ordered: {ordered}."
+            if run.has_equal_label_shares:
+                return EQUAL_LABELS
             return f"Decided: how many texts of each label were ordered: {ordered}."
     if planned_sum.statistic == SupportVotes.name:
         return _tell_set_aside(run)

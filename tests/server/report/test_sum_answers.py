@@ -11,7 +11,8 @@ from undersong_protocol.statistics.histogram import LabelHistogram
 from undersong_protocol.statistics.support import SupportVotes
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_protocol.statistics.votes import EqualVotes
-from undersong_server.report.sum_answers import NOT_OPENED, NOT_SHOWN, OpenedRun, list_sum_answers
+from undersong_server.methods.parts.shares import label_shares
+from undersong_server.report.sum_answers import EQUAL_LABELS, NOT_OPENED, NOT_SHOWN, OpenedRun, list_sum_answers
 
 LABELS, GENERATORS = ("chest", "ankle"), ("good", "mixed", "off")
 STATISTICS = {
@@ -114,3 +115,24 @@ def test_the_verdict_says_which_set_of_texts_it_chose(taken, compared, decision)
 
 def test_a_sum_that_never_opened_says_so():
     assert answers_by_sum(replace(RUN, opened={}))["labels"].sentence.endswith(NOT_OPENED)
+
+
+@pytest.mark.parametrize(
+    ("option", "shares", "steers", "decision"),
+    [
+        ("half", [0.55, 0.45], True, "Decided: how many texts of each label were ordered: chest 55.0 %, ankle 45.0 %."),
+        ("half", [0.5, 0.5], False, EQUAL_LABELS),
+        ("even", [0.5, 0.5], False, "The task itself sets how many texts of each label were ordered: chest 50.0 %"),
+        ({"chest": 3, "ankle": 1}, [0.75, 0.25], False, "The task itself sets how many texts of each label"),
+    ],
+)
+def test_equal_or_set_label_shares_are_not_told_as_a_decision_of_the_records(option, shares, steers, decision):
+    changed_run = replace(RUN, label_shares=option, records=RUN.records | {"label shares": [(0, shares)]})
+    assert answers_by_sum(changed_run)["labels"].decision.startswith(decision)
+    assert changed_run.steers_label_shares == steers
+
+
+def test_counts_within_noise_and_chance_give_equal_label_shares():
+    counts = NoisySum(np.array([90, 85, 76, 90, 93, 81]), 1, 3.0, ("a", "b"))
+    assert np.ptp(label_shares(counts)) < 1e-9
+    assert np.ptp(label_shares(replace(counts, values=np.array([190, 85, 76, 40, 93, 31])))) > 0.01
