@@ -482,7 +482,7 @@ def test_private_cache_under_another_key_or_damaged_is_empty(tmp_path: Path) -> 
     assert fresh.asked == ["a", "b"]
     np.testing.assert_array_equal(again.encode(["a", "b"]), rows)
     assert fresh.asked == ["a", "b"], "repaired"
-    with pytest.raises(ConfigurationError, match="32 bytes"):
+    with pytest.raises(ConfigurationError, match="bytes, not 32"):
         EncryptedFileCache(path, b"short")
 
 
