@@ -194,8 +194,8 @@ def assumptions(colluders: int, parties: int, unit: str) -> tuple[str, ...]:
         f"{_helpers(colluders, parties)} with the operator, and the operator sees sums only."
         if parties > 1
         else "There is one hospital: it adds all of the noise itself, and its sum is what is released.",
-        "The task's description, labels and prompts, and the generators themselves, are public: they were not "
-        "chosen by looking at the private records.",
+        "The task's description, labels and prompts, and the list of generators, are public: nobody looked at the"
+        " private records to fix them. What then chooses among generators and texts is noisy sums alone.",
         "Other releases about the same records add to this one; each hospital's ledger counts them.",
         *that_hold(
             (unit == "sample", "A person with several records is protected for each, not for all of them together."),

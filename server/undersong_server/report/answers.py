@@ -9,7 +9,16 @@ from undersong_common.privacy import impact
 from undersong_common.version import VERSION
 from undersong_protocol.agreement import words
 from undersong_server.methods.parts.private_score import SUMS
-from undersong_server.report.data import ALONE, NO_PRIVATE_DATA, UNIT_WORDS, UNITS, Accuracy, ReportData, number
+from undersong_server.report.data import (
+    ALONE,
+    NO_PRIVATE_DATA,
+    UNIT_WORDS,
+    UNITS,
+    ZERO_SHOT,
+    Accuracy,
+    ReportData,
+    number,
+)
 from undersong_server.report.sum_answers import SUM_ANSWERS, WORTH
 from undersong_server.report.verdict import UNFIT, caution, is_unfit, verdict
 from undersong_server.report.writers import WRITERS
@@ -288,13 +297,21 @@ def _state_panel(data: ReportData, test: str) -> list[str]:
 
 
 def _explain_baselines(data: ReportData) -> list[str]:
-    """Says what a baseline of some generators alone owes to the records, where there is one."""
-    if not any(figure.reference and figure.data.endswith(ALONE.format("")) for figure in data.published_accuracy):
-        return []
-    return [
-        '"Alone" means: texts of nobody but the generators that wrote the corpus, under the labels that were ordered.'
-        " The records chose these generators, but somebody who reads a few texts might have chosen them, too."
-    ]
+    """Says what the baselines are: of all generators, and of some alone, which the records chose."""
+    baselines = [figure.data for figure in data.published_accuracy if figure.reference]
+    sentences = []
+    if ZERO_SHOT in baselines:
+        sentences.append(
+            f'"Zero-shot texts" are as many texts, from {joined(list(data.generators))} in equal parts, without any'
+            " record: also from those whose texts the records set aside."
+        )
+    if any(name.endswith(ALONE.format("")) for name in baselines):
+        sentences.append(
+            '"Alone" means: texts of nobody but the generators that wrote the corpus, under the labels that were'
+            " ordered. The records chose these generators, but somebody who reads a few texts might have chosen them,"
+            " too."
+        )
+    return sentences
 
 
 def _name_models(accuracies: Mapping[str, float]) -> str:

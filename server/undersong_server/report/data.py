@@ -132,6 +132,7 @@ class PrivacyStatement:
 
 
 NO_PRIVATE_DATA = ", no private data"  # end of a baseline's name; a sentence that says so leaves it out
+ZERO_SHOT = f"zero-shot texts{NO_PRIVATE_DATA}"
 ALONE = f"{{}} alone{NO_PRIVATE_DATA}"  # names the baseline of the generators that wrote the corpus
 FEWER = "prompts that show fewer examples than ordered, for want of room"
 

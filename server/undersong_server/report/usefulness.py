@@ -15,12 +15,11 @@ from undersong_server.evaluation.panel import FIGURES, TrainedModels
 from undersong_server.generators.author import Author
 from undersong_server.methods import mixture
 from undersong_server.pool import Sample
-from undersong_server.report.data import ALONE, NO_PRIVATE_DATA, Accuracy, Figures, Measure, measures_of
+from undersong_server.report.data import ALONE, ZERO_SHOT, Accuracy, Figures, Measure, measures_of
 from undersong_server.runs.planning import RunPlan
 from undersong_server.runs.task import Task
 
 OURS = "synthetic"
-ZERO_SHOT = f"zero-shot texts{NO_PRIVATE_DATA}"
 FREE_KINDS = ("ngram", "replay")  # a comparison may ask these again at no cost
 
 

@@ -38,7 +38,7 @@ from undersong_server.progress import Silent
 from undersong_server.release.files import OUTPUT_NAMES, charges
 from undersong_server.release.verify import verify
 from undersong_server.report import usefulness
-from undersong_server.report.data import are_equal, number
+from undersong_server.report.data import ZERO_SHOT, are_equal, number
 from undersong_server.runs import task as tasks
 
 pytestmark = pytest.mark.heavy
@@ -483,7 +483,7 @@ def test_every_prompt_is_the_tasks_own_those_of_the_zero_shot_baseline_too(tmp_p
     monkeypatch.setattr(NgramGenerator, "answer", spied)
     monkeypatch.setattr(NgramSettings, "prompt_format", lambda *_: PromptFormat(reads=False))  # as if it read them
     delivered = run(task_path, tmp_path / "out")
-    assert usefulness.ZERO_SHOT in {row.data for row in delivered.report.accuracy}
+    assert ZERO_SHOT in {row.data for row in delivered.report.accuracy}
     zero_shot = [request.prompt for request in asked if request.kind == "zero_shot"]
     assert len(zero_shot) >= 24 // 3 + len(delivered.report.samples)  # the first round and the baseline
     assert {prompt.partition(":")[0] for prompt in zero_shot} == {"As this house writes"}
@@ -498,7 +498,7 @@ def test_report_has_every_measure_and_interval_but_no_record(tmp_path, encoder):
     delivered = run(make_task(tmp_path / "task", evaluation=judged), tmp_path / "out")
     rows = [(row.data, row.model.partition(" (")[0].partition(":")[0]) for row in delivered.report.accuracy]
     kinds = ("panel", "linear head", *(() if encoder is None else ("fine-tuned bert",)))
-    corpora = (usefulness.OURS, usefulness.ZERO_SHOT, simulation.NO_PRIVACY)
+    corpora = (usefulness.OURS, ZERO_SHOT, simulation.NO_PRIVACY)
     assert rows == [(data, kind) for data in corpora for kind in kinds]
     assert [row.ours for row in delivered.report.accuracy] == [True, *[False] * (len(rows) - 1)]
     assert all(row.interval is not None for row in delivered.report.accuracy)
