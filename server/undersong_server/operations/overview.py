@@ -566,6 +566,7 @@ class GeneratorUsage:
         runs: number of runs in which it has written.
         counts: sums of the counts of :class:`undersong_server.generators.author.AuthorUsage`; ``faults`` by kind.
         counted: the generator's own counts besides its calls: waits for a limit, retries, answers from a cache, ...
+            Those of its corpus are the newest run's, since every run reads the whole corpus.
     """
 
     name: str
@@ -597,12 +598,21 @@ def generator_usage(home: Path, runs: Sequence[str]) -> tuple[GeneratorUsage, ..
     )
 
 
+# Counts of a generator's corpus, which no call changes.
+CORPUS_COUNTS = frozenset({"texts", "corpus rows", "duplicate rows", "rows of other labels", "labels without corpus"})
+
+
 def _usage_of(name: str, kind: str, run: str, used: Sequence[Mapping[str, Any]]) -> GeneratorUsage:
+    """Returns a generator's usage; ``used`` is that of each run, the newest first."""
     counts = [
         {key.replace("_", " "): n for key, n in usage.get("counted", {}).items() if key != "calls"} for usage in used
     ]
     faults = [usage.get("faults", {}) for usage in used]
-    return GeneratorUsage(name, kind, run, len(used), counts=_sum(used), faults=_sum(faults), counted=_sum(counts))
+    corpus_counts = {
+        key: count for run_counts in reversed(counts) for key, count in run_counts.items() if key in CORPUS_COUNTS
+    }
+    counted = {**_sum(counts), **corpus_counts}
+    return GeneratorUsage(name, kind, run, len(used), counts=_sum(used), faults=_sum(faults), counted=counted)
 
 
 def _sum(parts: Sequence[Mapping[str, object]]) -> dict[str, float]:
