@@ -214,8 +214,8 @@ def environment(packages: Sequence[str], actions: Mapping[str, tuple[str, str]] 
         "exact": _escape_exactly(str),
         "commands": _replace_commands,
         "sentence": _escape_exactly(_begin_sentence),
-        "said": _escape_exactly(lambda text: printable_lines(page_words(str(text)))),
-        "lines": _escape_exactly(lambda text: printable_lines(str(text))),
+        "said": _escape_exactly(lambda text: _visible_lines(page_words(str(text)))),
+        "lines": _escape_exactly(_visible_lines),
         "path": lambda text: Markup(quote(str(text), safe="")),  # noqa: S704 - quoted
         "when": when,
         "number": _escape_exactly(number),
@@ -243,7 +243,7 @@ _FIRST_WORDS = frozenset(
 
 def _begin_sentence(text: str) -> str:
     """The text with a capital where its first word is no name, which would be another one with a capital."""
-    shown = printable_lines(page_words(str(text)))
+    shown = _visible_lines(page_words(str(text)))
     if shown.partition(" ")[0] in _FIRST_WORDS:
         return shown[:1].upper() + shown[1:]
     return shown
@@ -296,8 +296,20 @@ def box_class(grade: Grade) -> str:
 
 def _visible_value(value: Any) -> Any:
     if type(value) is str:
-        return printable(value, LONGEST)
+        return _restore_thousands(printable(value, LONGEST))
     return value
+
+
+_ESCAPED_THOUSANDS = re.compile(r"(?<=[0-9])\\u202f(?=[0-9]{3})")
+
+
+def _restore_thousands(shown: str) -> str:
+    """Returns printable words with the narrow space of :func:`number` in place of its escape."""
+    return _ESCAPED_THOUSANDS.sub("\u202f", shown)
+
+
+def _visible_lines(text: object) -> str:
+    return _restore_thousands(printable_lines(str(text)))
 
 
 def when(seconds: float | None, nothing: str = "never") -> Markup:

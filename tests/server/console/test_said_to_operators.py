@@ -280,6 +280,29 @@ def test_figures_and_columns_that_have_nothing_to_say_are_not_shown(home, tasks,
     assert "Money" in console.get("/?part=figures").text
 
 
+def test_large_numbers_have_narrow_spaces_and_no_escape_on_any_screen(console, home, tasks):
+    folder = plan_run(home, tasks, "large")
+    used = {"calls": 20823, "kept": 20823, "retried": 0, "dropped": 0, "cut": 0, "counted": {"corpus_rows": 12345}}
+    tokens = {"prompt_tokens": 20823, "completion_tokens": 0, "price_usd": 20823.0}
+    folder.tell("usage", {"usage": {"good": {**used, **tokens}}})
+    folder.write_status(RunStatus("running", 1, since=1.0))
+    run_screens = ["/runs/one/large", "/compare?run=large&run=large"]
+    for path in ["/", "/parties", "/runs", "/generators", *run_screens]:
+        assert "\\u" not in visible(console.get(path).text), path
+    generators = console.get("/generators").text
+    assert re.search(r"\b20\u202f8\d\d\b", generators)
+    assert "corpus rows 12\u202f345" in generators
+
+
+def test_rows_of_a_corpus_are_not_added_over_runs(home, tasks):
+    for name in ("first reading", "second reading"):
+        folder = plan_run(home, tasks, name)
+        folder.tell("usage", {"usage": {"good": {"calls": 3, "counted": {"corpus_rows": 900, "cached": 2}}}})
+    usages = overview.generator_usage(home, ["second reading", "first reading"])
+    counted = next(usage.counted for usage in usages if usage.name == "good")
+    assert counted == {"corpus rows": 900, "cached": 4}
+
+
 @pytest.mark.heavy
 def test_a_hospital_that_shares_nothing_yet_is_not_said_to_keep_it_back(tmp_path, entered):
     made = make_home(tmp_path / "home", ("alpha", "beta"))
