@@ -126,7 +126,7 @@ def test_a_sum_that_never_opened_says_so():
         ({"chest": 3, "ankle": 1}, [0.75, 0.25], False, "The task itself sets how many texts of each label"),
     ],
 )
-def test_equal_or_set_label_shares_are_not_told_as_a_decision_of_the_records(option, shares, steers, decision):
+def test_equal_or_set_label_shares_are_no_decision_of_the_records(option, shares, steers, decision):
     changed_run = replace(RUN, label_shares=option, records=RUN.records | {"label shares": [(0, shares)]})
     assert answers_by_sum(changed_run)["labels"].decision.startswith(decision)
     assert changed_run.steers_label_shares == steers
