@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.intervals import Interval, over_seeds
-from undersong_common.printable import joined, number
+from undersong_common.printable import joined, number, that_hold
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.methods.parts.private_score import NORMAL_95, PrivateScore
@@ -24,9 +24,10 @@ from undersong_server.report.html import series_chart
 
 BLOCKS = 10  # blocks of equally many drawn texts, whose spread gives the interval
 NOTHING = "–"
+NEAR_REAL = "good near the value of real texts"
 HOW_GOOD = "How good"  # group of the figures that say how good a run's texts are
 PRIVATE_SCORE = "private score"
-WORD_PAIRS = "different word pairs"
+WORD_PAIRS = "different word pairs, drawn texts alone"  # the evaluation has a figure beside a test file
 LEADING = {  # figures that lead, the first that was measured, each with the reason
     PRIVATE_SCORE: (
         "It comes first because it is measured on the hospitals' own records; every other figure looks at public texts."
@@ -125,6 +126,8 @@ class Figure:
     def good_words(self) -> str:
         if self.good is None:
             return ""
+        if self.good == "beside":
+            return NEAR_REAL  # No mark stands beside the figure here.
         return WORDS[self.good]
 
     @property
@@ -186,14 +189,24 @@ class RunComparison:
             return ""
         sign = 1.0 if figure.good == "high" else -1.0
         best, *others = sorted(known, key=lambda place: -sign * figure.cells[place].value)
-        close = [self.runs[place].run for place in others if not figure.cells[best].exceeds(figure.cells[place], sign)]
+        close = [place for place in others if not figure.cells[best].exceeds(figure.cells[place], sign)]
         missing = [run.run for place, run in enumerate(self.runs) if place not in known]
         sentences = [f"Best by it: {self.runs[best].run}, {figure.cells[best].words}."]
         if close:
-            sentences.append(f"Not shown to differ from it: {joined(close)}.")
+            sentences += self._close_words(figure, best, close)
         if missing:
             sentences.append(f"Without this figure: {joined(missing)}.")
         return " ".join(sentences)
+
+    def _close_words(self, figure: Figure, best: int, close: Sequence[int]) -> list[str]:
+        """Sentences on the runs at the places ``close``, from which chance does not tell the best one apart."""
+        best_value = figure.cells[best].value
+        equal = [self.runs[place].run for place in close if figure.cells[place].value == best_value]
+        worse = [self.runs[place].run for place in close if figure.cells[place].value != best_value]
+        return that_hold(
+            (equal, f"As good by it: {joined(equal)}."),
+            (worse, f"It is better than {joined(worse)}, but the intervals overlap: not certain."),
+        )
 
     @property
     def chart(self) -> Markup:
@@ -363,11 +376,11 @@ def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
     yield words("Promise", "privacy unit", lambda run: UNIT_WORDS[run.unit])
     yield numbers("Promise", "epsilon spent", lambda run: run.spent, None, "no privacy")
     yield numbers("Cost", "calls", lambda run: run.calls, None)
-    yield numbers("Cost", "texts kept", lambda run: run.kept, None)
+    yield numbers("Cost", "texts written, usable", lambda run: run.kept, None)
     price_cells = tuple(ComparedFigure(f"{run.price_usd:.2f}", run.price_usd) for run in runs)
     yield Figure("Cost", "money, US$", price_cells, "low")
     yield from _how_good([run.score for run in runs], [run.evaluated for run in runs])
-    yield numbers("Texts", "texts", lambda run: run.texts, None)
+    yield numbers("Texts", "texts published", lambda run: run.texts, None)
     for figure in TEXT_FIGURES if any(run.text_figures for run in runs) else ():
         weight_cells = tuple(
             _interval_cell(run.text_figures[figure.name], percent=figure.percent)

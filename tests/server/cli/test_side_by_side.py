@@ -192,7 +192,7 @@ def test_compared_text_figures_do_not_depend_on_corpus_size(home):
     assert large.interval.low < small.interval.high
     assert small.interval.low < large.interval.high
     assert abs(large.value - small.value) < 0.04
-    assert [cell.value for cell in figure_of(found, "texts").cells] == [4000, 300]
+    assert [cell.value for cell in figure_of(found, "texts published").cells] == [4000, 300]
 
 
 @pytest.mark.heavy
@@ -237,6 +237,18 @@ def test_runs_are_sorted_by_a_figure_the_best_first(home):
         comparison.compare(home, ["first", "second"], sort="calls")
 
 
+def test_figures_side_by_side_have_one_name_each_and_no_mark_that_is_not_shown(home):
+    for name in ("first", "second"):
+        publish(home, name, invented(300))
+        pairs = KeptMeasure(0.4, "beside", percent=True)
+        keep(home, name, Evaluated("t.jsonl, 00", {"different word pairs": "40 %"}, {"different word pairs": pairs}, 9))
+    found = comparison.compare(home, ["first", "second"])
+    names = [figure.name for figure in found.figures]
+    assert len(names) == len(set(names))
+    assert figure_of(found, "different word pairs").good_words == comparison.NEAR_REAL
+    assert "mark" not in comparison.NEAR_REAL
+
+
 def test_one_figure_leads_and_says_why_and_what_chance_explains(home):
     publish(home, "first", invented(300))
     publish(home, "second", invented(300, seed=1))
@@ -248,7 +260,10 @@ def test_one_figure_leads_and_says_why_and_what_chance_explains(home):
     keep(home, "second", kept(0.8))
     found = comparison.compare(home, ["first", "second"])
     assert found.leading.figure.name == "panel score"
-    assert found.best_words.endswith("Not shown to differ from it: first.")
+    assert found.best_words.endswith("It is better than first, but the intervals overlap: not certain.")
+    keep(home, "second", kept(0.78))
+    assert comparison.compare(home, ["first", "second"]).best_words.endswith("As good by it: second.")
+    keep(home, "second", kept(0.8))
     score = {"value": 0.7, "low": 0.6, "high": 0.8, "noise": 0.01, "sample": 0.04}
     CoordinatorHome(home).run("first").tell("record", {"name": "score", "round": 0, "value": score})
     leading = comparison.leading_figure(comparison.how_good(home, "first"))
