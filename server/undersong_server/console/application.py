@@ -175,13 +175,15 @@ class PartyScreens:
     def _invite_form(self, visit: Visit) -> Response:
         key, name = visit.query.get("package", ""), visit.query.get("name", "")
         waits = visit.site.downloads.waits(key, visit.person.name)
+        downloaded_at = _fetched_at(visit, f"{name}.{enrolment.PACKAGE}")
         return visit.show(
             "invite.html.j2",
             "Invite a hospital",
             facts=coordinator.show(self._home),
             package=key if waits else "",
             made=name,
-            downloaded_at=_fetched_at(visit, f"{name}.{enrolment.PACKAGE}"),
+            prefilled="" if key and (waits or downloaded_at) else name,  # a second invitation would end the first
+            downloaded_at=downloaded_at,
             days=defaults.INVITATION_DAYS,
         )
 

@@ -38,6 +38,7 @@ from undersong_server.runs.planning import PlanFigures, Planned, plan_figures
 
 REJECTED = "rejected"  # beside the states of runs: those that have failed because hospitals refuse
 CERTIFICATE_DAYS = 30.0
+INVITED_S = 86400.0  # time in which an invited party sends its request
 AWAY_S = 120.0  # a party that is away for less may be restarting
 NEW_S = 900.0  # time in which an enrolled party installs its grant
 MOST_SUMMARIES = 50_000  # kept in memory, former ones of a run too
@@ -249,7 +250,7 @@ def _needs(
 
 def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool, awaited: bool) -> Iterator[Need]:
     party = each.party
-    if party.state == INVITED:
+    if party.state == INVITED and now - party.invited_at > INVITED_S:
         says = f"was invited {duration(now - party.invited_at)} ago and is not enrolled"
         yield Need("soon", "party", party.name, says, "sign its request when it comes, or invite it again")
     if party.state != ENROLLED:

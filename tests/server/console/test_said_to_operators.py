@@ -401,6 +401,8 @@ def test_a_package_that_was_downloaded_says_when_and_has_no_button(console):
     after = console.get(done).text
     assert "/download/" not in after
     assert "was downloaded at <time" in after
+    assert "/parties/one/delta/letter" in after
+    assert re.search(r'<input id="name" name="name" value="([^"]*)"', after)[1] == ""  # a second one ends the first
 
 
 def test_a_wrong_fingerprint_names_the_typing_first(console, home):
@@ -432,6 +434,9 @@ def test_a_new_form_has_rows_for_most_label_lists_and_knows_who_asks(tmp_path, e
     made.change(operator="North Hospital", contact="Dr. Holm, 01 234")
     console = entered(made.path)
     address = console.led(console.post("/runs/new", source="template classification"))
+    empty = visible(console.get(address).text)
+    assert "Labels (required)" in empty
+    assert "as stands above" not in empty  # nothing stands there before the form is complete
     form = fields_of(console.get(address).text)
     assert len(form["label"]) == len(form["meaning"]) == drafts.LABEL_ROWS
     assert form["key publication.makers"] == ["North Hospital"]
