@@ -616,7 +616,10 @@ def timeline(home: Path, run: str) -> tuple[Moment, ...]:
         run_moments.append(Moment(requested_path.stat().st_mtime, f"requested: {folder.requested().action}"))
     for time_s, line_words in map(_split_stamp, folder.log()):
         if time_s is not None:
-            moment_grade: Literal["done", "bad"] = "bad" if line_words.startswith((FAILED, REJECTED)) else "done"
+            is_refusal = status.error is not None and line_words == logged(status.error.problem)
+            moment_grade: Literal["done", "bad"] = (
+                "bad" if is_refusal or line_words.startswith((FAILED, REJECTED)) else "done"
+            )
             shown_words = _without_error(line_words, status.error).partition(PLAN_WORDS)[0]
             run_moments.append(Moment(time_s, shown_words, moment_grade))
     for event in folder.live():
