@@ -359,6 +359,7 @@ class RunScreens:
             awaited, revision = runs.awaited(self._home, status), runs.revision(self._home, run)
             standing = {"run": run, "status": status, "awaited": awaited, "put_away": put_away, "revision": revision}
             others = status.error.others(runs.roster_of(self._home, run)) if status.error else ""
+            standing |= {"change_words": form.change_words, "change_value": form.change_value}
             return {**standing, "may_resume": runs.may_resume(self._home, status), "others": others}
 
         parts: dict[str, Part] = {

@@ -199,6 +199,33 @@ def hospital_words(text: str) -> str:
     return _PARTY.sub(lambda match: "hospitals" if match[0] == "parties" else "hospital", text)
 
 
+def change_words(key: str) -> str:
+    """Returns a task's key, such as "generators.2.path", as the form labels it.
+
+    >>> change_words("task.labels"), change_words("generators.2.path")
+    ('Labels', 'Generator 2: path')
+    """
+    section, _, rest = key.partition(".")
+    number, _, table_key = rest.partition(".")
+    if section in TABLES and number.isdigit():
+        return f"{section.removesuffix('s').capitalize()} {number}: {table_key.replace('_', ' ').replace('.', ' ')}"
+    title = field_words().get(section, {}).get(rest, {}).get("title", "") if rest else ""
+    return title or hospital_words((rest or section).replace("_", " ").replace(".", " ")).capitalize()
+
+
+def change_value(value: Any) -> str:
+    """Returns a task's value as a list of changes shows it.
+
+    >>> change_value(None), change_value(["mental", "other"]), change_value(4.0)
+    ('not set', 'mental, other', '4.0')
+    """
+    if value is None:
+        return "not set"
+    if isinstance(value, list | tuple) and all(isinstance(entry, str) for entry in value):
+        return ", ".join(value) or "none"
+    return str(value)
+
+
 def _generator_names(data: Mapping[str, Any]) -> list[str]:
     """Names of the generators of a draft, in which not all may have one."""
     table_names = (str(table.get("name", "")) for table in data.get("generators", ()))
