@@ -93,7 +93,7 @@ def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
     """The step that a run needs; None for one that was stopped or cannot be read."""
     status = run.status
     address = f"/runs/one/{quote(run.run)}"
-    result = f"/runs/one/{quote(run.run)}/result"
+    result = f"{address}/result"
     if status.error is not None and status.error.rejected_by:
         return OperatorStep(f"Talk to {', '.join(status.error.rejected_by)}, then revise the run {run.run}", address)
     if status.state == "finished":
@@ -104,7 +104,7 @@ def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
             words = f"Download {run.run} without the marked texts, and publish it"
         else:
             words = f"Read texts of {run.run}, mark what nobody shall receive, then download and publish it"
-        return OperatorStep(words, result)
+        return OperatorStep(words, f"{result}#files")
     if status.waiting is not None:
         whom = ", ".join(party.party for party in status.waiting.parties)
         people = status.waiting.whom == "people"
@@ -123,8 +123,9 @@ def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
         "running": f"Wait: the run {run.run} goes on by itself",
     }
     words = words_of_state.get(status.state, "")
+    button = {"failed": "#resume", "paused": "#resume", "planned": "#start"}.get(status.state, "")
     if words:
-        return OperatorStep(words, address)
+        return OperatorStep(words, f"{address}{button}")
     return None
 
 

@@ -227,6 +227,7 @@ def test_the_next_step_after_an_evaluation_is_to_publish(tmp_path, entered):
     keep_evaluation(home.run("spring"), Evaluated("test.jsonl, 0123abcd", {}))
     console = entered(home.path)
     assert "then download and publish it" in next_step_of(console.get("/").text)
+    assert "/runs/one/spring/result#files" in console.get("/").text.partition("What comes next")[2]
     home.run("spring").annotate(Annotations(marked=(1,)))
     assert "Download spring without the marked texts" in next_step_of(console.get("/").text)
 
@@ -507,7 +508,7 @@ def test_a_rejected_run_leads_to_its_revision(console, home, tasks):
     assert planned.task["task"]["revises"] == "refused"
     assert ">refused</strong>" not in console.get("/?part=needs").text
     after = console.get("/runs/one/refused%202").text
-    assert ("privacy.epsilon: 4.0 → 1" in after, "refused</a>; changed:" in after) == (True, True)
+    assert ("Epsilon: 4.0 → 1" in after, "refused</a>; changed:" in after) == (True, True)
     console.post("/runs/one/refused/put-away", of="/runs/one/refused")  # anew, which forgets no successor
     assert 'Replaced by <a href="/s/' in console.get("/runs/one/refused").text
 

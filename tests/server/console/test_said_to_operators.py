@@ -338,6 +338,24 @@ def test_a_rejection_says_what_the_others_had_decided(console, home, tasks):
     assert ">refused</a>" in console.get("/runs?state=archive").text
 
 
+def test_a_refusal_s_own_line_in_the_timeline_is_not_green(home, tasks):
+    folder = plan_run(home, tasks, "red")
+    failure = RunFailure("beta refuses: no consent", "", 3, ("beta",))
+    folder.say(failure.problem)
+    folder.write_status(RunStatus("failed", 1, since=1.0, error=failure))
+    grades = {moment.words: moment.grade for moment in runs.timeline(home, "red")}
+    assert grades["a hospital refuses: see above"] == "bad"
+
+
+@pytest.mark.parametrize(("state", "button"), [("planned", "start"), ("paused", "resume")], ids=["planned", "paused"])
+def test_the_next_step_of_a_run_leads_to_its_button(console, home, tasks, state, button):
+    folder = plan_run(home, tasks, f"{state} step")
+    folder.write_status(RunStatus(state, 0, since=None if state == "planned" else 1.0))
+    page = console.get(f"/runs/one/{state} step").text
+    assert f'id="{button}"' in page.partition("What comes next")[0]
+    assert f"/runs/one/{state}%20step#{button}" in page.partition("What comes next")[2]
+
+
 @pytest.mark.heavy
 def test_proposed_names_tell_runs_of_one_task_apart(console, home, tasks):
     task_file, day = next(tasks.glob("*.toml")), time.strftime("%Y-%m-%d")
@@ -365,7 +383,7 @@ def test_a_run_shows_what_it_began_with_and_what_differs(console, home, tasks):
         console.post(address, sent)
         page = visible(console.get(f"/runs/one/{name}").text)
         assert "Begun with the values of origin" in page
-        assert ("privacy.epsilon: 4.0 → 1" in page, ", unchanged." in page) == (bool(changes), not changes)
+        assert ("Epsilon: 4.0 → 1" in page, ", unchanged." in page) == (bool(changes), not changes)
         curation.describe(home, name, note="ours")  # which forgets no origin
         assert runs.revision(home, name).begun_with == "origin"
     assert runs.revision(home, "origin").begun_with == ""
