@@ -240,7 +240,8 @@ def test_parties_show_no_amount_that_is_not_shared(tmp_path, entered):
     console = entered(home.path)
     row = {name: console.get(f"/parties?find={name}").text.partition("<tbody>")[2] for name in ("alpha", "beta")}
     assert "not shared" in row["alpha"]
-    assert "3.25" in row["beta"]
+    assert "3.25 <small>when it connected</small>" in row["beta"]
+    assert "a run charged since then is not taken off yet" in console.get("/parties/one/beta").text
     assert "not shared" in console.get("/parties/one/alpha").text
 
 
