@@ -5,6 +5,7 @@ another version of the rules.
 """
 
 import json
+import re
 import threading
 import time
 from collections import Counter
@@ -605,14 +606,6 @@ class Author:
         Raises what a generator raises that cannot go on, of several generators together; what was answered is
         journaled.
         """
-        step_name, _, attempt = step.rpartition("/")
-        if attempt.isdecimal():
-            if attempt == "0":
-                in_words = step_name
-            else:
-                in_words = f"{step_name} again, for texts that could not be used"
-        else:
-            in_words = step
         answers: dict[int, Completion | GenerationError] = {}
         missing: dict[str, dict[int, GenerationRequest]] = {}
         for generator_name in dict.fromkeys(generator_name for _, generator_name in numbers_and_names):
@@ -636,7 +629,7 @@ class Author:
                 if unwritten and (self._requests.form_of(generator_name).reads or len(unwritten) >= FLUSH_ANSWERS):
                     self._journal.exchange(settled, unwritten)
                     unwritten, settled = [], []
-                self._progress.update(f"writing {in_words}", len(answers), len(numbers_and_names))
+                self._progress.update(step_phase(step), len(answers), len(numbers_and_names))
         finally:
             self._journal.exchange(settled, unwritten)
         for index, generator_name in numbers_and_names:
@@ -883,3 +876,22 @@ def _encode_answer(answer: Completion) -> bytes:
 
 def _decode_answer(entry: bytes) -> Completion:
     return Completion(*json.loads(entry.decode("utf-8", "surrogatepass")))
+
+
+_ANEW = re.compile(r"anew \d+")  # a step that writes what the choice of texts lacks
+
+
+def step_phase(step: str) -> str:
+    """Returns what a run does in a step, for a person.
+
+    >>> step_phase("round 2/1")
+    'writing round 2 again, for texts that could not be used'
+    >>> step_phase("anew 1/0")
+    'writing texts in place of unusable ones'
+    """
+    step_name, _, attempt = step.rpartition("/")
+    if not attempt.isdecimal():
+        step_name = step
+    shown_name = "texts in place of unusable ones" if _ANEW.fullmatch(step_name) else step_name
+    is_again = attempt.isdecimal() and attempt != "0" and shown_name == step_name
+    return f"writing {shown_name} again, for texts that could not be used" if is_again else f"writing {shown_name}"
