@@ -92,6 +92,7 @@ def test_one_text_or_all_that_a_search_finds_are_marked(curation_page, home):
     assert "/without-marked.zip" in leading
     assert "Download without the 2 marked texts" in leading
     assert "Download everything, 2 marked texts of 4 included" in files
+    assert "tell the receiver the coordinator's fingerprint another way" in files
     assert next_step_of(curation_page.get(RESULT).text).startswith("Read the result of first")
     assert [words for words in did(curation_page) if "mark" in words] == ["run mark", "run mark", "run unmark"]
     assert curation_page.post(f"{RUN}/marks", of=RESULT, row="9", mark="yes").status_code == 409
