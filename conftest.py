@@ -46,11 +46,9 @@ os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
 # garbage while it is made, and not among it afterwards. That took a quarter of the time before the first test.
 gc.disable()
 
-# Its tests share nothing, and on one worker they take as long as all others on two.
-APART = "tests/common/models/test_embedding_matrix.py"
 # What takes longest is begun first, and the server's many short files last: no worker is left with one at the end.
 LONGEST_FIRST = (
-    APART,
+    "tests/common/models/test_embedding_matrix.py",
     "tests/federation/test_end_to_end.py",
     "tests/simulation/run/test_deliver.py",
     *(f"tests/{room}/" for room in ("federation", "simulation", "trial", "browser", "packaging", "noninterference")),
@@ -193,8 +191,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            if file == APART:
-                return nodeid
             return "torch" if file.startswith(with_torch) else TOGETHER.get(file, file)
 
     config.option.loadscopereorder = False  # by number of tests, which says little of the time that they take
