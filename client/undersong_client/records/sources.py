@@ -139,7 +139,7 @@ class SourceReading:
 
     @property
     def lost_shares(self) -> dict[str, float]:
-        """Share of the rows and documents that were not read for a reason, of all that could have been records."""
+        """Shares of rows and documents that were lost, of all that could have been records, by the reason."""
         candidates = self._candidates
         return {reason: len(lost_rows) / candidates for reason, lost_rows in by_reason(self._lost_rows)}
 

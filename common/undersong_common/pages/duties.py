@@ -66,7 +66,7 @@ def issuer_form(issuer: str) -> str:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """An act that gave somebody rights, and until when a person may be neither of the two who agree because of it.
+    """An act that gave somebody rights; because of it a person may be neither of the two who agree, until ``until_s``.
 
     Attributes:
         actor: identity of whoever gave somebody rights.

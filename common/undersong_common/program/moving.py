@@ -42,7 +42,7 @@ class Move:
     """A move of one folder.
 
     Attributes:
-        settings: name of the file that makes the folder one.
+        settings: name of the settings file by which such a folder is known.
         owner: whose the folder is at its new place.
         rewrite: returns the settings as they are at the new place.
     """

@@ -251,7 +251,7 @@ class Adverts(dict[int, Advert]):
             check_fresh(parameters.name(party), self[party], used_values)
 
     def verify(self, reader_entry: Entry) -> None:
-        """Checks the one signature that the first reader of this shared object skipped, as its own; raises PeerFault.
+        """Checks the signature that this object's first reader left out because it was its own. Raises PeerFault.
 
         ``reader_entry``: the present reader's entry; nothing is left to check for the first reader.
         """

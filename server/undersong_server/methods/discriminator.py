@@ -660,9 +660,9 @@ def paper_noise(stated: Privacy, tutor_epsilon: float) -> PaperNoise:
 
 
 def paper_figures(stated: Privacy, queries: int, tutor_epsilon: float) -> Mapping[str, float]:
-    """Returns sigma of one answer of the paper's teachers, and epsilon of all: as two counts per query, and as one.
+    """Returns the noise (sigma) of one answer of the paper's teachers, and the epsilon of all answers twice.
 
-    Empty if epsilon leaves the teachers nothing.
+    One epsilon is for two released counts per query, the other for one. Empty if epsilon leaves the teachers nothing.
     """
     if stated.epsilon <= tutor_epsilon:
         return {}

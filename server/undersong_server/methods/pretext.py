@@ -59,7 +59,7 @@ class Options(PresetOptions):
 
     @property
     def calls(self) -> int:
-        """Texts that are ordered in both phases."""
+        """Number of texts ordered, both phases together."""
         if isinstance(self.samples, tuple):
             return round(sum(self.samples) / self.seeds)
         return self.samples

@@ -235,8 +235,9 @@ class Patients:
         return node
 
     def pairs(self) -> Iterator[Pair]:
-        """Yields two patients where Patient resources that are not joined have one identifier, and documents name one.
+        """Yields pairs of patients whose Patient resources share an identifier without being joined.
 
+        Of several such patients the first is paired with each other one, if a document names any of them.
         An objection to the patient without a document may be meant for the other one.
         """
         for identifier_owners in self._owners.values():
