@@ -36,7 +36,7 @@ from undersong_protocol.wire.framing import Envelope, Outgoing
 from undersong_protocol.wire.messages import federation_pb2 as wire
 
 KEPT_REPLIES = 64
-HEARD_S = 0.1  # time between two looks if a silent stream was heard
+HEARD_S = 0.1  # time between two looks whether a silent stream has been heard again
 WAITING_TOLD_S = 3600.0  # time between two lines of the log while a run waits for a decision
 LONG_WAIT_S = 1.0  # a request that waited longer says so in the log
 ANSWERING = "answering the coordinator"  # the step that a fault of the machine holds up

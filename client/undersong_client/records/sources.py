@@ -380,7 +380,7 @@ def _shaped(row: Row, declared: Declared) -> Row:
         cell_value = shaped_values.get(column)
         if isinstance(cell_value, Several):  # such as the codes of one concept in several systems
             shaped_values[column] = cell_value = cell_value[0]
-        # An object as an id, a text or a label is refused later, with its place.
+        # An object as an attribute counts as no value; as an id, a text or a label it is refused later, with its place.
         if "." in column and column != declared.label_field and isinstance(cell_value, dict | list):
             shaped_values[column] = None
     if declared.label_map and declared.label_field in shaped_values:

@@ -171,10 +171,10 @@ def _fit_draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
         half_honest, lambda s: sets(honest_parties, misled_parties) + sets(honest_parties, s) - s * signed_surprise
     )
     absent_parties = dropouts + turned_size
-    # A sum has more parties than can be misled, so it misses no more than these.
-    sums = range(honest_parties - absent_parties - misled_parties)
-    farthest_missed = max((w for w in sums if unheard(absent_parties, w) >= least_log2), default=-1)
-    if farthest_missed in (-1, len(sums) - 1):
+    # Numbers of honest parties that a sum may miss: it always has more of them than can be misled.
+    missed_counts = range(honest_parties - absent_parties - misled_parties)
+    farthest_missed = max((w for w in missed_counts if unheard(absent_parties, w) >= least_log2), default=-1)
+    if farthest_missed in (-1, len(missed_counts) - 1):
         return None
     # One choice of dropouts serves both: the parties unheard, and the holders of those turned. Each pair of numbers
     # must be unlikely.

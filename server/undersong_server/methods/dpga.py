@@ -287,9 +287,9 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     population_sizes = options.sizes(run.setting)
     if options.estimates_similarity:
         run.check_embedding_size(options.embedding_size)
-    metadata = _metadata(options, run)  # 3.2.1, 3.2.2
-    tau = _mean_tau(options, run, metadata)  # 3.3.2 (1)
-    # 3.2: the first population
+    metadata = _metadata(options, run)  # the paper's sections 3.2.1 and 3.2.2
+    tau = _mean_tau(options, run, metadata)  # the paper's section 3.3.2, step 1
+    # Section 3.2 of the paper: the first population.
     length_edges, used_keywords = (
         metadata.edges if options.length else None,
         metadata.keywords if options.keywords else (),

@@ -315,7 +315,7 @@ def _parquet_bytes(table: Any) -> bytes:
 KEY = "coordinator"  # key of manifest.json; everything else in it is signed
 ENROLLED = "enrolled"  # key of manifest.json: fingerprints of the roster's parties, as the registry has them
 TAG = "undersong published"
-SIMULATION = "simulation"  # key of manifest.json: signature (hex) under all else of every party, by name
+SIMULATION = "simulation"  # key of manifest.json: each party's signature (hex) over everything else, by its name
 SIMULATION_TAG = "undersong published by a simulation"
 
 

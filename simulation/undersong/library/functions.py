@@ -43,7 +43,8 @@ Count = Annotated[int, Field(ge=1)]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _OPTION = re.compile(r"--([a-z][a-z-]*)")
-_ARGUMENTS = {"epsilon": "epsilons=", "adapt": "adapt_to=", "fresh": "fresh=True"}  # options, otherwise as arguments
+# Options whose argument in Python is written otherwise than NAME=.
+_ARGUMENTS = {"epsilon": "epsilons=", "adapt": "adapt_to=", "fresh": "fresh=True"}
 
 
 _OPTION_CLASSES: Mapping[str, type[Any]] = {
