@@ -231,8 +231,8 @@ def without_objectors(
                 *excluded_units,
                 *(
                     patient_name
-                    for patient_name, patient_units in aliases_of_patient.items()
-                    if patient_units & excluded_units
+                    for patient_name, alias_units in aliases_of_patient.items()
+                    if alias_units & excluded_units
                 ),
             }
         ),

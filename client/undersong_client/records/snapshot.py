@@ -116,13 +116,13 @@ def table(home: PartyHome, *, held_out: bool = False) -> Table:
     )
 
 
-def _opened(home: PartyHome, sealed: Path) -> Iterator[Any]:
+def _opened(home: PartyHome, sealed_path: Path) -> Iterator[Any]:
     """The head and every slab, checked."""
     from cryptography.exceptions import InvalidTag
 
     cipher = _cipher(home)
     try:
-        with sealed.open("rb") as file:
+        with sealed_path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
                 raise _damaged(home)
             snapshot_id = b""
@@ -143,10 +143,10 @@ def _opened(home: PartyHome, sealed: Path) -> Iterator[Any]:
                 part_number += 1
     except FileNotFoundError:
         raise ConfigurationError(
-            f"{sealed}: this party holds no sealed data set", _REMEDY, code="no-sealed-data"
+            f"{sealed_path}: this party holds no sealed data set", _REMEDY, code="no-sealed-data"
         ) from None
     except OSError as error:
-        raise fault_of(error, sealed) from None
+        raise fault_of(error, sealed_path) from None
     except (InvalidTag, ValueError, KeyError, TypeError):
         raise _damaged(home) from None
 

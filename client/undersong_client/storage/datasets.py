@@ -135,7 +135,7 @@ def _check_added(home: PartyHome) -> None:
         )
 
 
-def survey(reading: sources.SourceReading, lengths: TextLengths) -> Survey:
+def survey(reading: sources.SourceReading, text_lengths: TextLengths) -> Survey:
     record_table = reading.table
     users = Counter(record_table.users or ())
     source_objections = reading.objections
@@ -147,7 +147,7 @@ def survey(reading: sources.SourceReading, lengths: TextLengths) -> Survey:
         labels=dict(sorted(Counter(record_table.labels or ()).items())),
         users=len(users) if record_table.users is not None else None,
         largest_user=max(users.values()) if users else None,
-        lengths=lengths,
+        lengths=text_lengths,
         skipped=reading.skipped,
         listed_identifiers=None if source_objections is None else len(source_objections.units),
         excluded_patients=source_objections.present if source_objections else 0,

@@ -397,8 +397,8 @@ class _OidcLogin:
                 token.header,
                 {"sub": {"essential": True}}
                 | {
-                    claim_name: {"essential": True, "value": claim_value}
-                    for claim_name, claim_value in expected_claims.items()
+                    claim_name: {"essential": True, "value": expected_value}
+                    for claim_name, expected_value in expected_claims.items()
                 },
                 {"client_id": provider.client, "nonce": nonce, "access_token": token_response.get("access_token")},
             )

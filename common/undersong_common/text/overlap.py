@@ -139,7 +139,7 @@ class _Corpus:
         marks = 2 * np.concatenate(([0], np.cumsum(has_words)))
         return _Corpus(np.insert(self.tokens, np.sort(ends), mark), self.starts + marks)
 
-    def sequences(self, length: int, values: UInt64) -> tuple[UInt64, Int64]:
+    def sequences(self, length: int, token_hashes: UInt64) -> tuple[UInt64, Int64]:
         """The hash of every run of ``length`` words within one text, and the number of its text."""
         token_count = len(self.tokens)
         powers = np.ones(token_count + 1, dtype=np.uint64)
@@ -148,7 +148,7 @@ class _Corpus:
         inverse_powers[1:] = _BASE_INVERSE
         powers = np.cumprod(powers, dtype=np.uint64)
         inverse_powers = np.cumprod(inverse_powers, dtype=np.uint64)
-        sums = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(values[self.tokens] * powers[:-1])))
+        sums = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(token_hashes[self.tokens] * powers[:-1])))
         text = np.repeat(np.arange(len(self)), self.lengths)
         position = np.arange(token_count)
         if token_count:
@@ -174,21 +174,28 @@ def _mark_verbatim(ours: _Corpus, theirs: _Corpus) -> Bools:
     )
 
 
-def _shared_runs(ours: _Corpus, theirs: _Corpus, values: UInt64) -> tuple[Float64, Int64]:
+def _shared_runs(ours: _Corpus, theirs: _Corpus, token_hashes: UInt64) -> tuple[Float64, Int64]:
     """Returns per text of ours the share of its 8-word runs found in theirs, and its longest shared run (0 below 8)."""
-    sharing, records = _matching_texts(ours, theirs, RUN_WORDS, values)
-    all_runs = np.bincount(ours.sequences(RUN_WORDS, values)[1], minlength=len(ours))
+    sharing, records = _matching_texts(ours, theirs, RUN_WORDS, token_hashes)
+    all_runs = np.bincount(ours.sequences(RUN_WORDS, token_hashes)[1], minlength=len(ours))
     contained = np.bincount(sharing, minlength=len(ours)) / np.maximum(all_runs, 1)  # no run, no hit
     longest_runs = np.zeros(len(ours), dtype=np.int64)
     rows = np.unique(sharing)
     longest_runs[rows] = RUN_WORDS
     high = int(ours.lengths.max(initial=0)) + 1
-    _lengthen_runs(ours, theirs, rows, np.unique(records), RUN_WORDS, high, longest_runs, values)
+    _lengthen_runs(ours, theirs, rows, np.unique(records), RUN_WORDS, high, longest_runs, token_hashes)
     return contained, longest_runs
 
 
 def _lengthen_runs(
-    ours: _Corpus, theirs: _Corpus, rows: Int64, records: Int64, low: int, high: int, longest: Int64, values: UInt64
+    ours: _Corpus,
+    theirs: _Corpus,
+    rows: Int64,
+    records: Int64,
+    low: int,
+    high: int,
+    longest: Int64,
+    token_hashes: UInt64,
 ) -> None:
     """Bisects the longest shared run of ``rows``, known to be >= low and < high; writes it into ``longest``.
 
@@ -198,23 +205,23 @@ def _lengthen_runs(
     if not len(rows) or high - low <= 1:
         return
     middle = min(2 * low, (low + high) // 2)
-    sharing, shared_records = _matching_texts(ours.take(rows), theirs.take(records), middle, values)
+    sharing, shared_records = _matching_texts(ours.take(rows), theirs.take(records), middle, token_hashes)
     alive = np.zeros(len(rows), dtype=bool)
     alive[sharing] = True
     longest[rows[alive]] = middle
-    _lengthen_runs(ours, theirs, rows[alive], records[np.unique(shared_records)], middle, high, longest, values)
-    _lengthen_runs(ours, theirs, rows[~alive], records, low, middle, longest, values)
+    _lengthen_runs(ours, theirs, rows[alive], records[np.unique(shared_records)], middle, high, longest, token_hashes)
+    _lengthen_runs(ours, theirs, rows[~alive], records, low, middle, longest, token_hashes)
 
 
-def _matching_texts(ours: _Corpus, theirs: _Corpus, length: int, values: UInt64) -> tuple[Int64, Int64]:
+def _matching_texts(ours: _Corpus, theirs: _Corpus, length: int, token_hashes: UInt64) -> tuple[Int64, Int64]:
     """The text number on either side of each run of ``length`` words that occurs in both."""
-    our_sequences, our_texts = ours.sequences(length, values)
-    their_sequences, their_texts = theirs.sequences(length, values)
+    our_sequences, our_texts = ours.sequences(length, token_hashes)
+    their_sequences, their_texts = theirs.sequences(length, token_hashes)
     is_shared = np.isin(their_sequences, our_sequences)  # the synthetic side: usually the smaller by far
     return our_texts[np.isin(our_sequences, their_sequences[is_shared])], their_texts[is_shared]
 
 
-def _mark_resembling(ours: _Corpus, theirs: _Corpus, values: UInt64) -> Bools:
+def _mark_resembling(ours: _Corpus, theirs: _Corpus, token_hashes: UInt64) -> Bools:
     """Marks our padded texts that have a Jaccard index >= JACCARD with a record, over pairs of neighbouring words.
 
     Pairs and not single words: they tell a rewritten sentence from one that merely has the same subject. Two sets
@@ -224,7 +231,7 @@ def _mark_resembling(ours: _Corpus, theirs: _Corpus, values: UInt64) -> Bools:
     resembles = np.zeros(len(ours), dtype=bool)
     if not len(ours.tokens) or not len(theirs.tokens):
         return resembles
-    first, second = _pair_matrices(ours, theirs, values)
+    first, second = _pair_matrices(ours, theirs, token_hashes)
     size_ours = np.diff(first.indptr)
     size_theirs = np.diff(second.indptr)
     their_rarest = _rarest_members(second).T.tocsr()
@@ -258,11 +265,11 @@ def _rarest_members(matrix: Any) -> Any:
     return csr_array((matrix.data[is_rarest], matrix.indices[is_rarest], pointers), shape=matrix.shape)
 
 
-def _pair_matrices(ours: _Corpus, theirs: _Corpus, values: UInt64) -> tuple[Any, Any]:
+def _pair_matrices(ours: _Corpus, theirs: _Corpus, token_hashes: UInt64) -> tuple[Any, Any]:
     """Two binary matrices, texts by pairs; the rarest pair is column 0."""
     from scipy.sparse import csr_array
 
-    pairs, texts = zip(*(corpus.sequences(2, values) for corpus in (ours, theirs)), strict=True)
+    pairs, texts = zip(*(corpus.sequences(2, token_hashes) for corpus in (ours, theirs)), strict=True)
     _, columns, token_counts = np.unique(np.concatenate(pairs), return_inverse=True, return_counts=True)
     rank = np.empty(len(token_counts), dtype=np.int64)
     rank[np.argsort(token_counts, kind="stable")] = np.arange(len(token_counts))

@@ -81,25 +81,25 @@ class ScoredSimilarity(Statistic, question="nearest"):
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[ScoredSimilarity, Inputs]":
         candidate_count = choose.integer(1, 40)
-        corpus_bits = choose.rng.integers(0, MEMBERSHIPS, candidate_count).astype(np.float64)
+        membership_bits = choose.rng.integers(0, MEMBERSHIPS, candidate_count).astype(np.float64)
         return cls(candidate_count + choose.integer(0, 5)), (
             ("candidates", choose.embeddings(candidate_count, facts)),
-            ("corpora", GridNumbers(corpus_bits, WHOLE_NUMBERS)),
+            ("corpora", GridNumbers(membership_bits, WHOLE_NUMBERS)),
         )
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, embeddings=("candidates",), numbers=("corpora",))
         candidates = public.embeddings_of("candidates")
-        corpus_bits = public.numbers_of("corpora")
+        membership_bits = public.numbers_of("corpora")
         check_embeddings("candidates", candidates, facts, labels=0, most=self.candidates)
-        check_shape("corpora", corpus_bits, (len(candidates.values),))
-        WHOLE_NUMBERS.check("corpora", corpus_bits)
-        check_labels("corpora", corpus_bits.astype(np.int64), MEMBERSHIPS, least=0)
+        check_shape("corpora", membership_bits, (len(candidates.values),))
+        WHOLE_NUMBERS.check("corpora", membership_bits)
+        check_labels("corpora", membership_bits.astype(np.int64), MEMBERSHIPS, least=0)
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        corpus_bits = public.numbers_of("corpora").astype(np.int64)
+        membership_bits = public.numbers_of("corpora").astype(np.int64)
         candidate_embeddings = public.embeddings_of("candidates").values
-        in_corpus = [(corpus_bits & corpus_bit) > 0 for corpus_bit in (FIRST, SECOND)]
+        in_corpus = [(membership_bits & corpus_bit) > 0 for corpus_bit in (FIRST, SECOND)]
         embeddings = records.embeddings
 
         def compute(asked: Int64) -> Float64:

@@ -282,10 +282,10 @@ def question(inputs: Iterable[Input]) -> bytes:
         hashed_parts += [public_input.name.encode("utf-8"), len(public_input.segments).to_bytes(8, "little")]
         for segment in public_input.segments:
             if segment.rows is None:
-                row_bytes = b"all"
+                encoded_rows = b"all"
             else:
-                row_bytes = b"rows" + np.asarray(segment.rows, dtype="<u8").tobytes()
-            hashed_parts += [segment.block, row_bytes]
+                encoded_rows = b"rows" + np.asarray(segment.rows, dtype="<u8").tobytes()
+            hashed_parts += [segment.block, encoded_rows]
     return tagged_hash("undersong question", *hashed_parts)
 
 

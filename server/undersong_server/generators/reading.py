@@ -171,17 +171,17 @@ def _read_text(
     return ReadText(text, CUT)
 
 
-def _text_fault(text: str, wrapped: str, language: str) -> str:
-    """Returns the fault of a text by itself; "" for none. ``wrapped`` is the text, or data that holds it."""
-    faults = {
-        NO_TEXT: not text and bool(wrapped),
+def _text_fault(text: str, text_or_data: str, language: str) -> str:
+    """Returns the fault of a text by itself; "" for none. ``text_or_data`` is the text, or data that holds it."""
+    is_there_by_fault = {
+        NO_TEXT: not text and bool(text_or_data),
         EMPTY: not text,
         REFUSED: is_refusal(text),
         ANALYSIS: bool(phrases("beginnings").match(text.lstrip("*#> \"'")) or phrases("anywhere").search(text)),
         UNREADABLE: "\ufffd" in text,
         OTHER_LANGUAGE: bool(language) and is_other_language(text, language),
     }
-    return next((fault for fault, is_there in faults.items() if is_there), "")
+    return next((fault for fault, is_there in is_there_by_fault.items() if is_there), "")
 
 
 def without_writer(text: str, told: Sequence[str]) -> str:

@@ -479,16 +479,16 @@ USEFUL = (
 )
 
 
-def _over_seeds(name: str, says: str, interval: Interval, good: Good = "high") -> Measure:
+def _over_seeds(name: str, says: str, interval: Interval, better_end: Good = "high") -> Measure:
     shown_interval = None if math.isnan(interval.low) else interval
-    return Measure(name, says, interval.value, "0 to 100 %", good, interval=shown_interval, percent=True)
+    return Measure(name, says, interval.value, "0 to 100 %", better_end, interval=shown_interval, percent=True)
 
 
 def _distance_measures(distances: Distances) -> list[Measure]:
     test_words = "the test texts'"
 
-    def share(name: str, value: float, says: str, good: Good = "high") -> Measure:
-        return Measure(name, says, value, "0 to 1", good)
+    def share(name: str, value: float, says: str, better_end: Good = "high") -> Measure:
+        return Measure(name, says, value, "0 to 1", better_end)
 
     def alike(name: str, value: float, mark: float, says: str) -> Measure:
         return Measure(name, says, value, "0 to 1", "beside", mark, test_words)

@@ -662,11 +662,11 @@ def _generator_estimates(run: RunPlan) -> list[Estimate]:
     published = methods.load(run.task.method.name).published(run.task.options)
     fewest = run.generator_calls if published is None else min(published, run.generator_calls)
     most_calls = math.ceil(run.generator_calls / generator_count) + run.trial_calls
-    calls = fewest // generator_count + run.trial_calls, most_calls
-    return [_estimate_generator(run, generator, calls) for generator in run.task.generators]
+    calls_range = fewest // generator_count + run.trial_calls, most_calls
+    return [_estimate_generator(run, generator, calls_range) for generator in run.task.generators]
 
 
-def _estimate_generator(run: RunPlan, generator: GeneratorSettings, calls: tuple[int, int]) -> Estimate:
+def _estimate_generator(run: RunPlan, generator: GeneratorSettings, calls_range: tuple[int, int]) -> Estimate:
     """Cost of a generator's calls: of the fewest without any example to the most with the most and longest ones.
 
     A method that orders more texts than it publishes may need none of the further ones.
@@ -675,7 +675,7 @@ def _estimate_generator(run: RunPlan, generator: GeneratorSettings, calls: tuple
     options = run.task.options
     prompt_format = generator.prompt_format(task.locate(""))
     if not prompt_format.reads:
-        return generator.estimate(calls[1])
+        return generator.estimate(calls_range[1])
     word_text = "word " * (task.task.words[1] if task.task.words else TEXT_WORDS)
     examples = getattr(options, "examples", 0)
     example_count = examples if isinstance(examples, int) else len(examples)
@@ -698,7 +698,7 @@ def _estimate_generator(run: RunPlan, generator: GeneratorSettings, calls: tuple
     example_words = task.task.words[0] if task.task.words else 0
     lowest, highest = (
         generator.estimate(call_count, extreme(prompt_words), example_words)
-        for call_count, extreme in zip(calls, (min, max), strict=True)
+        for call_count, extreme in zip(calls_range, (min, max), strict=True)
     )
     if lowest.price_usd is None or highest.price_usd is None:
         price_usd = None

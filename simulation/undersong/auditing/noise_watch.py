@@ -302,4 +302,5 @@ def _known_seeds(
 def known_noise(likenesses: Mapping[str, Likeness], alarm: float) -> list[str]:
     """Names what explains the noise of the parties; wrong for sound noise with a chance of ``alarm``."""
     level = alarm / max(1, len(likenesses))
-    return [name for name, likeness in likenesses.items() if likeness.is_explained(level)][: noise_checks.MOST_NAMED]
+    explanations = [name for name, likeness_test in likenesses.items() if likeness_test.is_explained(level)]
+    return explanations[: noise_checks.MOST_NAMED]

@@ -97,13 +97,14 @@ class Support:
         """Votes over the expected ones, float64 [K]; 0 without texts, where noise alone would be the best support."""
         return np.where(self.expected > NO_VOTES, self.votes / self.expected, 0.0)
 
-    def standing(self, generator: int, names: Sequence[str]) -> str:
+    def standing(self, generator_number: int, names: Sequence[str]) -> str:
         """Says of a generator in between how near it is to the best one, and what that leaves open."""
         support_ratio, error = self._beside_best(np.inf)
         best_author = names[int(self.shares.argmax())]
+        record_multiple = max(0.0, float(support_ratio[generator_number]))
         return (
-            f"as many of its texts have {max(0.0, float(support_ratio[generator])):.2f} times the records near them"
-            f" that those of {best_author} have, give or take {float(error[generator]):.2f}; a generator is cleared if"
+            f"as many of its texts have {record_multiple:.2f} times the records near them that those of {best_author}"
+            f" have, give or take {float(error[generator_number]):.2f}; a generator is cleared if"
             f" this figure, less twice what it may err, is above {ENOUGH}"
         )
 
