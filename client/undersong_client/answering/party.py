@@ -389,7 +389,8 @@ class Party:
         checks.check_signed(manifest, self._store.get(f"run/{manifest.run}"))
         manifest.check_signatures(dict(message.signatures))
         if self._find_manifest(manifest.hash) is None and (reason := self._rules.consent.reason_to_wait(manifest)):
-            raise PrivacyRefusal(f"this party {reason}")  # signed, and closed or withdrawn since
+            # This party has signed the manifest, and the run was closed or the approval withdrawn since.
+            raise PrivacyRefusal(f"run {manifest.run!r} {reason}", "have its people approve the run, then continue it")
         self._store.put(f"agreed/{manifest.hash.hex()}", message.manifest)
         self._rules.consent.suspended(manifest.hash, is_suspended=False)
         self.computation.expect()

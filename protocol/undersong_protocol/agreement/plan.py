@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, StrictBool, StringConstraints, TypeAdapter, ValidationError
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.printable import repeated
+from undersong_common.printable import printable, repeated
 from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import VOIDED_VECTORS
 from undersong_common.privacy.noise import DiscreteLaplaceShare, Law
@@ -73,9 +73,10 @@ def _check_parameters(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
         elif isinstance(value, (list, tuple)):
             unread_values += value
         # The comparison is negated because NaN compares as False with every number.
-        is_out_of_range = type(value) in (int, float) and not abs(value) <= LARGEST_NUMBER
-        if is_out_of_range or len(unread_values) > LARGEST_PARAMETERS:
-            raise ValueError("too many, or not of a size that some statistic takes")
+        if type(value) in (int, float) and not abs(value) <= LARGEST_NUMBER:
+            raise ValueError(f"{printable(str(value), 24)} is not a number of at most {LARGEST_NUMBER} in size")
+        if len(unread_values) > LARGEST_PARAMETERS:
+            raise ValueError(f"{len(unread_values)} or more values; a statistic has at most {LARGEST_PARAMETERS}")
     return parameters
 
 
@@ -354,12 +355,14 @@ class Plan:
         try:
             _plan_adapter().validate_python(checked_figures)
         except ValidationError as error:
-            error_place = error.errors(include_url=False)[0]["loc"]
+            first_error = error.errors(include_url=False)[0]
+            error_place = first_error["loc"]
+            reason = first_error["msg"].removeprefix("Value error, ")
             wrong_field = f"{error_place[0]}.{error_place[1]}"
             if error_place[0] == "sums":
                 wrong_field = f"{self.sums[int(error_place[1])].name}: {error_place[2]}"
             raise PrivacyRefusal(
-                f"the plan's figure is not one of its kind: {wrong_field}", "have the run planned anew"
+                f"the plan's figure is not one of its kind: {wrong_field}: {reason}", "have the run planned anew"
             ) from None
         if self.privacy.unit == "sample" and self.privacy.max_per_unit != 1:
             raise PrivacyRefusal(

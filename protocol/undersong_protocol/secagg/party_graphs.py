@@ -126,7 +126,12 @@ class RegularGraph(CompleteGraph):
         if request.roll == 0 and revealers != draft.present:
             raise PrivacyRefusal("the first nonces are asked of others than those who advertised")
         if request.roll and not set(revealers) < set(draft.present):
-            raise PrivacyRefusal("nonces are asked for anew although nobody dropped out")
+            parameters = self._parameters
+            raise PrivacyRefusal(
+                f"{parameters.query}, attempt {parameters.attempt}: the coordinator asks for nonces anew"
+                " although nobody dropped out",
+                "start a new attempt",
+            )
         self.check_set(revealers, "the nonce round")
         draft.present = revealers
         draft.rolls += 1

@@ -23,6 +23,7 @@ from undersong_protocol.wire.messages import federation_pb2 as wire
 # Largest sizes of one block and of all inputs of one sum. A peer cannot make a party allocate more.
 LARGEST_BLOCK_BYTES = 64 * 2**20  # serialised
 LARGEST_BLOCK_ROWS = 2**20
+LARGEST_LABELS_BYTES = 5 * LARGEST_BLOCK_ROWS  # of a block, up to five bytes a label
 LARGEST_WIDTH = 2**13  # coordinates of an embedding
 LARGEST_NUMBERS = 2**25  # numbers in a block
 LARGEST_TEXTS = 2**19  # texts in a block; the vocabulary of DP-KPS has 400 000
@@ -143,8 +144,11 @@ def decode_block(data: bytes) -> Block:
         for field_number, field_content in block_fields
         if field_number != wire.Block.PAYLOAD_FIELD_NUMBER
     )
-    if other_bytes > 5 * LARGEST_BLOCK_ROWS:  # labels, up to five bytes each
-        raise PeerFault("coordinator", f"sent a public block with labels of {other_bytes} bytes")
+    if other_bytes > LARGEST_LABELS_BYTES:
+        raise PeerFault(
+            "coordinator",
+            f"sent a public block with labels of {other_bytes} bytes; {LARGEST_LABELS_BYTES} are allowed",
+        )
     message = wire.Block()
     try:
         message.ParseFromString(data)

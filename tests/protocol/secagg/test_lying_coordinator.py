@@ -245,7 +245,9 @@ TEN: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]] = {
 GRAPH: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]] = {
     (Stage.SHARE, PrivacyRefusal): {
         "another nonce for this party": [bytes_of("share", "nonces", lambda old: old[:96] + bytes(32) + old[128:])],
-        "asked for anew although nobody dropped out": [lambda _, m: _reveal(m, 1, present=to_bitmap(range(20), 20))],
+        "attempt 0: the coordinator asks for nonces anew although nobody": [
+            lambda _, m: _reveal(m, 1, present=to_bitmap(range(20), 20))
+        ],
     },
     (Stage.SHARE, PeerFault): {
         "p00: its nonce is not the one it committed to": [
