@@ -32,7 +32,7 @@ def undersong(capsys, monkeypatch):
     return typed
 
 
-def test_plan_prints_the_contract_s_sigma_and_spends_nothing(tmp_path, undersong):
+def test_plan_prints_the_known_sigma_of_summed_votes_and_spends_nothing(tmp_path, undersong):
     task = make_task(tmp_path, method={"rounds": 5, "votes": 8})
     before = sorted(path.name for path in tmp_path.rglob("*"))
     summed = ["privacy.epsilon=4", "privacy.unit=user", "privacy.max_per_user=8", "privacy.user_contribution=sum"]

@@ -26,7 +26,7 @@ def rows(texts, labels, distinct=2, given=None):
     return dense(statistic(distinct).rows(Records(texts=texts, labels=labels), given or public_words(), {}))
 
 
-def test_a_record_counts_for_its_first_words_in_its_labels_order():
+def test_a_record_counts_for_the_first_words_of_its_label_s_list():
     texts = ["Fee, FEE for a card that I lost", "card and rate", "the card", "nothing", ""]
     found = rows(texts, [0, 1, 0, 1, 0])
     assert found.tolist() == [

@@ -15,7 +15,7 @@ UPDATES = 25
 
 
 @pytest.mark.slow
-def test_eight_threads_drive_one_display() -> None:
+def test_eight_threads_update_one_display_without_an_error() -> None:
     errors: list[Exception] = []
     together = threading.Barrier(THREADS)
 

@@ -282,7 +282,7 @@ def test_names_of_compared_runs_stand_whole_below_their_chart(home, monkeypatch)
 
 
 @pytest.mark.parametrize("other", [kept(0.8, texts=1000), kept(0.8, test="u.jsonl, 11")])
-def test_figures_of_other_files_or_numbers_of_texts_have_no_good_end(home, other):
+def test_figures_of_other_test_files_or_numbers_of_texts_are_not_compared(home, other):
     keep(home, "first", kept(0.6))
     keep(home, "second", other)
     found = comparison.compare(home, ["first", "second"])

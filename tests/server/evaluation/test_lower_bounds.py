@@ -128,8 +128,7 @@ def test_row_that_other_rows_span_gives_no_score() -> None:
     assert scores[0] == pytest.approx(1.0)
 
 
-def test_sub_sampled_contributions_show_at_their_rate() -> None:
-    """A row that is there and was drawn scores its whole signal, one that was not drawn scores nothing."""
+def test_a_drawn_row_scores_its_whole_signal_and_one_not_drawn_nothing() -> None:
     rows, present = np.eye(2) * 3.0, np.array([True, True])
     drawn_first = rows[0] - 0.8 * rows.sum(axis=0)
     scores, signals = orthogonal_scores(rows, drawn_first, present, rate=0.8)
