@@ -25,6 +25,7 @@ from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRef
 from undersong_common.models.embedding import Embedder
 from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_common.program import owner, uptime
+from undersong_protocol.agreement.words import opened_numbers
 
 POLICY = HospitalPolicy(
     coordinators=("aa",),
@@ -396,3 +397,11 @@ def test_log_and_check_name_who_decides_with_the_rule_before(home):
     noted = [entry.about for entry in entries if entry.what == "policy set"]
     assert "who decides: nobody: every run within the policy is signed by itself -> one person" in noted[-2]
     assert "who decides: one person -> two people" in noted[-1]
+
+
+@pytest.mark.parametrize("minimum_parties", [2, 4])
+def test_check_says_with_how_many_other_hospitals_a_sum_is_opened(home, minimum_parties):
+    command("policy", "set", "--minimum-parties", minimum_parties, "--despite-cautions", "--home", home)
+    findings = json.loads(command("check", "--offline", "--home", home, "--json", code=None))["findings"]
+    (says,) = (finding["says"] for finding in findings if "decided by" in finding["says"])
+    assert opened_numbers(minimum_parties - 1) in says

@@ -301,6 +301,19 @@ def test_nobody_inherits_the_duty_of_a_removed_namesake(accounts):
     assert accounts.duties.of("vera") is None
 
 
+def test_nobody_inherits_a_token_session_or_link_of_a_removed_namesake(accounts):
+    accounts.set_role("zoe", "administrator")
+    token = accounts.make_token("zoe", "nightly", days=1)
+    session, link = accounts.begin("zoe", address="x"), accounts.link("zoe")
+    accounts.remove("zoe")
+    accounts.set_role("zoe", "administrator")
+    assert accounts.by_token(token) is None
+    assert accounts.tokens() == []
+    assert accounts.session(session) is None
+    with raises(PrivacyRefusal, "link-used"):
+        accounts.enter_by_link(link, address="x")
+
+
 def test_a_change_needs_the_sessions_token_and_this_pages_origin(inside, site):
     fields = inside.hidden("/")
     for wrong in ({**fields, "csrf": "x"}, {"action": fields["action"]}):

@@ -506,6 +506,7 @@ def test_a_statement_is_what_the_ledger_says_and_comes_back_from_json(path: Path
     assert found.lost_budgets == (Budget(1.0, 1e-6),)
     # An open run may have cost its whole plan, and more than it where that was shown.
     assert runs["r"].at_most().events == (Gaussian(2.0, count=5),)
+    assert runs["r"].at_most().alone == (Gaussian(1.0, count=20),)
     more = RunSpending("r", HASH, (Gaussian(2.0, count=7), Gaussian(3.0)))
     assert runs["r"].at_most(more).events == (Gaussian(2.0, count=7), Gaussian(3.0))
     assert runs["closed"].at_most().events == mixed("closed").events

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 import pytest
 
-from undersong_common.text.personal_data import MODELS, _separate_places, personal_data, presidio
+from undersong_common.text.personal_data import MODELS, _separate_places, patterns, personal_data, presidio
 
 
 def capitals(text: str) -> list[tuple[str, str]]:
@@ -72,6 +72,12 @@ def test_a_number_that_a_model_takes_for_a_date_is_a_number() -> None:
     text = "call 020 7946 0018 today"
     found = _separate_places([Result("DATE_TIME", 5, 18, 0.85), Result("PHONE_NUMBER", 5, 18, 0.4)], text)
     assert found == [("numbers", 5, 18)]
+
+
+def test_seven_digits_are_a_telephone_number_and_six_are_none() -> None:
+    assert list(patterns("call 555 0137, or 4960345; BP 168/101")) == [("numbers", "555 0137"), ("numbers", "4960345")]
+    text = "call 555 0137"
+    assert _separate_places([Result("PHONE_NUMBER", 5, 13, 0.4)], text) == [("numbers", 5, 13)]
 
 
 def test_a_blood_pressure_is_no_telephone_number() -> None:

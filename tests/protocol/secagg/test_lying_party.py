@@ -306,6 +306,15 @@ def test_wrong_noise_value_keeps_the_excess_and_names_the_party(value: bytes) ->
     assert opened.variance > expected_variance(parameters, 0)
 
 
+def test_variance_counts_the_excess_of_a_party_lost_before_it_opens() -> None:
+    parameters = _sum()
+    opened = drive(parameters, open_parties(parameters), lambda name, at: name == LIAR and at is Stage.UNMASK)
+    assert opened.faults == ()
+    np.testing.assert_array_equal(opened.values, expected_sum(parameters, names_of(10), [LIAR]))
+    assert opened.variance == pytest.approx(float(parameters.noise_plan.opened_variance(0, unopened=1)))
+    assert opened.variance > expected_variance(parameters, 0)
+
+
 def test_too_many_wrong_shares_are_a_clean_abort_that_names_every_one() -> None:
     parameters = _sum()
     liars = names_of(10)[:5]

@@ -237,7 +237,7 @@ def test_runs_are_sorted_by_a_figure_the_best_first(home):
         comparison.compare(home, ["first", "second"], sort="calls")
 
 
-def test_figures_side_by_side_have_one_name_each_and_no_mark_that_is_not_shown(home):
+def test_figures_side_by_side_have_one_name_and_only_shown_marks(home):
     for name in ("first", "second"):
         publish(home, name, invented(300))
         pairs = KeptMeasure(0.4, "beside", percent=True)

@@ -84,6 +84,15 @@ def test_label_below_every_threshold_counts_as_it_is_given() -> None:
     assert found.joint[1, 1] + found.joint[1, 0] == pytest.approx(1.0)
 
 
+def test_labels_by_chance_are_not_judged_by_models_that_saw_the_texts() -> None:
+    """A model that had seen a text would repeat its label: in 64 dimensions it fits any 60 labels."""
+    rng = np.random.default_rng(5)
+    embeddings = rng.normal(size=(60, 64)).astype(np.float32)
+    found = corpus_label_errors(embeddings, ["ab"[label] for label in rng.integers(0, 2, 60)])
+    assert found.share > 0.3
+    assert len(found.suspected) > 15
+
+
 def test_a_corpus_s_wrong_labels_are_found_by_models_that_did_not_see_them() -> None:
     rng = np.random.default_rng(11)
     centres = np.array([[4.0, 0, 0, 0], [0, 4.0, 0, 0]])

@@ -502,6 +502,14 @@ def test_what_became_of_an_answer_is_the_journals_to_say(journal):
     assert [sample.text for sample in stricter.write("one", 0, orders)] == ["one", "two"]
 
 
+def test_a_continued_run_knows_the_texts_of_its_journal_as_duplicates(journal):
+    first, second = [Order("g", "zero_shot", "x")] * 2, [Order("g", "zero_shot", "x")] * 1
+    author(journal, Scripted("g", ["one", "two"])).write("one", 0, first)
+    continued = author(journal, Scripted("g", ["ONE!", "three"]))
+    assert [sample.text for sample in continued.write("one", 0, first)] == ["one", "two"]
+    assert [sample.text for sample in continued.write("two", 1, second)] == ["three"]
+
+
 def embed_alike(texts):
     return np.ones((len(texts), 1), dtype=np.float32)
 

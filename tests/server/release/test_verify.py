@@ -354,6 +354,14 @@ def test_a_run_without_noise_is_not_private_whatever_is_left_out(tmp_path):
         assert verdict.to_json()["private"] is False
 
 
+def test_noise_of_a_fixed_seed_is_not_private_in_the_verdict_s_json(tmp_path, published):
+    assert verdict_of(tmp_path, published[0]).to_json()["private"] is True
+    verdict = verdict_of(tmp_path, {**published[0], "private": False})
+    assert verdict.insecure
+    assert math.isfinite(verdict.epsilon)
+    assert verdict.to_json()["private"] is False
+
+
 def test_files_that_the_papers_do_not_know_are_named(tmp_path, published):
     (tmp_path / "synthetic.jsonl").write_bytes(b"slipped in")
     assert "know no such file" in verdict_of(tmp_path, published[0]).faults[0]

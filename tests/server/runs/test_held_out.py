@@ -1,6 +1,7 @@
 """Test files beside what generators read: the same file is refused, shared texts are warned of, and lists show both."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -56,6 +57,21 @@ def test_texts_that_a_generator_shares_with_the_test_file_are_warned_of(tmp_path
     assert not list(same_file_faults(load(task_file)))
     weak = tasks.plan(task_file, environment={}).figures.weak
     assert any("the score flatters" in words for words in weak) is is_warned
+
+
+def test_a_file_that_was_rewritten_at_the_same_size_is_read_again(tmp_path):
+    task_file = judged_task(tmp_path)
+    test_rows = [json.loads(line) for line in (tmp_path / "test.jsonl").read_text().splitlines()]
+    corpus, task, sizes = tmp_path / "poor.jsonl", load(task_file), []
+    for texts, is_warned in (
+        (["?" * len(row["text"]) for row in test_rows], False),
+        ([row["text"] for row in test_rows], True),
+    ):
+        corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        os.utime(corpus, (len(sizes), len(sizes)))
+        sizes.append(corpus.stat().st_size)
+        assert bool(list(shared_text_warnings(task))) is is_warned
+    assert sizes[0] == sizes[1]
 
 
 def test_without_a_test_file_nothing_is_said(tmp_path):

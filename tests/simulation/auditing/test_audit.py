@@ -33,6 +33,7 @@ from undersong.auditing import noise_checks, verdict
 from undersong.auditing import run as module
 from undersong.auditing.attacks import CERTAINTY, ENTROPY, SIMILARITY, TRIPLES, Detection, attack_corpus
 from undersong.auditing.canaries import KINDS, Canary, make_canaries, planted
+from undersong.auditing.noise_watch import NoiseDraw, known_noise
 from undersong.auditing.verdict import AuditSettings, NoiseSize, Observations, report
 from undersong.run import simulation
 from undersong.run.options import SimulationOptions
@@ -210,6 +211,18 @@ def test_noise_that_two_sums_share_is_caught() -> None:
     runs = observed(0.0, 1.0)
     again = [replace(runs[0], noise={**runs[0].noise, "labels": runs[1].noise["votes"]}), *runs[1:]]
     assert concluded(again).faults == ["run 0, labels and run 1, votes hold the same noise"]
+
+
+@pytest.mark.parametrize(("sign", "is_known"), [(1, True), (-1, True), (0, False)])
+def test_noise_that_others_know_is_told_with_its_sign_turned_too(sign: int, is_known: bool) -> None:
+    """Integers of opposite sign are equal nowhere, so that only the scores tell."""
+    rng = np.random.default_rng(3)
+    draws = [
+        NoiseDraw(np.rint(100 * scores).astype(np.int64), scores, 0.004)
+        for scores in rng.normal(size=(2, 400)).astype(np.float32)
+    ]
+    known = NoiseDraw(sign * draws[0].values, sign * draws[0].scores, 0.004) if sign else draws[1]
+    assert known_noise({"a seed": draws[0].likeness(known)}, 1e-6) == ["a seed"] * is_known
 
 
 Noises = Callable[[np.random.Generator], list[np.ndarray[Any, Any]]]
