@@ -16,8 +16,8 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED, INVITED, NOT_STARTED, TOUCHED_EVERY_S, EnrolledParty
 from undersong_server.operations.contacts import reachable_contact
 
-# A party that is silent for KEEPALIVE_S asks by itself, and is heard soon after.
 PACKAGE, GRANT = "package", "grant"  # ends of the names of the files for a hospital
+# A party that is silent for KEEPALIVE_S asks by itself, and is heard soon after.
 LONGEST_SILENCE_S = 1.5 * defaults.KEEPALIVE_S + TOUCHED_EVERY_S
 
 

@@ -184,6 +184,9 @@
   const underWay = new WeakSet();  // forms that wait for their answer
   document.body.addEventListener("htmx:beforeRequest", (event) => { if (sending) event.preventDefault(); });
 
+  /* Takes away what forms said at their buttons before. */
+  function unsay() { for (const each of document.querySelectorAll(".refused")) each.remove(); }
+
   /* A form that is refused stays on the screen as it was typed, and says at its button why. */
   document.addEventListener("submit", async (event) => {
     const form = event.target;
@@ -202,7 +205,7 @@
     const spot = focused(document);  // a button that is disabled loses it
     const sent = new FormData(form);
     if (button && button.name) sent.append(button.name, button.value);
-    document.querySelectorAll(".refused").forEach((each) => each.remove());
+    unsay();
     let told;
     const wait = setTimeout(() => {
       const working = document.createElement("p");
@@ -221,7 +224,7 @@
       told = { box: "problem", shown: "<p>The page's program does not answer. Try again: nothing that you typed is lost.</p>" };
     }
     clearTimeout(wait);
-    if (!told.location) document.querySelectorAll(".refused").forEach((each) => each.remove());
+    if (!told.location) unsay();
     if (told.location) {
       const there = new URL(told.location, location.href);
       const open = [...document.querySelectorAll("details[id][open]")].map((each) => each.id);
