@@ -57,6 +57,16 @@ def published(coordinator, tmp_path_factory):
     return CoordinatorHome(coordinator).run("triage received").output
 
 
+@pytest.fixture(params=[False, True], ids=["browser's digest", "own code"])
+def reader(published, window, request):
+    """The report in a browser, which digests files by itself or leaves it to the page's own code."""
+    opened = window("file://")
+    if request.param:
+        opened.page.add_init_script(WITHOUT_DIGEST)
+    opened.go(str(published / "report.html"))
+    return opened
+
+
 def checked(reader, paths):
     reader.page.locator("#checked").evaluate("list => list.replaceChildren()")
     reader.page.locator("#files").set_input_files([str(path) for path in paths])
@@ -64,12 +74,7 @@ def checked(reader, paths):
     return reader.page.locator("#checked").inner_text()
 
 
-@pytest.mark.parametrize("own_code", [False, True])
-def test_the_report_checks_dropped_files_by_itself(published, window, tmp_path, own_code):
-    reader = window("file://")
-    if own_code:
-        reader.page.add_init_script(WITHOUT_DIGEST)
-    reader.go(str(published / "report.html"))
+def test_the_report_checks_dropped_files_by_itself(published, reader, tmp_path):
     files = [path for path in published.iterdir() if path.is_file()]
     said = checked(reader, files)
     assert f"Whole: {len(files) - 1} files are as manifest.json says." in said
@@ -95,12 +100,7 @@ def test_the_report_checks_dropped_files_by_itself(published, window, tmp_path, 
     assert "manifest.json: CHANGED, it states another plan" in said
 
 
-@pytest.mark.parametrize("own_code", [False, True])
-def test_the_report_compares_the_makers_key_with_a_told_fingerprint(published, coordinator, window, own_code):
-    reader = window("file://")
-    if own_code:
-        reader.page.add_init_script(WITHOUT_DIGEST)
-    reader.go(str(published / "report.html"))
+def test_the_report_compares_the_makers_key_with_a_told_fingerprint(published, coordinator, reader):
     true = CoordinatorHome(coordinator).authority().fingerprint
     files = [path for path in published.iterdir() if path.is_file()]
     assert f"manifest.json names the maker's key {true}. Type the fingerprint" in checked(reader, files)
