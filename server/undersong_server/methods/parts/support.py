@@ -93,6 +93,12 @@ class Support:
         return is_supported
 
     @property
+    def in_between(self) -> Bools:
+        """bool [K]; the votes neither clear nor refuse these."""
+        is_in_between: Bools = ~self.supported & ~self.unsupported
+        return is_in_between
+
+    @property
     def shares(self) -> Float64:
         """Votes over the expected ones, float64 [K]; 0 without texts, where noise alone would be the best support."""
         return np.where(self.expected > NO_VOTES, self.votes / self.expected, 0.0)
@@ -224,7 +230,7 @@ def judgement(support: Support, texts: Sequence[str], authors: Int64, rng: np.ra
         is_good, is_bad = support.supported[authors], left_out[authors]
         too_few = are_too_few(is_good, is_bad)
         is_off_subject = off_subject(texts, is_good, is_bad, rng)
-        is_doubtful = ~left_out & ~support.supported
+        is_doubtful = support.in_between
         if is_off_subject is not None:
             marked_bad, marked_good = is_off_subject[is_bad].sum(), is_off_subject[is_good].sum()
             trial = ClassifierTrial(int(is_bad.sum()), int(marked_bad), int(is_good.sum()), int(marked_good))
@@ -360,11 +366,7 @@ def unjudged_remark(support: Support, authors: Sequence[str], generators: Sequen
     Args:
         authors: generator of each text that was kept.
     """
-    unjudged = [
-        number
-        for number, name in enumerate(generators)
-        if name in authors and not support.supported[number] and not support.unsupported[number]
-    ]
+    unjudged = [number for number, name in enumerate(generators) if name in authors and support.in_between[number]]
     if not unjudged:
         return ""
     if len(unjudged) > MOST_STANDINGS:
