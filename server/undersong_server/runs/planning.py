@@ -517,11 +517,17 @@ def plan_figures(run: RunPlan) -> PlanFigures:
 def _unpublished(run: RunPlan) -> str:
     """The sentence that explains why a run has more calls than texts; "" where it publishes what it orders."""
     method = methods.load(run.task.method.name)
-    published = method.published(run.task.options)
-    if published is None or published >= run.generator_calls:
+    published = _fewest_calls(run)
+    if published == run.generator_calls:
         return ""
     further = counted(run.generator_calls - published, "further call", "further calls")
     return f"At most {counted(published, 'text')} of them are published; up to {further} {method.unpublished}."
+
+
+def _fewest_calls(run: RunPlan) -> int:
+    """Texts ordered at least: where a method publishes fewer than it may order, the further ones may not be needed."""
+    published = methods.load(run.task.method.name).published(run.task.options)
+    return run.generator_calls if published is None else min(published, run.generator_calls)
 
 
 def public_texts(task: Task) -> Sequence[str]:
@@ -659,10 +665,8 @@ def _run_seconds(run: RunPlan, estimates: Sequence[Estimate]) -> tuple[float, fl
 def _generator_estimates(run: RunPlan) -> list[Estimate]:
     """Expected cost of each generator, if all are called equally often."""
     generator_count = len(run.task.generators)
-    published = methods.load(run.task.method.name).published(run.task.options)
-    fewest = run.generator_calls if published is None else min(published, run.generator_calls)
     most_calls = math.ceil(run.generator_calls / generator_count) + run.trial_calls
-    calls_range = fewest // generator_count + run.trial_calls, most_calls
+    calls_range = _fewest_calls(run) // generator_count + run.trial_calls, most_calls
     return [_estimate_generator(run, generator, calls_range) for generator in run.task.generators]
 
 
