@@ -1,6 +1,7 @@
 """The lease of a serving process: who serves renews it, and who loses it ends."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -34,17 +35,18 @@ class Lease:
             self._thread.start()
 
     def _renew_lease(self) -> None:
-        renewed_s = time.monotonic()
+        give_up_at = math.inf
         while not self._stopping.wait(RENEW_S):
-            begun_s = time.monotonic()
             try:
                 if self._database.renew(self.epoch):
-                    renewed_s = begun_s
+                    give_up_at = math.inf
                     continue
                 self.lost_by = Superseded(self.epoch)
             except UndersongError as error:
                 log.warning("the lease was not renewed: %s", error.problem)
-                if time.monotonic() - renewed_s < LOST_S:
+                # From the first failure on: the last renewal may be long ago because this process was stopped.
+                give_up_at = min(give_up_at, time.monotonic() + LOST_S)
+                if time.monotonic() < give_up_at:
                     continue
                 self.lost_by = error
             self._lost()

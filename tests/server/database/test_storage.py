@@ -404,6 +404,32 @@ def test_silent_database_connection_ends_the_holder_and_not_the_standby(server, 
         lease.end()
 
 
+def test_holder_stopped_for_long_whose_connection_was_ended_learns_who_took_over(monkeypatch):
+    now = [0.0]
+    answers = iter([True, Away("PostgreSQL does not answer"), False])
+
+    class Remote:
+        remote = True
+
+        def renew(self, epoch, lease_s=None):
+            answer = next(answers, False)
+            if isinstance(answer, Away):
+                now[0] += 40.0  # the time of the stop
+                raise answer
+            return answer
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(leases, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(leases, "RENEW_S", 0.001)
+    lost = threading.Event()
+    lease = Lease(Remote(), 7, lost.set)
+    assert lost.wait(10.0)
+    lease.end()
+    assert isinstance(lease.lost_by, Superseded)
+
+
 @pytest.mark.slow
 def test_a_standby_says_why_it_cannot_take_over(server, tmp_path, monkeypatch, caplog):
     with closing(Line(server, made := server.database())) as line:
