@@ -1,5 +1,8 @@
-"""A machine in a folder: its files lie below a root, and its accounts and its systemd are lists."""
+"""A machine in a folder, whose accounts and systemd are lists, and this one without free descriptors."""
 
+import contextlib
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 from undersong_common.program.moving import Owner
@@ -27,3 +30,14 @@ class MachineInFolder(Machine):
 
     def account(self, name):
         return self.accounts.get(name)
+
+
+@contextlib.contextmanager
+def without_descriptors() -> Iterator[None]:
+    """This process can open no further file in the block."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

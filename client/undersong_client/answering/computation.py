@@ -5,7 +5,6 @@ depend on the number of records. A simulation computes in the process of its par
 """
 
 import logging
-import sqlite3
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -188,14 +187,14 @@ class PartyEmbeddings:
             self._cached = CachedEmbedder(
                 embedder, EncryptedFileCache(folder / snapshot.EMBEDDINGS, keys.secret(home, "store"))
             )
-        except (OSError, sqlite3.Error, ConfigurationError) as error:
+        except (OSError, ConfigurationError, MachineFault) as error:
             self._without_file(error)
 
     def __call__(self, texts: Sequence[str]) -> Float32:
         with self._lock:
             try:
                 return self._cached.encode(texts, self._show)
-            except (OSError, sqlite3.Error) as error:
+            except (OSError, ConfigurationError, MachineFault) as error:
                 self._without_file(error)
                 return self._cached.encode(texts, self._show)
 

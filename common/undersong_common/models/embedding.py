@@ -39,6 +39,7 @@ from undersong_common.models.fixed_shapes import FixedShapes
 from undersong_common.models.hidden_states import HiddenStates
 from undersong_common.models.numpy_bert import NumpyBert
 from undersong_common.models.workers import in_order, row_norms
+from undersong_common.program.machine import named_faults
 
 Embed = Callable[[Sequence[str]], Float32]  # texts -> quantised unit embeddings, float32 [n, d]
 Progress = Callable[[int, int], None]
@@ -361,13 +362,10 @@ class PublicFileCache:
         self._path = path
         self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with closing(open_database(path, timeout_s=_BUSY_S)) as database:
-                database.execute(
-                    "CREATE TABLE IF NOT EXISTS embeddings (key BLOB PRIMARY KEY, row BLOB NOT NULL) WITHOUT ROWID"
-                )
-        except sqlite3.DatabaseError as error:
-            raise ConfigurationError(f"{path}: not an embedding cache ({error})", "delete it; it is rebuilt") from None
+        with self._named_faults(), closing(open_database(path, timeout_s=_BUSY_S)) as database:
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS embeddings (key BLOB PRIMARY KEY, row BLOB NOT NULL) WITHOUT ROWID"
+            )
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, Int16]:
         rows_by_key: dict[bytes, Int16] = {}
@@ -393,13 +391,26 @@ class PublicFileCache:
     @contextmanager
     def _open_database(self) -> Iterator[sqlite3.Connection]:
         # A connection an operation: it is safe across forks and threads, and cheap beside an embedding.
-        with self._lock:
-            database = sqlite3.connect(self._path, timeout=_BUSY_S)
-            try:
-                with database:
-                    yield database
-            finally:
-                database.close()
+        with (
+            self._lock,
+            self._named_faults(),
+            closing(sqlite3.connect(self._path, timeout=_BUSY_S)) as database,
+            database,
+        ):
+            yield database
+
+    @contextmanager
+    def _named_faults(self) -> Iterator[None]:
+        """Raises MachineFault for what the machine lacks, and ConfigurationError for a file that is no cache."""
+        try:
+            with named_faults(self._path):
+                yield
+        except ConfigurationError as fault:
+            if fault.code != "damaged":
+                raise
+            raise ConfigurationError(
+                f"{self._path}: not an embedding cache", "delete it; it is rebuilt", code="damaged"
+            ) from None
 
     def _name(self, key: bytes) -> bytes:
         return key

@@ -169,9 +169,11 @@ def _database_fault(error: sqlite3.Error, place: str) -> UndersongError:
         return _system_fault(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), place)
     if kind == sqlite3.SQLITE_BUSY:
         return MachineFault(f"{prefix}is busy: {error}", "wait until no other program uses it", code="busy")
-    lacking = _missing_resource(Path(place)) if place else None
+    lacking = _missing_resource(Path(place or os.devnull))
     if lacking is not None:
         return _system_fault(lacking, place)
+    if place and kind == sqlite3.SQLITE_CANTOPEN:
+        return MachineFault(f"{prefix}could not be opened a moment ago: {error}", _DESCRIPTORS, code="emfile")
     if kind in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
         if kind == sqlite3.SQLITE_FULL:
             error_number = errno.ENOSPC
@@ -185,6 +187,8 @@ def _missing_resource(path: Path) -> OSError | None:
     """The error that the system answers with when the file is opened, or another one is made beside it."""
     try:
         os.close(os.open(path, os.O_RDWR))
+        if not path.is_file():
+            return None
         with tempfile.TemporaryFile(dir=path.parent) as probe:
             probe.write(bytes(RECORD_BYTES))
     except OSError as error:

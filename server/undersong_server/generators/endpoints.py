@@ -24,7 +24,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_common.errors import ConfigurationError, GenerationError, MachineFault
+from undersong_common.program.machine import fault_of
 from undersong_server.database.journal import Journal
 from undersong_server.generators.interface import (
     BudgetExhausted,
@@ -340,6 +341,9 @@ class CachedGenerator:
             self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30.0)
             self._database.execute("CREATE TABLE IF NOT EXISTS answer (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
         except sqlite3.Error as error:
+            cache_fault = fault_of(error, path)
+            if isinstance(cache_fault, MachineFault):
+                raise cache_fault from None
             raise ConfigurationError(
                 f"generator {self.name}: cache {path} cannot be used: {error}",
                 "name a file that can be written",

@@ -21,11 +21,13 @@ from hypothesis.extra import numpy as hnp
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from tests.doubles import long_notes
+from tests.doubles.coded import raises
+from tests.doubles.machines import without_descriptors
 from tests.doubles.pace import examples, slow_but
 from tests.doubles.tiny_bert import fails_at_last_word, write_embedder
 from undersong_common.arrays import Float32
 from undersong_common.canonical import tagged_hash
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, MachineFault
 from undersong_common.models import embedding, encoders, workers
 from undersong_common.models.embedding import (
     GRID,
@@ -490,6 +492,16 @@ def test_file_that_is_no_embedding_cache_is_named(tmp_path: Path) -> None:
     (tmp_path / "c.sqlite").write_bytes(b"no database " * 1000)
     with pytest.raises(ConfigurationError, match=r"c\.sqlite"):
         PublicFileCache(tmp_path / "c.sqlite")
+
+
+@pytest.mark.parametrize("at", ["the start", "a later text"])
+def test_cache_file_on_a_machine_that_lacks_descriptors_is_not_to_be_deleted(tmp_path: Path, at: str) -> None:
+    file_cache = PublicFileCache(tmp_path / "c.sqlite")
+    with without_descriptors(), raises(MachineFault, "emfile"):
+        if at == "the start":
+            PublicFileCache(tmp_path / "c.sqlite")
+        else:
+            file_cache.get([bytes(32)])
 
 
 def _fill(path: str, start: int) -> None:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.doubles.coded import raises
+from tests.doubles.machines import without_descriptors
 from undersong_common.errors import ConfigurationError, InternalError, MachineFault
 from undersong_common.files import open_database, transaction
 from undersong_common.program import machine
@@ -73,6 +74,22 @@ def test_sqlite_s_full_disk_is_one_and_a_damaged_file_is_not(tmp_path):
     path.write_bytes(b"no database" * 500)
     with raises(ConfigurationError, "damaged"), named_faults(path):
         sqlite3.connect(path).execute("SELECT * FROM entry")
+
+
+@pytest.mark.parametrize("of", ["its file", "no file that is named"])
+def test_sqlite_that_can_open_no_file_says_that_descriptors_lack(tmp_path, of):
+    path = tmp_path / "one.sqlite"
+    open_database(path).close()
+    with without_descriptors(), raises(MachineFault, "emfile"), named_faults(path if of == "its file" else ""):
+        sqlite3.connect(path)
+
+
+def test_sqlite_that_could_not_open_a_file_which_opens_now_is_tried_again(tmp_path):
+    path = tmp_path / "one.sqlite"
+    open_database(path).close()
+    with pytest.raises(sqlite3.OperationalError) as caught, without_descriptors():
+        sqlite3.connect(path)
+    assert isinstance(fault_of(caught.value, path), MachineFault)
 
 
 def test_an_unforeseen_error_keeps_its_words_to_itself():

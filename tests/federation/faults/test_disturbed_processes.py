@@ -202,8 +202,8 @@ def test_a_stopped_coordinator_ends_no_run_and_no_daemon(federation):
 def short_of_descriptors(program, _folder):
     pid = program.process.pid
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    used = max(map(int, os.listdir(f"/proc/{pid}/fd"))) + 1
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (used, limits[1]))
+    # What the program has closed meanwhile it could open again below a limit that is higher.
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(("in", "out", "err")), limits[1]))
     try:
         yield
     finally:
@@ -258,7 +258,7 @@ def test_resource_that_the_coordinator_lacks_is_told_and_comes_back(federation, 
         wait_for(lambda: any(words in step.problem for step in home.held_steps), RUN_S)
         said = federation.operator("coordinator", "show")
         assert words in said
-        assert str(federation.home) in said
+        assert str(federation.home.parent) in said, "a file of the coordinator or of the cache beside it"
         assert federation.coordinator.running
         assert everybody_is_connected(federation)
     assert [ends(federation, each) for each in (run, other)] == ["finished"] * 2
