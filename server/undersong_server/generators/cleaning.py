@@ -142,13 +142,21 @@ def clean(answer: str, *, prompt: str = "") -> CleanAnswer:
 @cache
 def phrases(kind: str) -> re.Pattern[str]:
     """Returns the phrases of a kind in ``meta.toml``: how models speak of their task."""
-    phrase_table = tomllib.loads(
-        resources.files("undersong_server.generators").joinpath("meta.toml").read_text("utf-8")
-    )
+    phrase_table = _phrase_table()
     joined_phrases = "|".join(phrase_table[kind])
     for phrase_name, phrase_words in {**phrase_table["words"], "colons": COLONS}.items():
         joined_phrases = joined_phrases.replace(f"{{{phrase_name}}}", phrase_words)
     return re.compile(joined_phrases, re.IGNORECASE)
+
+
+def title_words(name: str) -> tuple[str, ...]:
+    """Returns the words of ``[titles]`` in ``meta.toml``: of headings that only name the kind of text."""
+    return tuple(_phrase_table()["titles"][name])
+
+
+@cache
+def _phrase_table() -> dict[str, Any]:
+    return tomllib.loads(resources.files("undersong_server.generators").joinpath("meta.toml").read_text("utf-8"))
 
 
 def is_empty(text: str) -> bool:

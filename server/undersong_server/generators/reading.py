@@ -19,12 +19,13 @@ from undersong_server.generators.cleaning import (
     more_close,
     phrases,
     tags_end,
+    title_words,
     unpacked,
 )
 from undersong_server.generators.interface import Completion, End, GenerationRequest
 from undersong_server.generators.languages import is_other_language, is_refusal
 from undersong_server.prompts.rendering import LIST_KINDS, MASK, QUOTE, VOCABULARY
-from undersong_server.prompts.scripts import COLONS, ITEM, NUMBER, SENTENCE_END, SEPARATORS
+from undersong_server.prompts.scripts import COLONS, ITEM, NUMBER, SENTENCE_END, SEPARATORS, WIDE_COLONS
 
 REFUSED = "refused"
 EMPTY = "empty"
@@ -62,8 +63,13 @@ _NUMBERED_ALONE = re.compile(rf"(?:[^\n\d.,;!?]{{1,80}}[{COLONS}][ \t]*\n+)?(?:[
 _DIVIDER = re.compile(r"\n[ \t]*(?:-{3,}|\*{3,}|={3,}|#{3,}|_{3,})[ \t]*\n")
 
 
-# A line that begins with up to three words and a colon: "Customer:", "Customer's question:"
-_TITLED = re.compile(rf"^\W{{0,3}}([^\W\d_]+(?:['’]s?)?(?: [^\W\d_]+){{0,2}})\**\s*[{COLONS}]\**(?=\s)", re.MULTILINE)
+# A line that begins with up to three words and a colon: "Customer:", "Customer's question:", "質問："
+_TITLED = re.compile(
+    rf"^\W{{0,3}}([^\W\d_]+(?:['’]s?)?(?: [^\W\d_]+){{0,2}})\**\s*(?:[{COLONS}]\**(?=\s)|[{WIDE_COLONS}]\**)",
+    re.MULTILINE,
+)
+_UNSPACED_FROM = "\u2e80"  # Scripts from here on write no spaces between words.
+_ARTICLE_LETTERS = 4  # A first word of a description that has no more is taken for its article.
 _OWNER = re.compile(r"\b([^\W\d_]{2,}?)(?:['’]s|s['’])(?!\w)")  # "a customer's question", "customers' questions"
 
 LONGEST_WORDS = 8  # words of an item; a longer one is a sentence and is left out
@@ -141,7 +147,7 @@ def _read_text(
     if request.kind in LIST_KINDS:
         is_list = not whole or request.kind == VOCABULARY or listed(answer)  # any text has a vocabulary
         return ReadText(answer, REFUSED if is_refusal(wrapped) else "" if is_list else NO_LIST)
-    text = without_writer(unpacked(wrapped, tagged=bool(tagged)), request.told)
+    text = without_title(unpacked(wrapped, tagged=bool(tagged)), request.told)
     is_asked = request.style == "chat" and "<text>" in request.prompt
     is_marked = bool(tagged) or text != wrapped
     are_listed = not line_breaks and (_NUMBERED_ALONE.fullmatch(text) or _are_headed(text))
@@ -184,13 +190,18 @@ def _text_fault(text: str, text_or_data: str, language: str) -> str:
     return next((fault for fault, is_there in is_there_by_fault.items() if is_there), "")
 
 
-def without_writer(text: str, told: Sequence[str]) -> str:
-    """Returns the text without the name of who writes it, where the task says whose texts are wanted.
+def without_title(text: str, told: Sequence[str]) -> str:
+    """Returns the text without a heading that names who writes it or the kind of text, where the task says these.
 
-    A real text of a customer does not begin with "Customer:". It stays where other lines begin so too: a dialogue. A
-    title that the task does not tell ("Note:", "User:") is the text's own.
+    A real text of a customer does not begin with "Customer:" or "Question:". It stays where other lines begin so too: a
+    dialogue. A heading that the task does not tell ("Note:", "User:") is the text's own.
 
-    >>> without_writer("Customer: where is my card?", ("a customer's question",))
+    Args:
+        told: what the prompt says that a text may say too; first the task's description.
+
+    >>> without_title("Customer: where is my card?", ("a customer's question",))
+    'where is my card?'
+    >>> without_title("Question: where is my card?", ("a customer's question",))
     'where is my card?'
     """
     titles = list(_TITLED.finditer(text))
@@ -198,10 +209,34 @@ def without_writer(text: str, told: Sequence[str]) -> str:
         return text
     said = " ".join(told).casefold()
     owners = set(_OWNER.findall(said))
-    first, *others = re.sub(r"['’]s?(?!\w)", "", titles[0][1].casefold()).split()
-    if first in owners and set(others) <= set(re.findall(r"[^\W\d_]+", said)):
+    heading = re.sub(r"['’]s?(?!\w)", "", titles[0][1].casefold()).split()
+    is_writer = heading[0] in owners and set(heading[1:]) <= set(re.findall(r"[^\W\d_]+", said))
+    if is_writer or _names_kind(heading, told[0].casefold() if told else ""):
         return text[titles[0].end() :].strip()
     return text
+
+
+def _names_kind(heading: Sequence[str], description: str) -> bool:
+    """Returns True if the words of a heading only name the kind of text that the description asks for.
+
+    "Question", "Customer question" and "Question du client" do of a customer's question. "A question" and "My question"
+    are how a person begins, and "Note" alone may say "mind this".
+    """
+    kinds = [word for word in (heading[0], heading[-1]) if _is_kind(word, description)]
+    if not kinds or (len(heading) == 1 and heading[0] in title_words("never_alone")):
+        return False
+    words = re.findall(r"[^\W\d_]+", description)
+    articles = {words[0]} if len(words[0]) <= _ARTICLE_LETTERS else set()
+    return set(heading) <= ({*words, *title_words("beside")} - articles) | {kinds[0]}
+
+
+def _is_kind(word: str, description: str) -> bool:
+    """Returns True if a word is a kind of text, also as the end of a compound, and the description has it so."""
+    if not word.endswith(title_words("kinds")):
+        return False
+    if word >= _UNSPACED_FROM:
+        return word in description
+    return re.search(rf"{re.escape(word)}(?!\w)", description) is not None
 
 
 def _unmarked_fault(text: str, request: GenerationRequest, *, line_breaks: bool, is_asked: bool) -> str:

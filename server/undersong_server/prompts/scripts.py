@@ -30,6 +30,7 @@ UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\ua9e0-\ua9ff\uaa60-\uaa7f"
 _SENTENCES_BY_SPACES = r"\u0e00-\u0eff"  # Thai and Lao end a sentence with a space
 EMOJI = r"\u2190-\u2bff\ufe0f\U0001f000-\U0001faff"  # U+200D joins these to one picture.
 COLONS = r":\u0589\u05c3\u0703-\u0708\u1365\u1366\u17d6\u1804\ufe13\ufe30\ufe55\uff1a"
+WIDE_COLONS = r"\ufe13\uff1a"  # no space follows these
 SEPARATORS = r",;\n\u060c\u061b\u3001\uff0c\u30fb\uff1b\uff64\uff65"  # marks between the items of a list
 CLOSING = r"\"'”’»›)\]）］」』】》〉"  # stand after the mark that ends a sentence
 # A numbered or bulleted line: digits are of any script, and Chinese counts with words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import re
 from typing import Any
@@ -43,7 +44,9 @@ def test_the_name_of_who_writes_is_no_part_of_a_text(title: str, tags: str) -> N
     [
         "User: 12345 cannot log in.",
         "Note: allergic to penicillin.",
-        "Question: where is my card?",
+        "A question: where is my card?",
+        "My question: where is my card?",
+        "Question: where is my card?\nAnswer: in the post.",
         "Bank: what is its number?",
         "Customer number: 12345, and my card is gone.",
         "Customer: my card is gone.\nAgent: since when?",
@@ -53,6 +56,43 @@ def test_the_name_of_who_writes_is_no_part_of_a_text(title: str, tags: str) -> N
 )
 def test_a_title_that_the_task_does_not_tell_stays(text: str) -> None:
     assert read(Completion(f"<text>{text}</text>"), OWNED) == ReadText(text)
+
+
+@pytest.mark.parametrize(
+    ("description", "title"),
+    [
+        ("a customer's question to an online bank", "Question: "),
+        ("a customer's question to an online bank", "**User question:** "),
+        ("a customer's question to an online bank", "Question:\n"),
+        ("a movie review", "Movie review: "),
+        ("a nurse's triage note", "Triage note: "),
+        ("eine Kundenfrage an eine Bank", "Kundenfrage: "),
+        ("eine Frage einer Kundin an eine Bank", "Frage: "),
+        ("une question d'un client à une banque", "Question du client : "),
+        ("銀行へのお客様の質問", "質問："),
+    ],
+)
+def test_a_title_that_only_names_the_kind_of_text_is_no_part_of_it(description: str, title: str) -> None:
+    request = dataclasses.replace(OWNED, told=(description, "a note"))
+    assert read(Completion(f"<text>{title}{TEXT}</text>"), request) == ReadText(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("description", "text"),
+    [
+        ("a nurse's triage note", "Note: allergic to penicillin."),
+        ("a nurse's triage note", "Plan: review in a week."),
+        ("a customer's message", "Question: where is my card?"),
+        ("eine Frage einer Kundin an eine Bank", "Eine Frage: wo ist meine Karte?"),
+        ("eine Kundenfrage an eine Bank", "Rückfrage: wo ist meine Karte?"),
+        ("une question d'un client à une banque", "Ma question : où est ma carte ?"),
+        ("une note d'infirmière", "Note : allergique à la pénicilline."),
+        ("お客様の声", "質問：カードはどこですか。"),
+    ],
+)
+def test_a_title_that_is_not_the_kind_of_text_stays(description: str, text: str) -> None:
+    request = dataclasses.replace(OWNED, told=(description, "a question"))
+    assert read(Completion(f"<text>{text}</text>"), request) == ReadText(text)
 
 
 def fault(text: str, finish: str = "", **options: str) -> str:
