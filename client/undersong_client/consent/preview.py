@@ -61,8 +61,8 @@ RUNS_TOGETHER = "Each run draws its random noise anew; so these use less togethe
 NEWER_FILE = "A newer version of the file does not begin again at zero."
 BEYOND_PARTICIPATION = (
     "The same figures hold for any other question about {subject}, such as what the records say, on which somebody"
-    " could otherwise only toss a coin. The programs that write know public material and these numbers; no record is"
-    " shown to them."
+    " could otherwise only toss a coin. The programs that give the texts know public material and these numbers; no"
+    " record is shown to them."
 )
 ASK_FIRST = (
     "Look up the operator's telephone number elsewhere than on this sheet. Ask whether this run is theirs, and under"
@@ -398,8 +398,9 @@ def _in_short(sheet: Sheet, beside: Surroundings) -> PageSection:
     request_words = f"{operator[0].upper()}{operator[1:]} {asks_verb}: {words.asked(sheet.asked)}."
     if run_end is not None and end_cost is None:
         return PageSection("In short", figures=(("What was asked", request_words), ("What left", NOTHING_LEFT)))
+    programs = words.programs(sheet.task.generators or ())
     request_words += (
-        f" These numbers, added to those of others, {steer_verb} programs that write invented texts, in the run"
+        f" These numbers, added to those of others, {steer_verb} {programs}, in the run"
         f" {printable(sheet.run, 120)!r} of {hospitals} in all.{_limit_words(sheet, beside)}"
     )
     counts_words = words.counted_numbers(sheet.numbers_in_all)
@@ -989,7 +990,7 @@ def _hospital_section(sheet: Sheet) -> PageSection:
         others_words = f" and {len(party_names) - MOST_NAMES} more"
     sentences = [
         f"{counted(len(party_names), 'hospital')}, as the operator names them: {names_shown}{others_words}.",
-        "Nobody can check another hospital's numbers: one that lies could spoil the invented texts. One that leaves"
+        "Nobody can check another hospital's numbers: one that lies could spoil the texts. One that leaves"
         " out its noise counts, in the risks above, as one that helps the operator.",
     ]
     return PageSection(title, tuple(sentences))

@@ -31,9 +31,9 @@ def duration_section(sheet: Sheet) -> PageSection:
         "How long it takes, and what ends it",
         (
             f"The plan states no length and no end date. It asks for {counted(sums, 'sum')}, one after the other, and"
-            " texts are written in between: how long that takes depends on the programs that write and on how soon each"
-            " hospital answers. Requests shows when it has ended, once this program is told. It ends when the first of"
-            " these happens:",
+            " texts are written in between: how long that takes depends on the programs that give the texts and on how"
+            " soon each hospital answers. Requests shows when it has ended, once this program is told. It ends when the"
+            " first of these happens:",
         ),
         points=(
             "all sums are opened and the texts are written;",

@@ -129,8 +129,8 @@ def _flow(sheet: Sheet) -> PageSection:
             "each record's part is cut to its declared bound, this party's share of the noise is added, then a mask;",
             "the masked numbers go to the coordinator over one outgoing connection (TLS 1.3); alone they are random;",
             f"{coordinator_words} adds those of all parties: masks cancel, the noised sum is opened;",
-            "the sum decides which invented texts are ordered next; the programs that write them read public inputs and"
-            " each other's texts only.",
+            f"the sum decides which texts are ordered next, from {words.programs(sheet.task.generators or ())}; these"
+            " programs read public inputs and each other's texts only.",
         ),
     )
 

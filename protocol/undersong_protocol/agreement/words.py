@@ -6,7 +6,7 @@ Each sentence is made from the plan. None has a part that stays the same where p
 from collections.abc import Sequence
 
 from undersong_common.errors import UndersongError
-from undersong_common.printable import counted, noun, printable
+from undersong_common.printable import counted, joined, noun, printable
 from undersong_common.privacy.ledger import VOIDED_VECTORS
 from undersong_protocol import statistics
 from undersong_protocol.agreement.plan import Plan, PlannedSum
@@ -39,6 +39,8 @@ KEPT = (
     ),
     ("records, budgets, the keys that name a hospital", "with each hospital alone", "as each hospital decides"),
 )
+WRITTEN_BEFORE = "texts that were written before"  # a plan's words on a generator that reads its texts from a file
+OF_ANOTHER_PACKAGE = "of another package"  # ends a plan's words on a generator that another package brings
 NOMINAL = "nominal"  # names an epsilon that the plan has and that protects nobody, such as a test's
 NO_GUARANTEE = "This corpus carries no privacy guarantee. Do not release it."
 MOST_QUESTIONS = 3  # A sentence names so many, then it refers to a list.
@@ -66,6 +68,64 @@ def question(planned: PlannedSum) -> str:
 def questions(plan: Plan) -> tuple[str, ...]:
     """Returns the different questions of a plan, in the plan's order."""
     return tuple(dict.fromkeys(map(question, plan.sums)))
+
+
+def is_copied(writer: str) -> bool:
+    """Returns True if a plan says of a generator that it reads its texts from a file, and writes none itself."""
+    return writer.endswith(f"({WRITTEN_BEFORE})")
+
+
+def _origin(writer: str) -> str:
+    """Returns the origin of a generator's texts by the plan's words on it: a key of ``_PROGRAMS``."""
+    if is_copied(writer):
+        return "file"
+    return "program" if writer.endswith(f"{OF_ANOTHER_PACKAGE})") else "model"
+
+
+_PROGRAMS = {
+    "model": "programs that write invented texts",
+    "file": f"programs that take texts from a file of {WRITTEN_BEFORE}",
+    "program": "programs of other packages, whose texts may be invented or not",
+}
+
+
+def programs(writers: Sequence[str]) -> str:
+    """Returns what gives a run its texts, by the plan's words on each generator.
+
+    >>> programs(["gpt (a language model, run by the operator)"]), programs(["pool (texts that were written before)"])
+    ('programs that write invented texts', 'programs that take texts from a file of texts that were written before')
+    """
+    origins = dict.fromkeys(map(_origin, writers))
+    return joined([_PROGRAMS[origin] for origin in origins]) or "programs that give texts"
+
+
+def origin_sentences(writers: Sequence[str]) -> str:
+    """Returns whether the texts of these generators are invented, by the plan's words on each.
+
+    >>> origin_sentences(["gpt (a language model, run by the operator)"])
+    'The texts are invented.'
+    >>> origin_sentences(["gpt (a language model)", "pool (texts that were written before)"])[:61]
+    'The texts of pool are copies of texts that were written befor'
+    """
+    names: dict[str, list[str]] = {"model": [], "file": [], "program": []}
+    for writer in writers:
+        names[_origin(writer)].append(printable(writer.partition(" (")[0], LONGEST_FOREIGN))
+    is_one_kind = sum(map(bool, names.values())) == 1
+    sentences = []
+    if names["file"]:
+        whose = "" if is_one_kind else f" of {joined(names['file'])}"
+        sentences.append(
+            f"The texts{whose} are copies of {WRITTEN_BEFORE}: who wrote them, and of whom they tell, these files do"
+            " not say."
+        )
+    if names["program"]:
+        sentences.append(
+            f"Whether the texts of {joined(names['program'])}, a program of another package, are invented, these files"
+            " do not say."
+        )
+    if names["model"]:
+        sentences.append("The texts are invented." if is_one_kind else "The other texts are invented.")
+    return " ".join(sentences)
 
 
 def asked(clauses: Sequence[str], possessive: str = "your", list_place: str = "below") -> str:

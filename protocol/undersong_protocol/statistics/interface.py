@@ -202,15 +202,15 @@ def at_columns(columns: Int64, weights: Float64, dimension: int) -> sp.csr_array
 # Kinds of questions among which a hospital chooses: plain words, and an example.
 QUESTIONS: Mapping[str, tuple[str, str]] = {
     "counts": ("How many records have something", "How many notes are labelled cardiac? How many name the word fever?"),
-    "nearest": ("Which invented texts are most like the records", "How many notes have this invented note as nearest?"),
+    "nearest": ("Which texts of the run are most like the records", "How many notes have this text as nearest?"),
     "classifiers": (
         "How well public programs sort the records",
         "How many notes does a public program file rightly?",
     ),
     "directions": ("Where the records lie on a map of meanings", "In which direction do the notes of one label lie?"),
     "teachers": (
-        "What programs that are trained here say about invented texts",
-        "How many of ten programs, each trained on a part of the notes, take this invented note for one of them?",
+        "What programs that are trained here say about the run's texts",
+        "How many of ten programs, each trained on a part of the notes, take this text for one of them?",
     ),
 }
 

@@ -60,8 +60,8 @@ class SupportVotes(Statistic, question="nearest"):
     name: ClassVar[str] = "support_votes"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = (
-        "for each of the programs that write invented texts, what share of the texts most like your records it has"
-        " written"
+        "for each of the programs that give the run its texts, what share of the texts most like your records comes"
+        " from this program"
     )
     generators: Annotated[int, Between(1, LARGEST_GENERATORS)]
     candidates: Number
@@ -72,7 +72,7 @@ class SupportVotes(Statistic, question="nearest"):
         if not writers:
             return ""
         kind = f" labelled {labels[0]}" if labels else ""
-        return f"what share of the invented texts most like your records{kind} the program {writers[0]!r} has written"
+        return f"what share of the texts most like your records{kind} comes from the program {writers[0]!r}"
 
     @property
     def dimension(self) -> int:

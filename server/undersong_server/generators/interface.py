@@ -15,6 +15,7 @@ from undersong_common.arrays import Float32
 from undersong_common.errors import GenerationError, InternalError
 from undersong_common.models.embedding import Embed
 from undersong_common.program.configuration import NAME
+from undersong_protocol.agreement.words import OF_ANOTHER_PACKAGE
 from undersong_server.database.journal import Journal
 from undersong_server.prompts.rendering import MASK_RATE
 
@@ -349,7 +350,7 @@ class GeneratorSettings(BaseModel):
     @property
     def writer(self) -> str:
         """Model of the generator and the place where it runs, in a few words."""
-        return f"{self.kind}, of another package"
+        return f"{self.kind}, {OF_ANOTHER_PACKAGE}"
 
     @property
     def longest_answer(self) -> int | None:

@@ -693,10 +693,11 @@ def _purpose_section(verdict: PrivacyVerdict) -> PageSection:
 def _flow_section(manifest: Manifest) -> PageSection:
     quorum = manifest.plan.quorum
     questions = words.questions(manifest.plan)
+    writers = tuple(map(str, manifest.task.get("generators") or ()))
     return PageSection(
         "The flow of the data",
         points=(
-            "programs that write invented texts make candidates from public inputs;",
+            f"candidates are public texts, from {words.programs(writers)};",
             f"each hospital's program computes on its own machine {words.asked(questions, 'its')};",
             *(f"further: {printable(question)};" for question in words.further(questions, "its")),
             "it answers with whole numbers: bounded per record or person, with its share of the noise, under a mask;",

@@ -125,18 +125,24 @@ def _number_questions(data: ReportData) -> list[str]:
 def _name_authors(data: ReportData) -> list[str]:
     """Names who wrote the published texts, how such texts read, and whose texts are not published."""
     kind_by_generator, authors = {generator_use.name: generator_use.kind for generator_use in data.usage}, data.authors
-    described_authors = [
-        f"{name} ({KINDS[kind_by_generator[name]]})" if kind_by_generator.get(name) in KINDS else name
+    described_authors = {
+        name: f"{name} ({KINDS[kind_by_generator[name]]})" if kind_by_generator.get(name) in KINDS else name
         for name in authors
-    ]
-    sentences = [f"Written by {joined(described_authors)}, with the method {data.method}."]
+    }
+    copied = {use.name for use in data.author_uses if use.is_copied}
+    described_by_verb = {
+        "written by": [described for name, described in described_authors.items() if name not in copied],
+        "copied from": [described for name, described in described_authors.items() if name in copied],
+    }
+    origin_words = joined([f"{verb} {joined(described)}" for verb, described in described_by_verb.items() if described])
+    sentences = [f"{origin_words[0].upper()}{origin_words[1:]}, with the method {data.method}."]
     if NGRAM in map(kind_by_generator.get, authors):
         sentences.append(WORD_SALAD)
     other_generators = [name for name in data.generators if name not in authors]
     if other_generators:
         place_words = f'"{WORTH}" and "{WRITERS}" say' if data.set_aside else f'"{WRITERS}" says'
         why_words = f"; {place_words} why" if data.writers else ""
-        sentences.append(f"{joined(other_generators)} wrote, too; none of their texts is in the corpus{why_words}.")
+        sentences.append(f"{joined(other_generators)} gave texts, too; none of these is in the corpus{why_words}.")
     return sentences
 
 
@@ -177,8 +183,7 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
         else "Its makers have stated no intended use.",
         *([f"Purpose, as the hospitals approved it: {data.purpose.rstrip('.')}."] if data.purpose else []),
         f"Language: {publication.language}." if publication.language else "Its makers have not stated the language.",
-        f"Limits:{unfit_words} The texts are invented. They may be wrong, and must not be read as facts about anybody"
-        " or"
+        f"Limits:{unfit_words} {data.origin} They may be wrong, and must not be read as facts about anybody or"
         f" used for care. Nobody has read every text or checked every label.{limits}",
     )
 

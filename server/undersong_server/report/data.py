@@ -139,11 +139,17 @@ FEWER = "prompts that show fewer examples than ordered, for want of room"
 
 @dataclass(frozen=True)
 class GeneratorUse:
-    """The orders and answers of one generator, and their counts."""
+    """The orders and answers of one generator, and their counts. ``writer`` holds the plan's words on it."""
 
     name: str
     kind: str
     count: AuthorUsage
+    writer: str = ""
+
+    @property
+    def is_copied(self) -> bool:
+        """True if its texts are those of a file, which somebody wrote before."""
+        return words.is_copied(self.writer)
 
     @property
     def tokens(self) -> int:
@@ -329,6 +335,17 @@ class ReportData:
         """The generators that wrote at least one text of the corpus; all of them if it has no text."""
         writer_names = {sample.generator for sample in self.samples}
         return tuple(name for name in self.generators if name in writer_names) or self.generators
+
+    @property
+    def author_uses(self) -> tuple[GeneratorUse, ...]:
+        """The usage of each of :attr:`authors`, of which there is one."""
+        authors = self.authors
+        return tuple(generator_use for generator_use in self.usage if generator_use.name in authors)
+
+    @property
+    def origin(self) -> str:
+        """Says if the texts of the corpus are invented, by what the plan says of the generators that gave them."""
+        return words.origin_sentences([use.writer or use.name for use in self.author_uses] or [""])
 
     @property
     def nothing_aside(self) -> str:

@@ -27,6 +27,7 @@ from undersong_common.arrays import Float32, Float64
 from undersong_common.errors import ConfigurationError, GenerationError, InternalError
 from undersong_common.files import MISSING, FileState, file_state
 from undersong_common.text.table import read_table
+from undersong_protocol.agreement.words import WRITTEN_BEFORE
 from undersong_server.generators.cleaning import duplicate_key
 from undersong_server.generators.interface import (
     NAMES_FILE,
@@ -62,7 +63,7 @@ class ReplaySettings(GeneratorSettings):
 
     @property
     def writer(self) -> str:
-        return "texts that were written before"
+        return WRITTEN_BEFORE
 
     @property
     def recorded(self) -> bool:
