@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from undersong_client.consent import policy_file
-from undersong_client.consent.rules import PolicyRules, rules_of
+from undersong_client.consent.rules import PolicyRules, decider_words, rules_of
 from undersong_client.home import PartyHome, WrittenByAnotherVersion
 from undersong_common.errors import PrivacyRefusal
 from undersong_protocol.agreement import bounds, enrolment
@@ -21,9 +21,7 @@ class HospitalPolicy(PolicyRules):
     @property
     def deciders(self) -> str:
         """People who have to approve a run, in words."""
-        if self.approval == "standing":
-            return "nobody: every run within the policy is signed by itself"
-        return "two people: a privacy officer and one for IT" if self.two_people else "one person"
+        return decider_words(is_standing=self.approval == "standing", two_people=self.two_people)
 
     @property
     def has_budget(self) -> bool:

@@ -12,6 +12,7 @@ from undersong_client.consent.approvals import Proposal
 from undersong_client.consent.differences import changes_to_read
 from undersong_client.consent.people import PersonalDecision, remedy_of_refusal
 from undersong_client.consent.policy import HospitalPolicy, review
+from undersong_client.consent.rules import decider_words
 from undersong_client.consent.run_terms import duration_section, kept_section, rejection_words
 from undersong_client.consent.sheet import (
     NO_LIST,
@@ -426,6 +427,7 @@ def _in_short(sheet: Sheet, beside: Surroundings) -> PageSection:
             ("What is asked" if run_end is None else "What was asked", request_words),
             *[("Also asked", f"{further_clause}.") for further_clause in words.further(sheet.asked)],
             *([("For example", f"{'; '.join(examples)}.")] if examples else []),
+            *_describe_deciders(sheet, beside),
             ("What leaves" if run_end is None else "What left", leaving_words),
             ("The risk of this run", _risk_words(sheet)),
             *_risk_of_all(sheet, beside),
@@ -860,14 +862,13 @@ def _guessed_unit(privacy: UnitPromise) -> str:
 
 
 def _choice_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
-    """Who decides and how, and what becomes of the hospital's name; an ended run has only the latter."""
+    """What a person can do and in which order, and what becomes of the hospital's name; an ended run has the latter."""
     if sheet.ended is not None:
         return _list_points("What stays", [] if sheet.ended.cost is None else [NAME_STAYS])
     withdraw_words = f"{WITHDRAW} The others see that you no longer answer: {_silence_words(sheet)}"
     if sheet.as_signed:
         return [PageSection("What you can do", points=(withdraw_words,))]
     return [
-        PageSection("Who decides here", (_describe_deciders(sheet, beside),)),
         PageSection("What you do, in order", points=_steps(sheet), ordered=True),
         PageSection(
             "What you can do",
@@ -952,17 +953,21 @@ def _waiting_words(sheet: Sheet, beside: Surroundings) -> str:
     return "nothing leaves while nobody approves, and silence is no consent; but IT can approve without you."
 
 
-def _describe_deciders(sheet: Sheet, beside: Surroundings) -> str:
+def _describe_deciders(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str]]:
+    """Says of a run that is undecided who has to approve it, and whether one person can without another."""
+    if sheet.ended is not None or sheet.as_signed:
+        return []
+    rule = decider_words(is_standing=beside.is_standing, two_people=sheet.two_people)
     if beside.is_standing:
-        return "Nobody has to: by your policy, every run within its limits is approved without a person."
-    if sheet.two_people:
-        return (
-            "By your policy, two people approve: a privacy officer and one for IT. One of them alone approves nothing."
+        consequence = "No person is asked before it; Reject and Withdraw stop it all the same."
+    elif sheet.two_people:
+        consequence = "One of them alone approves nothing."
+    else:
+        consequence = (
+            "IT can approve without you: somebody at a terminal of this machine suffices. Whoever sets the policy can"
+            f" ask for {decider_words(is_standing=False, two_people=True)}."
         )
-    return (
-        "By your policy, one person's approval suffices: somebody from IT, at a terminal of this machine, can give it"
-        " without you. Whoever sets the policy can ask for two people, a privacy officer and one for IT."
-    )
+    return [("Who decides here", f"By your policy, {rule}. {consequence}")]
 
 
 def _silence_words(sheet: Sheet) -> str:

@@ -56,6 +56,17 @@ class Rule:
     parse: Callable[[str], Any] = str
 
 
+def decider_words(*, is_standing: bool, two_people: bool) -> str:
+    """Returns who has to approve a run, in words: the log, ``check`` and a run's sheet say it by this function.
+
+    >>> decider_words(is_standing=False, two_people=False)
+    'one person'
+    """
+    if is_standing:
+        return "nobody: every run within the policy is signed by itself"
+    return "two people: a privacy officer and one for IT" if two_people else "one person"
+
+
 def allows_more(before: tuple[str, ...], after: tuple[str, ...]) -> bool:
     """Returns True if a list of what is allowed has a new member."""
     return bool({*after} - {*before})

@@ -263,6 +263,7 @@ def test_sheet_answers_in_sentences_with_one_epsilon_and_one_bar(home):
     questions = [
         "What is asked",
         "For example",
+        "Who decides here",
         "What leaves",
         "The risk of this run",
         "The risk of all runs",

@@ -14,6 +14,7 @@ from tests.doubles.typed import typed
 from undersong_client.cli.app import app
 from undersong_client.consent import preview
 from undersong_client.consent.approvals import Proposals
+from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.consent.run_terms import REJECT_IS_FINAL
 from undersong_client.consent.sheet import (
     NO_LIST,
@@ -293,24 +294,53 @@ def test_the_budget_names_the_runs_before_this_one(home):
 
 
 @pytest.mark.parametrize(
-    ("two_people", "says"),
+    ("changes", "says"),
     [
-        (False, "one person's approval suffices: somebody from IT, at a terminal of this machine, can give it without"),
-        (True, "two people approve: a privacy officer and one for IT"),
+        ({"approval": "each"}, "By your policy, one person. IT can approve without you:"),
+        (
+            {"approval": "each", "two_people": True},
+            "By your policy, two people: a privacy officer and one for IT. One of them alone approves nothing.",
+        ),
+        (
+            {"approval": "standing"},
+            "By your policy, nobody: every run within the policy is signed by itself. No person is asked before it;",
+        ),
     ],
 )
-def test_the_sheet_says_who_decides(home, two_people, says):
-    proposed(home)
-    page = preview.sheet_page(replace(Sheet.from_json(sheet(home)[0]), two_people=two_people))
-    (deciders,) = [section for section in page.sections if section.title == "Who decides here"]
-    assert says in deciders.sentences[0]
+def test_the_first_answers_say_by_the_policy_s_rule_who_decides(changes, says):
+    policy = HospitalPolicy(**changes)
+    stored = blank_sheet(two_people=policy.two_people)
+    page = preview.sheet_page(stored, Surroundings(is_standing=policy.approval == "standing"))
+    answers = dict(page.sections[0].figures)
+    assert answers["Who decides here"].startswith(says)
+    assert policy.deciders in answers["Who decides here"]
+    names = list(answers)
+    assert names.index("Who decides here") < names.index("What leaves")
+    decided = preview.sheet_page(replace(stored, as_signed=True))
+    assert "Who decides here" not in dict(decided.sections[0].figures)
 
 
-def test_a_standing_policy_is_said_where_people_read_who_decides(home):
-    proposed(home)
-    page = preview.sheet_page(Sheet.from_json(sheet(home)[0]), Surroundings(is_standing=True))
-    (deciders,) = [section for section in page.sections if section.title == "Who decides here"]
-    assert deciders.sentences[0].startswith("Nobody has to")
+@pytest.mark.parametrize(
+    ("writers", "says"),
+    [
+        (("one (a language model)", "two"), "programs that write invented texts,"),
+        (
+            (f"pool ({words.WRITTEN_BEFORE})",),
+            "programs that take texts from a file of texts that were written before,",
+        ),
+        (
+            ("one", f"pool ({words.WRITTEN_BEFORE})"),
+            "programs that write invented texts and programs that take texts from a file of texts that were written",
+        ),
+        (None, "programs that give texts,"),
+    ],
+)
+def test_the_sheet_names_the_origin_of_the_texts_as_it_is(writers, says):
+    task = StatedTask("triage", None, None, None, None, writers, None)
+    page = preview.sheet_page(blank_sheet(task=task))
+    assert f"steer {says}" in dict(page.sections[0].figures)["What is asked"]
+    shown = "\n".join(page.lines())
+    assert ("invented texts" in shown) == ("write invented texts" in says)
 
 
 def test_questions_have_examples_of_the_plan_s_own_labels(home):
