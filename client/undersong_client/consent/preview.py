@@ -9,17 +9,39 @@ from datetime import UTC, datetime
 from typing import Any
 
 from undersong_client.consent.approvals import Proposal
+from undersong_client.consent.budget_sections import (
+    budget_sections,
+    budget_shares,
+    why_less,
+)
+from undersong_client.consent.choice_sections import (
+    choice_sections,
+    describe_deciders,
+    entries,
+    lists_fingerprints,
+    silence_words,
+)
 from undersong_client.consent.differences import changes_to_read
 from undersong_client.consent.people import PersonalDecision, remedy_of_refusal
 from undersong_client.consent.policy import HospitalPolicy, review
-from undersong_client.consent.rules import decider_words
-from undersong_client.consent.run_terms import duration_section, kept_section, rejection_words
+from undersong_client.consent.risk_sections import (
+    beyond_participation,
+    most_helpers,
+    risk_of_all,
+    risk_table,
+    risk_words,
+    worst_of_all,
+)
+from undersong_client.consent.run_terms import (
+    duration_section,
+    kept_section,
+)
 from undersong_client.consent.sheet import (
+    MOST_NAMES,
     NO_LIST,
     NO_LIST_AS_SIGNED,
     NOTHING_BESIDE,
     BudgetEffect,
-    FinalCost,
     NamedParty,
     OwnRecords,
     ReleaseGroup,
@@ -30,7 +52,7 @@ from undersong_client.consent.sheet import (
     UnitPromise,
 )
 from undersong_client.consent.trust import TrustedCoordinator
-from undersong_client.home import case_caution, unit_word
+from undersong_client.home import unit_word
 from undersong_common.errors import UndersongError
 from undersong_common.printable import counted, finite, printable
 from undersong_common.privacy import accounting, impact
@@ -49,40 +71,11 @@ FOR_YOU = "Before you decide, for you alone (the operator is told nothing of it)
 NOTED = "Noted before the decision, for you alone (the operator was told nothing of it)"
 ALLOWED = "What the plan allowed to leave, and no more"
 NOTHING_LEFT = "None of your numbers left."
-NAME_STAYS = (
-    "The run has ended, and nobody can withdraw from it any more. Published texts cannot be recalled, and they name"
-    " this hospital as one that took part; one that had withdrawn is named as one that took part until then."
-)
 NAME_IN_PRINT = (
     "If the run takes place with you, what is published names your hospital as one that took part. If you withdraw"
     " while it runs, it is named all the same, with the sum until which it took part. Published texts cannot be"
     " recalled."
 )
-RUNS_TOGETHER = "Each run draws its random noise anew; so these use less together than each by itself and then added."
-NEWER_FILE = "A newer version of the file does not begin again at zero."
-BEYOND_PARTICIPATION = (
-    "The same figures hold for any other question about {subject}, such as what the records say, on which somebody"
-    " could otherwise only toss a coin. The programs that give the texts know public material and these numbers; no"
-    " record is shown to them."
-)
-ASK_FIRST = (
-    "Look up the operator's telephone number elsewhere than on this sheet. Ask whether this run is theirs, and under"
-    " which agreement with your hospital it runs."
-)
-COMPARE = (
-    "Compare the nine words, and the fingerprints {place}, by telephone with the operator{hospitals}."
-    " If anything differs: Reject."
-)
-DECIDE = "Decide in the program: Approve or Reject, on its page under Requests, or where it asks you. Only that counts."
-WITHDRAW = (
-    "Change your mind: choose Withdraw on the page, under Requests, until the run ends, which Requests shows."
-    " Before the run has begun, it then does not begin, and nothing published names your hospital."
-    " Later, nothing more leaves: what was opened stays opened, may still steer and be published, and counts against"
-    " your budget; a number that had left may still be opened with its sum and counts too, and your hospital stays"
-    " named."
-)
-MOST_NAMES = 12  # names of hospitals on the sheet; further ones are only counted
-LEAST_SAVING = 0.99  # A joint cost below this share of the sum of two costs is worth a sentence.
 BRACKETED = re.compile(r" \([^()]*\)")
 LONGEST_SENTENCE = 600  # characters of the operator's words: one page must hold them
 
@@ -291,14 +284,14 @@ def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPa
             *_list_points("Who decided", map(_describe_decision, sheet.people)),
             _in_short(sheet, beside),
             purpose(sheet),
-            *_risk_table(sheet),
+            *risk_table(sheet),
             *_own_records(sheet, beside),
-            *_budget_sections(sheet, beside),
+            *budget_sections(sheet, beside),
             *_list_points(FOR_YOU if is_open else NOTED, warnings),
             _hospital_section(sheet),
             *([duration_section(sheet)] if is_open else []),
             kept_section(),
-            *_choice_sections(sheet, beside),
+            *choice_sections(sheet, beside),
             PageSection(WORDS if is_open else WORDS_OF_ENDED, signed_words, aloud=words_in_threes),
             *_fingerprints_to_compare(sheet),
             _figure_section(sheet),
@@ -311,7 +304,7 @@ def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPa
         if is_open
         else f"Filed for {sheet.party}:",
         signers=2 if sheet.two_people else 1,
-        entries=_entries(sheet) if is_open else (),
+        entries=entries(sheet) if is_open else (),
     )
 
 
@@ -329,7 +322,7 @@ def _policy_points(sheet: Sheet) -> Iterator[str]:
     if sheet.ended is None and not sheet.objections:
         yield (
             "your policy and your budget allow this run: both limit the figures that hold while"
-            f" {_most_helpers(sheet)} the operator"
+            f" {most_helpers(sheet)} the operator"
         )
         if not sheet.required_parties and len(sheet.parties) > 1:
             yield ("your policy names no hospital that must take part; whoever sets it can name those that you know")
@@ -427,12 +420,12 @@ def _in_short(sheet: Sheet, beside: Surroundings) -> PageSection:
             ("What is asked" if run_end is None else "What was asked", request_words),
             *[("Also asked", f"{further_clause}.") for further_clause in words.further(sheet.asked)],
             *([("For example", f"{'; '.join(examples)}.")] if examples else []),
-            *_describe_deciders(sheet, beside),
+            *describe_deciders(sheet, beside),
             ("What leaves" if run_end is None else "What left", leaving_words),
-            ("The risk of this run", _risk_words(sheet)),
-            *_risk_of_all(sheet, beside),
-            *_worst_of_all(sheet),
-            *_beyond_participation(sheet),
+            ("The risk of this run", risk_words(sheet)),
+            *risk_of_all(sheet, beside),
+            *worst_of_all(sheet),
+            *beyond_participation(sheet),
             *([("The name of your hospital", NAME_IN_PRINT)] if run_end is None else []),
         ),
     )
@@ -451,156 +444,6 @@ def _limit_words(sheet: Sheet, beside: Surroundings) -> str:
         f" Of one {sheet_privacy.unit_word}, at most {counted(record_limit, 'record')} {verb}; of one with"
         f" more{cut_words}, {record_limit} {verb_of_some} drawn at random."
     )
-
-
-def _beyond_participation(sheet: Sheet) -> list[tuple[str, str]]:
-    """Says that the figures of the risk bound whatever is learned, and not participation alone."""
-    if sheet.privacy.epsilon is None:
-        return []
-    guessed_subject = _guessed_unit(sheet.privacy)
-    return [("What else could be learned", BEYOND_PARTICIPATION.format(subject=guessed_subject))]
-
-
-def _risk_table(sheet: Sheet) -> list[PageSection]:
-    """The risks of this run and of all runs in cases of 100, by who guesses: on average, and in an unlucky case."""
-    if sheet.ended is not None or sheet.privacy.epsilon is None:
-        return []
-    head = ["who guesses", "this run, on average", f"this run, {impact.UNLUCKY}"]
-    if _has_risk_of_all(sheet):
-        head += ["all runs, on average", f"all runs, {impact.UNLUCKY}"]
-    risks_of_reader = {_usual_reader(sheet): _usual_risks(sheet)}
-    if _can_be_undone(sheet):
-        risks_of_reader[_worst_reader(sheet)] = _worst_risks(sheet)
-    rows = [(reader, *map(impact.cases, risks)) for reader, risks in risks_of_reader.items()]
-    sentences = (
-        "With all that somebody can see, a guess is right in at most so many. An average counts every run, the unlucky"
-        " ones too. The noise is drawn by chance, and an unlucky case is one in which it hides less.",
-        *_chance_words(sheet),
-        "Not in these figures: the time of an answer, and what people in your own house see.",
-    )
-    return [PageSection(f"The risk in cases of 100, {words.AS_PLANNED}", sentences, table=(tuple(head), *rows))]
-
-
-def _has_risk_of_all(sheet: Sheet) -> bool:
-    """True if the sheet has the risk of all runs: not without a budget, and not as an earlier version signed it."""
-    return sheet.cost is not None and sheet.cost.best_guess_after is not None
-
-
-def _can_be_undone(sheet: Sheet) -> bool:
-    """True if the promise fails where all other hospitals help the operator."""
-    return len(sheet.parties) - 1 > sheet.colluders
-
-
-def _usual_risks(sheet: Sheet) -> list[float]:
-    """Shares of right guesses while the promise holds: on average and in an unlucky case, of this run and of all."""
-    risks = [sheet.privacy.best_guess, _certainty(sheet.privacy.epsilon, sheet.privacy.delta)]
-    cost = sheet.cost
-    if cost is not None and cost.best_guess_after is not None:
-        risks += [cost.best_guess_after, _certainty(cost.after, cost.delta)]
-    return risks
-
-
-def _worst_risks(sheet: Sheet) -> list[float]:
-    """The same shares if all other hospitals help the operator in every run."""
-    sure_alone = _certainty(sheet.privacy.epsilon_if_all_others_collude, sheet.privacy.delta)
-    risks = [_guess_if_all_help(sheet.privacy), sure_alone]
-    cost = sheet.cost
-    if cost is not None and cost.best_guess_after is not None:
-        risks += [_guess_of_all_if_all_help(sheet), max(_certainty(cost.worst_after, cost.delta), sure_alone)]
-    return risks
-
-
-def _worst_of_all(sheet: Sheet) -> list[tuple[str, str]]:
-    """The largest figures of the table of risks, for the first answers: all help the operator, in an unlucky case."""
-    if sheet.ended is not None or sheet.privacy.epsilon is None or not _can_be_undone(sheet):
-        return []
-    risks = _worst_risks(sheet)
-    of_all = f", and from all runs together in at most {impact.cases(risks[3])}" if _has_risk_of_all(sheet) else ""
-    return [
-        (
-            "If all others help",
-            f"If all other hospitals help the operator, then {impact.UNLUCKY} a guess from this run is right in at most"
-            f" {impact.cases(risks[1])} of 100 cases{of_all}.",
-        )
-    ]
-
-
-def _usual_reader(sheet: Sheet) -> str:
-    """Names who guesses while the promise holds."""
-    helpers = ""
-    if sheet.colluders:
-        helpers = f", with the help of {counted(min(sheet.colluders, len(sheet.parties) - 1), 'other hospital')}"
-    return f"the operator, and whoever sees all that is published{helpers}"
-
-
-def _worst_reader(sheet: Sheet) -> str:
-    """Names who guesses where the promise no longer holds: whoever can subtract the numbers of all others of a sum."""
-    together = "all other hospitals with the operator"
-    if sheet.colluders:
-        return together
-    if sheet.others <= 1:
-        return f"one other hospital for itself, if it is alone with you in a sum; or {together}"
-    return f"{together} (one other hospital for itself: less)"
-
-
-def _chance_words(sheet: Sheet) -> list[str]:
-    """Says how often a run is worse than the table's unlucky case: for one unit, and for any of the data set's."""
-    sheet_cost = sheet.cost
-    deltas = {"runs like this one": sheet.privacy.delta}
-    if sheet_cost is not None and sheet_cost.best_guess_after is not None:
-        if sheet_cost.delta == sheet.privacy.delta:
-            deltas = {"runs like this one, or series of all runs like these": sheet_cost.delta}
-        else:
-            deltas["series of all runs like these"] = sheet_cost.delta
-    unit_total = _unit_total(sheet)
-    people = unit_word("user", sheet.own.word if sheet.own else "", 2)
-    frequencies = []
-    for runs, delta in deltas.items():
-        if not delta:
-            continue
-        frequency = f"{impact.worse_runs(delta, runs=runs)} for {_guessed_unit(sheet.privacy)}"
-        if unit_total:
-            frequency += f", and at most {2 * unit_total:,} for any of all {unit_total:,} {people}"
-        frequencies.append(f"{_start_sentence(frequency)}.")
-    return [" ".join(frequencies)] if frequencies else []
-
-
-def _unit_total(sheet: Sheet) -> int:
-    """The number of patients of the data set; 0 where no column names them, or there are not several."""
-    if sheet.privacy.unit != "user" or sheet.own is None:
-        return 0
-    people = unit_word("user", sheet.own.word, 2)
-    count = next((text for name, text in sheet.own.rows if name == people), "").replace(",", "")
-    return int(count) if count.isdigit() and count not in ("0", "1") else 0
-
-
-def _certainty(epsilon: float | None, delta: float) -> float:
-    return 1.0 if epsilon is None else impact.certainty(epsilon, delta)
-
-
-def _guess_of_all_if_all_help(sheet: Sheet) -> float:
-    """The best guess from all runs if all others help the operator in each; of the first run, that of this run."""
-    sheet_cost = sheet.cost
-    if sheet_cost is None or sheet_cost.worst_after is None:
-        return 1.0
-    if not sheet_cost.before and not sheet_cost.worst_before:
-        plan_guess = _guess_if_all_help(sheet.privacy)
-    else:
-        plan_guess = accounting.best_guess_of(
-            sheet_cost.worst_after, sheet_cost.delta, one_gaussian=_are_one_gaussian(sheet_cost)
-        )
-    return max(plan_guess, sheet_cost.best_guess_after or 0.0)
-
-
-def _are_one_gaussian(cost: BudgetEffect) -> bool:
-    """True if all runs together are Gaussians without subsampling: their two figures are then one curve's.
-
-    Only of these does the pair of epsilon and delta determine the best guess.
-    """
-    if cost.after is None or cost.best_guess_after is None:
-        return False
-    gaussian_guess = accounting.best_guess_of(cost.after, cost.delta, one_gaussian=True)
-    return math.isclose(gaussian_guess, cost.best_guess_after, abs_tol=1e-6)
 
 
 def _time_words(sheet: Sheet) -> str:
@@ -632,352 +475,6 @@ def _own_records(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
         " what was opened before stays opened."
     )
     return [PageSection("Your records, counted without the rows left out", (later,), figures=record_rows)]
-
-
-def _promise_as_it_ran(sheet: Sheet) -> UnitPromise:
-    """The promise that the ledger's charge of an ended run amounts to; the plan's before."""
-    planned_privacy = sheet.privacy
-    if (
-        sheet.ended is None
-        or (end_cost := sheet.ended.cost) is None
-        or end_cost.epsilon is None
-        or planned_privacy.epsilon is None
-    ):
-        return planned_privacy
-    ended_guess = planned_privacy.best_guess
-    if planned_privacy.stopping_refunds:  # The charge is one Gaussian, which the two figures determine.
-        ended_guess = accounting.best_guess_of(end_cost.epsilon, end_cost.delta, one_gaussian=True)
-    return replace(planned_privacy, epsilon=end_cost.epsilon, delta=end_cost.delta, best_guess=ended_guess)
-
-
-def _risk_words(sheet: Sheet) -> str:
-    promised_privacy = _promise_as_it_ran(sheet)
-    if sheet.ended is None:
-        stage_words = ""
-    else:
-        stage_words = f", {words.AS_IT_RAN}"
-    epsilon = promised_privacy.epsilon
-    unit_word = promised_privacy.unit_word
-    if epsilon is None:
-        return f"This run is NOT private: nothing is promised to any {unit_word}."
-    subjects = {"sample": "one record was", "party": "the records of one hospital were"}
-    subject = subjects.get(promised_privacy.unit, f"one {unit_word}'s records were")
-    if sheet.ended is None:
-        sure = impact.certainty(epsilon, promised_privacy.delta)
-        worse = f" ({impact.worse_runs(promised_privacy.delta)})" if promised_privacy.delta else ""
-        rare = f"; {impact.UNLUCKY}, in {impact.cases(sure)}{worse}."
-    else:
-        rare = f". {_start_sentence(impact.worst_guess(epsilon, promised_privacy.delta))}."
-    several = case_caution(unit_word) if promised_privacy.unit == "user" else ""
-    return (
-        f"Suppose that somebody wants to know whether {subject} used, and sees everything published and all numbers"
-        f" that the operator sees. Then {impact.guess(promised_privacy.best_guess, _guessed_unit(promised_privacy))}"
-        f" (epsilon {epsilon:.4g}{stage_words}){rare} {_helper_words(sheet)}"
-        f"{f' {several[0].upper()}{several[1:]}.' if several else ''}"
-    ).rstrip()
-
-
-def _start_sentence(clause: str) -> str:
-    return f"{clause[0].upper()}{clause[1:]}"
-
-
-def _helper_words(sheet: Sheet) -> str:
-    """Says how many other hospitals may help the operator before the promise fails, and what it is if all do."""
-    sheet_privacy = sheet.privacy
-    other_count = len(sheet.parties) - 1
-    if other_count < 1:
-        return ""
-    if sheet.colluders >= other_count:
-        return "This holds even if all other hospitals help the operator."
-    holds = f"This holds only while {_most_helpers(sheet)} the operator"
-    if sheet.colluders:
-        holds += "."
-    else:
-        holds += " or guesses for itself: each can subtract its own numbers from an opened sum, and its own noise."
-    if 0 < sheet.others < other_count:
-        # A sum that opens without some hospitals is open to fewer helpers.
-        counts_words = "that one counts" if sheet.others == 1 else "these count"
-        holds += f" A sum may open with {counted(sheet.others, 'other hospital')}; then {counts_words} as all others."
-    if sheet_privacy.epsilon_if_all_others_collude is None:
-        return f"{holds} If all others did, nothing would be promised."
-    worst_guess = impact.cases(_guess_if_all_help(sheet_privacy))
-    return f"{holds} If all others did, a guess would, on average, be right in at most {worst_guess} of 100 cases."
-
-
-def _most_helpers(sheet: Sheet) -> str:
-    """Says how many other hospitals may help the operator while the promise holds, with the verb."""
-    if not sheet.colluders:
-        return "no other hospital helps"
-    return f"at most {counted(sheet.colluders, 'other hospital')} {'helps' if sheet.colluders == 1 else 'help'}"
-
-
-def _guess_if_all_help(privacy: UnitPromise) -> float:
-    epsilon = privacy.epsilon_if_all_others_collude
-    if epsilon is None:
-        return 1.0
-    return accounting.best_guess_of(epsilon, privacy.delta, one_gaussian=privacy.stopping_refunds)
-
-
-def _budget_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
-    """The data set's budget before and after, in parts of the whole: the one picture of the sheet."""
-    sheet_cost = sheet.cost
-    if not sheet_cost or not sheet_cost.budget:
-        return []
-    share_before, _, share_after = _budget_shares(sheet_cost, sheet_cost.budget)
-    if sheet.ended is not None:
-        return _budget_of_ended(sheet.ended.cost, sheet_cost.budget, share_before)
-    if not math.isfinite(share_after):
-        return [PageSection("Your budget", ("It limits nothing that this run takes: the run is not private.",))]
-    before, after = _percent(share_before), _percent(share_after)
-    remainder = f"{100 - after} % would be left" if share_after <= 1 else "that is MORE than there is"
-    earlier_words = f" (by {_list_runs(beside)})" if before else ""
-    summary = f"Used before: {before} %{earlier_words}. Used after this run: {after} %; {remainder}."
-    whole_guess = accounting.best_guess_of(
-        sheet_cost.budget, sheet_cost.delta, one_gaussian=_are_one_gaussian(sheet_cost)
-    )
-    sentences = [
-        f"{summary} {NEWER_FILE}",
-        f"At 100 %, {impact.right_guess(whole_guess, _guessed_unit(sheet.privacy))}.",
-        *_passed_limits(sheet, sheet_cost, beside.largest_epsilon),
-    ]
-    if sheet_cost.delta != sheet.privacy.delta:
-        sentences.append(
-            f"These shares stand at your budget's delta, {impact.chance(sheet_cost.delta)}, which your hospital chose;"
-            " the"
-            f" promise of this run stands at {impact.chance(sheet.privacy.delta)}, which its operator chose."
-        )
-    return [
-        PageSection("Your budget for all runs over these records", tuple(sentences), bar=(share_before, share_after))
-    ]
-
-
-def _budget_shares(cost: BudgetEffect, budget: float) -> tuple[float, float, float]:
-    """The shares of a budget that are used before this run, by it alone, and after it."""
-    before, alone, after = (
-        math.inf if epsilon is None else epsilon / budget for epsilon in (cost.before, cost.alone, cost.after)
-    )
-    return before, alone, after
-
-
-def _name_earlier(cost: BudgetEffect, beside: Surroundings) -> str:
-    """Names the earlier runs beside a total over all runs, in brackets; says so where there is none before."""
-    if not cost.before and not beside.earlier_runs:
-        return " (none before this one)"
-    return f" ({_list_runs(beside)})"
-
-
-def _list_runs(beside: Surroundings) -> str:
-    """Names the earlier runs over these records."""
-    names = [repr(printable(run, 120)) for run in beside.earlier_runs]
-    if not names:
-        return "the runs that the screen Budget names"
-    remainder = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"{', '.join(names[:MOST_NAMES])}{remainder}"
-
-
-def _passed_limits(sheet: Sheet, cost: BudgetEffect, largest_epsilon: float) -> list[str]:
-    """Says by how much the figures pass budget and policy if all others help the operator, where they do."""
-    if len(sheet.parties) < 2 or sheet.colluders >= len(sheet.parties) - 1:
-        return []
-    alone = sheet.privacy.epsilon_if_all_others_collude
-    points = []
-    if cost.budget and cost.worst_after is not None and cost.worst_after > cost.budget:
-        points.append(f"all runs together would use {_percent(cost.worst_after / cost.budget):,} % of your budget")
-    if alone is not None and alone > largest_epsilon:
-        share = _percent(alone / largest_epsilon)
-        points.append(f"this run alone {share:,} % of the most that your policy allows for one run")
-    if alone is None:
-        points.append("nothing would be promised of this run")
-    if not points:
-        return []
-    return [
-        f"Budget and policy do not limit the worst case. If all other hospitals help the operator,"
-        f" {', and '.join(points)}."
-    ]
-
-
-def _budget_of_ended(cost: FinalCost | None, budget: float, share_before: float) -> list[PageSection]:
-    """The budget at the end of a run, by what the ledger has charged."""
-    if cost is None or cost.epsilon is None or cost.spent is None:
-        return []
-    share_alone = cost.epsilon / budget
-    share_spent = cost.spent / budget
-    summary = (
-        f"By itself this run has used {_percent(share_alone)} %. All runs up to its end have used"
-        f" {_percent(share_spent)} %; {max(0, 100 - _percent(share_spent))} % was left then."
-    )
-    bar_shares = (min(share_before, share_spent), share_spent)
-    return [PageSection("Your budget for all runs over these records", (summary,), bar=bar_shares)]
-
-
-def _why_less(share_before: float, share_alone: float, share_after: float) -> list[str]:
-    """A sentence for runs that together cost less than the sum of what each costs by itself; [] if they do not."""
-    if not share_before or share_after > (share_before + share_alone) * LEAST_SAVING:
-        return []
-    before, alone, together, added = (
-        f"{100 * share:.1f} %" for share in (share_before, share_alone, share_after, share_before + share_alone)
-    )
-    return [
-        f"Used before: {before}; by itself this run would use {alone}. Together it is {together} and not {added}."
-        f" {RUNS_TOGETHER}"
-    ]
-
-
-def _percent(share: float) -> int:
-    """A share of the budget as it is shown, so that sums and remainders are those of the figures shown."""
-    return round(100 * share)
-
-
-def _risk_of_all(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str]]:
-    """The risk of all runs over these records, this one included, in the words of :func:`_risk_words`."""
-    sheet_cost = sheet.cost
-    if (
-        sheet_cost is None or sheet_cost.best_guess_after is None
-    ):  # no budget, or a sheet that an earlier version signed
-        return []
-    if sheet.ended is None:
-        stage_words = ""
-    else:
-        stage_words = f" ({words.AS_PLANNED} when it was decided)"
-    guess_words = impact.right_guess(sheet_cost.best_guess_after, _guessed_unit(sheet.privacy))
-    helped_words = ""
-    if sheet.ended is None:
-        certainty = impact.cases(_certainty(sheet_cost.after, sheet_cost.delta))
-        frequency = impact.worse_runs(sheet_cost.delta, runs="series of such runs")
-        helped_words = f"; {impact.UNLUCKY}, in {certainty} ({frequency})"
-    if sheet.ended is None and _can_be_undone(sheet):
-        worst_guess = impact.cases(_guess_of_all_if_all_help(sheet))
-        helped_words += f"; if all others helped in every run, on average in at most {worst_guess}"
-    return [
-        (
-            "The risk of all runs",
-            f"From all runs over these records{_name_earlier(sheet_cost, beside)} and this one together{stage_words},"
-            f" {guess_words}{helped_words}.",
-        )
-    ]
-
-
-def _guessed_unit(privacy: UnitPromise) -> str:
-    return {"sample": "one record", "party": "one hospital"}.get(privacy.unit, f"one {privacy.unit_word}")
-
-
-def _choice_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
-    """What a person can do and in which order, and what becomes of the hospital's name; an ended run has the latter."""
-    if sheet.ended is not None:
-        return _list_points("What stays", [] if sheet.ended.cost is None else [NAME_STAYS])
-    withdraw_words = f"{WITHDRAW} The others see that you no longer answer: {_silence_words(sheet)}"
-    if sheet.as_signed:
-        return [PageSection("What you can do", points=(withdraw_words,))]
-    return [
-        PageSection("What you do, in order", points=_steps(sheet), ordered=True),
-        PageSection(
-            "What you can do",
-            points=(
-                "Approve: choose Approve and type the nine words below. The agreement or legal basis has a place in"
-                " the comment, which stays in your hospital.",
-                "Refuse: choose Reject. Nothing leaves, and this run does not take place, because it begins only when"
-                " all of its hospitals have approved. The operator is told that yours has refused, and reads the reason"
-                " if you write one; this program tells the others only that the run has stopped."
-                " The operator may plan another run without you, or ask you anew.",
-                rejection_words(sheet, beside),
-                f"Wait: {_waiting_words(sheet, beside)} No date is set: the run waits for every"
-                " hospital of its plan, until its operator gives it up.",
-                withdraw_words,
-            ),
-        ),
-    ]
-
-
-def _steps(sheet: Sheet) -> tuple[str, str, str]:
-    """What a person does before and when deciding; so many hospitals are called that the figures hold."""
-    calls = _calls(sheet)
-    if calls > MOST_NAMES:
-        hospitals = "as many other hospitals as you can reach"
-    elif calls == len(sheet.parties) - 1:
-        hospitals = {1: "the other hospital", 2: "both other hospitals"}.get(calls, f"all {calls} other hospitals")
-    else:
-        unchecked = len(sheet.parties) - 1 - calls
-        hospitals = (
-            f"{calls} of the other hospitals: {'one' if unchecked == 1 else unchecked} that nobody has called could be"
-            " the operator's invention, and for no more the risks above hold"
-        )
-    if calls:
-        hospitals = f" and with {hospitals} (look up their numbers yourself, too)"
-    else:
-        hospitals = ""
-    place = "below them" if _lists_fingerprints(sheet) else "below them, or for a specialist further below"
-    return ASK_FIRST, COMPARE.format(place=place, hospitals=hospitals), DECIDE
-
-
-def _calls(sheet: Sheet) -> int:
-    """The least number of other hospitals that leaves no more uncalled than may help, and of which each sum has one."""
-    other_count = len(sheet.parties) - 1
-    return min(other_count, max(other_count - sheet.others + 1, other_count - sheet.colluders))
-
-
-def _entries(sheet: Sheet) -> tuple[str, ...]:
-    """What a person enters by hand on paper: whom they called, and under which agreement the run takes place."""
-    calls = _calls(sheet)
-    others = [party for party in sheet.parties if party.name != sheet.party]
-    if calls > MOST_NAMES:
-        called = [NamedParty("a hospital", "")]
-    elif calls == len(others) or _lists_fingerprints(sheet):
-        called = others
-    else:
-        called = [NamedParty("a hospital", "")] * calls
-    operator = NamedParty("the operator", sheet.coordinator.fingerprint if sheet.coordinator else "")
-    return (
-        _call_entry(operator),
-        *(
-            _call_entry(hospital, f" (any {calls} of these {len(called)})" * (calls < len(called)))
-            for hospital in called
-        ),
-        "Agreement or legal basis of this run, as you have learned it:",
-    )
-
-
-def _call_entry(called: NamedParty, choice: str = "") -> str:
-    """The line of one call, with the fingerprint that is heard on it; ``choice`` says how many such calls suffice."""
-    fingerprint = f"fingerprint {called.fingerprint}" if called.fingerprint else "fingerprint"
-    return (
-        f"Called{choice}: {called.name}: number, day; nine words the same: yes / no; {fingerprint} the same: yes / no"
-    )
-
-
-def _waiting_words(sheet: Sheet, beside: Surroundings) -> str:
-    """Says what leaves while a person does not decide, by who decides here."""
-    if beside.is_standing:
-        return "it stops nothing, since no person has to approve; Reject and Withdraw do."
-    if sheet.two_people:
-        return "nothing leaves until both have approved, and silence is no consent."
-    return "nothing leaves while nobody approves, and silence is no consent; but IT can approve without you."
-
-
-def _describe_deciders(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str]]:
-    """Says of a run that is undecided who has to approve it, and whether one person can without another."""
-    if sheet.ended is not None or sheet.as_signed:
-        return []
-    rule = decider_words(is_standing=beside.is_standing, two_people=sheet.two_people)
-    if beside.is_standing:
-        consequence = "No person is asked before it; Reject and Withdraw stop it all the same."
-    elif sheet.two_people:
-        consequence = "One of them alone approves nothing."
-    else:
-        consequence = (
-            "IT can approve without you: somebody at a terminal of this machine suffices. Whoever sets the policy can"
-            f" ask for {decider_words(is_standing=False, two_people=True)}."
-        )
-    return [("Who decides here", f"By your policy, {rule}. {consequence}")]
-
-
-def _silence_words(sheet: Sheet) -> str:
-    """Says what becomes of a run of which hospitals fall silent after its start."""
-    if not sheet.tolerated_dropouts:
-        return "a run that has begun ends if any hospital no longer answers."
-    return (
-        f"a run that has begun goes on while at most {counted(sheet.tolerated_dropouts, 'hospital')}"
-        f" {'is' if sheet.tolerated_dropouts == 1 else 'are'} missing from a sum."
-    )
 
 
 def _hospital_section(sheet: Sheet) -> PageSection:
@@ -1218,7 +715,7 @@ def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise, *, is_open: bool
         delta_words = " Your budget has another delta than the run."
     saving_words = ""
     if is_open and cost.budget:
-        saving_words = "".join(f" {sentence}" for sentence in _why_less(*_budget_shares(cost, cost.budget)))
+        saving_words = "".join(f" {sentence}" for sentence in why_less(*budget_shares(cost, cost.budget)))
     return [
         (
             "this run, in your budget",
@@ -1237,11 +734,6 @@ def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise, *, is_open: bool
     ]
 
 
-def _lists_fingerprints(sheet: Sheet) -> bool:
-    """True if a sheet has few enough hospitals to list their fingerprints where people compare them."""
-    return len(sheet.parties) <= MOST_NAMES
-
-
 def _fingerprints_to_compare(sheet: Sheet) -> list[PageSection]:
     """The fingerprints that people read out to each other, beside the nine words: the operator's and each hospital's.
 
@@ -1249,7 +741,7 @@ def _fingerprints_to_compare(sheet: Sheet) -> list[PageSection]:
     """
     if sheet.ended is not None:
         return []
-    shown = sheet if _lists_fingerprints(sheet) else replace(sheet, parties=_own_party(sheet))
+    shown = sheet if lists_fingerprints(sheet) else replace(sheet, parties=_own_party(sheet))
     party_section = fingerprints(shown)
     operator = () if sheet.coordinator is None else (f"{sheet.coordinator.fingerprint}  (the operator)",)
     sentences = (
@@ -1273,7 +765,7 @@ def _own_party(sheet: Sheet) -> tuple[NamedParty, ...]:
 
 def _folded_fingerprints(sheet: Sheet) -> list[PageSection]:
     """The fingerprints of all hospitals, folded, unless they stand beside the nine words."""
-    if sheet.ended is None and _lists_fingerprints(sheet):
+    if sheet.ended is None and lists_fingerprints(sheet):
         return []
     return [replace(fingerprints(sheet), folded=True)]
 
@@ -1299,7 +791,7 @@ def who_takes_part(sheet: Sheet) -> PageSection:
         f"{counted(len(sheet.parties), 'hospital')}, as the operator names them.",
         *party_section.sentences,
         f"A sum opens with your numbers and those of at least {counted(sheet.others, 'other hospital')}."
-        f" A run begins only when all have approved; {_silence_words(sheet)}",
+        f" A run begins only when all have approved; {silence_words(sheet)}",
     ]
     if not sheet.required_parties and len(sheet.parties) > 1:
         sentences.append("Your policy names none of them that must take part.")

@@ -1,11 +1,11 @@
-"""Terms of a run on its sheet: how long it takes, what ends it, what is kept of it, and whom a rejection binds.
+"""Terms of a run on its sheet: how long it takes, what ends it, what is kept, whom a rejection binds, earlier runs.
 
 Each sentence is made from fields that a sheet has signed already, or from what these programs always do.
 """
 
-from undersong_client.consent.sheet import Sheet, Surroundings
+from undersong_client.consent.sheet import MOST_NAMES, BudgetEffect, Sheet, Surroundings
 from undersong_client.home import ABANDONED_S
-from undersong_common.printable import counted
+from undersong_common.printable import counted, printable
 from undersong_common.program.printed_page import PageSection
 from undersong_protocol.agreement import words
 
@@ -72,3 +72,19 @@ def rejection_words(sheet: Sheet, beside: Surroundings) -> str:
         f" {later_words}. Whoever can delete files on this machine could have it asked about this plan anew; the"
         " evidence that you save under Log still proves your decision."
     )
+
+
+def name_earlier(cost: BudgetEffect, beside: Surroundings) -> str:
+    """Names the earlier runs beside a total over all runs, in brackets; says so where there is none before."""
+    if not cost.before and not beside.earlier_runs:
+        return " (none before this one)"
+    return f" ({list_runs(beside)})"
+
+
+def list_runs(beside: Surroundings) -> str:
+    """Names the earlier runs over these records."""
+    names = [repr(printable(run, 120)) for run in beside.earlier_runs]
+    if not names:
+        return "the runs that the screen Budget names"
+    remainder = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"{', '.join(names[:MOST_NAMES])}{remainder}"

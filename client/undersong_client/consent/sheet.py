@@ -13,6 +13,7 @@ from undersong_common.canonical import canonical_json, tagged_hash
 
 Part = TypeVar("Part")
 NO_LIST = "your data set records no objections: no list was given"
+MOST_NAMES = 12  # names of hospitals or runs that the page of a sheet lists; further ones are only counted
 NO_LIST_AS_SIGNED = "none in the file"  # A sheet of an earlier version says so of a list without effect, too.
 
 

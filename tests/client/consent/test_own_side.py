@@ -12,11 +12,12 @@ from tests.doubles.party_home import HashedEmbedder, command, joined
 from tests.doubles.sheets import blank_sheet
 from tests.doubles.typed import typed
 from undersong_client.cli.app import app
-from undersong_client.consent import preview
+from undersong_client.consent import budget_sections, choice_sections, preview, risk_sections
 from undersong_client.consent.approvals import Proposals
 from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.consent.run_terms import REJECT_IS_FINAL
 from undersong_client.consent.sheet import (
+    MOST_NAMES,
     NO_LIST,
     NO_LIST_AS_SIGNED,
     NamedParty,
@@ -148,8 +149,8 @@ def test_sheet_says_why_the_risk_of_all_runs_is_less_than_their_sum(home):
     assert f"on average, right in at most {-int(-100 * both // 1)} of 100 cases" in risk
     is_same = value["privacy"]["delta"] == value["cost"]["delta"]
     assert is_same or "1 in 10,000, which your hospital chose; the promise of this run stands at 1 in" in shown
-    assert folded.count(preview.RUNS_TOGETHER) == 1
-    assert repr(preview.sheet_page(Sheet.from_json(value))).count(preview.RUNS_TOGETHER) == 1
+    assert folded.count(budget_sections.RUNS_TOGETHER) == 1
+    assert repr(preview.sheet_page(Sheet.from_json(value))).count(budget_sections.RUNS_TOGETHER) == 1
     before, alone, shown_sum = (
         float(re.search(pattern, folded)[1])
         for pattern in (r"before: ([\d.]+) %", r"by itself this run would use ([\d.]+) %", r"not ([\d.]+) %")
@@ -238,9 +239,9 @@ def test_the_table_names_whoever_undoes_the_promise(home, others, colluders, say
     """Of five hospitals, of which a sum opens with as few others as are planned."""
     proposed(home)
     stored = replace(Sheet.from_json(sheet(home)[0]), others=others, colluders=colluders)
-    (section,) = preview._risk_table(stored)
+    (section,) = risk_sections.risk_table(stored)
     assert section.table[2][0].startswith(says)
-    words_of_risk = preview._helper_words(stored)
+    words_of_risk = risk_sections.helper_words(stored)
     assert ("guesses for itself" in words_of_risk) == (colluders == 0)
     assert ("as all others" in words_of_risk) == (others < 4)
 
@@ -248,8 +249,8 @@ def test_the_table_names_whoever_undoes_the_promise(home, others, colluders, say
 def test_the_risk_of_an_ended_run_has_the_figures_of_its_helpers(home):
     proposed(home)
     ended = replace(Sheet.from_json(sheet(home)[0]), ended=RunEnd(None, None))
-    assert "If all others did, a guess would, on average, be right in at most" in preview._helper_words(ended)
-    assert preview._risk_table(ended) == []
+    assert "If all others did, a guess would, on average, be right in at most" in risk_sections.helper_words(ended)
+    assert risk_sections.risk_table(ended) == []
 
 
 @pytest.mark.heavy
@@ -379,11 +380,11 @@ def test_the_name_of_a_model_s_kind_is_left_to_specialists():
 def test_no_sum_opens_without_a_hospital_that_was_called(hospitals, others, calls):
     parties = tuple(NamedParty(f"h{number}", f"{number:04}-print") for number in range(hospitals))
     stored = blank_sheet(party="h0", parties=parties, others=others, coordinator=NamedParty("one", "c0c0-print"))
-    _, compare, _ = preview._steps(stored)
+    _, compare, _ = choice_sections.steps(stored)
     assert f"with the operator{f' and with {calls}' if calls else '. If'}" in compare
-    assert preview._entries(stored)[0].startswith("Called: the operator")
-    assert "fingerprint c0c0-print the same: yes / no" in preview._entries(stored)[0]
-    assert len(preview._entries(stored)) >= 2 + bool(calls)
+    assert choice_sections.entries(stored)[0].startswith("Called: the operator")
+    assert "fingerprint c0c0-print the same: yes / no" in choice_sections.entries(stored)[0]
+    assert len(choice_sections.entries(stored)) >= 2 + bool(calls)
 
 
 @pytest.mark.parametrize("hospitals", [2, 12, 13, 1000])
@@ -395,12 +396,12 @@ def test_fingerprints_stand_beside_the_words_that_are_read_aloud(hospitals):
     (place,) = [place for place, section in enumerate(shown) if section.title == preview.WORDS]
     prints = shown[place + 1].columns
     assert prints[:2] == ("c0c0-print  (the operator)", "0000-print  (you)  h0")
-    is_short = hospitals <= preview.MOST_NAMES
+    is_short = hospitals <= MOST_NAMES
     assert len(prints) == (1 + hospitals if is_short else 2)
     folded = [section.columns for section in page.sections if section.folded and section.columns]
     assert [len(columns) for columns in folded] == ([] if is_short else [hospitals])
     named_calls = [entry for entry in page.entries if "-print the same: yes / no" in entry]
-    assert len(named_calls) == 1 + (hospitals - 1 if hospitals <= preview.MOST_NAMES + 1 else 0)
+    assert len(named_calls) == 1 + (hospitals - 1 if hospitals <= MOST_NAMES + 1 else 0)
 
 
 @pytest.mark.parametrize(
@@ -463,7 +464,7 @@ def test_the_sheet_says_what_the_coordinator_keeps_after_the_run(ended):
 def test_waiting_is_said_by_who_decides(changes, says):
     is_standing = changes.get("is_standing", False)
     stored = blank_sheet(two_people=changes.get("two_people", False))
-    assert says in preview._waiting_words(stored, Surroundings(is_standing=is_standing))
+    assert says in choice_sections.waiting_words(stored, Surroundings(is_standing=is_standing))
 
 
 def test_sheet_of_a_revised_plan_says_what_became_of_the_first(home):
@@ -496,8 +497,8 @@ def test_sheet_says_length_and_day_of_the_list_of_objections(home):
 
 
 def test_shares_of_the_budget_that_save_nothing_are_not_explained():
-    assert preview._why_less(0.214, 0.104, 0.317) == []
-    assert "Together it is 25.0 % and not 31.8 %." in preview._why_less(0.214, 0.104, 0.25)[0]
+    assert budget_sections.why_less(0.214, 0.104, 0.317) == []
+    assert "Together it is 25.0 % and not 31.8 %." in budget_sections.why_less(0.214, 0.104, 0.25)[0]
 
 
 def test_short_part_of_the_sheet_names_limit_and_steps(home):

@@ -1,0 +1,117 @@
+"""The budget of a data set on a run's sheet: its shares before and after, and why two runs cost less than their sum."""
+
+import math
+
+from undersong_client.consent.risk_sections import (
+    are_one_gaussian,
+    guessed_unit,
+)
+from undersong_client.consent.run_terms import (
+    list_runs,
+)
+from undersong_client.consent.sheet import (
+    BudgetEffect,
+    FinalCost,
+    Sheet,
+    Surroundings,
+)
+from undersong_common.privacy import accounting, impact
+from undersong_common.program.printed_page import PageSection
+
+RUNS_TOGETHER = "Each run draws its random noise anew; so these use less together than each by itself and then added."
+NEWER_FILE = "A newer version of the file does not begin again at zero."
+LEAST_SAVING = 0.99  # A joint cost below this share of the sum of two costs is worth a sentence.
+
+
+def budget_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
+    """The data set's budget before and after, in parts of the whole: the one picture of the sheet."""
+    sheet_cost = sheet.cost
+    if not sheet_cost or not sheet_cost.budget:
+        return []
+    share_before, _, share_after = budget_shares(sheet_cost, sheet_cost.budget)
+    if sheet.ended is not None:
+        return _budget_of_ended(sheet.ended.cost, sheet_cost.budget, share_before)
+    if not math.isfinite(share_after):
+        return [PageSection("Your budget", ("It limits nothing that this run takes: the run is not private.",))]
+    before, after = _percent(share_before), _percent(share_after)
+    remainder = f"{100 - after} % would be left" if share_after <= 1 else "that is MORE than there is"
+    earlier_words = f" (by {list_runs(beside)})" if before else ""
+    summary = f"Used before: {before} %{earlier_words}. Used after this run: {after} %; {remainder}."
+    whole_guess = accounting.best_guess_of(
+        sheet_cost.budget, sheet_cost.delta, one_gaussian=are_one_gaussian(sheet_cost)
+    )
+    sentences = [
+        f"{summary} {NEWER_FILE}",
+        f"At 100 %, {impact.right_guess(whole_guess, guessed_unit(sheet.privacy))}.",
+        *_passed_limits(sheet, sheet_cost, beside.largest_epsilon),
+    ]
+    if sheet_cost.delta != sheet.privacy.delta:
+        sentences.append(
+            f"These shares stand at your budget's delta, {impact.chance(sheet_cost.delta)}, which your hospital chose;"
+            " the"
+            f" promise of this run stands at {impact.chance(sheet.privacy.delta)}, which its operator chose."
+        )
+    return [
+        PageSection("Your budget for all runs over these records", tuple(sentences), bar=(share_before, share_after))
+    ]
+
+
+def budget_shares(cost: BudgetEffect, budget: float) -> tuple[float, float, float]:
+    """The shares of a budget that are used before this run, by it alone, and after it."""
+    before, alone, after = (
+        math.inf if epsilon is None else epsilon / budget for epsilon in (cost.before, cost.alone, cost.after)
+    )
+    return before, alone, after
+
+
+def _passed_limits(sheet: Sheet, cost: BudgetEffect, largest_epsilon: float) -> list[str]:
+    """Says by how much the figures pass budget and policy if all others help the operator, where they do."""
+    if len(sheet.parties) < 2 or sheet.colluders >= len(sheet.parties) - 1:
+        return []
+    alone = sheet.privacy.epsilon_if_all_others_collude
+    points = []
+    if cost.budget and cost.worst_after is not None and cost.worst_after > cost.budget:
+        points.append(f"all runs together would use {_percent(cost.worst_after / cost.budget):,} % of your budget")
+    if alone is not None and alone > largest_epsilon:
+        share = _percent(alone / largest_epsilon)
+        points.append(f"this run alone {share:,} % of the most that your policy allows for one run")
+    if alone is None:
+        points.append("nothing would be promised of this run")
+    if not points:
+        return []
+    return [
+        f"Budget and policy do not limit the worst case. If all other hospitals help the operator,"
+        f" {', and '.join(points)}."
+    ]
+
+
+def _budget_of_ended(cost: FinalCost | None, budget: float, share_before: float) -> list[PageSection]:
+    """The budget at the end of a run, by what the ledger has charged."""
+    if cost is None or cost.epsilon is None or cost.spent is None:
+        return []
+    share_alone = cost.epsilon / budget
+    share_spent = cost.spent / budget
+    summary = (
+        f"By itself this run has used {_percent(share_alone)} %. All runs up to its end have used"
+        f" {_percent(share_spent)} %; {max(0, 100 - _percent(share_spent))} % was left then."
+    )
+    bar_shares = (min(share_before, share_spent), share_spent)
+    return [PageSection("Your budget for all runs over these records", (summary,), bar=bar_shares)]
+
+
+def why_less(share_before: float, share_alone: float, share_after: float) -> list[str]:
+    """A sentence for runs that together cost less than the sum of what each costs by itself; [] if they do not."""
+    if not share_before or share_after > (share_before + share_alone) * LEAST_SAVING:
+        return []
+    before, alone, together, added = (
+        f"{100 * share:.1f} %" for share in (share_before, share_alone, share_after, share_before + share_alone)
+    )
+    return [
+        f"Used before: {before}; by itself this run would use {alone}. Together it is {together} and not {added}."
+        f" {RUNS_TOGETHER}"
+    ]
+
+
+def _percent(share: float) -> int:
+    """A share of the budget as it is shown, so that sums and remainders are those of the figures shown."""
+    return round(100 * share)
