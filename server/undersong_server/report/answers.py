@@ -8,34 +8,41 @@ from undersong_common.printable import counted, joined, printable
 from undersong_common.privacy import impact
 from undersong_common.version import VERSION
 from undersong_protocol.agreement import words
-from undersong_server.methods.parts.private_score import SUMS
 from undersong_server.report.data import (
     ALONE,
-    NO_PRIVATE_DATA,
     UNIT_WORDS,
     UNITS,
     ZERO_SHOT,
-    Accuracy,
     ReportData,
     number,
 )
 from undersong_server.report.sum_answers import SUM_ANSWERS, WORTH
-from undersong_server.report.verdict import UNFIT, caution, is_unfit, verdict
+from undersong_server.report.verdict import (
+    NOT_MEASURED,
+    TEST_FILE,
+    UNFIT,
+    caution,
+    headline,
+    is_unfit,
+    meaning,
+    scored_hospitals,
+    verdict,
+)
 from undersong_server.report.writers import WRITERS
 
-NOT_MEASURED = "not measured"
 SHOWN_HOSPITALS = 3  # names of hospitals that a sentence gives as examples
 MOST_SUMS = 20  # sums that one sentence names
 FURTHER_QUESTIONS = f'under "{SUM_ANSWERS}"'
 UNREAD_SCORE = ", since no sum counted the records of just those hospitals that are in the sum which measures it"
 NO_TEST_FILE = "The test file is not in this folder; ask the makers for it, and where its texts are from."
 TOLD_FINGERPRINT = "FINGERPRINT-YOU-WERE-TOLD"  # stands in the command for what a receiver types
+IN_BROWSER = "Without installing anything:"  # begins the paragraph on what report.html checks
 NGRAM = "ngram"
 KINDS = {  # what a generator of each kind is
     NGRAM: "an n-gram model of a public corpus",
     "openai": "a language model",
     "transformers": "a language model",
-    "replay": "answers read from a file",
+    "replay": f"a file of {words.WRITTEN_BEFORE}",
     "function": "a program",
 }
 WORD_SALAD = (
@@ -62,12 +69,14 @@ class Answer:
         anchor: its place in a page; title: the question in a few words.
         sentences: the answer, a paragraph each.
         command: a line to type; "" if there is none.
+        details: what a specialist reads beside the answer, which a page folds.
     """
 
     anchor: str
     title: str
     sentences: tuple[str, ...]
     command: str = ""
+    details: tuple[str, ...] = ()
 
 
 def answers(data: ReportData) -> tuple[Answer, ...]:
@@ -80,15 +89,16 @@ def answers(data: ReportData) -> tuple[Answer, ...]:
     return (
         Answer("what", "What it is", (*warning, *_describe_corpus(data))),
         Answer("may-i", "May I use it", (*warning, *_state_permission(data))),
-        Answer("promise", "What is promised", _state_promise(data)),
-        Answer("good", WORTH, _state_worth(data)),
+        Answer("promise", "What is promised", _state_promise(data), details=_detail_promise(data)),
+        Answer("good", WORTH, _state_worth(data), details=_detail_worth(data)),
         Answer("check", "How to check it", _explain_check(data), command),
     )
 
 
 def _describe_corpus(data: ReportData) -> tuple[str, ...]:
     labels = f" with {counted(len(data.named_labels), 'label')}" if data.named_labels else ""
-    texts_words = f"{counted(len(data.samples), 'synthetic text')}{labels}"
+    noun = "text" if any(use.is_copied for use in data.author_uses) else "synthetic text"
+    texts_words = f"{counted(len(data.samples), noun)}{labels}"
     # Whether each text is what was ordered is a figure's matter, not the opening's.
     order_words = f", ordered as: {data.description.rstrip('.')}" if data.description else ""
     sentences = [f"{texts_words}{order_words}.", *_name_authors(data)]
@@ -193,13 +203,8 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
     if not privacy_statement.is_private or not privacy_statement.epsilon_after:
         return (privacy_statement.headline,)
     epsilon, unit_words = privacy_statement.promise.epsilon, UNIT_WORDS[privacy_statement.promise.unit]
-    epsilon_alone = privacy_statement.epsilon_if_all_others_collude
-    epsilon_ran = privacy_statement.epsilon_against_all_as_it_ran
-    ran_words = ""
-    if epsilon_ran is not None:
-        ran_guess = _guess_words(privacy_statement.best_guess_against_all_as_it_ran, unit_words)
-        ran_words = f": epsilon {number(epsilon_ran)}{ran_guess}"
     delta = privacy_statement.promise.delta
+    delta_words = f", its delta {impact.chance(delta)}" if delta else ""
     average_words = ""
     if privacy_statement.best_guess is not None:
         average_words = f"{impact.guess(privacy_statement.best_guess, f'one {unit_words}')}; "
@@ -207,23 +212,36 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
         f"Suppose that somebody thinks it as likely as not that a certain {unit_words} is among the records, and then"
         f" reads all that is published. Then {average_words}{impact.worst_guess(epsilon, delta)}. It protects"
         f" {UNITS[privacy_statement.promise.unit]}.",
-        impact.yardstick(),
+        f"The epsilon of this run is {number(epsilon)}{delta_words}. {impact.yardstick()}",
         *([data.earlier] if data.earlier else []),
-        f"For a specialist: {privacy_statement.headline}{_odds_words(epsilon, delta)}",
-        *(
-            [
-                OurWords(
-                    f"If the operator and all other hospitals join against one hospital, its figure is at most epsilon"
-                    f" {number(epsilon_alone)}, {words.AS_PLANNED}"
-                    f"{_guess_words(privacy_statement.best_guess_if_all_others_collude, unit_words)}."
-                    f" `undersong verify` states it {words.AS_IT_RAN}{ran_words}. {words.PLANNED}"
-                )
-            ]
-            if epsilon_alone is not None and math.isfinite(epsilon_alone)
-            else []
-        ),
         "What must hold for this to be true stands below, under Privacy.",
     )
+
+
+def _detail_promise(data: ReportData) -> tuple[str, ...]:
+    """How the worst case follows from epsilon and delta, and the figure if all others join against one hospital."""
+    privacy_statement = data.privacy
+    if not privacy_statement.is_private or not privacy_statement.epsilon_after:
+        return ()
+    unit_words = UNIT_WORDS[privacy_statement.promise.unit]
+    epsilon_alone = privacy_statement.epsilon_if_all_others_collude
+    epsilon_ran = privacy_statement.epsilon_against_all_as_it_ran
+    ran_words = ""
+    if epsilon_ran is not None:
+        ran_guess = _guess_words(privacy_statement.best_guess_against_all_as_it_ran, unit_words)
+        ran_words = f": epsilon {number(epsilon_ran)}{ran_guess}"
+    odds_words = _odds_words(privacy_statement.promise.epsilon, privacy_statement.promise.delta)
+    sentences = [privacy_statement.headline, odds_words]
+    if epsilon_alone is not None and math.isfinite(epsilon_alone):
+        sentences.append(
+            OurWords(
+                f"If the operator and all other hospitals join against one hospital, its figure is at most epsilon"
+                f" {number(epsilon_alone)}, {words.AS_PLANNED}"
+                f"{_guess_words(privacy_statement.best_guess_if_all_others_collude, unit_words)}."
+                f" `undersong verify` states it {words.AS_IT_RAN}{ran_words}. {words.PLANNED}"
+            )
+        )
+    return tuple(filter(None, sentences))
 
 
 def _odds_words(epsilon: float, delta: float) -> str:
@@ -231,7 +249,10 @@ def _odds_words(epsilon: float, delta: float) -> str:
     if not delta:
         return ""
     odds_factor = number(impact.odds_factor(epsilon, delta))
-    return f" So the odds shift by at most 2 e^epsilon = {odds_factor}, or by more with a chance of at most 2 delta."
+    return (
+        f"By epsilon and delta, the odds shift by at most 2 e^epsilon = {odds_factor}, or by more with a chance of at"
+        " most 2 delta."
+    )
 
 
 def _guess_words(right: float | None, unit: str) -> str:
@@ -239,63 +260,60 @@ def _guess_words(right: float | None, unit: str) -> str:
 
 
 def _state_worth(data: ReportData) -> tuple[str, ...]:
-    """The verdict, the private score, the panel on a test file, the texts set aside, the distance to the test file."""
-    test_words = data.test_set or "a public test file"
-    score_sentence = data.score.sentence(is_private=data.privacy.is_private) if data.score else ""
-    sentences = [
-        verdict(data),
-        f"{score_sentence}{_scored_hospitals(data)}. Of 100 such intervals 95 hold the true figure; this one has the"
-        " noise of"
-        " the sum and the chance of which records there are."
-        if data.score
-        else f"On the hospitals' own records: {NOT_MEASURED}{UNREAD_SCORE if data.has_unread_score else ''}.",
-        *_state_panel(data, test_words),
-    ]
-    labels = len(data.named_labels)
-    if labels > 1 and (data.score or data.own_accuracy):
-        sentences.append(f"Guessing among the {labels} labels would be right in {round(100 / labels)} % of cases.")
+    """The figure with its meaning, whether the records helped, what was not measured, and the texts set aside."""
+    sentences = list(dict.fromkeys(filter(None, [headline(data), meaning(data), verdict(data)])))
+    if data.own_accuracy is None:
+        reason = "" if data.test_set else ": the task names none"
+        sentences.append(f"On a test file of real texts: {NOT_MEASURED}{reason}.")
+    elif data.score:
+        sentences.append(f"{data.score.sentence(is_private=data.privacy.is_private)}{scored_hospitals(data)}.")
+    if data.score is None:
+        unread_words = UNREAD_SCORE if data.has_unread_score else ""
+        sentences.append(f"On the hospitals' own records: {NOT_MEASURED}{unread_words}.")
     sentences += [f"{remark.rstrip('.')}." for remark in data.remarks]
     if not data.support_measured and not data.set_aside:
         sentences.append(f"Whether the texts are of the task's kind: {NOT_MEASURED}.")
+    if not _distance_words(data):
+        sentences.append(f"Distance to {data.test_set or TEST_FILE}: {NOT_MEASURED}.")
+    return tuple(sentences)
+
+
+def _detail_worth(data: ReportData) -> tuple[str, ...]:
+    """How the figures were measured, what became of the other texts, and the distance to the test file."""
+    sentences = []
+    if data.score is not None:
+        if data.score.zero_shot is not None:
+            sentences.append(f"{data.score.sentence(is_private=data.privacy.is_private)}{scored_hospitals(data)}.")
+        sentences.append(
+            "Of 100 intervals like these, 95 hold the true figure. That of the records counts the noise of the sum and"
+            " the chance of which records there are."
+        )
+    sentences += _detail_panel(data)
     if data.aside_starts:
         start_words = "; ".join(f'"{start}" ({generator})' for generator, start in data.aside_starts)
         sentences.append(f"Set aside were texts such as: {start_words}.")
     sentences += filter(None, [data.unpublished or data.nothing_aside])
-    measure_by_name = {measure.name: measure for measure in data.measures}
-    distance_words = "; ".join(measure_by_name[name].in_words for name in SHOWN_DISTANCES if name in measure_by_name)
-    sentences.append(f"Distance to {test_words}: {distance_words or NOT_MEASURED}.")
-    if distance_words and (warning := caution(data)):
-        sentences.append(warning)
+    if distance_words := _distance_words(data):
+        sentences.append(f"Distance to {data.test_set or TEST_FILE}: {distance_words}.")
+        sentences += filter(None, [caution(data)])
     return tuple(sentences)
 
 
-def _scored_hospitals(data: ReportData) -> str:
-    """Names the hospitals of the sum that measured the score, where not all were in it."""
-    sums = data.participation.sums if data.participation and not data.participation.is_whole else ()
-    hospitals: list[str] = next((sorted(members) for name, members in sums if name in SUMS), [])
-    if hospitals:
-        return f", over the records of {counted(len(hospitals), 'hospital')} alone: {joined(hospitals)}"
-    return ""
+def _distance_words(data: ReportData) -> str:
+    measure_by_name = {measure.name: measure for measure in data.measures}
+    return "; ".join(measure_by_name[name].in_words for name in SHOWN_DISTANCES if name in measure_by_name)
 
 
-def _state_panel(data: ReportData, test: str) -> list[str]:
-    """The panel's score on the test file, and beside it those of texts that no record has steered."""
+def _detail_panel(data: ReportData) -> list[str]:
+    """Which models the panel's score is the mean of, what its interval counts, and what the baselines are."""
     own_accuracy = data.own_accuracy
     if own_accuracy is None:
-        reason = "" if data.test_set else ": the task names none"
-        return [f"On a test file of real texts: {NOT_MEASURED}{reason}."]
+        return []
     models = _name_models(own_accuracy.by_model)
-    comparison_words = [
-        f"{accuracy.data.removesuffix(NO_PRIVATE_DATA)} {_share_words(accuracy)}"
-        for accuracy in data.published_accuracy
-        if accuracy.reference
-    ]
+    interval_words = "Its interval (95 %) is of the choice of test texts." if own_accuracy.by_texts else ""
     return [
-        f"On {test}: small models trained on these texts label {_share_words(own_accuracy)} of its texts"
-        f" rightly{models}."
-        f"{' The interval (95 %) is of the choice of test texts.' if own_accuracy.by_texts else ''}",
-        f"Beside it, the same models on texts that no private record has steered:"
-        f" {'; '.join(comparison_words) or NOT_MEASURED}.",
+        *filter(None, [f"The score on {data.test_set or TEST_FILE} is {models}. {interval_words}" if models else ""]),
+        *filter(None, ["" if models else interval_words]),
         *_explain_baselines(data),
         *([f"{NO_TEST_FILE} Its SHA-256 is {data.test_hash}."] if data.test_hash else []),
     ]
@@ -322,12 +340,7 @@ def _explain_baselines(data: ReportData) -> list[str]:
 def _name_models(accuracies: Mapping[str, float]) -> str:
     """Says which models' mean a panel score is, with the score of each; "" for one model."""
     model_words = [f"{PANEL_MODELS.get(name, name)} {100 * accuracy:.1f} %" for name, accuracy in accuracies.items()]
-    return f" (the mean of {', '.join(model_words)})" if model_words else ""
-
-
-def _share_words(figure: Accuracy) -> str:
-    """Writes a panel score with the interval that its test texts give it."""
-    return f"{100 * figure.accuracy:.1f} %" if figure.by_texts is None else figure.by_texts.percent_words
+    return f"the mean of {', '.join(model_words)}" if model_words else ""
 
 
 def _explain_fingerprint(data: ReportData) -> str:
@@ -367,9 +380,10 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
         signer_words,
         "The hospitals have signed the plan (questions, noise, purpose, licence) and their receipts. Intended use,"
         " limits and the figures of this page stand under the makers' signature alone.",
-        'Without installing anything: open report.html and drop the files on "Check these files". That finds a changed'
-        " file, and compares the key that manifest.json names with the fingerprint that you were told."
+        f'{IN_BROWSER} open report.html and drop the files on "Check these files". That finds a changed file, compares'
+        " the key that manifest.json names with the fingerprint that you were told and, where the browser can, checks"
+        " the makers' signature."
         if data.publisher[1]
-        else 'Without installing anything: open report.html and drop the files on "Check these files". That finds a'
-        " changed file; who made the files, it cannot tell.",
+        else f'{IN_BROWSER} open report.html and drop the files on "Check these files". That finds a changed file; who'
+        " made the files, it cannot tell.",
     )

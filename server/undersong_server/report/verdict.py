@@ -1,7 +1,12 @@
-"""The verdict on a corpus: one sentence from its figures, and what it forbids. The rules stand in docs/judging.md."""
+"""How good a corpus is: its figure with the interval, the meaning in plain words, and whether the records helped.
+
+The rules stand in docs/judging.md.
+"""
 
 from undersong_common.intervals import Interval, told_apart
-from undersong_server.report.data import NO_PRIVATE_DATA, ReportData
+from undersong_common.printable import counted, joined
+from undersong_server.methods.parts.private_score import SUMS, measured_words
+from undersong_server.report.data import NO_PRIVATE_DATA, ZERO_SHOT, Accuracy, ReportData
 
 GUESSING = 0.1  # part of the way from guessing to all right, up to which a share is hardly better than guessing
 READ_EMBEDDINGS = ("head", "mlp")  # the panel's models that see embeddings, as its description names them
@@ -15,18 +20,97 @@ BY_SIMILARITY = {  # by the sign of the difference, 0 where chance explains it
     -1: "Further from the hospitals' records than texts that no record has steered.",
 }
 BY_CHOICE = {
-    1: "the records' choice of texts and labels made it better",
-    0: "whether the records' choice of texts and labels made it better is within chance",
+    1: "The records' choice of texts and labels made it better.",
+    0: "Whether the records' choice of texts and labels made it better is within chance.",
     # A choice that is worse is never published: its gain is below any certainty.
-    -1: "the records' choice of texts and labels was worse than all texts, so it is not published",
+    -1: "The records' choice of texts and labels was worse than all texts, so it is not published.",
 }
 UNFIT = "Not for training a model that you will use."
 UNMEASURED = "How good it is was not measured: test it on real texts of your own before you train on it."
 HARDLY = "Hardly better than guessing: do not train on it; fit for testing programs."
 
 
+NOT_MEASURED = "not measured"
+TEST_FILE = "a public test file"  # names one whose name no run has kept
+
+
+def headline(data: ReportData) -> str:
+    """Returns the figure of how good the corpus is, with its interval, and beside it those of texts without records."""
+    private_figure, own_accuracy = data.score, data.own_accuracy
+    if private_figure is not None and private_figure.zero_shot is not None:
+        zero_shot = private_figure.zero_shot
+        return (
+            f"{private_figure.figure} is the mean similarity of the hospitals' own records to the nearest of"
+            f" {zero_shot.texts} of these texts; {zero_shot.value:.2f} that to the nearest of {zero_shot.texts} texts"
+            " that no record has steered."
+        )
+    if own_accuracy is not None:
+        baselines = "; ".join(
+            f"{_name_baseline(figure)} {accuracy_words(figure)}"
+            for figure in data.published_accuracy
+            if figure.reference
+        )
+        return (
+            f"{accuracy_words(own_accuracy)} right on {data.test_set or TEST_FILE}: so many of its texts get their true"
+            " label from small models that learned from this corpus alone. From as many texts that no private record"
+            f" has steered: {baselines or NOT_MEASURED}."
+        )
+    if private_figure is None:
+        return UNMEASURED
+    return (
+        f"{private_figure.figure} right on the hospitals' own records{scored_hospitals(data)},"
+        f" {measured_words(is_private=data.privacy.is_private)}: so many of them get their true label from a classifier"
+        f" that learned from this corpus alone. From texts that no private record has steered: {NOT_MEASURED}."
+    )
+
+
+def _name_baseline(figure: Accuracy) -> str:
+    """Names a corpus that no record has steered; says of which generators the zero-shot texts are."""
+    name = figure.data.removesuffix(NO_PRIVATE_DATA)
+    return f"{name} of all its generators" if figure.data == ZERO_SHOT else name
+
+
+def meaning(data: ReportData) -> str:
+    """Returns the headline in numbers of 100 texts, beside guessing; "" where nothing is labelled or measured."""
+    labels = len(data.named_labels)
+    own_accuracy, private_figure = data.own_accuracy, data.score
+    if own_accuracy is not None:
+        right, of_what = round(100 * own_accuracy.accuracy), "texts like those of the test file"
+    elif private_figure is not None and private_figure.zero_shot is None:
+        right, of_what = round(100 * private_figure.value), "records like those of the hospitals"
+    else:
+        return ""
+    zero_shot = next((figure for figure in data.published_accuracy if figure.data == ZERO_SHOT), None)
+    beside_words, guessing = "", f"by guessing among the {labels} labels"
+    if zero_shot is not None and own_accuracy is not None:
+        beside_words = (
+            f"; from texts of all its generators without any record, about {round(100 * zero_shot.accuracy)} would be"
+            f" right, and {guessing} {round(100 / labels)}"
+        )
+    elif labels > 1:
+        beside_words = f"; {guessing}, {round(100 / labels)} would be right"
+    return (
+        f"In plain words: of 100 {of_what}, a program that learns from this corpus labels about {right} rightly and"
+        f" about {100 - right} wrongly{beside_words}."
+    )
+
+
+def scored_hospitals(data: ReportData) -> str:
+    """Names the hospitals of the sum that measured the score, where not all were in it."""
+    sums = data.participation.sums if data.participation and not data.participation.is_whole else ()
+    hospitals: list[str] = next((sorted(members) for name, members in sums if name in SUMS), [])
+    if hospitals:
+        return f", over the records of {counted(len(hospitals), 'hospital')} alone: {joined(hospitals)}"
+    return ""
+
+
+def accuracy_words(figure: Accuracy) -> str:
+    """Returns a panel score with the interval that its test texts give it."""
+    return f"{100 * figure.accuracy:.1f} %" if figure.by_texts is None else figure.by_texts.percent_words
+
+
 def verdict(data: ReportData) -> str:
-    """Returns in a sentence or two how good the corpus is, and whether the records helped."""
+    """Returns in a sentence or two whether to train on the corpus at all, and whether the records helped."""
     private_figure = data.score
     if private_figure is not None and private_figure.zero_shot is not None:
         gain = private_figure.value - private_figure.zero_shot.value
@@ -36,7 +120,7 @@ def verdict(data: ReportData) -> str:
         return UNMEASURED
     if any(is_guessing(data, low) for low in measured_shares):
         return HARDLY
-    return f"Better than guessing{_tell_help(data)}."
+    return _tell_help(data)
 
 
 def is_unfit(data: ReportData) -> bool:
@@ -84,10 +168,10 @@ def _tell_help(data: ReportData) -> str:
     if own_accuracy is not None and own_accuracy.by_texts is not None and baselines:
         ours = own_accuracy.by_texts
         comparison_words = "; ".join(_compare(ours, interval, name) for name, interval in baselines)
-        return f". In percentage points of accuracy on {data.test_set or 'the test file'}: {comparison_words}"
+        return f"In percentage points of accuracy on {data.test_set or TEST_FILE}: {comparison_words}."
     if data.gain is None:
-        return "; whether the records helped was not measured"
-    return f"; {BY_CHOICE[told_apart(*data.gain)]}"
+        return "Whether the records helped was not measured."
+    return BY_CHOICE[told_apart(*data.gain)]
 
 
 def _compare(ours: Interval, beside: Interval, name: str) -> str:
