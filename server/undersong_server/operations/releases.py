@@ -30,6 +30,7 @@ from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations.uploads import table_name
 from undersong_server.release.files import (
     ARCHIVE_NAME,
+    CARD_NAME,
     DOSSIER_NAME,
     JSONL_NAME,
     MANIFEST_NAME,
@@ -37,6 +38,7 @@ from undersong_server.release.files import (
     PAPERS_WITHOUT_TEXTS,
     SEQUENCES_NAME,
     LeftOut,
+    card_of_archive,
     copy_outputs,
     corpus_without,
     published_manifest,
@@ -171,11 +173,17 @@ def archive_without_marked(home: Path, run: str) -> bytes:
 def _pack_archive(
     home: Path, run: str, published: Mapping[str, bytes], changed: Mapping[str, bytes], left_out: LeftOut | None = None
 ) -> bytes:
-    """Packs files as they were published, ``changed`` ones, the dossier, and the coordinator's word for the latter."""
+    """Packs files as they were published, ``changed`` ones, card, dossier, and the coordinator's word for the latter.
+
+    The card names the archive's own files.
+    """
     output_folder = _output(home, run)  # This comes first, because a page's reader names no folder.
     home_authority = CoordinatorHome(home).authority()
     page, _ = dossier(home, str(output_folder), fingerprint=home_authority.fingerprint, parties={}, audit=None)
     added_files: dict[str, bytes | str] = {**changed, DOSSIER_NAME: page.html(at=time.strftime("%Y-%m-%d %H:%M %Z"))}
+    card = {**published, **changed}.get(CARD_NAME)
+    if card is not None:
+        added_files[CARD_NAME] = card_of_archive(card.decode("utf-8"), {*published, *added_files, ARCHIVE_NAME})
     manifest = read_file(home, run, MANIFEST_NAME)
     added_files[ARCHIVE_NAME] = sign_archive(home_authority.signing_key, manifest, dict(added_files), left_out)
     buffer = io.BytesIO()

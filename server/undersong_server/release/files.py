@@ -43,6 +43,7 @@ from undersong_server.methods.parts import private_score, support
 from undersong_server.methods.parts.private_score import PrivateScore
 from undersong_server.pool import RESERVED_COLUMNS, Origin, Sample
 from undersong_server.release.rounds import RoundFigure, table_of_rounds
+from undersong_server.report import archive_card
 from undersong_server.report.data import (
     EQUAL_WEIGHTS,
     Figures,
@@ -88,6 +89,10 @@ PURPOSES = {  # what each published file is for, as card and report say it
     REPORT_NAME: "the card's figures with charts and texts to read, without a network",
     MANIFEST_NAME: 'the signed plan, the hospitals\' receipts and the hashes of the other files; "private" says whether'
     " the promise has noise behind it, not that the file is secret",
+}
+ARCHIVE_PURPOSES = {
+    DOSSIER_NAME: "for a privacy officer: what flowed, what it cost, what was checked and what is kept",
+    ARCHIVE_NAME: "hashes of the files here that are not as the run wrote them, signed by the makers",
 }
 # Everything a finished run leaves in its folder for its user.
 OUTPUT_NAMES = (*HASHED_NAMES, MANIFEST_NAME)
@@ -250,7 +255,7 @@ class LeftOut:
 def corpus_without(folder: Path, rows: Iterable[int]) -> tuple[dict[str, bytes], LeftOut]:
     """Returns a published corpus without the texts of some rows (numbered from 1), its card, and how many are left out.
 
-    The card begins with the number of texts that are left out, for it describes them all.
+    The card counts the remaining texts, and says where it counts them all.
     """
     import pyarrow.parquet
 
@@ -258,21 +263,27 @@ def corpus_without(folder: Path, rows: Iterable[int]) -> tuple[dict[str, bytes],
     left_out = {row - 1 for row in rows} & set(range(len(jsonl_lines)))
     remaining_rows = [row for row in range(len(jsonl_lines)) if row not in left_out]
     parquet_table = pyarrow.parquet.read_table(folder / PARQUET_NAME)
-    left_out_rows = LeftOut(len(left_out), len(jsonl_lines))
-    header, end_of_header, card = (folder / CARD_NAME).read_text(encoding="utf-8").partition("\n---\n")
-    card_note = (
-        f"> The coordinator left out {left_out_rows.words} after the run. Every figure below is of all of them.\n\n"
-    )
-    if end_of_header:
-        changed_card = f"{header}{end_of_header}\n{card_note}{card.lstrip()}"
-    else:
-        changed_card = f"{card_note}{header}"
+    published_card = (folder / CARD_NAME).read_text(encoding="utf-8")
+    card = archive_card.count_anew(published_card, list(map(json.loads, jsonl_lines)), remaining_rows)
     corpus = {
         JSONL_NAME: b"".join(jsonl_lines[row] for row in remaining_rows),
         PARQUET_NAME: _parquet_bytes(parquet_table.take(remaining_rows)),
-        CARD_NAME: changed_card.encode("utf-8"),
+        CARD_NAME: card.encode("utf-8"),
     }
-    return corpus, left_out_rows
+    return corpus, LeftOut(len(left_out), len(jsonl_lines))
+
+
+def card_of_archive(card: str, names: Iterable[str]) -> bytes:
+    """Returns a card that names exactly the files of an archive.
+
+    Args:
+        names: the archive's files.
+    """
+    purpose_by_name = PURPOSES | ARCHIVE_PURPOSES
+    present = {*names, CARD_NAME}
+    files = [(name, purpose) for name, purpose in purpose_by_name.items() if name in present]
+    listed_card = archive_card.list_files(card, files)
+    return archive_card.leave_out_other_files(listed_card, tuple(purpose_by_name), tuple(present)).encode("utf-8")
 
 
 def _sample_row(sample: Sample, attributes: Iterable[str]) -> tuple[str | int, ...]:
@@ -459,7 +470,7 @@ def read_archive(folder: Path, published: Mapping[str, Any]) -> ArchivePapers:
         )
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError, InvalidSignature, ConfigurationError):
         raise PrivacyRefusal("it is not signed by this coordinator, for this manifest.json", FRESH) from None
-    if not set(files) <= {DOSSIER_NAME, *(() if left_out is None else (JSONL_NAME, PARQUET_NAME, CARD_NAME))}:
+    if not set(files) <= {DOSSIER_NAME, CARD_NAME, *(() if left_out is None else (JSONL_NAME, PARQUET_NAME))}:
         raise PrivacyRefusal("it names files that no archive has", FRESH)
     return ArchivePapers(files, left_out)
 

@@ -785,7 +785,11 @@ def _files_section(folder: Path, published: Mapping[str, Any]) -> PageSection:
         else:
             size_words = "not here"
         file_rows.append((printable(str(file_name), 60), size_words, printable(str(digest), 64)))
-    return PageSection("What was published", table=tuple(file_rows))
+    return PageSection(
+        "What was published",
+        (f"As the run wrote it. What an archive has beside it, or in the place of a file, {ARCHIVE_NAME} names.",),
+        table=tuple(file_rows),
+    )
 
 
 def _steps_section(folder: Path, verdict: PrivacyVerdict, fingerprint: str | None) -> PageSection:

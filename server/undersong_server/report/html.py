@@ -22,7 +22,7 @@ from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
 from undersong_server.report.answers import SHOWN_DISTANCES, OurWords, answers
 from undersong_server.report.data import EQUAL_WEIGHTS, USEFUL, GeneratorUse, Measure, ReportData, number
-from undersong_server.report.rows import TITLE, describe_rows, example_rows, length_at
+from undersong_server.report.rows import ROWS_ELSEWHERE, TITLE, describe_rows, example_rows, length_at
 from undersong_server.report.sum_answers import GIVE_OR_TAKE, SUM_ANSWERS
 from undersong_server.report.verdict import caution
 from undersong_server.report.writers import COLUMNS, WRITERS
@@ -31,8 +31,8 @@ SHOWN_TEXTS = 300
 FILES = "The files"
 LENGTH_GROUPS = 24
 ROUNDS = (
-    "Rounds count from 1 in report.html and rounds.csv, and from 0 in the field round of the files of texts, whose 0 is"
-    " round 1. Distances in rounds.csv are of the texts as they stood after a round, at most 500 of them, beside"
+    "Rounds count from 0 in the column round of the texts' own files, and from 1 everywhere else: 0 there is round 1."
+    " Distances in rounds.csv are of the texts as they stood after a round, at most 500 of them, beside"
     " as many of the test file: they differ from those of the whole corpus."
 )
 
@@ -188,7 +188,7 @@ def render_card(data: ReportData) -> str:
     environment = Environment(
         loader=PackageLoader("undersong_server.report", ""),
         autoescape=False,  # noqa: S701 - Markdown, whose every value ``finalize`` escapes
-        finalize=lambda value: value if isinstance(value, Markup | OurWords) else _escape_markdown(str(value)),
+        finalize=lambda value: value if isinstance(value, Markup | OurWords) else escape_markdown(str(value)),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -214,10 +214,10 @@ def render_card(data: ReportData) -> str:
         privacy=data.privacy,
         said=data.publication,
         spdx=re.fullmatch(r"[A-Za-z0-9.+-]+", data.publication.licence),
-        texts=len(data.samples),
         named=data.named_labels,
-        counts=list(zip(data.label_names, text_counts, strict=True)),
-        totals=[sum(column) for column in zip(*text_counts, strict=True)],
+        counts=Markup(count_table(data.label_names, data.generators, text_counts)),  # noqa: S704 - escaped there
+        hub_size=hub_size(len(data.samples)),
+        rows_elsewhere=ROWS_ELSEWHERE,
         settings=(
             ("method", data.method),
             *data.settings,
@@ -231,7 +231,37 @@ def render_card(data: ReportData) -> str:
     return re.sub(r"\n{3,}", "\n\n", card_text).rstrip("\n") + "\n"
 
 
-def _escape_markdown(text: str) -> str:
+def count_table(labels: Sequence[str], generators: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
+    """Returns a Markdown table of the number of texts by label and generator; counts [labels, generators]."""
+    rows = [
+        [escape_markdown(label) if label else "(no label)", *map(number, label_counts), number(sum(label_counts))]
+        for label, label_counts in zip(labels, counts, strict=True)
+    ]
+    if len(rows) > 1:
+        totals = [sum(column) for column in zip(*counts, strict=True)]
+        rows.append(["all", *map(number, totals), number(sum(totals))])
+    head = ["label", *map(escape_markdown, generators), "all"]
+    rule = f"|---|{'---:|' * (len(generators) + 1)}"
+    return "\n".join([_table_row(head), rule, *map(_table_row, rows), ""])
+
+
+def _table_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def hub_size(texts: int) -> str:
+    """Returns the class of a data set's size by the names of hubs.
+
+    >>> hub_size(600), hub_size(1000)
+    ('n<1K', '1K<n<10K')
+    """
+    for limit, name in ((1e3, "n<1K"), (1e4, "1K<n<10K"), (1e5, "10K<n<100K"), (1e6, "100K<n<1M")):
+        if texts < limit:
+            return name
+    return "n>1M"
+
+
+def escape_markdown(text: str) -> str:
     """Writes a name or sentence as plain Markdown text on one line."""
     escaped_line = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return "".join("\\" + letter if letter in _ESCAPED else letter for letter in escaped_line)

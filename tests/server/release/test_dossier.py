@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import zipfile
+from dataclasses import replace
 
 import pyarrow.parquet
 import pytest
@@ -17,13 +19,26 @@ from tests.doubles.published import PARTIES
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
 from tests.doubles.typed import typed
+from tests.server.report.test_report import run as reported
 from undersong_common.errors import ConfigurationError
 from undersong_server.cli.app import app
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import curation, releases, runs
 from undersong_server.pool import Sample
-from undersong_server.release.files import LeftOut, Signer, corpus_files, sha256_of, sign_archive, write_files
+from undersong_server.release.files import (
+    ARCHIVE_PURPOSES,
+    OUTPUT_NAMES,
+    PURPOSES,
+    LeftOut,
+    Signer,
+    card_of_archive,
+    corpus_files,
+    sha256_of,
+    sign_archive,
+    write_files,
+)
 from undersong_server.release.verify import verify
+from undersong_server.report.html import render_card
 from undersong_server.runs.folder import RunStatus
 
 
@@ -130,11 +145,8 @@ def test_an_export_without_marked_texts_says_how_many_are_missing(tmp_path, publ
     rows = [json.loads(line)["text"] for line in (unpacked / "synthetic.jsonl").read_bytes().split(b"\n") if line]
     assert rows == ["left\u2028wrist", "fever"]
     assert pyarrow.parquet.read_table(unpacked / "synthetic.parquet")["text"].to_pylist() == rows
-    assert (
-        (unpacked / "README.md")
-        .read_text()
-        .startswith("---\nlicense: mit\n---\n\n> The coordinator left out 1 of 3 texts")
-    )
+    card = (unpacked / "README.md").read_text()
+    assert card.startswith("---\nlicense: mit\n---\n\n> This archive has 2 texts. Its makers left out 1 of 3 after")
     verdict = verify(unpacked, fingerprint=home.authority().fingerprint)
     assert (verdict.faults, verdict.outside, verdict.left_out) == ((), (), LeftOut(1, 3))
     assert verdict.conclusion()[0].startswith("Files: whole, but for 1 of 3 texts that the coordinator left out")
@@ -145,6 +157,54 @@ def test_an_export_without_marked_texts_says_how_many_are_missing(tmp_path, publ
     curation.mark_texts(home.path, "first", [2, 3])
     with raises(ConfigurationError, "no-text-left"):
         releases.archive_without_marked(home.path, "first")
+
+
+def write_run(home, folder, published):
+    """A finished run whose card, of a receiver's questions and counts, names each of the published files."""
+    runs.plan(home.path, make_task(folder / "task"), RunOptions(name="first"))
+    run = home.run("first")
+    run.write_status(RunStatus("finished"))
+    data = reported(12, files=tuple(PURPOSES.items()), publisher=("clinics", "ab12"))
+    files = {name: f"of {name}" for name in OUTPUT_NAMES if name not in ("sequences.jsonl", "adapters.zip")}
+    named = tuple((name, purpose) for name, purpose in PURPOSES.items() if name in files)
+    files |= {**corpus_files(data.samples), "README.md": render_card(replace(data, files=named))}
+    del files["manifest.json"]
+    write_files(run.output, files)
+    hashes = {name: sha256_of(run.output / name) for name in files}
+    signed = Signer("clinics", home.authority(), {name: public_of(name) for name in PARTIES})
+    (run.output / "manifest.json").write_text(json.dumps(signed.sign({**published, "files": hashes})))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["folder", "archive", "archive without marked texts"])
+def test_the_card_of_each_export_names_exactly_its_files_and_counts_its_texts(tmp_path, published, kind):
+    home = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
+    write_run(home, tmp_path, published[0])
+    curation.mark_texts(home.path, "first", [1, 2, 6])
+    target = tmp_path / ("first" if kind == "folder" else "first.zip")
+    releases.export(home.path, "first", target, without_marked="without" in kind)
+    if kind != "folder":
+        with zipfile.ZipFile(target) as packed:
+            packed.extractall(tmp_path)
+    unpacked = tmp_path / "first"
+    card = (unpacked / "README.md").read_text().replace("\\", "")
+    names = {name for name in (*PURPOSES, *ARCHIVE_PURPOSES) if re.search(rf"(?<![\w.-]){re.escape(name)}", card)}
+    assert names == {path.name for path in unpacked.iterdir()}
+    listed = card.partition("## The files")[2].partition("## ")[0]
+    assert set(re.findall(r"^- ([^:]+):", listed, re.MULTILINE)) == names
+    texts = len((unpacked / "synthetic.jsonl").read_bytes().splitlines())
+    assert f"## What it is\n\n{texts} synthetic texts with 2 labels" in card
+    (total,) = re.findall(r"^\| all \|.* (\d+) \|$", card, re.MULTILINE)
+    assert (texts, int(total)) == ((9, 9) if "without" in kind else (12, 12))
+    assert card.count("> Counted before the makers left out 3 of 12 texts.") == (3 if "without" in kind else 0)
+    verdict = verify(unpacked, fingerprint=home.authority().fingerprint)
+    assert (verdict.faults, verdict.outside) == ((), ())
+
+
+def test_a_file_that_an_archive_lacks_is_said_to_be_missing_where_a_card_names_it():
+    card = card_of_archive("# A card of an earlier version\n\nSee report.html for more.\n", ["synthetic.jsonl"])
+    assert b"This archive lacks report.html, which the text above names." in card
+    assert b"lacks" not in card_of_archive("# A card\n", ["synthetic.jsonl"])
 
 
 def test_archive_list_signed_by_another_key_is_a_fault(tmp_path, published):
