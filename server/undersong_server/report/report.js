@@ -99,14 +99,8 @@
     if (!stated || typeof stated !== "object") throw new Error(what);
     return stated;
   };
-  // The first 128 bits of a hash over the DER of a CA certificate and a signing key, as enrolment.py writes them.
-  const fingerprint = async (file) => {
-    const stated = JSON.parse(await file.text()).coordinator;
-    if (!stated) return "";
-    const bytes = (text) => Uint8Array.from(text, (letter) => letter.charCodeAt(0));
-    const parts = [bytes("undersong coordinator"),
-      bytes(atob(stated.ca_certificate.replace(/-----[A-Z ]+-----|\s/g, ""))),
-      Uint8Array.from(stated.signing_key.match(/../g) || [], (pair) => parseInt(pair, 16))];
+  // Parts with their lengths before them, of which a hash is taken, as canonical.py writes them.
+  const tagged = (...parts) => {
     const joined = new Uint8Array(parts.reduce((sum, part) => sum + 8 + part.length, 0));
     let offset = 0;
     for (const part of parts) {
@@ -114,11 +108,84 @@
       joined.set(part, offset + 8);
       offset += 8 + part.length;
     }
-    return (await digest(joined)).slice(0, 32).match(/.{4}/g).join("-");
+    return joined;
+  };
+  const encoded = (text) => new TextEncoder().encode(text);
+  const fromHex = (text) => Uint8Array.from(text.match(/../g) || [], (pair) => parseInt(pair, 16));
+  // The first 128 bits of a hash over the DER of a CA certificate and a signing key, as enrolment.py writes them.
+  const fingerprint = async (stated) => {
+    const certificate = atob(stated.ca_certificate.replace(/-----[A-Z ]+-----|\s/g, ""));
+    const parts = [encoded("undersong coordinator"),
+      Uint8Array.from(certificate, (letter) => letter.charCodeAt(0)), fromHex(stated.signing_key)];
+    return (await digest(tagged(...parts))).slice(0, 32).match(/.{4}/g).join("-");
+  };
+  // A tree of JSON whose numbers stay as they are written, because the signature is of their text.
+  const tree = (text) => {
+    JSON.parse(text);
+    const tokens = text.match(/"[^"\\]*(?:\\.[^"\\]*)*"|[{}[\]:,]|[^\s{}[\]:,"]+/g);
+    let place = 0;
+    const read = () => {
+      const token = tokens[place++];
+      if (token !== "{" && token !== "[") return token[0] === '"' ? JSON.stringify(JSON.parse(token)) : token;
+      const members = token === "{" ? new Map() : [], end = token === "{" ? "}" : "]";
+      while (tokens[place] !== end) {
+        if (tokens[place] === ",") {
+          place++;
+        } else if (token === "[") {
+          members.push(read());
+        } else {
+          const key = JSON.parse(tokens[place]);
+          if (members.has(key)) throw new Error("a key stands twice");
+          place += 2;
+          members.set(key, read());
+        }
+      }
+      place++;
+      return members;
+    };
+    return read();
+  };
+  const byPoints = (key) => Array.from(key, (letter) => letter.codePointAt(0).toString(16).padStart(6, "0")).join("");
+  const canonical = (node) => {
+    if (typeof node === "string") return node;
+    if (Array.isArray(node)) return "[" + node.map(canonical).join(",") + "]";
+    const keys = Array.from(node.keys()).sort((one, other) => (byPoints(one) < byPoints(other) ? -1 : 1));
+    return "{" + keys.map((key) => JSON.stringify(key) + ":" + canonical(node.get(key))).join(",") + "}";
+  };
+  const without = (map, key) => new Map(Array.from(map).filter(([name]) => name !== key));
+  // True or false for a signature that the browser has checked, undefined for one that it cannot check.
+  const holds = async (key, signature, ...parts) => {
+    if (!window.crypto || !crypto.subtle) return undefined;
+    let known;
+    try {
+      known = await crypto.subtle.importKey("raw", fromHex(key), {name: "Ed25519"}, false, ["verify"]);
+    } catch (error) {
+      return error.name === "NotSupportedError" ? undefined : false;
+    }
+    const statement = fromHex(await digest(tagged(...parts)));
+    return crypto.subtle.verify({name: "Ed25519"}, known, fromHex(signature), statement);
+  };
+  // The makers' key, and if its signatures are of manifest.json and of archive.json (null without one).
+  const makers = async (manifest, archive) => {
+    const text = await manifest.text(), stated = JSON.parse(text).coordinator;
+    if (!stated) return {key: ""};
+    const publisher = new Map(["name", "ca_certificate", "signing_key"].map((name) => [name, JSON.stringify(stated[name])]));
+    const signed = await holds(stated.signing_key, stated.signature, encoded("undersong published"),
+      encoded(canonical(without(tree(text), "coordinator"))), encoded(canonical(publisher)));
+    let added = null;
+    if (archive) {
+      const papers = tree(await archive.text());
+      const same = papers.get("manifest") === JSON.stringify(await digest(encoded(text)));
+      added = same && await holds(stated.signing_key, JSON.parse(papers.get("signature")), encoded("undersong archive"),
+        encoded(canonical(without(papers, "signature"))));
+    }
+    return {key: await fingerprint(stated), signed, added};
   };
   const bare = (text) => text.toLowerCase().replace(/[^0-9a-z]/g, "");
-  const maker = (own) => {
+  const maker = ({key: own, signed, added}) => {
     if (!own) return "WHO MADE IT: manifest.json names no key of a maker.";
+    if (signed === false) return "FORGED: manifest.json does not hold a signature of its contents. Do not use these files.";
+    if (added === false) return "FORGED: archive.json does not hold the makers' signature. Do not use these files.";
     const typed = bare(told.value), groups = own.split("-").length;
     if (!typed) {
       return "Who made it is not compared yet: manifest.json names the maker's key " + own +
@@ -128,16 +195,22 @@
       return "Who made it is not compared yet: " + Math.floor(typed.length / 4) + " of the fingerprint's " + groups +
         " groups are typed.";
     }
-    return typed === bare(own) ?
-      "The same: manifest.json names the maker's key " + own + ", which is the fingerprint that you typed." :
-      "ANOTHER MAKER: manifest.json names the key " + own + ", and you typed another fingerprint. Do not use these files.";
+    if (typed !== bare(own)) {
+      return "ANOTHER MAKER: manifest.json names the key " + own + ", and you typed another fingerprint. Do not use these files.";
+    }
+    return signed ?
+      "The same: the maker's key " + own + ", whose fingerprint you typed, has signed manifest.json and so the hashes of these files." :
+      "The same: manifest.json names the maker's key " + own + ", which is the fingerprint that you typed. This browser" +
+      " cannot check its signature; this command does: undersong verify . --fingerprint " + own;
   };
   const check = async (list) => {
     const files = Array.from(list), named = (name) => files.find((file) => file.name === name);
     if (!named("manifest.json")) return {lines: ["Add manifest.json: it holds the hashes of the other files."]};
-    let stated;
+    let stated, replaced;
     try {
-      stated = new Map(Object.entries({...await hashes(named("archive.json")), ...await hashes(named("manifest.json"))}));
+      const written = await hashes(named("manifest.json")), added = await hashes(named("archive.json"));
+      stated = new Map(Object.entries({...written, ...added}));
+      replaced = Object.keys(added).filter((name) => name in written);
     } catch (error) {
       return {lines: ["CHANGED: manifest.json or archive.json cannot be read."]};
     }
@@ -157,6 +230,7 @@
       changed += 1;
       lines.push("manifest.json: CHANGED, it states another plan, other sums or other receipts than this report was made of");
     }
+    for (const name of replaced) lines.push(name + ": compared with archive.json, in the place of the run's own file");
     const missing = Array.from(stated.keys()).filter((name) => !named(name));
     for (const name of missing) lines.push(name + ": not among these files");
     const are = same === 1 ? " file is" : " files are";
@@ -164,9 +238,9 @@
     lines.unshift(changed ? "CHANGED: " + changed + " of these files. Get a fresh copy." :
       same ? whole + same + are + " as manifest.json says." :
       "Nothing was compared yet: add the other files of the folder.");
-    lines.push("Whoever changed the files may have changed this page, too, and it checks no signature: " +
+    lines.push("Whoever changed the files may have changed this page, too, and it checks no signature of a hospital: " +
       "undersong verify does, with the fingerprint that a hospital tells you.");
-    return {lines, own: told ? await fingerprint(named("manifest.json")).catch(() => "") : undefined};
+    return {lines, own: told ? await makers(named("manifest.json"), named("archive.json")).catch(() => ({key: ""})) : undefined};
   };
   drop.hidden = false;
   let findings = null;
