@@ -153,6 +153,7 @@ def test_published_report_passes_the_browser_checks(coordinator, finished, windo
         reader.go(str(report))
         reader.check(f"report, {width}, dark: {dark}")
         reader.shoot(f"report-{width}{'-dark' if dark else ''}")
+        reader.unfold().check(f"report, all of it, {width}, dark: {dark}")
 
 
 @pytest.mark.parametrize("width", WIDTHS)

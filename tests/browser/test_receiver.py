@@ -2,16 +2,23 @@
 
 import hashlib
 import json
+import zipfile
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.doubles.chromium import WIDTHS
 from tests.doubles.example_console import add_result
 from tests.server.report.test_report import SCORED, run
 from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.operations import releases
+from undersong_server.release.files import sign_archive
 from undersong_server.report.html import render_html
 
 pytestmark = pytest.mark.slow
+WITHOUT_ED25519 = """crypto.subtle.importKey = async () => {
+  throw new DOMException("Algorithm: Unrecognized name", "NotSupportedError");
+}"""
 WITHOUT_DIGEST = "Object.defineProperty(window, 'crypto', {value: undefined})"
 
 
@@ -37,8 +44,30 @@ def test_no_text_of_a_chart_is_cut_or_lies_on_another(window, tmp_path, shape, w
     (tmp_path / "report.html").write_text(render_html(run(120, **{**SCORED, **REPORTS[shape]})))
     reader = window("file://", width=WIDTHS[width])
     reader.go(str(tmp_path / "report.html"))
+    reader.unfold()
     assert reader.page.evaluate(ONTO) == 0
     reader.check(f"{shape}, {width}")
+
+
+def test_what_only_a_specialist_reads_is_folded_on_a_telephone_and_printed(window, tmp_path):
+    (tmp_path / "report.html").write_text(render_html(run(120, **SCORED)))
+    reader = window("file://", width=WIDTHS["narrow"])
+    reader.go(str(tmp_path / "report.html"))
+    open_parts = (
+        "[...document.querySelectorAll('main h2')].filter(each => !each.closest('summary')).map(each => each.id)"
+    )
+    assert reader.page.evaluate(open_parts) == ["what", "may-i", "promise", "good", "check"]
+    settings = (
+        "document.querySelector('section[aria-labelledby=settings] dl').checkVisibility({contentVisibilityAuto: true})"
+    )
+    assert not reader.page.evaluate(settings)
+    height = "document.documentElement.scrollHeight"
+    folded = reader.page.evaluate(height)
+    reader.page.emulate_media(media="print")
+    printed = reader.page.evaluate(height)
+    reader.page.emulate_media(media="screen")
+    assert reader.unfold().page.evaluate(height) > 2 * folded
+    assert printed > 2 * folded
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -78,7 +107,7 @@ def test_the_report_checks_dropped_files_by_itself(published, reader, tmp_path):
     files = [path for path in published.iterdir() if path.is_file()]
     said = checked(reader, files)
     assert f"Whole: {len(files) - 1} files are as manifest.json says." in said
-    assert "may have changed this page, too, and it checks no signature" in said
+    assert "may have changed this page, too, and it checks no signature of a hospital" in said
     forged = tmp_path / "synthetic.jsonl"
     forged.write_bytes((published / "synthetic.jsonl").read_bytes() + b" ")
     said = checked(reader, [*(path for path in files if path.name != "synthetic.jsonl"), forged])
@@ -109,12 +138,72 @@ def test_the_report_compares_the_makers_key_with_a_told_fingerprint(published, c
         (true[:19], "4 of the fingerprint's 8 groups are typed"),
         (true[:21], "4 of the fingerprint's 8 groups are typed"),
         (true[:-1], "7 of the fingerprint's 8 groups are typed"),
-        (true.upper().replace("-", " "), "The same: manifest.json names the maker's key"),
+        (true.upper().replace("-", " "), "The same: "),
         (f"{'0' if true[0] != '0' else '1'}{true[1:]}", "ANOTHER MAKER"),
     ):
         typed.fill(told)  # without leaving the box
         reader.until(f'document.querySelector("#checked").innerText.includes("{said}")')
     reader.check("the report with another maker")
+
+
+@pytest.mark.parametrize("has_ed25519", [True, False])
+def test_the_report_checks_the_makers_signature_where_the_browser_can(published, coordinator, window, has_ed25519):
+    true = CoordinatorHome(coordinator).authority().fingerprint
+    files = [path for path in published.iterdir() if path.is_file()]
+    reader = window("file://")
+    if not has_ed25519:
+        reader.page.add_init_script(WITHOUT_ED25519)
+    reader.go(str(published / "report.html"))
+    reader.page.locator("#told").fill(true)
+    said = checked(reader, files)
+    if has_ed25519:
+        assert f"The same: the maker's key {true}, whose fingerprint you typed, has signed manifest.json" in said
+        assert "cannot check" not in said
+    else:
+        assert "This browser cannot check its signature; this command does: undersong verify . --fingerprint" in said
+
+
+@pytest.mark.parametrize("part", ["files", "signature", "archive.json"])
+def test_a_forged_signature_of_the_makers_is_said_whatever_was_typed(published, coordinator, window, tmp_path, part):
+    files = {path.name: path for path in published.iterdir() if path.is_file()}
+    manifest = json.loads(files["manifest.json"].read_text())
+    if part == "archive.json":
+        card = tmp_path / "README.md"
+        card.write_text("another card")
+        forged = tmp_path / part
+        forged.write_text(
+            sign_archive(
+                Ed25519PrivateKey.generate(), files["manifest.json"].read_bytes(), {"README.md": "another card"}
+            )
+        )
+        files |= {"README.md": card, part: forged}
+    else:
+        if part == "files":
+            manifest["files"]["README.md"] = "0" * 64
+        else:
+            signature = manifest["coordinator"]["signature"]
+            manifest["coordinator"]["signature"] = f"{'0' if signature[0] != '0' else '1'}{signature[1:]}"
+        forged = tmp_path / "manifest.json"
+        forged.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+        files["manifest.json"] = forged
+    reader = window("file://")
+    reader.go(str(published / "report.html"))
+    reader.page.locator("#told").fill(CoordinatorHome(coordinator).authority().fingerprint)
+    assert "FORGED: " in checked(reader, list(files.values()))
+
+
+def test_the_report_knows_the_files_of_the_consoles_archive(published, coordinator, window, tmp_path):
+    releases.export(coordinator, "triage received", tmp_path / "all.zip")
+    with zipfile.ZipFile(tmp_path / "all.zip") as packed:
+        packed.extractall(tmp_path)
+    unpacked = tmp_path / "triage received"
+    reader = window("file://")
+    reader.go(str(unpacked / "report.html"))
+    reader.page.locator("#told").fill(CoordinatorHome(coordinator).authority().fingerprint)
+    said = checked(reader, list(unpacked.iterdir()))
+    assert said.startswith("Whole: ")
+    assert "has signed manifest.json" in said
+    assert "unknown origin" not in said
 
 
 @pytest.mark.parametrize("length", [0, 1, 55, 56, 63, 64, 65, 119, 120, 1000])

@@ -80,6 +80,11 @@ class Window:
         self.page.goto(f"{self.base}{path}")
         return self.page
 
+    def unfold(self) -> "Window":
+        """Opens everything on this screen that a reader can open."""
+        self.page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+        return self
+
     def until(self, expression: str, timeout_s: float = 60.0) -> None:
         """Waits for a condition of the page. The page's policy forbids Playwright's own way, which asks within it."""
         end = time.monotonic() + timeout_s
