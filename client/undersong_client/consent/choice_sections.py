@@ -21,7 +21,7 @@ ASK_FIRST = (
 )
 COMPARE = (
     "Compare the nine words, and the fingerprints {place}, by telephone with the operator{hospitals}."
-    " If anything differs: Reject."
+    "{uncalled} If anything differs: Reject."
 )
 DECIDE = "Decide in the program: Approve or Reject, on its page under Requests, or where it asks you. Only that counts."
 WITHDRAW = (
@@ -62,23 +62,24 @@ def choice_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
 
 def steps(sheet: Sheet) -> tuple[str, str, str]:
     """What a person does before and when deciding; so many hospitals are called that the figures hold."""
-    calls = _calls(sheet)
+    calls, uncalled = _calls(sheet), ""
     if calls > MOST_NAMES:
         hospitals = "as many other hospitals as you can reach"
     elif calls == len(sheet.parties) - 1:
         hospitals = {1: "the other hospital", 2: "both other hospitals"}.get(calls, f"all {calls} other hospitals")
     else:
         unchecked = len(sheet.parties) - 1 - calls
-        hospitals = (
-            f"{calls} of the other hospitals: {'one' if unchecked == 1 else unchecked} that nobody has called could be"
-            " the operator's invention, and for no more the risks above hold"
+        hospitals = f"{calls} of the other hospitals"
+        uncalled = (
+            f" {'One hospital' if unchecked == 1 else f'{unchecked} hospitals'} that you have not called could be the"
+            " operator's invention; the risks above allow for that and for no more."
         )
     if calls:
         hospitals = f" and with {hospitals} (look up their numbers yourself, too)"
     else:
         hospitals = ""
     place = "below them" if lists_fingerprints(sheet) else "below them, or for a specialist further below"
-    return ASK_FIRST, COMPARE.format(place=place, hospitals=hospitals), DECIDE
+    return ASK_FIRST, COMPARE.format(place=place, hospitals=hospitals, uncalled=uncalled), DECIDE
 
 
 def _calls(sheet: Sheet) -> int:

@@ -22,9 +22,9 @@ from undersong_common.program.printed_page import PageSection
 from undersong_protocol.agreement import words
 
 BEYOND_PARTICIPATION = (
-    "The same figures hold for any other question about {subject}, such as what the records say, on which somebody"
-    " could otherwise only toss a coin. The programs that give the texts know public material and these numbers; no"
-    " record is shown to them."
+    "The same figures hold for any other yes-or-no question about {subject}, such as whether the records name a certain"
+    " illness, if one could otherwise only toss a coin. The programs that give the texts know public material and these"
+    " numbers; no record is shown to them."
 )
 
 
@@ -240,12 +240,15 @@ def helper_words(sheet: Sheet) -> str:
         holds += " or guesses for itself: each can subtract its own numbers from an opened sum, and its own noise."
     if 0 < sheet.others < other_count:
         # A sum that opens without some hospitals is open to fewer helpers.
-        counts_words = "that one counts" if sheet.others == 1 else "these count"
-        holds += f" A sum may open with {counted(sheet.others, 'other hospital')}; then {counts_words} as all others."
+        members = "this one is" if sheet.others == 1 else "these are"
+        holds += (
+            f" A sum may open with the numbers of only {counted(sheet.others, 'other hospital')}: for that sum,"
+            f" {members} all others."
+        )
     if sheet_privacy.epsilon_if_all_others_collude is None:
-        return f"{holds} If all others did, nothing would be promised."
+        return f"{holds} If all others helped, nothing would be promised."
     worst_guess = impact.cases(_guess_if_all_help(sheet_privacy))
-    return f"{holds} If all others did, a guess would, on average, be right in at most {worst_guess} of 100 cases."
+    return f"{holds} If all others helped, a guess would, on average, be right in at most {worst_guess} of 100 cases."
 
 
 def most_helpers(sheet: Sheet) -> str:

@@ -10,8 +10,8 @@ from undersong_common.program.printed_page import PageSection
 from undersong_protocol.agreement import words
 
 COPIES = (
-    "By the programs as they are. A person at the operator could keep copies: the promise bounds what opened sums and"
-    " texts tell, however long somebody keeps them."
+    "The table says what the programs keep. A person at the operator could keep copies: the promise bounds what opened"
+    " sums and texts tell, however long somebody keeps them."
 )
 REJECT_IS_FINAL = (
     "A Reject is final for its plan, and binds your own IT too: one person can reject, and this program lets nobody"

@@ -16,7 +16,7 @@ PLANNED = (
     f"As planned, each sum counts {1 + VOIDED_VECTORS} times: hospitals that join against one can open an attempt, call"
     " it failed and have it repeated; as it ran, each attempt counts that was made."
 )
-ANEW = f"If an attempt at a sum fails, they may leave for it anew, at most {VOIDED_VECTORS} times."
+ANEW = f"If an attempt at a sum fails, your numbers may leave for it again, at most {VOIDED_VECTORS} times."
 # What is kept of a run, where and how long: for the hospital's sheet and the coordinator's dossier.
 KEPT = (
     ("what", "where", "how long"),

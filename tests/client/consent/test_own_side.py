@@ -243,13 +243,13 @@ def test_the_table_names_whoever_undoes_the_promise(home, others, colluders, say
     assert section.table[2][0].startswith(says)
     words_of_risk = risk_sections.helper_words(stored)
     assert ("guesses for itself" in words_of_risk) == (colluders == 0)
-    assert ("as all others" in words_of_risk) == (others < 4)
+    assert ("all others. If" in words_of_risk) == (others < 4)
 
 
 def test_the_risk_of_an_ended_run_has_the_figures_of_its_helpers(home):
     proposed(home)
     ended = replace(Sheet.from_json(sheet(home)[0]), ended=RunEnd(None, None))
-    assert "If all others did, a guess would, on average, be right in at most" in risk_sections.helper_words(ended)
+    assert "If all others helped, a guess would, on average, be right in at most" in risk_sections.helper_words(ended)
     assert risk_sections.risk_table(ended) == []
 
 
@@ -507,10 +507,11 @@ def test_short_part_of_the_sheet_names_limit_and_steps(home):
     figures = dict(sections[0].figures)
     limit = value["privacy"]["max_per_unit"]
     assert f"Of one patient, at most {limit} record" in figures["What is asked"]
-    assert "hold for any other question about one patient" in figures["What else could be learned"]
+    assert "hold for any other yes-or-no question about one patient" in figures["What else could be learned"]
     (steps,) = [section for section in sections if section.title == "What you do, in order"]
     assert steps.ordered
-    assert "with 3 of the other hospitals: one that nobody has called could be the operator's" in steps.points[1]
+    assert "with the operator and with 3 of the other hospitals (look up their numbers" in steps.points[1]
+    assert "could be the operator's invention; the risks above allow for that and for no more. If" in steps.points[1]
     assert steps.points[1].endswith("If anything differs: Reject.")
     (choices,) = [section for section in sections if section.title == "What you can do"]
     assert "begins only when all of its hospitals have approved" in choices.points[1]
