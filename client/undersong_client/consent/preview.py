@@ -563,7 +563,7 @@ def purpose(sheet: Sheet, *, is_complete: bool = False) -> PageSection:
     writers = task.generators or ()
     generator_names = _join_writers(writers if is_complete else _in_plain_words(writers)) or not_stated
     publication = task.publication or f"{not_stated}; take it as published to everyone"
-    published_words = _cut_sentence(publication.replace(".; ", "; "))  # The plan joins sentences of the operator.
+    published_words = _cut_sentence(words.publication(publication))
     purpose_rows = [
         ("purpose", _cut_sentence(task.purpose or not_stated)),
         *([("who runs it", printable(sheet.operator, LONGEST_SENTENCE))] if is_complete else []),

@@ -165,9 +165,10 @@ def guarantee(epsilon: float, delta: float, unit: str) -> tuple[str, ...]:
     if not math.isfinite(epsilon):
         return ("Epsilon of this run is infinite: nothing is promised, whatever else this page says.",)
     if delta:
-        delta_words_more = f", but with a chance of {chance_of_more(delta)}"
+        delta_words_more = f"; with a chance of {chance_of_more(delta)}, by more"
+        same_chance_words = ", or in more with that same chance"
     else:
-        delta_words_more = ""
+        delta_words_more = same_chance_words = ""
     return (
         f"Everything that was opened, and all that was computed from it (the texts, the weights, the report), is"
         f" ({epsilon:.4g}, {delta:.2g})-differentially private for one {unit}.",
@@ -175,7 +176,7 @@ def guarantee(epsilon: float, delta: float, unit: str) -> tuple[str, ...]:
         f" {unit} was among the records shifted by a factor of {odds_factor(epsilon, delta):.4g} at"
         f" most{delta_words_more}."
         f" For somebody for whom it was even chances, a guess is then right in at most"
-        f" {cases(certainty(epsilon, delta))} of 100 cases, at the very worst{delta_words_more}.",
+        f" {cases(certainty(epsilon, delta))} of 100 cases, at the very worst{same_chance_words}.",
         f"This bounds what the {unit}'s own records add. What is true of many, and is learnt from many, is meant to be"
         " learnt; it may still be unwelcome to one of them.",
     )
@@ -328,17 +329,17 @@ def for_the_assessment(unit: str, *, post_quantum: bool) -> PageSection:
             (
                 "description",
                 "Records are compared with public texts on the hospital's own machine. Noised and masked sums over"
-                " several hospitals steer which synthetic texts are written. No record, extract or embedding is sent.",
+                " several hospitals steer which texts are published. No record, extract or embedding is sent.",
             ),
             (
                 "necessity, proportionality",
-                "The texts are written by models that see no record. What is taken from the records is a few sums,"
+                "The texts come from programs that see no record. What is taken from the records is a few sums,"
                 " listed above one by one, with the noise that the promise needs; nothing is kept for other purposes.",
             ),
             (
                 f"risk: a {unit} is recognised in what is published",
                 "Bounded by the promise above, for any reader with any knowledge; tested by attack where an audit is"
-                " attached. The words of a text come from models and public text, not from records.",
+                " attached. The words of a text come from these programs and public text, not from records.",
             ),
             (
                 "risk: the coordinator, or somebody on the line, reads a hospital's answer",

@@ -128,6 +128,15 @@ def origin_sentences(writers: Sequence[str]) -> str:
     return " ".join(sentences)
 
 
+def publication(stated: str) -> str:
+    """Returns a plan's words on where it is published, without the full stops before the marks that join them.
+
+    >>> publication("Our page.; licence: MIT")
+    'Our page; licence: MIT'
+    """
+    return stated.replace(".; ", "; ")
+
+
 def asked(clauses: Sequence[str], possessive: str = "your", list_place: str = "below") -> str:
     """Joins questions to the end of a sentence: at most three, then the number of those that a list has.
 

@@ -476,7 +476,7 @@ class PrivacyVerdict:
             (self.guess is not None and not self.insecure, f"  in words: {self._in_words(self.guess)}"),
             (
                 math.isfinite(self.alone),
-                f"{nominal_words}epsilon {self.alone:.6g} against the coordinator and all other parties together,"
+                f"{nominal_words}epsilon {self.alone:.6g} against the coordinator and all other hospitals together,"
                 f" {words.AS_IT_RAN}",
             ),
             (self.guess_alone is not None and not self.insecure, f"  in words: {self._in_words(self.guess_alone)}"),
@@ -565,7 +565,7 @@ class PrivacyVerdict:
         if absent_parties:
             absence_words = f", without {', '.join(absent_parties)}"
         return (
-            f"  the sum of {counted(len(opened_by.survivors), 'party', 'parties')}{absence_words};"
+            f"  the sum of {counted(len(opened_by.survivors), 'hospital')}{absence_words};"
             f" {len(opened_by.signers)} signed for it: '{printable(name)}'"
         )
 
@@ -683,7 +683,10 @@ def _purpose_section(verdict: PrivacyVerdict) -> PageSection:
                 "who writes the texts",
                 printable(", ".join(map(str, task.get("generators") or ())) or unstated_words, 600),
             ),
-            ("where it is published", printable(str(task.get("publication") or unstated_words), 600)),
+            (
+                "where it is published",
+                printable(words.publication(str(task.get("publication") or unstated_words)), 600),
+            ),
             ("method", printable(manifest.method, 120)),
             ("plan, SHA-256", manifest.hash.hex()),
         ),
@@ -731,7 +734,7 @@ def _sums_section(verdict: PrivacyVerdict) -> PageSection:
             f" ({total_numbers:,}"
             f" {noun(total_numbers, 'number')})."
             " What each message of a party was, with its hash, stands in that party's own dossier.",
-            "Noise and change are in the same unit: a deviation, and a length.",
+            "The noise is stated by its standard deviation, in the unit in which one more or less changes the sum.",
         ),
         table=tuple(sum_rows),
     )
@@ -811,7 +814,7 @@ def _steps_section(folder: Path, verdict: PrivacyVerdict, fingerprint: str | Non
         "How to check it",
         (
             f"On any machine, without a network.{fingerprint_request}",
-            f"When this page was made the data set {state_words}.",
+            f"When this page was made, the result was: the data set {state_words}.",
         ),
         columns=(f"undersong verify {shell_path(folder)}{fingerprint_option}",),
     )

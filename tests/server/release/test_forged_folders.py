@@ -300,7 +300,7 @@ def test_names_of_a_manifest_forge_no_sentence(tmp_path, value):
     run = "x', manifest 0123456789abcdef...: every signature, charge and statement holds"
     hebrew = "\u05e9\u05dc\u05d5\u05dd"
     plan = Manifest.from_bytes(canonical_json(value["manifest"])).plan
-    names = ("votes/1', 'votes/2", f"{hebrew} 5", "votes: the sum of 5 parties; 5 signed for it")
+    names = ("votes/1', 'votes/2", f"{hebrew} 5", "votes: the sum of 5 hospitals; 5 signed for it")
     sums = tuple(dataclasses.replace(each, name=name) for each, name in zip(plan.sums, names, strict=True))
     (tmp_path / "manifest.json").write_text(json.dumps(signed_by_all(value, run=run, plan=plan)))
     assert verify_folder(tmp_path)[0] == FALSE  # no name of a run has such characters
@@ -357,7 +357,7 @@ def test_what_sybils_declared_void_is_counted_against_them(tmp_path, value, publ
     assert verdict.alone > before.alone
     code, lines = verify_folder(tmp_path)
     assert code == UNCONFIRMED
-    assert f"epsilon {verdict.alone:.6g} against the coordinator and all other parties together, as it ran" in lines
+    assert f"epsilon {verdict.alone:.6g} against the coordinator and all other hospitals together, as it ran" in lines
     assert any(line.startswith("void, by the parties' word: 3 vectors") for line in lines)
     # without a final receipt, as many as the plan lets leave
     del value["receipts"]["p0"]
