@@ -539,9 +539,8 @@ class RunState:
             remaining_words = "all texts"
         if gain is None:
             return (
-                f"Published: {remaining_words}, {CLEANED}. The two sets of texts of the last question are those that"
-                " the records choose and all that are left; here both are the same, so that the answer tells nothing"
-                " about whether the records helped."
+                f"Published: {remaining_words}, {CLEANED}. The last sum compares the texts that the records choose with"
+                " all that are left. Here both are the same, so it does not tell whether the records helped."
             )
         is_chosen_author: Bools = self.chosen.max(axis=1)
         author_names = [

@@ -266,9 +266,9 @@ def test_no_set_of_texts_is_compared_with_itself(tmp_path, mistaken):
     (remark,) = (remark for _, remark in run.records["remarks"] if remark.startswith("Published: "))
     left = "all texts that are not set aside" if mistaken else "all texts"
     assert remark.startswith(
-        f"Published: {left}, without those whose label is doubtful. The two sets of texts of the last"
+        f"Published: {left}, without those whose label is doubtful. The last sum compares the texts"
     )
-    assert remark.endswith("tells nothing about whether the records helped.")
+    assert remark.endswith("so it does not tell whether the records helped.")
 
 
 def centred(labels, sums, sigma, records=(100.0, 100.0), rare=(False, False)):
