@@ -36,6 +36,7 @@ FURTHER_QUESTIONS = f'under "{SUM_ANSWERS}"'
 UNREAD_SCORE = ", since no sum counted the records of just those hospitals that are in the sum which measures it"
 NO_TEST_FILE = "The test file is not in this folder; ask the makers for it, and where its texts are from."
 TOLD_FINGERPRINT = "FINGERPRINT-YOU-WERE-TOLD"  # stands in the command for what a receiver types
+SIMULATED = "This is a simulation: one program played every hospital, on one machine."
 IN_BROWSER = "Without installing anything:"  # begins the paragraph on what report.html checks
 NGRAM = "ngram"
 KINDS = {  # what a generator of each kind is
@@ -101,7 +102,8 @@ def _describe_corpus(data: ReportData) -> tuple[str, ...]:
     texts_words = f"{counted(len(data.samples), noun)}{labels}"
     # Whether each text is what was ordered is a figure's matter, not the opening's.
     order_words = f", ordered as: {data.description.rstrip('.')}" if data.description else ""
-    sentences = [f"{texts_words}{order_words}.", *_name_authors(data)]
+    simulation_words = [SIMULATED] if data.simulated else []
+    sentences = [f"{texts_words}{order_words}.", *simulation_words, *_name_authors(data)]
     if not data.privacy.epsilon_after:
         return (*sentences, "No private record was asked anything: the texts depend on public inputs only.")
     took_part = data.participation
@@ -112,8 +114,6 @@ def _describe_corpus(data: ReportData) -> tuple[str, ...]:
         f"Private records steered {steered_words}, by {sums_words} only; no generator was shown a private text. They"
         f" lie at {holders}."
     )
-    if data.simulated:
-        sentences.append("This is a simulation: one program played every hospital, on one machine.")
     if data.questions:
         sentences.append(f"The hospitals were asked {words.asked(data.questions, 'their', FURTHER_QUESTIONS)}.")
     return (*sentences, *(took_part.sentences if took_part else ()), *_number_questions(data), *data.unopened)
@@ -176,6 +176,7 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
     maker_names = publication.makers or data.publisher[0]
     limits = f" {publication.limits}" if publication.limits else ""
     unfit_words = f" {UNFIT}" if is_unfit(data) else ""
+    purpose_source = "as the plan states it" if data.simulated else "as the hospitals approved it"
     may_credit = bool(publication.licence and maker_names)
     return (
         f"Licence: {publication.licence}. {_allow(publication.licence)}"
@@ -191,7 +192,7 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
         f"Intended use, by the makers' word alone: {publication.intended_use.rstrip('.')}."
         if publication.intended_use
         else "Its makers have stated no intended use.",
-        *([f"Purpose, as the hospitals approved it: {data.purpose.rstrip('.')}."] if data.purpose else []),
+        *([f"Purpose, {purpose_source}: {data.purpose.rstrip('.')}."] if data.purpose else []),
         f"Language: {publication.language}." if publication.language else "Its makers have not stated the language.",
         f"Limits:{unfit_words} {data.origin} They may be wrong, and must not be read as facts about anybody or"
         f" used for care. Nobody has read every text or checked every label.{limits}",
@@ -378,7 +379,9 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
             " your own test file."
         ),
         signer_words,
-        "The hospitals have signed the plan (questions, noise, purpose, licence) and their receipts. Intended use,"
+        "No hospital has signed anything: what these files say is the word of whoever ran the simulation."
+        if data.simulated
+        else "The hospitals have signed the plan (questions, noise, purpose, licence) and their receipts. Intended use,"
         " limits and the figures of this page stand under the makers' signature alone.",
         f'{IN_BROWSER} open report.html and drop the files on "Check these files". That finds a changed file, compares'
         " the key that manifest.json names with the fingerprint that you were told and, where the browser can, checks"

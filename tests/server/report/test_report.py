@@ -28,7 +28,7 @@ from undersong_server.methods.parts.private_score import SUMS, PrivateScore, Zer
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
 from undersong_server.report import html
-from undersong_server.report.answers import answers
+from undersong_server.report.answers import SIMULATED, answers
 from undersong_server.report.data import (
     ALONE,
     ZERO_SHOT,
@@ -928,6 +928,18 @@ def test_texts_that_were_copied_from_a_file_are_not_called_invented(writers, ope
         assert f"{opening} with 2 labels" in shown
         assert f"Limits: {limits}" in shown
         assert ("opied from" in shown) == any(use.is_copied for use in uses)
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_no_hospital_is_said_to_have_signed_or_approved_a_simulation(simulated):
+    data = run(purpose="To teach.", simulated=simulated, publisher=("", "") if simulated else ("clinics", "ab12"))
+    for shown in both(data):
+        for claim in ("hospitals have signed the plan", "as the hospitals approved it", "ledger, which it keeps"):
+            assert not (simulated and claim in shown), claim
+        assert ("No hospital has signed anything" in shown) == simulated
+        assert ("as the plan states it: To teach." in shown) == simulated
+    (what, *_) = answers(data)
+    assert (what.sentences[1] == SIMULATED) == simulated
 
 
 @pytest.mark.parametrize(("head", "mlp", "warned"), [(20, 22, True), (20, 60, False), (60, 60, False)])
