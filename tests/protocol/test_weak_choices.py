@@ -14,6 +14,7 @@ from undersong_protocol.statistics import LabelHistogram
     [
         (3, 1e-6, []),
         (3, 0.5, ["delta 0.5 allows anything to happen once in 2 times"]),
+        (3, 1e-3, ["delta 0.001 allows anything to happen once in 1,000 times"]),
         (2, 1e-6, ["there are only two parties"]),
         (1, 1e-6, ["there is only one party: the sum that opens is its own"]),
     ],

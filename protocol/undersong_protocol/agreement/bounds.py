@@ -202,7 +202,7 @@ def weak_delta(delta: float) -> list[str]:
     if delta < WEAK_DELTA:
         return []
     return [
-        f"delta {delta:g} allows anything to happen once in {1 / delta:.3g} times: take one far below"
+        f"delta {delta:g} allows anything to happen once in {round(1 / delta):,} times: take one far below"
         " 1 / (number of patients)"
     ]
 
