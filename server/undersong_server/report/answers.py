@@ -8,6 +8,7 @@ from undersong_common.printable import counted, joined, printable
 from undersong_common.privacy import impact
 from undersong_common.version import VERSION
 from undersong_protocol.agreement import words
+from undersong_server.methods.parts.support import WORD_FILTER
 from undersong_server.report.data import (
     ALONE,
     UNIT_WORDS,
@@ -271,7 +272,7 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
     if data.score is None:
         unread_words = UNREAD_SCORE if data.has_unread_score else ""
         sentences.append(f"On the hospitals' own records: {NOT_MEASURED}{unread_words}.")
-    sentences += [f"{remark.rstrip('.')}." for remark in data.remarks]
+    sentences += [f"{remark.partition(WORD_FILTER)[0].strip().rstrip('.')}." for remark in data.remarks]
     if not data.support_measured and not data.set_aside:
         sentences.append(f"Whether the texts are of the task's kind: {NOT_MEASURED}.")
     if not _distance_words(data):
@@ -290,6 +291,8 @@ def _detail_worth(data: ReportData) -> tuple[str, ...]:
             " the chance of which records there are."
         )
     sentences += _detail_panel(data)
+    filter_words = [remark.partition(WORD_FILTER)[2] for remark in data.remarks if WORD_FILTER in remark]
+    sentences += [f"{WORD_FILTER}{trust_words}" for trust_words in filter_words]
     if data.aside_starts:
         start_words = "; ".join(f'"{start}" ({generator})' for generator, start in data.aside_starts)
         sentences.append(f"Set aside were texts such as: {start_words}.")

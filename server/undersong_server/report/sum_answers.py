@@ -108,7 +108,7 @@ def list_sum_answers(planned_sums: Sequence[PlannedSum], run: OpenedRun) -> tupl
         sum_answer = _tell_sum(planned_sum, run)
         first_name = first_names.setdefault(sum_answer.question, sum_answer.name)
         if first_name != sum_answer.name:
-            sum_answer = replace(sum_answer, question=f"the same as by {printable(first_name, 60)}")
+            sum_answer = replace(sum_answer, question=f"the same as in {printable(first_name, 60)}")
         sum_answers.append(sum_answer)
     return tuple(sum_answers)
 

@@ -25,6 +25,7 @@ from undersong_server.evaluation.evaluate import Distances, EvaluationReport, ev
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.generators.author import AuthorUsage
 from undersong_server.methods.parts.private_score import SUMS, PrivateScore, ZeroShot
+from undersong_server.methods.parts.support import ClassifierTrial
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
 from undersong_server.report import html
@@ -928,6 +929,15 @@ def test_texts_that_were_copied_from_a_file_are_not_called_invented(writers, ope
         assert f"{opening} with 2 labels" in shown
         assert f"Limits: {limits}" in shown
         assert ("opied from" in shown) == any(use.is_copied for use in uses)
+
+
+def test_how_far_the_word_filter_is_trusted_is_a_specialists_detail():
+    trial = ClassifierTrial(66, 64, 609, 0).sentence
+    data = run(remarks=(f"7 texts are set aside. {trial}", "a remark"))
+    (good,) = [answer for answer in answers(data) if answer.anchor == "good"]
+    assert "7 texts are set aside." in good.sentences
+    assert "a remark." in good.sentences
+    assert trial in good.details
 
 
 @pytest.mark.parametrize("simulated", [True, False])

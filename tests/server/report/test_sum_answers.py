@@ -88,7 +88,7 @@ def test_each_sum_says_what_came_out_with_its_error_and_what_it_decided(name, an
 
 
 def test_a_question_that_two_sums_ask_is_written_out_once():
-    assert answers_by_sum()["who/2"].question == "the same as by who/1"
+    assert answers_by_sum()["who/2"].question == "the same as in who/1"
 
 
 def test_counts_of_generators_set_aside_stand_with_the_reasons_alone():

@@ -41,6 +41,7 @@ LEFT_OUT = "left out"  # name under which a run records why a generator writes n
 GENERATOR, SUBJECT, DOUBT, UNJUDGED = "generator", "subject", "doubt", "unjudged"
 """Reasons: of an unsupported generator; unlike the supported ones' texts; of a generator in between of which many are
 unlike them, or which no classifier can judge."""
+WORD_FILTER = "The word filter is a program"  # begins the sentences on how far its judgement is to be trusted
 HARDLY_NEAR = "hardly any record is near its texts"
 STRAY = "texts of a generator that hardly any record is near"
 BECAUSE = {
@@ -164,10 +165,10 @@ class ClassifierTrial:
     def sentence(self) -> str:
         """How far the classifier's judgement is to be trusted."""
         return (
-            "The word filter is a program that sorts texts by their words: what it says is a guess, and no fact about a"
-            f" text. Of texts that it did not learn from, it marked {self.marked_bad} of {self.bad} of generators that"
-            f" hardly any record is near, and {self.marked_good} of {self.good} of generators that the records clear,"
-            " which may be mistakes."
+            f"{WORD_FILTER} that sorts texts by their words: what it says is a guess, and no fact about a text. Of"
+            f" texts that it did not learn from, it marked {self.marked_bad} of {self.bad} of generators that hardly"
+            f" any record is near, and {self.marked_good} of {self.good} of generators that the records clear, which"
+            " may be mistakes."
         )
 
 
