@@ -75,6 +75,8 @@ ADAPTERS_NAME = "adapters.zip"  # Only a method that tunes its generators has th
 CORPUS_NAMES = (JSONL_NAME, PARQUET_NAME, SEQUENCES_NAME, ADAPTERS_NAME)
 # The manifest holds the hashes of these files.
 HASHED_NAMES = (*CORPUS_NAMES, SET_ASIDE_NAME, LINEAGE_NAME, ROUNDS_NAME, CARD_NAME, REPORT_NAME)
+# What an archive lacks if texts are left out of its corpus: each of these shows texts or numbers them.
+LEFT_OUT_NAMES = (SEQUENCES_NAME, LINEAGE_NAME, REPORT_NAME)
 # Papers that neither show texts of the corpus nor number them: they stay true of it where texts are left out.
 PAPERS_WITHOUT_TEXTS = (ADAPTERS_NAME, SET_ASIDE_NAME, ROUNDS_NAME, MANIFEST_NAME)
 PURPOSES = {  # what each published file is for, as card and report say it

@@ -20,7 +20,7 @@ from typing import Any
 
 from undersong_common.canonical import canonical_json
 from undersong_common.errors import PrivacyRefusal, UndersongError
-from undersong_common.printable import counted, finite, noun, printable, shell_path, that_hold
+from undersong_common.printable import counted, finite, joined, noun, printable, shell_path, that_hold
 from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.spending import charged_of
 from undersong_common.program.printed_page import PageSection, PrintedPage
@@ -35,6 +35,7 @@ from undersong_server.release.files import (
     CORPUS_NAMES,
     ENROLLED,
     HASHED_NAMES,
+    LEFT_OUT_NAMES,
     MANIFEST_NAME,
     OUTPUT_NAMES,
     WORKSPACE_NAME,
@@ -410,6 +411,13 @@ class PrivacyVerdict:
         return not self.faults and (self.simulated or (self.confirmed and not self.strangers))
 
     @property
+    def missing(self) -> tuple[str, ...]:
+        """Names of the published files that are not there, without those that go if texts are left out."""
+        if self.left_out is None:
+            return self.unchecked
+        return tuple(name for name in self.unchecked if name not in LEFT_OUT_NAMES)
+
+    @property
     def participation(self) -> Participation:
         """Returns who is in which opened sum, by the parties' signatures."""
         return participation_of(
@@ -495,17 +503,13 @@ class PrivacyVerdict:
                 self.without_receipt,
                 f"no final receipt of {', '.join(self.without_receipt)}: priced as if the whole plan was spent",
             ),
-            (self.unchecked, f"not here, so not compared: {', '.join(self.unchecked)}"),
+            (self.missing, f"not here, so not compared: {', '.join(self.missing)}"),
             (
                 self.workspace,
                 f"'{WORKSPACE_NAME}' is this simulation's own folder, with its keys and ledgers: no paper covers it,"
                 " and nobody else needs it",
             ),
-            (
-                self.left_out is not None,
-                f"left out by the coordinator after the run: {'' if self.left_out is None else self.left_out.words};"
-                " card, papers and scores are of all of them",
-            ),
+            (self.left_out is not None, self._describe_left_out()),
             (self.outside, f"outside the papers, so of unknown origin: {_quote_names(self.outside)}"),
             (self.insecure, "NOT PRIVATE: by its own word the noise came from a fixed seed (tests)"),
             (
@@ -533,8 +537,8 @@ class PrivacyVerdict:
                     f"whole, but for {self.left_out.words} that the coordinator left out of the corpus afterwards"
                 )
             missing_words = ""
-            if self.unchecked:
-                missing_words = f"; {counted(len(self.unchecked), 'file')} not here"
+            if self.missing:
+                missing_words = f"; {counted(len(self.missing), 'file')} not here"
             foreign_words = ""
             if self.outside:
                 foreign_words = f"; {counted(len(self.outside), 'further file')} of unknown origin"
@@ -555,6 +559,16 @@ class PrivacyVerdict:
             promise_words = f"epsilon {self.epsilon:.6g} at delta {delta:g} for one {unit_words}, {words.AS_IT_RAN}"
             promise_words = promise_words if is_private else "none: NOT PRIVATE"
         return [f"Files: {files_line}.", f"By: {signer_words}.", f"Promise: {promise_words}."]
+
+    def _describe_left_out(self) -> str:
+        """Says which texts an archive lacks, with which files, and what counts them all the same."""
+        if self.left_out is None:
+            return ""
+        files = joined([name for name in self.unchecked if name in LEFT_OUT_NAMES])
+        return (
+            f"left out by the coordinator after the run: {self.left_out.words}{f', with {files}' if files else ''};"
+            " papers and scores are of all texts"
+        )
 
     def _in_words(self, guess: float | None) -> str:
         return impact.guess(0.5 if guess is None else guess, f"one {UNIT_WORDS[self.manifest.plan.privacy.unit]}")

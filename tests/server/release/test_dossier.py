@@ -198,7 +198,11 @@ def test_the_card_of_each_export_names_exactly_its_files_and_counts_its_texts(tm
     assert (texts, int(total)) == ((9, 9) if "without" in kind else (12, 12))
     assert card.count("> Counted before the makers left out 3 of 12 texts.") == (3 if "without" in kind else 0)
     verdict = verify(unpacked, fingerprint=home.authority().fingerprint)
-    assert (verdict.faults, verdict.outside) == ((), ())
+    assert (verdict.faults, verdict.outside, verdict.missing) == ((), (), ())
+    assert "not compared" not in "".join(verdict.lines())
+    assert ("with lineage.jsonl and report.html" in "".join(verdict.lines())) == ("without" in kind)
+    (unpacked / "rounds.csv").unlink()
+    assert verify(unpacked, fingerprint=home.authority().fingerprint).missing == ("rounds.csv",)
 
 
 def test_a_file_that_an_archive_lacks_is_said_to_be_missing_where_a_card_names_it():
