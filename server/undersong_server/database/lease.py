@@ -1,7 +1,6 @@
 """The lease of a serving process: who serves renews it, and who loses it ends."""
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -35,18 +34,20 @@ class Lease:
             self._thread.start()
 
     def _renew_lease(self) -> None:
-        give_up_at = math.inf
+        renewed_s, failures = time.monotonic(), 0
         while not self._stopping.wait(RENEW_S):
+            begun_s = time.monotonic()
             try:
                 if self._database.renew(self.epoch):
-                    give_up_at = math.inf
+                    failures = 0
+                    renewed_s = begun_s
                     continue
                 self.lost_by = Superseded(self.epoch)
             except UndersongError as error:
                 log.warning("the lease was not renewed: %s", error.problem)
-                # From the first failure on: the last renewal may be long ago because this process was stopped.
-                give_up_at = min(give_up_at, time.monotonic() + LOST_S)
-                if time.monotonic() < give_up_at:
+                failures += 1
+                # The first failure may tell only that the connection ended while this process was stopped.
+                if failures == 1 or time.monotonic() - renewed_s < LOST_S:
                     continue
                 self.lost_by = error
             self._lost()
