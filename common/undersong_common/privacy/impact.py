@@ -164,21 +164,16 @@ def guarantee(epsilon: float, delta: float, unit: str) -> tuple[str, ...]:
     """
     if not math.isfinite(epsilon):
         return ("Epsilon of this run is infinite: nothing is promised, whatever else this page says.",)
-    if delta:
-        delta_words_more = f"; with a chance of {chance_of_more(delta)}, by more"
-        same_chance_words = ", or in more with that same chance"
-    else:
-        delta_words_more = same_chance_words = ""
+    exception = f"; with a chance of {chance_of_more(delta)}, both are more" if delta else ""
     return (
-        f"Everything that was opened, and all that was computed from it (the texts, the weights, the report), is"
-        f" ({epsilon:.4g}, {delta:.2g})-differentially private for one {unit}.",
-        f"In words: whoever reads all of it, with any other knowledge and any effort, may find the odds that a certain"
-        f" {unit} was among the records shifted by a factor of {odds_factor(epsilon, delta):.4g} at"
-        f" most{delta_words_more}."
-        f" For somebody for whom it was even chances, a guess is then right in at most"
-        f" {cases(certainty(epsilon, delta))} of 100 cases, at the very worst{same_chance_words}.",
+        f"Suppose that somebody thinks it even chances that a certain {unit} was among the records, and then reads all"
+        f" that was opened and published, with any other knowledge and any effort. A guess is then right in at most"
+        f" {cases(certainty(epsilon, delta))} of 100 cases, at the very worst, and the odds shift by a factor of at"
+        f" most {odds_factor(epsilon, delta):.4g}{exception}.",
         f"This bounds what the {unit}'s own records add. What is true of many, and is learnt from many, is meant to be"
         " learnt; it may still be unwelcome to one of them.",
+        f"For a specialist: everything that was opened, and all that was computed from it (the texts, the weights, the"
+        f" report), is ({epsilon:.4g}, {delta:.2g})-differentially private for one {unit}.",
     )
 
 
