@@ -387,7 +387,7 @@ def _in_short(sheet: Sheet, beside: Surroundings) -> PageSection:
     else:
         asks_verb, steer_verb = "asked", "steered"
     own_statistics = [release.statistic for release in sheet.releases if not release.source]
-    writers = [_split_writer(writer)[0] for writer in sheet.task.generators or ()]
+    writers = [words.split_writer(writer)[0] for writer in sheet.task.generators or ()]
     examples = tuple(map(printable, words.examples(own_statistics, sheet.task.labels or (), writers)))
     request_words = f"{operator[0].upper()}{operator[1:]} {asks_verb}: {words.asked(sheet.asked)}."
     if run_end is not None and end_cost is None:
@@ -577,16 +577,10 @@ def purpose(sheet: Sheet, *, is_complete: bool = False) -> PageSection:
     return PageSection("What it is for, in the operator's words", figures=tuple(purpose_rows))
 
 
-def _split_writer(writer: str) -> tuple[str, str]:
-    """Splits what the plan says of a generator into its name and what it is, which stands in brackets."""
-    name, bracket, kind = writer.partition(" (")
-    return name, kind.removesuffix(")") if bracket else ""
-
-
 def _in_plain_words(writers: Sequence[str]) -> tuple[str, ...]:
     """The generators without the field's name of their kind, which stands in brackets within the brackets."""
     plain_writers = []
-    for name, kind in map(_split_writer, writers):
+    for name, kind in map(words.split_writer, writers):
         plain_kind = BRACKETED.sub("", kind)
         plain_writers.append(f"{name} ({plain_kind})" if plain_kind else name)
     return tuple(plain_writers)
@@ -594,14 +588,7 @@ def _in_plain_words(writers: Sequence[str]) -> tuple[str, ...]:
 
 def _join_writers(writers: Sequence[str]) -> str:
     """The generators by name; what several of them are stands once."""
-    names_of_kind: dict[str, list[str]] = {}
-    for name, kind in map(_split_writer, writers):
-        names_of_kind.setdefault(kind, []).append(name)
-    groups = []
-    for kind, names in names_of_kind.items():
-        each = "each " if len(names) > 1 else ""
-        groups.append(f"{', '.join(names)}{f' ({each}{kind})' if kind else ''}")
-    return _cut_sentence("; ".join(groups))
+    return _cut_sentence(words.join_writers(writers))
 
 
 def leaves(sheet: Sheet, title: str = "What leaves, sum by sum") -> PageSection:

@@ -20,7 +20,7 @@ MOST_MESSAGES = 400  # messages of a run that the annex lists
 
 KEPT = (
     ("what", "where", "how long"),
-    ("records", "where they were; a copy, encrypted, in the party's folder", "until you remove the folder"),
+    ("records", "where they were; a copy, encrypted, in the folder of this program", "until you remove the folder"),
     ("embeddings of records", "encrypted, in the cache folder", "until you remove it; made anew when needed"),
     (
         "keys, masks and noise of a sum",
@@ -86,7 +86,7 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
             *_messages(messages, local_time),
             _check(decided_proposal),
         ),
-        note="Everything on it comes from this party's own folder. It holds no text of anybody.",
+        note="Everything on it comes from this hospital's own folder. It holds no text of anybody.",
         signature=f"Filed for {run_sheet.party}:",
         fold="Annex: hashes, and how to check them",
     )
@@ -126,9 +126,10 @@ def _flow(sheet: Sheet) -> PageSection:
         points=(
             f"{coordinator_words} sends public texts (or figures about them) and asks for a sum over records;",
             "this machine compares them with the records, in a process that has no connection to anything outside;",
-            "each record's part is cut to its declared bound, this party's share of the noise is added, then a mask;",
+            "each record's part is cut to its declared bound, this hospital's share of the noise is added, then a"
+            " mask;",
             "the masked numbers go to the coordinator over one outgoing connection (TLS 1.3); alone they are random;",
-            f"{coordinator_words} adds those of all parties: masks cancel, the noised sum is opened;",
+            f"{coordinator_words} adds those of all hospitals: masks cancel, the noised sum is opened;",
             f"the sum decides which texts are ordered next, from {words.programs(sheet.task.generators or ())}; these"
             " programs read public inputs and each other's texts only.",
         ),

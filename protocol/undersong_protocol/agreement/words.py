@@ -70,6 +70,34 @@ def questions(plan: Plan) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(question, plan.sums)))
 
 
+def split_writer(writer: str) -> tuple[str, str]:
+    """Splits what a plan says of a generator into its name and what it is, which stands in brackets.
+
+    >>> split_writer("big (a model (an n-gram model))"), split_writer("big")
+    (('big', 'a model (an n-gram model)'), ('big', ''))
+    """
+    name, bracket, kind = writer.partition(" (")
+    return name, kind.removesuffix(")") if bracket else ""
+
+
+def join_writers(writers: Sequence[str]) -> str:
+    """Returns a plan's generators by name; what several of them are stands once.
+
+    >>> join_writers(["a (a model)", "b (a model)", "c"])
+    'a, b (each a model); c'
+    >>> join_writers(["pool (texts that were written before)"])
+    'pool (a file of texts that were written before)'
+    """
+    names_of_kind: dict[str, list[str]] = {}
+    for name, kind in map(split_writer, writers):
+        names_of_kind.setdefault(f"a file of {kind}" if kind == WRITTEN_BEFORE else kind, []).append(name)
+    groups = []
+    for kind, names in names_of_kind.items():
+        each = "each " if len(names) > 1 else ""
+        groups.append(f"{', '.join(names)}{f' ({each}{kind})' if kind else ''}")
+    return "; ".join(groups)
+
+
 def is_copied(writer: str) -> bool:
     """Returns True if a plan says of a generator that it reads its texts from a file, and writes none itself."""
     return writer.endswith(f"({WRITTEN_BEFORE})")
@@ -109,7 +137,7 @@ def origin_sentences(writers: Sequence[str]) -> str:
     """
     names: dict[str, list[str]] = {"model": [], "file": [], "program": []}
     for writer in writers:
-        names[_origin(writer)].append(printable(writer.partition(" (")[0], LONGEST_FOREIGN))
+        names[_origin(writer)].append(printable(split_writer(writer)[0], LONGEST_FOREIGN))
     is_one_kind = sum(map(bool, names.values())) == 1
     sentences = []
     if names["file"]:

@@ -677,7 +677,7 @@ def _purpose_section(verdict: PrivacyVerdict) -> PageSection:
     manifest = verdict.manifest
     task, unstated_words = manifest.task, "its operator has not stated it"
     if verdict.simulated:
-        unsigned_words = "a simulation: one program played every party"
+        unsigned_words = "a simulation: one program played every hospital"
     else:
         unsigned_words = "nobody has signed it"
     if verdict.signature is None:
@@ -695,7 +695,7 @@ def _purpose_section(verdict: PrivacyVerdict) -> PageSection:
             ("labels", printable(", ".join(map(str, task.get("labels") or ())), 600) or "none"),
             (
                 "who writes the texts",
-                printable(", ".join(map(str, task.get("generators") or ())) or unstated_words, 600),
+                printable(words.join_writers([*map(str, task.get("generators") or ())]) or unstated_words, 600),
             ),
             (
                 "where it is published",
@@ -718,7 +718,7 @@ def _flow_section(manifest: Manifest) -> PageSection:
             f"each hospital's program computes on its own machine {words.asked(questions, 'its')};",
             *(f"further: {printable(question)};" for question in words.further(questions, "its")),
             "it answers with whole numbers: bounded per record or person, with its share of the noise, under a mask;",
-            f"a sum opens if {quorum.threshold} of {quorum.parties} parties or more take part;",
+            f"a sum opens if {quorum.threshold} of {quorum.parties} hospitals or more take part;",
             "the opened sums decide what is written next, and how much of each program's texts is published.",
         ),
     )
@@ -726,7 +726,9 @@ def _flow_section(manifest: Manifest) -> PageSection:
 
 def _sums_section(verdict: PrivacyVerdict) -> PageSection:
     plan = verdict.manifest.plan
-    sum_rows = [("sum", "statistic", "numbers", "bytes per answer", "noise", "one unit changes it by", "parties in it")]
+    sum_rows = [
+        ("sum", "statistic", "numbers", "bytes per answer", "noise", "one unit changes it by", "hospitals in it")
+    ]
     for planned_sum in plan.sums:
         opened_sum = verdict.opened.get(planned_sum.name)
         sum_rows.append(
@@ -742,12 +744,12 @@ def _sums_section(verdict: PrivacyVerdict) -> PageSection:
         )
     total_numbers = sum(planned_sum.dimension for planned_sum in plan.sums)
     return PageSection(
-        "What left the parties",
+        "What left the hospitals",
         (
             f"{counted(len(verdict.opened), 'sum was', 'sums were')} opened of {len(plan.sums)} planned"
             f" ({total_numbers:,}"
             f" {noun(total_numbers, 'number')})."
-            " What each message of a party was, with its hash, stands in that party's own dossier.",
+            " What each message of a hospital was, with its hash, stands in that hospital's own dossier.",
             "The noise is stated by its standard deviation, in the unit in which one more or less changes the sum.",
         ),
         table=tuple(sum_rows),
@@ -766,7 +768,10 @@ def _guarantee_section(verdict: PrivacyVerdict, unit: str) -> PageSection:
     promised_epsilon = math.inf if verdict.insecure else plan.epsilon
     guarantee_rows = [
         ("promised", f"{nominal_words}epsilon {plan.epsilon:.6g} at delta {plan.delta:g}"),
-        ("spent, recomputed from receipts", f"{nominal_words}epsilon {verdict.epsilon:.6g}, the party that spent most"),
+        (
+            "spent, recomputed from receipts",
+            f"{nominal_words}epsilon {verdict.epsilon:.6g}, the hospital that spent most",
+        ),
         (f"against everybody else together, {words.AS_IT_RAN}", f"{nominal_words}{alone_words}"),
         ("neighbours", f"differ in the presence of one {unit}"),
     ]
@@ -782,7 +787,7 @@ def _guarantee_section(verdict: PrivacyVerdict, unit: str) -> PageSection:
 
 
 def _parties_section(verdict: PrivacyVerdict) -> PageSection:
-    party_rows = [("party", "fingerprint", "identity", "epsilon spent")]
+    party_rows = [("hospital", "fingerprint", "identity", "epsilon spent")]
     for member in verdict.manifest.roster:
         unknown_words = "simulated" if verdict.simulated else "only its name is known"
         identity_words = "confirmed" if member.name in verdict.known else unknown_words
