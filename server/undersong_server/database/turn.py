@@ -80,7 +80,9 @@ def await_turn(
             if (taken_turn := take_turn(storage, candidate, standby=standby)) is not None:
                 if storage.shared is not None:  # only now: whoever looks at the lock learns who serves, not who waits
                     stack.enter_context(candidate.lock())
-                log.info("holds the lease under epoch %d", taken_turn[1])
+                if storage.shared is not None:
+                    log.info("serves %s from now on; other machines may stand by", candidate.coordinator)
+                log.debug("holds the lease under epoch %d", taken_turn[1])
                 return taken_turn
             if not standby and time.monotonic() > deadline_s:
                 raise ConfigurationError(
