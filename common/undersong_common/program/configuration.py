@@ -5,7 +5,7 @@ import difflib
 import inspect
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -287,7 +287,7 @@ def _describe_problem(model: type[BaseModel], item: dict[str, Any], given: Any) 
             place_words,
         )
     if problem_kind == "missing":
-        return f"{key_path}: is required and missing", f"write {key_path} = ...", place_words
+        return f"{key_path}: is required and missing", _missing_remedy(stated_location), place_words
     stated_value = item.get("input")
     input_words = ""
     if isinstance(stated_value, str | int | float | bool):
@@ -306,6 +306,14 @@ def _describe_problem(model: type[BaseModel], item: dict[str, Any], given: Any) 
         f"{key_path + ': ' if key_path else ''}{remedy}" if remedy else "",
         place_words,
     )
+
+
+def _missing_remedy(location: Sequence[str | int]) -> str:
+    """Returns where to write a missing key: of several tables of one name no key path in the file names the one."""
+    *table, key = location
+    if len(table) == 2 and isinstance(table[1], int):
+        return f"write {key} = ... under [[{table[0]}]], table {table[1] + 1} of that name"
+    return f"write {'.'.join(map(str, location))} = ..."
 
 
 def _walk_location(

@@ -8,7 +8,8 @@ from undersong_server.operations.form import FormSection, TaskField, hospital_wo
 
 PARTIES = "parties"  # the form's choice of hospitals, which sets federation.parties
 _BEFORE_KEY = re.compile(r"(^|; )(?:[\w .\[\]]+: )+")  # the key of a fault, which its field says
-_TABLE = re.compile(r"\bgenerators(?:\[(\d+)\]|\.(\d+))")
+_TABLE = re.compile(r"\bgenerators(?:\[(\d+)\]|\.(\d+))(?:\.([a-z_]+))?")
+_MISSING = re.compile(r"\bwrite [\w.]+ = \.\.\.(?: under \[\[\w+\]\], table \d+ of that name)?")  # a file's remedy
 
 
 def fault_places(sections: Sequence[FormSection], place: str, words: str) -> list[str]:
@@ -63,7 +64,11 @@ def form_words(sections: Sequence[FormSection], words: str) -> str:
     names = {section.path.partition(".")[2]: section.fields[0].text for section in sections if section.kind}
 
     def name(found: re.Match[str]) -> str:
-        return names.get(found[1] or found[2]) or found[0]
+        generator_name = names.get(found[1] or found[2])
+        if not generator_name:
+            return found[0]
+        return f"the {found[3].replace('_', ' ')} of {generator_name}" if found[3] else generator_name
 
-    plain_words = _BEFORE_KEY.sub(r"\1", words).replace(", without quotes", "")  # quotes are a file's
+    plain_words = _MISSING.sub("fill in this field", _BEFORE_KEY.sub(r"\1", words))
+    plain_words = plain_words.replace(", without quotes", "")  # quotes are a file's
     return hospital_words(_TABLE.sub(name, page_words(plain_words)))

@@ -82,6 +82,7 @@ def test_every_fault_of_the_file_is_listed_at_once():
     assert "privacy.epsilon" in str(caught.value)
     assert "(given: 'much')" in str(caught.value)
     assert "entries[0].epsilon: is required and missing" in str(caught.value)
+    assert "write epsilon = ... under [[entries]], table 1 of that name" in str(caught.value)
 
 
 def test_overrides_reach_nested_keys_and_leave_the_original_unchanged():

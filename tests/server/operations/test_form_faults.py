@@ -56,7 +56,7 @@ def test_fault_of_a_rule_stands_at_every_field_that_it_concerns(tmp_path, change
     ("words", "places", "shown"),
     [
         ("generator two: the file is not there", ["generators.1"], "the file is not there"),
-        ("generators[1].model is dear; take generators[0]", [], "two.model is dear; take one"),
+        ("generators[1].model is dear; take generators[0]", [], "the model of two is dear; take one"),
         ("nothing of the form", [], "nothing of the form"),
     ],
 )
@@ -64,6 +64,19 @@ def test_generators_are_called_by_their_names(words, places, shown):
     sections = sections_of(make_draft())
     assert fault_places(sections, "", words) == places
     assert form_words(sections, words) == shown
+
+
+@pytest.mark.parametrize("name", ["one", "corpus"])
+def test_a_missing_file_of_a_generator_is_asked_for_at_its_field(tmp_path, name):
+    data = make_draft(generators=[{"kind": "ngram", "name": name}])
+    with pytest.raises(ConfigurationError) as refused:
+        coordinator_task(data, tmp_path, PARTIES_OF_RUN)
+    assert refused.value.remedy == "write corpus = ... under [[generators]], table 1 of that name"
+    ((place, words),) = refused.value.places.items()
+    assert fault_places(sections_of(data), place, words) == ["generators.0.corpus"]
+    shown = form_words(sections_of(data), words)
+    assert shown.endswith("is required and missing; fill in this field")
+    assert "corpus" not in shown
 
 
 def test_a_key_that_names_a_generator_offers_the_generators_by_name():
