@@ -227,12 +227,10 @@ _WORDS = {
 TITLE = r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$"
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 COLUMN = r"^[A-Za-z][A-Za-z0-9 _-]*$"
-LANGUAGE = r"^([a-z]{2,3}(-[A-Za-z0-9]{2,8})*)?$"
 _FORMS = {
     TITLE: "begin with a letter or digit; use letters, digits, spaces and the signs . _ -",
     NAME: "begin with a letter or digit; use letters, digits and the signs . _ -",
     COLUMN: "begin with a letter; use letters, digits, spaces and the signs _ -",
-    LANGUAGE: "write the code of a language, such as en or pt-BR",
 }
 
 

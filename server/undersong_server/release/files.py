@@ -547,7 +547,7 @@ def report_data(
         run=outcome.manifest.run,
         task=task.task.name,
         description=task.task.description,
-        publication=task.publication,
+        publication=task.card_words,
         method=task.method.name,
         labels=task.task.labels,
         generators=run_plan.setting.generators,

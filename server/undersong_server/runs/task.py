@@ -1,5 +1,6 @@
 """The task file: one TOML file that states the task, the data, the privacy, the method and the models."""
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from undersong_server.generators.kinds import GeneratorTable
 from undersong_server.methods.interface import EXPECTED_RECORDS, MethodOptions
 from undersong_server.methods.parts import papers
 from undersong_server.pool import RESERVED_COLUMNS
+from undersong_server.prompts.languages import for_text, language_code, language_name
 from undersong_server.prompts.rendering import TaskWords
 
 DEFAULT_PARTIES = 5
@@ -39,6 +41,7 @@ class TaskSection(TaskWords):
     Attributes:
         name: of the task, in the run's name and on every hospital's sheet: letters, digits, spaces, points and hyphens.
         purpose: reason for the run; the people at each hospital read it before they decide.
+        language: of the texts, by its English name or its code; prompts have the name.
         words: least and most words of a text; without both, the models choose the length.
         revises: earlier run that this one replaces after a rejection; hospitals see the changes.
         operator: legal name of who asks, as each hospital's sheet begins with it; a coordinator fills in its own.
@@ -47,6 +50,7 @@ class TaskSection(TaskWords):
 
     name: Annotated[str, Field(pattern=configuration.TITLE, max_length=80)]
     purpose: Annotated[str, Field(max_length=2000)] = ""
+    language: Annotated[str, Field(max_length=40), BeforeValidator(for_text(language_name))] = ""
     words: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] | None = None
     revises: Annotated[str, Field(max_length=LONGEST_NAME)] = ""
     operator: Annotated[str, Field(max_length=500)] = ""
@@ -130,8 +134,8 @@ class PublicationSection(StrictSection):
         where: place where the data set is published, or who receives it; hospitals read it before they decide.
         licence: its name, such as CC-BY-4.0, or a sentence.
         makers: who made the data set, as its card names them; without it, the coordinator's name alone.
-        contact: an address at which whoever receives the data set reaches its makers.
-        language: code of the texts' language, such as en or de.
+        contact: an e-mail address, a telephone number or a web address at which receivers reach the makers.
+        language: of the texts, by its code or its English name; without it, the task's language.
         intended_use: a sentence for the card.
         limits: a sentence for the card; uses for which the texts are not fit.
     """
@@ -140,7 +144,7 @@ class PublicationSection(StrictSection):
     licence: Annotated[str, Field(max_length=200)] = ""
     makers: Annotated[str, Field(max_length=500)] = ""
     contact: Annotated[str, Field(max_length=200)] = ""
-    language: Annotated[str, Field(pattern=configuration.LANGUAGE)] = ""
+    language: Annotated[str, BeforeValidator(for_text(language_code))] = ""
     intended_use: Annotated[str, Field(max_length=2000)] = ""
     limits: Annotated[str, Field(max_length=2000)] = ""
 
@@ -425,6 +429,18 @@ class Task(StrictSection):
             "generators": [fingerprinted(generator.words, LONGEST_NAME) for generator in self.generators],
             **({"columns": list(self.attribute_columns)} if self.attribute_columns else {}),
         }
+
+    @property
+    def card_words(self) -> PublicationSection:
+        """[publication] as the card states it: where it names no language, with the code of the task's, if it has one.
+
+        A phrase such as "Swiss German" has none.
+        """
+        language = self.publication.language
+        if not language:
+            with contextlib.suppress(ValueError):
+                language = language_code(self.task.language)
+        return self.publication.model_copy(update={"language": language})
 
     def locate(self, path: str) -> Path:
         """Makes a path absolute: relative ones start at data.root, or else beside the task file."""

@@ -8,6 +8,7 @@ from undersong_common.program import configuration
 from undersong_common.program.configuration import (
     LARGEST_FILE_BYTES,
     MOST_LEVELS,
+    NAME,
     nearest,
     override,
     parse_toml,
@@ -38,7 +39,7 @@ class Words(BaseModel):
     number: Annotated[int, Field(ge=1, le=9)] = 1
     share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.5
     text: Annotated[str, Field(min_length=2, max_length=4, pattern="^[a-z]*$")] = "ab"
-    language: Annotated[str, Field(pattern=r"^([a-z]{2,3}(-[A-Za-z0-9]{2,8})*)?$")] = ""
+    name: Annotated[str, Field(pattern=NAME)] = "ab"
     flag: bool = True
     kind: Literal["one", "two"] = "one"
     several: tuple[str, ...] = ()
@@ -60,7 +61,7 @@ class Words(BaseModel):
         ("text", "a", "text: is too short", "at least 2 characters"),
         ("text", "abcde", "text: is too long", "at most 4 characters"),
         ("text", "AB", "text: has a form that is not allowed", "it must match"),
-        ("language", "English", "language: has a form that is not allowed", "such as en"),
+        ("name", "two words", "name: has a form that is not allowed", "begin with a letter or digit"),
         ("flag", "perhaps", "flag: is neither true nor false", "without quotes"),
         ("kind", "three", "kind: is none of 'one' or 'two'", "choose one of"),
         ("several", "one", "several: is not a list", "write a list"),
