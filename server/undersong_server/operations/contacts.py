@@ -1,10 +1,16 @@
 """Contacts of people, as the operator states them: one line, and a way to reach the person."""
 
+import re
+from collections.abc import Iterator, Mapping
+
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import printable
 
 LONGEST_STATED = 200  # characters of a name, or of a contact
 FEWEST_DIGITS = 3  # of a telephone number, or of a postal address with house number and code
+_MAIL_ADDRESS = re.compile(r"[^\s@]+@[^\s@.]+(\.[^\s@.]+)+")
+_WEB_ADDRESS = re.compile(r"(https?://|www\.)[^\s./]+(\.[^\s./]+)+", re.IGNORECASE)
+ACCEPTED = "write an e-mail address, a telephone number or a web address, for example: Mara Holm, 0123 456 78"
 
 
 def stated_line(words: str) -> str:
@@ -25,10 +31,28 @@ def reachable_contact(words: str) -> str:
     Raises ConfigurationError for one with neither a telephone number nor an address, by which nobody is reached.
     """
     contact = stated_line(words)
-    if contact and "@" not in contact and sum(character.isdigit() for character in contact) < FEWEST_DIGITS:
-        raise ConfigurationError(
-            f"the contact {printable(contact, 60)!r} has no telephone number and no address",
-            "add one, for example: Mara Holm, 0123 456 78",
-            code="contact-unreachable",
-        )
+    if contact and not _is_reachable(contact):
+        raise ConfigurationError(_unreachable_words(contact), ACCEPTED, code="contact-unreachable")
     return contact
+
+
+def contact_faults(contacts: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yields (problem, remedy, key) for each stated contact of a task by which nobody is reached.
+
+    Args:
+        contacts: words by the key that states them, such as "publication.contact"; "" where the task states none.
+    """
+    for key, words in contacts.items():
+        if words and not _is_reachable(words):
+            yield f"{key}: {_unreachable_words(words)}", f"{key}: {ACCEPTED}", key
+
+
+def _is_reachable(contact: str) -> bool:
+    digit_count = sum(character.isdigit() for character in contact)
+    return bool(digit_count >= FEWEST_DIGITS or _MAIL_ADDRESS.search(contact) or _WEB_ADDRESS.search(contact))
+
+
+def _unreachable_words(contact: str) -> str:
+    if not contact.strip():
+        return "the contact is blank"
+    return f"the contact {printable(contact, 60)!r} has no telephone number and no address"

@@ -15,6 +15,7 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import PATIENCE_S
 from undersong_server.generators import kinds
 from undersong_server.operations import runs, tasks
+from undersong_server.operations.contacts import ACCEPTED
 from undersong_server.operations.coordinator import console_folder
 from undersong_server.operations.form import (
     REQUIRED,
@@ -36,6 +37,8 @@ from undersong_server.runs.planning import coordinator_task
 from undersong_server.runs.task import DEFAULT_PARTIES, Task
 
 LABEL_ROWS, FEWEST_EMPTY_ROWS = 10, 4  # rows of labels that a form has at first, and empty ones that it always has
+# The words at a required key that is empty, where a few words are not enough.
+MISSING = {"publication.contact": f"is required and missing; {ACCEPTED}"}
 MOST_DRAFTS = 200  # the oldest beyond these are removed
 
 
@@ -92,7 +95,9 @@ class Draft:
             "task.labels": self.data["task"].get("labels", True)
         }
         return {
-            path: "is required and missing; write a few words" for path, value in required_values.items() if not value
+            path: MISSING.get(path, "is required and missing; write a few words")
+            for path, value in required_values.items()
+            if not value or (isinstance(value, str) and not value.strip())
         }
 
 

@@ -23,6 +23,7 @@ from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.secagg.parameters import Member
 from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings
 from undersong_server.defaults import RUN_OPTIONS, RunOptions
+from undersong_server.operations.contacts import contact_faults
 from undersong_server.operations.enrolment import PartyFacts, identities, parties, roster
 from undersong_server.runs.folder import (
     ENDED,
@@ -280,7 +281,8 @@ def preview(
     task = coordinator_task(_with_operator(data, CoordinatorHome(home).settings), folder, party_names)
     check(task)
     run_plan = plan_run(task)
-    ConfigurationError.raise_together([*cap_faults(run_plan), *same_file_faults(task)])
+    contacts = {"publication.contact": task.publication.contact, "task.contact": _own_contact(data)}
+    ConfigurationError.raise_together([*cap_faults(run_plan), *same_file_faults(task), *contact_faults(contacts)])
     require_packages(run_plan)
     refusing = tuple(refusals(home, party_names, run_plan.plan))
     return PlannedRun("", party_names, plan_figures(run_plan), refusing, proposed_name(home, data))
@@ -322,6 +324,11 @@ def _with_operator(data: Mapping[str, Any], settings: CoordinatorSettings) -> di
     ]
     ConfigurationError.raise_together(missing_words, code="no-operator")
     return {**data, "task": {**task, "operator": operator, "contact": contact_words}}
+
+
+def _own_contact(data: Mapping[str, Any]) -> str:
+    """The contact of who asks as the task itself states it, before the coordinator's takes its place."""
+    return str(data["task"].get("contact", ""))
 
 
 def refusals(home: Path, names: Sequence[str], plan: Plan) -> Iterator[tuple[str, str]]:

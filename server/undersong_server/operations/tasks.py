@@ -46,6 +46,7 @@ from undersong_server.generators.interface import (
 )
 from undersong_server.generators.orders import Order, Requests
 from undersong_server.generators.reading import read
+from undersong_server.operations.contacts import contact_faults
 from undersong_server.report.usefulness import read_test_file
 from undersong_server.runs.held_out import same_file_faults
 from undersong_server.runs.planning import (
@@ -167,8 +168,14 @@ def plan(task_file: Path, assignments: Sequence[str] = (), *, environment: Mappi
     task = load(task_file, assignments)
     run_plan = plan_run(task)
     task_figures = plan_figures(run_plan)
+    contacts = {"publication.contact": task.publication.contact, "task.contact": task.task.contact}
     ConfigurationError.raise_together(
-        [*task_faults(task, run_plan.plan, environment=environment), *cap_faults(run_plan), *same_file_faults(task)]
+        [
+            *task_faults(task, run_plan.plan, environment=environment),
+            *cap_faults(run_plan),
+            *same_file_faults(task),
+            *contact_faults(contacts),
+        ]
     )
     unready_words = () if task.data.path else ("data.path names no private records (a coordinator needs none)",)
     return TaskPlan(task_figures, unready_words, task.remarks)

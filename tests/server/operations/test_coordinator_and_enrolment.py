@@ -62,7 +62,7 @@ def test_a_changed_listening_address_keeps_keys_and_who_asks(home):
     assert coordinator.show(home).bind == "127.0.0.1:27443"
 
 
-@pytest.mark.parametrize("contact", ["Mara Holm", "ward 3", "the office, room 12"])
+@pytest.mark.parametrize("contact", ["Mara Holm", "ward 3", "the office, room 12", "mara@north", "north.example"])
 def test_a_contact_without_number_or_address_is_refused_everywhere(home, tmp_path, contact):
     enrolment.invite(home, "heart", contact="Dr. Who, 555-1")
     before = coordinator.show(home), enrolment.parties(home)
@@ -79,7 +79,13 @@ def test_a_contact_without_number_or_address_is_refused_everywhere(home, tmp_pat
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("contact", ["", "01 234", "ask@north.example", "Dr. Holm, Main Street 12, 10115 Berlin"])
+@pytest.mark.parametrize(
+    "contact",
+    [
+        *("", "01 234", "ask@north.example", "Dr. Holm, Main Street 12, 10115 Berlin"),
+        *("https://north.example/contact", "Ask at www.north.example"),
+    ],
+)
 def test_a_contact_with_number_or_address_is_taken(home, contact):
     assert coordinator.change(home, contact=contact).contact == contact
 

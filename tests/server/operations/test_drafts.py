@@ -6,9 +6,11 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Literal
 
+import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from undersong_server.operations import form
+from undersong_server.operations.drafts import Draft
 
 
 class Foreign(BaseModel):
@@ -27,3 +29,10 @@ def test_form_shows_a_field_without_a_schema():
     section = form._section("generators", Foreign, {}, "generators.0")
     found = {each.path.rpartition(".")[2]: each.control for each in section.fields}
     assert found == {"shown": "choice", "count": "number", "made": "toml", "form": "text", "place": "text"}
+
+
+@pytest.mark.parametrize("words", ["", "   "])
+def test_an_empty_contact_says_what_is_accepted(words):
+    draft = Draft("x", "a template", ".", {"task": {}, "publication": {"contact": words, "where": "here"}}, {})
+    assert "an e-mail address, a telephone number or a web address" in draft.missing["publication.contact"]
+    assert "publication.where" not in draft.missing

@@ -16,6 +16,7 @@ from tests.doubles.coded import raises
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
 from undersong_common.errors import ConfigurationError, TransportError
+from undersong_common.program.configuration import override, read_toml
 from undersong_protocol.agreement import bounds
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
@@ -63,6 +64,21 @@ def test_plan_without_the_operator_s_name_is_refused(tmp_path, stated, missing):
         runs.plan(home.path, make_task(tmp_path / "task", publication=stated), RunOptions(name="nobody"))
     assert set(refused.value.places) == {f"publication.{key}" for key in missing}
     assert list_runs(home.path) == []
+
+
+@pytest.mark.parametrize("key", ["publication.contact", "task.contact"])
+@pytest.mark.parametrize(("words", "is_taken"), [("Mara Holm", False), (" ", False), ("https://north.example", True)])
+def test_plan_refuses_a_contact_by_which_nobody_is_reached(home, task, key, words, is_taken):
+    def preview():
+        return runs.preview(home, override(read_toml(task), [f"{key}='{words}'"]), task.parent, None)
+
+    if is_taken:
+        assert preview().parties == PARTIES
+        return
+    with pytest.raises(ConfigurationError) as refused:
+        preview()
+    assert list(refused.value.places) == [key]
+    assert "e-mail address, a telephone number or a web address" in refused.value.remedy
 
 
 def test_a_folder_that_cannot_be_looked_into_is_listed_beside_the_others(tmp_path, task):

@@ -56,6 +56,8 @@ def test_a_plan_costs_what_the_overrides_say(tmp_path):
             "gives 384 coordinates, method.embedding_size is 48",
         ),
         (["method.name=dpkps", "method.vocabulary=none.txt"], "none.txt: no such file"),
+        (["publication.contact=Mara Holm"], "publication.contact: the contact 'Mara Holm' has no telephone number"),
+        (["task.contact='  '"], "task.contact: the contact is blank"),
     ],
 )
 def test_a_plan_refuses_what_a_simulation_would_refuse(tmp_path, changed, said):
