@@ -155,7 +155,7 @@ def render_plan(plan_figures: PlanFigures) -> RenderableType:
         " release of Undersong with that statistic."
         for name, source in foreign.items()
     )
-    lines.extend(f"Weak: {sentence}." for sentence in plan_figures.weak)
+    lines.extend(f"Weak: {sentence}." for sentence in (*plan_figures.weak, *plan_figures.other_labels))
     lines.extend(plan_figures.method_notes)
     if plan_figures.paper is not None:
         lines.append(_paper(plan_figures.paper))

@@ -266,6 +266,7 @@ class RunScreens:
             "todo": todo,
             "general": general,
             "warnings": permissions.test_file_warnings(draft, self._context.tasks),
+            "other_labels": self._limits(draft).other_labels(),
             "words": {form_faults.PARTIES: "Hospitals"}
             | {section.path: section.title.capitalize() for section in sections}
             | {
@@ -313,10 +314,20 @@ class RunScreens:
             draft = drafts.name_upload(self._home, draft, place, visit.file_names.get(name, ""), content)
             visit.note("upload", place)
             anchor = f"#key-{place.replace('.', '-')}"
+        elif act == "labels":
+            draft = self._with_file_labels(draft, place)
+            anchor = "#label-1"
         elif act == "rows":
             anchor = f"#label-{1 + sum(any(row) for row in draft.label_rows)}"
         drafts.save(self._home, draft)
         return visit.go(f"{address}{anchor}")
+
+    def _with_file_labels(self, draft: drafts.Draft, key: str) -> drafts.Draft:
+        """The draft with the labels of the file that ``key`` names."""
+        for difference in self._limits(draft).other_labels():
+            if difference.file.key == key and difference.can_be_used:
+                return drafts.use_labels(draft, difference.labels)
+        raise ConfigurationError("this file has no other labels now", "look at the labels again", code="no-labels")
 
     def _plan(self, visit: Visit, draft: drafts.Draft, address: str) -> str:
         checked = self._so_far(draft, checked=True)

@@ -299,6 +299,19 @@ def name_upload(home: Path, draft: Draft, path: str, name: str, content: bytes) 
     return replace(draft, data=changed_data)
 
 
+def use_labels(draft: Draft, labels: Sequence[str]) -> Draft:
+    """Returns the draft with these labels; the meanings of those that it had already stay."""
+    changed_data = copy.deepcopy(dict(draft.data))
+    meanings = draft.data["task"].get("label_descriptions", {})
+    _put(changed_data, "task.labels", list(labels))
+    _put(
+        changed_data,
+        "task.label_descriptions",
+        {label: meanings[label] for label in labels if label in meanings} or None,
+    )
+    return replace(draft, data=changed_data)
+
+
 def _fields(draft: Draft) -> list[TaskField]:
     return [form_field for section in draft.sections for form_field in section.fields]
 

@@ -17,11 +17,13 @@ from undersong_common.program import configuration
 from undersong_common.text.row_files import SUFFIXES
 from undersong_server.operations.drafts import Draft, is_task_file, task_folders
 from undersong_server.operations.form import value_at
+from undersong_server.runs.file_labels import TEST, LabelledFile, OtherLabels, other_labels
 from undersong_server.runs.task import Task
 
 WORD_SECTIONS = ("task", "publication", "output")  # sections that a coordinator's run reads and that name no file
 # Keys of a generator that decide which secret is sent where.
 DESTINATION = ("kind", "base_url", "api_key_env", "proxy", "endpoints")
+FILE_KEYS = ("corpus", "path")  # keys by which a generator names its files
 COUNTED_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")  # of files whose rows are lines
 LARGEST_COUNTED_BYTES = 16 * 2**20
 MOST_FILES = 200  # most files that a form offers for a key
@@ -111,7 +113,7 @@ def test_file_warnings(draft: Draft, folders: Sequence[Path]) -> list[str]:
     generator_tables = [table for table in draft.data.get("generators", ()) if isinstance(table, Mapping)]
     warnings = []
     for table in generator_tables:
-        for _, file_name in _texts("", {key: table.get(key) for key in ("corpus", "path")}):
+        for _, file_name in _texts("", {key: table.get(key) for key in FILE_KEYS}):
             if file_name == own_test or "\0" in file_name:
                 continue  # The plan refuses it.
             if task_name := test_files.get(os.path.realpath(Path(draft.folder) / file_name)):
@@ -204,6 +206,35 @@ class FilePermissions:
             if generator.name not in operator_generators and (host, variable) not in self.keys
         ]
         ConfigurationError.raise_together(faults, code="not-from-the-console")
+
+    def other_labels(self) -> tuple[OtherLabels, ...]:
+        """Returns the files of the draft that carry other labels than it states; none where it asks for no labels.
+
+        Only files that the task may name are read. A field for labels that is still empty has other labels, too.
+        """
+        task = self.draft.data["task"]
+        stated_labels = task.get("labels")
+        if not isinstance(stated_labels, list):
+            return ()
+        named_files = [file for file in self._named_files() if self._may_name(file.name)]
+        return tuple(other_labels(named_files, [str(label) for label in stated_labels]))
+
+    def _named_files(self) -> Iterator[LabelledFile]:
+        data = self.draft.data
+        root = value_at(data, "data.root")
+        start_folder = Path(self.draft.folder) / (root if isinstance(root, str) else "")
+        for number, table in enumerate(data.get("generators", ())):
+            for key in FILE_KEYS:
+                for _, name in _texts("", table.get(key)):
+                    yield LabelledFile(f"generators.{number}.{key}", name, start_folder / name)
+        test = value_at(data, TEST)
+        label = value_at(data, "data.label")
+        if isinstance(test, str) and isinstance(label, str):
+            yield LabelledFile(TEST, test, start_folder / test, str(value_at(data, "data.text") or "text"), label)
+
+    def _may_name(self, name: str) -> bool:
+        operator_texts = {text for _, text in _paths(self.draft.operators)}
+        return name in operator_texts or self._allows(Path(self.draft.folder), name)
 
     def _allows(self, start_folder: Path, text: str) -> bool:
         """Returns True for what is in the folders, or names no file at all."""

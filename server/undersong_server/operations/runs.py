@@ -25,6 +25,7 @@ from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettin
 from undersong_server.defaults import RUN_OPTIONS, RunOptions
 from undersong_server.operations.contacts import contact_faults
 from undersong_server.operations.enrolment import PartyFacts, identities, parties, roster
+from undersong_server.report.usefulness import read_test_file
 from undersong_server.runs.folder import (
     ENDED,
     FAILED,
@@ -144,6 +145,8 @@ def plan_task(
         data = _rehearsed(data)
     data = _with_operator(data, settings)
     planned_run = preview(home, data, folder, options.parties, check=check)
+    # The run would read it first, and end; a preview, which is made at each change of a form, does not wait for it.
+    read_test_file(coordinator_task(data, folder, planned_run.parties))
     run_name = options.name
     name_suffix = options.suffix
     insecure_seed = options.insecure_noise_seed

@@ -8,6 +8,7 @@ from pathlib import Path
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import counted
 from undersong_common.text.table import read_table
+from undersong_server.generators.interface import GeneratorSettings
 from undersong_server.runs.task import Task
 
 WARNED_SHARE = 0.05  # share of a test file's texts; a few short texts are written twice by chance
@@ -23,16 +24,17 @@ def same_file_faults(task: Task) -> Iterator[tuple[str, str, str]]:
     for number, generator in enumerate(task.generators):
         for file_name in generator.files:
             if is_same_file(task.locate(file_name), test_path):
-                if "path" in type(generator).model_fields:
-                    file_key = "path"
-                else:
-                    file_key = "corpus"
                 yield (
                     f"generator {generator.name} reads the file of evaluation.test, {file_name}: the score would be of"
                     " texts that it has seen",
                     REMEDY,
-                    f"generators.{number}.{file_key}",
+                    f"generators.{number}.{file_key(generator)}",
                 )
+
+
+def file_key(generator: GeneratorSettings) -> str:
+    """Returns the key by which a generator names its files."""
+    return "path" if "path" in type(generator).model_fields else "corpus"
 
 
 def shared_text_warnings(task: Task) -> Iterator[str]:

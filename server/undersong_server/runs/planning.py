@@ -40,6 +40,7 @@ from undersong_server.methods.parts.signal import MEASURED, Signal, expected_sig
 from undersong_server.methods.parts.support import with_support
 from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import Prompts
+from undersong_server.runs.file_labels import label_warnings
 from undersong_server.runs.held_out import shared_text_warnings
 from undersong_server.runs.task import Task
 
@@ -408,6 +409,7 @@ class PlanFigures:
         weak: choices of the task that promise little, or with which it may not end, in one sentence each.
         questions: different questions that the run asks of a hospital, in the plan's order, as the sheets word them.
         least_records: of all hospitals together, below which single counts and votes are noise; 0 without any.
+        other_labels: a sentence on each file that carries other labels than the task; a form has them at its fields.
     """
 
     method: str
@@ -425,6 +427,7 @@ class PlanFigures:
     questions: tuple[str, ...] = ()
     unpublished: str = ""
     least_records: int = 0
+    other_labels: tuple[str, ...] = ()
 
     @property
     def asks(self) -> str:
@@ -440,7 +443,8 @@ class PlanFigures:
         """The JSON of ``undersong plan``."""
         epsilon = self.privacy.epsilon
         cost_json = {"tokens": self.cost.tokens, "price_usd": self.cost.price_usd, "time_s": self.cost.seconds}
-        optional_facts = {"method_notes": list(self.method_notes), "weak_choices": list(self.weak), "paper": self.paper}
+        weak_choices = [*self.weak, *self.other_labels]
+        optional_facts = {"method_notes": list(self.method_notes), "weak_choices": weak_choices, "paper": self.paper}
         return {
             "epsilon": epsilon if math.isfinite(epsilon) else None,
             "delta": self.privacy.delta,
@@ -511,6 +515,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
             *shared_text_warnings(run.task),
         ),
         least_records=least_records(run),
+        other_labels=tuple(label_warnings(run.task)),
     )
 
 

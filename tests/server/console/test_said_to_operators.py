@@ -19,6 +19,7 @@ from tests.doubles.processes import ROOT
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import JUDGED, make_task
 from undersong_common.errors import InternalError
+from undersong_common.pages.site import LIVE
 from undersong_common.privacy import impact
 from undersong_server import methods
 from undersong_server.console.application import build
@@ -603,3 +604,32 @@ def test_a_form_warns_of_a_test_file_and_refuses_it_for_its_own_task(tmp_path):
                 before = len(overview.list_runs(made.path))
                 page.post(address, {**sent, "do": "plan"})
                 assert len(overview.list_runs(made.path)) == before
+
+
+@pytest.mark.parametrize("typed", [["Kitchen", "Garden"], ["", ""]], ids=["others", "none"])
+def test_a_form_warns_of_other_labels_and_takes_those_of_the_file(console, home, typed):
+    address = console.led(console.post("/runs/new", source="template classification"))
+    console.post(address, {**fields_of(console.get(address).text), "do": "add generators", "kind": "ngram"})
+    sent = {**fields_of(console.get(address).text), "key generators.0.corpus": "good.jsonl"}
+    sent |= {"label": typed, "meaning": ["indoors", ""], "do": "check"}
+    shown = console.get(console.led(console.post(address, sent))).text
+    for place in ("generators-0-corpus", "task-labels"):
+        notice = shown.partition(f'id="differs-{place}"')[2].partition("</div></div>")[0]
+        assert "good.jsonl has" in notice, place
+        assert 'value="labels generators.0.corpus">Use the file' in notice, place
+    live = console.client.post(f"{address}{LIVE}", data={**sent, **console.hidden(address)}).text
+    assert 'id="differs-task-labels" hx-swap-oob="true"><div class="notice warn">' in live
+    assert console.led(console.post(address, {**sent, "do": "labels generators.0.corpus"})).endswith("#label-1")
+    shown = console.get(address).text
+    assert [label for label in fields_of(shown)["label"] if label] == ["garden", "kitchen"]
+    assert "Use the file" not in shown
+    assert console.post(address, {**sent, "label": ["garden", "kitchen"], "do": "labels 7.path"}).status_code == 409
+
+
+def test_a_form_reads_no_labels_of_a_file_that_it_may_not_name(console, tmp_path):
+    (tmp_path / "secret.jsonl").write_text('{"text": "a", "label": "hidden word"}\n')
+    address = console.led(console.post("/runs/new", source="template classification"))
+    console.post(address, {**fields_of(console.get(address).text), "do": "add generators", "kind": "ngram"})
+    sent = {**fields_of(console.get(address).text), "label": ["garden"], "meaning": [""]}
+    sent |= {"key generators.0.corpus": str(tmp_path / "secret.jsonl"), "do": "check"}
+    assert "hidden word" not in console.get(console.led(console.post(address, sent))).text

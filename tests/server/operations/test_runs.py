@@ -14,7 +14,7 @@ import pytest
 
 from tests.doubles.coded import raises
 from tests.doubles.stream import make_home
-from tests.doubles.tasks import make_task
+from tests.doubles.tasks import JUDGED, make_task, write_rows
 from undersong_common.errors import ConfigurationError, TransportError
 from undersong_common.program.configuration import override, read_toml
 from undersong_protocol.agreement import bounds
@@ -79,6 +79,15 @@ def test_plan_refuses_a_contact_by_which_nobody_is_reached(home, task, key, word
         preview()
     assert list(refused.value.places) == [key]
     assert "e-mail address, a telephone number or a web address" in refused.value.remedy
+
+
+@pytest.mark.parametrize("row", [{"note": "a", "label": "garden"}, {"text": "a", "label": "attic"}])
+def test_plan_refuses_a_test_file_that_the_run_could_not_read(home, tmp_path, row):
+    task_file = make_task(tmp_path, evaluation=JUDGED)
+    write_rows(tmp_path / "test.jsonl", [row])
+    with pytest.raises(ConfigurationError, match=r"test\.jsonl:1"):
+        runs.plan(home, task_file, RunOptions(name="unread"))
+    assert not folder_of(home, "unread").exists
 
 
 def test_a_folder_that_cannot_be_looked_into_is_listed_beside_the_others(tmp_path, task):
