@@ -459,6 +459,7 @@ class RunScreens:
         return {
             "figures": quality_figures,
             "leading": leading,
+            "alarms": comparison.quality_alarms(self._home, run),
             "run": run,
             "files": files,
             "since": self._context.work.since(_evaluation_of(run)),

@@ -18,9 +18,10 @@ from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.methods.parts.private_score import NORMAL_95, PrivateScore
 from undersong_server.operations.overview import live, run_plan
 from undersong_server.operations.releases import DRAWN_TEXTS, drawn_rows, published_texts
-from undersong_server.report.data import PANEL_SCORE, UNIT_WORDS, WORDS, Good
+from undersong_server.report.data import PANEL_SCORE, UNIT_WORDS, WORDS, WRONG_LABELS, Good
 from undersong_server.report.evaluations import Evaluated, evaluated
 from undersong_server.report.html import series_chart
+from undersong_server.report.verdict import alarms
 
 BLOCKS = 10  # blocks of equally many drawn texts, whose spread gives the interval
 NOTHING = "–"
@@ -269,6 +270,23 @@ def how_good(home: Path, run: str) -> tuple[Figure, ...]:
     """Returns one run's figures of the group :data:`HOW_GOOD`. Raises ConfigurationError for an unknown run."""
     live_score = live(home, run, run_plan(home, run)).score
     return tuple(_how_good([live_score], [evaluated(CoordinatorHome(home).run(run))]))
+
+
+def quality_alarms(home: Path, run: str) -> tuple[str, ...]:
+    """Returns what a reader must know first of a bad corpus, by the figures that were measured; mostly ().
+
+    Raises ConfigurationError for an unknown run.
+    """
+    plan = run_plan(home, run)
+    score = live(home, run, plan).score
+    evaluation = evaluated(CoordinatorHome(home).run(run))
+    measures = evaluation.measures if evaluation is not None else {}
+    low_shares = [score.low] if score is not None and score.is_share else []
+    if PANEL_SCORE in measures:
+        panel = measures[PANEL_SCORE]
+        low_shares.append(panel.value if panel.interval is None else panel.interval[0])
+    wrong_labels = measures[WRONG_LABELS].value if WRONG_LABELS in measures else math.nan
+    return alarms(len(plan.planned.task["task"].get("labels", ())), low_shares, wrong_labels)
 
 
 def _sorted(comparison: RunComparison, sort: str) -> RunComparison:

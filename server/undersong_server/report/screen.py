@@ -11,7 +11,7 @@ from undersong_common.printable import counted, duration, noun
 from undersong_server.generators.endpoints import UNREPORTED
 from undersong_server.methods.parts.private_score import PrivateScore, measured_words
 from undersong_server.report.data import EQUAL_WEIGHTS, PrivacyStatement, ReportData, number
-from undersong_server.report.verdict import verdict
+from undersong_server.report.verdict import alarms_of, verdict
 
 BAR = 12  # columns of a bar
 LINES = 10
@@ -24,7 +24,7 @@ def final_screen(data: ReportData, folder: Path) -> RenderableType:
     screen_rows.add_column(style="dim", no_wrap=True, min_width=8)
     screen_rows.add_column(overflow="fold")
     screen_rows.add_row("written", _summary_text(data))
-    screen_rows.add_row("verdict", Text(verdict(data)))
+    screen_rows.add_row("verdict", Text(" ".join(dict.fromkeys([verdict(data), *alarms_of(data)]))))
     accuracy = _accuracy_lines(data)
     if len(data.generators) > 1 and data.weights:
         weight_rows = LINES - 5 - len(accuracy) - (data.score is not None)

@@ -3,12 +3,16 @@
 The rules stand in docs/judging.md.
 """
 
+import math
+from collections.abc import Iterable
+
 from undersong_common.intervals import Interval, told_apart
-from undersong_common.printable import counted, joined
+from undersong_common.printable import counted, joined, that_hold
 from undersong_server.methods.parts.private_score import SUMS, measured_words
-from undersong_server.report.data import NO_PRIVATE_DATA, ZERO_SHOT, Accuracy, ReportData
+from undersong_server.report.data import NO_PRIVATE_DATA, WRONG_LABELS, ZERO_SHOT, Accuracy, ReportData
 
 GUESSING = 0.1  # part of the way from guessing to all right, up to which a share is hardly better than guessing
+DOUBTFUL = 0.2  # share of labels with which models disagree, from which on a reader is told first
 READ_EMBEDDINGS = ("head", "mlp")  # the panel's models that see embeddings, as its description names them
 FAR_FROM_TASK = (
     "Distances are of embeddings by which models of these texts tell labels apart hardly better than guessing:"
@@ -115,10 +119,9 @@ def verdict(data: ReportData) -> str:
     if private_figure is not None and private_figure.zero_shot is not None:
         gain = private_figure.value - private_figure.zero_shot.value
         return BY_SIMILARITY[told_apart(gain, private_figure.zero_shot.error)]
-    measured_shares = _measured_shares(data)
-    if not measured_shares:
+    if not _measured_shares(data):
         return UNMEASURED
-    if any(is_guessing(data, low) for low in measured_shares):
+    if HARDLY in alarms_of(data):
         return HARDLY
     return _tell_help(data)
 
@@ -128,9 +131,34 @@ def is_unfit(data: ReportData) -> bool:
     return verdict(data) == HARDLY
 
 
-def is_guessing(data: ReportData, low: float) -> bool:
+def alarms(labels: int, low_shares: Iterable[float], wrong_labels: float = math.nan) -> tuple[str, ...]:
+    """Returns what a reader must know first of a bad corpus, a sentence each; () where no measured figure is bad.
+
+    Args:
+        labels: number of the task's labels; below two no share says anything.
+        low_shares: lower ends of the shares of real texts that models of the corpus label rightly.
+        wrong_labels: share of the corpus's labels with which models disagree; NaN if it was not measured.
+    """
+    hardly_better = labels > 1 and any(is_guessing(labels, low) for low in low_shares)
+    return tuple(that_hold((hardly_better, HARDLY), (wrong_labels >= DOUBTFUL, _doubt_words(wrong_labels))))
+
+
+def alarms_of(data: ReportData) -> tuple[str, ...]:
+    """Returns the :func:`alarms` of a finished run."""
+    wrong_labels = next((measure.value for measure in data.measures if measure.name == WRONG_LABELS), math.nan)
+    return alarms(len(data.named_labels), _measured_shares(data), wrong_labels)
+
+
+def _doubt_words(share: float) -> str:
+    return (
+        f"{100 * share:.0f} % of the labels are doubtful: models that have not seen a text give it another label. Read"
+        " some texts of each label before you train on them."
+    )
+
+
+def is_guessing(labels: int, low: float) -> bool:
     """True if ``low``, the lower end of a share that is labelled rightly, is hardly above guessing among the labels."""
-    guessing_share = 1 / len(data.named_labels)
+    guessing_share = 1 / labels
     return low < guessing_share + GUESSING * (1 - guessing_share)
 
 
@@ -141,7 +169,9 @@ def caution(data: ReportData) -> str:
         return ""
     model_accuracies = [accuracy for name, accuracy in own_accuracy.by_model.items() if name in READ_EMBEDDINGS]
     interval_radius = 0.0 if own_accuracy.by_texts is None else own_accuracy.by_texts.value - own_accuracy.by_texts.low
-    if model_accuracies and all(is_guessing(data, accuracy - interval_radius) for accuracy in model_accuracies):
+    if model_accuracies and all(
+        is_guessing(len(data.named_labels), accuracy - interval_radius) for accuracy in model_accuracies
+    ):
         return FAR_FROM_TASK
     return ""
 

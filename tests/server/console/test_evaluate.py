@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import math
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,7 +19,8 @@ from undersong_server.console.run_pages import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import runs
-from undersong_server.report.evaluations import EVALUATION_FILE, Evaluated
+from undersong_server.report.evaluations import EVALUATION_FILE, Evaluated, KeptMeasure, keep_evaluation
+from undersong_server.report.verdict import alarms
 from undersong_server.runs.folder import RunStatus
 
 RESULT = "/runs/one/first/result"
@@ -73,6 +76,29 @@ def test_an_uploaded_test_file_keeps_its_name_and_figures_stand_in_place(evaluat
     assert "high is good" in shown
     assert evaluation_page.site.audit.entries()[-1].what == "run evaluate"
     assert not list(home.rglob("test.csv"))
+
+
+BAD_PANEL = {"panel score": KeptMeasure(0.4, "high", percent=True, interval=(0.3, 0.52))}
+GOOD_PANEL = {"panel score": KeptMeasure(0.9, "high", percent=True, interval=(0.8, 0.95))}
+
+
+@pytest.mark.parametrize(
+    ("measures", "alarm_count"),
+    [
+        (GOOD_PANEL | {"wrong labels": KeptMeasure(0.42, "low", percent=True)}, 1),
+        (GOOD_PANEL | {"wrong labels": KeptMeasure(0.09, "low", percent=True)}, 0),
+        (BAD_PANEL, 1),
+        (BAD_PANEL | {"wrong labels": KeptMeasure(0.42, "low", percent=True)}, 2),
+        ({}, 0),
+    ],
+)
+def test_result_begins_with_what_is_bad_in_the_words_of_the_card(evaluation_page, home, measures, alarm_count):
+    keep_evaluation(CoordinatorHome(home).run("first"), Evaluated("test.jsonl", {}, measures, 30))
+    opening = evaluation_of(evaluation_page).partition("<dl")[0].partition("<table")[0]
+    lows = [measure.interval[0] for measure in measures.values() if measure.interval]
+    expected = alarms(2, lows, measures["wrong labels"].value if "wrong labels" in measures else math.nan)
+    assert len(expected) == alarm_count
+    assert re.findall(r'<p class="problem">([^<]+)</p>', opening) == list(expected)
 
 
 @pytest.mark.slow

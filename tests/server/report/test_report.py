@@ -952,6 +952,16 @@ def test_no_hospital_is_said_to_have_signed_or_approved_a_simulation(simulated):
     assert (what.sentences[1] == SIMULATED) == simulated
 
 
+@pytest.mark.parametrize(("share", "is_told"), [(0.42, True), (0.2, True), (0.19, False)])
+def test_doubtful_labels_are_told_where_card_and_report_say_how_good(share, is_told):
+    wrong_labels = Measure("wrong labels", "s", share, "0 to 100 %", "low", percent=True)
+    data = run(measures=(wrong_labels,), accuracy=panel_scores((0.8, 0.9), (0.1, 0.2)))
+    (good,) = [answer for answer in answers(data) if answer.anchor == "good"]
+    assert ("labels are doubtful" in " ".join(good.sentences[:4])) is is_told
+    for shown in (render_card(data), render_html(data)):
+        assert shown.count(f"{100 * share:.0f} % of the labels are doubtful") == is_told
+
+
 @pytest.mark.parametrize(("head", "mlp", "warned"), [(20, 22, True), (20, 60, False), (60, 60, False)])
 def test_distances_by_a_blind_embedding_are_said_to_mean_little(head, mlp, warned):
     own = Accuracy("ours", 0.5, 0.5, 0.5, 0.5, True, by_texts=Interval(0.5, 0.45, 0.55))
