@@ -17,6 +17,7 @@ from undersong_server.coordinator.parties import ENROLLED, INVITED, NOT_STARTED,
 from undersong_server.operations.contacts import reachable_contact
 
 PACKAGE, GRANT = "package", "grant"  # ends of the names of the files for a hospital
+UNFETCHED_S = 300.0  # time to download a file for a hospital before that is urgent; its link ends after 15 minutes
 # A party that is silent for KEEPALIVE_S asks by itself, and is heard soon after.
 LONGEST_SILENCE_S = 1.5 * defaults.KEEPALIVE_S + TOUCHED_EVERY_S
 
@@ -215,6 +216,11 @@ class UnfetchedFile:
     @property
     def words(self) -> str:
         return f"its {self.kind} was made and never downloaded"
+
+    @property
+    def is_overdue(self) -> bool:
+        """True once whoever made the file had time enough to download it."""
+        return time.time() - self.since >= UNFETCHED_S
 
 
 def unfetched_file(facts: PartyFacts, offers: Mapping[str, Offer]) -> UnfetchedFile | None:

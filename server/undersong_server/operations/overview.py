@@ -195,6 +195,8 @@ def _needs(
     for party_facts in parties:
         name = party_facts.party.name
         if name in unfetched:
+            if not unfetched[name].is_overdue:
+                continue
             says = f"has waited for {duration(now_s - unfetched[name].since)}: {unfetched[name].words}"
             remedy = f"on its own screen: download it, or make a new {unfetched[name].kind}"
             yield Need("soon", "party", name, says, remedy)
