@@ -390,6 +390,7 @@ def export(
 ) -> None:
     """Copies a finished run's corpus, card, report, manifest with receipts and ledgers into a folder of yours."""
     exported = operations.releases.export(home, name, out, without_marked=without_marked)
+    operations.curation.note_download(home, name)
     checked = f"check it with: undersong verify {shell_path(out)}"
     words = f"wrote {', '.join(exported.files)} into {out}; {checked}"
     if out.suffix == ".zip":

@@ -424,6 +424,7 @@ class RunScreens:
             "files": lambda: {
                 "files": releases.files(self._home, run),
                 "marks": releases.count_marks(self._home, run),
+                "downloaded_at": curation.show(self._home, run).downloaded_at,
                 "run": run,
             },
             "corpus": lambda: {
@@ -484,18 +485,28 @@ class RunScreens:
     def _file(self, visit: Visit) -> Response:
         run, name = visit.path["run"], visit.path["name"]
         data = releases.read_file(self._home, run, name)
-        visit.note("export", f"{run}: {name}")
+        if name in releases.CORPUS_NAMES:
+            self._note_download(visit, f"{run}: {name}")
+        else:
+            visit.note("export", f"{run}: {name}")
         return download(data, f"{run}-{name}")
+
+    def _note_download(self, visit: Visit, about: str) -> None:
+        """Notes an export of texts in the audit log; an operator's ends the step that asks for it, a viewer's not."""
+        visit.note("export", about)
+        if visit.person.may("operator"):
+            curation.note_download(self._home, visit.path["run"])
 
     def _archive(self, visit: Visit) -> Response:
         run = visit.path["run"]
-        visit.note("export", f"{run}: everything")
-        return download(releases.archive(self._home, run), f"{run}.zip", "application/zip")
+        packed = releases.archive(self._home, run)
+        self._note_download(visit, f"{run}: everything")
+        return download(packed, f"{run}.zip", "application/zip")
 
     def _archive_without_marked(self, visit: Visit) -> Response:
         run = visit.path["run"]
         packed = releases.archive_without_marked(self._home, run)
-        visit.note("export", f"{run}: everything without the marked texts")
+        self._note_download(visit, f"{run}: everything without the marked texts")
         return download(packed, f"{run}-without-marked.zip", "application/zip")
 
     def _report(self, visit: Visit) -> Response:

@@ -13,7 +13,7 @@ from undersong_server.operations.enrolment import PartyFacts, parties
 from undersong_server.operations.overview import find_run, list_runs
 from undersong_server.operations.runs import RunSummary, may_resume
 from undersong_server.report.evaluations import evaluated
-from undersong_server.runs.folder import UNREADABLE, RunFolder, UnreadableRun
+from undersong_server.runs.folder import UNREADABLE, Annotations, RunFolder, UnreadableRun
 
 
 @dataclass(frozen=True)
@@ -90,21 +90,14 @@ def next_step(home: Path, every_run: Callable[[], Sequence[RunSummary]], run_sho
 
 
 def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
-    """The step that a run needs; None for one that was stopped or cannot be read."""
+    """The step that a run needs; None for one that was stopped, that cannot be read, or whose files were downloaded."""
     status = run.status
     address = f"/runs/one/{quote(run.run)}"
     result = f"{address}/result"
     if status.error is not None and status.error.rejected_by:
         return OperatorStep(f"Talk to {', '.join(status.error.rejected_by)}, then revise the run {run.run}", address)
     if status.state == "finished":
-        folder = CoordinatorHome(home).run(run.run)
-        if not _is_evaluated(folder):
-            return OperatorStep(f"Read the result of {run.run}, and evaluate it on a public test file", result)
-        if _has_marks(folder):
-            words = f"Download {run.run} without the marked texts, and publish it"
-        else:
-            words = f"Read texts of {run.run}, mark what nobody shall receive, then download and publish it"
-        return OperatorStep(words, f"{result}#files")
+        return None if run.put_away else _step_of_result(CoordinatorHome(home).run(run.run), result)
     if status.waiting is not None:
         whom = ", ".join(party.party for party in status.waiting.parties)
         people = status.waiting.whom == "people"
@@ -129,6 +122,20 @@ def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
     return None
 
 
+def _step_of_result(folder: RunFolder, result: str) -> OperatorStep | None:
+    """The step that a finished run needs; None once its files were downloaded: what follows happens elsewhere."""
+    annotations = _annotations(folder)
+    if annotations.downloaded_at:
+        return None
+    if not _is_evaluated(folder):
+        return OperatorStep(f"Read the result of {folder.name}, and evaluate it on a public test file", result)
+    if annotations.marked:
+        words = f"Download {folder.name} without the marked texts, and publish it"
+    else:
+        words = f"Read texts of {folder.name}, mark what nobody shall receive, then download and publish it"
+    return OperatorStep(words, f"{result}#files")
+
+
 def _is_evaluated(folder: RunFolder) -> bool:
     try:
         return evaluated(folder) is not None
@@ -136,11 +143,11 @@ def _is_evaluated(folder: RunFolder) -> bool:
         return False
 
 
-def _has_marks(folder: RunFolder) -> bool:
+def _annotations(folder: RunFolder) -> Annotations:
     try:
-        return bool(folder.annotations().marked)
+        return folder.annotations()
     except UnreadableRun:  # The result tells of the damage.
-        return False
+        return Annotations()
 
 
 @dataclass(frozen=True)

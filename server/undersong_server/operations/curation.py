@@ -1,7 +1,9 @@
 """The operator's own words about runs: a note, tags, marks on published texts. No party and no receiver sees them."""
 
+import contextlib
 import re
 import threading
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 from undersong_common.errors import ConfigurationError
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations import releases
-from undersong_server.runs.folder import Annotations
+from undersong_server.runs.folder import Annotations, UnreadableRun
 
 LONGEST_NOTE = 4_000  # characters
 LONGEST_TAG = 40  # characters
@@ -77,6 +79,14 @@ def mark_texts(home: Path, run: str, rows: Iterable[int], *, marked: bool = True
         run_annotations = show(home, run)
         rows_before = set(run_annotations.marked)
         rows_after = rows_before | named_rows if marked else rows_before - named_rows
-        run_annotations = replace(run_annotations, marked=tuple(sorted(rows_after)))
+        if rows_after != rows_before:  # What was downloaded has other texts than what is marked now.
+            run_annotations = replace(run_annotations, marked=tuple(sorted(rows_after)), downloaded_at=0.0)
         CoordinatorHome(home).run(run).annotate(run_annotations)
     return run_annotations
+
+
+def note_download(home: Path, run: str) -> None:
+    """Notes that an operator has taken a finished run's files; nothing where the operator's words are damaged."""
+    with _WRITING, contextlib.suppress(UnreadableRun):
+        run_annotations = replace(show(home, run), downloaded_at=time.time())
+        CoordinatorHome(home).run(run).annotate(run_annotations)

@@ -31,6 +31,7 @@ from undersong_server.operations.uploads import table_name
 from undersong_server.release.files import (
     ARCHIVE_NAME,
     CARD_NAME,
+    CORPUS_NAMES,
     DOSSIER_NAME,
     JSONL_NAME,
     MANIFEST_NAME,
@@ -50,7 +51,7 @@ from undersong_server.report.evaluations import Evaluated, keep_evaluation, make
 from undersong_server.runs.held_out import is_same_file
 from undersong_server.runs.planning import Planned, coordinator_task
 
-__all__ = ["PrivacyVerdict", "verify"]  # commands and pages use these of release.verify
+__all__ = ["CORPUS_NAMES", "PrivacyVerdict", "verify"]  # commands and pages use these of release.verify
 DRAWN_TEXTS = 1_000  # most texts that are drawn from a corpus where runs are compared
 
 

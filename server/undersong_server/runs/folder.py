@@ -95,13 +95,15 @@ class Annotations:
     """The operator's own words about a run: no party and no receiver sees them.
 
     ``marked`` holds row numbers of published texts, from 1, in order. ``begun_with`` is the earlier run whose values
-    its form began with, "" for none.
+    its form began with, "" for none. ``downloaded_at`` is when an operator took the files with these marks, in seconds
+    since the epoch; 0 for never.
     """
 
     note: str = ""
     tags: tuple[str, ...] = ()
     marked: tuple[int, ...] = ()
     begun_with: str = ""
+    downloaded_at: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -230,6 +230,12 @@ def test_the_next_step_after_an_evaluation_is_to_publish(tmp_path, entered):
     assert "/runs/one/spring/result#files" in console.get("/").text.partition("What comes next")[2]
     home.run("spring").annotate(Annotations(marked=(1,)))
     assert "Download spring without the marked texts" in next_step_of(console.get("/").text)
+    home.run("spring").annotate(Annotations(marked=(1,), downloaded_at=2.0))
+    for path in ("/", "/runs/one/spring", "/runs/one/spring/result"):
+        assert next_step_of(console.get(path).text) == "Plan a run.", path
+    home.run("spring").annotate(Annotations())
+    runs.put_away(home.path, "spring")
+    assert next_step_of(console.get("/runs/one/spring").text) == "Plan a run."
 
 
 def test_parties_show_no_amount_that_is_not_shared(tmp_path, entered):
@@ -563,7 +569,7 @@ def fetch_once(console, screen):
 
 
 @pytest.mark.parametrize("kind", ["package", "reply"])
-def test_a_file_for_a_hospital_that_nobody_fetched_says_so_until_it_is(tmp_path, entered, kind):
+def test_a_file_for_a_hospital_that_nobody_fetched_says_so_until_it_is(tmp_path, entered, kind, monkeypatch):
     home = make_home(tmp_path / "home")
     console = entered(home.path)
     invited = console.post("/parties/invite", name="delta")
@@ -575,6 +581,10 @@ def test_a_file_for_a_hospital_that_nobody_fetched_says_so_until_it_is(tmp_path,
         fields = {**console.hidden("/parties/sign"), "fingerprint": EnrolmentRequest.parse(content).fingerprint}
         made = console.led(console.client.post("/parties/sign", data=fields, files={"request": ("r", content)}))
     said = f"its {kind} was made and never downloaded"
+    assert said not in console.get("/").text.lower()  # whoever has made it downloads it next
+    assert f'<p class="notice">{said.capitalize()}' in console.get("/parties/one/delta").text
+    monkeypatch.setattr(enrolment, "UNFETCHED_S", 0.0)
+    assert f'<p class="notice warn">{said.capitalize()}' in console.get("/parties/one/delta").text
     for path in ("/parties", "/parties/one/delta", "/"):
         assert said in console.get(path).text.lower(), path
     link = re.search(r'href="/s/[^/]+(/parties/(?:invite|sign)\?[^"]+)">download it</a>', console.get("/parties").text)

@@ -13,8 +13,10 @@ from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
 from undersong_server.console.application import build
 from undersong_server.console.run_pages import ConsoleContext
+from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import releases, runs
+from undersong_server.report.evaluations import Evaluated, keep_evaluation
 from undersong_server.runs.folder import RunStatus
 
 RUN, RESULT = "/runs/one/first", "/runs/one/first/result"
@@ -118,3 +120,27 @@ def test_a_viewer_reads_notes_and_marks_and_changes_none(curation_page):
     assert ("<strong>marked</strong>" in page, "Mark text 2" in page) == (True, False)
     for path in ("marks", "note", "put-away", "take-back"):
         assert viewer.post(f"{RUN}/{path}", of="/account", row="1", mark="no").status_code == 403
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("role", "taken", "is_noted"),
+    [
+        ("operator", "archive.zip", True),
+        ("operator", "file/synthetic.jsonl", True),
+        ("operator", "file/README.md", False),
+        ("viewer", "archive.zip", False),
+    ],
+)
+def test_only_an_operator_who_takes_the_texts_ends_the_step(curation_page, home, monkeypatch, role, taken, is_noted):
+    (home / "runs" / "first" / "output" / "README.md").write_text("a card")
+    keep_evaluation(CoordinatorHome(home).run("first"), Evaluated("test.jsonl, 0123abcd", {}))
+    monkeypatch.setattr(releases, "archive", lambda home, run: b"PK")
+    curation_page.site.accounts.set_role("vera", role)
+    vera = Browser(curation_page.site).enter(curation_page.site.accounts.link("vera"))
+    assert vera.get(f"{RUN}/{taken}").status_code == 200
+    step = next_step_of(vera.get(RESULT).text)
+    assert ("publish it" in step) is not is_noted
+    assert ("Downloaded last at" in vera.get(RESULT).text) is is_noted
+    curation_page.post(f"{RUN}/marks", of=RESULT, row="1", mark="yes")
+    assert "without the marked texts, and publish it" in next_step_of(vera.get(RESULT).text)
