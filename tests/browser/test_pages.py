@@ -71,6 +71,20 @@ def test_a_hospital_joins_and_a_run_is_planned_and_started_by_clicks(
     assert console.site.violations == []
 
 
+@pytest.mark.parametrize("script", [True, False])
+def test_the_button_of_a_link_waits_until_its_code_is_there(console, window, script):
+    page = window(console.address, script=script).page
+    page.goto(f"{console.address}/enter")
+    assert page.get_by_role("button", name="Enter").is_enabled() is not script
+    if script:
+        page.get_by_label("Code of the link").fill("a code")
+        assert page.get_by_role("button", name="Enter").is_enabled()
+        page.goto("about:blank")
+        page.goto(console.link())
+        assert page.get_by_label("Code of the link").input_value()
+        assert page.get_by_role("button", name="Enter").is_enabled()
+
+
 @pytest.mark.slow
 def test_typed_values_are_kept_and_shown_beside_the_form(console, coordinator, window):
     operator = window(console.address).enter(console.link("ola"))

@@ -165,6 +165,11 @@
     code.value = location.hash.slice(1);
     history.replaceState(null, "", location.pathname);
   }
+  if (code) {  // its button sends nothing before there is a code
+    const ready = () => { code.form.querySelector("button").disabled = !code.value.trim(); };
+    code.addEventListener("input", ready);
+    ready();
+  }
 
   /* Cookies can be planted from another port; a tab's storage cannot. A log-in that another tab or site began ends here. */
   const there = document.querySelector("a[data-state]");
