@@ -18,6 +18,7 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import runs
 from undersong_server.operations.overview import list_runs
+from undersong_server.runs.folder import RunFailure, RunStatus
 
 pytestmark = pytest.mark.heavy
 
@@ -213,6 +214,20 @@ def test_a_double_click_and_a_repeated_form_act_once(console, window):
     operator.page.go_forward()
     noted = [entry for entry in console.site.audit.entries()[before:] if entry.what == "invite"]
     assert len(noted) == 1
+
+
+@pytest.mark.slow
+def test_what_a_start_said_is_gone_once_the_run_is_rejected(console, coordinator, window, monkeypatch):
+    monkeypatch.setattr(CoordinatorHome, "served", property(lambda home: True))
+    runs.plan(coordinator, CLINIC / "task.toml", RunOptions(name="turned down", parties=HOSPITALS))
+    operator = window(console.address).enter(console.link())
+    operator.go("/runs/one/turned%20down").get_by_role("button", name="Start").click()
+    operator.page.get_by_text("Started: the run is prepared").wait_for()
+    failure = RunFailure("harbour-general refuses: no", "", 3, ("harbour-general",))
+    CoordinatorHome(coordinator).run("turned down").write_status(RunStatus("failed", 1, error=failure))
+    operator.page.get_by_text("rejected by harbour-general").first.wait_for()
+    operator.until("!document.querySelector('main > .told')", timeout_s=5)
+    runs.put_away(coordinator, "turned down")
 
 
 @pytest.mark.slow

@@ -228,7 +228,7 @@ class RunScreens:
         error = runs.status(self._home, run).error if run else None
         if error is None:
             return ""
-        return error.problem
+        return error.screen_words
 
     def _live(self, visit: Visit) -> Response:
         return visit.part("so_far", live=True, **self._so_far(self._typed(visit), checked=False))
@@ -370,6 +370,8 @@ class RunScreens:
             awaited, revision = runs.awaited(self._home, status), runs.revision(self._home, run)
             standing = {"run": run, "status": status, "awaited": awaited, "put_away": put_away, "revision": revision}
             others = status.error.others(runs.roster_of(self._home, run)) if status.error else ""
+            contacts = {name: facts.party.contact for name, facts in awaited.items()}
+            standing["remedy"] = status.error.advise(contacts) if status.error else ""
             standing |= {"change_words": form.change_words, "change_value": form.change_value}
             return {**standing, "may_resume": runs.may_resume(self._home, status), "others": others}
 

@@ -7,6 +7,7 @@ import io
 import math
 import os
 import platform
+import re
 import time
 import zipfile
 from collections import Counter, defaultdict
@@ -231,19 +232,17 @@ def _needs(
             yield Need("now", "run", run.run, f"cannot be read: {status.error.problem}", status.error.remedy)
         elif status.error is not None and not run.put_away:
             rejecting_parties = [facts_by_name[name] for name in status.error.rejected_by if name in facts_by_name]
-            talk = [
-                f"telephone {party_facts.party.name}: {party_facts.party.contact}"
-                for party_facts in rejecting_parties
-                if party_facts.party.contact
-            ]
-            reasons = status.error.problem
+            contacts = {party_facts.party.name: party_facts.party.contact for party_facts in rejecting_parties}
+            reasons = status.error.screen_words
             if len(status.error.rejected_by) == 1:  # its name stands before it
-                reasons = reasons.removeprefix(f"{status.error.rejected_by[0]} refuses: ")
+                name = status.error.rejected_by[0]
+                reasons = re.sub(rf"^{re.escape(name)} (?=says: |gives |has )", "it ", reasons)
+                reasons = reasons.removeprefix(f"{name} refuses: ")
             others = f" {status.error.others(run.parties)}".rstrip()
             says = f"{'is ' if status.error.rejected_by else ''}{status.state_words}: {reasons}"
             if others:
                 says = f"{says.rstrip('.')}.{others}"
-            remedy = "; ".join([*talk, status.error.advice])
+            remedy = status.error.advise(contacts)
             resumes = may_resume(home, status) and status.error.exit_code != PrivacyRefusal.exit_code
             yield Need("now", "run", run.run, says, remedy, failed=True, resumes=resumes)
         elif status.state == "paused":

@@ -21,7 +21,7 @@ from pydantic import Field, TypeAdapter
 
 from undersong_common.errors import ConfigurationError, MachineFault
 from undersong_common.files import LOST_AND_FOUND, file_state, replace_file
-from undersong_common.printable import printable
+from undersong_common.printable import joined, printable
 from undersong_common.program.machine import fault_of, named_faults
 from undersong_protocol.agreement.manifest import PLAN_WORDS, RUN_NAME
 from undersong_server.database.journal import Journal
@@ -133,13 +133,27 @@ class RunFailure:
         return f"Of the others, {'; '.join(decisions)}." if decisions else ""
 
     @property
+    def screen_words(self) -> str:
+        """The problem without what stands beside it on a screen, the state and the run's name; people speak by name."""
+        return _PEOPLE.sub(_quote_people, self.problem)
+
+    @property
     def advice(self) -> str:
-        """What the operator does about it: the remedy, or what helps where an error has none."""
-        if self.remedy:
-            return self.remedy
-        if self.rejected_by:
-            return "talk to them; revise the run, and start the revised one"
-        return RESTART_REMEDY
+        """What the operator does about it, where no telephone number is known: :meth:`advise`."""
+        return self.advise({})
+
+    def advise(self, contacts: Mapping[str, str]) -> str:
+        """Returns what the operator does about it: the remedy, or what helps where an error has none.
+
+        Args:
+            contacts: whom to telephone at a hospital, by its name; "" for nobody.
+        """
+        if not self.rejected_by:
+            return self.remedy or RESTART_REMEDY
+        people = [f"{name} ({contacts[name]})" if contacts.get(name) else name for name in self.rejected_by]
+        verb = "telephone" if any(contacts.get(name) for name in self.rejected_by) else "talk to"
+        own_remedies = [words for words in self.remedy.split("; ") if words not in ("", TALK)]
+        return "; ".join([f"{verb} {joined(people)}", *own_remedies, "then revise the run, and start the revised one"])
 
 
 @dataclass(frozen=True)
@@ -251,8 +265,20 @@ RESTART_REMEDY = (
     " then: undersong run resume; if it fails again, give whoever maintains the program a support bundle:"
     " undersong console support"
 )
+TALK = "talk to its people"  # remedy of a hospital's program where people have decided
+_PEOPLE = re.compile(  # A run's name has no quotes.
+    r"^(.+?) refuses: its people have (rejected|withdrawn from) run '[^'\n]*'(?:: (.+))?$", re.MULTILINE
+)
 FAILED, REJECTED = "failed", "is rejected"  # begin the last line of the log of a run that has not finished
 LONGEST_LINE = 4096  # characters of a line of a run's log
+
+
+def _quote_people(decision: re.Match[str]) -> str:
+    """The decision of a hospital's people as a screen quotes it."""
+    party, deed, reason = decision.groups()
+    if deed == "rejected":
+        return f"{party} says: {reason}" if reason else f"{party} gives no reason"
+    return f"{party} has withdrawn" + (f", and says: {reason}" if reason else "")
 
 
 def _written_status(value: Mapping[str, Any]) -> RunStatus:

@@ -293,6 +293,41 @@ def test_a_rejected_run_names_the_hospital_and_its_telephone(tmp_path, entered):
     assert list_runs(home.path)[0].status.words.startswith("rejected by beta, gamma: ")
 
 
+PEOPLE = "its people have rejected run 'first'"
+REASON = "At most epsilon 2. Call Dr. Okafor, 555-0142."
+
+
+@pytest.mark.parametrize(
+    ("problem", "on_run", "on_home"),
+    [
+        (f"beta refuses: {PEOPLE}: {REASON}", f"beta says: {REASON}", f"is rejected by beta: it says: {REASON}"),
+        (f"beta refuses: {PEOPLE}", "beta gives no reason", "is rejected by beta: it gives no reason"),
+        (
+            f"beta refuses: {PEOPLE.replace('rejected', 'withdrawn from')}: {REASON}",
+            f"beta has withdrawn, and says: {REASON}",
+            f"is rejected by beta: it has withdrawn, and says: {REASON}",
+        ),
+        ("beta refuses: epsilon 4 is above 2", "beta refuses: epsilon 4 is above 2", "beta: epsilon 4 is above 2"),
+    ],
+    ids=["reason", "none", "withdrawn", "its policy"],
+)
+def test_a_rejection_quotes_people_and_names_whom_to_telephone(tmp_path, entered, problem, on_run, on_home):
+    home = make_home(tmp_path / "home", PARTIES)
+    enrolment.note_contact(home.path, "beta", "Dr. Beta, 0999")
+    runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="first"))
+    remedy = "talk to its people" if "people" in problem else "lower privacy.epsilon to 2"
+    home.run("first").write_status(RunStatus("failed", 1, error=RunFailure(problem, remedy, 3, ("beta",))))
+    console = entered(home.path)
+    for path, words in (("/", on_home), ("/runs/one/first", on_run), ("/runs", on_run)):
+        shown = re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", console.get(path).text)))
+        assert words in shown, path
+        assert "talk to" not in shown, path
+    for path in ("/", "/runs/one/first"):
+        shown = html.unescape(re.sub(r"<[^>]+>", "", console.get(path).text))
+        own = "; lower privacy.epsilon to 2" if "people" not in problem else ""
+        assert f"Remedy: telephone beta (Dr. Beta, 0999){own}; then revise the run" in shown, path
+
+
 def test_home_explains_its_total_beside_that_of_a_ledger(console, monkeypatch):
     spent = overview.RecentCosts(3, 0.0, 3, 4.5, 3e-5)
     monkeypatch.setattr(overview, "spending", lambda home, runs: spent)

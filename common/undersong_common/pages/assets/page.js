@@ -71,6 +71,11 @@
     if (told) { told.tabIndex = -1; told.focus(); }
   }
 
+  /* What was said at the top of a screen goes once the state that the screen shows has failed since. */
+  function contradict() {
+    if (document.querySelector("[data-failed]")) document.querySelector("main > .told.done")?.remove();
+  }
+
   const shown = Date.now();
   let pressed = false;  // a click on a place that is replaced before the button is let go would reach nothing
   let renewing = false;  // once it is let go
@@ -146,7 +151,7 @@
     for (const each of event.detail.target.querySelectorAll("details[id]")) each.open ? unfolded.add(each.id) : unfolded.delete(each.id);
   });
   /* Before the renewed part is painted: no time is ever seen in another zone than the rest of the screen. */
-  document.body.addEventListener("htmx:afterSwap", () => localise(document));
+  document.body.addEventListener("htmx:afterSwap", () => { localise(document); contradict(); });
   document.body.addEventListener("htmx:load", (event) => {
     const root = event.detail.elt;
     for (const id of unfolded) {
@@ -274,6 +279,7 @@
   });
 
   localise(document);
+  contradict();
   const zone = document.getElementById("zone");
   if (zone) zone.textContent = "your zone, " + Intl.DateTimeFormat().resolvedOptions().timeZone;
   arrive();
