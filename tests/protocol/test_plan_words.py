@@ -77,3 +77,20 @@ def test_parameters_that_leave_something_out_leave_it_out_of_the_sentence(statis
 def test_others_are_counted_from_what_opens_and_not_from_the_list():
     assert words.others(plan_of(example("label_histogram"))) == 1
     assert "1 other hospital, which can subtract its own" in words.together(1)
+
+
+def test_each_sum_has_a_title_of_its_own_made_of_its_question():
+    asked = [example(name) for name in ("label_histogram", "top_q_votes", "top_q_votes")]
+    titles = words.sum_titles(plan_of(*asked).sums)
+    assert titles["sum/0"] == "how many of their records have each label"
+    assert titles["sum/1"].endswith(" (1 of 2)")
+    assert titles["sum/2"].endswith(" (2 of 2)")
+
+
+@pytest.mark.parametrize("name", statistics.names())
+def test_a_title_is_short_and_speaks_of_their_records(name):
+    (title,) = words.sum_titles(plan_of(example(name)).sums).values()
+    assert "records" in title or "text" in title
+    assert "your" not in title.replace("yours", "")
+    assert len(title) <= 150
+    assert not set("(;") & set(title)

@@ -3,6 +3,7 @@
 Each sentence is made from the plan. None has a part that stays the same where plans differ.
 """
 
+import re
 from collections.abc import Sequence
 
 from undersong_common.errors import UndersongError
@@ -43,6 +44,9 @@ WRITTEN_BEFORE = "texts that were written before"  # a plan's words on a generat
 OF_ANOTHER_PACKAGE = "of another package"  # ends a plan's words on a generator that another package brings
 NOMINAL = "nominal"  # names an epsilon that the plan has and that protects nobody, such as a test's
 NO_GUARANTEE = "This corpus carries no privacy guarantee. Do not release it."
+LONGEST_TITLE = 200  # characters of a question where it names its sum
+_ASIDE = re.compile(r" \([^)]*\)")
+_ADDED = re.compile(r"; |, (?=which|where|each of which|corrected|for single)")
 MOST_QUESTIONS = 3  # A sentence names so many, then it refers to a list.
 LONGEST_FOREIGN = 600  # characters of another package's words
 
@@ -163,6 +167,28 @@ def publication(stated: str) -> str:
     'Our page; licence: MIT'
     """
     return stated.replace(".; ", "; ")
+
+
+def sum_titles(sums: Sequence[PlannedSum]) -> dict[str, str]:
+    """Returns what each planned sum asks of the hospitals, in a few words, by its name.
+
+    Sums that ask the same are numbered: "how many of their records have each label (2 of 3)".
+    """
+    titles = {planned.name: _shorten_question(question(planned)) for planned in sums}
+    names_by_title: dict[str, list[str]] = {}
+    for name, title in titles.items():
+        names_by_title.setdefault(title, []).append(name)
+    return {
+        name: title if len(names) == 1 else f"{title} ({names.index(name) + 1} of {len(names)})"
+        for title, names in names_by_title.items()
+        for name in names
+    }
+
+
+def _shorten_question(clause: str) -> str:
+    """Returns a question without its explanations: what stands in parentheses, and what a comma or semicolon adds."""
+    shortened = _ADDED.split(_ASIDE.sub("", _with_possessive(clause, "their")), maxsplit=1)[0]
+    return printable(shortened, LONGEST_TITLE)
 
 
 def asked(clauses: Sequence[str], possessive: str = "your", list_place: str = "below") -> str:

@@ -378,7 +378,7 @@ class RunScreens:
         parts: dict[str, Part] = {
             "standing": standing,
             "notes": lambda: {"run": run, "annotations": curation.show(self._home, run)},
-            "timeline": lambda: {"events": runs.timeline(self._home, run)},
+            "timeline": lambda: {"events": runs.timeline(self._home, run, plan().titles)},
             "live": lambda: {
                 "live": live_run(),
                 "is_open": runs.status(self._home, run).state not in ENDED,

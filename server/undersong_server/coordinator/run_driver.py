@@ -28,6 +28,7 @@ from undersong_common.program.logs import without_numbers
 from undersong_common.program.machine import HeldSteps, fault_of, internal_error
 from undersong_common.text.table import Table
 from undersong_protocol.agreement.manifest import PLAN_WORDS, Manifest
+from undersong_protocol.agreement.words import sum_titles
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.cluster import Cluster, spread
@@ -63,6 +64,7 @@ from undersong_server.runs.task import Task
 
 log = logging.getLogger(__name__)
 
+SUM_PHASE = "private sum "  # begins the phase in which a sum is asked
 ROSTER_POLL_S = 0.5
 STATUS_S = 0.5  # the status file is renewed at most this often
 ENDINGS_POLL_S = 0.5
@@ -122,6 +124,7 @@ class RunDriver(Progress, ABC):
         self._said = ""
         self._needed = 0
         self._reply_bytes = 0
+        self._sum_titles: Mapping[str, str] = {}  # what each planned sum asks, by its name
 
     def await_roster(self, planned: Planned, journal: Journal) -> None:
         """Blocks until every party of the roster is connected; if the manifest is signed, until its quorum is."""
@@ -223,6 +226,7 @@ class RunDriver(Progress, ABC):
 
     def _end(self, state: State, error: RunFailure | None = None, **changes: Any) -> None:
         if error is not None:
+            error = replace(error, problem=self._with_questions(error.problem))
             end_words = REJECTED if error.rejected_by else FAILED
             log.error("run %s %s: %s", self.folder.name, end_words, error.problem)
             self.folder.say(f"{end_words}: {error.problem}")
@@ -236,6 +240,7 @@ class RunDriver(Progress, ABC):
         stored_plan = self._planned = self.folder.planned()
         self.say("prepares the run; the parties are asked once it is ready, which may take minutes")
         run_plan = stored_plan.load()
+        self._sum_titles = sum_titles(run_plan.plan.sums)
         test = usefulness.read_test_file(run_plan.task)  # A bad test file ends the run before any party is asked.
         test_name = _name_test(run_plan.task)  # now: in hours another file may have its place
         require_packages(run_plan)
@@ -352,6 +357,7 @@ class RunDriver(Progress, ABC):
 
     def update(self, phase: str, done: int, total: int) -> None:
         self.check()
+        phase = self._with_questions(phase)
         waiting = None if self.awaits_people else self._status.waiting
         self._show(phase=phase, done=done, total=total, waiting=waiting)
 
@@ -383,12 +389,21 @@ class RunDriver(Progress, ABC):
 
     def say(self, message: str) -> None:
         self.check()
+        message = self._with_questions(message)
         if message != self._said:  # a run that waits, or is tried again, says so once
             self.folder.say(message)
             alike = (self.folder.name, without_numbers(message))
             log.info("run %s: %s", self.folder.name, message, extra={"alike": alike})
             self._said = message
         self._show(message=message)
+
+    def _with_questions(self, words: str) -> str:
+        """Returns words that begin with a sum's name with its question in that place, as a person knows it."""
+        name, colon, rest = words.removeprefix(SUM_PHASE).partition(":")
+        title = self._sum_titles.get(name)
+        if title is None or not (colon or words.startswith(SUM_PHASE)):
+            return words
+        return f"{SUM_PHASE}on {title}{colon}{rest}"
 
     def _show(self, *, durable: bool = False, **changes: Any) -> None:
         """Changes the status, and writes it if that is due."""

@@ -35,6 +35,7 @@ from undersong_protocol.statistics.votes import EqualVotes, hubness_correction
 from undersong_server import learning
 from undersong_server.methods.cleaned_mixture import DROPPED, cleaned
 from undersong_server.methods.interface import (
+    ANEW,
     Input,
     Method,
     MethodOptions,
@@ -386,7 +387,7 @@ class RunState:
                 len(self.run.pool),
                 min(anew_left, missing_texts + attempt),
             )  # a few of the new ones are dropped too
-            self.write(f"anew {attempt}", self.options.rounds - 1, ordered_texts)
+            self.write(f"{ANEW}{attempt}", self.options.rounds - 1, ordered_texts)
             if len(self.run.pool) == pool_size:
                 break
             chosen_corpus, anew_left = self.chosen_texts(), anew_left - ordered_texts

@@ -26,6 +26,7 @@ from undersong_common.printable import duration, json_text, number, with_iso_tim
 from undersong_common.privacy import impact
 from undersong_common.program.machine import fault_of
 from undersong_common.version import SOFTWARE
+from undersong_protocol.agreement.words import sum_titles
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED, INVITED
 from undersong_server.methods.parts import private_score
@@ -482,12 +483,16 @@ def mean_latency_s(used: Mapping[str, Any]) -> float | None:
 
 @dataclass(frozen=True)
 class RunPlanFacts:
-    """A run's plan: its figures, and epsilon after each private sum (empty if the run is not private)."""
+    """A run's plan: its figures, and epsilon after each private sum (empty if the run is not private).
+
+    ``titles``: what each private sum asks, by its name.
+    """
 
     planned: Planned
     figures: PlanFigures
     sums: tuple[str, ...]
     epsilon_after: tuple[float, ...]
+    titles: Mapping[str, str] = field(default_factory=dict)
 
 
 def run_plan(home: Path, run: str) -> RunPlanFacts:
@@ -508,7 +513,8 @@ def _computed_plan(home: Path, run: str, _version: object) -> RunPlanFacts:
         epsilons = tuple(plan.epsilon_after(count + 1) for count in range(len(plan.sums)))
     else:
         epsilons = ()
-    return RunPlanFacts(planned, plan_figures(loaded), tuple(planned_sum.name for planned_sum in plan.sums), epsilons)
+    names = tuple(planned_sum.name for planned_sum in plan.sums)
+    return RunPlanFacts(planned, plan_figures(loaded), names, epsilons, sum_titles(plan.sums))
 
 
 def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from undersong_common.errors import ConfigurationError, InternalError, PrivacyRefusal, TransportError
@@ -23,6 +24,7 @@ from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.secagg.parameters import Member
 from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings
 from undersong_server.defaults import RUN_OPTIONS, RunOptions
+from undersong_server.methods.interface import ANEW
 from undersong_server.operations.contacts import contact_faults
 from undersong_server.operations.enrolment import PartyFacts, identities, parties, roster
 from undersong_server.report.usefulness import read_test_file
@@ -612,8 +614,11 @@ class Moment:
     grade: Literal["done", "now", "bad"] = "done"
 
 
-def timeline(home: Path, run: str) -> tuple[Moment, ...]:
+def timeline(home: Path, run: str, sum_titles: Mapping[str, str] = MappingProxyType({})) -> tuple[Moment, ...]:
     """Events of a run from its plan until now: decisions, texts written, sums opened, failures.
+
+    Args:
+        sum_titles: what each planned sum asks, by its name.
 
     Raises ConfigurationError for an unknown run.
     """
@@ -635,14 +640,21 @@ def timeline(home: Path, run: str) -> tuple[Moment, ...]:
     for event in folder.live():
         if event["kind"] == "sum":
             survivors = f"{len(event['survivors'])} of {counted(len(stored_plan.roster), 'hospital')}"
-            run_moments.append(Moment(event["at"], f"opened {event['name']} from {survivors}"))
+            title = sum_titles.get(event["name"], event["name"])
+            run_moments.append(Moment(event["at"], f"opened from {survivors}: {title}"))
         elif event["kind"] == "texts":
-            run_moments.append(Moment(event["at"], f"wrote {counted(len(event['texts']), 'text')}: {event['step']}"))
+            run_moments.append(Moment(event["at"], _texts_words(len(event["texts"]), event["step"])))
     # The log has whole seconds, and a run ends after all that happened in its last one.
     run_moments.sort(key=lambda moment: (int(moment.at), moment.words in ENDED))
     if status.state not in ENDED and status.since is not None:
         run_moments.append(Moment(_began(status, run_moments), status.detail or status.state_words, "now"))
     return tuple(run_moments)
+
+
+def _texts_words(count: int, step: str) -> str:
+    if step.startswith(ANEW):
+        return f"wrote {counted(count, 'text')} in place of unusable ones"
+    return f"wrote {counted(count, 'text')}: {step}"
 
 
 def _began(status: RunStatus, moments: Sequence[Moment]) -> float:

@@ -581,6 +581,21 @@ def test_one_word_names_one_thing_on_every_screen(console, home, tasks):
         assert OTHER_WORDS.findall(words) == [], (path, words)
 
 
+def test_screens_of_a_run_name_its_sums_by_their_questions(console, home, tasks):
+    folder = plan_run(home, tasks, "asked")
+    names = [planned.name for planned in folder.planned().load().plan.sums]
+    for name in names:
+        folder.tell("sum", {"name": name, "sigma": 2.0, "survivors": ["alpha", "beta"]})
+    folder.tell("texts", {"step": "anew 2", "round": 1, "texts": [("a text", "", "good")]})
+    page = visible(console.get("/runs/one/asked").text)
+    for name in names:
+        assert not re.search(rf"(?<![\w/]){re.escape(name)}(?![\w/])", page), name
+    assert page.count("opened from 2 of 3 hospitals: for each candidate text, how many of their records") == len(names)
+    assert f"(2 of {len(names)})" in page
+    assert "wrote 1 text in place of unusable ones" in page
+    shutil.rmtree(folder.path)
+
+
 def test_a_form_warns_of_a_test_file_and_refuses_it_for_its_own_task(tmp_path):
     folder = tmp_path / "tasks"
     stated = {"where": "here", "licence": "CC0-1.0", "contact": "a@b.example"}

@@ -138,3 +138,23 @@ def test_a_run_that_is_prepared_says_so_before_the_plan_is_loaded(driver, monkey
     monkeypatch.setattr(Planned, "load", lambda _: said.append(driver.folder.status().message) or 1 / 0)
     driver.run()
     assert [words[:16] for words in said] == ["prepares the run"]
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("private sum who/1", "private sum on how well it goes"),
+        ("who/1: left out: alpha is away", "private sum on how well it goes: left out: alpha is away"),
+        ("private sum who/1: alpha lies", "private sum on how well it goes: alpha lies"),
+        ("who/2: left out: alpha is away", "who/2: left out: alpha is away"),
+        ("labels are read", "labels are read"),
+        ("alpha has approved: 1 of 5", "alpha has approved: 1 of 5"),
+    ],
+)
+def test_status_and_log_name_a_sum_by_its_question(driver, words, shown):
+    driver._sum_titles = {"who/1": "how well it goes", "labels": "how many of each"}
+    driver.update(words, 1, 5)
+    driver.say(words)
+    driver._show(durable=True)
+    assert driver.folder.status().phase == shown
+    assert driver.folder.log()[-1].endswith(f" {shown}")
