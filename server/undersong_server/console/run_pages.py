@@ -370,6 +370,7 @@ class RunScreens:
             awaited, revision = runs.awaited(self._home, status), runs.revision(self._home, run)
             standing = {"run": run, "status": status, "awaited": awaited, "put_away": put_away, "revision": revision}
             others = status.error.others(runs.roster_of(self._home, run)) if status.error else ""
+            standing["evaluation_error"] = runs.evaluation_error(self._home, run, status)
             contacts = {name: facts.party.contact for name, facts in awaited.items()}
             standing["remedy"] = status.error.advise(contacts) if status.error else ""
             standing |= {"change_words": form.change_words, "change_value": form.change_value}
@@ -459,9 +460,12 @@ class RunScreens:
         quality_figures = comparison.how_good(self._home, run)
         files = {path: permissions.file_words(path) for path in permissions.public_files(self._context.tasks)}
         leading = comparison.leading_figure(quality_figures)
+        status = runs.status(self._home, run)
         return {
             "figures": quality_figures,
             "leading": leading,
+            "evaluation_error": runs.evaluation_error(self._home, run, status),
+            "failed_at": status.at,
             "alarms": comparison.quality_alarms(self._home, run),
             "run": run,
             "files": files,

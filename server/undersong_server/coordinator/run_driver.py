@@ -51,6 +51,7 @@ from undersong_server.runs.folder import (
     REJECTED,
     RESTART_REMEDY,
     STATE_AFTER,
+    UNEVALUATED,
     Awaited,
     AwaitedParty,
     RunFailure,
@@ -241,8 +242,8 @@ class RunDriver(Progress, ABC):
         self.say("prepares the run; the parties are asked once it is ready, which may take minutes")
         run_plan = stored_plan.load()
         self._sum_titles = sum_titles(run_plan.plan.sums)
-        test = usefulness.read_test_file(run_plan.task)  # A bad test file ends the run before any party is asked.
-        test_name = _name_test(run_plan.task)  # now: in hours another file may have its place
+        test = self._read_test(run_plan.task)
+        test_name = _name_test(run_plan.task, test)  # now: in hours another file may have its place
         require_packages(run_plan)
         quorum = run_plan.plan.quorum
         self._needed = quorum.parties - quorum.tolerated_dropouts
@@ -276,7 +277,7 @@ class RunDriver(Progress, ABC):
                 embedder.lengths,
                 created=time.strftime("%Y-%m-%d %H:%M"),
                 insecure_noise=stored_plan.insecure_noise_seed is not None,
-                figures=self._figures(run_plan, outcome, test, embed, journal),
+                figures=self._evaluate(run_plan, outcome, test, embed, journal),
                 test_set=_describe_test(run_plan.task, test),
                 earlier=self._describe_earlier(run_plan.task.task.revises),
             )
@@ -284,7 +285,43 @@ class RunDriver(Progress, ABC):
             publish(self.folder.output, outcome, report, signer=self._signer, rounds=rounds)
             self._keep_evaluation(test_name, report)
             self.folder.share_output()
-        return report.summary
+        return report.summary if self._status.evaluation_error is None else f"{report.summary}, not evaluated"
+
+    def _read_test(self, task: Task) -> Table | None:
+        """Reads the task's public test file; None where it names none.
+
+        A file that cannot be used ends the run before any party is asked. Of a run that has asked them, which goes on
+        after a restart, it costs the evaluation alone: what they were charged bought the texts.
+        """
+        try:
+            return usefulness.read_test_file(task)
+        except ConfigurationError as error:
+            if not self._status.charged:
+                raise
+            self._note_unevaluated(error.problem, error.remedy, error.exit_code)
+            return None
+
+    def _evaluate(
+        self, run_plan: RunPlan, outcome: Outcome, test: Table | None, embed: Embed, journal: Journal
+    ) -> Figures:
+        """Figures of the corpus beside the test file; none where they cannot be made, which the status then states."""
+        try:
+            return self._figures(run_plan, outcome, test, embed, journal)
+        except (Superseded, Away, MachineFault, UnreadableRun, OSError, sqlite3.Error):
+            raise
+        except UndersongError as error:
+            self._note_unevaluated(error.problem, error.remedy, error.exit_code)
+        except Exception as error:  # noqa: BLE001 - its words may hold anything, so only its kind and place are kept
+            self._note_unevaluated(internal_error(error).problem, "", InternalError.exit_code)
+        return (), ()
+
+    def _note_unevaluated(self, problem: str, remedy: str, exit_code: int) -> None:
+        """States in status and log why the texts are published without an evaluation, and what to do about it."""
+        remedies = [*filter(None, [remedy]), "then evaluate the run on its Result"]
+        failure = RunFailure(problem, "; ".join(remedies).removeprefix("then "), exit_code)
+        log.error("run %s: %s: %s", self.folder.name, UNEVALUATED, failure.problem)
+        self.folder.say(f"{UNEVALUATED}: {failure.problem}; {failure.remedy}")
+        self._show(durable=True, evaluation_error=failure)
 
     def _execute(self, run_plan: RunPlan, journal: Journal, parties: RunParties, embedder: PublicEmbedder) -> Outcome:
         """Executes the plan with an author of its own; the journal answers what was asked before."""
@@ -507,15 +544,16 @@ class GrpcRunDriver(RunDriver):
 
 
 def _describe_test(task: Task, test: Table | None) -> str:
-    """Returns the test file's name and size for a reader of the card; "" without one."""
-    if test is None:
-        return ""
-    return f"{Path(task.evaluation.test or '').name} ({counted(len(test), 'public text')})"
-
-
-def _name_test(task: Task) -> str:
-    """Returns how the run's kept figures name its test file; "" without one."""
+    """Returns the test file's name and size for a reader of the card; "" where the task names none."""
     if task.evaluation.test is None:
+        return ""
+    size_words = "which could not be read" if test is None else counted(len(test), "public text")
+    return f"{Path(task.evaluation.test).name} ({size_words})"
+
+
+def _name_test(task: Task, test: Table | None) -> str:
+    """Returns how the run's kept figures name its test file; "" without one that could be read."""
+    if task.evaluation.test is None or test is None:
         return ""
     return name_test(task.locate(task.evaluation.test))
 

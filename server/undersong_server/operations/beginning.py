@@ -13,7 +13,7 @@ from undersong_server.operations.enrolment import PartyFacts, parties
 from undersong_server.operations.overview import find_run, list_runs
 from undersong_server.operations.runs import RunSummary, may_resume
 from undersong_server.report.evaluations import evaluated
-from undersong_server.runs.folder import UNREADABLE, Annotations, RunFolder, UnreadableRun
+from undersong_server.runs.folder import UNREADABLE, Annotations, RunFolder, RunStatus, UnreadableRun
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
     if status.error is not None and status.error.rejected_by:
         return OperatorStep(f"Talk to {', '.join(status.error.rejected_by)}, then revise the run {run.run}", address)
     if status.state == "finished":
-        return None if run.put_away else _step_of_result(CoordinatorHome(home).run(run.run), result)
+        return None if run.put_away else _step_of_result(CoordinatorHome(home).run(run.run), status, result)
     if status.waiting is not None:
         whom = ", ".join(party.party for party in status.waiting.parties)
         people = status.waiting.whom == "people"
@@ -122,12 +122,14 @@ def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
     return None
 
 
-def _step_of_result(folder: RunFolder, result: str) -> OperatorStep | None:
+def _step_of_result(folder: RunFolder, status: RunStatus, result: str) -> OperatorStep | None:
     """The step that a finished run needs; None once its files were downloaded: what follows happens elsewhere."""
     annotations = _annotations(folder)
     if annotations.downloaded_at:
         return None
     if not _is_evaluated(folder):
+        if status.evaluation_error is not None:
+            return OperatorStep(f"Evaluate {folder.name} again: its evaluation failed", f"{result}#evaluate")
         return OperatorStep(f"Read the result of {folder.name}, and evaluate it on a public test file", result)
     if annotations.marked:
         words = f"Download {folder.name} without the marked texts, and publish it"

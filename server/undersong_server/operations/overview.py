@@ -33,9 +33,17 @@ from undersong_server.methods.parts import private_score
 from undersong_server.operations import coordinator
 from undersong_server.operations.enrolment import PartyFacts, UnfetchedFile, unfetched_file
 from undersong_server.operations.enrolment import parties as every_party
-from undersong_server.operations.runs import UNDER_WAY, RunSummary, log, may_resume
+from undersong_server.operations.runs import UNDER_WAY, RunSummary, evaluation_error, log, may_resume
 from undersong_server.pool import Sample
-from undersong_server.runs.folder import UNREADABLE, Annotations, RunFailure, RunFolder, RunStatus, UnreadableRun
+from undersong_server.runs.folder import (
+    UNEVALUATED,
+    UNREADABLE,
+    Annotations,
+    RunFailure,
+    RunFolder,
+    RunStatus,
+    UnreadableRun,
+)
 from undersong_server.runs.planning import PlanFigures, Planned, plan_figures
 
 REJECTED = "rejected"  # beside the states of runs: those that have failed because hospitals refuse
@@ -248,6 +256,10 @@ def _needs(
             yield Need("now", "run", run.run, says, remedy, failed=True, resumes=resumes)
         elif status.state == "paused":
             yield Need("soon", "run", run.run, "is paused", "resume or stop it")
+        elif not run.put_away and (failure := evaluation_error(home, run.run, status)) is not None:
+            ago = duration(max(0.0, now_s - (status.at or now_s)))
+            says = f"has finished, and {UNEVALUATED} {ago} ago: {failure.problem}"
+            yield Need("soon", "run", run.run, says, failure.remedy)
 
 
 def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool, awaited: bool) -> Iterator[Need]:

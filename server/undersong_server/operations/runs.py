@@ -27,12 +27,14 @@ from undersong_server.defaults import RUN_OPTIONS, RunOptions
 from undersong_server.methods.interface import ANEW
 from undersong_server.operations.contacts import contact_faults
 from undersong_server.operations.enrolment import PartyFacts, identities, parties, roster
+from undersong_server.report.evaluations import evaluated
 from undersong_server.report.usefulness import read_test_file
 from undersong_server.runs.folder import (
     ENDED,
     FAILED,
     FINAL,
     REJECTED,
+    UNEVALUATED,
     Action,
     Annotations,
     RunFailure,
@@ -426,6 +428,16 @@ def roster_of(home: Path, run: str) -> tuple[str, ...]:
     return CoordinatorHome(home).run(run).planned().roster
 
 
+def evaluation_error(home: Path, run: str, status: RunStatus) -> RunFailure | None:
+    """Why a finished run has no figures beside its test file; None where it has some, or was to have none."""
+    if status.state != "finished" or status.evaluation_error is None:
+        return None
+    with contextlib.suppress(UnreadableRun):  # Figures that are damaged are made anew, too.
+        if evaluated(CoordinatorHome(home).run(run)) is not None:
+            return None
+    return status.evaluation_error
+
+
 def may_resume(home: Path, status: RunStatus) -> bool:
     """True if a run that stands still could go on when it is resumed.
 
@@ -633,7 +645,7 @@ def timeline(home: Path, run: str, sum_titles: Mapping[str, str] = MappingProxyT
         if time_s is not None:
             is_refusal = status.error is not None and line_words == logged(status.error.problem)
             moment_grade: Literal["done", "bad"] = (
-                "bad" if is_refusal or line_words.startswith((FAILED, REJECTED)) else "done"
+                "bad" if is_refusal or line_words.startswith((FAILED, REJECTED, UNEVALUATED)) else "done"
             )
             shown_words = _without_error(line_words, status.error).partition(PLAN_WORDS)[0]
             run_moments.append(Moment(time_s, shown_words, moment_grade))

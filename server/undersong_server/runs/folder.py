@@ -166,6 +166,8 @@ class RunStatus:
         phase: what is done now, ``done`` of ``total``; "" between phases.
         message: the last line of the run's log.
         charged: a private sum was asked for, so that parties may have been charged.
+        evaluation_error: why a run published its texts without the figures beside its test file; None elsewhere. A
+            later evaluation may have made them.
     """
 
     state: State = "planned"
@@ -179,6 +181,7 @@ class RunStatus:
     waiting: Awaited | None = None
     error: RunFailure | None = None
     charged: bool = False
+    evaluation_error: RunFailure | None = None
 
     def __post_init__(self) -> None:
         """Drops what a run that stands still no longer does, whoever wrote its status and whenever."""
@@ -231,6 +234,8 @@ class RunStatus:
             status_parts.append(self.waiting.words)
         if self.error is not None:
             status_parts.append(self.error.problem)
+        if self.evaluation_error is not None and self.state in ENDED:
+            status_parts.append(f"{UNEVALUATED}: {self.evaluation_error.problem}")
         return ": ".join(status_parts)
 
 
@@ -269,6 +274,7 @@ TALK = "talk to its people"  # remedy of a hospital's program where people have 
 _PEOPLE = re.compile(  # A run's name has no quotes.
     r"^(.+?) refuses: its people have (rejected|withdrawn from) run '[^'\n]*'(?:: (.+))?$", re.MULTILINE
 )
+UNEVALUATED = "the evaluation failed"  # begins the line of the log of a run that has no figures for that reason
 FAILED, REJECTED = "failed", "is rejected"  # begin the last line of the log of a run that has not finished
 LONGEST_LINE = 4096  # characters of a line of a run's log
 

@@ -238,6 +238,29 @@ def test_the_next_step_after_an_evaluation_is_to_publish(tmp_path, entered):
     assert next_step_of(console.get("/runs/one/spring").text) == "Plan a run."
 
 
+def test_a_failed_evaluation_is_told_until_there_are_figures(tmp_path, entered):
+    home = make_home(tmp_path / "home", PARTIES)
+    runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
+    folder, console = home.run("spring"), entered(home.path)
+    failure = RunFailure("test.jsonl: has no column 'text'", "name the column; then evaluate the run on its Result", 2)
+    folder.say(f"the evaluation failed: {failure.problem}")
+    folder.write_status(RunStatus("finished", since=1.0, charged=True, evaluation_error=failure))
+    folder.output.mkdir()
+    (folder.output / "synthetic.jsonl").write_text('{"text": "a", "label": "garden", "generator": "good"}\n')
+    screens = ("/", "/runs/one/spring", "/runs/one/spring/result")
+    for path in screens:
+        shown = html.unescape(console.get(path).text)
+        assert "test.jsonl: has no column 'text'" in shown, path
+        assert "name the column; then evaluate the run" in shown, path
+        assert next_step_of(console.get(path).text) == "Evaluate spring again: its evaluation failed.", path
+    assert re.search(r"failed at <time", console.get("/runs/one/spring/result").text)
+    assert [moment.grade for moment in runs.timeline(home.path, "spring") if "evaluation" in moment.words] == ["bad"]
+    keep_evaluation(folder, Evaluated("test.jsonl, 0123abcd", {}))
+    for path in screens:
+        assert "the evaluation failed" not in console.get(path).text.partition("Timeline")[0].lower(), path
+        assert "The evaluation at the end" not in console.get(path).text, path
+
+
 def test_parties_show_no_amount_that_is_not_shared(tmp_path, entered):
     home = make_home(tmp_path / "home", PARTIES)
     with contextlib.closing(home.registry()) as registry:

@@ -6,14 +6,17 @@ import time
 
 import pytest
 
+from tests.doubles.tasks import JUDGED, make_task, write_rows
+from undersong_common.errors import ConfigurationError, MachineFault
 from undersong_server.authority import Authority
 from undersong_server.coordinator.grpc_transport import Presence, Waiting
 from undersong_server.coordinator.metrics import Metrics
-from undersong_server.coordinator.run_driver import GrpcRunDriver
+from undersong_server.coordinator.run_driver import GrpcRunDriver, _describe_test, _name_test
 from undersong_server.database.journal import Journal
 from undersong_server.release.files import Signer
 from undersong_server.runs.folder import RunFolder, RunStatus
 from undersong_server.runs.planning import Planned
+from undersong_server.runs.task import load
 
 
 @pytest.fixture
@@ -158,3 +161,53 @@ def test_status_and_log_name_a_sum_by_its_question(driver, words, shown):
     driver._show(durable=True)
     assert driver.folder.status().phase == shown
     assert driver.folder.log()[-1].endswith(f" {shown}")
+
+
+def fail_with(error):
+    def fails(*_):
+        raise error
+
+    return fails
+
+
+@pytest.mark.parametrize(
+    ("error", "problem", "remedy"),
+    [
+        (ConfigurationError("test.jsonl:3: no label", "fill the row"), "test.jsonl:3: no label", "fill the row; then"),
+        (ValueError("a private word"), "internal error: ValueError", "evaluate the run on its Result"),
+    ],
+)
+def test_a_failed_evaluation_leaves_the_texts_and_is_told(driver, monkeypatch, error, problem, remedy):
+    monkeypatch.setattr(driver, "_figures", fail_with(error))
+    assert driver._evaluate(None, None, None, None, None) == ((), ())
+    status = driver.folder.status()
+    assert status.evaluation_error.problem.startswith(problem)
+    assert status.evaluation_error.remedy.startswith(remedy)
+    assert f"the evaluation failed: {problem}" in driver.folder.log()[-1]
+    assert "a private word" not in driver.folder.log()[-1]
+    driver._end("finished", message="24 texts, not evaluated")
+    ended = driver.folder.status()
+    assert (ended.state, ended.evaluation_error) == ("finished", status.evaluation_error)
+    assert "the evaluation failed: " in ended.words
+
+
+def test_what_holds_up_the_machine_is_no_failed_evaluation(driver, monkeypatch):
+    monkeypatch.setattr(driver, "_figures", fail_with(MachineFault("no space", "free some")))
+    with pytest.raises(MachineFault):
+        driver._evaluate(None, None, None, None, None)
+    assert driver._status.evaluation_error is None
+
+
+@pytest.mark.parametrize("charged", [False, True])
+def test_a_test_file_that_changed_costs_a_charged_run_its_evaluation_alone(driver, tmp_path, charged):
+    task = load(make_task(tmp_path, evaluation=JUDGED))
+    write_rows(tmp_path / "test.jsonl", [{"note": "a", "label": "garden"}])
+    driver._status = RunStatus("waiting", 1, charged=charged)
+    if not charged:
+        with pytest.raises(ConfigurationError, match="has no column 'text'"):
+            driver._read_test(task)
+        return
+    assert driver._read_test(task) is None
+    assert "has no column 'text'" in driver.folder.status().evaluation_error.problem
+    assert _name_test(task, None) == ""
+    assert _describe_test(task, None) == "test.jsonl (which could not be read)"
