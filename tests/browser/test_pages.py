@@ -106,6 +106,31 @@ def test_typed_values_are_kept_and_shown_beside_the_form(console, coordinator, w
 
 
 @pytest.mark.slow
+def test_whoever_leaves_a_form_before_it_is_kept_is_asked(console, window):
+    operator = window(console.address).enter(console.link("eva"))
+    page, asked = operator.go("/runs/new"), []
+    page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.dismiss()))
+    page.get_by_label("Task file task.toml (clinic)").check()
+    page.get_by_role("button", name="Begin").click()
+    page.locator("#so-far .figures dd").filter(has_text=re.compile(r"^4\b")).wait_for()
+    page.route("**/live", lambda route: route.abort())  # the coordinator's machine is away
+    page.get_by_label("Name of the run").press_sequentially("half typed")
+    page.evaluate("location.reload()")
+    page.wait_for_timeout(800)
+    assert asked == ["beforeunload"]
+    assert page.get_by_label("Name of the run").input_value() == "half typed"
+    page.unroute("**/live")
+    page.get_by_label("Epsilon").fill("1.5")
+    page.locator("#so-far .figures dd").filter(has_text=re.compile(r"^1\.5\b")).wait_for()
+    page.reload()
+    assert asked == ["beforeunload"]
+    assert page.get_by_label("Name of the run").input_value() == "half typed"
+    page.get_by_role("button", name="Plan this run").click()
+    page.get_by_role("button", name="Start").wait_for()
+    assert asked == ["beforeunload"]
+
+
+@pytest.mark.slow
 def test_charts_are_as_wide_as_their_place_after_a_resize(console, window):
     operator = window(console.address, width=1600).enter(console.link("ina"))
     operator.go(CONSOLE_SCREENS["run"])

@@ -194,6 +194,17 @@
   const underWay = new WeakSet();  // forms that wait for their answer
   document.body.addEventListener("htmx:beforeRequest", (event) => { if (sending) event.preventDefault(); });
 
+  /* The form of a run is kept half a second after the last key: whoever leaves before that is asked first. */
+  const draft = document.getElementById("draft");
+  if (draft) {
+    let typed = 0, asked = 0, saved = 0;  // inputs so far, when they were last sent, and when that was answered
+    const isDraft = (event) => event.detail.target?.id === "so-far";
+    draft.addEventListener("input", () => { typed += 1; });
+    document.body.addEventListener("htmx:beforeRequest", (event) => { if (isDraft(event)) asked = typed; });
+    document.body.addEventListener("htmx:afterRequest", (event) => { if (isDraft(event) && event.detail.successful) saved = asked; });
+    addEventListener("beforeunload", (event) => { if (typed > saved && !sending) event.preventDefault(); });
+  }
+
   /* Takes away what forms said at their buttons before. */
   function unsay() { for (const each of document.querySelectorAll(".refused")) each.remove(); }
 
