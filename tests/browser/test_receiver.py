@@ -202,6 +202,7 @@ def test_the_report_knows_the_files_of_the_consoles_archive(published, coordinat
     reader.page.locator("#told").fill(CoordinatorHome(coordinator).authority().fingerprint)
     said = checked(reader, list(unpacked.iterdir()))
     assert said.startswith("Whole: ")
+    assert "files are as manifest.json and archive.json say." in said
     assert "has signed manifest.json" in said
     assert "unknown origin" not in said
 

@@ -230,13 +230,13 @@
       changed += 1;
       lines.push("manifest.json: CHANGED, it states another plan, other sums or other receipts than this report was made of");
     }
-    for (const name of replaced) lines.push(name + ": compared with archive.json, in the place of the run's own file");
+    for (const name of replaced) lines.push(name + ": not the run's own, but the file that the makers put into the archive in its place");
     const missing = Array.from(stated.keys()).filter((name) => !named(name));
     for (const name of missing) lines.push(name + ": not among these files");
     const are = same === 1 ? " file is" : " files are";
     const whole = missing.length ? "Not all files are here: " : "Whole: ";
     lines.unshift(changed ? "CHANGED: " + changed + " of these files. Get a fresh copy." :
-      same ? whole + same + are + " as manifest.json says." :
+      same ? whole + same + are + " as " + (named("archive.json") ? "manifest.json and archive.json say." : "manifest.json says.") :
       "Nothing was compared yet: add the other files of the folder.");
     lines.push("Whoever changed the files may have changed this page, too, and it checks no signature of a hospital: " +
       "undersong verify does, with the fingerprint that a hospital tells you.");
