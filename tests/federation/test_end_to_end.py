@@ -28,7 +28,7 @@ def test_five_hospitals_go_from_enrolment_to_verify_as_the_simulation_does(clini
         (same,) = (line for line in alone.splitlines() if line.startswith(start))
         assert line.partition(" On ")[0] == same.partition(" On ")[0]
     (kept,) = (clinic.home / "runs").glob("*/evaluation.json")  # what Result and Compare show is what the card says
-    assert f"label {json.loads(kept.read_text())['figures']['panel score']} " in card
+    assert f"\n{json.loads(kept.read_text())['figures']['panel score']} (" in card
 
 
 @pytest.mark.timeout(2400)

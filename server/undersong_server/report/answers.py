@@ -29,6 +29,7 @@ from undersong_server.report.verdict import (
     meaning,
     scored_hospitals,
     verdict,
+    without_records,
 )
 from undersong_server.report.writers import WRITERS
 
@@ -264,7 +265,8 @@ def _guess_words(right: float | None, unit: str) -> str:
 
 def _state_worth(data: ReportData) -> tuple[str, ...]:
     """The figure with its meaning, whether the records helped, what was not measured, and the texts set aside."""
-    sentences = list(dict.fromkeys(filter(None, [headline(data), meaning(data), verdict(data), *alarms_of(data)])))
+    opening = [headline(data), *alarms_of(data), without_records(data), meaning(data), verdict(data)]
+    sentences = list(dict.fromkeys(filter(None, opening)))
     if data.own_accuracy is None:
         reason = "" if data.test_set else ": the task names none"
         sentences.append(f"On a test file of real texts: {NOT_MEASURED}{reason}.")

@@ -39,33 +39,38 @@ TEST_FILE = "a public test file"  # names one whose name no run has kept
 
 
 def headline(data: ReportData) -> str:
-    """Returns the figure of how good the corpus is, with its interval, and beside it those of texts without records."""
+    """Returns the figure of how good the corpus is, with its interval, and what it is the share of."""
     private_figure, own_accuracy = data.score, data.own_accuracy
     if private_figure is not None and private_figure.zero_shot is not None:
-        zero_shot = private_figure.zero_shot
         return (
             f"{private_figure.figure} is the mean similarity of the hospitals' own records to the nearest of"
-            f" {zero_shot.texts} of these texts; {zero_shot.value:.2f} that to the nearest of {zero_shot.texts} texts"
-            " that no record has steered."
+            f" {private_figure.zero_shot.texts} of these texts."
         )
     if own_accuracy is not None:
-        baselines = "; ".join(
-            f"{_name_baseline(figure)} {accuracy_words(figure)}"
-            for figure in data.published_accuracy
-            if figure.reference
-        )
         return (
             f"{accuracy_words(own_accuracy)} right on {data.test_set or TEST_FILE}: so many of its texts get their true"
-            " label from small models that learned from this corpus alone. From as many texts that no private record"
-            f" has steered: {baselines or NOT_MEASURED}."
+            " label from small models that learned from this corpus alone."
         )
     if private_figure is None:
         return UNMEASURED
     return (
         f"{private_figure.figure} right on the hospitals' own records{scored_hospitals(data)},"
         f" {measured_words(is_private=data.privacy.is_private)}: so many of them get their true label from a classifier"
-        f" that learned from this corpus alone. From texts that no private record has steered: {NOT_MEASURED}."
+        " that learned from this corpus alone."
     )
+
+
+def without_records(data: ReportData) -> str:
+    """Returns the headline's figure of texts that no private record has steered; "" if the headline has none."""
+    private_figure = data.score
+    if private_figure is not None and private_figure.zero_shot is not None:
+        zero_shot = private_figure.zero_shot
+        return f"{zero_shot.value:.2f} is that to the nearest of {zero_shot.texts} texts that no record has steered."
+    if private_figure is None and data.own_accuracy is None:
+        return ""
+    baselines = [figure for figure in data.published_accuracy if figure.reference and data.own_accuracy is not None]
+    figures = "; ".join(f"{_name_baseline(figure)} {accuracy_words(figure)}" for figure in baselines)
+    return f"From as many texts that no private record has steered: {figures or NOT_MEASURED}."
 
 
 def _name_baseline(figure: Accuracy) -> str:

@@ -847,7 +847,7 @@ def test_one_verdict_stands_beside_the_figure_on_every_page(changes, expected):
     data = run(**({"labels": SIX, "accuracy": ()} | changes))
     assert verdict(data) == expected
     opening = next(answer for answer in answers(data) if answer.anchor == "good").sentences
-    assert list(opening[:3]).count(expected) == 1
+    assert list(opening[:4]).count(expected) == 1
     assert expected in " ".join(printed(data, width=200).split())
     for shown in both(data):
         assert expected in shown
@@ -864,8 +864,9 @@ ZERO = Accuracy(ZERO_SHOT, 0.44, 0.5, 0.5, 0.5, reference=True, by_texts=Interva
             {"accuracy": (*panel_scores((0.6, 0.7), (0.4, 0.5))[:1], ZERO), "score": scored(0.7, 0.8)},
             (
                 "65.0 % (60.0 to 70.0) right on 200 notes: so many of its texts get their true label from small models"
-                " that learned from this corpus alone. From as many texts that no private record has steered:"
-                " zero-shot texts of all its generators 44.0 % (40.0 to 48.0).",
+                " that learned from this corpus alone.",
+                "From as many texts that no private record has steered: zero-shot texts of all its generators 44.0 %"
+                " (40.0 to 48.0).",
                 "In plain words: of 100 texts like those of the test file, a program that learns from this corpus"
                 " labels about 65 rightly and about 35 wrongly; from texts of all its generators without any record,"
                 " about 44 would be right, and by guessing among the 6 labels 17.",
@@ -875,8 +876,8 @@ ZERO = Accuracy(ZERO_SHOT, 0.44, 0.5, 0.5, 0.5, reference=True, by_texts=Interva
             {"score": scored(0.7, 0.8)},
             (
                 "75 % of cases (70 to 80) right on the hospitals' own records, measured privately: so many of them get"
-                " their true label from a classifier that learned from this corpus alone. From texts that no private"
-                " record has steered: not measured.",
+                " their true label from a classifier that learned from this corpus alone.",
+                "From as many texts that no private record has steered: not measured.",
                 "In plain words: of 100 records like those of the hospitals, a program that learns from this corpus"
                 " labels about 75 rightly and about 25 wrongly; by guessing among the 6 labels, 17 would be right.",
             ),
@@ -885,7 +886,8 @@ ZERO = Accuracy(ZERO_SHOT, 0.44, 0.5, 0.5, 0.5, reference=True, by_texts=Interva
             {"labels": (), "score": PrivateScore(0.52, 0.5, 0.54, 0.01, 0.01, "similarity", ZeroShot(200, 0.47, 0.01))},
             (
                 "0.52 (0.50 to 0.54) is the mean similarity of the hospitals' own records to the nearest of 200 of"
-                " these texts; 0.47 that to the nearest of 200 texts that no record has steered.",
+                " these texts.",
+                "0.47 is that to the nearest of 200 texts that no record has steered.",
                 "Nearer to the hospitals' records than texts that no record has steered.",
             ),
         ),
@@ -895,7 +897,7 @@ ZERO = Accuracy(ZERO_SHOT, 0.44, 0.5, 0.5, 0.5, reference=True, by_texts=Interva
 def test_how_good_it_is_opens_with_the_figure_and_its_meaning(changes, expected):
     data = run(**({"labels": SIX, "accuracy": ()} | changes))
     (good,) = [answer for answer in answers(data) if answer.anchor == "good"]
-    assert good.sentences[:2] == expected
+    assert good.sentences[: len(expected)] == expected
 
 
 @pytest.mark.parametrize(
