@@ -19,6 +19,7 @@ from undersong_protocol.statistics.classifier_votes import (
     word_labels,
 )
 from undersong_protocol.statistics.inputs import COEFFICIENTS
+from undersong_protocol.statistics.support import SupportVotes
 from undersong_protocol.statistics.votes import (
     CORRECTION,
     EqualVotes,
@@ -112,6 +113,21 @@ def test_a_record_gives_its_nearest_candidates_a_whole_vote_each():
     bound = statistic.sensitivity
     assert (bound.l1, bound.l2, bound.linf) == (4.0, 2.0, 1.0)
     assert statistic.base_scale == 256
+
+
+def test_of_equally_near_texts_the_first_ones_get_a_record_s_vote():
+    records, public = draw_inputs(7)
+    shown = public.embeddings["candidates"]
+    candidates = LabelledEmbeddings(np.repeat(shown.values[:6], 5, axis=0), np.repeat(shown.labels[:6], 5))
+    authors = np.random.default_rng(7).integers(0, 3, 30)
+    public = PublicInputs({"candidates": candidates}, {"authors": authors.astype(np.float64)})
+    votes = dense(SupportVotes(generators=3, candidates=30, labels=3).rows(records, public, {}))
+    for row, embedding, label in zip(votes, records.embeddings, records.labels, strict=True):
+        members = np.flatnonzero(candidates.labels == label).tolist() if label >= 0 else []
+        similarities = {i: float(embedding @ candidates.values[i]) for i in members}
+        nearest_third = sorted(members, key=lambda i: (-similarities[i], i))[: math.ceil(len(members) / 3)]
+        expected = np.bincount(authors[nearest_third], minlength=3) / max(1, len(nearest_third))
+        assert row.tolist() == pytest.approx(expected.tolist())
 
 
 def test_reach_is_the_mean_similarity_to_the_nearest_fellows_on_the_grid():
