@@ -19,7 +19,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.models import embedders
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger
-from undersong_common.privacy.spending import Charge
+from undersong_common.privacy.spending import Budget, Charge
 
 FIELDS = ("--label-field", "label", "--user-field", "patient")
 SECRET = "Dr Jane Quux saw patient 4711 0815 42 in the fourth ward of the old house at night"
@@ -112,10 +112,33 @@ def test_interrupted_sealing_holds_out_no_record_that_a_run_reads(party, tmp_pat
     assert "would be held out now" in command(*add, *FIELDS, "--hold-out", 20, code=2)
 
 
+def test_no_record_is_held_out_after_a_ledger_was_lost(party, tmp_path):
+    notes = write_notes(tmp_path / "notes.jsonl", records=40)
+    add = ("data", "add", notes, "--new-version", "--home", party)
+    command(*add, *FIELDS)
+    Ledger.read(PartyHome(party).ledger).lose([], [Budget(4.0, 1e-4)])
+    assert "would be held out now" in command(*add, *FIELDS, "--hold-out", 20, code=2)
+
+
 @pytest.mark.parametrize(("stated", "percent"), [(None, 20), (0, 0), (5, 5)])
 def test_stated_hold_out_replaces_the_former_one(stated, percent):
     source = SourceOptions(Path("notes.jsonl"), hold_out=stated)
     assert source.declaration(PartySettings(party="alpha", hold_out=20)).hold_out == percent
+
+
+@pytest.mark.parametrize(
+    ("option", "written", "field", "pair"),
+    [
+        ("label_map", "18842-5=discharge", "label_map", ("18842-5", "discharge")),
+        ("label_map", "stage=2=second", "label_map", ("stage=2", "second")),
+        ("label_map", "A=", "label_map", ("A", "")),
+        ("attribute", "sex=sex=2", "attribute_fields", ("sex", "sex=2")),
+        ("fhir_system", "a=https://ehr.example/f?v=4", "fhir_systems", ("a", "https://ehr.example/f?v=4")),
+    ],
+)
+def test_pair_of_an_option_is_parted_where_its_name_ends(option, written, field, pair):
+    source = SourceOptions(Path("notes.jsonl"), **{option: [written]})
+    assert getattr(source.declaration(PartySettings(party="alpha")), field) == dict([pair])
 
 
 @pytest.mark.heavy
