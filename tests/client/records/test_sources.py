@@ -373,6 +373,17 @@ def test_a_patient_in_several_spellings_is_one_user_and_excluded_as_one(tmp_path
     assert (left.table.users, left.objections.present) == (("P2",), 1)
 
 
+def test_records_of_objectors_are_part_of_what_could_be_read(tmp_path):
+    rows = [{"text": f"a note {number}", "patient": "P1" if number < 20 else "P2"} for number in range(30)]
+    write_lines(tmp_path / "notes.jsonl", [*rows, {"text": "", "patient": "P2"}])
+    (tmp_path / "wishes.txt").write_text("P1\n")
+    source = Declared(str(tmp_path / "notes.jsonl"), user_field="patient", exclusions=str(tmp_path / "wishes.txt"))
+    reading = sources.read(source)
+    assert (len(reading.table), reading.lost) == (10, 1)
+    assert list(reading.lost_shares.values()) == [1 / 31]
+    assert not reading.cautions(None)  # one row of 31 is less than one of twenty
+
+
 @pytest.mark.parametrize("line", ["P1,Ada", "P1;Ada", "P1\tAda", '"P1"', "mrn=P1"])
 def test_an_exclusion_list_with_a_second_column_or_quotes_is_refused(tmp_path, line):
     write_lines(tmp_path / "notes.jsonl", [{"text": "a note", "patient": "P1"}])
