@@ -206,6 +206,18 @@ def test_a_public_block_travels_once_as_long_as_it_is_used(process, monkeypatch)
     assert asked(named[0]) == {first}  # it was not used, and so not kept
 
 
+def test_new_computing_process_gets_the_public_blocks_of_the_one_before(process):
+    store = MemoryBlocks()
+    block = store.add(encode_numbers(np.ones((2, 3))))
+    inputs = (Input("x", (Segment(block.id),)),)
+    request = replace(REQUEST, inputs=inputs, blocks={block.id: block})
+    computing = process(partial(Scripted, ""))
+    for _ in range(2):
+        assert computing.vector(request, start_s=time.monotonic()).vector.values.tolist() == [7, 7, 7]
+        os.kill(computing.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, computing.pid, os.WEXITED | os.WNOWAIT)
+
+
 class Clock:
     """Seconds that pass while somebody sleeps; what it is asked for is noted."""
 
