@@ -323,3 +323,11 @@ def test_weights_that_are_no_law_are_refused() -> None:
     for weights in ([0, 0], [1, -1, 2]):
         with raises(InternalError, "no-law"):
             CumulativeTable.of_weights(weights, Fraction(0))
+
+
+@pytest.mark.parametrize("law", [DiscreteGaussian(30.0), DiscreteLaplaceShare(30.0, 3)])
+def test_random_bytes_of_the_noise_leave_no_trace_in_memory(law: IntegerNoise) -> None:
+    target = np.zeros(1000, dtype=np.int64)
+    law.add_to(target, KeyStream(b"\x01" * 32))
+    assert target.any()
+    assert not any(noise._SCRATCH.room)

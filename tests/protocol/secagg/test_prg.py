@@ -97,3 +97,12 @@ def test_keys_are_derived_as_the_library_derives_them(salt: bytes) -> None:
     secret, infos = bytes(range(96)), (b"", b"mask" + bytes(40))
     expected = [HKDF(SHA256(), length=32, salt=salt or None, info=info).derive(secret) for info in infos]
     assert [keys.hkdf(salt, secret, info) for info in infos] == expected
+
+
+@pytest.mark.parametrize("count", [100, CHUNK_BYTES])
+def test_masks_leave_no_bytes_in_their_buffer(count: int) -> None:
+    streams = masking.MaskStreams([(b"\x01" * 32, 1)], np.dtype(np.uint32), count)
+    streams.add_to(np.zeros(streams.words, dtype=np.uint32))
+    assert any(streams._room)
+    streams.close()
+    assert not any(streams._room)
