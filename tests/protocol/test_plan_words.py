@@ -74,6 +74,17 @@ def test_parameters_that_leave_something_out_leave_it_out_of_the_sentence(statis
     assert never not in sentence
 
 
+def test_examples_of_questions_stand_in_the_plan_s_order():
+    def examples_of(names):
+        return words.examples(names, ["cardiac"], ["handbook"])
+
+    names = [name for name in statistics.names() if examples_of([name])]
+    assert len(names) > 5
+    for ordered_names in (names, names[::-1]):
+        expected = dict.fromkeys(example for name in ordered_names for example in examples_of([name]))
+        assert examples_of(ordered_names) == tuple(expected)
+
+
 def test_others_are_counted_from_what_opens_and_not_from_the_list():
     assert words.others(plan_of(example("label_histogram"))) == 1
     assert "1 other hospital, which can subtract its own" in words.together(1)
