@@ -74,6 +74,12 @@ def test_a_number_that_a_model_takes_for_a_date_is_a_number() -> None:
     assert found == [("numbers", 5, 18)]
 
 
+def test_longest_of_equally_sure_findings_counts() -> None:
+    text = "call 020 7946 0018"
+    found = _separate_places([Result("PHONE_NUMBER", 9, 18, 0.4), Result("PHONE_NUMBER", 5, 18, 0.4)], text)
+    assert found == [("numbers", 5, 18)]
+
+
 def test_seven_digits_are_a_telephone_number_and_six_are_none() -> None:
     assert list(patterns("call 555 0137, or 4960345; BP 168/101")) == [("numbers", "555 0137"), ("numbers", "4960345")]
     text = "call 555 0137"
