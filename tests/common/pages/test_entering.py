@@ -127,6 +127,17 @@ def test_a_session_ends_without_use_and_after_its_longest_time(accounts, clock):
     assert accounts.session(secret) is None
 
 
+@pytest.mark.parametrize(("path", "is_kept"), [("/account", True), ("/?part=x", False)])
+def test_a_screen_that_renews_itself_keeps_no_session_awake(site, clock, path, is_kept):
+    site.accounts = Accounts(site.store, clock=clock)
+    site.accounts.set_role("ada", "administrator")
+    browser = Browser(site).enter(site.accounts.link("ada"))
+    for _ in range(2):
+        clock.now += module.IDLE_S - 1
+        answer = browser.get(path)
+    assert (answer.status_code == 200) is is_kept
+
+
 def test_passwords_are_argon2id_and_wrong_ones_have_to_wait(accounts, clock, tmp_path):
     with raises(ConfigurationError, "password-length"):
         accounts.set_password("ada", "x" * 11)
