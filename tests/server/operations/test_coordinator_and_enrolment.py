@@ -13,8 +13,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.doubles.coded import raises
 from tests.doubles.stream import Credentials
 from undersong_common.errors import ConfigurationError
+from undersong_common.pages.store import Offer
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, Package, new_tls_key, party_fingerprint
 from undersong_server.coordinator.home import CoordinatorHome, Serving
+from undersong_server.coordinator.parties import ENROLLED, EnrolledParty
 from undersong_server.defaults import NewCoordinator
 from undersong_server.operations import coordinator, enrolment
 
@@ -239,3 +241,14 @@ def test_lost_keys_neither_use_up_the_invitation_nor_enrol_elsewhere(home):
     data = EnrolmentRequest.make("lung", new_tls_key(), lost.identity, other.token).sign(lost.identity)
     with raises(ConfigurationError, "identity-taken"):
         enrolment.sign(home, data, fingerprint=EnrolmentRequest.parse(data).fingerprint)
+
+
+@pytest.mark.parametrize(("last_seen", "waits"), [(None, True), (50.0, True), (150.0, False)])
+def test_hospital_waits_for_its_reply_until_it_is_heard(last_seen, waits):
+    never = dict.fromkeys(("revoked_at", "epsilon_left", "certificate_expires_at"))
+    words = dict.fromkeys(("identity", "reason", "software", "embedder"), "")
+    times = {"invited_at": 10.0, "enrolled_at": 100.0, "last_seen": last_seen}
+    party = EnrolledParty("alpha", ENROLLED, paused=False, **never, **words, **times)
+    offers = {"alpha.grant": Offer(made_at=100.0, fetched_at=None)}
+    file = enrolment.unfetched_file(enrolment.PartyFacts(party, connected=False), offers)
+    assert (file is not None) is waits
