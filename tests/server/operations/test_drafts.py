@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Annotated, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from undersong_server.operations import form
+from tests.doubles.stream import make_home
+from tests.doubles.tasks import make_task
+from undersong_server.operations import drafts, form
 from undersong_server.operations.drafts import Draft
 
 
@@ -36,3 +40,24 @@ def test_an_empty_contact_says_what_is_accepted(words):
     draft = Draft("x", "a template", ".", {"task": {}, "publication": {"contact": words, "where": "here"}}, {})
     assert "an e-mail address, a telephone number or a web address" in draft.missing["publication.contact"]
     assert "publication.where" not in draft.missing
+
+
+def test_a_key_that_the_task_states_stands_at_the_first_level():
+    def first_keys(method_table):
+        sections = {section.path: section for section in form.form_sections({"method": method_table})}
+        return {field.path for field in sections["method"].fields if field.first}
+
+    assert first_keys({"name": "wasp", "shortlist": 4}) - first_keys({"name": "wasp"}) == {"method.shortlist"}
+
+
+def test_oldest_draft_goes_where_there_are_too_many(tmp_path, monkeypatch):
+    home, task_file = make_home(tmp_path / "home").path, make_task(tmp_path / "task")
+    monkeypatch.setattr(drafts, "MOST_DRAFTS", 3)
+    identities = []
+    for number in range(5):
+        # Names in the other order than the times: no order of names is one of ages.
+        monkeypatch.setattr(drafts, "os", SimpleNamespace(urandom=lambda size, start=9 - number: bytes([start] * size)))
+        draft = drafts.from_file(home, task_file)
+        identities.append(draft.identity)
+        os.utime(drafts._folder(home) / f"{draft.identity}.json", (number, number))
+    assert [draft.identity for draft, _ in drafts.unfinished(home)] == identities[:1:-1]
