@@ -815,8 +815,15 @@ def test_keys_go_to_the_hosts_that_the_operator_has_named(home, tasks):
     ):
         assert may_not_plan(home, tasks, draft(table), allowed), table
         assert not may_not_plan(home, tasks, draft(table, operators={"generators": [table]})), table
-    own = draft({**good, "base_url": "https://elsewhere.example/v1"}, operators={"generators": [good]})
-    assert may_not_plan(home, tasks, own)
+    own_table = endpoint("http://127.0.0.1:7000/v1")
+    for change in (
+        {"base_url": "http://127.0.0.1:7001/v1"},
+        {"api_key_env": "OTHER_API_KEY"},
+        {"proxy": "http://127.0.0.1:9999"},
+        {"endpoints": [{"base_url": "https://elsewhere.example/v1", "api_key_env": "OPENAI_API_KEY"}]},
+    ):
+        changed = draft({**own_table, **change}, operators={"generators": [own_table]})
+        assert may_not_plan(home, tasks, changed), change
 
 
 def test_a_refusal_is_shown_and_no_run_is_planned(console, home, tasks):
