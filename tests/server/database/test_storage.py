@@ -598,6 +598,20 @@ def test_holder_is_lost_15_s_after_its_last_renewal_began(monkeypatch, failures,
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("failures", [0, 1])
+def test_a_lease_that_ends_is_given_back_also_after_a_lost_connection(failures):
+    outcomes, terms_s = [Away("PostgreSQL does not answer")] * failures, []
+
+    def renew(_epoch, lease_s=LEASE_S):
+        if outcomes:
+            raise outcomes.pop()
+        terms_s.append(lease_s)
+        return True
+
+    Lease(SimpleNamespace(remote=True, renew=renew, close=lambda: None), 1, lambda: None).end()
+    assert terms_s == [0.0]
+
+
 def test_a_database_that_holds_nothing_or_is_missing_is_named(server):
     with raises(ConfigurationError, "storage"):
         Postgres(server.database()).rows("SELECT 1")
