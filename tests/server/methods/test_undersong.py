@@ -208,6 +208,13 @@ def test_word_classifier_learns_words_and_answers_no_unseen_label():
     assert word_labels(one, ["anything"]).tolist() == [2]
 
 
+@pytest.mark.parametrize("heavy_label", [0, 1])
+def test_word_classifier_follows_the_weights_of_its_texts(heavy_label):
+    weights = np.where(np.arange(2) == heavy_label, 1.9, 0.1)
+    word_model = undersong.word_classifier(undersong.word_rows(["apple", "apple"]), np.arange(2), 2, weights)
+    assert word_model[-1].argmax() == heavy_label
+
+
 @pytest.mark.slow
 def test_a_mistaken_generator_writes_less_and_the_report_names_it(tmp_path):
     task = task_of(tmp_path, {"right": 0.0, "wrong": 1.0})
