@@ -63,6 +63,14 @@ def test_selected_labels_are_as_even_as_can_be(count, labels, start):
     assert dealt.max() - dealt.min() <= 1
 
 
+@pytest.mark.parametrize(
+    ("count", "already", "expected"), [(1, [5, 2, 9], [0, 1, 0]), (5, [5, 2, 3], [1, 2, 2]), (4, [1, 1, 1], [2, 1, 1])]
+)
+def test_the_remainder_goes_to_the_labels_with_the_fewest_samples(count, already, expected):
+    dealt = balanced_labels(count, 3, np.array(already))
+    assert np.bincount(dealt, minlength=3).tolist() == expected
+
+
 def test_only_scores_that_noise_does_not_explain_stand_out():
     rng = np.random.default_rng(0)
     among = np.arange(1000)
