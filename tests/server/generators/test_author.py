@@ -493,6 +493,14 @@ def test_near_duplicates_are_no_samples_but_rewritten_texts_may_be_near(journal)
     assert write("three", "pain", "pains", "other", parents=("pain",))[0] == ["pain", "pains", "other"]
 
 
+def test_near_duplicates_of_one_batch_are_found_beside_earlier_texts():
+    vectors = {"other": [0.0, 1.0], "pain": [1.0, 0.0], "pains": [0.999, 0.0447]}
+    screening = Screening(lambda texts: np.array([vectors[text] for text in texts], dtype=np.float32), bound=0.98)
+    screening.add(["other"], ["x"])
+    faults = screening.faults(["pain", "pains"], ["x", "x"], exact=[True, True], near=[True, True])
+    assert faults == ["", "near duplicate"]
+
+
 def test_what_became_of_an_answer_is_the_journals_to_say(journal):
     orders = [Order("g", "zero_shot", "x")] * 2
     author(journal, Scripted("g", ["one", "two"])).write("one", 0, orders)
