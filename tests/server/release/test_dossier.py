@@ -22,6 +22,7 @@ from tests.doubles.typed import typed
 from tests.server.report.test_report import run as reported
 from undersong_common.errors import ConfigurationError
 from undersong_server.cli.app import app
+from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import curation, releases, runs
 from undersong_server.pool import Sample
@@ -220,6 +221,16 @@ def test_archive_list_signed_by_another_key_is_a_fault(tmp_path, published):
     verdict = verify(unpacked, fingerprint=fingerprint)
     assert verdict.faults[0].startswith("archive.json: it is not signed by this coordinator")
     assert set(verdict.outside) == {"archive.json", "dossier.html"}
+
+
+def test_archive_list_of_another_manifest_is_a_fault(tmp_path, published):
+    unpacked, fingerprint = archived(tmp_path, published[0])
+    contents = {"dossier.html": (unpacked / "dossier.html").read_bytes()}
+    key = CoordinatorHome(tmp_path / "home").authority().signing_key
+    for manifest, is_sound in (((unpacked / "manifest.json").read_bytes(), True), (b"{}", False)):
+        (unpacked / "archive.json").write_text(sign_archive(key, manifest, contents))
+        faults = verify(unpacked, fingerprint=fingerprint).faults
+        assert any(fault.startswith("archive.json: it is not signed") for fault in faults) is not is_sound
 
 
 def test_dossier_of_unconfirmed_papers_has_the_exit_code_of_verify(folder):
