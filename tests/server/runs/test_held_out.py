@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from tests.doubles.stream import make_home
-from tests.doubles.tasks import JUDGED, make_task
+from tests.doubles.tasks import JUDGED, make_task, write_rows
 from undersong_common.errors import ConfigurationError
 from undersong_server.operations import drafts, permissions, tasks
 from undersong_server.runs.held_out import same_file_faults, shared_text_warnings
@@ -57,6 +57,16 @@ def test_texts_that_a_generator_shares_with_the_test_file_are_warned_of(tmp_path
     assert not list(same_file_faults(load(task_file)))
     weak = tasks.plan(task_file, environment={}).figures.weak
     assert any("the score flatters" in words for words in weak) is is_warned
+
+
+def test_texts_are_compared_whatever_the_records_column_is_called(tmp_path):
+    task_file = make_task(tmp_path, evaluation=JUDGED, data={"text": "note"})
+    test_rows = [json.loads(line) for line in (tmp_path / "test.jsonl").read_text().splitlines()]
+    write_rows(tmp_path / "test.jsonl", [{"note": row["text"], "label": row["label"]} for row in test_rows])
+    assert not list(shared_text_warnings(load(task_file)))
+    write_rows(tmp_path / "poor.jsonl", test_rows)  # a corpus has the columns text and label
+    (warning,) = shared_text_warnings(load(task_file))
+    assert "poor.jsonl holds 20 of the 20 texts" in warning
 
 
 def test_a_file_that_was_rewritten_at_the_same_size_is_read_again(tmp_path):
