@@ -14,6 +14,7 @@ from undersong_common.text.table import read_table
 from undersong_server.cli.evaluation_screen import render
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.evaluation.panel import settings
+from undersong_server.operations import releases
 from undersong_server.operations.releases import evaluate
 from undersong_server.pool import Sample
 
@@ -222,6 +223,20 @@ def test_tiny_sets_give_gaps_instead_of_crashes(run):
     write_labelled(run / "test.jsonl", draw_notes(2, 1))
     report = evaluate(run / "run", EvaluationOptions(test=run / "test.jsonl"), embed=bag_of_words)
     assert report.to_json()["distances"][0]["precision"] is None
+
+
+@pytest.mark.parametrize("public_data", [False, True])
+def test_evaluation_keeps_embeddings_on_the_disk_only_of_public_data(run, monkeypatch, public_data):
+    caches = []
+
+    def note_cache(_model, _cluster, public_cache):
+        caches.append(public_cache)
+        return bag_of_words
+
+    monkeypatch.setattr(releases, "embedder", note_cache)
+    options = {"public_data": True} if public_data else {}
+    evaluate(run / "run", EvaluationOptions(overlap=run / "train.jsonl", **options))
+    assert [cache is not None for cache in caches] == [public_data]
 
 
 def test_missing_files_of_an_evaluation_are_named(run):
