@@ -327,6 +327,11 @@ def test_frames_of_several_parties_are_a_file_each():
     assert refused.value.problem == "parties= is 3, but records= holds 2 frames, one per party"
 
 
+def test_sections_go_before_the_other_arguments():
+    task = make_notebook_task(epsilon=4.0, sections={"privacy": {"epsilon": 1.0}})
+    assert task.settings().privacy.epsilon == 1.0
+
+
 def test_an_error_names_a_folder_only_if_the_caller_named_it(tmp_path):
     for folder, begun in ((None, "privacy.epsilon: "), (tmp_path, f"{tmp_path}/task.toml: privacy.epsilon: ")):
         with pytest.raises(ConfigurationError) as refused:
