@@ -38,6 +38,14 @@ def test_hospital_s_drill_has_other_keys_and_only_invented_records(tmp_path):
     assert PartyHome(joining.create(tmp_path / "real", "alpha").path).settings.drill is False
 
 
+@pytest.mark.parametrize("settings", ['{"drill": true}', '{"drill": false}', "{}", "[]", "no JSON"])
+def test_drill_is_announced_where_no_program_reads_the_output(tmp_path, capsys, settings):
+    (tmp_path / "settings.json").write_text(settings)
+    drill.announce(tmp_path / "settings.json", drill.PARTY_WORDS)
+    words = f"{drill.PARTY_WORDS}\n" if "true" in settings else ""
+    assert capsys.readouterr() == ("", words)
+
+
 def test_no_message_has_a_word_for_a_drill():
     for file in (federation_pb2, secagg_pb2):
         names = [field.name for message in file.DESCRIPTOR.message_types_by_name.values() for field in message.fields]
