@@ -126,6 +126,18 @@ def test_prompts_and_texts_are_ordered_in_the_records_label_shares() -> None:
         assert {order.generator for order in ordered} == {"a", "b"}
 
 
+def test_each_round_of_tuned_has_prompts_of_its_own() -> None:
+    setting = SimpleNamespace(generators=("a",), labels=("x",))
+    run = SimpleNamespace(setting=setting, rng=lambda purpose: np.random.default_rng(list(purpose.encode())))
+    options = Options(prompts=20)
+    hints_by_round = [
+        {order.hints for order in tuned._prompt_orders(options, cast(RunContext, run), np.ones(1), number)}
+        for number in range(2)
+    ]
+    assert [len(hints) for hints in hints_by_round] == [20, 20]
+    assert not hints_by_round[0] & hints_by_round[1]
+
+
 # With a model
 
 
