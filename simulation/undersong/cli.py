@@ -59,7 +59,12 @@ def audit(
     else:
         overrides = [f"method.samples={attack.samples}"]
     settings = AuditSettings(
-        task_file, (*overrides, *(assignments or ())), attack.runs, attack.canaries, attack.seed, attack.jobs
+        task_file,
+        (*overrides, *(assignments or ())),
+        runs=attack.runs,
+        canaries=attack.canaries,
+        seed=attack.seed,
+        jobs=attack.jobs,
     )
     with display(output.quiet or output.as_json) as progress:
         report = (context.obj or auditing.audit)(settings, progress)

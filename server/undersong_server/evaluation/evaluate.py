@@ -174,7 +174,11 @@ def evaluate_tables(
     fine_tuning = None
     if options.bert is not None:
         fine_tuning = FineTuning(
-            model_folder(options.bert), options.epochs, options.batch, options.learning_rate, options.max_tokens
+            model_folder(options.bert),
+            epochs=options.epochs,
+            batch=options.batch,
+            learning_rate=options.learning_rate,
+            max_tokens=options.max_tokens,
         )
     data_finder = presidio() if options.personal_data else None
     note_lines: list[str] = []

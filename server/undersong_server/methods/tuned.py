@@ -154,8 +154,14 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
             ]
         run.record("preferences", t, len(preference_pairs))
         # 4. The model is trained by them.
-        seed = int(run.rng(f"tuning {t + 1}").integers(2**31))
-        tuning = Tuning(options.rank, options.learning_rate, options.beta, options.epochs, options.batch, seed)
+        tuning = Tuning(
+            rank=options.rank,
+            learning_rate=options.learning_rate,
+            beta=options.beta,
+            epochs=options.epochs,
+            batch=options.batch,
+            seed=int(run.rng(f"tuning {t + 1}").integers(2**31)),
+        )
         run.tune(f"round {t + 1}", preference_pairs, tuning)
     # 5. The corpus is written by the tuned model, and the last vote chooses among its texts.
     round_orders = _round_orders(run, label_shares_used, options.samples)
