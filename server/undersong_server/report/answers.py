@@ -101,8 +101,7 @@ def answers(data: ReportData) -> tuple[Answer, ...]:
 
 def _describe_corpus(data: ReportData) -> tuple[str, ...]:
     labels = f" with {counted(len(data.named_labels), 'label')}" if data.named_labels else ""
-    noun = "text" if any(use.is_copied for use in data.author_uses) else "synthetic text"
-    texts_words = f"{counted(len(data.samples), noun)}{labels}"
+    texts_words = f"{counted(len(data.samples), data.noun)}{labels}"
     # Whether each text is what was ordered is a figure's matter, not the opening's.
     order_words = f", ordered as: {data.description.rstrip('.')}" if data.description else ""
     simulation_words = [SIMULATED] if data.simulated else []
@@ -147,7 +146,9 @@ def _name_authors(data: ReportData) -> list[str]:
         "written by": [described for name, described in described_authors.items() if name not in copied],
         "copied from": [described for name, described in described_authors.items() if name in copied],
     }
-    origin_words = joined([f"{verb} {joined(described)}" for verb, described in described_by_verb.items() if described])
+    origin_words = joined(
+        [f"{verb} {words.join_writers(described)}" for verb, described in described_by_verb.items() if described]
+    )
     sentences = [f"{origin_words[0].upper()}{origin_words[1:]}, with the method {data.method}."]
     if NGRAM in map(kind_by_generator.get, authors):
         sentences.append(WORD_SALAD)

@@ -80,7 +80,7 @@ class PrivacyStatement:
         sums = len(self.epsilon_after)
         sums_scope = f"over all {sums} private sums together" if sums > 1 else "over its one private sum"
         return (
-            f"The synthetic texts are ({number(self.promise.epsilon)}, {number(self.promise.delta)})-differentially"
+            f"The texts are ({number(self.promise.epsilon)}, {number(self.promise.delta)})-differentially"
             f" private for one {UNIT_WORDS[self.promise.unit]} that is added or removed, {sums_scope}."
         )
 
@@ -341,6 +341,18 @@ class ReportData:
         """The usage of each of :attr:`authors`, of which there is one."""
         authors = self.authors
         return tuple(generator_use for generator_use in self.usage if generator_use.name in authors)
+
+    @property
+    def noun(self) -> str:
+        """What one text of the corpus is called: "text" if a generator has copied some of them from a file."""
+        return "text" if any(use.is_copied for use in self.author_uses) else "synthetic text"
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The corpus's tags for a hub of data sets."""
+        is_synthetic = not self.author_uses or not all(use.is_copied for use in self.author_uses)
+        tag_holds = {"synthetic": is_synthetic, "differential-privacy": self.privacy.is_private}
+        return tuple(tag for tag, holds in tag_holds.items() if holds)
 
     @property
     def origin(self) -> str:

@@ -9,15 +9,15 @@ from undersong_server.methods.parts import support
 from undersong_server.pool import Sample
 from undersong_server.report.sum_answers import WORTH
 
-WRITERS = "Who wrote it"  # heading of the table
+WRITERS = "Where the texts come from"  # heading of the table
 COLUMNS = (
     "generator",
-    "texts written",
+    "texts given",
     "share of the last orders",
     "in the corpus",
     "set aside",
     "in no file",
-    "why it wrote no more",
+    "why it gave no more",
 )
 ALL_STAYED = "–"
 SEE_WORTH = f'see "{WORTH}"'

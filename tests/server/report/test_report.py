@@ -931,6 +931,8 @@ def test_texts_that_were_copied_from_a_file_are_not_called_invented(writers, ope
         assert f"{opening} with 2 labels" in shown
         assert f"Limits: {limits}" in shown
         assert ("opied from" in shown) == any(use.is_copied for use in uses)
+    head = render_card(data).partition("---\n\n")[0]
+    assert ("tags: [synthetic" in head) == (not all(use.is_copied for use in uses))
 
 
 def test_how_far_the_word_filter_is_trusted_is_a_specialists_detail():
@@ -1007,9 +1009,9 @@ def test_one_table_says_what_became_of_each_writer_and_why(place):
         ("25", "0 %", "0", "25", "0", 'after round 1: see "How good it is"'),
     ]
     shown = both(replace(data, writers=tuple(replace(writer, name=names[writer.name]) for writer in writers)))[place]
-    assert shown.count("Who wrote it") == 1
+    assert shown.count("Where the texts come from") == 1
     assert "after round 2: a classifier labels 9 fewer" in shown
-    assert "Who wrote it" not in both(data)[place]
+    assert "Where the texts come from" not in both(data)[place]
 
 
 def test_a_writer_of_a_method_that_asks_nothing_has_its_counts_alone():
