@@ -48,7 +48,7 @@ class OtherLabels:
     @property
     def words(self) -> str:
         """The sentence on what differs and what follows from it, without its full stop."""
-        name = printable(self.file.name, 100)
+        name = self.file_name
         if len(self.labels) > MOST_LABELS:
             return f"{name} has {len(self.labels)} different labels: its column {self.file.label} hardly holds labels"
         if not self.absent and self.file.key != TEST:
@@ -58,7 +58,12 @@ class OtherLabels:
         else:
             texts = f"it has no text labelled {_list_labels(self.absent)}"
             consequence = f"{texts}, and its texts labelled {_list_labels(self.further)} serve no label"
-        return f"{name} has other labels than the task states: {consequence}"
+        return f"{name} has other labels than the stated ones: {consequence}"
+
+    @property
+    def file_name(self) -> str:
+        """Name of the file without its folders."""
+        return printable(Path(self.file.name).name, 100)
 
     @property
     def can_be_used(self) -> bool:

@@ -630,7 +630,7 @@ def test_a_form_warns_of_other_labels_and_takes_those_of_the_file(console, home,
     shown = console.get(console.led(console.post(address, sent))).text
     for place in ("generators-0-corpus", "task-labels"):
         notice = shown.partition(f'id="differs-{place}"')[2].partition("</div></div>")[0]
-        assert "good.jsonl has" in notice, place
+        assert "<p>good.jsonl has" in notice, place  # the folder stands beside the field
         assert 'value="labels generators.0.corpus">Use the file' in notice, place
     live = console.client.post(f"{address}{LIVE}", data={**sent, **console.hidden(address)}).text
     assert 'id="differs-task-labels" hx-swap-oob="true"><div class="notice warn">' in live
