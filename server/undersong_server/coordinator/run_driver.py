@@ -139,7 +139,7 @@ class RunDriver(Progress, ABC):
             expelled = sorted(set(planned.roster) & set(self._expelled()))
             if party_count - len(expelled) < required:
                 raise ConfigurationError(
-                    f"{', '.join(expelled)}: revoked, and the run needs {required} of its {party_count} parties",
+                    f"{', '.join(expelled)}: revoked, and the run needs {required} of its {party_count} hospitals",
                     "plan a new run without them",
                     code="too-few-parties",
                 )
@@ -148,7 +148,7 @@ class RunDriver(Progress, ABC):
                 return
             waiting_words = (
                 f"waiting for {_names(missing)} to connect; the run goes on as soon as {required} of"
-                f" {counted(party_count, 'party is', 'parties are')} there ({party_count - len(missing)} now)"
+                f" {counted(party_count, 'hospital is', 'hospitals are')} there ({party_count - len(missing)} now)"
             )
             self._show(state="waiting", waiting=Awaited(missing, start_s, None, required, waiting_words))
             time.sleep(ROSTER_POLL_S)
@@ -239,7 +239,7 @@ class RunDriver(Progress, ABC):
     def _conduct(self) -> str:
         """Carries the run out and publishes it; returns the summary of what was published."""
         stored_plan = self._planned = self.folder.planned()
-        self.say("prepares the run; the parties are asked once it is ready, which may take minutes")
+        self.say("prepares the run; the hospitals are asked once it is ready, which may take minutes")
         run_plan = stored_plan.load()
         self._sum_titles = sum_titles(run_plan.plan.sums)
         test = self._read_test(run_plan.task)
