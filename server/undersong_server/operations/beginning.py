@@ -90,14 +90,16 @@ def next_step(home: Path, every_run: Callable[[], Sequence[RunSummary]], run_sho
 
 
 def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
-    """The step that a run needs; None for one that was stopped, that cannot be read, or whose files were downloaded."""
+    """The step that a run needs; None for one that ended for good: stopped, put away, unreadable or downloaded."""
+    if run.put_away:
+        return None
     status = run.status
     address = f"/runs/one/{quote(run.run)}"
     result = f"{address}/result"
     if status.error is not None and status.error.rejected_by:
         return OperatorStep(f"Talk to {', '.join(status.error.rejected_by)}, then revise the run {run.run}", address)
     if status.state == "finished":
-        return None if run.put_away else _step_of_result(CoordinatorHome(home).run(run.run), status, result)
+        return _step_of_result(CoordinatorHome(home).run(run.run), status, result)
     if status.waiting is not None:
         whom = ", ".join(party.party for party in status.waiting.parties)
         people = status.waiting.whom == "people"

@@ -234,8 +234,11 @@ def test_the_next_step_after_an_evaluation_is_to_publish(tmp_path, entered):
     for path in ("/", "/runs/one/spring", "/runs/one/spring/result"):
         assert next_step_of(console.get(path).text) == "Plan a run.", path
     home.run("spring").annotate(Annotations())
-    runs.put_away(home.path, "spring")
-    assert next_step_of(console.get("/runs/one/spring").text) == "Plan a run."
+    for status in (RunStatus("finished", since=1.0), STATES["rejected"][0], STATES["paused"][0]):
+        home.run("spring").write_status(status)
+        if status.state != "paused":
+            runs.put_away(home.path, "spring")
+        assert (next_step_of(console.get("/runs/one/spring").text) == "Plan a run.") is (status.state != "paused")
 
 
 def test_a_failed_evaluation_is_told_until_there_are_figures(tmp_path, entered):
