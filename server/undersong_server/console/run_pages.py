@@ -464,6 +464,7 @@ class RunScreens:
         return {
             "figures": quality_figures,
             "leading": leading,
+            "meaning": comparison.leading_meaning(self._home, run, leading),
             "evaluation_error": runs.evaluation_error(self._home, run, status),
             "failed_at": status.at,
             "alarms": comparison.quality_alarms(self._home, run),

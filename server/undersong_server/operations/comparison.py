@@ -21,7 +21,7 @@ from undersong_server.operations.releases import DRAWN_TEXTS, drawn_rows, publis
 from undersong_server.report.data import PANEL_SCORE, UNIT_WORDS, WORDS, WRONG_LABELS, Good
 from undersong_server.report.evaluations import Evaluated, evaluated
 from undersong_server.report.html import series_chart
-from undersong_server.report.verdict import alarms
+from undersong_server.report.verdict import OWN_RECORDS, TEST_TEXTS, alarms, plain_words
 
 BLOCKS = 10  # blocks of equally many drawn texts, whose spread gives the interval
 NOTHING = "–"
@@ -270,6 +270,15 @@ def how_good(home: Path, run: str) -> tuple[Figure, ...]:
     """Returns one run's figures of the group :data:`HOW_GOOD`. Raises ConfigurationError for an unknown run."""
     live_score = live(home, run, run_plan(home, run)).score
     return tuple(_how_good([live_score], [evaluated(CoordinatorHome(home).run(run))]))
+
+
+def leading_meaning(home: Path, run: str, leading: LeadingFigure | None) -> str:
+    """Returns what one run's leading figure means, in the words of its card; "" for a figure that is no such share."""
+    of_what = {PRIVATE_SCORE: OWN_RECORDS, PANEL_SCORE: TEST_TEXTS}.get(leading.figure.name if leading else "")
+    if leading is None or of_what is None or not leading.figure.percent:
+        return ""
+    labels = run_plan(home, run).planned.task["task"].get("labels", ())
+    return plain_words(leading.figure.cells[0].value, of_what, len(labels))
 
 
 def quality_alarms(home: Path, run: str) -> tuple[str, ...]:

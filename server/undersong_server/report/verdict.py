@@ -83,18 +83,31 @@ def meaning(data: ReportData) -> str:
     """Returns the headline in numbers of 100 texts, beside guessing; "" where nothing is labelled or measured."""
     labels = len(data.named_labels)
     own_accuracy, private_figure = data.own_accuracy, data.score
+    zero_shot = next((figure.accuracy for figure in data.published_accuracy if figure.data == ZERO_SHOT), None)
     if own_accuracy is not None:
-        right, of_what = round(100 * own_accuracy.accuracy), "texts like those of the test file"
-    elif private_figure is not None and private_figure.zero_shot is None:
-        right, of_what = round(100 * private_figure.value), "records like those of the hospitals"
-    else:
-        return ""
-    zero_shot = next((figure for figure in data.published_accuracy if figure.data == ZERO_SHOT), None)
+        return plain_words(own_accuracy.accuracy, TEST_TEXTS, labels, zero_shot)
+    if private_figure is not None and private_figure.is_share:
+        return plain_words(private_figure.value, OWN_RECORDS, labels)
+    return ""
+
+
+TEST_TEXTS, OWN_RECORDS = "texts like those of the test file", "records like those of the hospitals"
+
+
+def plain_words(share: float, of_what: str, labels: int, zero_shot: float | None = None) -> str:
+    """Returns a share that is labelled rightly in numbers of 100 texts or records, beside guessing.
+
+    Args:
+        of_what: :data:`TEST_TEXTS` or :data:`OWN_RECORDS`.
+        labels: number of the task's labels.
+        zero_shot: the same share of as many texts that no record has steered; None where it was not measured.
+    """
+    right = round(100 * share)
     beside_words, guessing = "", f"by guessing among the {labels} labels"
-    if zero_shot is not None and own_accuracy is not None:
+    if zero_shot is not None:
         beside_words = (
-            f"; from texts of all its generators without any record, about {round(100 * zero_shot.accuracy)} would be"
-            f" right, and {guessing} {round(100 / labels)}"
+            f"; from texts of all its generators without any record, about {round(100 * zero_shot)} would be right, and"
+            f" {guessing} {round(100 / labels)}"
         )
     elif labels > 1:
         beside_words = f"; {guessing}, {round(100 / labels)} would be right"

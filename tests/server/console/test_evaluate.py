@@ -20,7 +20,7 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import runs
 from undersong_server.report.evaluations import EVALUATION_FILE, Evaluated, KeptMeasure, keep_evaluation
-from undersong_server.report.verdict import alarms
+from undersong_server.report.verdict import TEST_TEXTS, alarms, plain_words
 from undersong_server.runs.folder import RunStatus
 
 RESULT = "/runs/one/first/result"
@@ -93,12 +93,14 @@ GOOD_PANEL = {"panel score": KeptMeasure(0.9, "high", percent=True, interval=(0.
     ],
 )
 def test_result_begins_with_what_is_bad_in_the_words_of_the_card(evaluation_page, home, measures, alarm_count):
-    keep_evaluation(CoordinatorHome(home).run("first"), Evaluated("test.jsonl", {}, measures, 30))
+    keep_evaluation(CoordinatorHome(home).run("first"), Evaluated("test.jsonl", dict.fromkeys(measures, "x"), measures, 30))
     opening = evaluation_of(evaluation_page).partition("<dl")[0].partition("<table")[0]
     lows = [measure.interval[0] for measure in measures.values() if measure.interval]
     expected = alarms(2, lows, measures["wrong labels"].value if "wrong labels" in measures else math.nan)
     assert len(expected) == alarm_count
     assert re.findall(r'<p class="problem">([^<]+)</p>', opening) == list(expected)
+    meaning = plain_words(measures["panel score"].value, TEST_TEXTS, 2) if "panel score" in measures else None
+    assert re.findall(r"<p>(In plain words[^<]+)</p>", evaluation_of(evaluation_page)) == ([meaning] if meaning else [])
 
 
 @pytest.mark.slow
