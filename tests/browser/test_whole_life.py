@@ -82,6 +82,8 @@ def test_operator_and_hospital_go_from_invitation_to_verify_in_browsers(demo, wi
     operator.check("finished run")
     operator.shoot("life-run-wide")
     operator.page.get_by_role("link", name="Result").click()
+    operator.page.get_by_text("Files: whole").wait_for()
+    operator.page.get_by_text("What was checked").click()
     operator.page.get_by_text("every signature, charge and statement holds").wait_for()
     operator.check("result")
     operator.shoot("life-result-wide")

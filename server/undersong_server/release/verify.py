@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -580,8 +581,12 @@ class PrivacyVerdict:
             absence_words = f", without {', '.join(absent_parties)}"
         return (
             f"  the sum of {counted(len(opened_by.survivors), 'hospital')}{absence_words};"
-            f" {len(opened_by.signers)} signed for it: '{printable(name)}'"
+            f" {len(opened_by.signers)} signed for it: '{printable(name)}', {self._sum_titles[name]}"
         )
+
+    @cached_property
+    def _sum_titles(self) -> Mapping[str, str]:
+        return words.sum_titles(self.manifest.plan.sums)
 
     def _state_doubts(self) -> list[str]:
         """Lists first what no paper proves; empty if everything of a federation is confirmed."""

@@ -48,6 +48,9 @@ def test_an_honest_data_set_is_priced_from_its_papers_alone(tmp_path, published)
     for guess in (verdict.guess, verdict.guess_alone):
         assert f"  in words: {impact.guess(guess, 'one record')}" in verdict.lines()
     assert "without p2" in shown
+    titles = words.sum_titles(plan.sums)
+    for name in verdict.opened:
+        assert f"signed for it: '{name}', {titles[name]}" in shown
     assert "p2 took part until sum 1 of 2 ('votes/1'); the 1 sum after it was opened without it." in shown
     assert "Opened: 1 sum of 4 hospitals, 1 sum of 5 hospitals." in shown
 
