@@ -93,7 +93,9 @@ GOOD_PANEL = {"panel score": KeptMeasure(0.9, "high", percent=True, interval=(0.
     ],
 )
 def test_result_begins_with_what_is_bad_in_the_words_of_the_card(evaluation_page, home, measures, alarm_count):
-    keep_evaluation(CoordinatorHome(home).run("first"), Evaluated("test.jsonl", dict.fromkeys(measures, "x"), measures, 30))
+    keep_evaluation(
+        CoordinatorHome(home).run("first"), Evaluated("test.jsonl", dict.fromkeys(measures, "x"), measures, 30)
+    )
     opening = evaluation_of(evaluation_page).partition("<dl")[0].partition("<table")[0]
     lows = [measure.interval[0] for measure in measures.values() if measure.interval]
     expected = alarms(2, lows, measures["wrong labels"].value if "wrong labels" in measures else math.nan)
