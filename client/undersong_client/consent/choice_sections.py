@@ -1,6 +1,6 @@
 """The choices of a person on a run's sheet: who decides, the steps in order, the calls, and what each choice does."""
 
-from undersong_client.consent.rules import decider_words
+from undersong_client.consent.rules import decider_consequence, decider_words
 from undersong_client.consent.run_terms import rejection_words
 from undersong_client.consent.sheet import (
     MOST_NAMES,
@@ -131,15 +131,9 @@ def describe_deciders(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str
     if sheet.ended is not None or sheet.as_signed:
         return []
     rule = decider_words(is_standing=beside.is_standing, two_people=sheet.two_people)
-    if beside.is_standing:
-        consequence = "No person is asked before it; Reject and Withdraw stop it all the same."
-    elif sheet.two_people:
-        consequence = "One of them alone approves nothing."
-    else:
-        consequence = (
-            "IT can approve without you: somebody at a terminal of this machine suffices. Whoever sets the policy can"
-            f" ask for {decider_words(is_standing=False, two_people=True)}."
-        )
+    consequence = decider_consequence(is_standing=beside.is_standing, two_people=sheet.two_people)
+    if not beside.is_standing and not sheet.two_people:
+        consequence += f" Whoever sets the policy can ask for {decider_words(is_standing=False, two_people=True)}."
     return [("Who decides here", f"By your policy, {rule}. {consequence}")]
 
 

@@ -67,6 +67,36 @@ def decider_words(*, is_standing: bool, two_people: bool) -> str:
     return "two people: a privacy officer and one for IT" if two_people else "one person"
 
 
+def decider_consequence(*, is_standing: bool, two_people: bool, officer: str = "you") -> str:
+    """Returns if one person can approve without another by a policy's rule, for sheet and policy.
+
+    Args:
+        officer: the privacy officer, as the page calls that person.
+
+    >>> decider_consequence(is_standing=False, two_people=False)
+    'IT can approve without you: somebody at a terminal of this machine suffices.'
+    """
+    if is_standing:
+        return "No person is asked before it; Reject and Withdraw stop it all the same."
+    if two_people:
+        return "One of them alone approves nothing."
+    return f"IT can approve without {officer}: somebody at a terminal of this machine suffices."
+
+
+# The choices of the page's form, each with its values of ``is_standing`` and ``two_people``.
+DECIDERS = {"each": (False, False), "two": (False, True), "standing": (True, False)}
+
+
+def decider_choices() -> dict[str, str]:
+    """Returns the words of each of :data:`DECIDERS`."""
+    choices = {}
+    for choice, (is_standing, two_people) in DECIDERS.items():
+        rule = decider_words(is_standing=is_standing, two_people=two_people)
+        consequence = decider_consequence(is_standing=is_standing, two_people=two_people, officer="the privacy officer")
+        choices[choice] = f"{rule[0].upper()}{rule[1:]}. {consequence}"
+    return choices
+
+
 def allows_more(before: tuple[str, ...], after: tuple[str, ...]) -> bool:
     """Returns True if a list of what is allowed has a new member."""
     return bool({*after} - {*before})

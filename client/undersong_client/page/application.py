@@ -17,7 +17,7 @@ from fastapi.responses import Response
 
 from undersong_client.consent import policy, two_people
 from undersong_client.consent.people import ROLES, ROLES_OF_TWO, Person
-from undersong_client.consent.rules import PolicyOptions, PolicyRules, form_fields
+from undersong_client.consent.rules import PolicyOptions, PolicyRules, decider_choices, form_fields
 from undersong_client.consent.run_terms import REJECT_IS_FINAL
 from undersong_client.home import Declared, PartyHome, chosen_user_is
 from undersong_client.operations import daemon, data, dossier, evidence, joining, outbox, rules, runs
@@ -441,6 +441,7 @@ class HospitalPage:
                 "duties": visit.site.accounts.duties.all(),
                 "roles_of_two": ROLES_OF_TWO,
                 "form_fields": form_fields(PolicyRules),
+                "decider_choices": decider_choices(),
                 "opened_numbers": opened_numbers(policy_facts.allowed.minimum_parties - 1),
                 "reject_is_final": REJECT_IS_FINAL,
                 "guesses": [(epsilon, _cases(epsilon, policy_facts.allowed.total_delta)) for epsilon in (1, 4, 8)],

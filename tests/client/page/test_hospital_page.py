@@ -22,6 +22,7 @@ from undersong_client.cli.options import checkpoints_folder
 from undersong_client.consent import policy, two_people
 from undersong_client.consent.approvals import Proposals
 from undersong_client.consent.people import ROLES_OF_TWO, Person
+from undersong_client.consent.rules import DECIDERS, decider_words
 from undersong_client.consent.run_terms import REJECT_IS_FINAL
 from undersong_client.consent.two_people import check_one_of_two
 from undersong_client.home import PartyHome
@@ -767,6 +768,14 @@ def test_viewer_of_the_page_reads_and_decides_nothing(page, home):
     for path in (f"{address}/approve", f"{address}/reject", "/pause", "/budget", "/policy", "/coordinator/leave"):
         sent = {**fields, **own}
         assert reader.client.post(path, data=sent).status_code == 403, path
+
+
+def test_the_policy_says_of_each_choice_who_can_approve_alone(page):
+    shown = page.get("/policy").text
+    for is_standing, needs_two in DECIDERS.values():
+        assert decider_words(is_standing=is_standing, two_people=needs_two)[1:] in shown
+    assert "One person. IT can approve without the privacy officer: somebody at a terminal" in shown
+    assert "Two people: a privacy officer and one for IT. One of them alone approves nothing." in shown
 
 
 @pytest.mark.parametrize(("others", "verb"), [("0", "may be"), ("3", "are")])
