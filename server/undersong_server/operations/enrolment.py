@@ -219,8 +219,8 @@ class UnfetchedFile:
 
     @property
     def is_overdue(self) -> bool:
-        """True once whoever made the file had time enough to download it."""
-        return time.time() - self.since >= UNFETCHED_S
+        """True once whoever made the file had time enough to download it, or if a clock ahead of now noted it."""
+        return not 0.0 <= time.time() - self.since < UNFETCHED_S
 
 
 def unfetched_file(facts: PartyFacts, offers: Mapping[str, Offer]) -> UnfetchedFile | None:

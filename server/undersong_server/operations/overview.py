@@ -207,7 +207,7 @@ def _needs(
         if name in unfetched:
             if not unfetched[name].is_overdue:
                 continue
-            says = f"has waited for {duration(now_s - unfetched[name].since)}: {unfetched[name].words}"
+            says = f"has waited for {duration(max(0.0, now_s - unfetched[name].since))}: {unfetched[name].words}"
             remedy = f"on its own screen: download it, or make a new {unfetched[name].kind}"
             yield Need("soon", "party", name, says, remedy)
             continue

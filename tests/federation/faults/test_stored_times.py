@@ -12,6 +12,7 @@ from tests.doubles.processes import ROOT
 ENTERING = "tests/common/pages/test_entering.py::test_sessions_stored_by_a_clock_ahead_end_once_it_is_right"
 AHEAD = "tests/server/coordinator/test_certificates_ahead.py::test_an_invitation_and_certificates_of_a_wrong_clock_shut"
 TWO = "tests/client/page/test_hospital_page.py::test_person_who_let_somebody_in_is_none_of_the_two_for_a_day"
+UNFETCHED = "tests/server/console/test_console.py::test_a_file_noted_by_a_clock_ahead_counts_at_once_as_not_downloaded"
 NOTED_AHEAD = "tests/common/pages/test_duties.py::test_an_act_noted_by_a_clock_ahead_lasts_a_day_from_now"
 SHOWN = ""  # it is shown, ordered or told, and nothing is decided by it
 PAGES = "common/undersong_common/pages/store.py"
@@ -29,6 +30,8 @@ STORED_TIMES = {
     (PAGES, "token", "used_at"): ("shown", SHOWN),
     (PAGES, "failure", "at"): ("it is forgotten", ENTERING),
     (PAGES, "action", "at"): ("a finished action is remembered for longer, by a key that is used once", SHOWN),
+    (PAGES, "offer", "made_at"): ("it counts at once as not downloaded", UNFETCHED),
+    (PAGES, "offer", "fetched_at"): ("whether it is there decides", SHOWN),
     (PAGES, "act", "at"): ("it counts as of now", NOTED_AHEAD),
     (PAGES, "act", "up"): ("the machine's uptime of one start, which only rises", NOTED_AHEAD),
     (PARTIES, "party", "token_expires_at"): ("the invitation lies ahead too", AHEAD),
@@ -97,6 +100,13 @@ TIMES_IN_FILES = {
     ("common/undersong_common/program/machine.py", "HeldStep.since_s"): ("shown", SHOWN),
     ("common/undersong_common/pages/stream.py", "at"): ("no file holds it", SHOWN),
     (PAGES, "append(at)"): ("shown: the chain orders entries", SHOWN),
+    (PAGES, "Offer.made_at"): ("it counts at once as not downloaded", UNFETCHED),
+    (PAGES, "Offer.fetched_at"): ("whether it is there decides", SHOWN),
+    ("server/undersong_server/operations/enrolment.py", "UnfetchedFile.since"): ("as Offer.made_at", UNFETCHED),
+    ("server/undersong_server/console/run_pages.py", "downloaded_at"): ("shown", SHOWN),
+    ("server/undersong_server/console/run_pages.py", "failed_at"): ("shown", SHOWN),
+    ("server/undersong_server/console/run_pages.py", "since"): ("shown", SHOWN),
+    ("server/undersong_server/runs/folder.py", "Annotations.downloaded_at"): ("whether it is there decides", SHOWN),
     ("common/undersong_common/privacy/ledger.py", "append(at)"): ("shown: the chain orders entries", SHOWN),
     ("protocol/undersong_protocol/agreement/enrolment.py", "Package.expires_s"): (
         "the coordinator remembers when it invited",
@@ -214,7 +224,6 @@ def declared_times():
     return columns
 
 
-@pytest.mark.slow
 def test_every_stored_time_has_a_rule_for_what_lies_ahead_of_now():
     assert declared_times() == set(STORED_TIMES)
     assert times_in_files() == set(TIMES_IN_FILES)

@@ -662,6 +662,13 @@ def test_a_file_for_a_hospital_that_nobody_fetched_says_so_until_it_is(tmp_path,
             assert said not in console.get(path).text.lower(), path
 
 
+def test_a_file_noted_by_a_clock_ahead_counts_at_once_as_not_downloaded(tmp_path, entered):
+    console = entered(make_home(tmp_path / "home").path)
+    console.post("/parties/invite", name="delta")
+    console.site.store.rows("UPDATE offer SET made_at = made_at + 86400")
+    assert "has waited for 0 s: its package was made and never downloaded" in console.get("/").text
+
+
 @pytest.mark.parametrize(
     ("fault", "colour"), [("", "told notice done"), ("refusal", "told problem")], ids=["answer", "failure"]
 )
