@@ -225,6 +225,7 @@ class _Reader:
         self._records = TableBuilder(self._columns)
         self._places: dict[PatientId, str] = {}
         self._source = self._open()
+        self._columns.check_roles()
         self._missing_words = 0
 
     def read(self) -> SourceReading:

@@ -75,6 +75,17 @@ class Columns:
     user: str | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
 
+    def check_roles(self) -> None:
+        """Raises ConfigurationError for a column of texts or ids with a second role: labels are shown."""
+        for role, column in self._column_roles.items():
+            first_role = next(name for name, other_column in self._column_roles.items() if other_column == column)
+            if column is not None and first_role != role and {first_role, role} & {"text", "user"}:
+                raise ConfigurationError(
+                    f"the column {column!r} is named as the {first_role} column and as the {role} column",
+                    "name another column for one of them",
+                    code="column-of-two-roles",
+                )
+
     @property
     def names(self) -> tuple[str, ...]:
         column_names = (self.text, self.label, self.user, *self.attributes.values())
@@ -255,6 +266,7 @@ def read_table(
 
 def table_of(rows: Iterable[Row], source: str, columns: Columns, labels: Sequence[str] = ()) -> Table:
     """Makes the table that :func:`read_table` reads, from rows in memory; errors name them ``source``."""
+    columns.check_roles()
     builder = TableBuilder(columns)
     allowed = set(labels)
     empty = empty_reason(source)

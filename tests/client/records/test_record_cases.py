@@ -303,6 +303,15 @@ def test_far_away_cell_is_refused_and_rows_keep_the_sheet_s_numbers(home, tmp_pa
     assert "far from the table" in error
 
 
+@pytest.mark.parametrize("options", [("--label-field", "text"), ("--label-field", "pid"), ("--attribute", "sex=pid")])
+def test_texts_and_ids_are_not_shown_as_labels_or_attributes(home, tmp_path, options):
+    (tmp_path / "a.csv").write_text("text,pid\nsecret note,secret-7\n")
+    code, value, error = dry(home, tmp_path / "a.csv", "--user-field", "pid", *options)
+    assert (code, value) == (2, {})
+    assert "secret" not in error
+    assert "name another column for one of them" in error
+
+
 def test_a_sheet_is_chosen_by_its_name(home, tmp_path):
     book = pytest.importorskip("openpyxl").Workbook()
     for name in ("notes", "legend"):

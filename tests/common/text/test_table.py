@@ -199,3 +199,26 @@ def test_a_file_that_nests_or_inflates_too_far_is_refused_by_name(tmp_path, monk
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigurationError, match=words):
         read_table(tmp_path / name, "text")
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (("text", "text", None), "as the text column and as the label column"),
+        (("text", "label", "label"), "as the label column and as the user column"),
+        (("text", None, "text"), "as the text column and as the user column"),
+    ],
+)
+def test_column_of_texts_or_patients_has_no_second_role(tmp_path, columns, words):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": SECRET, "label": "x"}])
+    with raises(ConfigurationError, "column-of-two-roles") as refused:
+        read_table(path, *columns)
+    assert words in refused.value.problem
+    assert SECRET not in str(refused.value)
+
+
+def test_label_column_may_also_be_an_attribute(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": SECRET, "label": "x"}])
+    assert read_table(path, "text", "label", columns={"ward": "label"}).columns == {"ward": ("x",)}
+    with raises(ConfigurationError, "column-of-two-roles"):
+        read_table(path, "text", "label", columns={"ward": "text"})
