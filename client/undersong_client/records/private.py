@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from undersong_common.models.embedding import Embed
+from undersong_common.text.patient_ids import clean_text
 from undersong_common.text.table import Table
 from undersong_protocol.agreement.plan import Privacy
 
@@ -196,5 +197,5 @@ def _unit_hashes(table: Table, privacy: Privacy, key: bytes) -> npt.NDArray[np.u
 def _label_indices(table: Table, names: Sequence[str]) -> npt.NDArray[np.int64]:
     if table.labels is None or not names:
         return np.full(len(table), -1, dtype=np.int64)
-    index = {label_name: label_index for label_index, label_name in enumerate(names)}
+    index = {clean_text(label_name): label_index for label_index, label_name in enumerate(names)}
     return np.array([index.get(label, -1) for label in table.labels], dtype=np.int64)

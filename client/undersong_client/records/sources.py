@@ -222,6 +222,7 @@ class _Reader:
         self._skipped: list[Skipped] = []
         self._filter = RowFilter(declared.row_filter) if declared.row_filter else None
         self._choice = declared.choice
+        self._label_map = {clean_text(name): label for name, label in declared.label_map.items()}
         self._records = TableBuilder(self._columns)
         self._places: dict[PatientId, str] = {}
         self._source = self._open()
@@ -230,7 +231,7 @@ class _Reader:
 
     def read(self) -> SourceReading:
         for row_number, source_row in enumerate(self._filtered(), start=1):
-            self._add(_shaped(source_row, self._declared))
+            self._add(_shaped(source_row, self._declared, self._label_map))
             if row_number % ROWS_A_NOTE == 0:
                 self._progress(row_number)
         look_alikes = tuple(find_look_alikes(self._places, self._choice, self._source.pairs()))
@@ -374,7 +375,7 @@ def _holds_resources(path: Path) -> bool:
     return False
 
 
-def _shaped(row: Row, declared: Declared) -> Row:
+def _shaped(row: Row, declared: Declared, label_map: Mapping[str, str]) -> Row:
     """The row with its label as the map has it, and with single further values."""
     shaped_values = dict(row.values)
     for column in (declared.label_field, *declared.attribute_fields.values()):
@@ -384,9 +385,9 @@ def _shaped(row: Row, declared: Declared) -> Row:
         # An object as an attribute counts as no value; as an id, a text or a label it is refused later, with its place.
         if "." in column and column != declared.label_field and isinstance(cell_value, dict | list):
             shaped_values[column] = None
-    if declared.label_map and declared.label_field in shaped_values:
+    if label_map and declared.label_field in shaped_values:
         label_name = _label_name(shaped_values[declared.label_field])
-        label = declared.label_map.get(label_name, declared.label_map.get(ANY_LABEL) if label_name else None)
+        label = label_map.get(label_name, label_map.get(ANY_LABEL) if label_name else None)
         if label is not None:
             shaped_values[declared.label_field] = label or _LEFT_OUT
     return Row(row.place, shaped_values)
@@ -397,7 +398,7 @@ def _label_name(value: Any) -> str:
         value = int(value)
     if value is None or value != value:
         return ""
-    label_name = str(value).strip()
+    label_name = clean_text(str(value))
     if is_database_null(label_name):
         return ""
     return label_name

@@ -10,6 +10,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.text.patient_ids import (
     HALF_CHARACTER,
     PatientId,
+    clean_text,
     has_half_character,
     is_database_null,
     patient_id,
@@ -190,7 +191,8 @@ def _label_value(row: Row, column: str) -> str:
     if value is None:
         label = ""
     else:
-        label = str(value).strip()
+        # A Mac writes letters with marks as two characters, and a spreadsheet copies invisible ones.
+        label = clean_text(str(value))
     if isinstance(value, bool | float | bytes | Mapping | list) or not label or is_database_null(label):
         missing = value is None or value != value or not label or is_database_null(label)
         refusal = NoLabel if missing else RefusedRow

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -64,6 +65,17 @@ class TaskSection(TaskWords):
         if self.words is not None and self.words[0] > self.words[1]:
             raise ValueError(f"words: {self.words[0]} is above {self.words[1]}; write [least, most]")
         return self
+
+    @field_validator("labels")
+    @classmethod
+    def _composed_labels(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
+        # the records' labels are composed, too (undersong_common.text.table)
+        return tuple(unicodedata.normalize("NFC", label) for label in labels)
+
+    @field_validator("label_descriptions")
+    @classmethod
+    def _composed_keys(cls, descriptions: dict[str, str]) -> dict[str, str]:
+        return {unicodedata.normalize("NFC", label): meaning for label, meaning in descriptions.items()}
 
     @field_validator("name", "labels")
     @classmethod

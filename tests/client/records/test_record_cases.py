@@ -303,6 +303,27 @@ def test_far_away_cell_is_refused_and_rows_keep_the_sheet_s_numbers(home, tmp_pa
     assert "far from the table" in error
 
 
+def test_label_map_finds_a_label_in_any_form_of_unicode(home, tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\na,Pa\u0308diatrie\nb,P\u00e4diatrie\u200b\nc,Chirurgie\n", "utf-8")
+    add = (
+        tmp_path / "a.csv",
+        "--label-field",
+        "label",
+        "--label-map",
+        "Pa\u0308diatrie=ward",
+        "--label-map",
+        "*=other",
+    )
+    _, value, _ = dry(home, *add)
+    assert value["labels"] == {"ward": 2, "other": 1}
+
+
+def test_label_is_shown_on_one_line_without_what_cannot_be_seen(home, tmp_path):
+    (tmp_path / "a.csv").write_text('text,label\na,"x\ny\x1b[2J"\nb,x y[2J\nc,caf\u00e9\nd,cafe\u0301\n', "utf-8")
+    add = ("data", "add", tmp_path / "a.csv", "--label-field", "label", "--dry-run", "--home", home)
+    assert "labels: caf\u00e9 2, x y[2J 2\n" in command(*add)
+
+
 @pytest.mark.parametrize("options", [("--label-field", "text"), ("--label-field", "pid"), ("--attribute", "sex=pid")])
 def test_texts_and_ids_are_not_shown_as_labels_or_attributes(home, tmp_path, options):
     (tmp_path / "a.csv").write_text("text,pid\nsecret note,secret-7\n")

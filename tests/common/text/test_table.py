@@ -201,6 +201,12 @@ def test_a_file_that_nests_or_inflates_too_far_is_refused_by_name(tmp_path, monk
         read_table(tmp_path / name, "text")
 
 
+def test_label_has_one_form_whatever_cannot_be_seen_in_it(tmp_path):
+    labels = ["caf\u00e9 au lait", "cafe\u0301 au lait", "caf\u00e9\u200b au\u00a0lait", " caf\u00e9  au\nlait\ufeff"]
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "note", "label": label} for label in labels])
+    assert set(read_table(path, "text", "label", labels=[labels[0]]).labels) == {labels[0]}
+
+
 @pytest.mark.parametrize(
     ("columns", "words"),
     [

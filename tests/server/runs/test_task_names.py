@@ -30,6 +30,15 @@ def test_names_with_a_space_too_many_and_endless_descriptions_are_refused():
     assert read(labels=["\u05e9\u05dc\u05d5\u05dd", "c\u0153ur"]).labels[1] == "c\u0153ur"
 
 
+def test_labels_are_composed_as_the_labels_of_records_are():
+    task = read(labels=["cafe\u0301", "b"], label_descriptions={"cafe\u0301": "a place"})
+    assert task.labels == ("caf\u00e9", "b")
+    assert task.label_descriptions == {"caf\u00e9": "a place"}
+    with pytest.raises(ConfigurationError) as refused:
+        read(labels=["caf\u00e9", "cafe\u0301"])
+    assert "keep one" in refused.value.remedy
+
+
 def test_hospitals_sign_licence_makers_contact_and_place():
     given = {"where": "https://example.org/triage", "licence": "CC-BY-4.0", "makers": "the alliance"}
     stated = configuration.validate(PublicationSection, given, "the task file").stated
