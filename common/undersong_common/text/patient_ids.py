@@ -38,6 +38,8 @@ _OTHER_REFERENCE = re.compile(
     r"|Person|Encounter|EpisodeOfCare|Procedure|Specimen|CareTeam|HealthcareService|NutritionProduct)/[^/?#]+"
     r"(?:/_history(?:/[^/?#]*)?)?/?(?:[?#].*)?"
 )
+# A spreadsheet shows a number of twelve digits and more so (1.23457E+11), and saves as CSV what it shows.
+_ROUNDED = re.compile(r"-?[1-9](?:[.,](\d+))?E\+([1-9]\d)")
 _MISSING = frozenset(
     ("", "null", "(null)", "\\n", "nil", "none", "nan", "nat", "<na>", "na", "n/a", "-", "--", "?", ".")
 )
@@ -87,6 +89,11 @@ def patient_id(value: Any) -> PatientId | None:
     if text is None:
         return None
     return _read_id(text)
+
+
+def _is_no_id(text: str) -> bool:
+    """True for a missing id: a word that stands for one, or signs alone (---, an em dash, the ### of a narrow cell)."""
+    return is_missing_word(text) or not any(unicodedata.category(character)[0] in "LN" for character in text)
 
 
 def is_missing_word(text: str) -> bool:
@@ -162,7 +169,7 @@ def _read_id(text: str) -> PatientId | None:
     if identifier_match := _BY_IDENTIFIER.fullmatch(text):
         system, bar, identifier_value = unquote(identifier_match[1]).rpartition("|")
         identifier = PatientId(clean_text(identifier_value), system if bar else "", is_identifier=True)
-        if is_missing_word(identifier.name):
+        if _is_no_id(identifier.name):
             return None
         return identifier
     base = ""
@@ -177,8 +184,14 @@ def _read_id(text: str) -> PatientId | None:
         )
     if uuid_match := _UUID.fullmatch(text):
         text = uuid_match[1].lower()
-    if is_missing_word(text):
+    if _is_no_id(text):
         return None
+    if (rounded := _ROUNDED.fullmatch(text)) and len(rounded[1] or "") < int(rounded[2]):
+        raise ConfigurationError(
+            "a number that a spreadsheet has rounded is no id: it may stand for several patients",
+            "give the column the format of text before it is filled, and export it again",
+            code="no-id",
+        )
     return PatientId(text, base)
 
 

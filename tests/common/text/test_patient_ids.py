@@ -59,9 +59,10 @@ def test_sure_forms_and_types_of_an_id_give_one_patient(value, text):
     "value",
     [None, float("nan"), decimal.Decimal("NaN"), np.datetime64("NaT"), "", " \u200b ", "Patient/", "Patient/null"]
     + [word.upper() for word in ("null", "(null)", "\\N", "nil", "none", "nan", "nat", "<na>", "na", "n/a", "#n/a")]
-    + ["#REF!", "#DIV/0!", "#NAME?", "#BEZUG!", "#NV", "-", "--", "?", "."],
+    + ["#REF!", "#DIV/0!", "#NAME?", "#BEZUG!", "#NV", "-", "--", "?", "."]
+    + ["---", "\u2014", "########", "''", '""', "***", "\u2800", "Patient/--", "Patient?identifier=mrn%7C---"],
 )
-def test_words_for_missing_values_are_no_patient_id(value):
+def test_words_for_missing_values_and_signs_alone_are_no_patient_id(value):
     assert patient_id(value) is None
 
 
@@ -79,6 +80,10 @@ def test_words_for_missing_values_are_no_patient_id(value):
         (datetime.date(2024, 1, 1), "cast"),
         ({"reference": "Patient/Secret"}, "patient.reference"),
         (["Secret"], "patient.reference"),
+        ("1.23457E+11", "export it again"),
+        ("1,23457E+15", "export it again"),
+        ("1E+12", "export it again"),
+        (" -9.9E+10", "export it again"),
         ("Group/Secret", "leave such rows out"),
         ("https://ehr.example/fhir/Device/1", "leave such rows out"),
     ],
@@ -88,6 +93,11 @@ def test_ids_of_other_types_are_refused_without_their_content(value, remedy):
         patient_id(value)
     assert remedy in caught.value.remedy
     assert "Secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["1.2E+03", "1.23456789012E+11", "12E+11", "1E12", "0012E45", "1.5E+11x", "1.5e+11"])
+def test_exact_numbers_and_codes_with_an_e_are_ids(text):
+    assert patient_id(text).text == text
 
 
 @given(st.text(min_size=1, max_size=12))
