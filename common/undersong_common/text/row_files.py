@@ -46,6 +46,7 @@ _BYTE_ORDER_MARKS = (  # UTF-32 comes first, because its mark begins as that of 
 INFLATED_BYTES = 64 * 2**20  # bytes that every gzip file or workbook may hold, however small
 INFLATION = 100  # multiple of the size of a larger one; notes reach 3 to 30
 LARGEST_SHEET_CELLS = 20_000_000  # cells of the area that a sheet's filled cells span; a reader holds all in memory
+UTF_16_BYTES = 4096  # bytes in which the encoding of a text without a mark shows
 NO_GZIP = "it is cut off or no gzip file"
 ROWS_AT_ONCE = 1000
 _OTHERS = {  # remedies by the suffix of a file that people have instead
@@ -64,6 +65,8 @@ _USUAL_NAME = re.compile(
     r"|ids?|identifier|mrn|pid|hadm_id|row_id|text[eo]?s?|body|content|labels?|class|klasse|category|kategorie|kind|type"
     r"|typ|art|code|title|titel|topic|group|date|datum|time|station|ward|sheet ?\d?|tabelle ?\d?|table ?\d?|legend|data"
 )
+# Latin-1 has controls where Windows and older Macs have quotation marks, dashes and letters. U+0085 ends a line.
+_LATIN_CONTROL = re.compile("[\x80-\x84\x86-\x9f]")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
 _CELL = re.compile(rb'<(?:\w+:)?c\s(?:[^<>]*\s)?r="([A-Z]{1,3})([0-9]{1,7})"[^<>]*(?<!/)>(?!\s*</)')
 
@@ -336,8 +339,23 @@ def read_text(path: Path, encoding: str = UTF_8) -> str:
             code="unknown-encoding",
         )
     file_encoding = next((name for mark, name in _BYTE_ORDER_MARKS if content.startswith(mark)), encoding)
+    # ASCII in UTF-16 is valid UTF-8 and Latin-1: every second character is NUL.
+    if (unmarked_encoding := _unmarked_utf_16(content)) and "16" not in file_encoding and "32" not in file_encoding:
+        raise ConfigurationError(
+            f"{path}: is written in {unmarked_encoding} without a byte order mark",
+            f"save the file as UTF-8, or say how it was saved: --encoding {unmarked_encoding}",
+            code="other-encoding",
+        )
     try:
-        return content.decode(file_encoding)
+        text = content.decode(file_encoding)
+        if codecs.lookup(file_encoding).name == "iso8859-1" and (control := _LATIN_CONTROL.search(text)):
+            line = text[: control.start()].count("\n") + 1
+            raise ConfigurationError(
+                f"{path}: line {line} holds a control character in {file_encoding}, which no program writes",
+                "name the encoding that the file was saved in: --encoding cp1252 (Windows) or mac-roman (older Macs)",
+                code="other-encoding",
+            )
+        return text
     except UnicodeError as error:
         fault_start = error.start if isinstance(error, UnicodeDecodeError) else 0
         line = content[:fault_start].count(b"\n") + 1
@@ -351,6 +369,16 @@ def read_text(path: Path, encoding: str = UTF_8) -> str:
         remedy = "name the encoding that the file was saved in: --encoding"
     # This stands outside the handler, because the decoder's error holds the whole private file.
     raise ConfigurationError(f"{path}: line {line} is not {encoding_name}", remedy, code="other-encoding")
+
+
+def _unmarked_utf_16(content: bytes) -> str:
+    """The encoding of a text in UTF-16 without a mark that begins with ASCII, as a header does; "" for another text."""
+    first_bytes = content[:UTF_16_BYTES]
+    low_bytes, high_bytes = first_bytes[::2], first_bytes[1::2]
+    for zeros, letters, encoding in ((high_bytes, low_bytes, "utf-16-le"), (low_bytes, high_bytes, "utf-16-be")):
+        if zeros.startswith(b"\0\0") and 2 * zeros.count(0) > len(zeros) and 0 not in letters:
+            return encoding
+    return ""
 
 
 def check_names(names: Sequence[str], columns: Collection[str], source: str) -> None:

@@ -201,6 +201,40 @@ def test_a_file_that_nests_or_inflates_too_far_is_refused_by_name(tmp_path, monk
         read_table(tmp_path / name, "text")
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.csv", "text,label\nnote,x\n"), ("a.jsonl", '{"text": "note", "label": "x"}\n')]
+)
+@pytest.mark.parametrize("named", ["utf-8", "latin-1"])
+def test_utf_16_without_a_mark_is_told_and_read_by_its_name(tmp_path, encoding, name, content, named):
+    (tmp_path / name).write_bytes(content.encode(encoding))
+    with raises(ConfigurationError, "other-encoding") as refused:
+        read_table(tmp_path / name, "text", encoding=named)
+    assert f"--encoding {encoding}" in refused.value.remedy
+    assert read_table(tmp_path / name, "text", "label", encoding=encoding).texts == ("note",)
+
+
+def test_text_with_few_null_characters_is_no_utf_16(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"text\na\0b\0c\0d\0\n")
+    assert len(read_table(tmp_path / "a.csv", "text")) == 1
+
+
+@pytest.mark.parametrize("written", ["cp1252", "mac-roman"])
+def test_windows_or_mac_text_is_not_read_as_latin_1(tmp_path, written):
+    path = tmp_path / "a.csv"
+    path.write_bytes("text\nplain\n\u201e\u00c4rztin\u201c \u2013 Wien\n".encode(written))
+    with raises(ConfigurationError, "other-encoding") as refused:
+        read_table(path, "text", encoding="latin-1")
+    assert "line 3 " in refused.value.problem
+    assert "--encoding cp1252 (Windows) or mac-roman" in refused.value.remedy
+    assert read_table(path, "text", encoding=written).texts[1] == "\u201e\u00c4rztin\u201c \u2013 Wien"
+
+
+def test_latin_1_with_the_line_end_of_mainframes_is_read(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"text\none\x85two\n")
+    assert read_table(tmp_path / "a.csv", "text", encoding="latin-1").texts == ("one\x85two",)
+
+
 def test_label_has_one_form_whatever_cannot_be_seen_in_it(tmp_path):
     labels = ["caf\u00e9 au lait", "cafe\u0301 au lait", "caf\u00e9\u200b au\u00a0lait", " caf\u00e9  au\nlait\ufeff"]
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "note", "label": label} for label in labels])
