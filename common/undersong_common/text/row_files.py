@@ -35,7 +35,8 @@ _JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")  # suffixes of parts; a single .
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 UTF_8 = "utf-8"
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-_SEPARATOR_LINE = re.compile(r"sep=([,;\t|])(?:\r\n|\r|\n)")  # Excel writes and reads this line before the header.
+# Excel writes and reads this line before the header. A program that quotes every field quotes it, too.
+_SEPARATOR_LINE = re.compile(r'("?)sep=([,;\t|])\1(?:\r\n|\r|\n)')
 _BYTE_ORDER_MARKS = (  # UTF-32 comes first, because its mark begins as that of UTF-16.
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -596,7 +597,7 @@ def _with_all_keys(path: Path, content: str, rows: Iterable[Row], columns: Colle
 def _csv_rows(path: Path, content: str, form: FileForm, columns: Collection[str]) -> Iterator[Row]:
     delimiter = "\t" if plain_suffix(path) == ".tsv" else ""
     if separator_line := _SEPARATOR_LINE.match(content):
-        delimiter = separator_line[1]
+        delimiter = separator_line[2]
         content = content[separator_line.end() :]
     delimiter = delimiter or _find_delimiter(content)
     # The limit of a field is the process's. Its default is below one long note.
@@ -753,7 +754,7 @@ def _cell_value(value: Any) -> Any:
     """
     if isinstance(value, float) and value.is_integer() and abs(value) < LARGEST_WHOLE_FLOAT:
         return int(value)
-    if value == "":
+    if isinstance(value, str) and not value.strip():
         return None
     return value
 

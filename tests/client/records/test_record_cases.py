@@ -275,7 +275,15 @@ def test_quotes_are_read_by_the_form_that_fits_the_whole_file(tmp_path, content,
     assert [row.values["text"].replace("\r\n", "\n") for row in read_rows(path)] == texts
 
 
-@pytest.mark.parametrize("content", ["sep=;\r\ntext;n\r\na, b;7\r\n", "text|n\na, b|7\n", "\ufefftext\tn\na, b\t7\n"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "sep=;\r\ntext;n\r\na, b;7\r\n",
+        '\ufeff"sep=;"\n"text";"n"\n"a, b";"7"\n',
+        "text|n\na, b|7\n",
+        "\ufefftext\tn\na, b\t7\n",
+    ],
+)
 def test_separators_of_other_programs_are_read(tmp_path, content):
     from undersong_common.text.row_files import read_rows
 
@@ -301,6 +309,12 @@ def test_far_away_cell_is_refused_and_rows_keep_the_sheet_s_numbers(home, tmp_pa
     code, _, error = dry(home, far, "--text-field", "Text")
     assert code == 2
     assert "far from the table" in error
+
+
+def test_row_of_blanks_above_a_sheet_s_table_is_no_header(home, tmp_path):
+    cells = {"A1": " ", "C2": "\t", "B4": "Text", "C4": "Fall", "B5": "one", "C5": 7, "B6": "  "}
+    code, value, _ = dry(home, workbook(tmp_path / "a.xlsx", cells), *XLSX[:2], *XLSX[4:])
+    assert (code, value["rows"], value["records"]) == (0, 1, 1)
 
 
 def test_label_map_finds_a_label_in_any_form_of_unicode(home, tmp_path):
