@@ -364,6 +364,11 @@ def test_words_are_found_in_any_body_and_keys_are_masked(body: bytes, words: str
     assert words in verdict(400, body).words
 
 
+@pytest.mark.parametrize("written", ["ward/key+7==", "ward%2Fkey%2B7%3D%3D", "d2FyZC9rZXkrNz09", "ward/key%2B7%3D%3D"])
+def test_key_is_masked_however_an_endpoint_repeats_it(written: str) -> None:
+    assert states.masked(f"no access for {written} here", ["ward/key+7=="]) == "no access for *** here"
+
+
 def test_every_scenario_of_single_calls_has_a_state() -> None:
     body = json.dumps({"messages": []}).encode()
     for scenario in SCENARIOS.values():

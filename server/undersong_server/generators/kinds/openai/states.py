@@ -11,6 +11,7 @@ of the connection. It ends in one of six states, and the state decides what happ
     LOST      no answer that can be read, and perhaps billed: asked again, and its worst case counts as spent
 """
 
+import base64
 import json
 import math
 import re
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from undersong_common.printable import printable
 from undersong_server.generators.interface import Finish
@@ -501,8 +502,15 @@ def masked(words: str, secrets: Sequence[str] = ()) -> str:
     'Incorrect API key provided: ***'
     """
     for secret in secrets:
-        words = words.replace(secret, "***")
+        for written_secret in _written_forms(secret):
+            words = words.replace(written_secret, "***")
     return printable(_SECRET.sub("***", words[: 10 * SHOWN_CHARACTERS]), SHOWN_CHARACTERS)
+
+
+def _written_forms(secret: str) -> Iterable[str]:
+    """Returns a secret as an endpoint may repeat it: as it is, in an address, and in base64 with or without padding."""
+    in_base64 = base64.b64encode(secret.encode()).decode()
+    return (secret, quote(secret, safe=""), quote(secret), in_base64, in_base64.rstrip("="))
 
 
 # The names below read the pause that an endpoint announces.
