@@ -227,7 +227,11 @@ _WORDS = {
 TITLE = r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$"
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 COLUMN = r"^[A-Za-z][A-Za-z0-9 _-]*$"
+# A host and a path: no user name, password, query or fragment.
+ADDRESS = r"^https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?$"
+OPTIONAL_ADDRESS = rf"{ADDRESS}|^$"
 _FORMS = {
+    **dict.fromkeys((ADDRESS, OPTIONAL_ADDRESS), "write http or https, host, port and path, without user and query"),
     TITLE: "begin with a letter or digit; use letters, digits, spaces and the signs . _ -",
     NAME: "begin with a letter or digit; use letters, digits and the signs . _ -",
     COLUMN: "begin with a letter; use letters, digits, spaces and the signs _ -",
@@ -289,7 +293,7 @@ def _describe_problem(model: type[BaseModel], item: dict[str, Any], given: Any) 
     stated_value = item.get("input")
     input_words = ""
     if isinstance(stated_value, str | int | float | bool):
-        input_words = f" (given: {stated_value!r})"
+        input_words = f" (given: {_without_secrets(stated_value)!r})"
     problem, remedy = in_words(item)
     if problem:
         return f"{key_path}: {problem}{input_words}", f"{key_path}: {remedy}", place_words
@@ -312,6 +316,20 @@ def _missing_remedy(location: Sequence[str | int]) -> str:
     if len(table) == 2 and isinstance(table[1], int):
         return f"write {key} = ... under [[{table[0]}]], table {table[1] + 1} of that name"
     return f"write {'.'.join(map(str, location))} = ..."
+
+
+def _without_secrets(value: Any) -> Any:
+    """A value as an error may show it: the user, the password and the query of an address may be secret.
+
+    >>> _without_secrets("https://me:word@host/v1?key=word")
+    'https://***@host/v1?***'
+    """
+    if not isinstance(value, str) or "//" not in value:
+        return value
+    scheme, slashes, rest = value.partition("//")
+    address = re.sub(r"[?#].*", "?***", rest, flags=re.DOTALL)
+    _, at_sign, place = address.rpartition("@")
+    return f"{scheme}{slashes}{'***@' if at_sign else ''}{place}"
 
 
 def _walk_location(

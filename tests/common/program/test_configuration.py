@@ -148,3 +148,20 @@ def test_a_key_of_several_kinds_is_told_its_own_fault(data, problems):
     with pytest.raises(ConfigurationError) as refused:
         configuration.validate(Either, data, "the file")
     assert refused.value.problem.splitlines() == [f"the file: {problem}" for problem in problems]
+
+
+class Address(BaseModel):
+    base_url: Annotated[str, Field(pattern=configuration.ADDRESS)] = ""
+    proxy: Annotated[str, Field(pattern=configuration.OPTIONAL_ADDRESS)] = ""
+
+
+@pytest.mark.parametrize("key", ["base_url", "proxy"])
+@pytest.mark.parametrize(
+    "address", ["https://me:SECRET@host/v1", "http://me:a/SECRET@host", "https://host/v1?key=SECRET", "//SECRET@host"]
+)
+def test_password_or_query_of_a_refused_address_is_not_shown(key, address):
+    with pytest.raises(ConfigurationError) as refused:
+        validate(Address, {key: address}, "task.toml")
+    assert "SECRET" not in str(refused.value)
+    assert f"{key}: has a form that is not allowed (given: " in refused.value.problem
+    assert "without user and query" in refused.value.remedy

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from undersong_common.printable import fingerprinted
+from undersong_common.program.configuration import ADDRESS, OPTIONAL_ADDRESS
 from undersong_server.generators.interface import (
     TEMPLATE_TOKENS,
     Estimate,
@@ -49,8 +50,6 @@ _RESERVED_FIELDS = frozenset(
 """Fields of a request that have a setting, or that would make an answer of another form."""
 _LONGEST_MODEL = 50  # characters of a model's name that are shown whole
 
-# A host and a path: no user name, password, query or fragment.
-_ADDRESS = r"^https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?$"
 _NOT_THEIRS = r"(?i)^(authorization|host|cookie|connection|content-.*|transfer-.*|proxy-.*|user-agent|accept)$"
 # Task files, plans and reports are read by many: their headers must not contain a key or a password.
 _SENSITIVE = r"(?i)(^|[-_])(api-?key|key|(access|auth|session)?token|secret|password|auth|authorization|credentials?)$"
@@ -120,7 +119,7 @@ class Endpoint(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    base_url: str = Field(default="https://api.openai.com/v1", pattern=_ADDRESS)
+    base_url: str = Field(default="https://api.openai.com/v1", pattern=ADDRESS)
     api_key_env: str = "OPENAI_API_KEY"
 
     def check_key(self, proxy: str) -> None:
@@ -202,7 +201,7 @@ class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
     style: Literal["chat", "completion"] = "chat"
     context_tokens: int | None = Field(default=None, ge=256)
     model: str = Field(min_length=1)
-    proxy: str = Field(default="", pattern=rf"{_ADDRESS}|^$")
+    proxy: str = Field(default="", pattern=OPTIONAL_ADDRESS)
     ca_file: str = ""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     system_role: Literal["system", "developer", "user"] = "system"
