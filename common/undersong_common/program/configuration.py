@@ -69,7 +69,7 @@ def parse_toml(name: str, data: bytes) -> dict[str, Any]:
             f"{name}: has {len(data):,} bytes", f"write at most {LARGEST_FILE_BYTES:,}", code="file-too-large"
         )
     try:
-        return _parse_toml(data.decode("utf-8"))
+        return _parse_toml(data.decode("utf-8-sig"))  # some editors of Windows write a byte order mark
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{name}: is not UTF-8 (byte {error.start})", "save the file as UTF-8") from None
     except tomllib.TOMLDecodeError as error:

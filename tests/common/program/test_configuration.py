@@ -165,3 +165,7 @@ def test_password_or_query_of_a_refused_address_is_not_shown(key, address):
     assert "SECRET" not in str(refused.value)
     assert f"{key}: has a form that is not allowed (given: " in refused.value.problem
     assert "without user and query" in refused.value.remedy
+
+
+def test_byte_order_mark_before_toml_is_passed_over():
+    assert parse_toml("t", b"\xef\xbb\xbfa = 1\n") == {"a": 1}
