@@ -5,7 +5,7 @@ import difflib
 import inspect
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -138,13 +138,35 @@ def validate(model: type[Model], data: Mapping[str, Any], source: str, *, sectio
         section: prefix of each key's path in the error's ``places``, such as "method.".
     """
     try:
-        return model.model_validate(data)
+        validated = model.model_validate(data)
     except ValidationError as error:
         error_items = _apt_items(model, [dict(error_item) for error_item in error.errors(include_url=False)], data)
         problem_words = dict.fromkeys(_describe_problem(model, error_item, data) for error_item in error_items)
+    else:
+        # pydantic takes true for 1.
+        problem_words = dict.fromkeys(
+            (f"{key_path}: is true or false, not a number", f"{key_path}: write a number", key_path)
+            for key_path in _truth_values_as_numbers(validated, data)
+        )
+        if not problem_words:
+            return validated
     raise ConfigurationError.together(
         [(f"{source}: {problem[0]}", problem[1], f"{section}{problem[2]}") for problem in problem_words]
     )
+
+
+def _truth_values_as_numbers(validated: Any, given: Any, key_path: str = "") -> Iterator[str]:
+    """Yields the paths of the keys whose value was given as true or false and read as a number."""
+    if isinstance(given, bool) and isinstance(validated, int | float) and not isinstance(validated, bool):
+        yield key_path
+    elif isinstance(given, Mapping) and isinstance(validated, BaseModel | Mapping):
+        members = vars(validated) if isinstance(validated, BaseModel) else validated
+        for key in given:
+            if key in members:
+                yield from _truth_values_as_numbers(members[key], given[key], f"{key_path}.{key}".lstrip("."))
+    elif isinstance(given, list | tuple) and isinstance(validated, list | tuple):
+        for place, (member, given_member) in enumerate(zip(validated, given, strict=False)):
+            yield from _truth_values_as_numbers(member, given_member, f"{key_path}[{place}]")
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:

@@ -167,5 +167,21 @@ def test_password_or_query_of_a_refused_address_is_not_shown(key, address):
     assert "without user and query" in refused.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("model", "data", "key"),
+    [
+        (Words, {"number": True}, "number"),
+        (Words, {"inner": {"epsilon": True}, "flag": True}, "inner.epsilon"),
+        (Outer, {"privacy": {"epsilon": 1}, "entries": [{"epsilon": 1}, {"epsilon": False}]}, "entries[1].epsilon"),
+        (Either, {"count": [3, True]}, "count[1]"),
+        (Either, {"shares": {"a": True}}, "shares.a"),
+    ],
+)
+def test_true_and_false_are_no_numbers(model, data, key):
+    with pytest.raises(ConfigurationError) as refused:
+        validate(model, data, "task.toml")
+    assert refused.value.problem == f"task.toml: {key}: is true or false, not a number"
+
+
 def test_byte_order_mark_before_toml_is_passed_over():
     assert parse_toml("t", b"\xef\xbb\xbfa = 1\n") == {"a": 1}
