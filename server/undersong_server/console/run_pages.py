@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -239,7 +239,7 @@ class RunScreens:
         Args:
             checked: shows the faults of empty fields, too.
         """
-        planned, faults = None, dict(draft.missing)
+        planned, faults = None, {**draft.missing, **draft.contact_faults}
         general: list[str] = []
         try:
             planned = runs.preview(self._home, draft.data, Path(draft.folder), draft.parties, check=self._limits(draft))
@@ -249,21 +249,22 @@ class RunScreens:
         sections = draft.sections
         fields = {field.path: field for section in sections for field in section.fields}
         faults_by_field: dict[str, list[str]] = {}
-        todo: dict[str, str] = {}
+        todo: list[str] = []  # paths of empty fields
         for place, words in faults.items():
             places = form_faults.fault_places(sections, place, words)
             if not places:
                 general.append(form_faults.form_words(sections, words))
             elif len(places) == 1 and places[0] in fields and not fields[places[0]].text:
-                todo[places[0]] = fields[places[0]].words
+                todo.append(places[0])
             for field_path in places:
                 if checked or field_path not in todo:
                     faults_by_field.setdefault(field_path, []).append(form_faults.form_words(sections, words))
+        in_form = {path: place for place, path in enumerate(fields)}
         return {
             "draft": draft,
             "planned": planned,
-            "beside": faults_by_field,
-            "todo": todo,
+            "beside": {path: faults_by_field[path] for path in _by_place(faults_by_field, in_form)},
+            "todo": _by_place(todo, in_form),
             "general": general,
             "warnings": permissions.test_file_warnings(draft, self._context.tasks),
             "other_labels": self._limits(draft).other_labels(),
@@ -541,6 +542,11 @@ class RunScreens:
     def _asked(self, visit: Visit) -> tuple[list[str], str]:
         """The runs that the address names, at most six, and the figure to sort them by."""
         return visit.request.query_params.getlist("run")[:6], visit.query.get("sort", "")
+
+
+def _by_place(paths: Iterable[str], places: Mapping[str, int]) -> list[str]:
+    """Returns paths of a form's fields and sections in the form's order; those without a place in it last."""
+    return sorted(dict.fromkeys(paths), key=lambda path: places.get(path, len(places)))
 
 
 def _evaluation_of(run: str) -> str:

@@ -15,7 +15,7 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import PATIENCE_S
 from undersong_server.generators import kinds
 from undersong_server.operations import runs, tasks
-from undersong_server.operations.contacts import ACCEPTED
+from undersong_server.operations.contacts import ACCEPTED, contact_faults
 from undersong_server.operations.coordinator import console_folder
 from undersong_server.operations.form import (
     REQUIRED,
@@ -38,7 +38,10 @@ from undersong_server.runs.task import DEFAULT_PARTIES, Task
 
 LABEL_ROWS, FEWEST_EMPTY_ROWS = 10, 4  # rows of labels that a form has at first, and empty ones that it always has
 # The words at a required key that is empty, where a few words are not enough.
-MISSING = {"publication.contact": f"is required and missing; {ACCEPTED}"}
+MISSING = {
+    "publication.contact": f"is required and missing; {ACCEPTED}",
+    "task.labels": "are required and missing; write at least two, a row each",
+}
 MOST_DRAFTS = 200  # the oldest beyond these are removed
 
 
@@ -99,6 +102,13 @@ class Draft:
             for path, value in required_values.items()
             if not value or (isinstance(value, str) and not value.strip())
         }
+
+    @property
+    def contact_faults(self) -> dict[str, str]:
+        """The contacts by which nobody is reached, each with the remedy, whatever else is wrong."""
+        stated_contacts = {key: value_at(self.data, key) for key in ("publication.contact", "task.contact")}
+        contacts = {key: words for key, words in stated_contacts.items() if isinstance(words, str) and words.strip()}
+        return {key: f"{problem}; {remedy}" for problem, remedy, key in contact_faults(contacts)}
 
 
 def _folder(home: Path) -> Path:

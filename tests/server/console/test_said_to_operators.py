@@ -648,3 +648,18 @@ def test_a_form_reads_no_labels_of_a_file_that_it_may_not_name(console, tmp_path
     sent = {**fields_of(console.get(address).text), "label": ["garden"], "meaning": [""]}
     sent |= {"key generators.0.corpus": str(tmp_path / "secret.jsonl"), "do": "check"}
     assert "hidden word" not in console.get(console.led(console.post(address, sent))).text
+
+
+def test_what_is_missing_stands_in_the_forms_order_and_names_its_generator(console):
+    address = console.led(console.post("/runs/new", source="template classification"))
+    console.post(address, {**fields_of(console.get(address).text), "do": "add generators", "kind": "ngram"})
+    sent = {**fields_of(console.get(address).text), "key publication.contact": "nobody", "do": "check"}
+    shown = console.get(console.led(console.post(address, sent))).text
+    missing = re.findall(
+        r'<li><a href="#([^"]+)">([^<]+)</a>', shown.partition("Still missing")[2].partition("</ul>")[0]
+    )
+    places = [shown.index(f'id="{place}"') for place, _ in missing]
+    assert places == sorted(places)
+    assert ("key-generators-0-corpus", "Corpus (ngram-1)") in missing
+    # A contact is looked at whatever else is wrong.
+    assert "has no telephone number and no address" in shown.partition('id="wrong-publication-contact"')[2][:200]
