@@ -71,9 +71,11 @@
     if (told) { told.tabIndex = -1; told.focus(); }
   }
 
-  /* What was said at the top of a screen goes once the state that the screen shows has failed since. */
+  /* What was said at the top of a screen goes once the state that the screen shows has failed since it was said. */
+  const failedAt = () => document.querySelector("[data-failed]")?.dataset.failed;
+  const failedBefore = failedAt();
   function contradict() {
-    if (document.querySelector("[data-failed]")) document.querySelector("main > .told.done")?.remove();
+    if (failedAt() && failedAt() !== failedBefore) document.querySelector("main > .told.done")?.remove();
   }
 
   const shown = Date.now();
@@ -290,7 +292,6 @@
   });
 
   localise(document);
-  contradict();
   const zone = document.getElementById("zone");
   if (zone) zone.textContent = "your zone, " + Intl.DateTimeFormat().resolvedOptions().timeZone;
   arrive();
