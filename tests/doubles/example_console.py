@@ -48,10 +48,10 @@ def example_coordinator(folder: Path) -> Path:
             1,
             None,
             time.time() - 900,
-            "private sum votes/3",
+            "private sum: for each candidate text, how many of their records have it among their nearest ones (3 of 3)",
             3,
             5,
-            "sum votes/2 opened",
+            "the texts of round 3 are written",
             waiting,
             charged=True,
         )
@@ -94,7 +94,7 @@ def _running(home: CoordinatorHome, name: str) -> None:
     lines = (f"{stamp} {line}\n" for stamp, line in zip(stamps, said, strict=True))
     (folder.path / "log.txt").write_text("".join(lines), encoding="utf-8")
     notes = [json.loads(line) for line in (CLINIC / "data" / "test.jsonl").read_text().splitlines()[:60]]
-    usage = {}
+    usage, sums = {}, folder.planned().load().plan.sums
     for round_, row in enumerate(WEIGHTS[:3]):
         folder.tell("record", {"name": "weights", "round": round_, "value": row})
         if round_:
@@ -127,7 +127,7 @@ def _running(home: CoordinatorHome, name: str) -> None:
                 "sum",
                 {
                     "at": at + 40,
-                    "name": f"votes/{round_ + 1}",
+                    "name": sums[round_].name,
                     "sigma": 21.4,
                     "survivors": list(HOSPITALS),
                     "shares": list(WEIGHTS[round_ + 1]),

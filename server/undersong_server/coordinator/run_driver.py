@@ -22,7 +22,7 @@ from undersong_common.errors import (
 )
 from undersong_common.models import embedders
 from undersong_common.models.embedding import CachedEmbedder, Embed, PublicFileCache
-from undersong_common.printable import counted
+from undersong_common.printable import counted, duration
 from undersong_common.program import extras
 from undersong_common.program.logs import without_numbers
 from undersong_common.program.machine import HeldSteps, fault_of, internal_error
@@ -440,7 +440,7 @@ class RunDriver(Progress, ABC):
         title = self._sum_titles.get(name)
         if title is None or not (colon or words.startswith(SUM_PHASE)):
             return words
-        return f"{SUM_PHASE}on {title}{colon}{rest}"
+        return f"{SUM_PHASE.strip()}: {title}" + (f";{rest}" if colon else "")
 
     def _show(self, *, durable: bool = False, **changes: Any) -> None:
         """Changes the status, and writes it if that is due."""
@@ -535,7 +535,7 @@ class GrpcRunDriver(RunDriver):
             since=now_s if previous is None else previous.since,
             goes_on_at=now_s + waiting.left_s,
             goes_on_with=required,
-            words=f"waiting for {_names(missing)}; {answer_words}; in {waiting.left_s:.0f} s {outcome}",
+            words=f"waiting for {_names(missing)}; {answer_words}; in {duration(waiting.left_s)} {outcome}",
         )
         self._show(waiting=awaited)
 
@@ -573,7 +573,7 @@ def _names(missing: Iterable[AwaitedParty]) -> str:
     for party in missing:
         away = "not connected since the coordinator started"
         if party.seconds is not None:
-            away = f"away for {party.seconds:.0f} s"
+            away = f"away for {duration(party.seconds)}"
         party_words.append(f"{party.party} ({'connected, at work' if party.connected else away})")
     return ", ".join(party_words)
 

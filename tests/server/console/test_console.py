@@ -191,6 +191,20 @@ def test_a_wait_says_until_when_and_not_with_how_many_it_ends(tmp_path, entered)
     assert "continues" not in shown
 
 
+def test_a_wait_has_one_colour_and_names_what_is_asked(tmp_path, entered):
+    home = make_home(tmp_path / "home", PARTIES)
+    runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
+    waiting = Awaited((AwaitedParty("beta", True, 3.0),), 1.0, time.time() + 9, 2, "waiting for beta")
+    asking = RunStatus("running", 1, since=1.0, phase="private sum: how many of each", done=3, total=5, waiting=waiting)
+    home.run("spring").write_status(asking)
+    console = entered(home.path)
+    for path in ("/", "/runs", "/runs/one/spring"):
+        states = re.findall(r'class="state ([a-z]*)">waiting for hospitals', console.get(path).text)
+        assert set(states) <= {"warn"}, path
+    assert states == ["warn"]
+    assert "Private sum: how many of each, step 3 of 5" in console.get("/runs/one/spring").text
+
+
 def test_compare_renews_its_states_for_all_runs_that_it_names(tmp_path, entered):
     home = make_home(tmp_path / "home", PARTIES)
     task = make_task(tmp_path / "task")

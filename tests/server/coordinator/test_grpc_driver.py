@@ -146,9 +146,9 @@ def test_a_run_that_is_prepared_says_so_before_the_plan_is_loaded(driver, monkey
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        ("private sum who/1", "private sum on how well it goes"),
-        ("who/1: left out: alpha is away", "private sum on how well it goes: left out: alpha is away"),
-        ("private sum who/1: alpha lies", "private sum on how well it goes: alpha lies"),
+        ("private sum who/1", "private sum: how well it goes"),
+        ("who/1: left out: alpha is away", "private sum: how well it goes; left out: alpha is away"),
+        ("private sum who/1: alpha lies", "private sum: how well it goes; alpha lies"),
         ("who/2: left out: alpha is away", "who/2: left out: alpha is away"),
         ("labels are read", "labels are read"),
         ("alpha has approved: 1 of 5", "alpha has approved: 1 of 5"),
