@@ -52,7 +52,7 @@ from undersong_server.report.data import (
     ReportData,
     are_equal,
 )
-from undersong_server.report.html import render_card, render_html
+from undersong_server.report.html import REPORT, render_card, render_html
 from undersong_server.report.sum_answers import OpenedRun, list_sum_answers
 from undersong_server.report.writers import list_writers
 from undersong_server.runs.execution import Outcome
@@ -63,7 +63,7 @@ JSONL_NAME = "synthetic.jsonl"
 PARQUET_NAME = "synthetic.parquet"
 MANIFEST_NAME = "manifest.json"
 CARD_NAME = "README.md"
-REPORT_NAME = "report.html"
+REPORT_NAME = REPORT
 SET_ASIDE_NAME = "set-aside.jsonl"  # texts that the records do not support, each with a reason; only if there are any
 SEQUENCES_NAME = "sequences.jsonl"  # Only a method that writes from keyphrases has this file.
 LINEAGE_NAME = "lineage.jsonl"  # each text's parents and examples

@@ -11,13 +11,13 @@ from typing import Any
 
 from undersong_common.printable import counted, joined
 from undersong_server.report.answers import IN_BROWSER
-from undersong_server.report.html import FILES, count_table, escape_markdown, hub_size
+from undersong_server.report.html import FILES, REPORT, count_table, escape_markdown, hub_size
 from undersong_server.report.rows import ROWS_ELSEWHERE, TITLE
 from undersong_server.report.sum_answers import WORTH
 from undersong_server.report.writers import WRITERS
 
 COUNTING_PARTS = (WORTH, WRITERS, TITLE, "How it was made")  # parts of a card that count the texts of a whole run
-PARAGRAPHS_OF_OTHER_FILES = (IN_BROWSER, ROWS_ELSEWHERE)  # starts of paragraphs on report.html alone
+PARAGRAPHS_OF_FILES = {IN_BROWSER: REPORT, ROWS_ELSEWHERE: REPORT}  # starts of paragraphs on one file alone
 OPENING = re.compile(r"^(## What it is\n\n)[\d,]+ ((?:synthetic )?)texts?\b", re.MULTILINE)
 SIZE = re.compile(r"^size_categories: .*$", re.MULTILINE)
 COUNTS = re.compile(r"^\| label \|.*\n\|---\|---:.*\n(?:\|.*\n)*", re.MULTILINE)
@@ -64,7 +64,8 @@ def leave_out_other_files(card: str, named: Sequence[str], present: Sequence[str
     Args:
         named: every name that a card may have; present: the archive's own.
     """
-    lines = [line for line in card.split("\n") if not line.startswith(PARAGRAPHS_OF_OTHER_FILES)]
+    dropped = tuple(start for start, name in PARAGRAPHS_OF_FILES.items() if name not in present)
+    lines = [line for line in card.split("\n") if not line.startswith(dropped)]
     shorter_card = re.sub(r"\n{3,}", "\n\n", "\n".join(lines))
     absent = [name for name in named if name not in present]
     still_named = [name for name in absent if re.search(FILE_NAME.format(re.escape(name)), shorter_card)]

@@ -29,6 +29,7 @@ from undersong_server.report.writers import COLUMNS, WRITERS
 
 SHOWN_TEXTS = 300
 FILES = "The files"
+REPORT = "report.html"
 LENGTH_GROUPS = 24
 ROUNDS = (
     "Rounds count from 0 in the column round of the texts' own files, and from 1 everywhere else: 0 there is round 1."

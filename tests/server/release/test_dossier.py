@@ -39,7 +39,9 @@ from undersong_server.release.files import (
     write_files,
 )
 from undersong_server.release.verify import verify
+from undersong_server.report.answers import IN_BROWSER
 from undersong_server.report.html import render_card
+from undersong_server.report.rows import ROWS_ELSEWHERE
 from undersong_server.runs.folder import RunStatus
 
 
@@ -193,6 +195,9 @@ def test_the_card_of_each_export_names_exactly_its_files_and_counts_its_texts(tm
     assert names == {path.name for path in unpacked.iterdir()}
     listed = card.partition("## The files")[2].partition("## ")[0]
     assert set(re.findall(r"^- ([^:]+):", listed, re.MULTILINE)) == names
+    has_report = "report.html" in names
+    assert (f"\n{IN_BROWSER}" in card, ROWS_ELSEWHERE in card) == (has_report, has_report)
+    assert has_report == ("without" not in kind)
     texts = len((unpacked / "synthetic.jsonl").read_bytes().splitlines())
     assert f"## What it is\n\n{texts} synthetic texts with 2 labels" in card
     (total,) = re.findall(r"^\| all \|.* (\d+) \|$", card, re.MULTILINE)
