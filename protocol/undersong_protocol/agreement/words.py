@@ -42,6 +42,7 @@ KEPT = (
 )
 WRITTEN_BEFORE = "texts that were written before"  # a plan's words on a generator that reads its texts from a file
 OF_ANOTHER_PACKAGE = "of another package"  # ends a plan's words on a generator that another package brings
+OF_THIS_PROCESS = "of this process"  # ends them on one that is a function of whoever runs a simulation
 NOMINAL = "nominal"  # names an epsilon that the plan has and that protects nobody, such as a test's
 NO_GUARANTEE = "This corpus carries no privacy guarantee. Do not release it."
 LONGEST_TITLE = 200  # characters of a question where it names its sum
@@ -111,13 +112,13 @@ def _origin(writer: str) -> str:
     """Returns the origin of a generator's texts by the plan's words on it: a key of ``_PROGRAMS``."""
     if is_copied(writer):
         return "file"
-    return "program" if writer.endswith(f"{OF_ANOTHER_PACKAGE})") else "model"
+    return "program" if writer.endswith((f"{OF_ANOTHER_PACKAGE})", f"{OF_THIS_PROCESS})")) else "model"
 
 
 _PROGRAMS = {
     "model": "programs that write invented texts",
     "file": f"programs that take texts from a file of {WRITTEN_BEFORE}",
-    "program": "programs of other packages, whose texts may be invented or not",
+    "program": "other programs, whose texts may be invented or not",
 }
 
 
@@ -151,10 +152,7 @@ def origin_sentences(writers: Sequence[str]) -> str:
             " not say."
         )
     if names["program"]:
-        sentences.append(
-            f"Whether the texts of {joined(names['program'])}, a program of another package, are invented, these files"
-            " do not say."
-        )
+        sentences.append(f"Whether the texts of {joined(names['program'])} are invented, these files do not say.")
     if names["model"]:
         sentences.append("The texts are invented." if is_one_kind else "The other texts are invented.")
     return " ".join(sentences)

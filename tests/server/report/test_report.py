@@ -20,7 +20,7 @@ from undersong_common.text.table import Table
 from undersong_common.version import VERSION
 from undersong_protocol.agreement.participation import Participation
 from undersong_protocol.agreement.plan import Privacy, Quorum
-from undersong_protocol.agreement.words import NO_GUARANTEE, OF_ANOTHER_PACKAGE, WRITTEN_BEFORE
+from undersong_protocol.agreement.words import NO_GUARANTEE, OF_ANOTHER_PACKAGE, OF_THIS_PROCESS, WRITTEN_BEFORE
 from undersong_server.evaluation.evaluate import Distances, EvaluationReport, evaluate_tables
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.generators.author import AuthorUsage
@@ -919,7 +919,12 @@ def test_how_good_it_is_opens_with_the_figure_and_its_meaning(changes, expected)
         (
             (f"good (letters, {OF_ANOTHER_PACKAGE})",),
             "60 synthetic texts",
-            "Whether the texts of good, a program of another package, are invented, these files do not say.",
+            "Whether the texts of good are invented, these files do not say.",
+        ),
+        (
+            (f"good (the function good {OF_THIS_PROCESS})",),
+            "60 synthetic texts",
+            "Whether the texts of good are invented",
         ),
     ],
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_protocol.agreement.words import OF_THIS_PROCESS
 from undersong_server.generators.interface import (
     Completion,
     Estimate,
@@ -34,7 +35,7 @@ class FunctionSettings(LanguageModelSettings):
 
     @property
     def writer(self) -> str:
-        return f"the function {self.function} of this process"
+        return f"the function {self.function} {OF_THIS_PROCESS}"
 
     def prompt_format(self, folder: Path) -> PromptFormat:
         return PromptFormat(style=self.style)
