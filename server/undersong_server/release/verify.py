@@ -127,6 +127,7 @@ def verify(
         outside=outside_files,
         workspace=workspace,
         left_out=archive_papers.left_out,
+        other_signer=fingerprint is not None and signature is not None and not is_confirmed,
     )
 
 
@@ -335,6 +336,10 @@ def _check_files(
 
 
 REMEDY = "the files are not those that the run wrote: get a fresh copy from the coordinator"
+OTHER_SIGNER_REMEDY = (
+    "either the fingerprint was typed or told wrongly, or these files are another's: compare it with a hospital that"
+    " took part, and do not use the files before it is the same"
+)
 NOT_CHECKED = (
     "not checked: how good the texts are. Private score, panel score and distances on card and report are their makers'"
     " word, as the records and the test file behind them are not here; a test file of your own measures a panel score"
@@ -374,6 +379,7 @@ class PrivacyVerdict:
         outside: names of files in the folder that the manifest does not list.
         workspace: the folder in which a simulation works lies among the files.
         left_out: the texts that an archive's corpus lacks by the coordinator's word; None if it lacks none.
+        other_signer: a coordinator signed it whose fingerprint is not the one that the caller has stated.
     """
 
     manifest: Manifest
@@ -396,6 +402,12 @@ class PrivacyVerdict:
     outside: tuple[str, ...]
     workspace: bool
     left_out: LeftOut | None = None
+    other_signer: bool = False
+
+    @property
+    def is_only_signed_by_another(self) -> bool:
+        """True if nothing is wrong with the papers but that another coordinator than the stated one signed them."""
+        return self.other_signer and len(self.faults) == 1
 
     @property
     def strangers(self) -> tuple[str, ...]:
@@ -467,7 +479,8 @@ class PrivacyVerdict:
         """The verdict as a person reads it."""
         if self.faults:
             fault_lines = [f"  {printable(fault_line, 600)}" for fault_line in self.faults[:LONGEST_LIST]]
-            return ["NOT VERIFIED:", *fault_lines, *_count_rest(self.faults), REMEDY, *self.conclusion()]
+            remedy = OTHER_SIGNER_REMEDY if self.is_only_signed_by_another else REMEDY
+            return ["NOT VERIFIED:", *fault_lines, *_count_rest(self.faults), remedy, *self.conclusion()]
         integrity_words = "every signature, charge and statement holds" if self.holds else "its papers fit together"
         signer = "" if self.signature is None else printable(self.signature.name, 63)
         nominal_words = f"{words.NOMINAL}, for the noise protects nobody: " if self.insecure else ""
@@ -529,6 +542,9 @@ class PrivacyVerdict:
         if self.faults:
             files_line = f"CHANGED: {counted(len(self.faults), 'fault')}, named above"
             signer_words = "nobody: no word here counts"
+            if self.is_only_signed_by_another:
+                files_line = "they fit together, but are not by the coordinator that you stated"
+                signer_words = f"ANOTHER: {signer}, by its own word"
             promise_words = "none that counts"
         else:
             if self.left_out is None:

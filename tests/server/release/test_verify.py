@@ -284,6 +284,14 @@ def test_coordinator_s_signature_and_fingerprint_are_checked(tmp_path, published
     another = verify(tmp_path, fingerprint="1234-5678")
     assert "not the one that was stated" in another.faults[0]
     assert not another.confirmed
+    assert another.conclusion() == [
+        "Files: they fit together, but are not by the coordinator that you stated.",
+        "By: ANOTHER: the coordinator 'clinics', by its own word.",
+        "Promise: none that counts.",
+    ]
+    assert not any("CHANGED" in line or "get a fresh copy" in line for line in another.lines())
+    (tmp_path / "synthetic.jsonl").write_bytes(b"another corpus")
+    assert "CHANGED: 2 faults" in verify(tmp_path, fingerprint="1234-5678").conclusion()[0]
 
 
 @pytest.mark.parametrize(
