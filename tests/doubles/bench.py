@@ -1,5 +1,6 @@
 """A method run without network, keys or masks: real plan, statistics and replay generators; noise from one seed."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 
 from tests.doubles.parties import EMBEDDER, embed, make_party
 from undersong.run.simulation import InProcess
+from undersong_common.printable import repeated
 from undersong_common.text.table import Table
 from undersong_protocol.agreement.plan import PlannedSum
 from undersong_protocol.statistics.contribution import contribute
@@ -24,6 +26,9 @@ from undersong_server.progress import Silent
 from undersong_server.runs.execution import Outcome, PublicEmbedder, RunMonitor, RunParties, StartedRun, execute
 from undersong_server.runs.planning import RunPlan, build_author
 from undersong_server.runs.task import Task
+
+# A choice among the same texts is made again by whoever needs it.
+CHOICES_MADE_AGAIN = {"corpus", "support folds"}
 
 
 class OpenFederation:
@@ -69,9 +74,17 @@ class Records:
 
 
 class CountingRun(RunContext):
-    """Counts the orders; knows which sums were asked for."""
+    """Counts the orders and the draws of each step; knows which sums were asked for."""
 
     ordered = 0
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.draws_by_step = Counter[str]()
+
+    def rng(self, step: str) -> np.random.Generator:
+        self.draws_by_step[step] += 1
+        return super().rng(step)
 
     def write(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample | None]:
         self.ordered += len(orders)
@@ -94,7 +107,9 @@ def run_method(task: Task, run_plan: RunPlan, *, seed: int) -> tuple[Sequence[Sa
     method = methods.load(task.method.name)
     hides_labels = method.hides_labels(task.options, run_plan.setting)
     run = CountingRun(run_plan.setting, author, federation, blocks, embed=embed, seed=seed, hides_labels=hides_labels)
-    return method.run(task.options, run), run
+    corpus = method.run(task.options, run)
+    assert set(repeated(run.draws_by_step.elements())) <= CHOICES_MADE_AGAIN, "two steps draw the same numbers"
+    return corpus, run
 
 
 def run_federated(
