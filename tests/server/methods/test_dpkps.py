@@ -168,7 +168,10 @@ def test_validation_of_the_sampler_divides_the_part_of_the_densities(setting):
     write_labelled(setting.folder / "public.jsonl", [("an apple", "a"), ("a banana", "b")])
     for noise in ("gaussian", "laplace"):
         chosen = options(sampler="validated", validation="public.jsonl", noise=noise)
-        plan = plan_sums(dpkps.plan(chosen, setting), Privacy(6.0, 1e-5 if noise == "gaussian" else 1e-12), ALONE)
+        sum_requests = dpkps.plan(chosen, setting)
+        vocabulary, densities = chosen.split
+        assert [request.budget_share for request in sum_requests] == [vocabulary, densities / 2, densities / 2]
+        plan = plan_sums(sum_requests, Privacy(6.0, 1e-5 if noise == "gaussian" else 1e-12), ALONE)
         assert plan.epsilon() == pytest.approx(6.0, rel=1e-3)
         assert [planned.name for planned in plan.sums][1:] == ["densities/independent", "densities/iterative"]
         assert plan.sums[1].parameters["averaged"] is True
