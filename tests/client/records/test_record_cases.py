@@ -13,6 +13,7 @@ from tests.client.records.test_sources import url_file
 from tests.doubles.party_home import command, set_up
 from tests.doubles.typed import typed
 from undersong_client.cli.app import app, main
+from undersong_client.records.declared import first_places
 
 CASES = Path(__file__).parent / "cases"
 CSV = ("--user-field", "person_id", "--label-field", "label")
@@ -114,6 +115,19 @@ def test_a_dry_run_counts_every_row_of_a_case(home, file, options, code, counts,
     assert words in error
     if value:
         assert value["rows"] == value["records"] + len(value["skipped"]) + value["excluded_records"]
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (1, "row 1"),
+        (3, "row 1, row 2, row 3"),
+        (4, "row 1, row 2, row 3 and 1 more"),
+        (9, "row 1, row 2, row 3 and 6 more"),
+    ],
+)
+def test_places_beyond_the_first_three_are_counted(count, words):
+    assert first_places([f"row {number}" for number in range(1, count + 1)]) == words
 
 
 def test_rows_without_text_are_named_with_their_places(home):
