@@ -209,6 +209,23 @@ def test_empty_shards_are_trained_as_others_are_and_vote_nothing(model, monkeypa
     assert trained == list(range(5))
 
 
+def test_a_shard_without_records_has_no_vote_whatever_its_teacher_says(monkeypatch):
+    monkeypatch.setattr(teacher_votes, "_load_model", lambda _model: (None, None))
+    monkeypatch.setattr(teacher_votes, "_teacher_scores", lambda *_: np.ones(2))
+    public = teacher_votes.TeacherCandidates(("one", "two"), np.zeros(2, dtype=np.int64))
+    found = teacher_votes.votes(
+        ["own", "made"],
+        np.zeros(2, dtype=np.int64),
+        np.array([0, 2]),
+        public,
+        public,
+        model="m",
+        teachers=3,
+        half=False,
+    )
+    assert found.tolist() == [[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]]
+
+
 def test_a_party_without_a_model_or_with_none_that_works_is_told_so(tmp_path):
     for path, words in (
         ("", "names no local model"),
