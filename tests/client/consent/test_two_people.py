@@ -244,6 +244,13 @@ def test_an_older_policy_that_is_put_back_is_refused(party):
     assert policy.read(party, latest=False).run_epsilon == 1.5
 
 
+@pytest.mark.parametrize(("parties", "threshold"), [(3, 5), (5, 3)])
+def test_of_two_numbers_of_a_former_policy_the_larger_one_counts(party, parties, threshold):
+    numbers = {"minimum_parties": parties, "minimum_threshold": threshold}
+    policy_file.write_fields(party, policy_file.read_fields(party) | numbers)
+    assert policy.read(party).minimum_parties == 5
+
+
 def test_policy_read_during_its_replacement_is_the_new_one(party, monkeypatch):
     before = party.policy.read_bytes()
     policy.write(party, replace(POLICY, two_people=True, minimum_parties=9))
