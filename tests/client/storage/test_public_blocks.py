@@ -61,3 +61,15 @@ def test_folder_of_public_blocks_is_bounded_and_keeps_the_last_read(tmp_path):
         assert held <= 4 * size + 100
     assert held > 3 * size
     assert DiskBlocks(tmp_path).get(first) is not None
+
+
+@pytest.mark.parametrize("oldest", range(4))
+def test_public_block_that_was_not_read_for_longest_goes_first(tmp_path, oldest):
+    blocks = DiskBlocks(tmp_path, memory_bytes=0, disk_bytes=4 * len(block()) + 100)
+    identities = [blocks.add(block(seed)).id for seed in range(4)]
+    for number, identity in enumerate(identities):
+        read_s = 1_000.0 if number == oldest else 2_000.0
+        os.utime(tmp_path / identity.hex()[:2] / identity.hex(), (read_s, read_s))
+    blocks.add(block(4))
+    held = [(tmp_path / identity.hex()[:2] / identity.hex()).exists() for identity in identities]
+    assert held == [number != oldest for number in range(4)]
