@@ -30,6 +30,7 @@ from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.text.overlap import equal_rows
 from undersong_common.text.table import read_table
 from undersong_server.evaluation.metrics import frechet_distance
+from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.progress import Silent
 
 
@@ -464,3 +465,8 @@ def test_workers_end_with_a_parent_that_was_killed():
         time.sleep(0.05)
     os.kill(worker, signal.SIGKILL)
     pytest.fail("the worker outlived its parent")
+
+
+@pytest.mark.parametrize("options", [ComparisonOptions(), EvaluationOptions()])
+def test_no_option_takes_private_data_for_public_by_itself(options):
+    assert options.public_data is False
