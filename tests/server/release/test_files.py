@@ -13,6 +13,7 @@ from undersong_server.generators.author import AuthorUsage
 from undersong_server.pool import RESERVED_COLUMNS, Sample
 from undersong_server.release.files import OUTPUT_NAMES, PURPOSES, charges
 from undersong_server.report.data import FEWER, GeneratorUse
+from undersong_server.report.usefulness import table_of
 
 SAMPLES = [
     Sample('He said "no"\nand left', "chest", "good", 0, "zero_shot"),
@@ -32,6 +33,15 @@ def test_both_corpus_formats_hold_every_sample(tmp_path):
         "prompt_kind": "contrast",
     }
     assert sorted(os.listdir(tmp_path / "a" / "b")) == ["synthetic.jsonl", "synthetic.parquet"]
+
+
+def test_attributes_are_columns_in_the_order_of_the_samples(tmp_path):
+    names = [f"trait {number}" for number in (3, 1, 4, 0, 5, 9, 2, 6)]
+    sample = Sample("a note", "chest", "good", 0, "metadata", tuple((name, "x") for name in names))
+    jsonl, parquet = write_corpus(tmp_path, [sample])
+    assert list(json.loads(jsonl.read_text())) == [*RESERVED_COLUMNS, *names]
+    assert pyarrow.parquet.read_table(parquet).column_names == [*RESERVED_COLUMNS, *names]
+    assert list(table_of([sample]).columns) == names
 
 
 def test_same_samples_give_the_same_corpus_bytes(tmp_path):
