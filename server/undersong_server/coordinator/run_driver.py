@@ -214,7 +214,14 @@ class RunDriver(Progress, ABC):
         except (Superseded, Away, MachineFault, UnreadableRun):
             raise
         except Rejected as error:
-            self._end("failed", RunFailure(error.problem, error.remedy, error.exit_code, error.parties, error.approved))
+            failure = RunFailure(
+                error.problem,
+                error.remedy,
+                error.exit_code,
+                rejected_by=error.parties,
+                approved_by=error.approved,
+            )
+            self._end("failed", failure)
         except UndersongError as error:
             self._end("failed", RunFailure(error.problem, error.remedy, error.exit_code))
         except (OSError, sqlite3.Error) as error:

@@ -7,12 +7,13 @@ import time
 import pytest
 
 from tests.doubles.tasks import JUDGED, make_task, write_rows
-from undersong_common.errors import ConfigurationError, MachineFault
+from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal
 from undersong_server.authority import Authority
 from undersong_server.coordinator.grpc_transport import Presence, Waiting
 from undersong_server.coordinator.metrics import Metrics
 from undersong_server.coordinator.run_driver import GrpcRunDriver, _describe_test, _name_test
 from undersong_server.database.journal import Journal
+from undersong_server.federation.agreement import Rejected
 from undersong_server.release.files import Signer
 from undersong_server.runs.folder import RunFolder, RunStatus
 from undersong_server.runs.planning import Planned
@@ -133,6 +134,16 @@ def test_an_approval_is_told_at_once_whatever_was_written_just_before(driver):
     driver.say("alpha has approved: 1 of 2")
     driver.await_people(["beta"], ["alpha"], "nine words")
     assert "1 of 2 hospitals have: alpha" in driver.folder.status().words
+
+
+def test_failed_run_names_who_refused_and_who_had_approved(driver, monkeypatch):
+    def refuse():
+        raise Rejected({"beta": PrivacyRefusal("beta refuses")}, ["alpha", "gamma"])
+
+    monkeypatch.setattr(driver, "_conduct", refuse)
+    driver.run()
+    failure = driver.folder.status().error
+    assert (failure.rejected_by, failure.approved_by) == (("beta",), ("alpha", "gamma"))
 
 
 def test_a_run_that_is_prepared_says_so_before_the_plan_is_loaded(driver, monkeypatch):
