@@ -113,3 +113,14 @@ def test_html_is_what_a_browser_shows_in_linear_time(html, text):
     began = time.process_time()
     assert shown_text(html) == text
     assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize("target", ["loop.ndjson", "gone.ndjson"])
+def test_link_in_a_circle_or_to_nothing_is_named_and_the_others_read(tmp_path, target):
+    write_lines(tmp_path / "DocumentReference.ndjson", [document(1, attachment("text/plain", b"a note"))])
+    (tmp_path / "loop.ndjson").symlink_to(target)
+    reading = sources.read(Declared(str(tmp_path), user_field="patient"), dry=True)
+    assert len(reading.table) == 1
+    (skipped,) = reading.skipped
+    assert (skipped.where.endswith("loop.ndjson"), skipped.cause) == (True, "lost")
+    assert "leads to no file" in skipped.why

@@ -288,13 +288,10 @@ class Listing:
                 file_name for file_name in folders if Path(folder, file_name).is_symlink()
             ]:
                 file = Path(folder, file_name)
-                if file.is_symlink() and (file.is_dir() or not file.resolve().is_relative_to(real_root)):
-                    if file.is_dir() or is_lines(file):
-                        skip_cause = "lost"
-                    else:
-                        skip_cause = "resource"
-                    self._skip(self._name(file), "it is a link out of the folder, or to a folder", skip_cause)  # type: ignore[arg-type]
-                elif file.is_file():
+                if reason := _unread_reason(file, real_root):
+                    holds_documents = file.is_dir() or is_lines(file)
+                    self._skip(self._name(file), reason, "lost" if holds_documents else "resource")
+                else:
                     yield file
 
     def _name(self, file: Path) -> str:
@@ -491,6 +488,16 @@ def members_of(bundle: Mapping[str, Any], depth: int = 0) -> list[tuple[Any, flo
         else:
             bundle_members.append((member, at_s))
     return bundle_members
+
+
+def _unread_reason(file: Path, real_root: Path) -> str:
+    """The reason for which a file of an export is not read; "" for a file that is."""
+    # `Path.resolve` raises an error for links in a circle, and `os.path.realpath` does not.
+    if file.is_symlink() and (file.is_dir() or not Path(os.path.realpath(file)).is_relative_to(real_root)):
+        return "it is a link out of the folder, or to a folder"
+    if not file.is_file():
+        return "it is a link that leads to no file, or no regular file"
+    return ""
 
 
 def is_lines(file: Path) -> bool:
