@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import unicodedata
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from undersong_common.program import configuration
 from undersong_common.text.row_files import SUFFIXES
 from undersong_protocol.agreement.manifest import LONGEST_NAME
 from undersong_protocol.agreement.plan import Privacy, Quorum
-from undersong_protocol.limits import LARGEST_PARTIES, LARGEST_SPARE_ATTEMPTS
+from undersong_protocol.limits import LARGEST_LABELS, LARGEST_PARTIES, LARGEST_SPARE_ATTEMPTS
 from undersong_protocol.secagg.parameters import check_graph, check_quorum, default_threshold, defaults
 from undersong_server import methods
 from undersong_server.defaults import Head
@@ -89,6 +90,8 @@ class TaskSection(TaskWords):
     @field_validator("labels")
     @classmethod
     def _check_distinct(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
+        if len(labels) > LARGEST_LABELS:
+            raise ValueError(f"has {len(labels)} labels; give at most {LARGEST_LABELS}")
         folded_labels = [label.strip().casefold() for label in labels]
         if "" in folded_labels:
             raise ValueError(f"label {folded_labels.index('') + 1} is empty; write a word for every label")
@@ -473,9 +476,8 @@ class Task(StrictSection):
     @property
     def files(self) -> tuple[Path, ...]:
         """The private files of a simulation: one that is dealt to the parties, or one per party (folder or pattern)."""
-        paths = (self.data.path,) if isinstance(self.data.path, str) else self.data.path or ()
         files: list[Path] = []
-        for path in map(self.locate, paths):
+        for path in self._stated_paths:
             if path.is_dir():
                 files.extend(
                     sorted(folder_entry for folder_entry in path.iterdir() if folder_entry.suffix.lower() in SUFFIXES)
@@ -485,6 +487,11 @@ class Task(StrictSection):
             else:
                 files.append(path)
         return tuple(files)
+
+    @property
+    def _stated_paths(self) -> list[Path]:
+        stated_paths = (self.data.path,) if isinstance(self.data.path, str) else self.data.path or ()
+        return list(map(self.locate, stated_paths))
 
     @property
     def one_file_per_party(self) -> bool:
@@ -503,6 +510,18 @@ class Task(StrictSection):
                 return DEFAULT_PARTIES
             return stated_parties
         files = len(self.files)
+        if not files:
+            raise ConfigurationError(
+                f"data.path: no file is at {joined([printable(str(path)) for path in self._stated_paths])}",
+                "correct the folder or the pattern",
+                code="no-such-file",
+            )
+        if repeated_files := repeated(map(os.path.realpath, self.files)):
+            raise ConfigurationError(
+                f"data.path names {printable(repeated_files[0])} twice: its patients would count at two parties",
+                "name each party's own file",
+                code="file-twice",
+            )
         if stated_parties is not None and stated_parties != files:
             raise ConfigurationError(
                 f"federation.parties is {stated_parties} but data.path names {counted(files, 'file')}, one per party",

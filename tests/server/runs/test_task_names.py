@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.doubles.coded import raises
 from tests.doubles.forgeries import FORGERIES, harmless
 from undersong_common.errors import ConfigurationError
 from undersong_common.program import configuration
-from undersong_server.runs.task import EvaluationSection, PromptsSection, PublicationSection, TaskSection
+from undersong_server.runs.task import EvaluationSection, PromptsSection, PublicationSection, Task, TaskSection
 
 
 def read(**changes):
@@ -37,6 +38,42 @@ def test_labels_are_composed_as_the_labels_of_records_are():
     with pytest.raises(ConfigurationError) as refused:
         read(labels=["caf\u00e9", "cafe\u0301"])
     assert "keep one" in refused.value.remedy
+
+
+def test_labels_beyond_the_most_of_a_plan_are_refused_by_their_key():
+    with pytest.raises(ConfigurationError) as refused:
+        read(labels=[f"label {number}" for number in range(1001)])
+    assert "labels: has 1001 labels" in refused.value.problem
+    assert "at most 1000" in refused.value.remedy
+
+
+def task_of(folder, path):
+    value = {
+        "task": {"name": "triage", "description": "a note"},
+        "privacy": {"epsilon": 1, "delta": 1e-5},
+        "method": {"name": "undersong"},
+        "data": {"path": path},
+        "federation": {"parties": 2},
+        "folder": folder,
+    }
+    return configuration.validate(Task, value, "the task file")
+
+
+def test_file_of_two_parties_is_refused_by_name(tmp_path):
+    (tmp_path / "link.csv").symlink_to("a.csv")
+    assert task_of(tmp_path, ["a.csv", "b.csv"]).parties == 2
+    for path in (["a.csv", "./a.csv"], ["a.csv", "link.csv"]):
+        with raises(ConfigurationError, "file-twice") as refused:
+            _ = task_of(tmp_path, path).parties
+        assert str(tmp_path / "a.csv") in refused.value.problem
+
+
+@pytest.mark.parametrize("path", ["*.csv", "empty"])
+def test_pattern_or_folder_without_a_file_is_named(tmp_path, path):
+    (tmp_path / "empty").mkdir()
+    with raises(ConfigurationError, "no-such-file") as refused:
+        _ = task_of(tmp_path, path).parties
+    assert str(tmp_path / path) in refused.value.problem
 
 
 def test_hospitals_sign_licence_makers_contact_and_place():
