@@ -3,6 +3,9 @@
 It also sets up gRPC, which reads its environment once: TLS 1.3 and nothing older, and the thread that reads sockets.
 """
 
+import codecs
+import io
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -20,6 +23,9 @@ from undersong_common.version import SOFTWARE
 
 INTERRUPTED = 130
 OUTPUT_CLOSED = 74  # sysexits.h, EX_IOERR
+# The output's way with letters that its encoding lacks: a terminal or a file may know Latin-1 or ASCII alone, and a
+# file's name may hold bytes that are no text.
+ESCAPES = "undersong-escapes"
 # Base class of all command-line errors. typer uses click or carries a copy of it, and exports only BadParameter. The
 # highest class above BadParameter that has a method ``show`` is that base class.
 COMMAND_LINE_ERROR: type[typer.BadParameter] = next(
@@ -53,6 +59,8 @@ def run(command: Callable[[], object], traceback_of: Callable[[BaseException], s
     Args:
         traceback_of: returns the traceback of an error for ``--debug``; "" for an error that may hold private words.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=ESCAPES)
     try:
         _run_command(command, traceback_of)
     except KeyboardInterrupt:  # while the end was being printed
@@ -62,6 +70,15 @@ def run(command: Callable[[], object], traceback_of: Callable[[BaseException], s
         # ``python -m`` the interpreter then dies of SIGINT in place of the exit code. The next such code that ends well
         # removes the mark (CPython, pythonrun.c, run_eval_code_obj).
         exec("")  # noqa: S102
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Returns what an encoding lacks as escapes that JSON knows, and the place at which the encoder goes on."""
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+codecs.register_error(ESCAPES, _escaped)
 
 
 def _run_command(command: Callable[[], object], traceback_of: Callable[[BaseException], str]) -> NoReturn:

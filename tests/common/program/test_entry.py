@@ -1,6 +1,7 @@
 """How a program ends: one message, the right exit code, nothing of a value."""
 
 import ctypes
+import io
 import json
 import os
 import signal
@@ -22,6 +23,17 @@ def ended(capsys, command):
     with pytest.raises(SystemExit) as end:
         entry.run(command)
     return end.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_letters_that_the_output_lacks_are_written_as_json_escapes(monkeypatch, encoding):
+    output = io.TextIOWrapper(io.BytesIO(), encoding)
+    monkeypatch.setattr(sys, "stdout", output)
+    words = "Kärdiologie \u2192 \U0001f600 \udcff"
+    with pytest.raises(SystemExit) as end:
+        entry.run(lambda: print(json.dumps(words, ensure_ascii=False)))
+    assert end.value.code == 0
+    assert json.loads(output.buffer.getvalue().decode(encoding)) == words
 
 
 def interrupted(wrap):
