@@ -8,14 +8,14 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, NoReturn
 
 import typer
 
-from undersong_common.errors import InternalError, UndersongError, led_to
-from undersong_common.printable import json_text, printable_lines
+from undersong_common.errors import ConfigurationError, InternalError, UndersongError, led_to
+from undersong_common.printable import encodable, json_text, printable_lines
 from undersong_common.program import extras
 from undersong_common.program.library_threads import one_thread_in_program
 from undersong_common.program.machine import fault_of
@@ -86,6 +86,7 @@ def _run_command(command: Callable[[], object], traceback_of: Callable[[BaseExce
         _output_closed()
     code: object = 0
     try:
+        _check_arguments(sys.argv[1:])
         with extras.named(), one_thread_in_program():
             code = command()
             sys.stdout.flush()
@@ -112,6 +113,17 @@ def _run_command(command: Callable[[], object], traceback_of: Callable[[BaseExce
         _show_traceback(traceback_of(error))
         sys.exit(worded_error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _check_arguments(arguments: Sequence[str]) -> None:
+    """Raises ConfigurationError for a file's name that is no text: no setting, report or signature could hold it."""
+    for number, argument in enumerate(arguments, start=1):
+        if encodable(argument) != argument:
+            raise ConfigurationError(
+                f"argument {number} of the command holds bytes that are no text in {sys.getfilesystemencoding()}",
+                "rename the file or folder that it names, or set the locale in which its name was written",
+                code="argument",
+            )
 
 
 def _in_words(error: Exception) -> UndersongError:

@@ -36,6 +36,13 @@ def test_letters_that_the_output_lacks_are_written_as_json_escapes(monkeypatch, 
     assert json.loads(output.buffer.getvalue().decode(encoding)) == words
 
 
+def test_argument_that_is_no_text_is_refused_by_its_number(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["undersong-party", "add", os.fsdecode(b"notes\xff.csv")])
+    code, said = ended(capsys, lambda: pytest.fail("the command was run"))
+    assert code == 2
+    assert "argument 2 of the command holds bytes that are no text" in said
+
+
 def interrupted(wrap):
     """A command that Ctrl-C meets in the middle of somebody else's code, which makes another error of it."""
 
