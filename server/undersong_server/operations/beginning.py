@@ -8,12 +8,12 @@ from urllib.parse import quote
 from undersong_common.printable import counted
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED
-from undersong_server.operations import coordinator, drafts
+from undersong_server.operations import comparison, coordinator, drafts
 from undersong_server.operations.enrolment import PartyFacts, parties
 from undersong_server.operations.overview import find_run, list_runs
 from undersong_server.operations.runs import RunSummary, may_resume
 from undersong_server.report.evaluations import evaluated
-from undersong_server.runs.folder import UNREADABLE, Annotations, RunFolder, RunStatus, UnreadableRun
+from undersong_server.runs.folder import UNREADABLE, RunFolder, UnreadableRun
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def next_step(home: Path, every_run: Callable[[], Sequence[RunSummary]], run_sho
 
 def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
     """The step that a run needs; None for one that ended for good: stopped, put away, unreadable or downloaded."""
-    if run.put_away:
+    if run.put_away or run.downloaded:  # What follows a download happens elsewhere.
         return None
     status = run.status
     address = f"/runs/one/{quote(run.run)}"
@@ -99,7 +99,7 @@ def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
     if status.error is not None and status.error.rejected_by:
         return OperatorStep(f"Talk to {', '.join(status.error.rejected_by)}, then revise the run {run.run}", address)
     if status.state == "finished":
-        return _step_of_result(CoordinatorHome(home).run(run.run), status, result)
+        return _step_of_result(home, run, result)
     if status.waiting is not None:
         whom = ", ".join(party.party for party in status.waiting.parties)
         people = status.waiting.whom == "people"
@@ -124,19 +124,19 @@ def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
     return None
 
 
-def _step_of_result(folder: RunFolder, status: RunStatus, result: str) -> OperatorStep | None:
-    """The step that a finished run needs; None once its files were downloaded: what follows happens elsewhere."""
-    annotations = _annotations(folder)
-    if annotations.downloaded_at:
-        return None
+def _step_of_result(home: Path, run: RunSummary, result: str) -> OperatorStep:
+    """The step that a finished run needs, whose texts nobody has downloaded yet."""
+    folder = CoordinatorHome(home).run(run.run)
     if not _is_evaluated(folder):
-        if status.evaluation_error is not None:
-            return OperatorStep(f"Evaluate {folder.name} again: its evaluation failed", f"{result}#evaluate")
-        return OperatorStep(f"Read the result of {folder.name}, and evaluate it on a public test file", result)
-    if annotations.marked:
-        words = f"Download {folder.name} without the marked texts, and publish it"
+        if run.status.evaluation_error is not None:
+            return OperatorStep(f"Evaluate {run.run} again: its evaluation failed", f"{result}#evaluate")
+        return OperatorStep(f"Read the result of {run.run}, and evaluate it on a public test file", result)
+    if comparison.quality_alarms(home, run.run):
+        return OperatorStep(f"Read what is bad about {run.run} before you publish it", f"{result}#evaluation")
+    if _has_marks(folder):
+        words = f"Download {run.run} without the marked texts, and publish it"
     else:
-        words = f"Read texts of {folder.name}, mark what nobody shall receive, then download and publish it"
+        words = f"Read texts of {run.run}, mark what nobody shall receive, then download and publish it"
     return OperatorStep(words, f"{result}#files")
 
 
@@ -147,11 +147,11 @@ def _is_evaluated(folder: RunFolder) -> bool:
         return False
 
 
-def _annotations(folder: RunFolder) -> Annotations:
+def _has_marks(folder: RunFolder) -> bool:
     try:
-        return folder.annotations()
+        return bool(folder.annotations().marked)
     except UnreadableRun:  # The result tells of the damage.
-        return Annotations()
+        return False
 
 
 @dataclass(frozen=True)

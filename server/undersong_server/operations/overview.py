@@ -114,6 +114,7 @@ def _read_summary(path: str, *_versions: object) -> tuple[float, RunSummary]:
         note=annotations.note,
         tags=annotations.tags,
         put_away=run.is_put_away,
+        downloaded=annotations.downloaded_at > 0.0,
     )
 
 

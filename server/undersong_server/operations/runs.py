@@ -409,7 +409,10 @@ def _amend(folder: RunFolder, assignments: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run as the list of runs shows it: name, parties, status, note and tags; ``put_away`` is True in the archive."""
+    """A run as the list of runs shows it: name, parties, status, note and tags; ``put_away`` is True in the archive.
+
+    ``downloaded`` is True once an operator has taken its texts with the marks that it has now.
+    """
 
     run: str
     parties: tuple[str, ...]
@@ -417,6 +420,7 @@ class RunSummary:
     note: str = field(default="", kw_only=True)
     tags: tuple[str, ...] = field(default=(), kw_only=True)
     put_away: bool = field(default=False, kw_only=True)
+    downloaded: bool = field(default=False, kw_only=True)
 
     def to_json(self) -> dict[str, Any]:
         labels = {"tags": list(self.tags), "put_away": self.put_away}

@@ -34,10 +34,10 @@ from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, Package, new_tls_key
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
-from undersong_server.operations import drafts, enrolment, form, overview, permissions, runs
+from undersong_server.operations import beginning, drafts, enrolment, form, overview, permissions, runs
 from undersong_server.operations.overview import list_runs
 from undersong_server.operations.tasks import Tried
-from undersong_server.report.evaluations import Evaluated, keep_evaluation
+from undersong_server.report.evaluations import Evaluated, KeptMeasure, keep_evaluation
 from undersong_server.runs.folder import Annotations, Awaited, AwaitedParty, RunFailure, RunStatus, replace_json
 
 pytestmark = pytest.mark.heavy
@@ -244,6 +244,9 @@ def test_the_next_step_after_an_evaluation_is_to_publish(tmp_path, entered):
     assert "/runs/one/spring/result#files" in console.get("/").text.partition("What comes next")[2]
     home.run("spring").annotate(Annotations(marked=(1,)))
     assert "Download spring without the marked texts" in next_step_of(console.get("/").text)
+    wrong_labels = {"wrong labels": KeptMeasure(0.42, "low", percent=True)}
+    keep_evaluation(home.run("spring"), Evaluated("test.jsonl, 0123abcd", {}, wrong_labels))
+    assert next_step_of(console.get("/").text) == "Read what is bad about spring before you publish it."
     home.run("spring").annotate(Annotations(marked=(1,), downloaded_at=2.0))
     for path in ("/", "/runs/one/spring", "/runs/one/spring/result"):
         assert next_step_of(console.get(path).text) == "Plan a run.", path
@@ -276,6 +279,16 @@ def test_a_failed_evaluation_is_told_until_there_are_figures(tmp_path, entered):
     for path in screens:
         assert "the evaluation failed" not in console.get(path).text.partition("Timeline")[0].lower(), path
         assert "The evaluation at the end" not in console.get(path).text, path
+
+
+def test_the_next_step_reads_no_file_of_a_run_that_was_downloaded(tmp_path, entered, monkeypatch):
+    home = make_home(tmp_path / "home", PARTIES)
+    runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
+    home.run("spring").write_status(RunStatus("finished", since=1.0, charged=True))
+    home.run("spring").annotate(Annotations(downloaded_at=2.0))
+    console = entered(home.path)
+    monkeypatch.setattr(beginning, "evaluated", lambda folder: pytest.fail(f"reads {folder.name}"))
+    assert next_step_of(console.get("/").text) == "Plan a run."
 
 
 def test_parties_show_no_amount_that_is_not_shared(tmp_path, entered):
