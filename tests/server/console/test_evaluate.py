@@ -6,6 +6,7 @@ import math
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pytest
 
@@ -18,7 +19,7 @@ from undersong_server.console.application import build
 from undersong_server.console.run_pages import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
-from undersong_server.operations import runs
+from undersong_server.operations import releases, runs
 from undersong_server.report.evaluations import EVALUATION_FILE, Evaluated, KeptMeasure, keep_evaluation
 from undersong_server.report.verdict import TEST_TEXTS, alarms, plain_words
 from undersong_server.runs.folder import RunStatus
@@ -76,6 +77,28 @@ def test_an_uploaded_test_file_keeps_its_name_and_figures_stand_in_place(evaluat
     assert "high is good" in shown
     assert evaluation_page.site.audit.entries()[-1].what == "run evaluate"
     assert not list(home.rglob("test.csv"))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A verdict on a folder, of three words."""
+
+    holds: bool
+
+    def lines(self):
+        return ["each sum", "each file", *self.conclusion()]
+
+    def conclusion(self):
+        return ["Files: whole.", "By: us.", "Promise: 4."] if self.holds else ["Files: CHANGED."]
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_whole_result_is_concluded_and_its_checks_are_folded(evaluation_page, monkeypatch, holds):
+    monkeypatch.setattr(releases, "verdict", lambda home, run: Verdict(holds))
+    part = evaluation_page.get(f"{RESULT}?part=verdict").text
+    opening, _, folded = part.partition("<details")
+    assert re.findall(r"<p>([^<]+)</p>", opening) == (Verdict(True).conclusion() if holds else Verdict(False).lines())
+    assert re.findall(r"<p>([^<]+)</p>", folded) == (["each sum", "each file"] if holds else [])
 
 
 BAD_PANEL = {"panel score": KeptMeasure(0.4, "high", percent=True, interval=(0.3, 0.52))}
