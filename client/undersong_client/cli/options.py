@@ -131,7 +131,9 @@ def print_result(as_json: bool, value: Mapping[str, Any], *lines: str, quiet: st
 
 
 def spending_words(spending: "LedgerSpending") -> str:
-    """The spent and the remaining budget, in one line."""
+    """The spent and the remaining budget in one line, with what the whole budget protects."""
+    from undersong_common.privacy import impact
+
     if math.isinf(spending.spent):
         spent_words = "more than can be counted"
     else:
@@ -149,7 +151,7 @@ def spending_words(spending: "LedgerSpending") -> str:
     words = f"spent {spent_words} of {total_words} at delta {spending.delta:g}; left {remaining_words}"
     if is_used_up(spending.spent, spending.budget):
         words += ": too little for another run; to allow more: undersong-party budget set"
-    return words
+    return f"{words}. {impact.whole_budget_of(spending.budget, spending.delta)}"
 
 
 def is_used_up(spent: float, budget: float) -> bool:

@@ -89,6 +89,7 @@ def budget_lines(facts: "BudgetFacts") -> list[str]:
     fact_lines = [f"{budget_words}; at most {allowed_budget.run_epsilon:g} a run"]
     if facts.spent is not None:
         fact_lines.append(f"spent {facts.spent:.4g}, left {facts.left:.4g}")
+    fact_lines.append(allowed_budget.whole_budget)
     return fact_lines
 
 

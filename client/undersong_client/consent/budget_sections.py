@@ -40,9 +40,9 @@ def budget_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     whole_guess = accounting.best_guess_of(
         sheet_cost.budget, sheet_cost.delta, one_gaussian=are_one_gaussian(sheet_cost)
     )
+    whole_words = impact.whole_budget(whole_guess, guessed_unit(sheet.privacy))
     sentences = [
-        f"{summary} {NEWER_FILE}",
-        f"At 100 %, {impact.right_guess(whole_guess, guessed_unit(sheet.privacy))}.",
+        f"{summary} {whole_words} {NEWER_FILE}",
         *_passed_limits(sheet, sheet_cost, beside.largest_epsilon),
     ]
     if sheet_cost.delta != sheet.privacy.delta:

@@ -9,6 +9,7 @@ from undersong_client.consent import policy_file
 from undersong_client.consent.rules import PolicyRules, decider_words, rules_of
 from undersong_client.home import PartyHome, WrittenByAnotherVersion
 from undersong_common.errors import PrivacyRefusal
+from undersong_common.privacy import impact
 from undersong_protocol.agreement import bounds, enrolment
 from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.agreement.manifest import Manifest
@@ -26,6 +27,11 @@ class HospitalPolicy(PolicyRules):
     @property
     def has_budget(self) -> bool:
         return self.total_epsilon > 0
+
+    @property
+    def whole_budget(self) -> str:
+        """What the budget protects once runs of Gaussian sums have used it up, in words."""
+        return impact.whole_budget_of(self.total_epsilon, self.total_delta)
 
     @property
     def bounds(self) -> Policy:

@@ -444,7 +444,10 @@ class HospitalPage:
                 "decider_choices": decider_choices(),
                 "opened_numbers": opened_numbers(policy_facts.allowed.minimum_parties - 1),
                 "reject_is_final": REJECT_IS_FINAL,
-                "guesses": [(epsilon, _cases(epsilon, policy_facts.allowed.total_delta)) for epsilon in (1, 4, 8)],
+                "guesses": [
+                    (epsilon, _cases(epsilon, policy_facts.allowed.total_delta))
+                    for epsilon in sorted({1.0, 4.0, 8.0, policy_facts.allowed.run_epsilon} - {0.0})
+                ],
             },
         }
         return visit.page("Policy", page_parts)
@@ -708,4 +711,5 @@ def _number(visit: Visit) -> int:
 
 def _cases(epsilon: float, delta: float) -> str:
     """Cases of 100 in which the best guess about one unit is right, in a run of Gaussian sums."""
-    return impact.cases(accounting.best_guess_of(epsilon, delta, one_gaussian=True))
+    right = accounting.best_guess_of(epsilon, delta, one_gaussian=True)
+    return f"{impact.cases(right)} of 100 cases{impact.protection_words(right)}"

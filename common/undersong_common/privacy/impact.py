@@ -15,6 +15,8 @@ from undersong_common.privacy import accounting
 from undersong_common.program.printed_page import PageSection
 
 LARGEST_AUDIT_BYTES = 4 * 2**20
+NO_PROTECTION = "practically no protection"
+LEAST_COMPLETE = 0.99  # share of right guesses from which on a release protects practically nobody
 UNLUCKY = "in an unlucky case"  # names the outcome of chance in which :func:`certainty` is reached
 
 
@@ -95,8 +97,44 @@ def guess(right: float, about: str) -> str:
 
 
 def right_guess(right: float, about: str) -> str:
-    """Returns :func:`guess` without the coin, for a sentence beside one that has it."""
-    return f"the best guess about {about} is, on average, right in at most {cases(right)} of 100 cases"
+    """Returns :func:`guess` without the coin, for a sentence beside one that has it.
+
+    >>> right_guess(0.9999, "one patient").partition("right ")[2]
+    'in at most 99.99 of 100 cases (practically no protection)'
+    """
+    return (
+        f"the best guess about {about} is, on average, right in at most {cases(right)} of 100 cases"
+        f"{protection_words(right)}"
+    )
+
+
+def protection_words(right: float) -> str:
+    """Returns, in brackets, that a guess right with this probability leaves practically no protection; "" below 0.99.
+
+    >>> protection_words(0.989), protection_words(0.99)
+    ('', ' (practically no protection)')
+    """
+    return f" ({NO_PROTECTION})" if right >= LEAST_COMPLETE else ""
+
+
+def whole_budget(right: float, about: str) -> str:
+    """Returns what a budget that is used up protects, beside what is left of it: sheet, policy and ledger say it so.
+
+    >>> whole_budget(0.7, "one patient")
+    'At 100 % of the budget, the best guess about one patient is, on average, right in at most 70 of 100 cases.'
+    """
+    return f"At 100 % of the budget, {right_guess(right, about)}."
+
+
+def whole_budget_of(epsilon: float, delta: float) -> str:
+    """Returns :func:`whole_budget` of a budget that runs of Gaussian sums use up, for one patient.
+
+    >>> whole_budget_of(math.inf, 1e-5)
+    'A budget without limit is practically no protection.'
+    """
+    if math.isinf(epsilon):
+        return f"A budget without limit is {NO_PROTECTION}."
+    return whole_budget(accounting.best_guess_of(epsilon, delta, one_gaussian=True), "one patient")
 
 
 def worst_guess(epsilon: float, delta: float) -> str:

@@ -858,6 +858,7 @@ def test_check_says_whom_to_ask_about_a_port_first(tmp_path, authority, monkeypa
 def test_a_budget_of_which_next_to_nothing_is_left_is_said_to_be_used_up(spent, budget, used_up, bar):
     words = options.spending_words(LedgerSpending(1e-5, spent, budget, max(0.0, budget - spent)))
     assert ("too little for another run" in words) is used_up
+    assert ("practically no protection" in words) is math.isinf(budget)
     assert _bar(spent, budget) == bar
 
 
