@@ -215,6 +215,9 @@ def guarantee(epsilon: float, delta: float, unit: str) -> tuple[str, ...]:
     )
 
 
+SEVERAL_HOSPITALS = "All records of a patient lie at one hospital; one known to h hospitals is protected as h patients."
+
+
 def assumptions(colluders: int, parties: int, unit: str) -> tuple[str, ...]:
     """Returns the assumptions of the privacy guarantee as sentences, for cards and dossiers (docs/privacy.md).
 
@@ -233,10 +236,7 @@ def assumptions(colluders: int, parties: int, unit: str) -> tuple[str, ...]:
         "Other releases about the same records add to this one; each hospital's ledger counts them.",
         *that_hold(
             (unit == "sample", "A person with several records is protected for each, not for all of them together."),
-            (
-                unit == "user",
-                "All records of a patient lie at one hospital; one known to h hospitals is protected as h patients.",
-            ),
+            (unit == "user", SEVERAL_HOSPITALS),
         ),
     )
 

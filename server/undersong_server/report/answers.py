@@ -14,6 +14,7 @@ from undersong_server.report.data import (
     UNIT_WORDS,
     UNITS,
     ZERO_SHOT,
+    PrivacyStatement,
     ReportData,
     number,
 )
@@ -62,7 +63,7 @@ PANEL_MODELS = {  # the panel's models in a receiver's words
 
 
 class OurWords(str):
-    """A sentence of the program alone, whose backticks enclose code. A page escapes every other sentence whole."""
+    """A sentence of the program alone, in Markdown: code, and links to parts. A page escapes every other one whole."""
 
 
 @dataclass(frozen=True)
@@ -114,11 +115,18 @@ def _describe_corpus(data: ReportData) -> tuple[str, ...]:
     steered_words = joined(list(data.steered)) or "the method's choices"
     sentences.append(
         f"Private records steered {steered_words}, by {sums_words} only; no generator was shown a private text. They"
-        f" lie at {holders}."
+        f" lie at {holders}. {_describe_records(data)}"
     )
     if data.questions:
         sentences.append(f"The hospitals were asked {words.asked(data.questions, 'their', FURTHER_QUESTIONS)}.")
     return (*sentences, *(took_part.sentences if took_part else ()), *_number_questions(data), *data.unopened)
+
+
+def _describe_records(data: ReportData) -> str:
+    """Says whose the records are, as far as the makers have stated it."""
+    if data.publication.records:
+        return f"The records, by the makers' word alone: {data.publication.records.rstrip('.')}."
+    return "Take them for records of real patients: the makers have stated nothing else."
 
 
 def _number_questions(data: ReportData) -> list[str]:
@@ -175,6 +183,18 @@ def _allow(licence: str) -> str:
     return LICENCES.get(licence, "Whether you may train on the texts and publish what comes of it, it says itself.")
 
 
+def _allow_models(data: ReportData) -> str:
+    """Says what of licence and limits holds for a model that is trained on the texts, as far as it is stated."""
+    stated, contact = data.publication.trained_models, data.publication.contact
+    if stated:
+        return f"Models trained on the texts, by the makers' word alone: {stated.rstrip('.')}."
+    ask_words = f"ask {contact}" if contact else "ask the makers"
+    return (
+        "Licence and limits are of the texts. What of the limits holds for a model that is trained on them, the makers"
+        f" have not stated: {ask_words} before you use such a model."
+    )
+
+
 def _state_permission(data: ReportData) -> tuple[str, ...]:
     publication = data.publication
     maker_names = publication.makers or data.publisher[0]
@@ -200,6 +220,7 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
         f"Language: {publication.language}." if publication.language else "Its makers have not stated the language.",
         f"Limits:{unfit_words} {data.origin} They may be wrong, and must not be read as facts about anybody or"
         f" used for care. Nobody has read every text or checked every label.{limits}",
+        _allow_models(data),
     )
 
 
@@ -219,8 +240,26 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
         f" {UNITS[privacy_statement.promise.unit]}.",
         f"The epsilon of this run is {number(epsilon)}{delta_words}. {impact.yardstick()}",
         *([data.earlier] if data.earlier else []),
-        "What must hold for this to be true stands below, under Privacy.",
+        *_warn_of_collusion(privacy_statement),
+        OurWords("What must hold for this to be true stands under [Privacy](#privacy)."),
     )
+
+
+def _warn_of_collusion(privacy_statement: PrivacyStatement) -> list[str]:
+    """The best guess if all others join against one hospital, and what is true of patients at several hospitals."""
+    cases = {
+        words.AS_PLANNED: privacy_statement.best_guess_if_all_others_collude,
+        words.AS_IT_RAN: privacy_statement.best_guess_against_all_as_it_ran,
+    }
+    case_words = [
+        f"in at most {impact.cases(right)} of 100 cases {when}" for when, right in cases.items() if right is not None
+    ]
+    collusion_words = (
+        "If the operator and all other hospitals join against one hospital, the best guess about it is on average"
+        f" right {joined(case_words)}."
+    )
+    several_words = impact.SEVERAL_HOSPITALS if privacy_statement.promise.unit == "user" else ""
+    return [*([collusion_words] if case_words else []), *([several_words] if several_words else [])]
 
 
 def _detail_promise(data: ReportData) -> tuple[str, ...]:

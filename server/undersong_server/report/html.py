@@ -109,10 +109,11 @@ def _count_faults(usage: Sequence[GeneratorUse]) -> Iterator[tuple[str, dict[str
 
 
 def _mark_code(sentence: str) -> Markup:
-    """Escapes a sentence, and writes the code in one of the program's own as code."""
+    """Escapes a sentence, and writes code and links in one of the program's own as such."""
     escaped_sentence = str(escape(sentence))
     if isinstance(sentence, OurWords):
         escaped_sentence = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped_sentence)
+        escaped_sentence = re.sub(r"\[([^]]+)\]\((#[a-z-]+)\)", r'<a href="\2">\1</a>', escaped_sentence)
     return Markup(escaped_sentence)  # noqa: S704 - escaped above
 
 

@@ -153,6 +153,8 @@ class PublicationSection(StrictSection):
         language: of the texts, by its code or its English name; without it, the task's language.
         intended_use: a sentence for the card.
         limits: a sentence for the card; uses for which the texts are not fit.
+        trained_models: a sentence for the card; terms that hold for models trained on the texts, too.
+        records: a sentence for the card; whose records they are, such as real patients' or invented ones.
     """
 
     where: Annotated[str, Field(max_length=2000)] = ""
@@ -162,6 +164,8 @@ class PublicationSection(StrictSection):
     language: Annotated[str, BeforeValidator(for_text(language_code))] = ""
     intended_use: Annotated[str, Field(max_length=2000)] = ""
     limits: Annotated[str, Field(max_length=2000)] = ""
+    trained_models: Annotated[str, Field(max_length=2000)] = ""
+    records: Annotated[str, Field(max_length=2000)] = ""
 
     @property
     def stated(self) -> str:

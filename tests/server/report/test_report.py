@@ -331,7 +331,8 @@ HOSTILE = "x](https://evil.example) ![y](z) `code` *a* <b> $m$"
 
 
 def test_only_our_code_is_code_and_no_foreign_string_is_markup():
-    terms = PublicationSection(makers=HOSTILE, contact=HOSTILE, intended_use=HOSTILE, limits=HOSTILE)
+    keys = ("makers", "contact", "intended_use", "limits", "trained_models", "records")
+    terms = PublicationSection(**dict.fromkeys(keys, HOSTILE))
     hostile = run(
         task=HOSTILE,
         description=HOSTILE,
@@ -342,7 +343,14 @@ def test_only_our_code_is_code_and_no_foreign_string_is_markup():
     )
     card = render_card(hostile)
     kinds = {token.type for block in MarkdownIt().parse(card.split("---", 2)[2]) for token in block.children or ()}
-    assert not kinds & {"link_open", "image", "em_open", "html_inline"}
+    assert not kinds & {"image", "em_open", "html_inline"}
+    links = [
+        token.attrs["href"]
+        for block in MarkdownIt().parse(card.split("---", 2)[2])
+        for token in block.children or ()
+        if token.type == "link_open"
+    ]
+    assert set(links) == {"#privacy"}
     code = [
         token.content
         for block in MarkdownIt().parse(card.split("---", 2)[2])
@@ -417,6 +425,31 @@ def test_whether_one_may_train_and_publish_is_answered_with_the_credit(place, li
     assert says in shown
     assert f', by clinics, {licence}".' in shown
     assert "Purpose, as the hospitals approved it: To teach." in shown
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_holds_for_trained_models_and_whose_records_they_are_is_told(place):
+    terms = PublicationSection(contact="a@b.example", trained_models="No limit holds.", records="Invented notes.")
+    shown = both(run(publication=terms))[place]
+    assert "Models trained on the texts, by the makers' word alone: No limit holds." in shown
+    assert "The records, by the makers' word alone: Invented notes." in shown
+    silent = both(run(publication=PublicationSection(contact="a@b.example")))[place]
+    assert "the makers have not stated: ask a@b.example before you use such a model." in silent
+    assert "Take them for records of real patients" in silent
+    assert "ask the makers before you use such a model" in both(run(publication=PublicationSection()))[place]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_promise_tells_of_collusion_and_of_patients_at_two_hospitals(place):
+    exposed = {"best_guess_if_all_others_collude": 0.97, "best_guess_against_all_as_it_ran": 0.83}
+    promise = replace(PRIVACY.promise, unit="user", max_per_unit=4, contribution="mean")
+    data = run(privacy=replace(PRIVACY, promise=promise, **exposed))
+    answer = next(answer for answer in answers(data) if answer.anchor == "promise")
+    opening = " ".join(answer.sentences)
+    assert "right in at most 97 of 100 cases as planned and in at most 83 of 100 cases as it ran." in opening
+    assert impact.SEVERAL_HOSPITALS in opening
+    assert '<a href="#privacy">Privacy</a>' in render_html(data)
+    assert "join against one hospital, the best guess" not in both(run())[place]
 
 
 @pytest.mark.heavy
