@@ -205,7 +205,7 @@ def _attribute_value(row: Row, column: str) -> str:
     value = row.values[column]
     if value is None or value != value:
         return ""
-    return _whole_characters(" ".join(str(value).split()), row, column)
+    return _whole_characters(clean_text(str(value)), row, column)
 
 
 def _whole_characters(written: str, row: Row, column: str) -> str:

@@ -287,6 +287,11 @@ class AttributeSection(StrictSection):
     values: Annotated[tuple[str, ...], Field(min_length=1)]
     column: str | None = None
 
+    @field_validator("values")
+    @classmethod
+    def _composed_values(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(unicodedata.normalize("NFC", value) for value in values)
+
     @model_validator(mode="after")
     def _check_distinct(self) -> "AttributeSection":
         if self.name in RESERVED_COLUMNS:

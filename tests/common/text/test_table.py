@@ -241,6 +241,12 @@ def test_label_has_one_form_whatever_cannot_be_seen_in_it(tmp_path):
     assert set(read_table(path, "text", "label", labels=[labels[0]]).labels) == {labels[0]}
 
 
+def test_attribute_has_one_form_whatever_cannot_be_seen_in_it(tmp_path):
+    values = ["M\u00e4nnlich x", " Ma\u0308nnlich\u00a0x", "M\u00e4nn\u00adlich  x"]
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "note", "sex": value} for value in values])
+    assert set(read_table(path, "text", columns={"sex": "sex"}).columns["sex"]) == {values[0]}
+
+
 @pytest.mark.parametrize(
     ("columns", "words"),
     [

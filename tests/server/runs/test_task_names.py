@@ -8,7 +8,14 @@ from tests.doubles.coded import raises
 from tests.doubles.forgeries import FORGERIES, harmless
 from undersong_common.errors import ConfigurationError
 from undersong_common.program import configuration
-from undersong_server.runs.task import EvaluationSection, PromptsSection, PublicationSection, Task, TaskSection
+from undersong_server.runs.task import (
+    AttributeSection,
+    EvaluationSection,
+    PromptsSection,
+    PublicationSection,
+    Task,
+    TaskSection,
+)
 
 
 def read(**changes):
@@ -38,6 +45,13 @@ def test_labels_are_composed_as_the_labels_of_records_are():
     with pytest.raises(ConfigurationError) as refused:
         read(labels=["caf\u00e9", "cafe\u0301"])
     assert "keep one" in refused.value.remedy
+
+
+def test_values_of_an_attribute_are_composed_as_those_of_records_are():
+    value = {"name": "sex", "values": ["ma\u0308nnlich", "weiblich"]}
+    assert configuration.validate(AttributeSection, value, "the task file").values[0] == "m\u00e4nnlich"
+    with pytest.raises(ConfigurationError, match="stands more than once"):
+        configuration.validate(AttributeSection, {**value, "values": ["ma\u0308n", "m\u00e4n"]}, "the task file")
 
 
 def test_labels_beyond_the_most_of_a_plan_are_refused_by_their_key():
