@@ -156,6 +156,8 @@ def _is_of_a_person(uid: int) -> bool:
 def home_folder() -> Path:
     """Returns the account's home folder; for a number without an account and without $HOME, the working folder."""
     try:
+        if os.environ.get("HOME") == "":  # Python takes it for the root of the file system
+            return Path(pwd.getpwuid(os.getuid()).pw_dir)
         return Path.home()
     except (RuntimeError, KeyError):
         return Path.cwd()

@@ -215,6 +215,11 @@ def test_without_a_home_the_working_folder_stands_in(monkeypatch, tmp_path):
     assert owner.home_folder() == tmp_path
 
 
+def test_empty_home_is_the_account_s_own_and_not_the_root(monkeypatch):
+    monkeypatch.setenv("HOME", "")
+    assert owner.home_folder() == Path(pwd.getpwuid(os.getuid()).pw_dir)
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The folder of a command that was typed with neither --home nor a folder that sudo would pass on."""
