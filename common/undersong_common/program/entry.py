@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Annotated, NoReturn
 
@@ -108,9 +109,11 @@ def _run_command(command: Callable[[], object], traceback_of: Callable[[BaseExce
             _output_closed()
         worded_error = _in_words(error)
         error_fields = (worded_error.problem, worded_error.remedy, worded_error.exit_code, worded_error.code)
-        _print_json(*error_fields, worded_error.report)
-        print(printable_lines(f"error: {worded_error}"), file=sys.stderr)
-        _show_traceback(traceback_of(error))
+        with suppress(OSError):  # what is printed may go to the full disk of which the error speaks
+            _print_json(*error_fields, worded_error.report)
+        with suppress(OSError):
+            print(printable_lines(f"error: {worded_error}"), file=sys.stderr)
+            _show_traceback(traceback_of(error))
         sys.exit(worded_error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -1,6 +1,7 @@
 """How a program ends: one message, the right exit code, nothing of a value."""
 
 import ctypes
+import errno
 import io
 import json
 import os
@@ -34,6 +35,23 @@ def test_letters_that_the_output_lacks_are_written_as_json_escapes(monkeypatch, 
         entry.run(lambda: print(json.dumps(words, ensure_ascii=False)))
     assert end.value.code == 0
     assert json.loads(output.buffer.getvalue().decode(encoding)) == words
+
+
+class FullDisk(io.StringIO):
+    def write(self, _text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_exit_code_is_the_error_s_where_the_output_s_disk_is_full(monkeypatch, stream):
+    def fail():
+        raise ConfigurationError("no such file")
+
+    monkeypatch.setattr(sys, "argv", ["undersong", "plan", "--json"])
+    monkeypatch.setattr(sys, stream, FullDisk())
+    with pytest.raises(SystemExit) as end:
+        entry.run(fail)
+    assert end.value.code == 2
 
 
 def test_argument_that_is_no_text_is_refused_by_its_number(capsys, monkeypatch):
