@@ -68,6 +68,25 @@ def test_backup_file_is_readable_by_its_owner_only(made, tmp_path):
     assert [path.name for path in made.parent.iterdir()] == ["backup"]
 
 
+def test_backup_is_on_the_disk_before_it_has_its_name(home, tmp_path, monkeypatch):
+    file, synced, renamed = tmp_path / "backup", set(), []
+    sync, rename = os.fsync, os.replace
+
+    def note_sync(descriptor):
+        synced.add(os.fstat(descriptor).st_ino)
+        sync(descriptor)
+
+    def note_rename(source, target):
+        if target == file:
+            renamed.append(os.stat(source).st_ino in synced)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "replace", note_rename)
+    coordinator.back_up(home, file)
+    assert renamed == [True]
+
+
 def test_backup_and_restore_replace_no_file_and_no_folder(home, made, tmp_path):
     with raises(ConfigurationError, "backup-exists"):
         coordinator.back_up(home, made)
