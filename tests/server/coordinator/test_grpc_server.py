@@ -472,6 +472,14 @@ def test_why_a_daemon_does_not_start_is_noted_until_it_connects(served, keys, ho
         assert served.registry.party("heart").does_not_start == ""
 
 
+def test_a_party_of_another_version_is_away_for_that_reason(served, keys, home):
+    with Stream(served.port, keys.for_grpc) as stream:
+        stream.send(hello=wire.Hello(version=framing.VERSION + 1, party="heart", software="newer", boot=bytes(16)))
+        stream.wait_ended()
+    (facts,) = [facts for facts in parties(home.path) if facts.party.name == "heart"]
+    assert "another version" in facts.away_because
+
+
 class FrozenRelay:
     """Relays TCP until it is told to stop reading: then both ends see an open, silent connection."""
 
