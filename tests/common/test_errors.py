@@ -1,0 +1,9 @@
+"""Errors that name several faults."""
+
+from undersong_common.errors import ConfigurationError
+
+
+def test_remedies_of_several_faults_stand_once_each_in_their_order() -> None:
+    faults = [(f"fault {number}", f"remedy {number % 8}") for number in range(16)]
+    error = ConfigurationError.together(faults)
+    assert error.remedy == "; ".join(f"remedy {number}" for number in range(8))
