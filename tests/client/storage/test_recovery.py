@@ -11,7 +11,7 @@ from tests.doubles.coded import raises
 from tests.doubles.party_home import command, write_notes
 from undersong_client.consent import policy
 from undersong_client.home import Declared
-from undersong_client.operations import data
+from undersong_client.operations import data, services
 from undersong_client.storage import checkpoints, datasets
 from undersong_client.storage.addition import Addition, AdditionOptions
 from undersong_client.storage.checkpoints import Source
@@ -86,6 +86,15 @@ def test_an_older_backup_goes_on_only_at_the_price_of_what_it_lacks(home, tmp_pa
     assert {total.run: total.closed for total in ledger.totals()}["open"]
     with raises(ConfigurationError, "nothing-to-restore"):
         data.restore_ledger(home.path, checkpoints=marks, charge_missing=True)
+
+
+def test_folder_with_an_older_ledger_does_not_move(home, tmp_path, marks):
+    old = backed_up(home, tmp_path / "old")
+    release(home, tmp_path)
+    services._write_heads(home, marks)
+    shutil.copy(old, home.ledger)
+    with raises(PrivacyRefusal, "ledger-too-old"):
+        services._write_heads(home, marks)
 
 
 def test_without_any_proof_the_whole_budget_counts_as_spent(home, tmp_path, marks):
