@@ -167,6 +167,7 @@ def test_corpus_check_finds_a_copied_corpus_and_clears_an_honest_one(party, tmp_
     copied = publish_folder(tmp_path / "copied", [*inside[:150], SECRET])
     found = corpus.check(party, copied)
     assert len(found.copies.verbatim) >= 150
+    assert found.chance.verbatim == ()
     assert found.closest.closer.low > 0.5
     assert found.membership.low > 0.5
     honest = publish_folder(tmp_path / "honest", [f"invented text {n} of nobody" for n in range(150)])
