@@ -341,6 +341,13 @@ def test_page_account_and_machine_account_are_not_two_people():
         check_another([ada], bert, ("privacy officer", "IT"))
 
 
+@pytest.mark.parametrize("name", ["Ada", "ADA", "ada"])
+def test_one_name_in_other_letters_is_not_two_people(name):
+    ada = Person("Ada", "privacy officer", account="ada", log_in="password")
+    with raises(ConfigurationError, "same-person"):
+        check_another([ada], Person(name, "IT", account="bert", log_in="password"), ROLES_OF_TWO)
+
+
 @pytest.mark.parametrize(
     "behind",
     [{"account": "cleo"}, {"issuer": "https://id.example", "subject": "7"}, {"let_in_by": "root"}],
