@@ -193,6 +193,12 @@ def test_identifiers_beside_references_are_asked():
     assert len({same.unit(identity) for identity in mixed}) == 2
 
 
+@pytest.mark.parametrize("value", ["Patient?identifier=mrn|1", "1"])
+def test_what_refers_to_no_resource_keeps_its_name_whatever_bases_mean(value):
+    identity = patient_id(value)
+    assert Choice(other=frozenset(["bases"])).unit(identity) == Choice().unit(identity)
+
+
 @pytest.mark.parametrize("other", ["٠٠٤٢", "００４２", "०० ४२".replace(" ", "")])
 def test_digits_of_other_scripts_are_asked_about(other):
     (found,) = find_look_alikes(places("0042", other), Choice())
