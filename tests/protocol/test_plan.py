@@ -94,6 +94,24 @@ def test_when_all_others_collude_every_vector_counts_that_may_leave():
     assert [event.count for event in spare.alone_events()] == [4, 4, 4, 4, 1, 1]
 
 
+def test_one_colluder_more_takes_its_share_of_the_noise_away():
+    """Of three honest survivors two are left: their noise has two thirds of the variance, before the rounding's 4."""
+    plan = wasp_plan(Privacy(4, 1e-5))
+    first = plan.sums[0]
+    left = math.sqrt((first.sigma_integer**2 + 4) * 2 / 3 - 4) / (first.l2 * first.scale)
+    events = plan.events_with(QUORUM.colluders + 1)
+    assert events[0].noise_multiplier == pytest.approx(left, rel=1e-12)
+    guesses = [accounting.best_guess(some) for some in (plan.charged_events(), events, plan.alone_events())]
+    assert guesses == sorted(guesses)
+    assert plan.events_with(QUORUM.colluders) == plan.charged_events()
+
+
+@pytest.mark.parametrize("quorum", [Quorum(5, 4, 0, 2), Quorum(5, 5, 0, 4)])
+def test_where_the_masks_hold_against_no_more_all_others_count_as_colluders(quorum):
+    plan = wasp_plan(Privacy(4, 1e-5), quorum)
+    assert plan.events_with(quorum.colluders + 1) == plan.alone_events()
+
+
 @pytest.mark.parametrize(
     ("quorum", "share"),
     [

@@ -37,6 +37,7 @@ from undersong_protocol.limits import (
 )
 from undersong_protocol.secagg import noise_share, ring
 from undersong_protocol.secagg.drawn import stray
+from undersong_protocol.secagg.graph import COMPLETE_UP_TO
 from undersong_protocol.secagg.parameters import check_quorum
 from undersong_protocol.statistics import contribution
 from undersong_protocol.statistics.contribution import UnitContribution
@@ -248,6 +249,18 @@ class PlannedSum:
             return accounting.DiscreteLaplace(1.0 / noise_scale if noise_scale else math.inf, largest_integer_l1)
         return accounting.Gaussian(self.sigma / self.l2, sampling_rate=self.sampling_rate)
 
+    def event_with_less(self, noise_share_left: float) -> accounting.Event:
+        """Returns the privacy event of this sum if only this share of its variance is left (docs/privacy.md, "Noise").
+
+        Laplace noise of which a share is missing gives no guarantee.
+        """
+        if noise_share_left == 1.0 or not self.sigma_integer:
+            return self.event()
+        if self.law == "laplace":
+            return accounting.Pure(math.inf)
+        sigma = accounting.charged_sigma(noise_share_left * self.drawn_sigma_integer**2)
+        return accounting.Gaussian(sigma / (self.scale * self.l2), sampling_rate=self.sampling_rate)
+
     def event_alone(self, quorum: Quorum) -> accounting.Event:
         """Returns the privacy event of a party's vector if all others collude and subtract all noise but its own.
 
@@ -336,6 +349,25 @@ class Plan:
             exposed_sums = 1 + VOIDED_VECTORS
         events = [replace(event, count=event.count * exposed_sums) for event in sum_events]
         return [*events, *_spare_events(sum_events, self.quorum.spare_attempts)]
+
+    def events_with(self, colluders: int) -> list[accounting.Event]:
+        """Returns the privacy events of the whole plan if so many parties collude, more than it assumes.
+
+        An opened sum then lacks the noise of the further ones. Where the masks or the noise do not hold against so
+        many, the events are those of :meth:`alone_events`, which hold against all: a sparse graph, for example, is
+        chosen for the plan's own number.
+        """
+        quorum = self.quorum
+        honest_survivors = quorum.fewest - colluders
+        if honest_survivors < 1 or quorum.parties > COMPLETE_UP_TO:
+            return self.alone_events()
+        try:
+            check_quorum(quorum.parties, quorum.threshold, quorum.tolerated_dropouts, colluders)
+        except ConfigurationError:
+            return self.alone_events()
+        noise_share_left = min(1.0, honest_survivors / quorum.honest_survivors)
+        sum_events = [planned.event_with_less(noise_share_left) for planned in self.sums]
+        return [*sum_events, *_spare_events(sum_events, self.quorum.spare_attempts)]
 
     def charged_events(self) -> list[accounting.Event]:
         """Returns the privacy events of all sums in order, followed by those of the spare attempts."""
