@@ -37,23 +37,30 @@ def budget_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     remainder = f"{100 - after} % would be left" if share_after <= 1 else "that is MORE than there is"
     earlier_words = f" (by {list_runs(beside)})" if before else ""
     summary = f"Used before: {before} %{earlier_words}. Used after this run: {after} %; {remainder}."
-    whole_guess = accounting.best_guess_of(
-        sheet_cost.budget, sheet_cost.delta, one_gaussian=are_one_gaussian(sheet_cost)
-    )
-    whole_words = impact.whole_budget(whole_guess, guessed_unit(sheet.privacy))
+    if why_less(*budget_shares(sheet_cost, sheet_cost.budget)):
+        summary += " Together, runs use less than each by itself and then added."
+    whole_words = impact.whole_budget(guess_at_the_end(sheet_cost), guessed_unit(sheet.privacy))
     sentences = [
         f"{summary} {whole_words} {NEWER_FILE}",
         *_passed_limits(sheet, sheet_cost, beside.largest_epsilon),
     ]
     if sheet_cost.delta != sheet.privacy.delta:
         sentences.append(
-            f"These shares stand at your budget's delta, {impact.chance(sheet_cost.delta)}, which your hospital chose;"
+            "Delta says how rarely a case may be worse than promised. These shares are computed with your"
+            f" budget's delta, {impact.chance(sheet_cost.delta)}, which your hospital chose;"
             " the"
-            f" promise of this run stands at {impact.chance(sheet.privacy.delta)}, which its operator chose."
+            f" promise of this run is computed with {impact.chance(sheet.privacy.delta)}, which its operator chose."
         )
     return [
         PageSection("Your budget for all runs over these records", tuple(sentences), bar=(share_before, share_after))
     ]
+
+
+def guess_at_the_end(cost: BudgetEffect | None) -> float:
+    """The share of right guesses once the whole budget is used; 0 without a budget."""
+    if cost is None or not cost.budget:
+        return 0.0
+    return accounting.best_guess_of(cost.budget, cost.delta, one_gaussian=are_one_gaussian(cost))
 
 
 def budget_shares(cost: BudgetEffect, budget: float) -> tuple[float, float, float]:

@@ -1,5 +1,6 @@
 """The choices of a person on a run's sheet: who decides, the steps in order, the calls, and what each choice does."""
 
+from undersong_client.consent.risk_sections import MORE_HELP
 from undersong_client.consent.rules import decider_consequence, decider_words
 from undersong_client.consent.run_terms import rejection_words
 from undersong_client.consent.sheet import (
@@ -17,7 +18,7 @@ NAME_STAYS = (
 )
 ASK_FIRST = (
     "Look up the operator's telephone number elsewhere than on this sheet. Ask whether this run is theirs, and under"
-    " which agreement with your hospital it runs."
+    " which agreement and on which legal basis it uses your records; choose Reject if none is named."
 )
 COMPARE = (
     "Compare the nine words, and the fingerprints {place}, by telephone with the operator{hospitals}."
@@ -29,7 +30,7 @@ WITHDRAW = (
     " Before the run has begun, it then does not begin, and nothing published names your hospital."
     " Later, nothing more leaves: what was opened stays opened, may still steer and be published, and counts against"
     " your budget; a number that had left may still be opened with its sum and counts too, and your hospital stays"
-    " named."
+    " named, with the sum until which it took part."
 )
 
 
@@ -48,8 +49,9 @@ def choice_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
                 "Approve: choose Approve and type the nine words below. The agreement or legal basis has a place in"
                 " the comment, which stays in your hospital.",
                 "Refuse: choose Reject. Nothing leaves, and this run does not take place, because it begins only when"
-                " all of its hospitals have approved. The operator is told that yours has refused, and reads the reason"
-                " if you write one; this program tells the others only that the run has stopped."
+                " all of its hospitals have approved. The operator is told that yours has refused, reads the reason"
+                " if you write one, and keeps both with your hospital's name; this program tells the others only that"
+                " the run has stopped."
                 " The operator may plan another run without you, or ask you anew.",
                 rejection_words(sheet, beside),
                 f"Wait: {waiting_words(sheet, beside)} No date is set: the run waits for every"
@@ -72,7 +74,13 @@ def steps(sheet: Sheet) -> tuple[str, str, str]:
         hospitals = f"{calls} of the other hospitals"
         uncalled = (
             f" {'One hospital' if unchecked == 1 else f'{unchecked} hospitals'} that you have not called could be the"
-            " operator's invention; the risks above allow for that and for no more."
+            f" operator's invention, and then {'is one' if unchecked == 1 else 'are among those'} that the risk"
+            " counts as helping the operator."
+            + (
+                f" If one more helps or lies, “{MORE_HELP}” says what holds."
+                if sheet.colluders < len(sheet.parties) - 1
+                else ""
+            )
         )
     if calls:
         hospitals = f" and with {hospitals} (look up their numbers yourself, too)"
@@ -132,8 +140,6 @@ def describe_deciders(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str
         return []
     rule = decider_words(is_standing=beside.is_standing, two_people=sheet.two_people)
     consequence = decider_consequence(is_standing=beside.is_standing, two_people=sheet.two_people)
-    if not beside.is_standing and not sheet.two_people:
-        consequence += f" Whoever sets the policy can ask for {decider_words(is_standing=False, two_people=True)}."
     return [("Who decides here", f"By your policy, {rule}. {consequence}")]
 
 

@@ -12,6 +12,7 @@ from undersong_client.consent.approvals import Proposal
 from undersong_client.consent.budget_sections import (
     budget_sections,
     budget_shares,
+    guess_at_the_end,
     why_less,
 )
 from undersong_client.consent.choice_sections import (
@@ -25,13 +26,13 @@ from undersong_client.consent.differences import changes_to_read
 from undersong_client.consent.people import PersonalDecision, remedy_of_refusal
 from undersong_client.consent.policy import HospitalPolicy, review
 from undersong_client.consent.risk_sections import (
-    beyond_participation,
+    meaning_section,
+    more_help,
     most_helpers,
     risk_of_all,
-    risk_table,
     risk_words,
-    worst_of_all,
 )
+from undersong_client.consent.rules import decider_words
 from undersong_client.consent.run_terms import (
     duration_section,
     kept_section,
@@ -41,6 +42,7 @@ from undersong_client.consent.sheet import (
     NO_LIST,
     NO_LIST_AS_SIGNED,
     NOTHING_BESIDE,
+    UNCHECKED,
     BudgetEffect,
     NamedParty,
     OwnRecords,
@@ -70,11 +72,16 @@ WORDS_OF_ENDED = "The nine words of this plan"
 FOR_YOU = "Before you decide, for you alone (the operator is told nothing of it)"
 NOTED = "Noted before the decision, for you alone (the operator was told nothing of it)"
 ALLOWED = "What the plan allowed to leave, and no more"
+PERIOD = "this program does not know it: ask who added the file"
+NO_BASIS = "the plan states none: ask the operator, and choose Reject if none is named"
 NOTHING_LEFT = "None of your numbers left."
-NAME_IN_PRINT = (
-    "If the run takes place with you, what is published names your hospital as one that took part. If you withdraw"
-    " while it runs, it is named all the same, with the sum until which it took part. Published texts cannot be"
-    " recalled."
+UNDONE = (
+    "Until the run ends, Withdraw lets nothing more leave. What was opened before stays opened and counts; what is"
+    " published then names your hospital as one that took part, and cannot be recalled."
+)
+NEXT = (
+    "Telephone, compare the nine words, and choose Approve or Reject, as “What you do, in order” has it. The"
+    " plan states no legal basis: ask for it, and choose Reject if none is named."
 )
 BRACKETED = re.compile(r" \([^()]*\)")
 LONGEST_SENTENCE = 600  # characters of the operator's words: one page must hold them
@@ -272,7 +279,7 @@ def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPa
         " ".join(check_words[first_word : first_word + 3]) for first_word in range(0, len(check_words), 3)
     )
     unlabelled_words = "the run uses labels and your data set has no label column: your records count for none"
-    warnings = [*_policy_points(sheet), *sheet.cautions, *[unlabelled_words] * sheet.labels_missing]
+    warnings = [*_policy_points(sheet, beside), *sheet.cautions, *[unlabelled_words] * sheet.labels_missing]
     signed_words = ("Approved: the figures on this sheet are those that were signed.",) if sheet.as_signed else ()
     return PrintedPage(
         _title(sheet),
@@ -284,7 +291,8 @@ def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPa
             *_list_points("Who decided", map(_describe_decision, sheet.people)),
             _in_short(sheet, beside),
             purpose(sheet),
-            *risk_table(sheet),
+            *_request_in_full(sheet, beside),
+            *meaning_section(sheet),
             *_own_records(sheet, beside),
             *budget_sections(sheet, beside),
             *_list_points(FOR_YOU if is_open else NOTED, warnings),
@@ -317,15 +325,18 @@ def _title(sheet: Sheet) -> str:
     return f"The run {run} has used the records of {sheet.party}"
 
 
-def _policy_points(sheet: Sheet) -> Iterator[str]:
+def _policy_points(sheet: Sheet, beside: Surroundings) -> Iterator[str]:
     """Yields what the policy says to the run, and the warnings that the first answers do not have already."""
     if sheet.ended is None and not sheet.objections:
         yield (
-            "your policy and your budget allow this run: both limit the figures that hold while"
+            f"your policy and your budget{impact.protection_words(guess_at_the_end(sheet.cost))} allow this run:"
+            " both limit the figures that hold while"
             f" {most_helpers(sheet)} the operator"
         )
         if not sheet.required_parties and len(sheet.parties) > 1:
             yield ("your policy names no hospital that must take part; whoever sets it can name those that you know")
+        if not sheet.two_people and not beside.is_standing:
+            yield f"whoever sets your policy can ask for {decider_words(is_standing=False, two_people=True)}"
     for warning in sheet.warnings:
         if warning != words.opened_numbers(sheet.others):
             yield _beside_the_run(sheet, warning)
@@ -377,58 +388,89 @@ def _describe_decision(person: PersonalDecision) -> str:
 
 
 def _in_short(sheet: Sheet, beside: Surroundings) -> PageSection:
-    """Sentences for a reader without statistics: the request, the numbers that leave, the risk, the hospital's name."""
-    operator = sheet.operator
+    """What a reader without statistics needs to sign, on at most half a printed page; each figure stands here alone."""
     run_end = sheet.ended
-    end_cost = None if run_end is None else run_end.cost
-    hospitals = counted(len(sheet.parties), "hospital")
-    if run_end is None:
-        asks_verb, steer_verb = "asks", "steer"
-    else:
-        asks_verb, steer_verb = "asked", "steered"
-    own_statistics = [release.statistic for release in sheet.releases if not release.source]
-    writers = [words.split_writer(writer)[0] for writer in sheet.task.generators or ()]
-    examples = tuple(map(printable, words.examples(own_statistics, sheet.task.labels or (), writers)))
-    request_words = f"{operator[0].upper()}{operator[1:]} {asks_verb}: {words.asked(sheet.asked)}."
-    if run_end is not None and end_cost is None:
+    request_words = _request_words(sheet)
+    if run_end is not None and run_end.cost is None:
         return PageSection("In short", figures=(("What was asked", request_words), ("What left", NOTHING_LEFT)))
-    programs = words.programs(sheet.task.generators or ())
-    request_words += (
-        f" These numbers, added to those of others, {steer_verb} {programs}, in the run"
-        f" {printable(sheet.run, 120)!r} of {hospitals} in all.{_limit_words(sheet, beside)}"
-    )
-    counts_words = words.counted_numbers(sheet.numbers_in_all)
-    blurring_words = (
-        "blurred here by random noise and then scrambled: the operator can read nothing but a sum with those of others"
-    )
-    if end_cost is None:
-        leaving_words = (
-            f"{counts_words} about your records, {blurring_words}. {_opened_with(sheet)} {words.ANEW}"
-            " The operator may publish the sums with the texts. No record, no text and no part of a text leaves."
-            f"{_time_words(sheet)}"
-        )
-    else:
-        answer_words = counted(end_cost.releases, "answer")
-        leaving_words = (
-            f"At most {counts_words} about your records in {answer_words}, {blurring_words}. {_opened_with(sheet)} No"
-            " record, no text and"
-            " no part of a text has left."
-        )
+    is_open = run_end is None
     return PageSection(
         "In short",
         figures=(
-            ("What is asked" if run_end is None else "What was asked", request_words),
-            *[("Also asked", f"{further_clause}.") for further_clause in words.further(sheet.asked)],
-            *([("For example", f"{'; '.join(examples)}.")] if examples else []),
+            ("What is asked" if is_open else "What was asked", request_words),
+            *_data_words(sheet),
             *describe_deciders(sheet, beside),
-            ("What leaves" if run_end is None else "What left", leaving_words),
+            ("What leaves" if is_open else "What left", _leaving_words(sheet)),
             ("The risk of this run", risk_words(sheet)),
             *risk_of_all(sheet, beside),
-            *worst_of_all(sheet),
-            *beyond_participation(sheet),
-            *([("The name of your hospital", NAME_IN_PRINT)] if run_end is None else []),
+            *more_help(sheet, beside),
+            *([("What can be undone", UNDONE)] if is_open else []),
+            *([("What next", NEXT)] if is_open and not sheet.as_signed else []),
         ),
     )
+
+
+def _request_words(sheet: Sheet) -> str:
+    """Who asks what, for which run, and with how many hospitals."""
+    operator = sheet.operator
+    is_open = sheet.ended is None
+    request_words = f"{operator[0].upper()}{operator[1:]} {'asks' if is_open else 'asked'}: {words.asked(sheet.asked)}."
+    if sheet.ended is not None and sheet.ended.cost is None:
+        return request_words
+    programs = words.programs(sheet.task.generators or ())
+    return (
+        f"{request_words} These numbers, added to those of others, {'steer' if is_open else 'steered'} {programs}, in"
+        f" the run {printable(sheet.run, 120)!r} of {counted(len(sheet.parties), 'hospital')} in all."
+    )
+
+
+def _data_words(sheet: Sheet) -> list[tuple[str, str]]:
+    """Which records the run would use, and whether objections were left out."""
+    if sheet.own is None or sheet.ended is not None:
+        return []
+    own_rows: dict[str, str] = {name: text for name, text in sheet.own.rows}  # noqa: C416 - sequences, not pairs
+    people = unit_word("user", sheet.own.word, 2)
+    records = own_rows.get("records", "0")
+    data_words = f"{own_rows.get('file', 'Your file')}: {records} record{'' if records == '1' else 's'}"
+    if people in own_rows:
+        data_words += f" of {own_rows[people]} {people}"
+    is_unchecked = own_rows.get(f"{people} who object") in (NO_LIST, NO_LIST_AS_SIGNED) and not sheet.as_signed
+    return [("Which records", f"{data_words}.{f' Objections are {UNCHECKED}.' if is_unchecked else ''}")]
+
+
+def _leaving_words(sheet: Sheet) -> str:
+    """How many numbers leave, with whose they are opened, and what the operator can read."""
+    counts_words = f"{words.counted_numbers(sheet.numbers_in_all)} about your records"
+    end_cost = None if sheet.ended is None else sheet.ended.cost
+    if end_cost is not None:
+        counts_words = f"At most {counts_words} in {counted(end_cost.releases, 'answer')}"
+        verb = "has left"
+    else:
+        verb = "leaves"
+    seen_words = " and the time of each answer" if sheet.clock_bits else ""
+    return (
+        f"{counts_words}, blurred here by random noise and then scrambled. {_opened_with(sheet)} The operator can read"
+        f" nothing but opened sums{seen_words}. No record, no text and no part of a text {verb}."
+    )
+
+
+def _request_in_full(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
+    """What the first answers leave out of the questions and of what leaves."""
+    if sheet.ended is not None and sheet.ended.cost is None:
+        return []
+    own_statistics = [release.statistic for release in sheet.releases if not release.source]
+    writers = [words.split_writer(writer)[0] for writer in sheet.task.generators or ()]
+    examples = tuple(map(printable, words.examples(own_statistics, sheet.task.labels or (), writers)))
+    rows = [("Also asked", f"{further_clause}.") for further_clause in words.further(sheet.asked)]
+    if examples:
+        rows.append(("For example", f"{'; '.join(examples)}."))
+    if limit_words := _limit_words(sheet, beside):
+        rows.append(("Records that count", limit_words))
+    if sheet.ended is None:
+        rows.append(("How often", f"{words.ANEW} The operator may publish the sums with the texts."))
+        if sheet.clock_bits:
+            rows.append(("Time of an answer", "It may tell the operator roughly how many records you have."))
+    return [PageSection("More on what is asked and what leaves", figures=tuple(rows))] if rows else []
 
 
 def _limit_words(sheet: Sheet, beside: Surroundings) -> str:
@@ -441,16 +483,9 @@ def _limit_words(sheet: Sheet, beside: Surroundings) -> str:
     verb_of_some = "is" if record_limit == 1 else "are"
     cut_words = "" if beside.units_cut is None else f" ({beside.units_cut:,} here)"
     return (
-        f" Of one {sheet_privacy.unit_word}, at most {counted(record_limit, 'record')} {verb}; of one with"
+        f"Of one {sheet_privacy.unit_word}, at most {counted(record_limit, 'record')} {verb}; of one with"
         f" more{cut_words}, {record_limit} {verb_of_some} drawn at random."
     )
-
-
-def _time_words(sheet: Sheet) -> str:
-    """Says that the time of an answer is seen, too, which no epsilon covers."""
-    if not sheet.clock_bits:
-        return ""
-    return " The operator sees how long an answer takes, too: it may tell roughly how many records you have."
 
 
 def _opened_with(sheet: Sheet) -> str:
@@ -470,6 +505,7 @@ def _own_records(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
             (name, f"{text} ({beside.objection_list})" if name == f"{people} who object" else text)
             for name, text in record_rows
         )
+    record_rows = (*record_rows, ("period that they cover", PERIOD))
     later = (
         f"Of {people} who object later, nothing more leaves as soon as IT has added the file anew with the longer list;"
         " what was opened before stays opened."
@@ -493,7 +529,7 @@ def _hospital_section(sheet: Sheet) -> PageSection:
     sentences = [
         f"{counted(len(party_names), 'hospital')}, as the operator names them: {names_shown}{others_words}.",
         "Nobody can check another hospital's numbers: one that lies could spoil the texts. One that leaves"
-        " out its noise counts, in the risks above, as one that helps the operator.",
+        " out its noise counts, in the risk above, as one that helps the operator.",
     ]
     return PageSection(title, tuple(sentences))
 
@@ -572,7 +608,7 @@ def purpose(sheet: Sheet, *, is_complete: bool = False) -> PageSection:
         ("who writes the texts", generator_names),
         *([("columns beside the text", printable(", ".join(task.columns)))] if task.columns else []),
         ("published", published_words),
-        ("agreement, legal basis", "the plan states none"),
+        ("agreement, legal basis", NO_BASIS if sheet.ended is None and not sheet.as_signed else "the plan states none"),
     ]
     return PageSection("What it is for, in the operator's words", figures=tuple(purpose_rows))
 
@@ -685,8 +721,9 @@ def _figure_section(sheet: Sheet) -> PageSection:
 def _twice_delta(delta: float) -> str:
     """Explains the chance that stands beside the table of risks."""
     return (
-        f"delta {delta:g} is {impact.chance(delta)}: by so much the promise of epsilon may fail as a whole. For one"
-        " outcome it gives this: the odds shift by at most 2 e^epsilon, but with a chance of at most twice delta,"
+        f"delta {delta:g} is {impact.chance(delta)}: whatever is seen may be likelier by at most so much than epsilon"
+        " allows. For one outcome it gives this: the odds shift by at most 2 e^epsilon, but with a chance of at most"
+        " twice delta,"
         f" {impact.chance_of_more(delta)}. An unlucky case is counted so."
     )
 

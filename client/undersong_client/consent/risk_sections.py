@@ -23,56 +23,56 @@ from undersong_protocol.agreement import words
 
 BEYOND_PARTICIPATION = (
     "The same figures hold for any other yes-or-no question about {subject}, such as whether the records name a certain"
-    " illness, if one could otherwise only toss a coin. The programs that give the texts know public material and these"
-    " numbers; no record is shown to them."
+    " illness, for somebody who could otherwise only toss a coin."
 )
+NO_RECORD_SHOWN = "The programs that give the texts know public material and these numbers; no record is shown to them."
+KNOWS_MORE = (
+    "Somebody who knows more beforehand guesses right more often without this run, too; the run shifts the odds of that"
+    " guess by a factor of at most {factor}{rare}."
+)
+MORE_HELP = "If more hospitals help"  # names the row of the first answers; others refer to it by this name
 
 
-def beyond_participation(sheet: Sheet) -> list[tuple[str, str]]:
-    """Says that the figures of the risk bound whatever is learned, and not participation alone."""
-    if sheet.privacy.epsilon is None:
+def meaning_section(sheet: Sheet) -> list[PageSection]:
+    """Says what the figures of the risk bound and what they leave out; the figures stand in the first answers alone."""
+    privacy = sheet.privacy
+    if privacy.epsilon is None:
         return []
-    guessed_subject = guessed_unit(sheet.privacy)
-    return [("What else could be learned", BEYOND_PARTICIPATION.format(subject=guessed_subject))]
+    beyond = BEYOND_PARTICIPATION.format(subject=guessed_unit(privacy))
+    sentences = [f"{beyond} {_knows_more(privacy)}", NO_RECORD_SHOWN]
+    if sheet.ended is None:
+        sentences += [
+            "An average counts every run, the unlucky ones too. The noise is drawn by chance, and an unlucky case is"
+            " one in which it hides less.",
+            *filter(None, [_smaller_sums(sheet)]),
+            "Not in these figures: the time of an answer, and what people in your own house see.",
+        ]
+    return [PageSection("What the figures of the risk mean", tuple(sentences))]
 
 
-def risk_table(sheet: Sheet) -> list[PageSection]:
-    """The risks of this run and of all runs in cases of 100, by who guesses: on average, and in an unlucky case."""
-    if sheet.ended is not None or sheet.privacy.epsilon is None:
-        return []
-    head = ["who guesses", "this run, on average", f"this run, {impact.UNLUCKY}"]
-    if _has_risk_of_all(sheet):
-        head += ["all runs, on average", f"all runs, {impact.UNLUCKY}"]
-    risks_of_reader = {_usual_reader(sheet): _usual_risks(sheet)}
-    if _can_be_undone(sheet):
-        risks_of_reader[_worst_reader(sheet)] = _worst_risks(sheet)
-    rows = [(reader, *map(impact.cases, risks)) for reader, risks in risks_of_reader.items()]
-    sentences = (
-        "With all that somebody can see, a guess is right in at most so many. An average counts every run, the unlucky"
-        " ones too. The noise is drawn by chance, and an unlucky case is one in which it hides less.",
-        *_chance_words(sheet),
-        "Not in these figures: the time of an answer, and what people in your own house see.",
+def _knows_more(privacy: UnitPromise) -> str:
+    """Says what the promise bounds for somebody who knows more than a coin's toss."""
+    epsilon = privacy.epsilon or 0.0
+    rare = f", except in the cases that are worse than {impact.UNLUCKY.removeprefix('in ')}" if privacy.delta else ""
+    return KNOWS_MORE.format(factor=f"{impact.odds_factor(epsilon, privacy.delta):.3g}", rare=rare)
+
+
+def _smaller_sums(sheet: Sheet) -> str:
+    """Says that "all other hospitals" are fewer in a sum that opens without some; "" where each sum needs all."""
+    other_count = len(sheet.parties) - 1
+    if not _can_be_undone(sheet) or not 0 < sheet.others < other_count:
+        return ""
+    missing_count = other_count - sheet.others
+    verb = "does" if missing_count == 1 else "do"
+    return (
+        f"A sum may open although {counted(missing_count, 'hospital')} {verb} not answer. Of such a sum, the"
+        f" {counted(sheet.others, 'other hospital')} that did answer {'is' if sheet.others == 1 else 'are'} all others."
     )
-    return [PageSection(f"The risk in cases of 100, {words.AS_PLANNED}", sentences, table=(tuple(head), *rows))]
-
-
-def _has_risk_of_all(sheet: Sheet) -> bool:
-    """True if the sheet has the risk of all runs: not without a budget, and not as an earlier version signed it."""
-    return sheet.cost is not None and sheet.cost.best_guess_after is not None
 
 
 def _can_be_undone(sheet: Sheet) -> bool:
     """True if the promise fails where all other hospitals help the operator."""
     return len(sheet.parties) - 1 > sheet.colluders
-
-
-def _usual_risks(sheet: Sheet) -> list[float]:
-    """Shares of right guesses while the promise holds: on average and in an unlucky case, of this run and of all."""
-    risks = [sheet.privacy.best_guess, _certainty(sheet.privacy.epsilon, sheet.privacy.delta)]
-    cost = sheet.cost
-    if cost is not None and cost.best_guess_after is not None:
-        risks += [cost.best_guess_after, _certainty(cost.after, cost.delta)]
-    return risks
 
 
 def _worst_risks(sheet: Sheet) -> list[float]:
@@ -85,59 +85,53 @@ def _worst_risks(sheet: Sheet) -> list[float]:
     return risks
 
 
-def worst_of_all(sheet: Sheet) -> list[tuple[str, str]]:
-    """The largest figures of the table of risks, for the first answers: all help the operator, in an unlucky case."""
+def more_help(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str]]:
+    """The figures if more hospitals help the operator than the promise allows: one more, and all others."""
     if sheet.ended is not None or sheet.privacy.epsilon is None or not _can_be_undone(sheet):
         return []
-    risks = _worst_risks(sheet)
-    of_all = f", and from all runs together in at most {impact.cases(risks[3])}" if _has_risk_of_all(sheet) else ""
-    return [
-        (
-            "If all others help",
-            f"If all other hospitals help the operator, then {impact.UNLUCKY} a guess from this run is right in at most"
-            f" {impact.cases(risks[1])} of 100 cases{of_all}.",
+    guess, unlucky, *of_all = _worst_risks(sheet)
+    sentences = []
+    if (right := beside.guess_with_one_more) is not None:
+        helpers = counted(sheet.colluders + 1, "other hospital")
+        verb = "helps" if not sheet.colluders else "help"
+        sentences.append(
+            f"If {helpers} {verb} the operator, a guess is right in at most {_cases_words(right)} on average."
         )
-    ]
+    reader = _worst_reader(sheet)
+    if guess == 1.0:
+        sentences.append(f"If {reader}, nothing is promised.")
+    else:
+        sentences.append(
+            f"If {reader}: in at most {_cases_words(guess)} on average, and {impact.UNLUCKY} in"
+            f" {impact.cases(unlucky)}"
+            + (f"; from all runs, in {_cases_words(of_all[0])} and {impact.cases(of_all[1])}." if of_all else ".")
+        )
+    return [(MORE_HELP, " ".join(sentences))]
 
 
-def _usual_reader(sheet: Sheet) -> str:
-    """Names who guesses while the promise holds."""
-    helpers = ""
-    if sheet.colluders:
-        helpers = f", with the help of {counted(min(sheet.colluders, len(sheet.parties) - 1), 'other hospital')}"
-    return f"the operator, and whoever sees all that is published{helpers}"
+def _cases_words(right: float) -> str:
+    return f"{impact.cases(right)} of 100 cases{impact.protection_words(right)}"
 
 
 def _worst_reader(sheet: Sheet) -> str:
-    """Names who guesses where the promise no longer holds: whoever can subtract the numbers of all others of a sum."""
-    together = "all other hospitals with the operator"
-    if sheet.colluders:
-        return together
-    if sheet.others <= 1:
-        return f"one other hospital for itself, if it is alone with you in a sum; or {together}"
-    return f"{together} (one other hospital for itself: less)"
+    """Says who helps where the promise no longer holds: whoever can subtract the numbers of all others of a sum."""
+    together = "all other hospitals help"
+    if not sheet.colluders and sheet.others <= 1:
+        return f"one other hospital is alone with you in a sum, or {together}"
+    return together
 
 
-def _chance_words(sheet: Sheet) -> list[str]:
-    """Says how often a run is worse than the table's unlucky case: for one unit, and for any of the data set's."""
-    sheet_cost = sheet.cost
-    deltas = {"runs like this one": sheet.privacy.delta}
-    if sheet_cost is not None and sheet_cost.best_guess_after is not None:
-        if sheet_cost.delta == sheet.privacy.delta:
-            deltas = {"runs like this one, or series of all runs like these": sheet_cost.delta}
-        else:
-            deltas["series of all runs like these"] = sheet_cost.delta
-    unit_total = _unit_total(sheet)
-    people = unit_word("user", sheet.own.word if sheet.own else "", 2)
-    frequencies = []
-    for runs, delta in deltas.items():
-        if not delta:
-            continue
-        frequency = f"{impact.worse_runs(delta, runs=runs)} for {guessed_unit(sheet.privacy)}"
-        if unit_total:
-            frequency += f", and at most {2 * unit_total:,} for any of all {unit_total:,} {people}"
-        frequencies.append(f"{_start_sentence(frequency)}.")
-    return [" ".join(frequencies)] if frequencies else []
+def _worse_words(sheet: Sheet, delta: float, runs: str) -> str:
+    """Says in brackets how often a run is worse than an unlucky case: for one unit, and for any of the data set's."""
+    if not delta:
+        return ""
+    frequency = impact.worse_runs(delta, runs=runs)
+    if unit_total := _unit_total(sheet):
+        people = unit_word("user", sheet.own.word if sheet.own else "", 2)
+        frequency += (
+            f" for {guessed_unit(sheet.privacy)}, and at most {2 * unit_total:,} for any of all {unit_total:,} {people}"
+        )
+    return f" ({frequency})"
 
 
 def _unit_total(sheet: Sheet) -> int:
@@ -208,7 +202,7 @@ def risk_words(sheet: Sheet) -> str:
     subject = subjects.get(promised_privacy.unit, f"one {unit_word}'s records were")
     if sheet.ended is None:
         sure = impact.certainty(epsilon, promised_privacy.delta)
-        worse = f" ({impact.worse_runs(promised_privacy.delta)})" if promised_privacy.delta else ""
+        worse = _worse_words(sheet, promised_privacy.delta, "runs like it")
         rare = f"; {impact.UNLUCKY}, in {impact.cases(sure)}{worse}."
     else:
         rare = f". {_start_sentence(impact.worst_guess(epsilon, promised_privacy.delta))}."
@@ -226,8 +220,7 @@ def _start_sentence(clause: str) -> str:
 
 
 def helper_words(sheet: Sheet) -> str:
-    """Says how many other hospitals may help the operator before the promise fails, and what it is if all do."""
-    sheet_privacy = sheet.privacy
+    """Says how many other hospitals may help the operator before the promise fails, and of an ended run what if all."""
     other_count = len(sheet.parties) - 1
     if other_count < 1:
         return ""
@@ -238,17 +231,12 @@ def helper_words(sheet: Sheet) -> str:
         holds += "."
     else:
         holds += " or guesses for itself: each can subtract its own numbers from an opened sum, and its own noise."
-    if 0 < sheet.others < other_count:
-        # A sum that opens without some hospitals is open to fewer helpers.
-        members = "this one is" if sheet.others == 1 else "these are"
-        holds += (
-            f" A sum may open with the numbers of only {counted(sheet.others, 'other hospital')}: for that sum,"
-            f" {members} all others."
-        )
-    if sheet_privacy.epsilon_if_all_others_collude is None:
+    if sheet.ended is None:  # the row of the first answers has the figures
+        return holds
+    if sheet.privacy.epsilon_if_all_others_collude is None:
         return f"{holds} If all others helped, nothing would be promised."
-    worst_guess = impact.cases(_guess_if_all_help(sheet_privacy))
-    return f"{holds} If all others helped, a guess would, on average, be right in at most {worst_guess} of 100 cases."
+    worst_guess = _cases_words(_guess_if_all_help(sheet.privacy))
+    return f"{holds} If all others helped, a guess would, on average, be right in at most {worst_guess}."
 
 
 def most_helpers(sheet: Sheet) -> str:
@@ -280,11 +268,9 @@ def risk_of_all(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str]]:
     helped_words = ""
     if sheet.ended is None:
         certainty = impact.cases(_certainty(sheet_cost.after, sheet_cost.delta))
-        frequency = impact.worse_runs(sheet_cost.delta, runs="series of such runs")
-        helped_words = f"; {impact.UNLUCKY}, in {certainty} ({frequency})"
-    if sheet.ended is None and _can_be_undone(sheet):
-        worst_guess = impact.cases(_guess_of_all_if_all_help(sheet))
-        helped_words += f"; if all others helped in every run, on average in at most {worst_guess}"
+        helped_words = (
+            f"; {impact.UNLUCKY}, in {certainty}{_worse_words(sheet, sheet_cost.delta, 'series of such runs')}"
+        )
     return [
         (
             "The risk of all runs",

@@ -14,8 +14,8 @@ COPIES = (
     " sums and texts tell, however long somebody keeps them."
 )
 REJECT_IS_FINAL = (
-    "A Reject is final for its plan, and binds your own IT too: one person can reject, and this program lets nobody"
-    " here approve the plan afterwards."
+    "A Reject binds your own IT too: one person can reject, and this program then lets nobody here approve that plan,"
+    " unless somebody deletes the files with which it remembers the Reject."
 )
 
 
@@ -66,11 +66,9 @@ def rejection_words(sheet: Sheet, beside: Surroundings) -> str:
     else:
         later_words = "IT could approve that one without you, unless your policy asks for two people"
     return (
-        f"{REJECT_IS_FINAL} If somebody has approved it before you, choose Withdraw, which is as"
-        " final."
-        " Another plan, or this one under another name, is another request with a sheet of its own:"
-        f" {later_words}. Whoever can delete files on this machine could have it asked about this plan anew; the"
-        " evidence that you save under Log still proves your decision."
+        f"{REJECT_IS_FINAL} The evidence that you save under Log proves your decision even then. If somebody has"
+        " approved it before you, choose Withdraw, which binds in the same way. Another plan, or this one under another"
+        f" name, is another request with a sheet of its own: {later_words}."
     )
 
 

@@ -12,7 +12,8 @@ from undersong_client.consent.people import PersonalDecision
 from undersong_common.canonical import canonical_json, tagged_hash
 
 Part = TypeVar("Part")
-NO_LIST = "your data set records no objections: no list was given"
+UNCHECKED = "NOT CHECKED: no list of them was given"
+NO_LIST = UNCHECKED
 MOST_NAMES = 12  # names of hospitals or runs that the page of a sheet lists; further ones are only counted
 NO_LIST_AS_SIGNED = "none in the file"  # A sheet of an earlier version says so of a list without effect, too.
 
@@ -146,6 +147,8 @@ class Surroundings:
         units_cut: number of privacy units with more records than count; None if it was not counted.
         objection_list: length and day of the list of objections; "" without one.
         earlier_plan: what became of the plan that this one follows; "" without one.
+        guess_with_one_more: share of right guesses about one unit, on average, if one hospital more helps the operator
+            than the plan assumes; None if it was not computed, or no other hospital is left.
     """
 
     earlier_runs: Sequence[str] = ()
@@ -154,6 +157,7 @@ class Surroundings:
     units_cut: int | None = None
     objection_list: str = ""
     earlier_plan: str = ""
+    guess_with_one_more: float | None = None
 
 
 NOTHING_BESIDE = Surroundings()

@@ -125,8 +125,24 @@ def _preview(
             _count_cut_units(party_home, shown_sheet.privacy),
             datasets.exclusion_list_words(party_home),
             _earlier_plan_words(proposals, request, ledger),
+            _guess_with_one_more(proposals, request),
         )
     return Preview(request, with_request(shown_sheet, request, is_signed=signed is not None, end=run_end), beside)
+
+
+def _guess_with_one_more(proposals: Proposals, request: Proposal) -> float | None:
+    """The best guess if one other hospital more than the plan assumes helps the operator; None if that is all others.
+
+    The figures for all others stand on the sheet.
+    """
+    from undersong_common.privacy import accounting
+    from undersong_protocol.agreement.manifest import Manifest
+
+    plan = Manifest.from_bytes(proposals.manifest_bytes(request)).plan
+    helpers = plan.quorum.colluders + 1
+    if helpers >= plan.quorum.parties - 1:
+        return None
+    return accounting.best_guess(plan.events_with(helpers))
 
 
 def _earlier_runs(ledger: "Ledger", run: str, until_s: float = math.inf) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ KEPT = (
     (
         "names, contacts and public keys of hospitals",
         "with the operator",
-        "after the run, too: until the operator removes its whole coordinator",
+        "after the run, and after a Reject, too: until the operator removes the files of all its runs",
     ),
     ("records, budgets, the keys that name a hospital", "with each hospital alone", "as each hospital decides"),
 )
@@ -159,12 +159,12 @@ def origin_sentences(writers: Sequence[str]) -> str:
 
 
 def publication(stated: str) -> str:
-    """Returns a plan's words on where it is published, without the full stops before the marks that join them.
+    """Returns a plan's words on where and in whose name it is published, without full stops before semicolons.
 
-    >>> publication("Our page.; licence: MIT")
-    'Our page; licence: MIT'
+    >>> publication("Our page.; made by: the alliance")
+    'Our page; published in the name of: the alliance'
     """
-    return stated.replace(".; ", "; ")
+    return stated.replace(".; ", "; ").replace("; made by: ", "; published in the name of: ")
 
 
 def sum_titles(sums: Sequence[PlannedSum]) -> dict[str, str]:

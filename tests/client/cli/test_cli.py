@@ -258,26 +258,27 @@ def test_sheet_answers_in_sentences_with_one_epsilon_and_one_bar(home):
     assert [release["releases"] for release in value["releases"]] == [1, 3]
     guess = value["privacy"]["best_guess"]
     assert guess == accounting.best_guess(manifest.plan.charged_events())
-    page = preview.sheet_page(Sheet.from_json(value), Surroundings(largest_epsilon=2.0, units_cut=0))
+    one_more = accounting.best_guess(manifest.plan.events_with(2))
+    page = preview.sheet_page(
+        Sheet.from_json(value), Surroundings(largest_epsilon=2.0, units_cut=0, guess_with_one_more=one_more)
+    )
     open_ = [section for section in page.sections if not section.folded]
     questions = [
         "What is asked",
-        "For example",
+        "Which records",
         "Who decides here",
         "What leaves",
         "The risk of this run",
         "The risk of all runs",
-        "If all others help",
-        "What else could be learned",
-        "The name of your hospital",
+        "If more hospitals help",
+        "What can be undone",
+        "What next",
     ]
     assert [name for name, _ in open_[0].figures] == questions
     means = dict(open_[0].figures)["The risk of this run"]
     assert f"on average, right in at most {math.ceil(100 * guess)} of 100 cases" in means
     assert "only while at most 1 other hospital helps the operator." in means
-    (table,) = [section.table for section in open_ if section.title.startswith("The risk in cases of 100")]
-    assert table[1][2] == impact.cases(impact.certainty(1.5, 1e-5))
-    assert table[2][1] == impact.cases(accounting.best_guess(manifest.plan.alone_events()))
+    assert f"in an unlucky case, in {impact.cases(impact.certainty(1.5, 1e-5))} (of" in means
     assert repr(open_).count("epsilon") == 1  # the promise; every other one is folded
     (bar,) = [section.bar for section in open_ if section.bar is not None]
     assert bar == (0.0, value["cost"]["after"] / 4.0)
@@ -526,7 +527,7 @@ def test_finished_run_shows_its_signed_sheet_cost_and_receipt(home):
     finished = command("preview", "spring", "--home", home)
     assert "REFUSES" not in finished
     for part in (
-        signed.split("What it is for")[1].split("The risk in cases of 100")[0],
+        signed.split("What it is for")[1].split("More on what is asked")[0],
         signed.split("this run, in your budget")[1].split("What leaves, sum by sum")[0],
         *re.findall(r"    [0-9a-f]{4}(?:-[0-9a-f]{4}){7}  (?!\(the operator).*", signed),
     ):

@@ -1,6 +1,7 @@
 """The officer's sheet: who asks, own figures, whom a column names, delta by the number of patients, the risk of all."""
 
 import json
+import math
 import re
 from collections import Counter
 from dataclasses import replace
@@ -20,6 +21,7 @@ from undersong_client.consent.sheet import (
     MOST_NAMES,
     NO_LIST,
     NO_LIST_AS_SIGNED,
+    NOTHING_BESIDE,
     NamedParty,
     ReleaseGroup,
     RunEnd,
@@ -34,7 +36,7 @@ from undersong_common.errors import PrivacyRefusal
 from undersong_common.models.embedding import Embedder
 from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_common.privacy.accounting import Gaussian, best_guess
-from undersong_common.privacy.impact import cases
+from undersong_common.privacy.impact import NO_PROTECTION, cases, certainty, odds_factor
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge
 from undersong_protocol.agreement import words
@@ -148,7 +150,8 @@ def test_sheet_says_why_the_risk_of_all_runs_is_less_than_their_sum(home):
     risk = dict(sections[0].figures)["The risk of all runs"]
     assert f"on average, right in at most {-int(-100 * both // 1)} of 100 cases" in risk
     is_same = value["privacy"]["delta"] == value["cost"]["delta"]
-    assert is_same or "1 in 10,000, which your hospital chose; the promise of this run stands at 1 in" in shown
+    assert is_same or "1 in 10,000, which your hospital chose; the promise of this run is computed with 1 in" in shown
+    assert "Together, runs use less than each by itself and then added. At 100 % of the budget, the best guess" in shown
     assert folded.count(budget_sections.RUNS_TOGETHER) == 1
     assert repr(preview.sheet_page(Sheet.from_json(value))).count(budget_sections.RUNS_TOGETHER) == 1
     before, alone, shown_sum = (
@@ -175,82 +178,89 @@ def test_sheet_shows_the_run_s_number_of_others_beside_the_policy_s(home, fewest
     assert words.by_policy(fewest - 1) in value["warnings"]  # as it is signed
 
 
-def test_sheet_shows_risks_side_by_side_in_cases_of_100(home):
-    proposed(home)
+def test_each_figure_of_the_risk_stands_once_in_the_first_answers(home):
+    manifest = proposed(home)
     value, sections = sheet(home)
-    (section,) = [section for section in sections if section.title.startswith("The risk in cases of 100")]
-    table = section.table
     privacy, cost = value["privacy"], value["cost"]
-    both = "this run, in an unlucky case", "all runs, in an unlucky case"
-    assert table[0] == ("who guesses", "this run, on average", both[0], "all runs, on average", both[1])
-    usual, worst = table[1:]
-    assert usual[0] == "the operator, and whoever sees all that is published, with the help of 1 other hospital"
-    assert worst[0] == "all other hospitals with the operator"
-    assert (usual[1], usual[3]) == tuple(cases(guess) for guess in (privacy["best_guess"], cost["best_guess_after"]))
-    risks, worse_risks = ([float(figure) for figure in row[1:]] for row in (usual, worst))
-    assert all(less <= more for less, more in zip(risks, worse_risks, strict=True))
-    assert risks[0] <= risks[1]
-    assert risks[2] <= risks[3]
-    this_run, all_runs = section.sentences[1].split(". ")
-    assert this_run.startswith(
-        "Of 100,000 runs like this one, at most 2 are worse for one patient, and at most 12 for any"
-    )
-    assert all_runs.startswith(
-        "Of 10,000 series of all runs like these, at most 2 are worse for one patient, and at most"
-    )
-
-
-def test_the_worst_figures_of_the_table_stand_in_short(home):
-    proposed(home)
-    _, sections = sheet(home)
-    assert "From all runs over these records (none before this one) and" in repr(sections)
-    (table,) = [section.table for section in sections if section.title.startswith("The risk in cases of 100")]
-    usual, worst = table[1:]
     in_short = dict(sections[0].figures)
     this_run, all_runs = in_short["The risk of this run"], in_short["The risk of all runs"]
-    assert f"; in an unlucky case, in {usual[2]} (of 100,000 runs like it, at most 2 are worse)." in this_run
-    assert f"be right in at most {worst[1]} of 100 cases." in this_run
-    assert f"; in an unlucky case, in {usual[4]} (of 10,000 series of such runs, at most 2 are worse)" in all_runs
-    assert all_runs.endswith(f"if all others helped in every run, on average in at most {worst[3]}.")
-    assert in_short["If all others help"] == (
-        "If all other hospitals help the operator, then in an unlucky case a guess from this run is right in at most"
-        f" {worst[2]} of 100 cases, and from all runs together in at most {worst[4]}."
+    assert f"right in at most {cases(privacy['best_guess'])} of 100 cases" in this_run
+    sure = cases(certainty(privacy["epsilon"], privacy["delta"]))
+    assert (
+        f"; in an unlucky case, in {sure} (of 100,000 runs like it, at most 2 are worse for one patient, and at most 12"
+        " for any of all 6 patients)." in this_run
     )
+    assert "From all runs over these records (none before this one) and" in all_runs
+    sure = cases(certainty(cost["after"], cost["delta"]))
+    assert all_runs.endswith(
+        f"; in an unlucky case, in {sure} (of 10,000 series of such runs, at most 2 are worse for one patient, and at"
+        " most 12 for any of all 6 patients)."
+    )
+    assert not any(section.table for section in sections if "risk" in section.title)
+    alone = cases(best_guess(manifest.plan.alone_events()))
+    assert (
+        f"If all other hospitals help: in at most {alone} of 100 cases on average" in in_short[risk_sections.MORE_HELP]
+    )
+    shown = repr(sections)
+    for figure in (f"in an unlucky case, in {sure} (", f"in at most {alone} of 100 cases", "on average, right in at"):
+        assert shown.count(figure) == 1 + (figure == "on average, right in at") * 2, figure  # the budget has the third
+
+
+def test_one_hospital_more_than_the_promise_allows_has_a_figure(home):
+    manifest = proposed(home)
+    shown = " ".join(command("preview", "spring", "--home", home).split())
+    right = cases(best_guess(manifest.plan.events_with(2)))
+    assert (
+        f"If 2 other hospitals help the operator, a guess is right in at most {right} of 100 cases on average" in shown
+    )
+    stored = Sheet.from_json(sheet(home)[0])
+    unlimited = replace(stored, privacy=replace(stored.privacy, epsilon_if_all_others_collude=None))
+    assert "If all other hospitals help, nothing is promised." in repr(preview.sheet_page(unlimited))
+
+
+def test_the_first_answers_are_at_most_half_a_printed_page(home):
+    """A line of the print holds about 100 characters beside the names of the rows, and half a page 32 lines."""
+    proposed(home)
+    page = preview.sheet_page(Sheet.from_json(sheet(home)[0]), Surroundings(("winter",), guess_with_one_more=0.6))
+    assert page.sections[0].title == "In short"
+    assert sum(math.ceil(len(answer) / 100) for _, answer in page.sections[0].figures) <= 32
 
 
 def test_no_worst_case_is_stated_where_the_promise_holds_against_all(home):
     proposed(home)
     stored = Sheet.from_json(sheet(home)[0])
     everybody = len(stored.parties) - 1
-    assert "If all others help" in repr(preview.sheet_page(stored))
-    assert "If all others help" not in repr(preview.sheet_page(replace(stored, colluders=everybody)))
+    more_help = f"('{risk_sections.MORE_HELP}', "
+    assert more_help in repr(preview.sheet_page(stored))
+    assert more_help not in repr(preview.sheet_page(replace(stored, colluders=everybody)))
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("others", "colluders", "says"),
     [
-        (1, 0, "one other hospital for itself, if it is alone with you in a sum; or all other hospitals"),
-        (3, 0, "all other hospitals with the operator (one other hospital for itself: less)"),
-        (3, 1, "all other hospitals with the operator"),
+        (1, 0, "If one other hospital is alone with you in a sum, or all other hospitals help: in at most"),
+        (3, 0, "If all other hospitals help: in at most"),
+        (3, 1, "If all other hospitals help: in at most"),
     ],
 )
-def test_the_table_names_whoever_undoes_the_promise(home, others, colluders, says):
+def test_the_first_answers_name_whoever_undoes_the_promise(home, others, colluders, says):
     """Of five hospitals, of which a sum opens with as few others as are planned."""
     proposed(home)
     stored = replace(Sheet.from_json(sheet(home)[0]), others=others, colluders=colluders)
-    (section,) = risk_sections.risk_table(stored)
-    assert section.table[2][0].startswith(says)
+    ((_, more_help),) = risk_sections.more_help(stored, NOTHING_BESIDE)
+    assert more_help.startswith(says)
     words_of_risk = risk_sections.helper_words(stored)
     assert ("guesses for itself" in words_of_risk) == (colluders == 0)
-    assert ("all others. If" in words_of_risk) == (others < 4)
+    (section,) = risk_sections.meaning_section(stored)
+    assert (" that did answer " in repr(section)) == (others < 4)
 
 
 def test_the_risk_of_an_ended_run_has_the_figures_of_its_helpers(home):
     proposed(home)
     ended = replace(Sheet.from_json(sheet(home)[0]), ended=RunEnd(None, None))
     assert "If all others helped, a guess would, on average, be right in at most" in risk_sections.helper_words(ended)
-    assert risk_sections.risk_table(ended) == []
+    assert risk_sections.more_help(ended, NOTHING_BESIDE) == []
 
 
 @pytest.mark.heavy
@@ -347,7 +357,8 @@ def test_the_sheet_names_the_origin_of_the_texts_as_it_is(writers, says):
 def test_questions_have_examples_of_the_plan_s_own_labels(home):
     proposed(home)
     _, sections = sheet(home)
-    assert dict(sections[0].figures)["For example"] == "how many of your records are labelled good."
+    (more,) = [section for section in sections if section.title.startswith("More on what is asked")]
+    assert dict(more.figures)["For example"] == "how many of your records are labelled good."
 
 
 def test_generators_of_one_kind_are_described_once():
@@ -505,13 +516,22 @@ def test_short_part_of_the_sheet_names_limit_and_steps(home):
     proposed(home)
     value, sections = sheet(home)
     figures = dict(sections[0].figures)
+    (more,) = [dict(section.figures) for section in sections if section.title.startswith("More on what is asked")]
+    (meaning,) = [section for section in sections if section.title == "What the figures of the risk mean"]
     limit = value["privacy"]["max_per_unit"]
-    assert f"Of one patient, at most {limit} record" in figures["What is asked"]
-    assert "hold for any other yes-or-no question about one patient" in figures["What else could be learned"]
+    assert more["Records that count"].startswith(f"Of one patient, at most {limit} record")
+    assert "hold for any other yes-or-no question about one patient" in meaning.sentences[0]
+    factor = f"{odds_factor(value['privacy']['epsilon'], value['privacy']['delta']):.3g}"
+    assert f"shifts the odds of that guess by a factor of at most {factor}, except" in meaning.sentences[0]
+    assert figures["Which records"].endswith(
+        "12 records of 6 patients. Objections are NOT CHECKED: no list of them was given."
+    )
+    assert "choose Reject if none is named" in figures["What next"]
     (steps,) = [section for section in sections if section.title == "What you do, in order"]
     assert steps.ordered
     assert "with the operator and with 3 of the other hospitals (look up their numbers" in steps.points[1]
-    assert "could be the operator's invention; the risks above allow for that and for no more. If" in steps.points[1]
+    assert f"If one more helps or lies, “{risk_sections.MORE_HELP}” says what holds. If" in steps.points[1]
+    assert risk_sections.MORE_HELP in figures
     assert steps.points[1].endswith("If anything differs: Reject.")
     (choices,) = [section for section in sections if section.title == "What you can do"]
     assert "begins only when all of its hospitals have approved" in choices.points[1]
@@ -521,7 +541,7 @@ def test_short_part_of_the_sheet_names_limit_and_steps(home):
 @pytest.mark.parametrize(
     ("objectors", "told"),
     [
-        (None, "your data set records no objections: no list was given"),
+        (None, "NOT CHECKED: no list of them was given"),
         (0, "a list was given; none of it is in the file"),
         (3, "3 in the file, left out"),
     ],
@@ -545,7 +565,9 @@ def test_the_first_screen_says_that_the_time_of_an_answer_is_seen(home):
     value, sections = sheet(home)
     assert value["clock_bits"] > 0
     leaves = dict(next(section for section in sections if section.title == "In short").figures)["What leaves"]
-    assert "The operator sees how long an answer takes, too" in leaves
+    assert "The operator can read nothing but opened sums and the time of each answer." in leaves
+    assert "blurred" in leaves
+    assert "and the time" not in repr(preview.sheet_page(replace(Sheet.from_json(value), clock_bits=0.0)).sections[0])
 
 
 def test_consent_sheet_has_no_word_of_the_implementation(home):
@@ -613,3 +635,14 @@ def test_missing_grant_file_is_refused_with_whom_to_ask(home, tmp_path):
     said = command("enroll", "--grant", tmp_path / "not-here.grant", "--home", home, code=2)
     assert "the operator's answer is not here yet" in said
     assert "Nothing is lost" in said
+
+
+def test_a_budget_that_hides_nothing_is_not_said_to_allow_a_run_without_a_word(home):
+    proposed(home)
+    stored = Sheet.from_json(sheet(home)[0])
+    assert NO_PROTECTION not in repr(preview.sheet_page(stored))
+    large = preview.sheet_page(replace(stored, cost=replace(stored.cost, budget=50.0)))
+    (budget,) = [section for section in large.sections if section.bar is not None]
+    assert f"({NO_PROTECTION})." in budget.sentences[0]
+    (for_you,) = [section for section in large.sections if section.title == preview.FOR_YOU]
+    assert for_you.points[0].startswith(f"your policy and your budget ({NO_PROTECTION}) allow this run")
