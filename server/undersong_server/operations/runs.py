@@ -433,7 +433,7 @@ def roster_of(home: Path, run: str) -> tuple[str, ...]:
 
 
 def evaluation_error(home: Path, run: str, status: RunStatus) -> RunFailure | None:
-    """Why a finished run has no figures beside its test file; None where it has some, or was to have none."""
+    """Returns the error that kept a finished run from its figures; None where it has some, or was to have none."""
     if status.state != "finished" or status.evaluation_error is None:
         return None
     with contextlib.suppress(UnreadableRun):  # Figures that are damaged are made anew, too.

@@ -72,7 +72,7 @@ class OtherLabels:
 
     @property
     def remedy(self) -> str:
-        """What to do about it at a terminal."""
+        """The remedy at a terminal."""
         if not self.can_be_used:
             return "name a file with a column of labels"
         labels = json.dumps(list(self.labels), ensure_ascii=False)

@@ -139,7 +139,7 @@ class RunFailure:
 
     @property
     def advice(self) -> str:
-        """What the operator does about it, where no telephone number is known: :meth:`advise`."""
+        """The remedy where no telephone number is known: :meth:`advise`."""
         return self.advise({})
 
     def advise(self, contacts: Mapping[str, str]) -> str:
