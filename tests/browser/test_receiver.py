@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import zipfile
 
 import pytest
@@ -13,6 +14,8 @@ from tests.server.report.test_report import SCORED, run
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations import releases
 from undersong_server.release.files import sign_archive
+from undersong_server.release.verify import verify
+from undersong_server.report.check_words import CHECK_WORDS
 from undersong_server.report.html import render_html
 
 pytestmark = pytest.mark.slow
@@ -96,53 +99,82 @@ def reader(published, window, request):
     return opened
 
 
+STATUS = ".drop [role=status]"
+
+
 def checked(reader, paths):
-    reader.page.locator("#checked").evaluate("list => list.replaceChildren()")
+    reader.page.evaluate("document.getElementById('verdict').textContent = ''")
     reader.page.locator("#files").set_input_files([str(path) for path in paths])
-    reader.until("document.querySelectorAll('#checked li').length > 0")
-    return reader.page.locator("#checked").inner_text()
+    reader.until("document.getElementById('verdict').textContent")
+    return reader.page.locator(STATUS).inner_text()
 
 
-def test_the_report_checks_dropped_files_by_itself(published, reader, tmp_path):
+def colour_of(reader):
+    return reader.page.locator("#verdict").get_attribute("class")
+
+
+def in_words(said):
+    """The page's first line as `undersong verify` has it, which names faults above its conclusion."""
+    return said.partition(" By: ")[0].replace("named below", "named above")
+
+
+def test_the_report_judges_dropped_files_in_the_words_of_verify(published, coordinator, reader, tmp_path):
+    true = CoordinatorHome(coordinator).authority().fingerprint
     files = [path for path in published.iterdir() if path.is_file()]
-    said = checked(reader, files)
-    assert f"Whole: {len(files) - 1} files are as manifest.json says." in said
-    assert "may have changed this page, too, and it checks no signature of a hospital" in said
-    forged = tmp_path / "synthetic.jsonl"
-    forged.write_bytes((published / "synthetic.jsonl").read_bytes() + b" ")
-    said = checked(reader, [*(path for path in files if path.name != "synthetic.jsonl"), forged])
-    assert "CHANGED: 1 of these files" in said
-    assert "synthetic.jsonl: CHANGED" in said
+    reader.page.locator("#told").fill(true)
+    whole = checked(reader, files)
+    assert in_words(whole) == verify(published, fingerprint=true).conclusion()[0]
+    assert f"{len(files) - 1} files compared and found as written; manifest.json held the hashes" in whole
+    folder = tmp_path / "copy"
+    shutil.copytree(published, folder)
+    (folder / "README.md").unlink()
+    said = checked(reader, [path for path in files if path.name != "README.md"])
+    assert in_words(said) == verify(folder, fingerprint=true).conclusion()[0]
+    assert "; 1 file not here." in in_words(said)
+    assert "not here, so not compared: README.md" in said
+    assert colour_of(reader) == "promise open"
+    (folder / "synthetic.jsonl").write_bytes((published / "synthetic.jsonl").read_bytes() + b" ")
+    said = checked(reader, [path for path in folder.iterdir() if path.is_file()])
+    assert in_words(said) == verify(folder, fingerprint=true).conclusion()[0]
+    assert "CHANGED: 1 fault" in said
+    assert "synthetic.jsonl: is not the file that the run wrote" in said
+    assert "has signed" not in said
+    assert colour_of(reader) == "promise none"
+    reader.check("the report with checked files")
+
+
+def test_the_report_asks_for_the_files_that_it_needs(published, reader, tmp_path):
+    files = [path for path in published.iterdir() if path.is_file()]
     said = checked(reader, [path for path in files if path.name not in ("manifest.json", "README.md")])
     assert "Add manifest.json" in said
-    assert "Whole" not in said
-    said = checked(reader, [path for path in files if path.name != "README.md"])
-    assert said.startswith("Not all files are here: ")
-    assert "README.md: not among these files" in said
-    reader.check("the report with checked files")
+    assert "whole" not in said
     said = checked(reader, [published / "manifest.json"])
     assert "Nothing was compared yet" in said
     other_plan = tmp_path / "manifest.json"
     other_plan.write_text((published / "manifest.json").read_text().replace('"epsilon": ', '"epsilon": 1', 1))
     said = checked(reader, [*(path for path in files if path.name != "manifest.json"), other_plan])
-    assert "CHANGED: 1 of these files" in said
-    assert "manifest.json: CHANGED, it states another plan" in said
+    assert "Files: CHANGED: " in said
+    assert "manifest.json: states another plan" in said
 
 
 def test_the_report_compares_the_makers_key_with_a_told_fingerprint(published, coordinator, reader):
     true = CoordinatorHome(coordinator).authority().fingerprint
+    other = f"{'0' if true[0] != '0' else '1'}{true[1:]}"
     files = [path for path in published.iterdir() if path.is_file()]
-    assert f"manifest.json names the maker's key {true}. Type the fingerprint" in checked(reader, files)
+    assert f"manifest.json names the key {true}." in checked(reader, files)
+    assert colour_of(reader) == "promise open"
     typed = reader.page.locator("#told")
     for told, said in (
         (true[:19], "4 of the fingerprint's 8 groups are typed"),
         (true[:21], "4 of the fingerprint's 8 groups are typed"),
         (true[:-1], "7 of the fingerprint's 8 groups are typed"),
-        (true.upper().replace("-", " "), "The same: "),
-        (f"{'0' if true[0] != '0' else '1'}{true[1:]}", "ANOTHER MAKER"),
+        (true.upper().replace("-", " "), f"key {true}"),
+        (other, "By: ANOTHER: the coordinator, by its own word."),
     ):
         typed.fill(told)  # without leaving the box
-        reader.until(f'document.querySelector("#checked").innerText.includes("{said}")')
+        reader.until(f'document.querySelector("{STATUS}").innerText.includes("{said}")')
+    assert in_words(reader.page.locator(STATUS).inner_text()) == verify(published, fingerprint=other).conclusion()[0]
+    assert colour_of(reader) == "promise none"
     reader.check("the report with another maker")
 
 
@@ -157,9 +189,12 @@ def test_the_report_checks_the_makers_signature_where_the_browser_can(published,
     reader.page.locator("#told").fill(true)
     said = checked(reader, files)
     if has_ed25519:
-        assert f"The same: the maker's key {true}, whose fingerprint you typed, has signed manifest.json" in said
+        assert "By: the coordinator, by the fingerprint that you stated." in said
+        assert f"Its key {true} has signed manifest.json." in said
         assert "cannot check" not in said
+        assert colour_of(reader) == "promise kept"
     else:
+        assert "By: NOT SHOWN: " in said
         assert "This browser cannot check its signature; this command does: undersong verify . --fingerprint" in said
 
 
@@ -189,7 +224,10 @@ def test_a_forged_signature_of_the_makers_is_said_whatever_was_typed(published, 
     reader = window("file://")
     reader.go(str(published / "report.html"))
     reader.page.locator("#told").fill(CoordinatorHome(coordinator).authority().fingerprint)
-    assert "FORGED: " in checked(reader, list(files.values()))
+    said = checked(reader, list(files.values()))
+    assert said.startswith("Files: CHANGED: ")
+    assert "FORGED: " in said
+    assert "whole" not in said
 
 
 def test_the_report_knows_the_files_of_the_consoles_archive(published, coordinator, window, tmp_path):
@@ -201,8 +239,8 @@ def test_the_report_knows_the_files_of_the_consoles_archive(published, coordinat
     reader.go(str(unpacked / "report.html"))
     reader.page.locator("#told").fill(CoordinatorHome(coordinator).authority().fingerprint)
     said = checked(reader, list(unpacked.iterdir()))
-    assert said.startswith("Whole: ")
-    assert "files are as manifest.json and archive.json say." in said
+    assert said.startswith(f"Files: {CHECK_WORDS['whole']}.")
+    assert "manifest.json and archive.json held the hashes" in said
     assert "has signed manifest.json" in said
     assert "unknown origin" not in said
 
@@ -217,4 +255,4 @@ def test_report_script_s_digest_equals_the_browser_s_at_every_padding(published,
     (tmp_path / "a.bin").write_bytes(content)
     (tmp_path / "manifest.json").write_text(json.dumps({"files": {"a.bin": hashlib.sha256(content).hexdigest()}}))
     reader.page.evaluate("document.getElementById('drop').dataset.statement = ''")  # of another manifest.json
-    assert "Whole: 1 file is" in checked(reader, [tmp_path / "a.bin", tmp_path / "manifest.json"])
+    assert "1 file compared and found as written" in checked(reader, [tmp_path / "a.bin", tmp_path / "manifest.json"])

@@ -50,6 +50,7 @@ from undersong_server.release.files import (
     read_signature,
     sha256_of,
 )
+from undersong_server.report.check_words import CHECK_WORDS, describe_files
 from undersong_server.report.data import UNIT_WORDS
 from undersong_server.runs.planning import register_named_statistics
 
@@ -324,12 +325,12 @@ def _check_files(
             continue  # The archive's own file; it is compared below.
         if hashed_name in hashes:
             if sha256_of(folder / hashed_name) != hashes[hashed_name]:
-                faults.append(f"{hashed_name}: is not the file that the run wrote")
+                faults.append(CHECK_WORDS["not the run's"].format(file=hashed_name))
         elif hashed_name in CORPUS_NAMES:
             faults.append(f"{hashed_name}: the papers know no such file")
     for hashed_name, digest in further.items():
         if hashed_name in file_names and sha256_of(folder / hashed_name) != digest:
-            faults.append(f"{hashed_name}: is not the file that the coordinator put into the archive")
+            faults.append(CHECK_WORDS["not the archive's"].format(file=hashed_name))
     archive = {*further, ARCHIVE_NAME} if further else set()
     unnamed_files = (file_name for file_name in file_names if file_name not in {*hashes, *archive, MANIFEST_NAME})
     return tuple(file_name for file_name in hashes if file_name not in file_names), tuple(unnamed_files)
@@ -517,7 +518,7 @@ class PrivacyVerdict:
                 self.without_receipt,
                 f"no final receipt of {', '.join(self.without_receipt)}: priced as if the whole plan was spent",
             ),
-            (self.missing, f"not here, so not compared: {', '.join(self.missing)}"),
+            (self.missing, CHECK_WORDS["not compared"].format(files=", ".join(self.missing))),
             (
                 self.workspace,
                 f"'{WORKSPACE_NAME}' is this simulation's own folder, with its keys and ledgers: no paper covers it,"
@@ -540,36 +541,27 @@ class PrivacyVerdict:
         else:
             signer = f"the coordinator '{printable(self.signature.name, 63)}'"
         if self.faults:
-            files_line = f"CHANGED: {counted(len(self.faults), 'fault')}, named above"
-            signer_words = "nobody: no word here counts"
+            files_line = CHECK_WORDS["changed"].format(faults=counted(len(self.faults), "fault"), place="above")
+            signer_words = CHECK_WORDS["by nobody"]
             if self.is_only_signed_by_another:
-                files_line = "they fit together, but are not by the coordinator that you stated"
-                signer_words = f"ANOTHER: {signer}, by its own word"
+                files_line = CHECK_WORDS["other signer"]
+                signer_words = CHECK_WORDS["by another"].format(signer=signer)
             promise_words = "none that counts"
         else:
             if self.left_out is None:
-                integrity_words = "whole: every file here is as it was when the papers were made"
+                integrity_words = CHECK_WORDS["whole"]
             else:
                 integrity_words = (
                     f"whole, but for {self.left_out.words} that the coordinator left out of the corpus afterwards"
                 )
-            missing_words = ""
-            if self.missing:
-                missing_words = f"; {counted(len(self.missing), 'file')} not here"
-            foreign_words = ""
-            if self.outside:
-                foreign_words = f"; {counted(len(self.outside), 'further file')} of unknown origin"
-            files_line = f"{integrity_words}{missing_words}{foreign_words}"
+            files_line = describe_files(integrity_words, missing=len(self.missing), outside=len(self.outside))
             if self.simulated:
                 signer_words = "a simulation, which signed them itself"
             elif self.holds:
-                signer_words = (
-                    f"{signer} and its {counted(len(self.spent), 'hospital')}, by the fingerprint that you stated"
-                )
+                signers = f"{signer} and its {counted(len(self.spent), 'hospital')}"
+                signer_words = CHECK_WORDS["by stated"].format(signer=signers)
             else:
-                signer_words = "NOT SHOWN" + (
-                    f": {signer} signed, by their own word" if signer else ": nobody signed them"
-                )
+                signer_words = CHECK_WORDS["by own word" if signer else "unsigned"].format(signer=signer)
             delta = self.manifest.plan.privacy.delta
             unit_words = UNIT_WORDS[self.manifest.plan.privacy.unit]
             is_private = math.isfinite(self.epsilon) and not self.insecure

@@ -21,6 +21,7 @@ from undersong_common.program.printed_page import template
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
 from undersong_server.report.answers import SHOWN_DISTANCES, OurWords, answers
+from undersong_server.report.check_words import CHECK_WORDS
 from undersong_server.report.data import EQUAL_WEIGHTS, USEFUL, GeneratorUse, Measure, ReportData, number
 from undersong_server.report.rows import ROWS_ELSEWHERE, TITLE, describe_rows, example_rows, length_at
 from undersong_server.report.sum_answers import GIVE_OR_TAKE, SUM_ANSWERS
@@ -54,6 +55,7 @@ def render_html(data: ReportData) -> str:
             (name, generator_colour[name], int(n)) for name, n in zip(data.generators, text_counts.sum(0), strict=True)
         ],
         kinds=len({sample.kind for sample in data.samples}),
+        check_words=json.dumps(dict(CHECK_WORDS)),
         files_title=FILES,
         rounds_words=ROUNDS,
         rows_title=TITLE,

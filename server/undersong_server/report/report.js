@@ -80,6 +80,16 @@
   };
 
   const drop = byId("drop"), checked = byId("checked"), told = byId("told"), PAPERS = ["manifest.json", "archive.json"];
+  const verdict = byId("verdict"), SIGNER = "the coordinator";
+  // The words of `undersong verify`, and those parts of the verdict that only a page has.
+  const WORDS = JSON.parse(drop.dataset.words);
+  const fill = (key, values) => WORDS[key].replace(/\{(\w+)\}/g, (_, name) => values[name]);
+  const counted = (count, noun) => count + " " + noun + (count === 1 ? "" : "s");
+  const judge = (words, kind) => {
+    verdict.textContent = words;
+    verdict.className = "promise " + kind;
+    verdict.hidden = false;
+  };
   const say = (lines) => {
     if (Array.from(checked.children, (item) => item.textContent).join("\n") === lines.join("\n")) return;
     checked.replaceChildren(...lines.map((words) => {
@@ -182,72 +192,87 @@
     return {key: await fingerprint(stated), signed, added};
   };
   const bare = (text) => text.toLowerCase().replace(/[^0-9a-z]/g, "");
-  const maker = ({key: own, signed, added}) => {
-    if (!own) return "WHO MADE IT: manifest.json names no key of a maker.";
-    if (signed === false) return "FORGED: manifest.json does not hold a signature of its contents. Do not use these files.";
-    if (added === false) return "FORGED: archive.json does not hold the makers' signature. Do not use these files.";
+  // What the typed fingerprint says of the makers' key: "stated", "another" or "untyped", and what is still to do.
+  const compare = ({key: own, signed}) => {
     const typed = bare(told.value), groups = own.split("-").length;
+    if (!own) return {by: "unsigned", todo: "manifest.json names no key of a coordinator."};
     if (!typed) {
-      return "Who made it is not compared yet: manifest.json names the maker's key " + own +
-        ". Type the fingerprint that a hospital or the makers read to you.";
+      return {by: "by own word", todo: "Type the fingerprint that a hospital or the makers read to you: manifest.json names the key " + own + "."};
     }
     if (typed.length < bare(own).length) {
-      return "Who made it is not compared yet: " + Math.floor(typed.length / 4) + " of the fingerprint's " + groups +
-        " groups are typed.";
+      return {by: "by own word", todo: Math.floor(typed.length / 4) + " of the fingerprint's " + groups + " groups are typed."};
     }
     if (typed !== bare(own)) {
-      return "ANOTHER MAKER: manifest.json names the key " + own + ", and you typed another fingerprint. Do not use these files.";
+      return {by: "by another", todo: "manifest.json names the key " + own + ". Compare what you typed with a hospital that took part;" +
+        " do not use the files before it is the same."};
     }
-    return signed ?
-      "The same: the maker's key " + own + ", whose fingerprint you typed, has signed manifest.json and so the hashes of these files." :
-      "The same: manifest.json names the maker's key " + own + ", which is the fingerprint that you typed. This browser" +
-      " cannot check its signature; this command does: undersong verify . --fingerprint " + own;
+    return signed ? {by: "by stated", todo: "Its key " + own + " has signed manifest.json."} :
+      {by: "by own word", todo: "You typed the fingerprint of the key " + own + ". This browser cannot check its signature;" +
+        " this command does: undersong verify . --fingerprint " + own};
   };
+  // What is wrong with the files, which are not here or in no list, and how many are as they were written.
   const check = async (list) => {
     const files = Array.from(list), named = (name) => files.find((file) => file.name === name);
-    if (!named("manifest.json")) return {lines: ["Add manifest.json: it holds the hashes of the other files."]};
-    let stated, replaced;
+    if (!named("manifest.json")) return {todo: "Add manifest.json: it holds the hashes of the other files."};
+    let written, added;
     try {
-      const written = await hashes(named("manifest.json")), added = await hashes(named("archive.json"));
-      stated = new Map(Object.entries({...written, ...added}));
-      replaced = Object.keys(added).filter((name) => name in written);
+      written = await hashes(named("manifest.json"));
+      added = await hashes(named("archive.json"));
     } catch (error) {
-      return {lines: ["CHANGED: manifest.json or archive.json cannot be read."]};
+      return {faults: ["manifest.json or archive.json cannot be read"], notes: [], missing: [], outside: [], same: 0};
     }
-    const lines = [];
-    let same = 0, changed = 0;
+    const stated = new Map(Object.entries({...written, ...added})), faults = [], outside = [];
+    let same = 0;
     for (const file of files.filter((each) => !PAPERS.includes(each.name))) {
       if (!stated.has(file.name)) {
-        lines.push(file.name + ": of unknown origin, since the papers do not name it");
+        outside.push(file.name);
       } else if (await digest(new Uint8Array(await file.arrayBuffer())) === stated.get(file.name)) {
         same += 1;
       } else {
-        changed += 1;
-        lines.push(file.name + ": CHANGED, it is not the file that the papers name");
+        faults.push(fill(file.name in added ? "not the archive's" : "not the run's", {file: file.name}));
       }
     }
     if (drop.dataset.statement && await statement(named("manifest.json")) !== drop.dataset.statement) {
-      changed += 1;
-      lines.push("manifest.json: CHANGED, it states another plan, other sums or other receipts than this report was made of");
+      faults.push("manifest.json: states another plan, other sums or other receipts than this report was made of");
     }
-    for (const name of replaced) lines.push(name + ": not the run's own, but the file that the makers put into the archive in its place");
+    const own = told ? await makers(named("manifest.json"), named("archive.json")).catch(() => ({key: ""})) : undefined;
+    if (own && own.signed === false) faults.push("FORGED: manifest.json does not hold a signature of its contents");
+    if (own && own.added === false) faults.push("FORGED: archive.json does not hold the makers' signature");
     const missing = Array.from(stated.keys()).filter((name) => !named(name));
-    for (const name of missing) lines.push(name + ": not among these files");
-    const are = same === 1 ? " file is" : " files are";
-    const whole = missing.length ? "Not all files are here: " : "Whole: ";
-    lines.unshift(changed ? "CHANGED: " + changed + " of these files. Get a fresh copy." :
-      same ? whole + same + are + " as " + (named("archive.json") ? "manifest.json and archive.json say." : "manifest.json says.") :
-      "Nothing was compared yet: add the other files of the folder.");
-    lines.push("Whoever changed the files may have changed this page, too, and it checks no signature of a hospital: " +
-      "undersong verify does, with the fingerprint that a hospital tells you.");
-    return {lines, own: told ? await makers(named("manifest.json"), named("archive.json")).catch(() => ({key: ""})) : undefined};
+    const replaced = Object.keys(added).filter((name) => name in written);
+    const notes = [
+      counted(same, "file") + " compared and found as written; " + PAPERS.filter(named).join(" and ") + " held the hashes to compare with.",
+      ...(missing.length ? [fill("not compared", {files: missing.join(", ")})] : []),
+      ...outside.map((name) => name + ": of unknown origin, since manifest.json does not name it"),
+      ...replaced.map((name) => name + ": not the run's own, but the file that the makers put into the archive in its place"),
+    ];
+    return {faults, missing, outside, same, notes, own};
+  };
+  // The first two of the three lines that end `undersong verify`, and if all of it is good.
+  const conclude = ({faults, missing, outside, own}, by) => {
+    if (faults.length) {
+      return ["Files: " + fill("changed", {faults: counted(faults.length, "fault"), place: "below"}) + ". By: " + WORDS["by nobody"] +
+        ". Get a fresh copy.", "none"];
+    }
+    if (by === "by another") return ["Files: " + WORDS["other signer"] + ". By: " + fill(by, {signer: SIGNER}) + ".", "none"];
+    const parts = [WORDS.whole,
+      ...(missing.length ? [fill("missing", {files: counted(missing.length, "file")})] : []),
+      ...(outside.length ? [fill("outside", {files: counted(outside.length, "further file")})] : [])];
+    const good = !missing.length && !outside.length && (!own || by === "by stated");
+    return ["Files: " + parts.join("; ") + "." + (own ? " By: " + fill(by, {signer: SIGNER}) + "." : ""), good ? "kept" : "open"];
   };
   drop.hidden = false;
   let findings = null;
   const show = () => {
     if (!findings) return;
-    const {lines, own} = findings;
-    say(own === undefined ? lines : [lines[0], maker(own), ...lines.slice(1)]);
+    if (findings.todo || !(findings.faults.length || findings.same)) {
+      judge(findings.todo || "Nothing was compared yet: add the other files of the folder.", "open");
+      say([]);
+      return;
+    }
+    const {by, todo} = findings.own ? compare(findings.own) : {};
+    judge(...conclude(findings, by));
+    say([...findings.faults, ...(todo && !findings.faults.length ? [todo] : []), ...findings.notes]);
   };
   const take = async (list) => {
     findings = await check(list);
