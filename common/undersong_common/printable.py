@@ -159,6 +159,15 @@ def _is_hidden(character: str) -> bool:
     return not character.isprintable() or character in _BLANK
 
 
+def is_blank(text: str) -> bool:
+    r"""Returns True for a text of which nothing can be seen: white space, controls, zero-width and blank letters.
+
+    >>> is_blank(" \u200b\x00\u2800"), is_blank("\u200b.")
+    (True, False)
+    """
+    return all(character.isspace() or _is_hidden(character) for character in text)
+
+
 def encodable(text: str) -> str:
     """Returns ``text`` with U+FFFD in place of lone surrogates, which JSON can hold and UTF-8 cannot.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from undersong_common.errors import ConfigurationError
+from undersong_common.printable import is_blank
 from undersong_common.text.patient_ids import (
     HALF_CHARACTER,
     PatientId,
@@ -175,7 +176,7 @@ def read_user(row: Row, column: str) -> PatientId:
 
 def _text_value(row: Row, column: str, empty: str) -> str:
     value = row.values[column]
-    if value is None or value != value or (isinstance(value, str) and (not value.strip() or is_database_null(value))):
+    if value is None or value != value or (isinstance(value, str) and (is_blank(value) or is_database_null(value))):
         raise NoText(row.place, empty, "remove or fill the row")
     if not isinstance(value, str):
         raise NoText(row.place, f"the text column {column!r} holds no text", "write the text as text")

@@ -57,6 +57,14 @@ def test_a_faulty_row_is_named_and_never_shown(tmp_path, rows, words):
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.parametrize("text", ["\u200b", "\ufeff \u00ad", "\x00\x00", "\u2800\u3164", "\u2060\n\u00a0"])
+def test_text_of_which_nothing_can_be_seen_is_empty(tmp_path, text):
+    path = write_jsonl(tmp_path / "data.jsonl", [{"text": SECRET}, {"text": text}])
+    with pytest.raises(ConfigurationError, match=":2: its text is empty"):
+        read_table(path, "text")
+    assert read_table(write_jsonl(path, [{"text": f"{text}."}]), "text").texts == (f"{text}.",)
+
+
 def test_an_undecodable_file_is_named_without_its_content(tmp_path):
     path = tmp_path / "data.jsonl"
     path.write_bytes(b'{"text": "ok", "label": "x"}\n{"text": "' + SECRET.encode() + b'\xff"}\n')
