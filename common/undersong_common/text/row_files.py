@@ -311,6 +311,7 @@ def gzip_lines(path: Path) -> Generator[bytes, None, None]:
 
 def read_bytes(path: Path) -> bytes:
     """Reads a file, which may be compressed. Raises ConfigurationError that names it."""
+    _check_regular(path)
     try:
         if has_suffix(path, ".gz"):
             return b"".join(gzip_lines(path))
@@ -324,6 +325,14 @@ def read_bytes(path: Path) -> bytes:
         raise ConfigurationError(
             f"{path}: cannot be read: {reason}", "check the file and its permissions", code="unreadable-source"
         ) from None
+
+
+def _check_regular(path: Path) -> None:
+    """Raises ConfigurationError for a pipe or a device, of which a read may never end."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ConfigurationError(
+            f"{path}: is a pipe or a device and no file", "write its content to a file", code="unreadable-source"
+        )
 
 
 def read_text(path: Path, encoding: str = UTF_8) -> str:
@@ -818,6 +827,7 @@ def _parquet_rows(path: Path, columns: Collection[str], dotted: DottedColumns) -
     import pyarrow
     import pyarrow.parquet
 
+    _check_regular(path)
     if not path.exists():
         read_bytes(path)  # This raises the error that names the missing file.
     number = 0

@@ -1,6 +1,7 @@
 import csv
 import gzip
 import json
+import os
 import sys
 
 import pyarrow
@@ -276,3 +277,15 @@ def test_label_column_may_also_be_an_attribute(tmp_path):
     assert read_table(path, "text", "label", columns={"ward": "label"}).columns == {"ward": ("x",)}
     with raises(ConfigurationError, "column-of-two-roles"):
         read_table(path, "text", "label", columns={"ward": "text"})
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet", "a.csv.gz", "a.xlsx"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_pipe_or_device_is_refused_and_not_waited_for(tmp_path, name, kind):
+    if kind == "pipe":
+        os.mkfifo(tmp_path / name)
+    else:
+        (tmp_path / name).symlink_to("/dev/zero")
+    with raises(ConfigurationError, "unreadable-source") as refused:
+        read_table(tmp_path / name, "text")
+    assert "is a pipe or a device" in refused.value.problem
