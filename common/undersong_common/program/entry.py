@@ -4,6 +4,7 @@ It also sets up gRPC, which reads its environment once: TLS 1.3 and nothing olde
 """
 
 import codecs
+import errno
 import io
 import json
 import os
@@ -15,11 +16,11 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from undersong_common.errors import ConfigurationError, InternalError, UndersongError, led_to
+from undersong_common.errors import ConfigurationError, InternalError, MachineFault, UndersongError, led_to
 from undersong_common.printable import encodable, json_text, printable_lines
 from undersong_common.program import extras
 from undersong_common.program.library_threads import one_thread_in_program
-from undersong_common.program.machine import fault_of
+from undersong_common.program.machine import REMEDIES, fault_of
 from undersong_common.version import SOFTWARE
 
 INTERRUPTED = 130
@@ -130,6 +131,8 @@ def _check_arguments(arguments: Sequence[str]) -> None:
 
 
 def _in_words(error: Exception) -> UndersongError:
+    if isinstance(error, MemoryError):
+        return MachineFault("there is not enough memory", REMEDIES[errno.ENOMEM], code="enomem")
     return fault_of(error)  # no path of ours writes private data into a file name
 
 

@@ -54,6 +54,14 @@ def test_exit_code_is_the_error_s_where_the_output_s_disk_is_full(monkeypatch, s
     assert end.value.code == 2
 
 
+def test_lack_of_memory_is_the_machine_s_fault(capsys):
+    def fill():
+        raise MemoryError
+
+    code, said = ended(capsys, fill)
+    assert (code, said) == (75, "error: there is not enough memory\n  remedy: free memory, or give this machine more\n")
+
+
 def test_argument_that_is_no_text_is_refused_by_its_number(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["undersong-party", "add", os.fsdecode(b"notes\xff.csv")])
     code, said = ended(capsys, lambda: pytest.fail("the command was run"))
