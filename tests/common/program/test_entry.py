@@ -212,10 +212,13 @@ def test_every_command_line_error_is_of_the_class_that_is_caught(words):
 
 
 @pytest.mark.heavy
-def test_a_closed_output_is_told_in_one_line():
-    program = "import sys; from undersong_common.program import entry; entry.run(lambda: print('x' * 200_000))"
+@pytest.mark.parametrize("length", [1, 200_000])  # a short line waits in the buffer
+def test_a_closed_output_is_told_in_one_line(length):
+    program = f"from undersong_common.program import entry; entry.run(lambda: print('x' * {length}))"
     started = [sys.executable, "-c", program]
-    with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(started, env=buffered, **pipes) as process:
         process.stdout.close()
         said = process.stderr.read()
         assert process.wait(30) == entry.OUTPUT_CLOSED
