@@ -1,10 +1,12 @@
 """How a program ends: one message, the right exit code, nothing of a value."""
 
+import ast
 import ctypes
 import errno
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -233,3 +235,16 @@ def test_an_output_that_was_closed_at_the_start_runs_nothing(tmp_path):
     assert done.returncode == entry.OUTPUT_CLOSED
     assert done.stderr.splitlines() == ["error: what reads the output has closed it"]
     assert not any(tmp_path.iterdir())
+
+
+def test_what_warns_stands_in_no_output_that_a_program_reads():
+    """The words of the programs that begin with their kind; what a rich console prints goes its own way."""
+    warnings = []
+    for path in (file for folder in processes.SOURCES[1:] for file in folder.rglob("*.py")):
+        source = path.read_text("utf-8")
+        if not re.search('"(?:error|warning|caution|remedy): ', source):
+            continue
+        calls = [ast.unparse(node) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+        warnings += [call for call in calls if re.match("print\\(.{0,20}['\"](?:error|warning|caution|remedy): ", call)]
+    assert len(warnings) >= 8
+    assert [call for call in warnings if not call.endswith("file=sys.stderr)")] == []
