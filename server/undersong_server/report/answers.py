@@ -1,7 +1,6 @@
-"""The first screen of card and report: five answers to whoever receives a corpus, made from the run's own values."""
+"""The first screen of card and report: six answers to whoever receives a corpus, made from the run's own values."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from undersong_common.printable import counted, joined, printable
@@ -9,6 +8,7 @@ from undersong_common.privacy import impact
 from undersong_common.version import VERSION
 from undersong_protocol.agreement import words
 from undersong_server.methods.parts.support import WORD_FILTER
+from undersong_server.report.before_training import BEFORE, describe_nearness, describe_training
 from undersong_server.report.data import (
     ALONE,
     UNIT_WORDS,
@@ -24,7 +24,6 @@ from undersong_server.report.verdict import (
     TEST_FILE,
     UNFIT,
     alarms_of,
-    caution,
     headline,
     is_unfit,
     meaning,
@@ -38,7 +37,6 @@ SHOWN_HOSPITALS = 3  # names of hospitals that a sentence gives as examples
 MOST_SUMS = 20  # sums that one sentence names
 FURTHER_QUESTIONS = f'under "{SUM_ANSWERS}"'
 UNREAD_SCORE = ", since no sum counted the records of just those hospitals that are in the sum which measures it"
-NO_TEST_FILE = "The test file is not in this folder; ask the makers for it, and where its texts are from."
 TOLD_FINGERPRINT = "FINGERPRINT-YOU-WERE-TOLD"  # stands in the command for what a receiver types
 SIMULATED = "This is a simulation: one program played every hospital, on one machine."
 IN_BROWSER = "Without installing anything:"  # begins the paragraph on what report.html checks
@@ -54,12 +52,6 @@ WORD_SALAD = (
     "An n-gram model writes word salad: phrases of its subject in a likely order, which seldom make a whole sentence"
     " and may mix several cases. Which corpus it learned from, these files do not say: ask the makers."
 )
-SHOWN_DISTANCES = ("recall", "precision", "MAUVE")  # the report's table has the others
-PANEL_MODELS = {  # the panel's models in a receiver's words
-    "words": "a model that counts words",
-    "head": "a linear model of embeddings",
-    "mlp": "a small neural network of embeddings",
-}
 
 
 class OurWords(str):
@@ -85,7 +77,7 @@ class Answer:
 
 
 def answers(data: ReportData) -> tuple[Answer, ...]:
-    """Returns what the corpus is, whether it may be used, what is promised, how good it is, and how to check it."""
+    """Returns what the corpus is, its terms, its promise, how good it is, what to read first, and how to check it."""
     command, warning = "", tuple(filter(None, [data.privacy.warning]))
     if data.simulated or data.publisher[1]:
         # The true one comes from a hospital: that of this folder would only be compared with itself.
@@ -96,6 +88,7 @@ def answers(data: ReportData) -> tuple[Answer, ...]:
         Answer("may-i", "May I use it", (*warning, *_state_permission(data))),
         Answer("promise", "What is promised", _state_promise(data), details=_detail_promise(data)),
         Answer("good", WORTH, _state_worth(data), details=_detail_worth(data)),
+        Answer("train", BEFORE, describe_training(data)),
         Answer("check", "How to check it", _explain_check(data), command),
     )
 
@@ -305,7 +298,8 @@ def _guess_words(right: float | None, unit: str) -> str:
 
 def _state_worth(data: ReportData) -> tuple[str, ...]:
     """The figure with its meaning, whether the records helped, what was not measured, and the texts set aside."""
-    opening = [headline(data), *alarms_of(data), without_records(data), meaning(data), verdict(data)]
+    opening = [headline(data), *alarms_of(data), without_records(data), meaning(data)]
+    opening += [_explain_zero_shot(data), verdict(data)]
     sentences = list(dict.fromkeys(filter(None, opening)))
     if data.own_accuracy is None:
         reason = "" if data.test_set else ": the task names none"
@@ -318,13 +312,13 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
     sentences += [f"{remark.partition(WORD_FILTER)[0].strip().rstrip('.')}." for remark in data.remarks]
     if not data.support_measured and not data.set_aside:
         sentences.append(f"Whether the texts are of the task's kind: {NOT_MEASURED}.")
-    if not _distance_words(data):
+    if not describe_nearness(data):
         sentences.append(f"Distance to {data.test_set or TEST_FILE}: {NOT_MEASURED}.")
     return tuple(sentences)
 
 
 def _detail_worth(data: ReportData) -> tuple[str, ...]:
-    """How the figures were measured, what became of the other texts, and the distance to the test file."""
+    """How the figures were measured, and what became of the other texts."""
     sentences = []
     if data.score is not None:
         if data.score.zero_shot is not None:
@@ -340,54 +334,38 @@ def _detail_worth(data: ReportData) -> tuple[str, ...]:
         start_words = "; ".join(f'"{start}" ({generator})' for generator, start in data.aside_starts)
         sentences.append(f"Set aside were texts such as: {start_words}.")
     sentences += filter(None, [data.unpublished or data.nothing_aside])
-    if distance_words := _distance_words(data):
-        sentences.append(f"Distance to {data.test_set or TEST_FILE}: {distance_words}.")
-        sentences += filter(None, [caution(data)])
     return tuple(sentences)
 
 
-def _distance_words(data: ReportData) -> str:
-    measure_by_name = {measure.name: measure for measure in data.measures}
-    return "; ".join(measure_by_name[name].in_words for name in SHOWN_DISTANCES if name in measure_by_name)
-
-
 def _detail_panel(data: ReportData) -> list[str]:
-    """Which models the panel's score is the mean of, what its interval counts, and what the baselines are."""
+    """What the panel's interval counts, and what the baselines of some generators alone are."""
     own_accuracy = data.own_accuracy
     if own_accuracy is None:
         return []
-    models = _name_models(own_accuracy.by_model)
-    interval_words = "Its interval (95 %) is of the choice of test texts." if own_accuracy.by_texts else ""
-    return [
-        *filter(None, [f"The score on {data.test_set or TEST_FILE} is {models}. {interval_words}" if models else ""]),
-        *filter(None, ["" if models else interval_words]),
-        *_explain_baselines(data),
-        *([f"{NO_TEST_FILE} Its SHA-256 is {data.test_hash}."] if data.test_hash else []),
-    ]
+    interval_words = "The interval (95 %) of the score on the test file is of the choice of test texts."
+    alone_words = (
+        '"Alone" means: texts of nobody but the generators that wrote the corpus, under the labels that were ordered.'
+        " The records chose these generators, but somebody who reads a few texts might have chosen them, too."
+    )
+    has_alone = any(figure.data.endswith(ALONE.format("")) for figure in data.published_accuracy if figure.reference)
+    return [*([interval_words] if own_accuracy.by_texts else []), *([alone_words] if has_alone else [])]
 
 
-def _explain_baselines(data: ReportData) -> list[str]:
-    """Says what the baselines are: of all generators, and of some alone, which the records chose."""
-    baselines = [figure.data for figure in data.published_accuracy if figure.reference]
-    sentences = []
-    if ZERO_SHOT in baselines:
-        sentences.append(
-            f'"Zero-shot texts" are as many texts, from {joined(list(data.generators))} in equal parts, without any'
-            " record: also from those whose texts the records set aside."
+def _explain_zero_shot(data: ReportData) -> str:
+    """Says what the zero-shot texts of the comparison are, and why rows of the corpus bear that word, too."""
+    if ZERO_SHOT not in [figure.data for figure in data.published_accuracy if figure.reference]:
+        return ""
+    aside_words = ", those whose texts the records set aside among them" if data.set_aside else ""
+    kind_words = ""
+    if any(sample.kind == "zero_shot" for sample in data.samples):
+        kind_words = (
+            " Rows of the corpus bear zero_shot as prompt_kind because their prompts showed no other text; what the"
+            " records steered is who wrote them and which of them stay."
         )
-    if any(name.endswith(ALONE.format("")) for name in baselines):
-        sentences.append(
-            '"Alone" means: texts of nobody but the generators that wrote the corpus, under the labels that were'
-            " ordered. The records chose these generators, but somebody who reads a few texts might have chosen them,"
-            " too."
-        )
-    return sentences
-
-
-def _name_models(accuracies: Mapping[str, float]) -> str:
-    """Says which models' mean a panel score is, with the score of each; "" for one model."""
-    model_words = [f"{PANEL_MODELS.get(name, name)} {100 * accuracy:.1f} %" for name, accuracy in accuracies.items()]
-    return f"the mean of {', '.join(model_words)}" if model_words else ""
+    return (
+        f"These zero-shot texts are as many texts, from {joined(list(data.generators))} in equal parts{aside_words}."
+        f"{kind_words}"
+    )
 
 
 def _explain_fingerprint(data: ReportData) -> str:

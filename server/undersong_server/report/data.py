@@ -535,7 +535,7 @@ def _distance_measures(distances: Distances) -> list[Measure]:
         share("recall", distances.recall, "test texts that lie where synthetic texts lie"),
         Measure(
             "density",
-            "how many test texts have a synthetic text near, seen from the synthetic ones",
+            "in how many neighbourhoods of test texts a synthetic text lies on average, beside equal sets",
             distances.density,
             "0 and up",
             "beside",

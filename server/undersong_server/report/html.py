@@ -20,12 +20,11 @@ from markupsafe import Markup, escape
 from undersong_common.program.printed_page import template
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
-from undersong_server.report.answers import SHOWN_DISTANCES, OurWords, answers
+from undersong_server.report.answers import OurWords, answers
 from undersong_server.report.check_words import CHECK_WORDS
 from undersong_server.report.data import EQUAL_WEIGHTS, USEFUL, GeneratorUse, Measure, ReportData, number
 from undersong_server.report.rows import ROWS_ELSEWHERE, TITLE, describe_rows, example_rows, length_at
 from undersong_server.report.sum_answers import GIVE_OR_TAKE, SUM_ANSWERS
-from undersong_server.report.verdict import caution
 from undersong_server.report.writers import COLUMNS, WRITERS
 
 SHOWN_TEXTS = 300
@@ -65,7 +64,6 @@ def render_html(data: ReportData) -> str:
         sums_title=SUM_ANSWERS,
         sums_words=GIVE_OR_TAKE,
         answers=answers(data),
-        caution=caution(data),
         further_measures=_list_further_measures(data),
         panel_settings=panel.settings(),
         weight_chart=shares_chart(
@@ -88,10 +86,8 @@ def render_html(data: ReportData) -> str:
 
 
 def _list_further_measures(data: ReportData) -> list[Measure]:
-    """The measures that neither the first screen nor the table of the task models has."""
-    shown_names = set(SHOWN_DISTANCES)
-    if data.published_accuracy:
-        shown_names |= {name for _, name, _ in USEFUL}
+    """The measures that the table of the task models has not."""
+    shown_names = {name for _, name, _ in USEFUL} if data.published_accuracy else set()
     return [measure for measure in data.measures if measure.name not in shown_names]
 
 
@@ -231,6 +227,7 @@ def render_card(data: ReportData) -> str:
             ("Undersong", data.version),
         ),
         panel_settings=panel.settings(),
+        further_measures=_list_further_measures(data),
     )
     return re.sub(r"\n{3,}", "\n\n", card_text).rstrip("\n") + "\n"
 

@@ -30,11 +30,11 @@ CLOSING = re.compile(r"[.!?…:;。！？।؟][\"'”’»)\]*]*\s*$")
 
 
 def describe_rows(data: ReportData) -> tuple[str, ...]:
-    """Returns sentences on lengths, repeated phrases, placeholders, markup, endings and mended labels."""
+    """Returns sentences on lengths, placeholders, markup, endings and mended labels."""
     if not data.samples:
         return ()
     texts = [sample.text for sample in data.samples]
-    return tuple(filter(None, [_say_lengths(texts), _say_phrases(data), _say_faults(texts), _say_labels(data)]))
+    return tuple(filter(None, [_say_lengths(texts), _say_faults(texts), _say_labels(data)]))
 
 
 def example_rows(data: ReportData) -> list[Sample]:
@@ -63,7 +63,7 @@ def _say_lengths(texts: Sequence[str]) -> str:
     return f"Length in words: median {median}, nine in ten between {shortest} and {longest}."
 
 
-def _say_phrases(data: ReportData) -> str:
+def describe_phrases(data: ReportData) -> str:
     """Says in how many rows a phrase stands that other rows have, too, and which phrases are the most frequent."""
     rows = _public_rng(data).permutation(len(data.samples))[:MOST_ROWS].tolist()
     phrases_by_row = [_phrases(data.samples[row].text) for row in rows]

@@ -8,7 +8,7 @@ import pytest
 from tests.server.report.test_report import both, run
 from undersong_server.pool import Origin
 from undersong_server.release.files import _count_mended_labels
-from undersong_server.report.rows import describe_rows, example_rows
+from undersong_server.report.rows import describe_phrases, describe_rows, example_rows
 
 
 def run_of(texts, **changes):
@@ -23,24 +23,24 @@ PLAIN = [f"Row {number} says {number * 7} other things." for number in range(40)
 
 def test_a_repeated_phrase_is_counted_once_a_row_with_its_rows():
     repeated = [f"As an AI banking assistant, I answer {number}; as an AI banking assistant." for number in range(10)]
-    said = " ".join(describe_rows(run_of([*repeated, *PLAIN])))
+    said = describe_phrases(run_of([*repeated, *PLAIN]))
     assert "10 of 50 rows (20 %) hold a phrase of 5 words that stands in 5 or more rows." in said
     assert 'The most frequent: "ai banking assistant i answer" (10 rows).' in said
     assert said.count("banking") == 1  # not each part of one longer phrase
-    assert "No phrase of 5 words stands in 5 or more rows." in describe_rows(run_of([*repeated[:4], *PLAIN]))
+    assert describe_phrases(run_of([*repeated[:4], *PLAIN])) == "No phrase of 5 words stands in 5 or more rows."
 
 
 def test_no_frequent_phrase_is_passed_over_for_sharing_words_with_another():
     kinds = {"old man presents with a": 9, "old woman presents with a": 8, "asked for advice about it": 7}
     repeated = [f"{phrase} {place * 13}." for phrase, rows in kinds.items() for place in range(rows)]
-    said = " ".join(describe_rows(run_of([*repeated, *PLAIN])))
+    said = describe_phrases(run_of([*repeated, *PLAIN]))
     further = '"old woman presents with a" (8), "asked for advice about it" (7)'
     assert f'"old man presents with a" (9 rows); then, in rows with none of those before it: {further}.' in said
 
 
 def test_a_large_corpus_is_counted_by_rows_that_were_drawn(monkeypatch):
     monkeypatch.setattr("undersong_server.report.rows.MOST_ROWS", 30)
-    (said,) = (sentence for sentence in describe_rows(run_of(PLAIN)) if "phrase" in sentence)
+    said = describe_phrases(run_of(PLAIN))
     assert said == "No phrase of 5 words stands in 5 or more of 30 rows that were drawn."
 
 
