@@ -53,7 +53,7 @@ from undersong_server.report.data import (
     are_equal,
 )
 from undersong_server.report.html import REPORT, render_card, render_html
-from undersong_server.report.sum_answers import OpenedRun, list_sum_answers
+from undersong_server.report.sum_answers import WORTH, OpenedRun, list_sum_answers
 from undersong_server.report.writers import list_writers
 from undersong_server.runs.execution import Outcome
 from undersong_server.runs.planning import RunPlan
@@ -84,9 +84,16 @@ PURPOSES = {  # what each published file is for, as card and report say it
     PARQUET_NAME: "the same rows",
     SEQUENCES_NAME: "the word lists that the texts were written from",
     ADAPTERS_NAME: "what tuning changed in the generators",
-    SET_ASIDE_NAME: "texts that are no part of the corpus, with the same columns and a reason",
-    LINEAGE_NAME: "of each text its row (from 0) or words, its origin, and the ids of the texts that its prompt showed",
-    ROUNDS_NAME: "figures by round; standard_error is empty where a figure has none",
+    SET_ASIDE_NAME: "texts that are no part of the corpus, with the same columns and reason, whose words"
+    f' "{WORTH}" explains',
+    LINEAGE_NAME: "a line for each text of the corpus, and for each text that a prompt for one showed: id, row in the"
+    " corpus (from 0) or else text, label, generator, round, operator (what it was asked, as prompt_kind), the ids of"
+    " the texts that its prompt showed (parents, good and bad examples; empty if it showed none), and public, the"
+    " number of texts shown that no generator of this run wrote",
+    ROUNDS_NAME: "a line for each figure of a round: round, figure, of (its generator; empty for the whole corpus),"
+    " value and standard_error (of the noise; empty where a figure has none). The figure texts is the number of texts"
+    " that a generator gave, weight its share of the orders. Distances are of the texts as they stood after the round,"
+    " at most 500 of them, beside as many of the test file: they differ from those of the whole corpus",
     CARD_NAME: "the card, for a hub of data sets",
     REPORT_NAME: "the card's figures with charts and texts to read, without a network",
     MANIFEST_NAME: 'the signed plan, the hospitals\' receipts and the hashes of the other files; "private" says whether'

@@ -33,8 +33,6 @@ REPORT = "report.html"
 LENGTH_GROUPS = 24
 ROUNDS = (
     "Rounds count from 0 in the column round of the texts' own files, and from 1 everywhere else: 0 there is round 1."
-    " Distances in rounds.csv are of the texts as they stood after a round, at most 500 of them, beside"
-    " as many of the test file: they differ from those of the whole corpus."
 )
 
 

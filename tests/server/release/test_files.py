@@ -1,7 +1,9 @@
 import errno
 import json
 import os
+import re
 from collections import Counter
+from dataclasses import fields, replace
 
 import pyarrow.parquet
 import pytest
@@ -10,8 +12,9 @@ from tests.doubles.coded import raises
 from tests.doubles.corpora import write_corpus
 from undersong_common.errors import ConfigurationError, MachineFault
 from undersong_server.generators.author import AuthorUsage
-from undersong_server.pool import RESERVED_COLUMNS, Sample
-from undersong_server.release.files import OUTPUT_NAMES, PURPOSES, charges
+from undersong_server.pool import RESERVED_COLUMNS, Origin, Sample
+from undersong_server.release.files import OUTPUT_NAMES, PURPOSES, charges, lineage
+from undersong_server.release.rounds import RoundFigure
 from undersong_server.report.data import FEWER, GeneratorUse
 from undersong_server.report.usefulness import table_of
 
@@ -77,6 +80,19 @@ def test_full_disk_leaves_the_published_files_unchanged(tmp_path, monkeypatch, f
 def test_every_published_file_says_what_it_is_for():
     assert set(PURPOSES) == set(OUTPUT_NAMES)
     assert all(PURPOSES.values())
+
+
+def test_the_list_of_files_explains_every_column_of_the_small_ones():
+    text = Sample("a text", "a", "one", 0, "zero_shot")
+    shown = replace(text, text="shown")
+    origins = (Origin(shown), Origin(text, good=("shown",)))
+    lineage_keys = {key for line in lineage((text,), origins).splitlines() for key in json.loads(line)}
+    columns = {"lineage.jsonl": lineage_keys, "rounds.csv": {field.name for field in fields(RoundFigure)}}
+    columns["rounds.csv"] |= {"texts", "weight"}
+    columns["set-aside.jsonl"] = {"reason"}
+    assert "text" in lineage_keys  # of a text that a prompt showed
+    for name, names in columns.items():
+        assert [column for column in names if not re.search(rf"\b{column}\b", PURPOSES[name])] == []
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
