@@ -376,7 +376,7 @@ def _explain_fingerprint(data: ReportData) -> str:
     return (
         f"Have the true fingerprint read to you by a hospital that took part{hospitals}, or by the makers"
         f"{contact_words}, over a number or an address that you look up elsewhere than in this folder. Compare it with"
-        f" {data.publisher[1]}, all eight groups: whoever changed these files would have changed it here, too."
+        f" {data.publisher[1]}, all eight groups."
     )
 
 
@@ -389,8 +389,9 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
         )
     elif data.publisher[1]:
         signer_words = (
-            f"The fingerprint is that of the makers' program, {data.publisher[0]!r}: the start of a SHA-256 of its"
-            f" certificate and signing key. {_explain_fingerprint(data)}"
+            f"The fingerprint is that of the coordinator, the program of the run's operator, which calls itself"
+            f" {data.publisher[0]!r}: the start of a SHA-256 of its certificate and signing key."
+            f" {_explain_fingerprint(data)}"
         )
     else:
         return ("Nobody has signed these files, so nothing shows who made them.",)
@@ -406,10 +407,10 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
         "No hospital has signed anything: what these files say is the word of whoever ran the simulation."
         if data.simulated
         else "The hospitals have signed the plan (questions, noise, purpose, licence) and their receipts. Intended use,"
-        " limits and the figures of this page stand under the makers' signature alone.",
+        " limits and the figures of this page stand under the coordinator's signature alone.",
         f'{IN_BROWSER} open report.html and drop the files on "Check these files". That finds a changed file, compares'
         " the key that manifest.json names with the fingerprint that you were told and, where the browser can, checks"
-        " the makers' signature."
+        " the coordinator's signature. Whoever changed the files may have changed report.html, too."
         if data.publisher[1]
         else f'{IN_BROWSER} open report.html and drop the files on "Check these files". That finds a changed file; who'
         " made the files, it cannot tell.",

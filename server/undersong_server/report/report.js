@@ -175,7 +175,7 @@
     const statement = fromHex(await digest(tagged(...parts)));
     return crypto.subtle.verify({name: "Ed25519"}, known, fromHex(signature), statement);
   };
-  // The makers' key, and if its signatures are of manifest.json and of archive.json (null without one).
+  // The coordinator's key, and if its signatures are of manifest.json and of archive.json (null without one).
   const makers = async (manifest, archive) => {
     const text = await manifest.text(), stated = JSON.parse(text).coordinator;
     if (!stated) return {key: ""};
@@ -192,7 +192,7 @@
     return {key: await fingerprint(stated), signed, added};
   };
   const bare = (text) => text.toLowerCase().replace(/[^0-9a-z]/g, "");
-  // What the typed fingerprint says of the makers' key: "stated", "another" or "untyped", and what is still to do.
+  // What the typed fingerprint says of the coordinator's key: "stated", "another" or "untyped", and what is still to do.
   const compare = ({key: own, signed}) => {
     const typed = bare(told.value), groups = own.split("-").length;
     if (!own) return {by: "unsigned", todo: "manifest.json names no key of a coordinator."};
@@ -237,14 +237,14 @@
     }
     const own = told ? await makers(named("manifest.json"), named("archive.json")).catch(() => ({key: ""})) : undefined;
     if (own && own.signed === false) faults.push("FORGED: manifest.json does not hold a signature of its contents");
-    if (own && own.added === false) faults.push("FORGED: archive.json does not hold the makers' signature");
+    if (own && own.added === false) faults.push("FORGED: archive.json does not hold the coordinator's signature");
     const missing = Array.from(stated.keys()).filter((name) => !named(name));
     const replaced = Object.keys(added).filter((name) => name in written);
     const notes = [
       counted(same, "file") + " compared and found as written; " + PAPERS.filter(named).join(" and ") + " held the hashes to compare with.",
       ...(missing.length ? [fill("not compared", {files: missing.join(", ")})] : []),
       ...outside.map((name) => name + ": of unknown origin, since manifest.json does not name it"),
-      ...replaced.map((name) => name + ": not the run's own, but the file that the makers put into the archive in its place"),
+      ...replaced.map((name) => name + ": not the run's own, but the file that the coordinator put into the archive in its place"),
     ];
     return {faults, missing, outside, same, notes, own};
   };

@@ -175,7 +175,7 @@ def test_a_generator_that_writes_no_more_has_its_reason_recorded(texts, says):
     )
     support.record_left_out(run, support_votes, verdict)
     assert recorded[support.LEFT_OUT]["bad"] == "hardly any record is near its texts"
-    assert "have 0.50 times the records near them that those of good have" in recorded[support.LEFT_OUT]["half"]
+    assert "has on average 0.50 times as many records near it as a text of good," in recorded[support.LEFT_OUT]["half"]
     assert says in recorded[support.LEFT_OUT]["half"]
     assert "good" not in recorded[support.LEFT_OUT]
 
@@ -345,6 +345,6 @@ def test_generator_in_between_is_named_where_nothing_judges_its_texts():
     assert not opened.unsupported.any()
     assert not opened.supported[1]
     words = support.unjudged_remark(opened, ["good", "half", "bad"], NAMES)
-    assert "half: as many of its texts have 0.5" in words
+    assert "half: a text of it has on average 0.5" in words
     assert "good:" not in words
     assert support.unjudged_remark(opened, ["good", "bad"], NAMES) == ""

@@ -110,8 +110,8 @@ class Support:
         best_author = names[int(self.shares.argmax())]
         record_multiple = max(0.0, float(support_ratio[generator_number]))
         return (
-            f"as many of its texts have {record_multiple:.2f} times the records near them that those of {best_author}"
-            f" have, give or take {float(error[generator_number]):.2f}; a generator is cleared if"
+            f"a text of it has on average {record_multiple:.2f} times as many records near it as a text of"
+            f" {best_author}, give or take {float(error[generator_number]):.2f}; a generator is cleared if"
             f" this figure, less twice what it may err, is above {ENOUGH}"
         )
 
