@@ -76,12 +76,12 @@ PERIOD = "this program does not know it: ask who added the file"
 NO_BASIS = "the plan states none: ask the operator, and choose Reject if none is named"
 NOTHING_LEFT = "None of your numbers left."
 UNDONE = (
-    "Until the run ends, Withdraw lets nothing more leave. What was opened before stays opened and counts; what is"
-    " published then names your hospital as one that took part, and cannot be recalled."
+    "Until the run ends, Withdraw lets nothing more leave. What was opened before counts and stays; what is published"
+    " names your hospital, and cannot be recalled."
 )
 NEXT = (
-    "Telephone, compare the nine words, and choose Approve or Reject, as “What you do, in order” has it. The"
-    " plan states no legal basis: ask for it, and choose Reject if none is named."
+    "Telephone, compare the nine words, decide: see “What you do, in order”. The plan states no legal basis: ask for"
+    " it, and choose Reject if none is named."
 )
 BRACKETED = re.compile(r" \([^()]*\)")
 LONGEST_SENTENCE = 600  # characters of the operator's words: one page must hold them
@@ -419,8 +419,8 @@ def _request_words(sheet: Sheet) -> str:
         return request_words
     programs = words.programs(sheet.task.generators or ())
     return (
-        f"{request_words} These numbers, added to those of others, {'steer' if is_open else 'steered'} {programs}, in"
-        f" the run {printable(sheet.run, 120)!r} of {counted(len(sheet.parties), 'hospital')} in all."
+        f"{request_words} These numbers, added to those of {counted(len(sheet.parties) - 1, 'other hospital')},"
+        f" {'steer' if is_open else 'steered'} {programs}."
     )
 
 

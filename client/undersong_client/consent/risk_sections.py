@@ -38,8 +38,9 @@ def meaning_section(sheet: Sheet) -> list[PageSection]:
     privacy = sheet.privacy
     if privacy.epsilon is None:
         return []
+    seen = "Each guess is made by somebody who sees everything published and all numbers that the operator sees."
     beyond = BEYOND_PARTICIPATION.format(subject=guessed_unit(privacy))
-    sentences = [f"{beyond} {_knows_more(privacy)}", NO_RECORD_SHOWN]
+    sentences = [f"{seen} {beyond} {_knows_more(privacy)}", NO_RECORD_SHOWN]
     if sheet.ended is None:
         sentences += [
             "An average counts every run, the unlucky ones too. The noise is drawn by chance, and an unlucky case is"
@@ -128,9 +129,7 @@ def _worse_words(sheet: Sheet, delta: float, runs: str) -> str:
     frequency = impact.worse_runs(delta, runs=runs)
     if unit_total := _unit_total(sheet):
         people = unit_word("user", sheet.own.word if sheet.own else "", 2)
-        frequency += (
-            f" for {guessed_unit(sheet.privacy)}, and at most {2 * unit_total:,} for any of all {unit_total:,} {people}"
-        )
+        frequency += f" for {guessed_unit(sheet.privacy)}, {2 * unit_total:,} for any of all {unit_total:,} {people}"
     return f" ({frequency})"
 
 
@@ -208,8 +207,7 @@ def risk_words(sheet: Sheet) -> str:
         rare = f". {_start_sentence(impact.worst_guess(epsilon, promised_privacy.delta))}."
     several = case_caution(unit_word) if promised_privacy.unit == "user" else ""
     return (
-        f"Suppose that somebody wants to know whether {subject} used, and sees everything published and all numbers"
-        f" that the operator sees. Then {impact.guess(promised_privacy.best_guess, guessed_unit(promised_privacy))}"
+        f"{_start_sentence(impact.guess(promised_privacy.best_guess, f'whether {subject} used'))}"
         f" (epsilon {epsilon:.4g}{stage_words}){rare} {helper_words(sheet)}"
         f"{f' {several[0].upper()}{several[1:]}.' if several else ''}"
     ).rstrip()

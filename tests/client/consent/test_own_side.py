@@ -187,14 +187,14 @@ def test_each_figure_of_the_risk_stands_once_in_the_first_answers(home):
     assert f"right in at most {cases(privacy['best_guess'])} of 100 cases" in this_run
     sure = cases(certainty(privacy["epsilon"], privacy["delta"]))
     assert (
-        f"; in an unlucky case, in {sure} (of 100,000 runs like it, at most 2 are worse for one patient, and at most 12"
-        " for any of all 6 patients)." in this_run
+        f"; in an unlucky case, in {sure} (of 100,000 runs like it, at most 2 are worse for one patient, 12 for any of"
+        " all 6 patients)." in this_run
     )
     assert "From all runs over these records (none before this one) and" in all_runs
     sure = cases(certainty(cost["after"], cost["delta"]))
     assert all_runs.endswith(
-        f"; in an unlucky case, in {sure} (of 10,000 series of such runs, at most 2 are worse for one patient, and at"
-        " most 12 for any of all 6 patients)."
+        f"; in an unlucky case, in {sure} (of 10,000 series of such runs, at most 2 are worse for one patient, 12 for"
+        " any of all 6 patients)."
     )
     assert not any(section.table for section in sections if "risk" in section.title)
     alone = cases(best_guess(manifest.plan.alone_events()))
@@ -219,11 +219,11 @@ def test_one_hospital_more_than_the_promise_allows_has_a_figure(home):
 
 
 def test_the_first_answers_are_at_most_half_a_printed_page(home):
-    """A line of the print holds about 100 characters beside the names of the rows, and half a page 32 lines."""
+    """A line of the print holds about 80 characters beside the names of the rows, and half a page 30 lines."""
     proposed(home)
     page = preview.sheet_page(Sheet.from_json(sheet(home)[0]), Surroundings(("winter",), guess_with_one_more=0.6))
     assert page.sections[0].title == "In short"
-    assert sum(math.ceil(len(answer) / 100) for _, answer in page.sections[0].figures) <= 32
+    assert sum(math.ceil(len(answer) / 80) for _, answer in page.sections[0].figures) <= 30
 
 
 def test_no_worst_case_is_stated_where_the_promise_holds_against_all(home):
@@ -334,16 +334,16 @@ def test_the_first_answers_say_by_the_policy_s_rule_who_decides(changes, says):
 @pytest.mark.parametrize(
     ("writers", "says"),
     [
-        (("one (a language model)", "two"), "programs that write invented texts,"),
+        (("one (a language model)", "two"), "programs that write invented texts."),
         (
             (f"pool ({words.WRITTEN_BEFORE})",),
-            "programs that take texts from a file of texts that were written before,",
+            "programs that take texts from a file of texts that were written before.",
         ),
         (
             ("one", f"pool ({words.WRITTEN_BEFORE})"),
             "programs that write invented texts and programs that take texts from a file of texts that were written",
         ),
-        (None, "programs that give texts,"),
+        (None, "programs that give texts."),
     ],
 )
 def test_the_sheet_names_the_origin_of_the_texts_as_it_is(writers, says):
