@@ -11,9 +11,8 @@ MADE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 NUMBERS = "two|three|four|five|six|seven|eight|nine|ten|dozen|hundred|[0-9]+"
 COUNTED = "hospital|party|partie|patient|record|text|run|sum|question|label|generator|round|case|other"
 WRITTEN_OUT = re.compile(rf"\b(?:{NUMBERS}) (?:other )?(?:{COUNTED})s?\b", re.IGNORECASE)
-# Rules of the program, which no plan changes: the scale of a risk, an example that says what a case is, and from how
-# many hospitals on a plan assumes one that colludes.
-RULES = {"policy.html.j2": ["100 cases"], "dataset.html.j2": ["three cases"]}
+# A rule of the program, which no plan changes: an example that says what a case is.
+RULES = {"dataset.html.j2": ["three cases"]}
 
 
 def _literals(made):

@@ -35,7 +35,7 @@ TEXTS = (
     "word " * 40,
 )
 ORDINARY = tuple(" ".join(WORDS[number : number + 3]) for number in range(len(WORDS) - 2))
-RECORD_LABELS = (*LABELS, "elsewhere", "Good", "\u202e")
+RECORD_LABELS = (*LABELS, "elsewhere", "Good", "\u202eright to left")
 MOST_FEW = 12  # records of a small data set
 ROOM = 400  # largest number of records where there is a crowd
 ONE_CROWD_IN = 6  # neighbours; the copies of a crowd take longer

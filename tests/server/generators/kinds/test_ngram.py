@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from undersong_common.errors import ConfigurationError
+from undersong_common.printable import is_blank
 from undersong_common.text.patient_ids import is_database_null
 from undersong_server.generators.interface import Completion, GenerationRequest
 from undersong_server.generators.kinds.ngram import (
@@ -265,7 +266,7 @@ def test_ngram_takes_a_corpus_without_labels_and_several_files(tmp_path: Path) -
 
 
 def is_text(written: str) -> bool:
-    return bool(written.strip()) and not is_database_null(written.encode("utf-8", "replace").decode())
+    return not is_blank(written) and not is_database_null(written.encode("utf-8", "replace").decode())
 
 
 def test_a_missing_or_broken_corpus_is_named(tmp_path: Path) -> None:
