@@ -60,6 +60,9 @@ def test_what_only_a_specialist_reads_is_folded_on_a_telephone_and_printed(windo
         "[...document.querySelectorAll('main h2')].filter(each => !each.closest('summary')).map(each => each.id)"
     )
     assert reader.page.evaluate(open_parts) == ["what", "may-i", "promise", "good", "train", "check"]
+    reader.page.locator("a[href='#privacy']").click()
+    reader.until("document.getElementById('privacy').checkVisibility()")
+    reader.page.evaluate("document.getElementById('privacy').closest('details').open = false")
     settings = (
         "document.querySelector('section[aria-labelledby=settings] dl').checkVisibility({contentVisibilityAuto: true})"
     )

@@ -248,8 +248,8 @@ def _warn_of_collusion(privacy_statement: PrivacyStatement) -> list[str]:
         f"in at most {impact.cases(right)} of 100 cases {when}" for when, right in cases.items() if right is not None
     ]
     collusion_words = (
-        "If the operator and all other hospitals join against one hospital, the best guess about it is on average"
-        f" right {joined(case_words)}."
+        "If the operator and all other hospitals join against one hospital, the best guess about one"
+        f" {UNIT_WORDS[privacy_statement.promise.unit]} is on average right {joined(case_words)}."
     )
     several_words = impact.SEVERAL_HOSPITALS if privacy_statement.promise.unit == "user" else ""
     return [*([collusion_words] if case_words else []), *([several_words] if several_words else [])]
