@@ -355,7 +355,7 @@ def _explain_zero_shot(data: ReportData) -> str:
     """Says what the zero-shot texts of the comparison are, and why rows of the corpus bear that word, too."""
     if ZERO_SHOT not in [figure.data for figure in data.published_accuracy if figure.reference]:
         return ""
-    aside_words = ", those whose texts the records set aside among them" if data.set_aside else ""
+    aside_words = ", also from those whose texts the records set aside" if data.set_aside else ""
     kind_words = ""
     if any(sample.kind == "zero_shot" for sample in data.samples):
         kind_words = (
@@ -363,8 +363,8 @@ def _explain_zero_shot(data: ReportData) -> str:
             " records steered is who wrote them and which of them stay."
         )
     return (
-        f"These zero-shot texts are as many texts, from {joined(list(data.generators))} in equal parts{aside_words}."
-        f"{kind_words}"
+        f"These zero-shot texts are as many as the corpus has, from {joined(list(data.generators))} in equal"
+        f" parts{aside_words}.{kind_words}"
     )
 
 

@@ -73,7 +73,7 @@ def _describe_scores(data: ReportData) -> str:
     ]
     mean_words = f"The score on {test_set} is the mean of {', '.join(model_words)}. " if model_words else ""
     return (
-        f"{mean_words}By label: only the rarest one's score, under further measures; the others' are {NOT_MEASURED}."
+        f"{mean_words}By label: the rarest one's score stands under further measures, the others' are {NOT_MEASURED}."
         f" What models reach that learn from real texts: {NOT_MEASURED}."
     )
 

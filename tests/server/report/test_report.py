@@ -417,7 +417,7 @@ def test_the_comparison_says_what_its_zero_shot_texts_are(place):
     zero_shot = Accuracy(ZERO_SHOT, 0.6, 0.6, 0.6, 0.6, reference=True)
     compared = {**SCORED, "accuracy": (*SCORED["accuracy"][:1], zero_shot)}
     shown = both(run(**compared))[place]
-    assert "from good, mixed and off in equal parts, those whose texts the records set aside among them." in shown
+    assert "from good, mixed and off in equal parts, also from those whose texts the records set aside." in shown
     assert "bear zero_shot as prompt_kind because their prompts showed no other text" in shown
     assert "bear zero_shot" not in both(run(**SCORED))[place]
 
