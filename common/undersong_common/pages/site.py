@@ -7,13 +7,13 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
@@ -204,7 +204,11 @@ class Visit:
         find = self.site.settings.next_step
         if find is None or self.session is None:
             return Markup("")
-        return Markup(self._render_part(NEXT_STEP, lambda: {"step": find(self)}, context))  # noqa: S704 - rendered
+        return Markup(self._render_part(NEXT_STEP, lambda: {"step": self._unlinked_here(find(self))}, context))  # noqa: S704 - rendered
+
+    def _unlinked_here(self, step: "NextStep") -> "NextStep":
+        """The step without its link, where that leads to the screen that is shown."""
+        return replace(step, address="") if unquote(step.address) == unquote(self.request.url.path) else step
 
     def _render_part(self, name: str, load: Part, context: Mapping[str, Any]) -> str:
         try:

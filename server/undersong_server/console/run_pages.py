@@ -371,6 +371,7 @@ class RunScreens:
             awaited, revision = runs.awaited(self._home, status), runs.revision(self._home, run)
             standing = {"run": run, "status": status, "awaited": awaited, "put_away": put_away, "revision": revision}
             others = status.error.others(runs.roster_of(self._home, run)) if status.error else ""
+            standing["labels"] = runs.labels_of(self._home, run)
             standing["evaluation_error"] = runs.evaluation_error(self._home, run, status)
             contacts = {name: facts.party.contact for name, facts in awaited.items()}
             standing["remedy"] = status.error.advise(contacts) if status.error else ""
@@ -468,7 +469,7 @@ class RunScreens:
             "meaning": comparison.leading_meaning(self._home, run, leading),
             "evaluation_error": runs.evaluation_error(self._home, run, status),
             "failed_at": status.at,
-            "alarms": comparison.quality_alarms(self._home, run),
+            "judgement": comparison.judge(self._home, run),
             "run": run,
             "files": files,
             "since": self._context.work.since(_evaluation_of(run)),

@@ -11,9 +11,11 @@ from undersong_server.coordinator.parties import ENROLLED
 from undersong_server.operations import comparison, coordinator, drafts
 from undersong_server.operations.enrolment import PartyFacts, parties
 from undersong_server.operations.overview import find_run, list_runs
-from undersong_server.operations.runs import RunSummary, may_resume
+from undersong_server.operations.runs import UNDER_WAY, RunSummary, may_resume
 from undersong_server.report.evaluations import evaluated
 from undersong_server.runs.folder import UNREADABLE, RunFolder, UnreadableRun
+
+PUBLISH = "Send the archive of {run} to its receivers, or place it where they fetch it: that alone publishes it"
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ def next_step(home: Path, every_run: Callable[[], Sequence[RunSummary]], run_sho
         run_shown: name of the run whose screen it is; "" for another screen.
     """
     shown = find_run(home, run_shown)
+    if shown is not None and shown.downloaded and not shown.put_away:  # What follows a download happens elsewhere.
+        return OperatorStep(PUBLISH.format(run=shown.run), f"/runs/one/{quote(shown.run)}/result#files")
     if shown is not None and (step := _step_of_run(home, shown)) is not None:
         return step
     runs = every_run()
@@ -82,16 +86,23 @@ def next_step(home: Path, every_run: Callable[[], Sequence[RunSummary]], run_sho
         more = [f", or {step.again.partition(', ')[2]}" for step in steps[:number] if step.again and number == 2]
         return OperatorStep(steps[number].words + "".join(more), steps[number].address)
     urgency = ("failed", "waiting", "paused", "planned", "running", "finished")
-    ranked = [run for run in runs if not run.put_away and run.status.state in urgency]
+    shown_runs = [run for run in runs if not run.put_away and run.status.state in urgency]
+    ranked = _still_open(shown_runs)
     for run in sorted(ranked, key=lambda run: urgency.index(run.status.state)):
         if (step := _step_of_run(home, run)) is not None:
             return step
     return OperatorStep("Plan a run", "/runs/new")
 
 
+def _still_open(runs: Sequence[RunSummary]) -> list[RunSummary]:
+    """Returns the runs down to the newest finished one, and of older ones those that are under way; newest first."""
+    newest_result = next((place for place, run in enumerate(runs) if run.status.state == "finished"), len(runs))
+    return [run for place, run in enumerate(runs) if place <= newest_result or run.status.state in UNDER_WAY]
+
+
 def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
     """The step that a run needs; None for one that ended for good: stopped, put away, unreadable or downloaded."""
-    if run.put_away or run.downloaded:  # What follows a download happens elsewhere.
+    if run.put_away or run.downloaded:
         return None
     status = run.status
     address = f"/runs/one/{quote(run.run)}"
@@ -131,7 +142,7 @@ def _step_of_result(home: Path, run: RunSummary, result: str) -> OperatorStep:
         if run.status.evaluation_error is not None:
             return OperatorStep(f"Evaluate {run.run} again: its evaluation failed", f"{result}#evaluate")
         return OperatorStep(f"Read the result of {run.run}, and evaluate it on a public test file", result)
-    if comparison.quality_alarms(home, run.run):
+    if comparison.judge(home, run.run).alarms:
         return OperatorStep(f"Read what is bad about {run.run} before you publish it", f"{result}#evaluation")
     if _has_marks(folder):
         words = f"Download {run.run} without the marked texts, and publish it"

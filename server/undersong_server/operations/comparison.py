@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.intervals import Interval, over_seeds
+from undersong_common.pages.store import Grade
 from undersong_common.printable import joined, number, that_hold
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.evaluation.metrics import distinct_n
@@ -21,7 +22,17 @@ from undersong_server.operations.releases import DRAWN_TEXTS, drawn_rows, publis
 from undersong_server.report.data import PANEL_SCORE, UNIT_WORDS, WORDS, WRONG_LABELS, Good
 from undersong_server.report.evaluations import Evaluated, evaluated
 from undersong_server.report.html import series_chart
-from undersong_server.report.verdict import OWN_RECORDS, TEST_TEXTS, alarms, plain_words
+from undersong_server.report.verdict import (
+    BETTER,
+    BY_SIMILARITY,
+    HARDLY,
+    OWN_RECORDS,
+    TEST_TEXTS,
+    UNMEASURED,
+    alarms,
+    plain_words,
+    similarity_sign,
+)
 
 BLOCKS = 10  # blocks of equally many drawn texts, whose spread gives the interval
 NOTHING = "–"
@@ -281,8 +292,20 @@ def leading_meaning(home: Path, run: str, leading: LeadingFigure | None) -> str:
     return plain_words(leading.figure.cells[0].value, of_what, len(labels))
 
 
-def quality_alarms(home: Path, run: str) -> tuple[str, ...]:
-    """Returns what a reader must know first of a bad corpus, by the figures that were measured; mostly ().
+@dataclass(frozen=True)
+class Judgement:
+    """A finished run's alarms, and whether its texts are good in one sentence; "" where an alarm says it."""
+
+    alarms: tuple[str, ...] = ()
+    words: str = ""
+    grade: Grade = "warn"
+
+
+GRADES: Mapping[int, Grade] = {1: "done", 0: "warn", -1: "bad"}  # boxes by the sign of a difference
+
+
+def judge(home: Path, run: str) -> Judgement:
+    """Returns what a reader must know first of a corpus, by the figures that were measured, with or without labels.
 
     Raises ConfigurationError for an unknown run.
     """
@@ -295,7 +318,13 @@ def quality_alarms(home: Path, run: str) -> tuple[str, ...]:
         panel = measures[PANEL_SCORE]
         low_shares.append(panel.value if panel.interval is None else panel.interval[0])
     wrong_labels = measures[WRONG_LABELS].value if WRONG_LABELS in measures else math.nan
-    return alarms(len(plan.planned.task["task"].get("labels", ())), low_shares, wrong_labels)
+    found = alarms(len(plan.planned.task["task"].get("labels", ())), low_shares, wrong_labels)
+    if score is not None and score.zero_shot is not None:
+        sign = similarity_sign(score.value, score.zero_shot)
+        return Judgement(found, BY_SIMILARITY[sign], GRADES[sign])
+    if not low_shares:
+        return Judgement(found, UNMEASURED)
+    return Judgement(found) if HARDLY in found else Judgement(found, BETTER, "news")
 
 
 def _sorted(comparison: RunComparison, sort: str) -> RunComparison:

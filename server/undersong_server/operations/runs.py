@@ -270,6 +270,11 @@ def take_back(home: Path, run: str) -> None:
     CoordinatorHome(home).run(run).take_back()
 
 
+def labels_of(home: Path, run: str) -> tuple[str, ...]:
+    """Returns the labels that a run's plan lists; () without labels. Raises ConfigurationError for an unknown run."""
+    return tuple(map(str, CoordinatorHome(home).run(run).planned().task["task"].get("labels", ())))
+
+
 def is_put_away(home: Path, run: str) -> bool:
     """True if a run was put away, and has not failed anew since."""
     return CoordinatorHome(home).run(run).is_put_away

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from undersong_common.intervals import Interval, told_apart
 from undersong_common.printable import counted, joined, that_hold
-from undersong_server.methods.parts.private_score import SUMS, measured_words
+from undersong_server.methods.parts.private_score import SUMS, ZeroShot, measured_words
 from undersong_server.report.data import NO_PRIVATE_DATA, WRONG_LABELS, ZERO_SHOT, Accuracy, ReportData
 
 GUESSING = 0.1  # part of the way from guessing to all right, up to which a share is hardly better than guessing
@@ -31,6 +31,7 @@ BY_CHOICE = {
 }
 UNFIT = "Not for training a model that you will use."
 UNMEASURED = "How good it is was not measured: test it on real texts of your own before you train on it."
+BETTER = "Better than guessing. The card below says whether the hospitals' records helped."
 HARDLY = "Hardly better than guessing: do not train on it; fit for testing programs."
 
 
@@ -135,13 +136,17 @@ def verdict(data: ReportData) -> str:
     """Returns in a sentence or two whether to train on the corpus at all, and whether the records helped."""
     private_figure = data.score
     if private_figure is not None and private_figure.zero_shot is not None:
-        gain = private_figure.value - private_figure.zero_shot.value
-        return BY_SIMILARITY[told_apart(gain, private_figure.zero_shot.error)]
+        return BY_SIMILARITY[similarity_sign(private_figure.value, private_figure.zero_shot)]
     if not _measured_shares(data):
         return UNMEASURED
     if HARDLY in alarms_of(data):
         return HARDLY
     return _tell_help(data)
+
+
+def similarity_sign(value: float, zero_shot: ZeroShot) -> int:
+    """Returns 1 if texts are nearer to the records than texts without records, -1 if further, 0 within chance."""
+    return told_apart(value - zero_shot.value, zero_shot.error)
 
 
 def is_unfit(data: ReportData) -> bool:

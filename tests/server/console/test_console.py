@@ -249,7 +249,8 @@ def test_the_next_step_after_an_evaluation_is_to_publish(tmp_path, entered):
     assert next_step_of(console.get("/").text) == "Read what is bad about spring before you publish it."
     home.run("spring").annotate(Annotations(marked=(1,), downloaded_at=2.0))
     for path in ("/", "/runs/one/spring", "/runs/one/spring/result"):
-        assert next_step_of(console.get(path).text) == "Plan a run.", path
+        step = "Plan a run." if path == "/" else f"{beginning.PUBLISH.format(run='spring')}."
+        assert next_step_of(console.get(path).text) == step, path
     home.run("spring").annotate(Annotations())
     for status in (RunStatus("finished", since=1.0), STATES["rejected"][0], STATES["paused"][0]):
         home.run("spring").write_status(status)

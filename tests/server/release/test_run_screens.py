@@ -1,0 +1,134 @@
+"""Every part of every screen of a run in each state is shown: none says that it cannot be."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from html import unescape
+
+import pytest
+
+from tests.doubles.parties import public_of
+from tests.doubles.plain_browser import HOST, Browser
+from tests.doubles.published import PARTIES
+from tests.doubles.stream import make_home
+from tests.doubles.tasks import make_task
+from undersong_server.console.application import build
+from undersong_server.console.run_pages import ConsoleContext
+from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.defaults import RunOptions
+from undersong_server.methods.parts.private_score import RECORD, SIMILARITY, PrivateScore, ZeroShot
+from undersong_server.operations import comparison, curation, releases, runs
+from undersong_server.pool import Sample
+from undersong_server.release.files import Signer, corpus_files, sha256_of, write_files
+from undersong_server.report.evaluations import Evaluated, KeptMeasure, keep_evaluation
+from undersong_server.report.verdict import BETTER, BY_SIMILARITY, HARDLY, UNMEASURED
+from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus
+
+pytestmark = pytest.mark.heavy
+
+RUN = "first 2"  # a name that an address has to quote
+ONE, RESULT = "/runs/one/first%202", "/runs/one/first%202/result"
+WAITING = Awaited((AwaitedParty("beta", True, 3.0),), 1.0, None, 3, "beta decides", "people")
+STATUSES = {
+    "planned": RunStatus(),
+    "waiting": RunStatus("running", since=1.0, waiting=WAITING),
+    "running": RunStatus("running", since=1.0, charged=True),
+    "stopped": RunStatus("stopped", since=1.0),
+    "failed": RunStatus("failed", since=1.0, error=RunFailure("no", "mend it", 2)),
+    "rejected": RunStatus("failed", since=1.0, error=RunFailure("no", "talk", 3, ("beta",), ("alpha",))),
+    "finished": RunStatus("finished", 1, at=time.time(), since=1.0),
+    "marked": RunStatus("finished", 1, at=time.time(), since=1.0),
+    "downloaded": RunStatus("finished", 1, at=time.time(), since=1.0),
+}
+
+
+def shown_home(tmp_path, published, state, labels="ab"):
+    """A coordinator's folder with one run in this state; a finished one has signed papers that verify holds whole."""
+    home = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
+    runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name=RUN))
+    run = home.run(RUN)
+    run.write_status(STATUSES[state])
+    if STATUSES[state].state == "finished":
+        samples = [Sample(f"text {number}", labels and labels[number % 2], "g", 1, "new") for number in range(4)]
+        files = {**corpus_files(samples), "README.md": "---\nlicense: mit\n---\n\n# 4 texts\n", "report.html": "a"}
+        write_files(run.output, files)
+        hashes = {name: sha256_of(run.output / name) for name in files}
+        signed = Signer("clinics", home.authority(), {name: public_of(name) for name in PARTIES})
+        (run.output / "manifest.json").write_text(json.dumps(signed.sign({**published, "files": hashes})))
+    if state in ("marked", "downloaded"):
+        curation.mark_texts(home.path, RUN, (1,))
+    if state == "downloaded":
+        curation.note_download(home.path, RUN)
+    return home.path
+
+
+@contextlib.contextmanager
+def page_of(home):
+    with contextlib.closing(build(ConsoleContext(home), hosts=(HOST,), port=8700)) as site:
+        site.accounts.set_role("ada", "administrator")
+        yield Browser(site).enter(site.accounts.link("ada"))
+
+
+def next_step_links(page):
+    part = page.partition("What comes next")[2].partition("</section>")[0]
+    return [link.partition('"')[0].removeprefix("/") for link in part.split('href="')[1:]]
+
+
+@pytest.mark.parametrize("labels", ["ab", ""])
+@pytest.mark.parametrize("state", STATUSES)
+def test_every_part_of_every_screen_is_shown(tmp_path, published, state, labels):
+    home = shown_home(tmp_path, published[0], state, labels)
+    paths = ["/", "/parties", "/parties/invite", "/parties/sign", "/parties/one/beta", "/parties/one/beta/letter"]
+    paths += ["/runs", "/runs?state=archive", "/runs/new", ONE, f"/compare?run={RUN}", "/generators", "/audit"]
+    if STATUSES[state].state == "finished":
+        paths.append(RESULT)
+    with page_of(home) as console:
+        for path in paths:
+            answer = console.get(path)
+            assert answer.status_code == 200, path
+            assert "cannot be shown" not in answer.text, path
+            own = path.partition("?")[0].removeprefix("/")
+            assert not [link for link in next_step_links(answer.text) if link.split("/", 2)[-1] == own], path
+    if STATUSES[state].state == "finished":
+        assert releases.verdict(home, RUN).holds
+
+
+def test_a_part_that_fails_is_noticed(tmp_path, published, monkeypatch):
+    home = shown_home(tmp_path, published[0], "finished")
+    monkeypatch.setattr(releases, "verdict", lambda *_: object())
+    with page_of(home) as console:
+        assert "cannot be shown" in console.get(RESULT).text
+
+
+def score(gain):
+    return PrivateScore(0.5, 0.4, 0.6, 0.1, 0.1, SIMILARITY, ZeroShot(4, 0.5 - gain, 0.02))
+
+
+@pytest.mark.parametrize(
+    ("gain", "low", "words"),
+    [
+        (0.2, None, BY_SIMILARITY[1]),
+        (0.01, None, BY_SIMILARITY[0]),
+        (-0.2, None, BY_SIMILARITY[-1]),
+        (None, None, UNMEASURED),
+        (None, 0.1, HARDLY),
+        (None, 0.9, BETTER),
+    ],
+)
+def test_one_judgement_stands_atop_each_result(tmp_path, published, gain, low, words):
+    home = shown_home(tmp_path, published[0], "finished")
+    folder = CoordinatorHome(home).run(RUN)
+    if gain is not None:
+        folder.tell("record", {"round": 1, "name": RECORD, "value": score(gain).to_json()})
+    if low is not None:
+        panel = {"panel score": KeptMeasure(low, "high", percent=True, interval=(low, low))}
+        keep_evaluation(folder, Evaluated("public, 0", {"panel score": "x"}, panel))
+    with page_of(home) as console:
+        found = console.get(RESULT).text.partition('id="evaluation"')[2].partition("</table>")[0]
+    judgement = comparison.judge(home, RUN)
+    assert (*judgement.alarms, judgement.words)[0] == words
+    sentences = (*BY_SIMILARITY.values(), UNMEASURED, HARDLY, BETTER)
+    said = [sentence for sentence in sentences if sentence in unescape(found)]
+    assert said == [words]
