@@ -129,7 +129,7 @@ class RunFailure:
             decisions = [f"{', '.join(self.approved_by)} had approved"]
         else:
             decisions = []
-        decisions += [f"{', '.join(undecided)} had not decided"] if undecided else []
+        decisions += [f"no decision had come from {', '.join(undecided)}"] if undecided else []
         return f"Of the others, {'; '.join(decisions)}." if decisions else ""
 
     @property

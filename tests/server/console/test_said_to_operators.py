@@ -326,7 +326,7 @@ def test_a_rejection_says_what_the_others_had_decided(console, home, tasks):
     folder.write_status(RunStatus("failed", 1, since=1.0, error=failure))
     for path in ("/runs/one/refused", "/"):
         said = visible(console.get(path).text)
-        assert "Of the others, alpha had approved; gamma had not decided." in said, path
+        assert "Of the others, alpha had approved; no decision had come from gamma." in said, path
         assert "have have" not in said
     draft = console.led(console.post("/runs/new", of="/runs/one/refused", source="revise refused"))
     assert "must approve again, those that had approved too" in visible(console.get(draft).text)
