@@ -525,9 +525,8 @@ class GrpcRunDriver(RunDriver):
             return  # a machine that is asked anew each second whether its people have decided
         signed = self._signed
         required = self._needed if signed else asked
-        answer_words = (
-            f"{waiting.answered} of {asked} have answered, {f'the quorum is {required}' if signed else 'all must'}"
-        )
+        rule_words = f"the quorum is {required}" if signed else "all must before the first sum"
+        answer_words = f"{waiting.answered} of {asked} have answered, {rule_words}"
         if not signed:
             outcome = "they are asked again"
         elif waiting.answered >= required:

@@ -108,7 +108,7 @@ def words(driver, answered):
 
 def test_no_party_is_left_out_before_everybody_has_signed(driver):
     said, needed = words(driver, 3)
-    assert "3 of 4 have answered, all must; in 5 s they are asked again" in said
+    assert "3 of 4 have answered, all must before the first sum; in 5 s they are asked again" in said
     assert needed == 4
 
 
