@@ -312,7 +312,7 @@ def test_contact_changes_after_invitation_and_a_letter_states_the_frame(tmp_path
     letter = console.get(f"{one}/letter").text
     assert "not fixed yet" in letter
     assert "undersong-party budget set</code> changes them later" in letter
-    assert "alpha.grant" in letter
+    assert "alpha.grant" not in letter  # it is enrolled
     invited = console.led(console.post("/parties/invite", name="delta"))
     assert 'href="/s/' in console.get(invited).text.partition("letter to delta")[0].rpartition("<a ")[2]
     console.post(f"{one}/contact", of=one, contact=f"{HOSTILE} 0123")
@@ -326,7 +326,7 @@ def test_contact_changes_after_invitation_and_a_letter_states_the_frame(tmp_path
     letter = console.get(f"{one}/letter").text
     assert ", ".join(task["task"]["labels"]) in letter
     assert f"epsilon {task['privacy']['epsilon']:g}" in letter
-    assert "join" in letter
+    assert "approves or rejects it" in letter
     assert console.post("/parties/one/nobody/contact", of=one, contact="x").status_code == 409
 
 

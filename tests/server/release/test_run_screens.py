@@ -19,7 +19,7 @@ from undersong_server.console.run_pages import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.methods.parts.private_score import RECORD, SIMILARITY, PrivateScore, ZeroShot
-from undersong_server.operations import comparison, curation, releases, runs
+from undersong_server.operations import comparison, curation, enrolment, releases, runs
 from undersong_server.pool import Sample
 from undersong_server.release.files import Signer, corpus_files, sha256_of, write_files
 from undersong_server.report.evaluations import Evaluated, KeptMeasure, keep_evaluation
@@ -100,6 +100,15 @@ def test_a_part_that_fails_is_noticed(tmp_path, published, monkeypatch):
     monkeypatch.setattr(releases, "verdict", lambda *_: object())
     with page_of(home) as console:
         assert "cannot be shown" in console.get(RESULT).text
+
+
+def test_the_letter_to_an_enrolled_hospital_asks_for_labels_and_not_to_join(tmp_path, published):
+    home = shown_home(tmp_path, published[0], "planned")
+    enrolment.invite(home, "delta")
+    with page_of(home) as console:
+        letters = {name: console.get(f"/parties/one/{name}/letter").text for name in ("beta", "delta")}
+    assert ["<code>join</code> with" in letter for letter in letters.values()] == [False, True]
+    assert all("tell us which labels your file has" in letter for letter in letters.values())
 
 
 def score(gain):
