@@ -41,6 +41,10 @@ _INVISIBLE = re.compile(
     rf"|[\u200c\u200d](?!(?<=[{JOINING}].)[\w{JOINING}]|(?<=[\w{JOINING}].)[{JOINING}]|(?<=[{EMOJI}].)[{EMOJI}])",
     re.DOTALL,
 )
+# A terminal's control sequence (ECMA-48) goes as a whole: "[2J" without its escape character is no part of a text.
+_CONTROL_SEQUENCE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]?|\x9b[0-9;]+[A-Za-z]|\x1b\][^\x07\x1b\n]{0,300}(?:\x07|\x1b\\)|\x1b[()*+][0-9A-Z]"
+)
 _LINE_BREAKS = str.maketrans(dict.fromkeys("\u2028\u2029\x85\x0c", "\n"))
 
 TAG = re.compile(r"[<＜]\s*/?\s*text\b[^<>＜＞]{0,80}[>＞]", re.IGNORECASE)
@@ -181,6 +185,7 @@ def duplicate_key(text: str) -> str:
 
 def readable(text: str) -> str:
     """Returns the text without characters that nobody sees, with plain spaces and line breaks."""
+    text = _CONTROL_SEQUENCE.sub("", text)
     text = _INVISIBLE.sub("", text.translate(_LINE_BREAKS).replace("\r\n", "\n").replace("\r", "\n"))
     return re.sub(r"\n{3,}", "\n\n", re.sub(r" ?\n ?", "\n", re.sub(r"[^\S\n]+", " ", text))).strip()
 

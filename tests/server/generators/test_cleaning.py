@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.pace import examples, slow_but
-from undersong_server.generators.cleaning import TAG, clean, duplicate_key, is_empty
+from undersong_server.generators.cleaning import TAG, clean, duplicate_key, is_empty, readable
 
 PROMPT = "Write a customer's question.\nReply with the text only: no title, no quotes, no comment."
 WANTED = "My card was declined at the till, what can I do?"
@@ -170,6 +170,18 @@ def test_cleaning_any_answer_is_fast(piece: str) -> None:
     started = time.process_time()
     clean(piece * (40_000 // len(piece)))
     assert time.process_time() - started < 3.0
+
+
+@pytest.mark.parametrize(
+    "sequence",
+    ["\x1b[2J", "\x1b[1;31m", "\x1b[?25l", "\x1b[2 q", "\x9b31m", "\x1b]0;title\x07", "\x1b]8;;a\x1b\\", "\x1b(B"],
+)
+def test_control_sequence_of_a_terminal_leaves_nothing_in_a_text(sequence: str) -> None:
+    assert readable(f"seen at {sequence}noon{sequence}") == "seen at noon"
+
+
+def test_brackets_without_an_escape_character_stay_in_a_text() -> None:
+    assert readable("pain [2J/kg], \x1bMore") == "pain [2J/kg], More"
 
 
 def test_duplicate_key_ignores_case_punctuation_and_spacing() -> None:
