@@ -369,6 +369,11 @@ def test_key_is_masked_however_an_endpoint_repeats_it(written: str) -> None:
     assert states.masked(f"no access for {written} here", ["ward/key+7=="]) == "no access for *** here"
 
 
+@pytest.mark.parametrize(("part", "shown"), [("rd/key+7", "***"), ("key+7==", "key+7=="), ("hos/ward/key", "hos/***")])
+def test_eight_characters_of_a_key_are_masked_wherever_they_stand(part: str, shown: str) -> None:
+    assert states.masked(f"the key ...{part}, unknown", ["ward/key+7=="]) == f"the key ...{shown}, unknown"
+
+
 def test_every_scenario_of_single_calls_has_a_state() -> None:
     body = json.dumps({"messages": []}).encode()
     for scenario in SCENARIOS.values():

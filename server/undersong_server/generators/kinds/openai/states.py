@@ -21,6 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from enum import Enum
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
@@ -41,6 +43,7 @@ class ExchangeState(Enum):
 
 Fault = Literal["", "unreachable", "certificate", "proxy", "late", "cut", "large"]
 SHOWN_CHARACTERS = 200  # characters of an endpoint's message that are shown
+SECRET_CHARACTERS = 8  # of a key, next to each other: no message shows so many
 MOST_TOKENS = 10**7  # largest token count that a usage can state
 
 STATUS_STATES: dict[int, ExchangeState] = {
@@ -501,10 +504,26 @@ def masked(words: str, secrets: Sequence[str] = ()) -> str:
     >>> masked("Incorrect API key provided: sk-proj-0123456789.")
     'Incorrect API key provided: ***'
     """
-    for secret in secrets:
-        for written_secret in _written_forms(secret):
-            words = words.replace(written_secret, "***")
-    return printable(_SECRET.sub("***", words[: 10 * SHOWN_CHARACTERS]), SHOWN_CHARACTERS)
+    shown_words = _without_parts(words[: 10 * SHOWN_CHARACTERS], secrets)
+    return printable(_SECRET.sub("***", shown_words), SHOWN_CHARACTERS)
+
+
+def _without_parts(words: str, secrets: Sequence[str]) -> str:
+    """Returns ``words`` with stars for each run of ``SECRET_CHARACTERS`` or more of a secret, in any written form."""
+    secret_parts = {
+        written_secret[start : start + SECRET_CHARACTERS]
+        for secret in secrets
+        for written_secret in _written_forms(secret)
+        for start in range(max(1, len(written_secret) - SECRET_CHARACTERS + 1))
+    }
+    is_secret = [False] * len(words)
+    for part in filter(None, secret_parts):
+        for found_part in re.finditer(f"(?={re.escape(part)})", words):
+            is_secret[found_part.start() : found_part.start() + len(part)] = [True] * len(part)
+    return "".join(
+        "***" if hides else "".join(character for character, _ in characters)
+        for hides, characters in groupby(zip(words, is_secret, strict=True), key=itemgetter(1))
+    )
 
 
 def _written_forms(secret: str) -> Iterable[str]:
