@@ -66,6 +66,7 @@ PROGRAM_REMEDY = (
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 10.0
 RECORD_BYTES = 4096  # bytes of the record's file, reserved at the start so that a full disk cannot stop the record
+_GROWTH_BYTES = 1 << 16  # SQLite adds at most so much to a file at once
 LONGEST_WORDS = 300  # characters of a problem or a remedy in the record
 MOST_RECORDED = 5
 
@@ -191,9 +192,16 @@ def _missing_resource(path: Path) -> OSError | None:
             return None
         with tempfile.TemporaryFile(dir=path.parent) as probe:
             probe.write(bytes(RECORD_BYTES))
+            os.truncate(probe.fileno(), _largest_size(path) + _GROWTH_BYTES)  # fails beyond the largest size of a file
     except OSError as error:
         return error
     return None
+
+
+def _largest_size(path: Path) -> int:
+    """Returns the bytes of the largest file of a database: itself, or the log or journal beside it."""
+    beside = (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-journal"))
+    return max((file.stat().st_size for file in beside if file.is_file()), default=0)
 
 
 @contextmanager

@@ -76,6 +76,20 @@ def test_sqlite_s_full_disk_is_one_and_a_damaged_file_is_not(tmp_path):
         sqlite3.connect(path).execute("SELECT * FROM entry")
 
 
+def test_sqlite_beyond_the_largest_size_of_a_file_names_that_limit(tmp_path):
+    path = tmp_path / "one.sqlite"
+    database = open_database(path)
+    database.execute("CREATE TABLE entry (value BLOB)")
+    limit, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard_limit))
+    try:
+        with raises(MachineFault, "efbig"), named_faults(path), transaction(database):
+            database.execute("INSERT INTO entry VALUES (?)", (bytes(1_000_000),))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard_limit))
+        database.close()
+
+
 @pytest.mark.parametrize("of", ["its file", "no file that is named"])
 def test_sqlite_that_can_open_no_file_says_that_descriptors_lack(tmp_path, of):
     path = tmp_path / "one.sqlite"
