@@ -18,6 +18,7 @@ from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.models.embedding import publishable
 from undersong_common.program.library_threads import one_library_thread
+from undersong_protocol.limits import LARGEST_SUMS
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.methods.interface import Method, Order, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.keyphrases import VocabularyOptions, private_keyphrases
@@ -168,7 +169,7 @@ class Options(VocabularyOptions):
 
     samples: Counts = 6000  # type: ignore[assignment] # a schedule may stand for the number
     corpus: Counts | Literal["selected"] | None = None
-    rounds: Annotated[int, Field(ge=2)] = 5
+    rounds: Annotated[int, Field(ge=2, le=LARGEST_SUMS)] = 5
     votes: Annotated[int, Field(ge=1, le=16)] = 1
     selection: Literal["rank", "sampling"] = "rank"
     expansion: Annotated[int, Field(ge=2)] = 2

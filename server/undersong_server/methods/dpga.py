@@ -22,6 +22,7 @@ from pydantic import Field, model_validator
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
+from undersong_protocol.limits import LARGEST_SUMS
 from undersong_protocol.statistics import EmbeddingSum, LengthHistogram, MetadataHistograms, TopQVotes
 from undersong_server.methods.interface import (
     Input,
@@ -108,7 +109,7 @@ class Options(StatedOptions):
 
     population: Annotated[int, Field(ge=2)] | tuple[Annotated[int, Field(ge=2)], ...] = 10_000
     elite: Annotated[int, Field(ge=1)] = 2_000
-    rounds: Annotated[int, Field(ge=1)] = 10
+    rounds: Annotated[int, Field(ge=1, le=LARGEST_SUMS)] = 10
     sampling: Annotated[float, Field(gt=0, le=1)] = 0.8
     samples: Annotated[int, Field(ge=1)] | None = None
     accounting: Literal["joint", "paper"] = "joint"

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
+from undersong_protocol.limits import LARGEST_SUMS
 from undersong_server import learning
 from undersong_server.methods.interface import Method, Order, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.papers import PresetOptions
@@ -42,7 +43,7 @@ class Options(PresetOptions):
     method: ClassVar[str] = "fusegen"
 
     samples: Counts = 6000  # type: ignore[assignment] # a schedule may stand for the number
-    rounds: Annotated[int, Field(ge=1)] = 5
+    rounds: Annotated[int, Field(ge=1, le=LARGEST_SUMS)] = 5
     candidates: Annotated[int, Field(ge=2)] = 40
     examples: Annotated[int, Field(ge=1)] = 8
     easy: Annotated[float, Field(ge=0, le=1)] = 0.5

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from undersong_common.arrays import Float64
+from undersong_protocol.limits import LARGEST_SUMS
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.methods.augpe import by_sampling
 from undersong_server.methods.interface import Method, Order, RunContext, Sample, Setting, SumRequest
@@ -41,7 +42,7 @@ class Options(PresetOptions):
     method: ClassVar[str] = "pretext"
 
     samples: Annotated[int, Field(ge=2)] | tuple[Count, ...] = 6000  # type: ignore[assignment] # a schedule
-    rounds: Annotated[int, Field(ge=2)] = 5
+    rounds: Annotated[int, Field(ge=2, le=LARGEST_SUMS)] = 5
     seeds: Annotated[float, Field(gt=0, lt=1)] = 0.5
     threshold: Annotated[float, Field(ge=0)] = 1.0
     examples: Annotated[int, Field(ge=1)] = 4

@@ -17,6 +17,7 @@ from pydantic import Field
 from undersong_common.arrays import Float64
 from undersong_common.errors import ConfigurationError
 from undersong_common.program.extras import named, require
+from undersong_protocol.limits import LARGEST_SUMS
 from undersong_protocol.statistics import EmbeddingSum, LabelHistogram
 from undersong_protocol.statistics.votes import LARGEST_Q, TopQVotes
 from undersong_server.methods.augpe import by_rank
@@ -57,7 +58,7 @@ class Options(MethodOptions):
     samples: Annotated[int, Field(ge=1)] = 2000
     label_shares: LabelShares = "half"
     keep: Annotated[float, Field(gt=0, le=1)] = 0.5
-    rounds: Annotated[int, Field(ge=1)] = 2
+    rounds: Annotated[int, Field(ge=1, le=LARGEST_SUMS)] = 2
     score: Literal["similarity", "votes"] = "similarity"
     embedding_size: Annotated[int, Field(ge=1)] = 384
     prompts: Annotated[int, Field(ge=1)] = 200

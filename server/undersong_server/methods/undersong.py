@@ -21,6 +21,7 @@ from undersong_common.intervals import told_apart
 from undersong_common.models import embedders
 from undersong_common.printable import joined
 from undersong_common.program.library_threads import one_library_thread
+from undersong_protocol.limits import LARGEST_SUMS
 from undersong_protocol.statistics import EmbeddingSum
 from undersong_protocol.statistics.classifier_votes import (
     SQUARE,
@@ -81,7 +82,7 @@ class Options(MethodOptions):
 
     samples: Counts = 6000  # type: ignore[assignment] # a schedule may stand for the number
     written: Annotated[int, Field(ge=1, le=20)] = 1
-    rounds: Annotated[int, Field(ge=2)] = 3
+    rounds: Annotated[int, Field(ge=2, le=LARGEST_SUMS)] = 3
     score: bool = True
     label_shares: shares.LabelShares = "half"
     lengths: bool = False

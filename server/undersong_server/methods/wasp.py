@@ -18,6 +18,7 @@ from pydantic import Field
 
 from undersong_common.arrays import Float64, Int64
 from undersong_common.privacy import accounting
+from undersong_protocol.limits import LARGEST_SUMS
 from undersong_protocol.statistics.votes import TopQVotes
 from undersong_server.methods.interface import Method, Order, Plan, Privacy, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.papers import PresetOptions
@@ -64,7 +65,7 @@ class Options(PresetOptions):
     method: ClassVar[str] = "wasp"
 
     samples: Counts = 6000  # type: ignore[assignment] # a schedule may stand for the number
-    rounds: Annotated[int, Field(ge=1)] = 5
+    rounds: Annotated[int, Field(ge=1, le=LARGEST_SUMS)] = 5
     votes: Annotated[int, Field(ge=1, le=16)] = 8
     examples: Annotated[int, Field(ge=2)] = 8
     shortlist: Annotated[int, Field(ge=1)] = 8

@@ -95,6 +95,10 @@ def test_every_round_hides_its_own_share_of_the_words(
         (["name=dpga", "population=[20, 20]", "samples=90", *GENETIC], "leave out samples"),
         (["name=fusegen", "samples=[30, 0]", "rounds=2"], "samples"),
         (["name=dpkps", "samples=[30, 10]"], "samples"),
+        *(
+            ([f"name={method}", "rounds=1001"], "rounds: is above 1000")
+            for method in ("undersong", "augpe", "dpga", "fusegen", "pretext", "tuned", "wasp")
+        ),
     ],
 )
 def test_a_schedule_that_fits_no_round_is_refused_by_its_key(tmp_path: Path, options: list[str], key: str) -> None:
