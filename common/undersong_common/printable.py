@@ -266,6 +266,18 @@ def joined(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
+def first_named(names: Sequence[str], most: int, further: str = "") -> str:
+    """Returns the first names of a list in words, and how many more there are; ``further`` says where these stand.
+
+    >>> first_named(["a", "b", "c"], 2), first_named(["a", "b"], 2)
+    ('a, b and 1 more', 'a, b')
+    """
+    first_words = ", ".join(names[:most])
+    if len(names) > most:
+        return f"{first_words} and {len(names) - most} more{further}"
+    return first_words
+
+
 def repeated(values: Iterable[Value]) -> list[Value]:
     """Returns the values that stand more than once in ``values``, each once, in order of their first place.
 

@@ -3,7 +3,7 @@
 import inspect
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -33,7 +33,7 @@ from undersong_client.cli.rules import Questions, budget_lines
 from undersong_client.home import PartyHome, case_caution, chosen_user_is, unit_word
 from undersong_common.errors import ConfigurationError, named_options
 from undersong_common.models.model_files import PACKAGED
-from undersong_common.printable import counted, printable, that_hold
+from undersong_common.printable import counted, first_named, printable, that_hold
 from undersong_common.program.options import AsJson, with_options
 from undersong_common.program.terminal import show_lines, show_rows
 
@@ -300,7 +300,7 @@ def _survey_lines(survey: "Survey", user_is: str) -> Iterator[str]:
         (True, f"{counted(survey.duplicates, 'record repeats', 'records repeat')} another one's text"),
         (
             survey.labels,
-            "labels: " + ", ".join(f"{label} {label_count}" for label, label_count in survey.labels.items()),
+            f"labels: {_label_words(survey.labels)}",
         ),
         (survey.users is not None, f"{survey.users} {people}; the one with most records has {survey.largest_user}"),
         (survey.users is not None and case_caution(user_is), case_caution(user_is)),
@@ -328,6 +328,13 @@ def _survey_lines(survey: "Survey", user_is: str) -> Iterator[str]:
     for reason, skipped_rows in by_reason(survey.skipped):
         place_words = first_places([row.places for row in skipped_rows], " (--json names all)")
         yield f"not read: {len(skipped_rows)}, because {reason}: {place_words}"
+
+
+def _label_words(count_by_label: Mapping[str, int]) -> str:
+    from undersong_client.consent.sheet import MOST_NAMES
+
+    label_counts = [f"{label} {record_count}" for label, record_count in count_by_label.items()]
+    return first_named(label_counts, MOST_NAMES, " (--json names all)")
 
 
 def _look_lines(look: "Look", user_is: str) -> Iterator[str]:
@@ -382,9 +389,7 @@ def refresh(
         )
     change_words = ["unchanged"]
     if refreshed_data.new_records or refreshed_data.gone_records:
-        label_counts = ", ".join(
-            f"{label} {record_count}" for label, record_count in refreshed_data.labels_before.items()
-        )
+        label_counts = _label_words(refreshed_data.labels_before)
         change_words = [
             f"changed: {refreshed_data.new_records} records are new, {refreshed_data.gone_records} are gone;"
             f" {refreshed_data.new_patients} patients are new, {refreshed_data.gone_patients} are gone",

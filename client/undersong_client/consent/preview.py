@@ -56,7 +56,7 @@ from undersong_client.consent.sheet import (
 from undersong_client.consent.trust import TrustedCoordinator
 from undersong_client.home import unit_word
 from undersong_common.errors import UndersongError
-from undersong_common.printable import counted, finite, printable
+from undersong_common.printable import counted, finite, first_named, printable
 from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge
@@ -520,14 +520,9 @@ def _hospital_section(sheet: Sheet) -> PageSection:
     else:
         title = "Who was to take part" if run_end.cost is None else "Who took part, by the plan"
     party_names = [party.name for party in sheet.parties]
-    names_shown = ", ".join(
-        f"{party_name} (you)" if party_name == sheet.party else party_name for party_name in party_names[:MOST_NAMES]
-    )
-    others_words = ""
-    if len(party_names) > MOST_NAMES:
-        others_words = f" and {len(party_names) - MOST_NAMES} more"
+    shown_names = [f"{party_name} (you)" if party_name == sheet.party else party_name for party_name in party_names]
     sentences = [
-        f"{counted(len(party_names), 'hospital')}, as the operator names them: {names_shown}{others_words}.",
+        f"{counted(len(party_names), 'hospital')}, as the operator names them: {first_named(shown_names, MOST_NAMES)}.",
         "Nobody can check another hospital's numbers: one that lies could spoil the texts. One that leaves"
         " out its noise counts, in the risk above, as one that helps the operator.",
     ]

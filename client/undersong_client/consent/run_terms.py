@@ -5,7 +5,7 @@ Each sentence is made from fields that a sheet has signed already, or from what 
 
 from undersong_client.consent.sheet import MOST_NAMES, BudgetEffect, Sheet, Surroundings
 from undersong_client.home import ABANDONED_S
-from undersong_common.printable import counted, printable
+from undersong_common.printable import counted, first_named, printable
 from undersong_common.program.printed_page import PageSection
 from undersong_protocol.agreement import words
 
@@ -84,5 +84,4 @@ def list_runs(beside: Surroundings) -> str:
     names = [repr(printable(run, 120)) for run in beside.earlier_runs]
     if not names:
         return "the runs that the screen Budget names"
-    remainder = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"{', '.join(names[:MOST_NAMES])}{remainder}"
+    return first_named(names, MOST_NAMES)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.printable import printable
+from undersong_common.printable import first_named, printable
 from undersong_common.text.patient_ids import LookAlikes, Pair, PatientId
 from undersong_common.text.row_files import NO_GZIP, Row, file_lines
 
@@ -50,10 +50,7 @@ class Skip(Protocol):
 
 def first_places(places: Sequence[str], further: str = "") -> str:
     """Returns the first places of rows in words; ``further`` says where the others stand."""
-    place_words = ", ".join(printable(place, LONGEST_PLACES) for place in places[:PLACES_NAMED])
-    if len(places) > PLACES_NAMED:
-        return f"{place_words} and {len(places) - PLACES_NAMED} more{further}"
-    return place_words
+    return first_named([printable(place, LONGEST_PLACES) for place in places], PLACES_NAMED, further)
 
 
 def look_alike_words(look_alikes: LookAlikes) -> str:

@@ -382,6 +382,15 @@ def test_settings_against_the_records_need_a_person_and_stay_private(home, tmp_p
     assert Proposals(PartyHome(home)).find("spring").decision == "approved"
 
 
+def test_a_screen_names_twelve_labels_and_counts_the_others(home, tmp_path):
+    notes = write_notes(tmp_path / "codes.jsonl", records=40, labels=[f"code-{number:02d}" for number in range(20)])
+    fields = ("--label-field", "label", "--user-field", "patient", "--dry-run", "--new-version", "--home", home)
+    shown = command("data", "add", notes, *fields)
+    assert "code-11 2 and 8 more (--json names all)" in shown
+    assert "code-12 2" not in shown
+    assert len(json.loads(command("data", "add", notes, *fields, "--json"))["labels"]) == 20
+
+
 def test_standing_consent_looks_at_the_records_when_it_is_given(home, tmp_path):
     set_ = ("budget", "set", "--epsilon", 4, "--delta", 0.1, "--home", home)
     command(*set_)
