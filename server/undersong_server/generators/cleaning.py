@@ -229,7 +229,8 @@ def tagged_texts(text: str) -> list[str]:
         meant_texts = texts
     else:
         meant_texts = longer_texts
-    return list({duplicate_key(tagged): _unwrap_text(tagged) for tagged in meant_texts}.values())
+    text_by_key = {duplicate_key(tagged): _unwrap_text(tagged) for tagged in meant_texts}
+    return [tagged_text for tagged_text in text_by_key.values() if not is_empty(tagged_text)]
 
 
 def tags_end(text: str) -> int:

@@ -137,6 +137,7 @@ WRAPPING = [
 @settings(max_examples=examples(50, 200), deadline=None)
 @given(st.one_of(st.text(max_size=60), st.lists(st.sampled_from(WRAPPING), max_size=14).map("".join)))
 @example("&amp;amp;lt;b&amp;amp;gt;x")
+@example("<TEXT>:<s>")
 @pytest.mark.heavy
 def test_cleaning_twice_is_cleaning_once(raw: str) -> None:
     once = clean(raw).text
