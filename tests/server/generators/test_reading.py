@@ -112,6 +112,21 @@ def test_vocabulary_request_takes_any_text_but_a_refusal():
     assert read(Completion("I cannot help with that request."), request).fault == "refused"
 
 
+@pytest.mark.parametrize(
+    ("refusal", "complaint"),
+    [
+        ("Em sap greu, no puc generar notes mèdiques fictícies.", "No puc pagar amb aquesta targeta, podeu ajudar-me?"),
+        ("Mér þykir leitt en ég get ekki skrifað þessa skýrslu.", "Ég get ekki andað og hausinn er verri."),
+        ("Kahjuks ei saa ma seda teksti kirjutada.", "Ma ei saa oma kaardiga maksta, kas saate aidata?"),
+        ("Nažalost, ne mogu napisati taj tekst.", "Ne mogu platiti karticom, možete li mi pomoći s tim?"),
+    ],
+    ids=["Catalan", "Icelandic", "Estonian", "Croatian"],
+)
+def test_refusals_of_smaller_languages_are_told_from_complaints(refusal: str, complaint: str) -> None:
+    assert is_refusal(refusal)
+    assert not is_refusal(complaint)
+
+
 def test_at_least_95_of_100_unseen_refusals_are_recognised() -> None:
     phrasings = [(language, said) for language, each in REFUSALS.items() for said in each]
     assert len(REFUSALS) >= 8
