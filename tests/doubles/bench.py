@@ -28,7 +28,7 @@ from undersong_server.runs.planning import RunPlan, build_author
 from undersong_server.runs.task import Task
 
 # A choice among the same texts is made again by whoever needs it.
-CHOICES_MADE_AGAIN = {"corpus", "support folds"}
+CHOICES_MADE_AGAIN = {"corpus", "folds", "support folds"}
 
 
 class OpenFederation:

@@ -10,6 +10,7 @@ LONGEST_STATED = 200  # characters of a name, or of a contact
 FEWEST_DIGITS = 3  # of a telephone number, or of a postal address with house number and code
 _MAIL_ADDRESS = re.compile(r"[^\s@]+@[^\s@.]+(\.[^\s@.]+)+")
 _WEB_ADDRESS = re.compile(r"(https?://|www\.)[^\s./]+(\.[^\s./]+)+", re.IGNORECASE)
+REHEARSAL = "a rehearsal with invented records"  # who asks in a drill whose operator states nobody
 ACCEPTED = "write an e-mail address, a telephone number or a web address, for example: Mara Holm, 0123 456 78"
 
 
@@ -43,7 +44,7 @@ def contact_faults(contacts: Mapping[str, str]) -> Iterator[tuple[str, str, str]
         contacts: words by the key that states them, such as "publication.contact"; "" where the task states none.
     """
     for key, words in contacts.items():
-        if words and not _is_reachable(words):
+        if words not in ("", REHEARSAL) and not _is_reachable(words):
             yield f"{key}: {_unreachable_words(words)}", f"{key}: {ACCEPTED}", key
 
 

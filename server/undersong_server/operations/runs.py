@@ -25,7 +25,7 @@ from undersong_protocol.secagg.parameters import Member
 from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings
 from undersong_server.defaults import RUN_OPTIONS, RunOptions
 from undersong_server.methods.interface import ANEW
-from undersong_server.operations.contacts import contact_faults
+from undersong_server.operations.contacts import REHEARSAL, contact_faults
 from undersong_server.operations.enrolment import PartyFacts, identities, parties, roster
 from undersong_server.report.evaluations import evaluated
 from undersong_server.report.usefulness import read_test_file
@@ -57,7 +57,6 @@ from undersong_server.runs.task import Task, for_its_preset
 
 WHO_ASKS = "state both once: undersong coordinator change --operator NAME --contact WORDS"
 UNDER_WAY = ("waiting", "running", "paused")
-REHEARSAL = "a rehearsal with invented records"
 LONGEST_STEM = 80  # characters of a task's name in a run's
 LOG_LINES = 20  # lines of a run's log that are displayed with it
 POLL_S = 0.2
