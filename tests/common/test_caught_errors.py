@@ -242,6 +242,10 @@ def gives(expected, name, place, *arguments):
     return act
 
 
+def read_no_labels(m, paths, _):
+    assert m._read_labels(paths.gone, "text", "label", 0, 0) == ()
+
+
 def fail_to_summarise(m, paths, _):
     _, summary = m._summary(paths.gone)
     assert summary.status.state == m.UNREADABLE
@@ -601,6 +605,9 @@ ACTS = {
     "server/undersong_server/methods/parts/keyphrases.py read_vocabulary": read_no_file("read_vocabulary"),
     "server/undersong_server/operations/permissions.py _is_offered": gives(False, "_is_offered", "folder"),
     "server/undersong_server/operations/overview.py _summary": fail_to_summarise,
+    "server/undersong_server/runs/file_labels.py _read_labels": gives(
+        (), "_read_labels", "gone", "text", "label", 0, 0
+    ),
     "server/undersong_server/runs/folder.py RunFolder.exists": look_for_a_run,
     "server/undersong_server/runs/folder.py RunFolder.is_put_away": read_a_run_folder,
     "server/undersong_server/runs/folder.py RunFolder._read_file": read_a_run_folder,
@@ -697,6 +704,12 @@ TESTED = {
     ),
     "server/undersong_server/coordinator/metrics.py MetricsServer.__init__": (
         "tests/server/coordinator/test_metrics.py::test_metrics_port_that_is_taken_is_named"
+    ),
+    "common/undersong_common/program/entry.py _run_command": (
+        f"{PROGRAM}test_entry.py::test_exit_code_is_the_error_s_where_the_output_s_disk_is_full"
+    ),
+    "server/undersong_server/coordinator/run_driver.py RunDriver._evaluate": (
+        "tests/server/coordinator/test_grpc_driver.py::test_what_holds_up_the_machine_is_no_failed_evaluation"
     ),
     "server/undersong_server/coordinator/run_driver.py RunDriver._run": (
         f"{ONE_FAULT}run_waits_for_a_resource_that_the_coordinator_lacks"
