@@ -269,7 +269,10 @@ def _left_out(reading: sources.SourceReading, held_out: int) -> dict[str, int]:
 
 
 def _end_runs(ledger: Ledger, abandon: bool, at: float) -> None:
-    """Closes runs under way, or raises ConfigurationError: a run ends on the version that it began with."""
+    """Closes runs under way if ``abandon`` is set, and raises ConfigurationError for them otherwise.
+
+    A run ends on the version of the data set with which it began.
+    """
     open_totals = [run_total for run_total in ledger.totals() if not run_total.closed]
     if open_totals and not abandon:
         raise ConfigurationError(

@@ -95,23 +95,26 @@ class ForeignEmbedder(Embedder):
         The log tells the number of these texts, never a text.
         """
         unit_vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        failed_texts = 0
+        failure_count = 0
         for row, text in enumerate(texts):
             try:
                 with self._one:
                     unit_vectors[row] = self._unit_vector(text)
             except (Exception, SystemExit):  # noqa: BLE001 - its words may hold the text, and no text may end a party
-                failed_texts += 1
+                failure_count += 1
             if progress is not None:
                 progress(row + 1, len(texts))
-        if failed_texts:
+        if failure_count:
             log.warning(
-                "the embedder %s fails at %d of %d texts: they count as zero", self._source, failed_texts, len(texts)
+                "the embedder %s fails at %d of %d texts: they count as zero", self._source, failure_count, len(texts)
             )
         return unit_vectors
 
     def _unit_vector(self, text: str) -> Float64:
-        """Returns the unit vector, or zeros if the package gives zeros; raises whatever is wrong with it."""
+        """Returns the unit vector, or zeros if the package gives zeros.
+
+        Raises ValueError for a coordinate that is no finite number or another length, and what the package raises.
+        """
         vector_values: Float64 = np.asarray(self._foreign.embed(text), dtype=np.float64).reshape(self.dimension)
         if not np.isfinite(vector_values).all():
             raise ValueError("a coordinate is no finite number")

@@ -96,7 +96,7 @@ class _Files:
     digests: Mapping[str, bytes]
 
     def check(self, module: str, path: str, data: bytes) -> None:
-        """Raises ImportError for a file that is not one of them, or is not what it was."""
+        """Raises ImportError for a file that the package's hash does not cover, or that has changed since."""
         recorded_digest = None
         if self._holds_path(path):
             recorded_digest = self.digests.get(Path(path).relative_to(self.folder).as_posix())

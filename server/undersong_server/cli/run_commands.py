@@ -476,7 +476,7 @@ def dossier(
 
 
 def _leave(verdict: "PrivacyVerdict") -> None:
-    """Ends with the exit code of a verdict that does not hold."""
+    """Ends the program with another exit code than 0 unless the verdict holds."""
     if verdict.faults:
         raise typer.Exit(PrivacyRefusal.exit_code)
     if not verdict.holds:

@@ -30,7 +30,7 @@ LEASE = (
 )
 ENTRIES = "CREATE TABLE IF NOT EXISTS entry (key TEXT PRIMARY KEY, value BLOB NOT NULL);"
 _HELD = "SELECT epoch, until > :now AS held FROM lease WHERE id = 1"
-# An epoch that was taken while the clock was ahead is not gone on from: parties hear none so far ahead.
+# No epoch follows one that was taken while the clock was ahead: parties refuse an epoch so far ahead.
 _TAKE = (
     "UPDATE lease SET epoch = CASE WHEN epoch + 1 >= :now AND epoch + 1 <= :now + ? THEN epoch + 1"
     " ELSE CAST(:now AS BIGINT) END,"

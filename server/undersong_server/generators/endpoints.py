@@ -83,7 +83,7 @@ class AttemptLog:
         return list(worst_losses)
 
     def batch_key(self, stem: str, identifier: str) -> str:
-        """Returns the key of a request in one batch: another batch with it is another attempt."""
+        """Returns the key of a request in one batch; a request that is sent in two batches has two keys."""
         return f"{self._prefix}batch/{stem}/{identifier}"
 
     def end(self, key: str, *, lost: bool, words: str = "") -> None:

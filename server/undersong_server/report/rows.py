@@ -91,7 +91,7 @@ def _phrases(text: str) -> set[str]:
 
 
 def _phrases_of_most_rows(phrases_by_row: Sequence[set[str]], least_rows: int) -> list[tuple[str, int]]:
-    """Returns the phrase of the most rows, and then each time that of the most rows without the phrases before it.
+    """Returns phrases with their numbers of rows: each time the phrase that stands in most rows without an earlier one.
 
     So the parts of one longer phrase are shown once, and no phrase is passed over that stands in rows of its own.
     """

@@ -182,7 +182,7 @@ class _Page:
             self._at = len(page_html)
 
     def _read_content(self, name: str) -> None:
-        """Skips the content of an element that holds no tags."""
+        """Reads the content of an element that holds no tags, and shows it where a browser would."""
         end = _ENDS[name].search(self._html, self._at)
         if end:
             content_end = end.start()

@@ -489,7 +489,7 @@ class OpenAIGenerator:
             content = json.dumps([self._settings.body_of(request)[0], request.seed], sort_keys=True)
             indices[hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:32]] = index
         for result in batches.earlier_results(self._asked_in_batches(requests, indices)):
-            # It was charged when this process began, if not settled before: now it counts as what became of it.
+            # Its worst case was charged when this process began; the true cost takes its place.
             charged = self._log.take_over(result.key)
             self._budget.charge(-charged.tokens, -charged.price_usd)
             charge = (charged.tokens, charged.price_usd)
