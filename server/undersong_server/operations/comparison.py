@@ -293,7 +293,7 @@ def leading_meaning(home: Path, run: str, leading: LeadingFigure | None) -> str:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class ResultJudgement:
     """A finished run's alarms, and whether its texts are good in one sentence; "" where an alarm says it."""
 
     alarms: tuple[str, ...] = ()
@@ -304,7 +304,7 @@ class Judgement:
 GRADES: Mapping[int, Grade] = {1: "done", 0: "warn", -1: "bad"}  # boxes by the sign of a difference
 
 
-def judge(home: Path, run: str) -> Judgement:
+def judge(home: Path, run: str) -> ResultJudgement:
     """Returns what a reader must know first of a corpus, by the figures that were measured, with or without labels.
 
     Raises ConfigurationError for an unknown run.
@@ -318,13 +318,15 @@ def judge(home: Path, run: str) -> Judgement:
         panel = measures[PANEL_SCORE]
         low_shares.append(panel.value if panel.interval is None else panel.interval[0])
     wrong_labels = measures[WRONG_LABELS].value if WRONG_LABELS in measures else math.nan
-    found = alarms(len(plan.planned.task["task"].get("labels", ())), low_shares, wrong_labels)
+    alarm_sentences = alarms(len(plan.planned.task["task"].get("labels", ())), low_shares, wrong_labels)
     if score is not None and score.zero_shot is not None:
         sign = similarity_sign(score.value, score.zero_shot)
-        return Judgement(found, BY_SIMILARITY[sign], GRADES[sign])
+        return ResultJudgement(alarm_sentences, BY_SIMILARITY[sign], GRADES[sign])
     if not low_shares:
-        return Judgement(found, UNMEASURED)
-    return Judgement(found) if HARDLY in found else Judgement(found, BETTER, "news")
+        return ResultJudgement(alarm_sentences, UNMEASURED)
+    if HARDLY in alarm_sentences:
+        return ResultJudgement(alarm_sentences)
+    return ResultJudgement(alarm_sentences, BETTER, "news")
 
 
 def _sorted(comparison: RunComparison, sort: str) -> RunComparison:
