@@ -107,7 +107,7 @@ def test_one_colluder_more_takes_its_share_of_the_noise_away():
 
 
 @pytest.mark.parametrize("quorum", [Quorum(5, 4, 0, 2), Quorum(5, 5, 0, 4)])
-def test_where_the_masks_hold_against_no_more_all_others_count_as_colluders(quorum):
+def test_one_colluder_beyond_the_quorum_gives_the_figure_of_all(quorum):
     plan = wasp_plan(Privacy(4, 1e-5), quorum)
     assert plan.events_with(quorum.colluders + 1) == plan.alone_events()
 

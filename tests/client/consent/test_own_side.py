@@ -637,7 +637,7 @@ def test_missing_grant_file_is_refused_with_whom_to_ask(home, tmp_path):
     assert "Nothing is lost" in said
 
 
-def test_a_budget_that_hides_nothing_is_not_said_to_allow_a_run_without_a_word(home):
+def test_budget_that_hides_nothing_is_called_so_beside_each_allowance(home):
     proposed(home)
     stored = Sheet.from_json(sheet(home)[0])
     assert NO_PROTECTION not in repr(preview.sheet_page(stored))

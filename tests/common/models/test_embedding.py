@@ -495,7 +495,7 @@ def test_file_that_is_no_embedding_cache_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", ["the start", "a later text"])
-def test_cache_file_on_a_machine_that_lacks_descriptors_is_not_to_be_deleted(tmp_path: Path, at: str) -> None:
+def test_cache_file_without_free_descriptors_is_not_to_be_deleted(tmp_path: Path, at: str) -> None:
     file_cache = PublicFileCache(tmp_path / "c.sqlite")
     with without_descriptors(), raises(MachineFault, "emfile"):
         if at == "the start":

@@ -404,7 +404,7 @@ def test_silent_database_connection_ends_the_holder_and_not_the_standby(server, 
         lease.end()
 
 
-def test_holder_stopped_for_long_whose_connection_was_ended_learns_who_took_over(monkeypatch):
+def test_holder_stopped_for_long_learns_that_another_took_over(monkeypatch):
     now = [0.0]
     answers = iter([True, Away("PostgreSQL does not answer"), False])
 

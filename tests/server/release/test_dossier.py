@@ -180,7 +180,7 @@ def write_run(home, folder, published):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["folder", "archive", "archive without marked texts"])
-def test_the_card_of_each_export_names_exactly_its_files_and_counts_its_texts(tmp_path, published, kind):
+def test_card_of_each_export_names_exactly_its_files_and_texts(tmp_path, published, kind):
     home = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
     write_run(home, tmp_path, published[0])
     curation.mark_texts(home.path, "first", [1, 2, 6])
@@ -211,7 +211,7 @@ def test_the_card_of_each_export_names_exactly_its_files_and_counts_its_texts(tm
     assert verify(unpacked, fingerprint=home.authority().fingerprint).missing == ("rounds.csv",)
 
 
-def test_a_file_that_an_archive_lacks_is_said_to_be_missing_where_a_card_names_it():
+def test_file_that_a_card_names_and_an_archive_lacks_is_missing():
     card = card_of_archive("# A card of an earlier version\n\nSee report.html for more.\n", ["synthetic.jsonl"])
     assert b"This archive lacks report.html, which the text above names." in card
     assert b"lacks" not in card_of_archive("# A card\n", ["synthetic.jsonl"])

@@ -102,7 +102,7 @@ def test_a_part_that_fails_is_noticed(tmp_path, published, monkeypatch):
         assert "cannot be shown" in console.get(RESULT).text
 
 
-def test_the_letter_to_an_enrolled_hospital_asks_for_labels_and_not_to_join(tmp_path, published):
+def test_letter_to_an_enrolled_hospital_asks_for_labels_only(tmp_path, published):
     home = shown_home(tmp_path, published[0], "planned")
     enrolment.invite(home, "delta")
     with page_of(home) as console:
