@@ -163,7 +163,7 @@ def test_a_full_disk_holds_the_run_up_until_there_is_room(unattended, tmp_path):
     unattended.operator("run", "start", run)
     process = unattended.coordinator
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # files of the coordinator may not grow beyond this: the journal's writes fail as on a full disk
+    # Files of the coordinator may not grow beyond this: the journal's writes fail as on a full disk.
     resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, hard))
     try:
         process.start()
@@ -172,7 +172,7 @@ def test_a_full_disk_holds_the_run_up_until_there_is_room(unattended, tmp_path):
     coordinator_home = CoordinatorHome(unattended.home)
     wait_for(lambda: held_steps(coordinator_home.held_steps_file), 120.0)
     (step, *_) = held_steps(coordinator_home.held_steps_file)
-    assert os.strerror(errno.EIO) in step.problem, step  # so SQLite says it of any write that is refused
+    assert os.strerror(errno.EFBIG) in step.problem, step
     assert step.remedy
     process.kill()
     process.start()
