@@ -15,11 +15,12 @@ from undersong_server.report.verdict import alarms_of, verdict
 
 BAR = 12  # columns of a bar
 LINES = 10
+FEWEST_WEIGHTS = 3  # generators that are named, however many other lines there are
 LONGEST_NAME = 24  # columns of a generator's name
 
 
 def final_screen(data: ReportData, folder: Path) -> RenderableType:
-    """Renders at most ten lines: texts, weights, panel, cost in privacy, place of the report, and the private score."""
+    """Renders some ten lines: texts, weights, panel, cost in privacy, place of the report, and the private score."""
     screen_rows = Table.grid(padding=(0, 2))
     screen_rows.add_column(style="dim", no_wrap=True, min_width=8)
     screen_rows.add_column(overflow="fold")
@@ -27,7 +28,7 @@ def final_screen(data: ReportData, folder: Path) -> RenderableType:
     screen_rows.add_row("verdict", Text(" ".join(dict.fromkeys([verdict(data), *alarms_of(data)]))))
     accuracy = _accuracy_lines(data)
     if len(data.generators) > 1 and data.weights:
-        weight_rows = LINES - 5 - len(accuracy) - (data.score is not None)
+        weight_rows = max(FEWEST_WEIGHTS, LINES - 5 - len(accuracy) - (data.score is not None))
         screen_rows.add_row(
             "weights", _equal_weights_text(data) if data.has_equal_weights else _weight_table(data, weight_rows)
         )

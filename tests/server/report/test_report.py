@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
+from rich.text import Text
 
 from tests.doubles.one_page import steps_of
 from undersong_common.intervals import Interval
@@ -28,7 +29,7 @@ from undersong_server.methods.parts.private_score import SUMS, PrivateScore, Zer
 from undersong_server.methods.parts.support import ClassifierTrial
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
-from undersong_server.report import html
+from undersong_server.report import html, screen
 from undersong_server.report.answers import SIMULATED, answers
 from undersong_server.report.data import (
     ALONE,
@@ -743,6 +744,12 @@ def test_the_final_screen_has_ten_lines(generators):
     assert "90.0 %" in shown
     assert str(Path("runs/clinic/report.html")) in shown
     assert "[bold]" in printed(run(evil=True), width=200)
+
+
+def test_final_screen_names_three_generators_beside_many_scores(monkeypatch):
+    monkeypatch.setattr(screen, "_accuracy_lines", lambda _data: [Text("a score")] * 6)
+    shown = printed(run(300, generators=("good", "mixed", "off")))
+    assert all(f"weights   {name}" in shown or f"          {name}" in shown for name in ("good", "mixed", "off"))
 
 
 def test_final_screen_tells_lost_answers_and_missing_usage():
