@@ -2,19 +2,9 @@
 
 import math
 
-from undersong_client.consent.risk_sections import (
-    are_one_gaussian,
-    guessed_unit,
-)
-from undersong_client.consent.run_terms import (
-    list_runs,
-)
-from undersong_client.consent.sheet import (
-    BudgetEffect,
-    FinalCost,
-    Sheet,
-    Surroundings,
-)
+from undersong_client.consent.risk_sections import are_one_gaussian, guessed_unit
+from undersong_client.consent.run_terms import list_runs
+from undersong_client.consent.sheet import BudgetEffect, FinalCost, Sheet, Surroundings
 from undersong_common.privacy import accounting, impact
 from undersong_common.program.printed_page import PageSection
 

@@ -3,12 +3,7 @@
 from undersong_client.consent.risk_sections import MORE_HELP
 from undersong_client.consent.rules import decider_consequence, decider_words
 from undersong_client.consent.run_terms import rejection_words
-from undersong_client.consent.sheet import (
-    MOST_NAMES,
-    NamedParty,
-    Sheet,
-    Surroundings,
-)
+from undersong_client.consent.sheet import MOST_NAMES, NamedParty, Sheet, Surroundings
 from undersong_common.printable import counted
 from undersong_common.program.printed_page import PageSection
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from undersong_common.printable import joined
-from undersong_server.report.data import WRONG_LABELS, Measure, ReportData
+from undersong_server.report.data import Measure, ReportData
 from undersong_server.report.rows import describe_phrases
-from undersong_server.report.verdict import DOUBTFUL, NOT_MEASURED, TEST_FILE, caution
+from undersong_server.report.verdict import DOUBTFUL, NOT_MEASURED, TEST_FILE, caution, doubt_words, doubtful_share
 
 BEFORE = "Before you train"  # heading of the answer
 NO_CONTRADICTIONS = "no figure here notices a text that contradicts itself or makes no sense."
@@ -57,10 +57,8 @@ def _list_unit_measures(measure_by_name: Mapping[str, Measure]) -> list[str]:
 
 def _describe_doubt(data: ReportData) -> str:
     """Says how many labels models doubt; "" where that was not measured, or is told first because it is bad."""
-    share = next((measure.value for measure in data.measures if measure.name == WRONG_LABELS), DOUBTFUL)
-    if share >= DOUBTFUL:
-        return ""
-    return f"{100 * share:.1f} % of the labels are doubtful: models that have not seen a text give it another label."
+    share = doubtful_share(data)
+    return doubt_words(share, decimals=1) if share < DOUBTFUL else ""
 
 
 def _describe_scores(data: ReportData) -> str:

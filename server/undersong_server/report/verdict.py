@@ -12,6 +12,7 @@ from undersong_server.methods.parts.private_score import SUMS, ZeroShot, measure
 from undersong_server.report.data import NO_PRIVATE_DATA, WRONG_LABELS, ZERO_SHOT, Accuracy, ReportData
 
 GUESSING = 0.1  # part of the way from guessing to all right, up to which a share is hardly better than guessing
+READ_FIRST = "Read some texts of each label before you train on them."
 DOUBTFUL = 0.2  # share of labels with which models disagree, from which on a reader is told first
 READ_EMBEDDINGS = ("head", "mlp")  # the panel's models that see embeddings, as its description names them
 FAR_FROM_TASK = (
@@ -163,20 +164,24 @@ def alarms(labels: int, low_shares: Iterable[float], wrong_labels: float = math.
         wrong_labels: share of the corpus's labels with which models disagree; NaN if it was not measured.
     """
     hardly_better = labels > 1 and any(is_guessing(labels, low) for low in low_shares)
-    return tuple(that_hold((hardly_better, HARDLY), (wrong_labels >= DOUBTFUL, _doubt_words(wrong_labels))))
+    doubtful_words = f"{doubt_words(wrong_labels)} {READ_FIRST}"
+    return tuple(that_hold((hardly_better, HARDLY), (wrong_labels >= DOUBTFUL, doubtful_words)))
 
 
 def alarms_of(data: ReportData) -> tuple[str, ...]:
     """Returns the :func:`alarms` of a finished run."""
-    wrong_labels = next((measure.value for measure in data.measures if measure.name == WRONG_LABELS), math.nan)
-    return alarms(len(data.named_labels), _measured_shares(data), wrong_labels)
+    return alarms(len(data.named_labels), _measured_shares(data), doubtful_share(data))
 
 
-def _doubt_words(share: float) -> str:
-    return (
-        f"{100 * share:.0f} % of the labels are doubtful: models that have not seen a text give it another label. Read"
-        " some texts of each label before you train on them."
-    )
+def doubtful_share(data: ReportData) -> float:
+    """Returns the share of the corpus's labels with which models disagree; NaN if it was not measured."""
+    return next((measure.value for measure in data.measures if measure.name == WRONG_LABELS), math.nan)
+
+
+def doubt_words(share: float, decimals: int = 0) -> str:
+    """Says how many labels models doubt."""
+    percent = f"{100 * share:.{decimals}f}"
+    return f"{percent} % of the labels are doubtful: models that have not seen a text give it another label."
 
 
 def is_guessing(labels: int, low: float) -> bool:
