@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from undersong_common.printable import counted, noun, printable
+from undersong_common.printable import counted, first_named, noun, printable
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,4 @@ MOST_NAMES = 20  # names of sums in one sentence
 
 
 def _quote_names(names: Sequence[str]) -> str:
-    remainder_words = ""
-    if len(names) > MOST_NAMES:
-        remainder_words = f" and {len(names) - MOST_NAMES} more"
-    return ", ".join(f"'{printable(name, 60)}'" for name in names[:MOST_NAMES]) + remainder_words
+    return first_named([f"'{printable(name, 60)}'" for name in names], MOST_NAMES)

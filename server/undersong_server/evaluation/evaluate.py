@@ -16,7 +16,7 @@ from undersong_common.intervals import CONFIDENCE_LEVEL, Interval, auc_interval,
 from undersong_common.models.embedding import Embed
 from undersong_common.models.fine_tuning import FineTuning
 from undersong_common.models.model_files import model_folder
-from undersong_common.printable import finite
+from undersong_common.printable import finite, first_named
 from undersong_common.program.library_threads import one_library_thread
 from undersong_common.text import overlap
 from undersong_common.text.overlap import ClosestRecords, Overlap, closest_records, find_overlap
@@ -329,10 +329,7 @@ def _unknown_labels(synthetic: Table, test: Table) -> list[str]:
     missing_labels = sorted(set(test.labels or ()) - set(synthetic.labels or ()))
     if not missing_labels or synthetic.labels is None:
         return []
-    label_list = ", ".join(missing_labels[:8]) + (
-        f" and {len(missing_labels) - 8} more" if len(missing_labels) > 8 else ""
-    )
-    return [f"No synthetic text has the label {label_list}: test texts of it all count as errors."]
+    return [f"No synthetic text has the label {first_named(missing_labels, 8)}: test texts of it all count as errors."]
 
 
 def _compute_distances(corpus: _Texts, reference: _Texts, seed: int) -> Distances:
