@@ -324,8 +324,8 @@ class RunDriver(Progress, ABC):
 
     def _note_unevaluated(self, problem: str, remedy: str, exit_code: int) -> None:
         """States in status and log why the texts are published without an evaluation, and what to do about it."""
-        remedies = [*filter(None, [remedy]), "then evaluate the run on its Result"]
-        failure = RunFailure(problem, "; ".join(remedies).removeprefix("then "), exit_code)
+        evaluate_words = "evaluate the run on its Result"
+        failure = RunFailure(problem, f"{remedy}; then {evaluate_words}" if remedy else evaluate_words, exit_code)
         log.error("run %s: %s: %s", self.folder.name, UNEVALUATED, failure.problem)
         self.folder.say(f"{UNEVALUATED}: {failure.problem}; {failure.remedy}")
         self._show(durable=True, evaluation_error=failure)
