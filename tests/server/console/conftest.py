@@ -6,6 +6,7 @@ import contextlib
 
 import pytest
 
+from tests.doubles.entered_console import entered_console
 from tests.doubles.plain_browser import HOST, Browser
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
@@ -45,10 +46,4 @@ def console(site):
 def entered():
     """Enters the console of a folder of the test's own as its administrator."""
     with contextlib.ExitStack() as stack:
-
-        def enter(home):
-            site = stack.enter_context(contextlib.closing(build(ConsoleContext(home), hosts=(HOST,), port=8700)))
-            site.accounts.set_role("ada", "administrator")
-            return Browser(site).enter(site.accounts.link("ada"))
-
-        yield enter
+        yield lambda home: stack.enter_context(entered_console(home))

@@ -1,18 +1,16 @@
 """Notes, tags, the archive and marks on the console: each is one form, in the audit log, and no viewer's to change."""
 
-import contextlib
 import io
 import json
 import zipfile
 
 import pytest
 
+from tests.doubles.entered_console import entered_console
 from tests.doubles.one_page import next_step_of
-from tests.doubles.plain_browser import HOST, Browser
+from tests.doubles.plain_browser import Browser
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
-from undersong_server.console.application import build
-from undersong_server.console.run_pages import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import releases, runs
@@ -38,9 +36,8 @@ def home(tmp_path):
 
 @pytest.fixture
 def curation_page(home):
-    with contextlib.closing(build(ConsoleContext(home), hosts=(HOST,), port=8700)) as site:
-        site.accounts.set_role("ada", "administrator")
-        yield Browser(site).enter(site.accounts.link("ada"))
+    with entered_console(home) as page:
+        yield page
 
 
 def did(console):

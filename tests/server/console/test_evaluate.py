@@ -1,6 +1,5 @@
 """Evaluate on the Result screen: an uploaded file keeps its name, and its figures stand in place."""
 
-import contextlib
 import json
 import math
 import re
@@ -10,13 +9,12 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.doubles.entered_console import entered_console
 from tests.doubles.parties import embed
-from tests.doubles.plain_browser import HOST, Browser
+from tests.doubles.plain_browser import Browser
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
 from undersong_common.pages import store
-from undersong_server.console.application import build
-from undersong_server.console.run_pages import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import releases, runs
@@ -45,10 +43,8 @@ def home(tmp_path, monkeypatch):
 def evaluation_page(home, tmp_path):
     (tmp_path / "offered").mkdir()
     (tmp_path / "offered" / "public.jsonl").write_text(LINES)
-    context = ConsoleContext(home, tasks=(tmp_path / "offered",))
-    with contextlib.closing(build(context, hosts=(HOST,), port=8700)) as site:
-        site.accounts.set_role("ada", "administrator")
-        yield Browser(site).enter(site.accounts.link("ada"))
+    with entered_console(home, [tmp_path / "offered"]) as page:
+        yield page
 
 
 def send(console, name, content, **fields):
@@ -201,9 +197,7 @@ def test_a_viewer_sees_the_figures_and_evaluates_nothing(evaluation_page):
 
 @pytest.mark.parametrize("way", ["chosen", "uploaded"])
 def test_a_file_that_a_generator_has_read_is_no_test_file(home, tmp_path, way):
-    with contextlib.closing(build(ConsoleContext(home, tasks=(tmp_path / "task",)), hosts=(HOST,), port=8700)) as site:
-        site.accounts.set_role("ada", "administrator")
-        page = Browser(site).enter(site.accounts.link("ada"))
+    with entered_console(home, [tmp_path / "task"]) as page:
         assert "(task; 120 rows, " in page.get(RESULT).text
         read_file = tmp_path / "task" / "good.jsonl"
         if way == "chosen":

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.doubles.entered_console import entered_console
 from tests.doubles.forms import fields_of
 from tests.doubles.one_page import next_step_of
-from tests.doubles.plain_browser import HOST, Browser
 from tests.doubles.processes import ROOT
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import JUDGED, make_task
@@ -22,8 +22,6 @@ from undersong_common.errors import InternalError
 from undersong_common.pages.site import LIVE
 from undersong_common.privacy import impact
 from undersong_server import methods
-from undersong_server.console.application import build
-from undersong_server.console.run_pages import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome, Serving
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import curation, drafts, enrolment, form, overview, runs
@@ -602,9 +600,7 @@ def test_a_form_warns_of_a_test_file_and_refuses_it_for_its_own_task(tmp_path):
     stated = {"where": "here", "licence": "CC0-1.0", "contact": "a@b.example"}
     task_file = make_task(folder, task={"purpose": "tests"}, publication=stated, evaluation=JUDGED)
     made = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
-    with contextlib.closing(build(ConsoleContext(made.path, (folder,)), hosts=(HOST,), port=8700)) as site:
-        site.accounts.set_role("ada", "administrator")
-        page = Browser(site).enter(site.accounts.link("ada"))
+    with entered_console(made.path, [folder]) as page:
         for source in ("template classification", f"file {task_file}"):
             address = page.led(page.post("/runs/new", source=source))
             if source.startswith("template"):

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from html import unescape
 
 import pytest
 
+from tests.doubles.entered_console import entered_console
 from tests.doubles.parties import public_of
-from tests.doubles.plain_browser import HOST, Browser
 from tests.doubles.published import PARTIES
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
-from undersong_server.console.application import build
-from undersong_server.console.run_pages import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.methods.parts.private_score import RECORD, SIMILARITY, PrivateScore, ZeroShot
@@ -64,13 +61,6 @@ def shown_home(tmp_path, published, state, labels="ab"):
     return home.path
 
 
-@contextlib.contextmanager
-def page_of(home):
-    with contextlib.closing(build(ConsoleContext(home), hosts=(HOST,), port=8700)) as site:
-        site.accounts.set_role("ada", "administrator")
-        yield Browser(site).enter(site.accounts.link("ada"))
-
-
 def next_step_links(page):
     part = page.partition("What comes next")[2].partition("</section>")[0]
     return [link.partition('"')[0].removeprefix("/") for link in part.split('href="')[1:]]
@@ -84,7 +74,7 @@ def test_every_part_of_every_screen_is_shown(tmp_path, published, state, labels)
     paths += ["/runs", "/runs?state=archive", "/runs/new", ONE, f"/compare?run={RUN}", "/generators", "/audit"]
     if STATUSES[state].state == "finished":
         paths.append(RESULT)
-    with page_of(home) as console:
+    with entered_console(home) as console:
         for path in paths:
             answer = console.get(path)
             assert answer.status_code == 200, path
@@ -98,14 +88,14 @@ def test_every_part_of_every_screen_is_shown(tmp_path, published, state, labels)
 def test_a_part_that_fails_is_noticed(tmp_path, published, monkeypatch):
     home = shown_home(tmp_path, published[0], "finished")
     monkeypatch.setattr(releases, "verdict", lambda *_: object())
-    with page_of(home) as console:
+    with entered_console(home) as console:
         assert "cannot be shown" in console.get(RESULT).text
 
 
 def test_letter_to_an_enrolled_hospital_asks_for_labels_only(tmp_path, published):
     home = shown_home(tmp_path, published[0], "planned")
     enrolment.invite(home, "delta")
-    with page_of(home) as console:
+    with entered_console(home) as console:
         letters = {name: console.get(f"/parties/one/{name}/letter").text for name in ("beta", "delta")}
     assert ["<code>join</code> with" in letter for letter in letters.values()] == [False, True]
     assert all("tell us which labels your file has" in letter for letter in letters.values())
@@ -134,7 +124,7 @@ def test_one_judgement_stands_atop_each_result(tmp_path, published, gain, low, w
     if low is not None:
         panel = {"panel score": KeptMeasure(low, "high", percent=True, interval=(low, low))}
         keep_evaluation(folder, Evaluated("public, 0", {"panel score": "x"}, panel))
-    with page_of(home) as console:
+    with entered_console(home) as console:
         found = console.get(RESULT).text.partition('id="evaluation"')[2].partition("</table>")[0]
     judgement = comparison.judge(home, RUN)
     assert (*judgement.alarms, judgement.words)[0] == words
