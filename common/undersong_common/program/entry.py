@@ -4,7 +4,6 @@ It also sets up gRPC, which reads its environment once: TLS 1.3 and nothing olde
 """
 
 import codecs
-import errno
 import io
 import json
 import os
@@ -16,11 +15,11 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from undersong_common.errors import ConfigurationError, InternalError, MachineFault, UndersongError, led_to
+from undersong_common.errors import ConfigurationError, InternalError, led_to
 from undersong_common.printable import encodable, json_text, printable_lines
 from undersong_common.program import extras
 from undersong_common.program.library_threads import one_thread_in_program
-from undersong_common.program.machine import REMEDIES, fault_of
+from undersong_common.program.machine import fault_of
 from undersong_common.version import SOFTWARE
 
 INTERRUPTED = 130
@@ -108,7 +107,7 @@ def _run_command(command: Callable[[], object], traceback_of: Callable[[BaseExce
             _exit_interrupted()
         if isinstance(error, BrokenPipeError):
             _output_closed()
-        worded_error = _in_words(error)
+        worded_error = fault_of(error)  # no path of ours writes private data into a file name
         error_fields = (worded_error.problem, worded_error.remedy, worded_error.exit_code, worded_error.code)
         with suppress(OSError):  # what is printed may go to the full disk of which the error speaks
             _print_json(*error_fields, worded_error.report)
@@ -128,12 +127,6 @@ def _check_arguments(arguments: Sequence[str]) -> None:
                 "rename the file or folder that it names, or set the locale in which its name was written",
                 code="argument",
             )
-
-
-def _in_words(error: Exception) -> UndersongError:
-    if isinstance(error, MemoryError):
-        return MachineFault("there is not enough memory", REMEDIES[errno.ENOMEM], code="enomem")
-    return fault_of(error)  # no path of ours writes private data into a file name
 
 
 def _show_traceback(traceback: str) -> None:

@@ -114,6 +114,8 @@ def fault_of(error: Exception, path: Path | str = "", *, root: Path | None = Non
         return _database_fault(error, file_words)
     if isinstance(error, OSError):
         return _system_fault(error, file_words)
+    if isinstance(error, MemoryError):
+        return MachineFault("there is not enough memory", REMEDIES[errno.ENOMEM], code="enomem")
     return internal_error(error)
 
 
