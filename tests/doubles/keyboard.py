@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 MOST_STOPS = 150  # presses of Tab before a place counts as out of reach
+NAME_S = 2.0  # a busy browser works names out later than the focus moves
 # Of the place that has the focus: its box within the window, what lies above its middle, and its outline.
 SEEN = """() => {
   const at = document.activeElement, box = at.getBoundingClientRect(), style = getComputedStyle(at);
@@ -63,15 +64,23 @@ class Keyboard:
         for _ in range(MOST_STOPS):
             self.page.keyboard.press(key)
             found = self.at()
-            passed.append(found)
             if found == ("", ""):  # from the last place to the first
                 continue
+            found = self._named(found)
+            passed.append(found)
             seen = self.page.evaluate(SEEN)
             assert found[1], f"no name: {seen['html']}"
             assert all((seen["inside"], seen["free"], seen["outlined"])), (found, seen)
             if found[1] == name and role in ("", found[0]):
                 return self
         raise AssertionError(f"{role} {name!r} is out of reach: {passed}")
+
+    def _named(self, found: tuple[str, str]) -> tuple[str, str]:
+        end = time.monotonic() + NAME_S
+        while not found[1] and time.monotonic() < end:
+            self.page.wait_for_timeout(50)
+            found = self.at()
+        return found
 
     def write(self, text: str) -> "Keyboard":
         """Types over what a field holds, or the beginning of a choice."""
