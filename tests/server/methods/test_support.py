@@ -267,7 +267,13 @@ def test_remark_on_support_counts_texts_and_votes():
         " ('subject')"
     ) in found
     assert "of about 241 hospital records would be nearest; counted were 30 (give or take" in found
-    assert "it marked 27 of 30 of generators that hardly any record is near, and 1 of 60 of generators" in found
+    assert (
+        "it marked 27 of the 30 texts of the generator that hardly any record is near, and 1 of the 60 texts of the"
+        " generator that the records clear: these may be mistakes."
+    ) in found
+    several = support.ClassifierTrial(1, 1, 60, 0, unsupported=2, supported=3).sentence
+    assert "1 of the 1 text of the 2 generators that hardly any" in several
+    assert several.endswith("0 of the 60 texts of the 3 generators that the records clear.")
     unjudged = support.remark(judged([210.0, 88.0, 1.0]), {("half", support.UNJUDGED): 34}, NAMES, trial)
     assert "no word filter could judge its texts ('unjudged')" in unjudged
     assert "it marked" not in unjudged

@@ -13,7 +13,7 @@ import numpy as np
 
 from undersong_common.arrays import Bools, Float64, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_common.printable import joined
+from undersong_common.printable import counted, joined
 from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics.support import SupportVotes
 from undersong_protocol.statistics.vectors import NoisySum
@@ -154,21 +154,28 @@ class ClassifierTrial:
     Attributes:
         bad, marked_bad: texts of unsupported generators, and how many of them it marked.
         good, marked_good: texts of supported generators, and how many of them it marked.
+        unsupported, supported: numbers of these generators.
     """
 
     bad: int
     marked_bad: int
     good: int
     marked_good: int
+    unsupported: int = 1
+    supported: int = 1
 
     @property
     def sentence(self) -> str:
         """How far the classifier's judgement is to be trusted."""
+        bad_generators, good_generators = (
+            "the generator" if count == 1 else f"the {count} generators" for count in (self.unsupported, self.supported)
+        )
+        mistake_words = ": these may be mistakes" if self.marked_good else ""
         return (
             f"{WORD_FILTER} that sorts texts by their words: what it says is a guess, and no fact about a text. Of"
-            f" texts that it did not learn from, it marked {self.marked_bad} of {self.bad} of generators that hardly"
-            f" any record is near, and {self.marked_good} of {self.good} of generators that the records clear, which"
-            " may be mistakes."
+            f" texts that it did not learn from, it marked {self.marked_bad} of the {counted(self.bad, 'text')} of"
+            f" {bad_generators} that hardly any record is near, and {self.marked_good} of the"
+            f" {counted(self.good, 'text')} of {good_generators} that the records clear{mistake_words}."
         )
 
 
@@ -234,7 +241,10 @@ def judgement(support: Support, texts: Sequence[str], authors: Int64, rng: np.ra
         is_doubtful = support.in_between
         if is_off_subject is not None:
             marked_bad, marked_good = is_off_subject[is_bad].sum(), is_off_subject[is_good].sum()
-            trial = ClassifierTrial(int(is_bad.sum()), int(marked_bad), int(is_good.sum()), int(marked_good))
+            trial = ClassifierTrial(
+                *(int(is_bad.sum()), int(marked_bad), int(is_good.sum()), int(marked_good)),
+                *(int(left_out.sum()), int(support.supported.sum())),
+            )
             reason_of_text[is_off_subject & (reason_of_text == "")] = SUBJECT
             generators = len(left_out)
             texts_of_author = np.maximum(np.bincount(authors, minlength=generators), 1)
