@@ -158,6 +158,16 @@ def origin_sentences(writers: Sequence[str]) -> str:
     return " ".join(sentences)
 
 
+def run_by(operator: str, contact: str) -> str:
+    """Returns who asked the hospitals, with the contact, by a plan's own words; "" where it states nobody.
+
+    >>> run_by("the alliance", "desk@alliance.example"), run_by("the alliance", ""), run_by("", "")
+    ('the alliance (contact: desk@alliance.example)', 'the alliance', '')
+    """
+    contact_words = f" (contact: {printable(contact, LONGEST_FOREIGN)})" if operator and contact else ""
+    return f"{printable(operator, LONGEST_FOREIGN)}{contact_words}"
+
+
 def publication(stated: str) -> str:
     """Returns a plan's words on where and in whose name it is published, without full stops before semicolons.
 

@@ -129,6 +129,7 @@ def verify(
         workspace=workspace,
         left_out=archive_papers.left_out,
         other_signer=fingerprint is not None and signature is not None and not is_confirmed,
+        stated_parties=tuple(party_name for party_name in confirmed_parties if party_name in (parties or {})),
     )
 
 
@@ -333,7 +334,8 @@ def _check_files(
             faults.append(CHECK_WORDS["not the archive's"].format(file=hashed_name))
     archive = {*further, ARCHIVE_NAME} if further else set()
     unnamed_files = (file_name for file_name in file_names if file_name not in {*hashes, *archive, MANIFEST_NAME})
-    return tuple(file_name for file_name in hashes if file_name not in file_names), tuple(unnamed_files)
+    missing_files = (file_name for file_name in dict.fromkeys([*hashes, *further]) if file_name not in file_names)
+    return tuple(missing_files), tuple(unnamed_files)
 
 
 REMEDY = "the files are not those that the run wrote: get a fresh copy from the coordinator"
@@ -381,6 +383,7 @@ class PrivacyVerdict:
         workspace: the folder in which a simulation works lies among the files.
         left_out: the texts that an archive's corpus lacks by the coordinator's word; None if it lacks none.
         other_signer: a coordinator signed it whose fingerprint is not the one that the caller has stated.
+        stated_parties: those of ``known`` whose own fingerprint the caller has stated.
     """
 
     manifest: Manifest
@@ -404,6 +407,17 @@ class PrivacyVerdict:
     workspace: bool
     left_out: LeftOut | None = None
     other_signer: bool = False
+    stated_parties: tuple[str, ...] = ()
+
+    @property
+    def operator(self) -> str:
+        """Who asked the hospitals and the contact, as every party has signed them; "" if the plan states nobody."""
+        return words.run_by(*(str(self.manifest.task.get(key) or "") for key in ("operator", "contact")))
+
+    @property
+    def publication(self) -> str:
+        """Where and in whose name the data set is published, as every party has signed it; "" if it is not stated."""
+        return printable(words.publication(str(self.manifest.task.get("publication") or "")), 600)
 
     @property
     def is_only_signed_by_another(self) -> bool:
@@ -508,6 +522,8 @@ class PrivacyVerdict:
                 f"void, by the parties' word: {self.voided} vectors that had left; only the second figure counts them",
             ),
             (self.confirmed, f"signed by the coordinator '{signer}', as you stated it"),
+            (self.operator, f"run by {self.operator}"),
+            (self.publication, f"where it is published: {self.publication}"),
             (True, f"each hospital was asked {words.asked(questions, 'its')}"),
             *((True, f"  {printable(question)}") for question in words.further(questions, "its")),
             (True, f"took part: {', '.join(self.spent)}"),
@@ -518,7 +534,6 @@ class PrivacyVerdict:
                 self.without_receipt,
                 f"no final receipt of {', '.join(self.without_receipt)}: priced as if the whole plan was spent",
             ),
-            (self.missing, CHECK_WORDS["not compared"].format(files=", ".join(self.missing))),
             (
                 self.workspace,
                 f"'{WORKSPACE_NAME}' is this simulation's own folder, with its keys and ledgers: no paper covers it,"
@@ -548,18 +563,11 @@ class PrivacyVerdict:
                 signer_words = CHECK_WORDS["by another"].format(signer=signer)
             promise_words = "none that counts"
         else:
-            if self.left_out is None:
-                integrity_words = CHECK_WORDS["whole"]
-            else:
-                integrity_words = (
-                    f"whole, but for {self.left_out.words} that the coordinator left out of the corpus afterwards"
-                )
-            files_line = describe_files(integrity_words, missing=len(self.missing), outside=len(self.outside))
+            files_line = self._describe_files()
             if self.simulated:
                 signer_words = "a simulation, which signed them itself"
             elif self.holds:
-                signers = f"{signer} and its {counted(len(self.spent), 'hospital')}"
-                signer_words = CHECK_WORDS["by stated"].format(signer=signers)
+                signer_words = f"{CHECK_WORDS['by stated'].format(signer=signer)}; {self._describe_keys()}"
             else:
                 signer_words = CHECK_WORDS["by own word" if signer else "unsigned"].format(signer=signer)
             delta = self.manifest.plan.privacy.delta
@@ -568,6 +576,24 @@ class PrivacyVerdict:
             promise_words = f"epsilon {self.epsilon:.6g} at delta {delta:g} for one {unit_words}, {words.AS_IT_RAN}"
             promise_words = promise_words if is_private else "none: NOT PRIVATE"
         return [f"Files: {files_line}.", f"By: {signer_words}.", f"Promise: {promise_words}."]
+
+    def _describe_files(self) -> str:
+        left_out_words = ""
+        if self.left_out is not None:
+            left_out_words = f"{self.left_out.words} that the coordinator left out of the corpus afterwards"
+        return describe_files(self.missing, outside=len(self.outside), left_out=left_out_words)
+
+    def _describe_keys(self) -> str:
+        """Says by whose word the hospitals' keys are theirs: the coordinator's, or that of a hospital itself.
+
+        Only of a data set that holds.
+        """
+        hospitals = counted(len(self.spent), "hospital")
+        if not self.stated_parties:
+            return f"its {hospitals} by its word (--party checks one by the hospital's own)"
+        if len(self.stated_parties) == len(self.spent):
+            return f"its {hospitals} by the fingerprints that you stated"
+        return f"its {hospitals} by its word, but for {joined(self.stated_parties)}, by the fingerprint that you stated"
 
     def _describe_left_out(self) -> str:
         """Says which texts an archive lacks, with which files, and what counts them all the same."""
@@ -668,7 +694,7 @@ def dossier_page(
             impact.audit_section(audit),
             PageSection("What is kept, and erased", table=words.KEPT),
             _parties_section(verdict),
-            _files_section(folder, published_manifest(folder)),
+            _files_section(folder, published_manifest(folder), verdict),
             _steps_section(folder, verdict, fingerprint),
             impact.for_the_assessment(unit_words, post_quantum=manifest.plan.quorum.post_quantum),
         ),
@@ -703,7 +729,8 @@ def _purpose_section(verdict: PrivacyVerdict) -> PageSection:
         "What it is",
         figures=(
             ("purpose", printable(str(task.get("purpose") or unstated_words), 600)),
-            ("published by", publisher_words),
+            ("run by", verdict.operator or unstated_words),
+            ("signed by", publisher_words),
             ("what one text is", printable(str(task.get("description") or unstated_words), 600)),
             ("labels", printable(", ".join(map(str, task.get("labels") or ())), 600) or "none"),
             (
@@ -712,7 +739,7 @@ def _purpose_section(verdict: PrivacyVerdict) -> PageSection:
             ),
             (
                 "where it is published",
-                printable(words.publication(str(task.get("publication") or unstated_words)), 600),
+                verdict.publication or unstated_words,
             ),
             ("method", printable(manifest.method, 120)),
             ("plan, SHA-256", manifest.hash.hex()),
@@ -811,7 +838,7 @@ def _parties_section(verdict: PrivacyVerdict) -> PageSection:
     return PageSection("Who took part", verdict.participation.sentences, table=tuple(party_rows))
 
 
-def _files_section(folder: Path, published: Mapping[str, Any]) -> PageSection:
+def _files_section(folder: Path, published: Mapping[str, Any], verdict: PrivacyVerdict) -> PageSection:
     file_rows = [("file", "bytes", "SHA-256, as signed")]
     for file_name, digest in sorted(dict(published.get("files", {})).items()):
         is_here = file_name in OUTPUT_NAMES and (folder / file_name).is_file()
@@ -822,7 +849,10 @@ def _files_section(folder: Path, published: Mapping[str, Any]) -> PageSection:
         file_rows.append((printable(str(file_name), 60), size_words, printable(str(digest), 64)))
     return PageSection(
         "What was published",
-        (f"As the run wrote it. What an archive has beside it, or in the place of a file, {ARCHIVE_NAME} names.",),
+        (
+            verdict.conclusion()[0],
+            f"As the run wrote it. What an archive has beside it, or in the place of a file, {ARCHIVE_NAME} names.",
+        ),
         table=tuple(file_rows),
     )
 

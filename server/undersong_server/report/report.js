@@ -242,7 +242,6 @@
     const replaced = Object.keys(added).filter((name) => name in written);
     const notes = [
       counted(same, "file") + " compared and found as written; " + PAPERS.filter(named).join(" and ") + " held the hashes to compare with.",
-      ...(missing.length ? [fill("not compared", {files: missing.join(", ")})] : []),
       ...outside.map((name) => name + ": of unknown origin, since manifest.json does not name it"),
       ...replaced.map((name) => name + ": not the run's own, but the file that the coordinator put into the archive in its place"),
     ];
@@ -255,8 +254,7 @@
         ". Get a fresh copy.", "none"];
     }
     if (by === "by another") return ["Files: " + WORDS["other signer"] + ". By: " + fill(by, {signer: SIGNER}) + ".", "none"];
-    const parts = [WORDS.whole,
-      ...(missing.length ? [fill("missing", {files: counted(missing.length, "file")})] : []),
+    const parts = [missing.length ? fill("incomplete", {count: missing.length, files: missing.join(", ")}) : WORDS.whole,
       ...(outside.length ? [fill("outside", {files: counted(outside.length, "further file")})] : [])];
     const good = !missing.length && !outside.length && (!own || by === "by stated");
     return ["Files: " + parts.join("; ") + "." + (own ? " By: " + fill(by, {signer: SIGNER}) + "." : ""), good ? "kept" : "open"];

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from undersong_protocol.agreement.manifest import Manifest
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations import releases
 from undersong_server.release.files import Signer
-from undersong_server.release.verify import verify
+from undersong_server.release.verify import dossier_page, verify
 
 
 def verdict_of(folder, value):
@@ -297,7 +298,15 @@ def test_coordinator_s_signature_and_fingerprint_are_checked(tmp_path, published
 @pytest.mark.parametrize(
     ("stated", "changed", "ends"),
     [
-        (True, False, ("Files: whole", "By: the coordinator 'clinics' and its 5 hospitals", "Promise: epsilon ")),
+        (
+            True,
+            False,
+            (
+                "Files: whole",
+                "By: the coordinator 'clinics', by the fingerprint that you stated; its 5 hospitals by its word",
+                "Promise: epsilon ",
+            ),
+        ),
         (False, False, ("Files: whole", "By: NOT SHOWN: the coordinator 'clinics' signed", "Promise: epsilon ")),
         (True, True, ("Files: CHANGED: 1 fault", "By: nobody", "Promise: none that counts")),
     ],
@@ -308,6 +317,36 @@ def test_the_last_three_lines_say_whole_by_whom_and_what(tmp_path, published, si
     (tmp_path / "synthetic.jsonl").write_bytes(b"another" if changed else b"the corpus")
     lines = verify(tmp_path, fingerprint=signer.authority.fingerprint if stated else None).lines()
     assert [line.startswith(end) for line, end in zip(lines[-3:], ends, strict=True)] == [True, True, True], lines
+
+
+def test_verify_and_dossier_name_the_operator_and_the_place_that_the_plan_states(tmp_path, published, signer):
+    fingerprint = signed_by(tmp_path, signer, published[0])
+    silent = verify(tmp_path, fingerprint=fingerprint)
+    assert not any("run by" in line for line in silent.lines())
+    task = {"operator": "Nordbrook", "contact": "+44 20\x1b[2J", "publication": "A page.; made by: five clinics"}
+    stated = replace(silent, manifest=replace(silent.manifest, task={**silent.manifest.task, **task}))
+    told = ("Nordbrook (contact: +44 20\\x1b[2J)", "A page; published in the name of: five clinics")
+    assert {f"run by {told[0]}", f"where it is published: {told[1]}"} <= set(stated.lines())
+    dossier = dossier_page(tmp_path, stated, fingerprint=fingerprint, audit=None)
+    figures = next(section.figures for section in dossier.sections if section.title == "What it is")
+    assert {("run by", told[0]), ("where it is published", told[1])} <= set(figures)
+    files = next(section.sentences for section in dossier.sections if section.title == "What was published")
+    assert files[0] == stated.conclusion()[0]
+
+
+def test_the_signer_s_line_says_by_whose_word_each_hospital_is_known(tmp_path, published, signer):
+    fingerprint = signed_by(tmp_path, signer, published[0])
+    own = {name: party_fingerprint(name, public_of(name)) for name in ("p0", "p1", "p2", "p3", "p4")}
+    lines = [
+        verify(tmp_path, fingerprint=fingerprint, parties=parties).conclusion()[1]
+        for parties in ({}, {"p1": own["p1"]}, own)
+    ]
+    start = "By: the coordinator 'clinics', by the fingerprint that you stated; its 5 hospitals by "
+    assert lines == [
+        f"{start}its word (--party checks one by the hospital's own).",
+        f"{start}its word, but for p1, by the fingerprint that you stated.",
+        f"{start}the fingerprints that you stated.",
+    ]
 
 
 def test_without_a_signature_the_data_set_says_so(tmp_path, published):
