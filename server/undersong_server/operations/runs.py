@@ -305,7 +305,8 @@ def _rehearsed(data: Mapping[str, Any]) -> dict[str, Any]:
     publication = data.get("publication", {})
     purpose_words = f"{COORDINATOR_WORDS} {task.get('purpose', '')}".rstrip()
     limits = f"{COORDINATOR_WORDS} {publication.get('limits', '')}".rstrip()
-    return {**data, "task": {**task, "purpose": purpose_words}, "publication": {**publication, "limits": limits}}
+    stated_terms = {**publication, "limits": limits, "invented_records": True}
+    return {**data, "task": {**task, "purpose": purpose_words}, "publication": stated_terms}
 
 
 def _with_operator(data: Mapping[str, Any], settings: CoordinatorSettings) -> dict[str, Any]:

@@ -155,6 +155,7 @@ class PublicationSection(StrictSection):
         limits: a sentence for the card; uses for which the texts are not fit.
         trained_models: a sentence for the card; terms that hold for models trained on the texts, too.
         records: a sentence for the card; whose records they are, such as real patients' or invented ones.
+        invented_records: every record is invented; card and report then begin with the word demonstration.
     """
 
     where: Annotated[str, Field(max_length=2000)] = ""
@@ -166,6 +167,7 @@ class PublicationSection(StrictSection):
     limits: Annotated[str, Field(max_length=2000)] = ""
     trained_models: Annotated[str, Field(max_length=2000)] = ""
     records: Annotated[str, Field(max_length=2000)] = ""
+    invented_records: bool = False
 
     @property
     def stated(self) -> str:
