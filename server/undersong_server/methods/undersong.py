@@ -60,7 +60,7 @@ from undersong_server.methods.parts.selection import (
 from undersong_server.methods.parts.weighing import weigh_generators
 from undersong_server.methods.parts.words import STRENGTH, word_classifier, word_rows
 
-CLEANED = "without those whose label is doubtful"  # in the report's words
+CLEANED = "without those whose label models of words and of embeddings both contradict"  # in the report's words
 
 
 class Options(MethodOptions):

@@ -28,7 +28,7 @@ from undersong_server.methods import cleaned_mixture, undersong
 from undersong_server.methods.interface import Attribute, RunContext, Setting
 from undersong_server.methods.parts import constants, private_score, shares
 from undersong_server.methods.parts.private_score import PrivateScore
-from undersong_server.methods.undersong import TUNING, Options, plan, usefulness
+from undersong_server.methods.undersong import CLEANED, TUNING, Options, plan, usefulness
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
 
@@ -272,9 +272,7 @@ def test_no_set_of_texts_is_compared_with_itself(tmp_path, mistaken):
     assert not run.records["verdict"][-1][1]["compared"]
     (remark,) = (remark for _, remark in run.records["remarks"] if remark.startswith("Published: "))
     left = "all texts that are not set aside" if mistaken else "all texts"
-    assert remark.startswith(
-        f"Published: {left}, without those whose label is doubtful. The last sum compares the texts"
-    )
+    assert remark.startswith(f"Published: {left}, {CLEANED}. The last sum compares the texts")
     assert remark.endswith("so it does not tell whether the records helped.")
 
 
