@@ -215,7 +215,10 @@ def guarantee(epsilon: float, delta: float, unit: str) -> tuple[str, ...]:
     )
 
 
-SEVERAL_HOSPITALS = "All records of a patient lie at one hospital; one known to h hospitals is protected as h patients."
+SEVERAL_HOSPITALS = (
+    "The figures are of a patient whose records lie at one hospital. One with records at h hospitals is protected as h"
+    " patients."
+)
 
 
 def assumptions(colluders: int, parties: int, unit: str) -> tuple[str, ...]:

@@ -540,6 +540,7 @@ def report_data(
     weights_by_round, weight_errors = _read_weights(outcome)
     accuracy, measures = figures
     usage = tuple(_list_usage(task, outcome))
+    task_words = outcome.manifest.task
     privacy = _privacy_statement(run_plan, insecure_noise, outcome)
     opened_run = OpenedRun(
         task.task.labels,
@@ -555,6 +556,7 @@ def report_data(
         task=task.task.name,
         description=task.task.description,
         publication=task.card_words,
+        operator=(str(task_words.get("operator") or ""), str(task_words.get("contact") or "")),
         method=task.method.name,
         labels=task.task.labels,
         generators=run_plan.setting.generators,
@@ -562,7 +564,7 @@ def report_data(
         weight_errors=weight_errors,
         samples=outcome.samples,
         privacy=privacy,
-        settings=tuple(_describe_options(task)),
+        settings=tuple(_describe_options(task, opened_run)),
         seconds=tuple(outcome.seconds.items()) if created else (),
         usage=usage,
         mended_labels=_count_mended_labels(outcome),
@@ -646,7 +648,7 @@ def _warn_readers(outcome: Outcome, has_equal_weights: bool) -> Iterator[str]:
         yield f"The label {label} has no text: every order of it was refused for its content."
 
 
-def _describe_options(task: Task) -> Iterator[tuple[str, str]]:
+def _describe_options(task: Task, run: OpenedRun) -> Iterator[tuple[str, str]]:
     """Yields the name of each option that is on, and its value with the first sentence of its description."""
     said = descriptions(type(task.options))
     for name, value in task.options.model_dump().items():
@@ -656,6 +658,8 @@ def _describe_options(task: Task) -> Iterator[tuple[str, str]]:
             continue
         shown = "yes" if value is True else str(value)
         first = said.get(name, "").partition(". ")[0].partition("; or ")[0].rstrip(".")  # of this value's form alone
+        if name == "label_shares" and run.has_equal_label_shares and not run.sets_label_shares:
+            first = "in this run, equally many texts of each label were ordered"
         yield name.replace("_", " "), f"{shown} ({first})" if first else shown
 
 

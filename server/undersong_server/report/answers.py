@@ -8,9 +8,13 @@ from undersong_common.privacy import impact
 from undersong_common.version import VERSION
 from undersong_protocol.agreement import words
 from undersong_server.methods.parts.support import WORD_FILTER
-from undersong_server.report.before_training import BEFORE, describe_nearness, describe_training
+from undersong_server.report.before_training import (
+    BEFORE,
+    describe_nearness,
+    describe_test_file,
+    describe_training,
+)
 from undersong_server.report.data import (
-    ALONE,
     UNIT_WORDS,
     UNITS,
     ZERO_SHOT,
@@ -25,7 +29,9 @@ from undersong_server.report.verdict import (
     UNFIT,
     alarms_of,
     headline,
+    is_alone,
     is_unfit,
+    list_baselines,
     meaning,
     scored_hospitals,
     verdict,
@@ -39,6 +45,10 @@ FURTHER_QUESTIONS = f'under "{SUM_ANSWERS}"'
 UNREAD_SCORE = ", since no sum counted the records of just those hospitals that are in the sum which measures it"
 TOLD_FINGERPRINT = "FINGERPRINT-YOU-WERE-TOLD"  # stands in the command for what a receiver types
 SIMULATED = "This is a simulation: one program played every hospital, on one machine."
+ASK_PARTY = (  # follows what the command does
+    " `--party NAME=FINGERPRINT`, once for each hospital that tells you its own fingerprint, checks that hospital's key"
+    " without the coordinator's word."
+)
 IN_BROWSER = "Without installing anything:"  # begins the paragraph on what report.html checks
 NGRAM = "ngram"
 KINDS = {  # what a generator of each kind is
@@ -51,6 +61,12 @@ KINDS = {  # what a generator of each kind is
 WORD_SALAD = (
     "An n-gram model writes word salad: phrases of its subject in a likely order, which seldom make a whole sentence"
     " and may mix several cases. Which corpus it learned from, these files do not say: ask the makers."
+)
+
+
+NOBODY_REAL = (
+    "By the makers' word alone, the records are invented: then no real person is protected, and the figures show what a"
+    " run with real records would promise."
 )
 
 
@@ -115,10 +131,19 @@ def _describe_corpus(data: ReportData) -> tuple[str, ...]:
     return (*sentences, *(took_part.sentences if took_part else ()), *_number_questions(data), *data.unopened)
 
 
+def describe_demonstration(data: ReportData) -> str:
+    """Says that a corpus is a demonstration if its makers state that every record is invented; else ""."""
+    if not data.publication.invented_records:
+        return ""
+    return "This is a demonstration: by the makers' word alone, every record behind it is invented."
+
+
 def _describe_records(data: ReportData) -> str:
     """Says whose the records are, as far as the makers have stated it."""
     if data.publication.records:
         return f"The records, by the makers' word alone: {data.publication.records.rstrip('.')}."
+    if data.publication.invented_records:
+        return "By the makers' word alone, they are invented."
     return "Take them for records of real patients: the makers have stated nothing else."
 
 
@@ -138,14 +163,14 @@ def _number_questions(data: ReportData) -> list[str]:
 def _name_authors(data: ReportData) -> list[str]:
     """Names who wrote the published texts, how such texts read, and whose texts are not published."""
     kind_by_generator, authors = {generator_use.name: generator_use.kind for generator_use in data.usage}, data.authors
-    described_authors = {
+    described_generators = {
         name: f"{name} ({KINDS[kind_by_generator[name]]})" if kind_by_generator.get(name) in KINDS else name
-        for name in authors
+        for name in data.generators
     }
     copied = {use.name for use in data.author_uses if use.is_copied}
     described_by_verb = {
-        "written by": [described for name, described in described_authors.items() if name not in copied],
-        "copied from": [described for name, described in described_authors.items() if name in copied],
+        "written by": [described_generators[name] for name in authors if name not in copied],
+        "copied from": [described_generators[name] for name in authors if name in copied],
     }
     origin_words = joined(
         [f"{verb} {words.join_writers(described)}" for verb, described in described_by_verb.items() if described]
@@ -157,7 +182,8 @@ def _name_authors(data: ReportData) -> list[str]:
     if other_generators:
         place_words = f'"{WORTH}" and "{WRITERS}" say' if data.set_aside else f'"{WRITERS}" says'
         why_words = f"; {place_words} why" if data.writers else ""
-        sentences.append(f"{joined(other_generators)} gave texts, too; none of these is in the corpus{why_words}.")
+        other_words = words.join_writers([described_generators[name] for name in other_generators])
+        sentences.append(f"{other_words} gave texts, too; none of these is in the corpus{why_words}.")
     return sentences
 
 
@@ -194,18 +220,24 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
     limits = f" {publication.limits}" if publication.limits else ""
     unfit_words = f" {UNFIT}" if is_unfit(data) else ""
     purpose_source = "as the plan states it" if data.simulated else "as the hospitals approved it"
+    signed_words = "" if data.simulated else ", as every hospital has signed"
+    operator_words = words.run_by(*data.operator)
     may_credit = bool(publication.licence and maker_names)
     return (
         f"Licence: {publication.licence}. {_allow(publication.licence)}"
         if publication.licence
         else "Its makers have stated no licence: ask them before you use or pass on the texts.",
-        f"Made by {maker_names}." if maker_names else "Its makers have not named themselves.",
+        *([f"Run by {operator_words}{signed_words}."] if operator_words else []),
+        f"Published in the name of {maker_names}." if maker_names else "Its makers have not named themselves.",
+        *([f"Where it is published: {publication.where.rstrip('.')}."] if publication.where else []),
         *(
             [f'Credit to give: "{data.task} ({data.run}), by {maker_names}, {publication.licence}".']
             if may_credit
             else []
         ),
-        f"Contact: {publication.contact}." if publication.contact else "Its makers have stated no contact.",
+        f"Contact of the makers: {publication.contact}."
+        if publication.contact
+        else "Its makers have stated no contact.",
         f"Intended use, by the makers' word alone: {publication.intended_use.rstrip('.')}."
         if publication.intended_use
         else "Its makers have stated no intended use.",
@@ -224,13 +256,16 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
     epsilon, unit_words = privacy_statement.promise.epsilon, UNIT_WORDS[privacy_statement.promise.unit]
     delta = privacy_statement.promise.delta
     delta_words = f", its delta {impact.chance(delta)}" if delta else ""
-    average_words = ""
+    leading_words, *further_words = [impact.worst_guess(epsilon, delta)]
     if privacy_statement.best_guess is not None:
-        average_words = f"{impact.guess(privacy_statement.best_guess, f'one {unit_words}')}; "
+        further_words = [f"Judge the run by this figure. It is an average over the noise of the sums: {leading_words}."]
+        leading_words = impact.guess(privacy_statement.best_guess, f"one {unit_words}")
     return (
         f"Suppose that somebody thinks it as likely as not that a certain {unit_words} is among the records, and then"
-        f" reads all that is published. Then {average_words}{impact.worst_guess(epsilon, delta)}. It protects"
+        f" reads all that is published. Then {leading_words}. It protects"
         f" {UNITS[privacy_statement.promise.unit]}.",
+        *further_words,
+        *([NOBODY_REAL] if data.publication.invented_records else []),
         f"The epsilon of this run is {number(epsilon)}{delta_words}. {impact.yardstick()}",
         *([data.earlier] if data.earlier else []),
         *_warn_of_collusion(privacy_statement),
@@ -248,7 +283,7 @@ def _warn_of_collusion(privacy_statement: PrivacyStatement) -> list[str]:
         f"in at most {impact.cases(right)} of 100 cases {when}" for when, right in cases.items() if right is not None
     ]
     collusion_words = (
-        "If the operator and all other hospitals join against one hospital, the best guess about one"
+        "Another case: if the operator and all other hospitals join against one hospital, the best guess about one"
         f" {UNIT_WORDS[privacy_statement.promise.unit]} is on average right {joined(case_words)}."
     )
     several_words = impact.SEVERAL_HOSPITALS if privacy_statement.promise.unit == "user" else ""
@@ -298,8 +333,8 @@ def _guess_words(right: float | None, unit: str) -> str:
 
 def _state_worth(data: ReportData) -> tuple[str, ...]:
     """The figure with its meaning, whether the records helped, what was not measured, and the texts set aside."""
-    opening = [headline(data), *alarms_of(data), without_records(data), meaning(data)]
-    opening += [_explain_zero_shot(data), verdict(data)]
+    opening = [headline(data), describe_test_file(data), *alarms_of(data), without_records(data), meaning(data)]
+    opening += [_explain_baselines(data), verdict(data)]
     sentences = list(dict.fromkeys(filter(None, opening)))
     if data.own_accuracy is None:
         reason = "" if data.test_set else ": the task names none"
@@ -338,45 +373,43 @@ def _detail_worth(data: ReportData) -> tuple[str, ...]:
 
 
 def _detail_panel(data: ReportData) -> list[str]:
-    """What the panel's interval counts, and what the baselines of some generators alone are."""
+    """What the panel's interval counts, and why rows of the corpus are called zero-shot, too."""
     own_accuracy = data.own_accuracy
     if own_accuracy is None:
         return []
     interval_words = "The interval (95 %) of the score on the test file is of the choice of test texts."
-    alone_words = (
-        '"Alone" means: texts of nobody but the generators that wrote the corpus, under the labels that were ordered.'
-        " The records chose these generators, but somebody who reads a few texts might have chosen them, too."
+    kind_words = (
+        "Rows of the corpus bear zero_shot as prompt_kind because their prompts showed no other text; what the records"
+        " steered is who wrote them and which of them stay."
     )
-    has_alone = any(figure.data.endswith(ALONE.format("")) for figure in data.published_accuracy if figure.reference)
-    return [*([interval_words] if own_accuracy.by_texts else []), *([alone_words] if has_alone else [])]
+    has_zero_shot = any(figure.data == ZERO_SHOT for figure in list_baselines(data))
+    has_zero_shot = has_zero_shot and any(sample.kind == "zero_shot" for sample in data.samples)
+    return [*([interval_words] if own_accuracy.by_texts else []), *([kind_words] if has_zero_shot else [])]
 
 
-def _explain_zero_shot(data: ReportData) -> str:
-    """Says what the zero-shot texts of the comparison are, and why rows of the corpus bear that word, too."""
-    if ZERO_SHOT not in [figure.data for figure in data.published_accuracy if figure.reference]:
-        return ""
-    aside_words = ", also from those whose texts the records set aside" if data.set_aside else ""
-    kind_words = ""
-    if any(sample.kind == "zero_shot" for sample in data.samples):
-        kind_words = (
-            " Rows of the corpus bear zero_shot as prompt_kind because their prompts showed no other text; what the"
-            " records steered is who wrote them and which of them stay."
+def _explain_baselines(data: ReportData) -> str:
+    """Says what the texts of each comparison are."""
+    baselines, sentences = list_baselines(data), []
+    if any(map(is_alone, baselines)):
+        sentences.append(
+            f"Texts of {joined(list(data.authors))} alone are ordered anew from what wrote this corpus. The records"
+            " chose it, but somebody who reads a few texts might have chosen it, too."
         )
-    return (
-        f"These zero-shot texts are as many as the corpus has, from {joined(list(data.generators))} in equal"
-        f" parts{aside_words}.{kind_words}"
-    )
+    if any(figure.data == ZERO_SHOT for figure in baselines) and len(data.generators) > 1:
+        aside_words = ", also from those whose texts the records set aside" if data.set_aside else ""
+        sentences.append(f"The zero-shot texts are from {joined(list(data.generators))} in equal parts{aside_words}.")
+    return " ".join(sentences)
 
 
 def _explain_fingerprint(data: ReportData) -> str:
     """Says which two fingerprints a receiver compares, and from whom the true one is to be had."""
     took_part = data.participation
     hospitals = f", such as {', '.join(took_part.parties[:SHOWN_HOSPITALS])}" if took_part else ""
-    contact_words = f" ({data.publication.contact})" if data.publication.contact else ""
+    teller, contact = ("operator", data.operator[1]) if data.operator[0] else ("makers", data.publication.contact)
     return (
-        f"Have the true fingerprint read to you by a hospital that took part{hospitals}, or by the makers"
-        f"{contact_words}, over a number or an address that you look up elsewhere than in this folder. Compare it with"
-        f" {data.publisher[1]}, all eight groups."
+        f"Have the true fingerprint read to you by a hospital that took part{hospitals}, or by the {teller}"
+        f"{f' ({contact})' if contact else ''}, over a number or an address that you look up elsewhere than in this"
+        f" folder. Compare it with {data.publisher[1]}, all eight groups."
     )
 
 
@@ -397,17 +430,17 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
         return ("Nobody has signed these files, so nothing shows who made them.",)
     return (
         OurWords(
-            f"The command that ends this answer, typed in the folder of the files{placeholder_words},"
-            f" {recompute_words}."
+            f"The command below, typed in the folder of the files{placeholder_words}, {recompute_words}."
             f" `pip install undersong=={VERSION}` installs the program where your package index has it; else ask the"
             " makers for it. With `--test FILE` it also trains small models on the corpus and states their score on"
-            " your own test file."
+            f" your own test file.{'' if data.simulated else ASK_PARTY}"
         ),
         signer_words,
         "No hospital has signed anything: what these files say is the word of whoever ran the simulation."
         if data.simulated
-        else "The hospitals have signed the plan (questions, noise, purpose, licence) and their receipts. Intended use,"
-        " limits and the figures of this page stand under the coordinator's signature alone.",
+        else "The coordinator's fingerprint vouches for these files and for the hospitals' keys. The hospitals have"
+        " signed the plan (operator, questions, noise, purpose, licence) and their receipts; intended use, limits and"
+        " the figures of this page stand under the coordinator's signature alone.",
         f'{IN_BROWSER} open report.html and drop the files on "Check these files". That finds a changed file, compares'
         " the key that manifest.json names with the fingerprint that you were told and, where the browser can, checks"
         " the coordinator's signature. Whoever changed the files may have changed report.html, too."

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from undersong_common.printable import joined
+from undersong_server.methods.undersong import CLEANED
 from undersong_server.report.data import Measure, ReportData
 from undersong_server.report.rows import describe_phrases
 from undersong_server.report.verdict import DOUBTFUL, NOT_MEASURED, TEST_FILE, caution, doubt_words, doubtful_share
@@ -10,12 +11,15 @@ from undersong_server.report.verdict import DOUBTFUL, NOT_MEASURED, TEST_FILE, c
 BEFORE = "Before you train"  # heading of the answer
 NO_CONTRADICTIONS = "no figure here notices a text that contradicts itself or makes no sense."
 NEIGHBOURS = {  # what a share of nearness means, by the measure's name
-    "precision": "of 100 of these texts about {shown} lie among its texts (precision {value})",
-    "recall": "of 100 of its texts about {shown} lie among these (recall {value})",
-    "coverage": "of 100 of its texts about {shown} have one of these near (coverage {value}; about 97 in two halves of"
+    "precision": "about {shown} of 100 corpus texts lie where test texts lie (precision {value})",
+    "recall": "about {shown} of 100 test texts lie where corpus texts lie (recall {value})",
+    "coverage": "about {shown} of 100 test texts have a corpus text near (coverage {value}; about 0.97 in two halves of"
     " one set)",
 }
 EQUAL_IS_ONE = ("density", "MAUVE")  # measures that are 1 for equal sets
+ALIKE = {"coverage": 0.97, "density": 1.0, "MAUVE": 1.0}  # value in equal sets of the measures that decide the word
+LITTLE, MUCH = 0.25, 0.75  # share of these values below or above which all of them are "little" or "much"
+WHY_STAYED = " A text was left out only where models of words contradict its label, too."
 PANEL_MODELS = {  # the panel's models in a receiver's words
     "words": "a model that counts words",
     "head": "a linear model of embeddings",
@@ -33,21 +37,43 @@ def describe_training(data: ReportData) -> tuple[str, ...]:
         describe_nearness(data),
         caution(data),
         _describe_scores(data),
-        _describe_test_file(data),
     ]
     return tuple(filter(None, sentences))
 
 
+def judge_likeness(value_by_name: Mapping[str, float]) -> str:
+    """Says if a corpus looks like the test texts, by :data:`ALIKE`; "" if none of these measures is there.
+
+    "little" and "much" need all measures; whatever lies between, or is not of one mind, is "in part".
+
+    >>> judge_likeness({"coverage": 0.173, "density": 0.057, "MAUVE": 0.032})
+    'The corpus looks little like the test texts'
+    >>> judge_likeness({"coverage": 0.9, "density": 0.2}), judge_likeness({"recall": 0.3})
+    ('The corpus looks in part like the test texts', '')
+    """
+    shares = [value_by_name[name] / equal for name, equal in ALIKE.items() if name in value_by_name]
+    if not shares:
+        return ""
+    degree_words = "in part"
+    if max(shares) < LITTLE:
+        degree_words = "little"
+    elif min(shares) > MUCH:
+        degree_words = "much"
+    return f"The corpus looks {degree_words} like the test texts"
+
+
 def describe_nearness(data: ReportData) -> str:
-    """Says how near the corpus is to the test file, in numbers of 100 texts; "" if no such share was measured."""
+    """Says how near the corpus is to the test file, in words and numbers of 100 texts; "" if nothing was measured."""
     measure_by_name = {measure.name: measure for measure in data.measures}
+    verdict_words = judge_likeness({name: measure.value for name, measure in measure_by_name.items()})
+    opening = f"{verdict_words} of" if verdict_words else "Beside"
     clauses = [
         words.format(shown=round(100 * measure_by_name[name].value), value=measure_by_name[name].shown)
         for name, words in NEIGHBOURS.items()
         if name in measure_by_name
     ]
     clauses += _list_unit_measures(measure_by_name)
-    return f"Beside {data.test_set or TEST_FILE}: {'; '.join(clauses)}." if clauses else ""
+    return f"{opening} {data.test_set or TEST_FILE}: {'; '.join(clauses)}." if clauses else ""
 
 
 def _list_unit_measures(measure_by_name: Mapping[str, Measure]) -> list[str]:
@@ -56,9 +82,12 @@ def _list_unit_measures(measure_by_name: Mapping[str, Measure]) -> list[str]:
 
 
 def _describe_doubt(data: ReportData) -> str:
-    """Says how many labels models doubt; "" where that was not measured, or is told first because it is bad."""
+    """Says how many labels models doubt, and why these texts stayed; "" if unmeasured, or told first as it is bad."""
     share = doubtful_share(data)
-    return doubt_words(share, decimals=1) if share < DOUBTFUL else ""
+    if not share < DOUBTFUL:
+        return ""
+    has_cleaned = any(CLEANED in remark for remark in data.remarks)
+    return f"{doubt_words(share, decimals=1)}{WHY_STAYED if has_cleaned and share else ''}"
 
 
 def _describe_scores(data: ReportData) -> str:
@@ -76,11 +105,12 @@ def _describe_scores(data: ReportData) -> str:
     )
 
 
-def _describe_test_file(data: ReportData) -> str:
+def describe_test_file(data: ReportData) -> str:
+    """Says that nothing here shows the origin of the test file; "" if there is none."""
     if not data.test_hash:
         return ""
     ask_words = data.publication.contact or "the makers"
     return (
-        "The test file is not in this folder. Whether its texts are real, and where they are from, these files do not"
-        f" say: ask {ask_words}. Its SHA-256 is {data.test_hash}."
+        "Whether the test texts are real, and where they are from, these files do not say: ask"
+        f" {ask_words}. The test file is not in this folder; its SHA-256 is {data.test_hash}."
     )

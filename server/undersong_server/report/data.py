@@ -128,7 +128,9 @@ class PrivacyStatement:
         """Conditions under which the guarantee holds, a sentence each; empty if the run is not private."""
         if not self.is_private or not self.epsilon_after:
             return ()
-        return impact.assumptions(self.quorum.colluders, self.quorum.parties, self.promise.unit)
+        assumptions = impact.assumptions(self.quorum.colluders, self.quorum.parties, self.promise.unit)
+        # It stands beside the promise's figures.
+        return tuple(assumption for assumption in assumptions if assumption != impact.SEVERAL_HOSPITALS)
 
 
 NO_PRIVATE_DATA = ", no private data"  # end of a baseline's name; a sentence that says so leaves it out
@@ -229,6 +231,7 @@ class ReportData:
         test_hash: SHA-256 (hex) of the public test file; "" without one.
         publication: statements of its makers to those who receive the data set.
         publisher: name and fingerprint of the coordinator that signs it; "" for both if none does.
+        operator: name and contact of who asked the hospitals, as the plan states them; "" for what it does not state.
         remarks: sentences about this run that its reader should see.
         refused_labels: labels without a text, because every order of them was refused for its content.
         score: how good the corpus is, measured on the private records by a private sum; None if it was not measured.
@@ -295,6 +298,7 @@ class ReportData:
     test_hash: str = ""
     publication: PublicationSection = field(default_factory=PublicationSection)
     publisher: tuple[str, str] = ("", "")
+    operator: tuple[str, str] = ("", "")
 
     @property
     def has_equal_weights(self) -> bool:

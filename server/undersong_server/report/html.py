@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 from undersong_common.program.printed_page import template
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
-from undersong_server.report.answers import OurWords, answers
+from undersong_server.report.answers import OurWords, answers, describe_demonstration
 from undersong_server.report.check_words import CHECK_WORDS
 from undersong_server.report.data import EQUAL_WEIGHTS, USEFUL, GeneratorUse, Measure, ReportData, number
 from undersong_server.report.rows import ROWS_ELSEWHERE, TITLE, describe_rows, example_rows, length_at
@@ -62,6 +62,7 @@ def render_html(data: ReportData) -> str:
         sums_title=SUM_ANSWERS,
         sums_words=GIVE_OR_TAKE,
         answers=answers(data),
+        demonstration=describe_demonstration(data),
         further_measures=_list_further_measures(data),
         panel_settings=panel.settings(),
         weight_chart=shares_chart(
@@ -209,6 +210,7 @@ def render_card(data: ReportData) -> str:
         sums_title=SUM_ANSWERS,
         sums_words=GIVE_OR_TAKE,
         answers=answers(data),
+        demonstration=describe_demonstration(data),
         privacy=data.privacy,
         said=data.publication,
         spdx=re.fullmatch(r"[A-Za-z0-9.+-]+", data.publication.licence),

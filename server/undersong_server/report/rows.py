@@ -13,12 +13,12 @@ from undersong_server.pool import Sample
 from undersong_server.report.data import ReportData, number
 
 TITLE = "What the rows are like"
-ROWS_ELSEWHERE = "report.html shows a few rows of each generator of the corpus."
+ROWS_ELSEWHERE = "report.html shows a few rows of the corpus."
 PHRASE_WORDS = 5
 LEAST_ROWS, LEAST_SHARE = 5, 0.02  # rows, and share of the rows, in which a phrase stands at least
 SHOWN_PHRASES = 3
 MOST_ROWS = 2000  # rows whose phrases are counted
-ROWS_BY_WRITER = 3
+SHOWN_ROWS = 4
 
 WORD = re.compile(r"[^\W_]+")
 PLACEHOLDER = re.compile(r"<[A-Z][A-Z0-9_ -]*>|\[[A-Z][\w '-]{0,30}\]|\[\*\*|\{\{?\w+\}\}?")
@@ -38,14 +38,8 @@ def describe_rows(data: ReportData) -> tuple[str, ...]:
 
 
 def example_rows(data: ReportData) -> list[Sample]:
-    """Draws a few rows of each writer; the signed plan decides which, so that they are the same every time."""
-    rng = _public_rng(data)
-    drawn_samples: list[Sample] = []
-    for author in data.authors:
-        author_samples = [sample for sample in data.samples if sample.generator == author]
-        drawn_rows = rng.permutation(len(author_samples))[:ROWS_BY_WRITER].tolist()
-        drawn_samples += [author_samples[row] for row in drawn_rows]
-    return drawn_samples
+    """Draws a few rows by chance; the signed plan decides which, so that they are the same every time."""
+    return [data.samples[row] for row in _public_rng(data).permutation(len(data.samples))[:SHOWN_ROWS].tolist()]
 
 
 def length_at(word_counts: Sequence[int] | Int64, share: float) -> int:

@@ -4,12 +4,13 @@ The rules stand in docs/judging.md.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
-from undersong_common.intervals import Interval, told_apart
+from undersong_common.intervals import told_apart
 from undersong_common.printable import counted, joined, that_hold
 from undersong_server.methods.parts.private_score import SUMS, ZeroShot, measured_words
-from undersong_server.report.data import NO_PRIVATE_DATA, WRONG_LABELS, ZERO_SHOT, Accuracy, ReportData
+from undersong_server.report.data import ALONE, NO_PRIVATE_DATA, WRONG_LABELS, ZERO_SHOT, Accuracy, ReportData
 
 GUESSING = 0.1  # part of the way from guessing to all right, up to which a share is hardly better than guessing
 READ_FIRST = "Read some texts of each label before you train on them."
@@ -37,6 +38,7 @@ HARDLY = "Hardly better than guessing: do not train on it; fit for testing progr
 
 
 NOT_MEASURED = "not measured"
+NO_GAIN = "No measured gain"  # begins a comparison in which chance explains the difference
 TEST_FILE = "a public test file"  # names one whose name no run has kept
 
 
@@ -51,7 +53,7 @@ def headline(data: ReportData) -> str:
     if own_accuracy is not None:
         return (
             f"{accuracy_words(own_accuracy)} right on {data.test_set or TEST_FILE}: so many of its texts get their true"
-            " label from small models that learned from this corpus alone."
+            " label from small models (the panel) that learned from this corpus alone."
         )
     if private_figure is None:
         return UNMEASURED
@@ -63,31 +65,49 @@ def headline(data: ReportData) -> str:
 
 
 def without_records(data: ReportData) -> str:
-    """Returns the headline's figure of texts that no private record has steered; "" if the headline has none."""
+    """Returns the headline's figure beside texts that no private record has steered; "" if the headline has none."""
     private_figure = data.score
     if private_figure is not None and private_figure.zero_shot is not None:
         zero_shot = private_figure.zero_shot
         return f"{zero_shot.value:.2f} is that to the nearest of {zero_shot.texts} texts that no record has steered."
     if private_figure is None and data.own_accuracy is None:
         return ""
-    baselines = [figure for figure in data.published_accuracy if figure.reference and data.own_accuracy is not None]
-    figures = "; ".join(f"{_name_baseline(figure)} {accuracy_words(figure)}" for figure in baselines)
-    return f"From as many texts that no private record has steered: {figures or NOT_MEASURED}."
+    own_accuracy, baselines = data.own_accuracy, list_baselines(data)
+    if own_accuracy is None or not baselines:
+        return f"From as many texts that no private record has steered: {NOT_MEASURED}."
+    comparisons = " ".join(_compare(own_accuracy, figure, _name_baseline(figure, data)) for figure in baselines)
+    return f"{comparisons} No private record steered {'these' if len(baselines) == 1 else 'any of these'}."
 
 
-def _name_baseline(figure: Accuracy) -> str:
-    """Names a corpus that no record has steered; says of which generators the zero-shot texts are."""
+def list_baselines(data: ReportData) -> list[Accuracy]:
+    """Returns the panel on texts that no record has steered, those of the corpus's own generators alone first.
+
+    Whoever leaves out the other generators by eye gets as much without a record.
+    """
+    baselines = [figure for figure in data.published_accuracy if figure.reference]
+    return sorted(baselines, key=lambda figure: not is_alone(figure))
+
+
+def is_alone(figure: Accuracy) -> bool:
+    """True for a baseline of nobody but the generators that wrote the corpus."""
+    return figure.data.endswith(ALONE.format(""))
+
+
+def _name_baseline(figure: Accuracy, data: ReportData) -> str:
+    """Names a corpus that no record has steered, and of which generators its texts are."""
     name = figure.data.removesuffix(NO_PRIVATE_DATA)
-    return f"{name} of all its generators" if figure.data == ZERO_SHOT else name
+    if figure.data == ZERO_SHOT:
+        return f"{name} of {'all its generators' if len(data.generators) > 1 else joined(list(data.generators))}"
+    return f"texts of {name}" if is_alone(figure) else name
 
 
 def meaning(data: ReportData) -> str:
     """Returns the headline in numbers of 100 texts, beside guessing; "" where nothing is labelled or measured."""
     labels = len(data.named_labels)
     own_accuracy, private_figure = data.own_accuracy, data.score
-    zero_shot = next((figure.accuracy for figure in data.published_accuracy if figure.data == ZERO_SHOT), None)
     if own_accuracy is not None:
-        return plain_words(own_accuracy.accuracy, TEST_TEXTS, labels, zero_shot)
+        share_by_baseline = {_name_baseline(figure, data): figure.accuracy for figure in list_baselines(data)}
+        return plain_words(own_accuracy.accuracy, TEST_TEXTS, labels, share_by_baseline)
     if private_figure is not None and private_figure.is_share:
         return plain_words(private_figure.value, OWN_RECORDS, labels)
     return ""
@@ -96,26 +116,23 @@ def meaning(data: ReportData) -> str:
 TEST_TEXTS, OWN_RECORDS = "texts like those of the test file", "records like those of the hospitals"
 
 
-def plain_words(share: float, of_what: str, labels: int, zero_shot: float | None = None) -> str:
+def plain_words(share: float, of_what: str, labels: int, baselines: Mapping[str, float] = MappingProxyType({})) -> str:
     """Returns a share that is labelled rightly in numbers of 100 texts or records, beside guessing.
 
     Args:
         of_what: :data:`TEST_TEXTS` or :data:`OWN_RECORDS`.
         labels: number of the task's labels.
-        zero_shot: the same share of as many texts that no record has steered; None where it was not measured.
+        baselines: the same share of as many texts that no record has steered, by what these are.
     """
     right = round(100 * share)
-    beside_words, guessing = "", f"by guessing among the {labels} labels"
-    if zero_shot is not None:
-        beside_words = (
-            f"; from texts of all its generators without any record, about {round(100 * zero_shot)} would be right, and"
-            f" {guessing} {round(100 / labels)}"
-        )
-    elif labels > 1:
-        beside_words = f"; {guessing}, {round(100 / labels)} would be right"
+    right_by_way = {f"from as many {name}": f"about {round(100 * beside)}" for name, beside in baselines.items()}
+    if labels > 1:
+        right_by_way[f"by guessing among the {labels} labels"] = str(round(100 / labels))
+    (first_way, first_count), *further_ways = [*right_by_way.items(), ("", "")]
+    beside_words = "".join(f"; {way}, {count}" for way, count in further_ways if way)
     return (
-        f"In plain words: of 100 {of_what}, a program that learns from this corpus labels about {right} rightly and"
-        f" about {100 - right} wrongly{beside_words}."
+        f"In plain words: of 100 {of_what}, small models that learn from this corpus label about {right} rightly and"
+        f" about {100 - right} wrongly{f'; {first_way}, {first_count} would be right' * bool(first_way)}{beside_words}."
     )
 
 
@@ -179,9 +196,13 @@ def doubtful_share(data: ReportData) -> float:
 
 
 def doubt_words(share: float, decimals: int = 0) -> str:
-    """Says how many labels models doubt."""
+    """Says how many labels models doubt, and that the texts are in the corpus all the same."""
     percent = f"{100 * share:.{decimals}f}"
-    return f"{percent} % of the labels are doubtful: models that have not seen a text give it another label."
+    stayed_words = " These texts stayed in the corpus." if share else ""
+    return (
+        f"{percent} % of the labels are doubtful: models of embeddings that have not seen a text give it another label."
+        f"{stayed_words}"
+    )
 
 
 def is_guessing(labels: int, low: float) -> bool:
@@ -218,26 +239,22 @@ def _measured_shares(data: ReportData) -> list[float]:
 def _tell_help(data: ReportData) -> str:
     """Says if the records helped, by the panel beside each corpus without records, else by the sum on the choice."""
     own_accuracy = data.own_accuracy
-    baselines = [
-        (figure.data.removesuffix(NO_PRIVATE_DATA), figure.by_texts)
-        for figure in data.published_accuracy
-        if figure.reference and figure.by_texts
-    ]
-    if own_accuracy is not None and own_accuracy.by_texts is not None and baselines:
-        ours = own_accuracy.by_texts
-        comparison_words = "; ".join(_compare(ours, interval, name) for name, interval in baselines)
-        return f"In percentage points of accuracy on {data.test_set or TEST_FILE}: {comparison_words}."
+    if own_accuracy is not None and own_accuracy.by_texts and any(figure.by_texts for figure in list_baselines(data)):
+        return without_records(data)
     if data.gain is None:
         return "Whether the records helped was not measured."
     return BY_CHOICE[told_apart(*data.gain)]
 
 
-def _compare(ours: Interval, beside: Interval, name: str) -> str:
+def _compare(ours: Accuracy, beside: Accuracy, name: str) -> str:
     """Says by how much the corpus is better or worse than one that no record has steered, and if that is chance."""
-    difference = 100 * (ours.value - beside.value)
-    distance_words = f"{abs(difference):.1f} {'above' if difference >= 0 else 'below'}"
-    if ours.low > beside.high:
-        return f"better than {name}, {distance_words}"
-    if ours.high < beside.low:
-        return f"worse than {name}, {distance_words}"
-    return f"not shown to differ from {name}, {distance_words}, which is within chance"
+    beside_words = f"as many {name}: {accuracy_words(beside)}"
+    if ours.by_texts is None or beside.by_texts is None:
+        return f"Beside {beside_words}."
+    difference = 100 * (ours.accuracy - beside.accuracy)
+    distance_words = f"{abs(difference):.1f} percentage points {'above' if difference >= 0 else 'below'} that"
+    if ours.by_texts.low > beside.by_texts.high:
+        return f"Better than {beside_words}. This corpus is {distance_words}."
+    if ours.by_texts.high < beside.by_texts.low:
+        return f"Worse than {beside_words}. This corpus is {distance_words}."
+    return f"{NO_GAIN} over {beside_words}. This corpus is {distance_words}, which is within chance."

@@ -27,6 +27,7 @@ from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.generators.author import AuthorUsage
 from undersong_server.methods.parts.private_score import SUMS, PrivateScore, ZeroShot
 from undersong_server.methods.parts.support import ClassifierTrial
+from undersong_server.methods.undersong import CLEANED
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
 from undersong_server.report import html, screen
@@ -391,7 +392,9 @@ def test_what_is_weak_about_a_corpus_is_told_before_training(place):
     measures = [Measure(name, f"what {name} tells", value, "0 to 1", "high") for name, value in WEAK.items()]
     measures.append(Measure("wrong labels", "what is doubted", 0.008, "0 to 100 %", "low", percent=True))
     terms = PublicationSection(contact="a@b.example")
-    data = run(**SCORED, measures=tuple(measures), test_set="test.jsonl", test_hash="68bc", publication=terms)
+    remarks = (f"Published: all texts, {CLEANED}.",)
+    scored = {**SCORED, "remarks": remarks, "measures": tuple(measures), "publication": terms}
+    data = run(**scored, test_set="test.jsonl", test_hash="68bc")
     (answer,) = (answer for answer in answers(data) if answer.anchor == "train")
     told, shown = " ".join(answer.sentences), both(data)[place]
     assert len(answer.sentences) <= 8
@@ -399,16 +402,22 @@ def test_what_is_weak_about_a_corpus_is_told_before_training(place):
         "Read some texts of each label first",
         "No phrase of 5 words stands in",
         "0.8 % of the labels are doubtful",
-        "of 100 of these texts about 12 lie among its texts (precision 0.119)",
-        "of 100 of its texts about 32 lie among these (recall 0.321)",
-        "about 17 have one of these near (coverage 0.173; about 97 in two halves of one set)",
+        "These texts stayed in the corpus. A text was left out only where models of words contradict its label, too.",
+        "The corpus looks little like the test texts of test.jsonl: about 12 of 100 corpus texts lie where test texts"
+        " lie (precision 0.119)",
+        "about 32 of 100 test texts lie where corpus texts lie (recall 0.321)",
+        "about 17 of 100 test texts have a corpus text near (coverage 0.173; about 0.97 in two halves of one set)",
         "density 0.057 and MAUVE 0.032, where equal sets have 1.",
         "a model that counts words 92.0 %",
         "What models reach that learn from real texts: not measured.",
-        "where they are from, these files do not say: ask a@b.example. Its SHA-256 is 68bc.",
     ):
         assert words in told
         assert words in shown
+    good = next(answer for answer in answers(data) if answer.anchor == "good").sentences
+    assert good[1] == (
+        "Whether the test texts are real, and where they are from, these files do not say: ask a@b.example. The test"
+        " file is not in this folder; its SHA-256 is 68bc."
+    )
     unmeasured = next(answer for answer in answers(run(accuracy=(), labels=())) if answer.anchor == "train")
     assert len(unmeasured.sentences) == 2  # what to read, and its phrases
 
@@ -418,7 +427,7 @@ def test_the_comparison_says_what_its_zero_shot_texts_are(place):
     zero_shot = Accuracy(ZERO_SHOT, 0.6, 0.6, 0.6, 0.6, reference=True)
     compared = {**SCORED, "accuracy": (*SCORED["accuracy"][:1], zero_shot)}
     shown = both(run(**compared))[place]
-    assert "from good, mixed and off in equal parts, also from those whose texts the records set aside." in shown
+    assert "texts are from good, mixed and off in equal parts, also from those whose texts the records set" in shown
     assert "bear zero_shot as prompt_kind because their prompts showed no other text" in shown
     assert "bear zero_shot" not in both(run(**SCORED))[place]
 
@@ -430,6 +439,11 @@ def test_each_epsilon_of_the_promise_stands_in_words_beside_it(place):
     )
     shown = both(run(privacy=privacy))[place]
     assert impact.guess(0.678, "one record") in shown
+    leading = next(answer for answer in answers(run(privacy=privacy)) if answer.anchor == "promise").sentences[0]
+    assert impact.UNLUCKY not in leading
+    assert shown.count(impact.worst_guess(4.0, 1e-5)) == 1
+    unknown = next(answer for answer in answers(run()) if answer.anchor == "promise").sentences[0]
+    assert impact.worst_guess(4.0, 1e-5) in unknown
     assert f"epsilon 21.97, as planned, and {impact.guess(0.99, 'one record')}." in shown
 
 
@@ -477,6 +491,13 @@ def test_what_holds_for_trained_models_and_whose_records_they_are_is_told(place)
     silent = both(run(publication=PublicationSection(contact="a@b.example")))[place]
     assert "the makers have not stated: ask a@b.example before you use such a model." in silent
     assert "Take them for records of real patients" in silent
+    assert "invented: then no real person is protected" not in shown
+    assert "demonstration" not in shown
+    invented = both(run(publication=PublicationSection(invented_records=True)))[place]
+    assert invented.count("This is a demonstration: by the makers' word alone, every record behind it is inv") == 1
+    assert invented.index("This is a demonstration") < invented.index("What it is")
+    assert "Take them for records of real patients" not in invented
+    assert "invented: then no real person is protected" in invented
     assert "ask the makers before you use such a model" in both(run(publication=PublicationSection()))[place]
 
 
@@ -489,6 +510,7 @@ def test_the_promise_tells_of_collusion_and_of_patients_at_two_hospitals(place):
     opening = " ".join(answer.sentences)
     assert "right in at most 97 of 100 cases as planned and in at most 83 of 100 cases as it ran." in opening
     assert impact.SEVERAL_HOSPITALS in opening
+    assert both(data)[place].count(impact.SEVERAL_HOSPITALS) == 1
     assert '<a href="#privacy">Privacy</a>' in render_html(data)
     assert "join against one hospital, the best guess" not in both(run())[place]
 
@@ -498,9 +520,9 @@ def test_the_promise_tells_of_collusion_and_of_patients_at_two_hospitals(place):
 def test_a_baseline_of_some_generators_alone_is_explained_where_it_stands(place):
     alone = Accuracy(ALONE.format("one"), 0.7, 0.7, 0.7, 0.7, reference=True)
     with_alone = {**SCORED, "accuracy": (*SCORED["accuracy"], alone)}
-    assert "one alone 70.0 %" in both(run(**with_alone))[place]
-    assert "The records chose these generators, but somebody who reads a few" in both(run(**with_alone))[place]
-    assert "The records chose these" not in both(run(**SCORED))[place]
+    assert "texts of one alone: 70.0 %" in both(run(**with_alone))[place]
+    assert "The records chose it, but somebody who reads a few" in both(run(**with_alone))[place]
+    assert "The records chose it" not in both(run(**SCORED))[place]
 
 
 def test_the_private_score_names_the_hospitals_that_measured_it():
@@ -538,11 +560,19 @@ def test_each_measure_stands_once_in_the_report():
 def test_the_card_names_makers_contact_and_the_way_to_verify():
     terms = PublicationSection(makers="Five <b>clinics", contact="data@clinics.example")
     card = render_card(run(publication=terms, publisher=("north", "1a2b-3c4d")))
-    assert "Made by Five &lt;b&gt;clinics." in card
+    assert "Published in the name of Five &lt;b&gt;clinics." in card
     assert "data@clinics.example" in card
     assert "undersong verify . --fingerprint FINGERPRINT-YOU-WERE-TOLD" in card
     assert "--fingerprint 1a2b" not in card  # which would be compared with itself
     took_part = Participation(("north", "south", "west", "east"), ())
+    asked = replace(run(publication=terms, publisher=("one", "1a2b-3c4d")), operator=("Nordbrook", "Dr. Weller, +44"))
+    for shown in both(asked):
+        assert "Run by Nordbrook (contact: Dr. Weller, +44), as every hospital has signed." in shown
+        assert "or by the operator (Dr. Weller, +44), over a number" in shown
+        assert "--party NAME=FINGERPRINT" in shown
+    for shown in both(replace(asked, simulated=True, publisher=("", ""))):
+        assert "Run by Nordbrook (contact: Dr. Weller, +44). Published" in shown
+        assert "--party" not in shown
     for shown in both(run(publication=terms, publisher=("one", "1a2b-3c4d"), participation=took_part)):
         assert (
             "read to you by a hospital that took part, such as north, south, west, or by the makers"
@@ -553,7 +583,7 @@ def test_the_card_names_makers_contact_and_the_way_to_verify():
     assert 'id="told"' in render_html(run(publisher=("one", "1a2b-3c4d")))
     assert 'id="told"' not in render_html(run())
     unnamed = render_card(run(publisher=("north", "1a2b-3c4d")))
-    assert "Made by north." in unnamed
+    assert "Published in the name of north." in unnamed
     nobody = render_card(run())
     assert "--fingerprint" not in nobody
     assert "no contact" in nobody
@@ -599,7 +629,7 @@ def test_card_and_report_answer_with_the_run_s_own_figures(place):
     terms = PublicationSection(makers="clinics", contact="a@b.example", licence="CC-BY-4.0", intended_use="teaching")
     shown = both(run(**SCORED, publication=terms, publisher=("north", "1a2b-3c4d"), participation=LEFT))[place]
     for words in (
-        *("77 % of cases (73 to 81)", "90.0 % (85.0 to 94.0)", "words 92.0 %", "zero-shot mixture 60.0 %"),
+        *("77 % of cases (73 to 81)", "90.0 % (85.0 to 94.0)", "words 92.0 %", "zero-shot mixture: 60.0 %"),
         *(
             "7 texts of one generator are set aside",
             "Licence: CC-BY-4.0",
@@ -833,7 +863,7 @@ def test_the_opening_names_who_wrote_the_published_texts_and_what_they_are(place
     shown = both(data)[place]
     assert f"Written by {first} (an n-gram model of a public corpus), with the method" in shown
     assert "word salad" in shown
-    assert f"{other} gave texts, too; none of these is in the corpus" in shown
+    assert f"{other} (a language model) gave texts, too; none of these is in the corpus" in shown
     theirs = replace(data, samples=tuple(replace(sample, generator=other) for sample in mine))
     assert f"Written by {other} (a language model), with" in both(theirs)[place]
     assert "word salad" not in both(theirs)[place]
@@ -864,7 +894,7 @@ def panel_scores(ours, beside):
     )
 
 
-BESIDE = "In percentage points of accuracy on 200 notes: "
+UNSTEERED = "No private record steered"
 NEAR = Accuracy(ALONE.format("good"), 0.67, 0.5, 0.5, 0.5, reference=True, by_texts=Interval(0.67, 0.62, 0.72))
 SIX = tuple("abcdef")
 
@@ -889,21 +919,24 @@ SIX = tuple("abcdef")
         ),
         (
             {"accuracy": panel_scores((0.6, 0.7), (0.4, 0.5))},
-            BESIDE + "better than mixture, 20.0 above.",
+            "Better than as many mixture: 45.0 % (40.0 to 50.0). This corpus is 20.0 percentage points above that."
+            f" {UNSTEERED} these.",
         ),
         (
             {"accuracy": panel_scores((0.6, 0.7), (0.5, 0.65)), "gain": (0.5, 0.01)},
-            BESIDE + "not shown to differ from mixture, 7.5 above, which is within chance.",
+            "No measured gain over as many mixture: 57.5 % (50.0 to 65.0). This corpus is 7.5 percentage points above"
+            f" that, which is within chance. {UNSTEERED} these.",
         ),
         (
             {"accuracy": panel_scores((0.3, 0.4), (0.5, 0.65))},
-            BESIDE + "worse than mixture, 22.5 below.",
+            "Worse than as many mixture: 57.5 % (50.0 to 65.0). This corpus is 22.5 percentage points below that."
+            f" {UNSTEERED} these.",
         ),
         (
             {"accuracy": (*panel_scores((0.6, 0.7), (0.4, 0.5)), NEAR)},
-            BESIDE
-            + "better than mixture, 20.0 above; "
-            + "not shown to differ from good alone, 2.0 below, which is within chance.",
+            "No measured gain over as many texts of good alone: 67.0 % (62.0 to 72.0). This corpus is 2.0 percentage"
+            " points below that, which is within chance. Better than as many mixture: 45.0 % (40.0 to 50.0). This"
+            f" corpus is 20.0 percentage points above that. {UNSTEERED} any of these.",
         ),
         ({"accuracy": panel_scores((0.2, 0.3), (0.1, 0.2)), "score": scored(0.7, 0.8)}, HARDLY),
         ({"labels": ("a", "b"), "score": scored(0.54, 0.9)}, HARDLY),
@@ -944,12 +977,12 @@ ZERO = Accuracy(ZERO_SHOT, 0.44, 0.5, 0.5, 0.5, reference=True, by_texts=Interva
             {"accuracy": (*panel_scores((0.6, 0.7), (0.4, 0.5))[:1], ZERO), "score": scored(0.7, 0.8)},
             (
                 "65.0 % (60.0 to 70.0) right on 200 notes: so many of its texts get their true label from small models"
-                " that learned from this corpus alone.",
-                "From as many texts that no private record has steered: zero-shot texts of all its generators 44.0 %"
-                " (40.0 to 48.0).",
-                "In plain words: of 100 texts like those of the test file, a program that learns from this corpus"
-                " labels about 65 rightly and about 35 wrongly; from texts of all its generators without any record,"
-                " about 44 would be right, and by guessing among the 6 labels 17.",
+                " (the panel) that learned from this corpus alone.",
+                "Better than as many zero-shot texts of all its generators: 44.0 % (40.0 to 48.0). This corpus is 21.0"
+                f" percentage points above that. {UNSTEERED} these.",
+                "In plain words: of 100 texts like those of the test file, small models that learn from this corpus"
+                " label about 65 rightly and about 35 wrongly; from as many zero-shot texts of all its generators,"
+                " about 44 would be right; by guessing among the 6 labels, 17.",
             ),
         ),
         (
@@ -958,8 +991,8 @@ ZERO = Accuracy(ZERO_SHOT, 0.44, 0.5, 0.5, 0.5, reference=True, by_texts=Interva
                 "75 % of cases (70 to 80) right on the hospitals' own records, measured privately: so many of them get"
                 " their true label from a classifier that learned from this corpus alone.",
                 "From as many texts that no private record has steered: not measured.",
-                "In plain words: of 100 records like those of the hospitals, a program that learns from this corpus"
-                " labels about 75 rightly and about 25 wrongly; by guessing among the 6 labels, 17 would be right.",
+                "In plain words: of 100 records like those of the hospitals, small models that learn from this corpus"
+                " label about 75 rightly and about 25 wrongly; by guessing among the 6 labels, 17 would be right.",
             ),
         ),
         (
