@@ -265,10 +265,10 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
         f" reads all that is published. Then {leading_words}. It protects"
         f" {UNITS[privacy_statement.promise.unit]}.",
         *further_words,
+        *_warn_of_collusion(privacy_statement),
         *([NOBODY_REAL] if data.publication.invented_records else []),
         f"The epsilon of this run is {number(epsilon)}{delta_words}. {impact.yardstick()}",
         *([data.earlier] if data.earlier else []),
-        *_warn_of_collusion(privacy_statement),
         OurWords("What must hold for this to be true stands under [Privacy](#privacy)."),
     )
 
@@ -280,7 +280,9 @@ def _warn_of_collusion(privacy_statement: PrivacyStatement) -> list[str]:
         words.AS_IT_RAN: privacy_statement.best_guess_against_all_as_it_ran,
     }
     case_words = [
-        f"in at most {impact.cases(right)} of 100 cases {when}" for when, right in cases.items() if right is not None
+        f"in at most {impact.cases(right)} of 100 cases{impact.protection_words(right)} {when}"
+        for when, right in cases.items()
+        if right is not None
     ]
     collusion_words = (
         "Another case: if the operator and all other hospitals join against one hospital, the best guess about one"
@@ -291,26 +293,22 @@ def _warn_of_collusion(privacy_statement: PrivacyStatement) -> list[str]:
 
 
 def _detail_promise(data: ReportData) -> tuple[str, ...]:
-    """How the worst case follows from epsilon and delta, and the figure if all others join against one hospital."""
+    """How the worst case follows from epsilon and delta, and the epsilon if all others join against one hospital."""
     privacy_statement = data.privacy
     if not privacy_statement.is_private or not privacy_statement.epsilon_after:
         return ()
-    unit_words = UNIT_WORDS[privacy_statement.promise.unit]
     epsilon_alone = privacy_statement.epsilon_if_all_others_collude
     epsilon_ran = privacy_statement.epsilon_against_all_as_it_ran
-    ran_words = ""
+    ran_words = f" `undersong verify` states it {words.AS_IT_RAN}."
     if epsilon_ran is not None:
-        ran_guess = _guess_words(privacy_statement.best_guess_against_all_as_it_ran, unit_words)
-        ran_words = f": epsilon {number(epsilon_ran)}{ran_guess}"
+        ran_words = f" {words.AS_IT_RAN.capitalize()} it is {number(epsilon_ran)}, by `undersong verify`."
     odds_words = _odds_words(privacy_statement.promise.epsilon, privacy_statement.promise.delta)
     sentences = [privacy_statement.headline, odds_words]
     if epsilon_alone is not None and math.isfinite(epsilon_alone):
         sentences.append(
             OurWords(
-                f"If the operator and all other hospitals join against one hospital, its figure is at most epsilon"
-                f" {number(epsilon_alone)}, {words.AS_PLANNED}"
-                f"{_guess_words(privacy_statement.best_guess_if_all_others_collude, unit_words)}."
-                f" `undersong verify` states it {words.AS_IT_RAN}{ran_words}. {words.PLANNED}"
+                f"If the operator and all other hospitals join against one hospital, its epsilon is at most"
+                f" {number(epsilon_alone)} {words.AS_PLANNED}.{ran_words} {words.PLANNED}"
             )
         )
     return tuple(filter(None, sentences))
@@ -325,10 +323,6 @@ def _odds_words(epsilon: float, delta: float) -> str:
         f"By epsilon and delta, the odds shift by at most 2 e^epsilon = {odds_factor}, or by more with a chance of at"
         " most 2 delta."
     )
-
-
-def _guess_words(right: float | None, unit: str) -> str:
-    return "" if right is None else f", and {impact.guess(right, f'one {unit}')}"
 
 
 def _state_worth(data: ReportData) -> tuple[str, ...]:
