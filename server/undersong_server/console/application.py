@@ -108,7 +108,10 @@ def _home(visit: Visit, context: ConsoleContext) -> Response:
 
 
 def _next_step(visit: Visit, context: ConsoleContext) -> NextStep:
-    step = beginning.next_step(context.home, partial(context.list_runs, visit), visit.path.get("run", ""))
+    has_made_file = "package" in visit.query or "grant" in visit.query
+    step = beginning.step_of_form(visit.request.url.path, visit.query.get("name", "") if has_made_file else "")
+    if step is None:
+        step = beginning.next_step(context.home, partial(context.list_runs, visit), visit.path.get("run", ""))
     return NextStep(step.words, step.address)
 
 

@@ -15,6 +15,7 @@ from undersong_server.operations.runs import UNDER_WAY, RunSummary, may_resume
 from undersong_server.report.evaluations import evaluated
 from undersong_server.runs.folder import UNREADABLE, RunFolder, UnreadableRun
 
+SIGN = "/parties/sign"
 PUBLISH = "Send the archive of {run} to its receivers, or place it where they fetch it: that alone publishes it"
 
 
@@ -47,7 +48,7 @@ def first_steps(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyF
             bool(coordinator_facts.operator and coordinator_facts.contact),
         ),
         FirstStep("Invite each hospital", "/parties/invite", bool(parties), _invite_next(parties)),
-        FirstStep("Sign each hospital's request", "/parties/sign", bool(enrolled) and len(enrolled) == len(parties)),
+        FirstStep("Sign each hospital's request", SIGN, bool(enrolled) and len(enrolled) == len(parties)),
         FirstStep("Plan a run", "/runs/new", bool(runs)),
         FirstStep("Start it; each hospital's people approve it", newest, is_approved),
         FirstStep("Read its result", newest, False),
@@ -68,7 +69,7 @@ class OperatorStep:
 
 
 def next_step(home: Path, every_run: Callable[[], Sequence[RunSummary]], run_shown: str = "") -> OperatorStep:
-    """Returns the step that comes next: for the run that is shown, else for the first thing that needs attention.
+    """Returns the step that comes next: for the run that is shown, else for the newest run that needs one.
 
     Args:
         every_run: lists the runs, where the run that is shown needs no step.
@@ -85,13 +86,32 @@ def next_step(home: Path, every_run: Callable[[], Sequence[RunSummary]], run_sho
         number = next(number for number, step in enumerate(steps) if not step.is_done)
         more = [f", or {step.again.partition(', ')[2]}" for step in steps[:number] if step.again and number == 2]
         return OperatorStep(steps[number].words + "".join(more), steps[number].address)
-    urgency = ("failed", "waiting", "paused", "planned", "running", "finished")
-    shown_runs = [run for run in runs if not run.put_away and run.status.state in urgency]
-    ranked = _still_open(shown_runs)
-    for run in sorted(ranked, key=lambda run: urgency.index(run.status.state)):
+    for run in _still_open([run for run in runs if not run.put_away]):
         if (step := _step_of_run(home, run)) is not None:
             return step
     return OperatorStep("Plan a run", "/runs/new")
+
+
+def step_of_form(path: str, made: str) -> OperatorStep | None:
+    """Returns the step of a screen on which something is filled in; None for another screen.
+
+    Args:
+        path: address of the screen, without the page's own begin.
+        made: hospital for which the screen has just made a file; "" for none.
+    """
+    if path == "/runs/new":
+        return OperatorStep("Choose above what to begin with, then press Begin", "")
+    if path.startswith("/runs/new/"):
+        return OperatorStep("Complete the form above, then press Plan this run; no hospital is asked yet", "")
+    if path == "/parties/invite" and made:
+        return OperatorStep(f"Give {made} the package, and the fingerprint another way; then sign its request", SIGN)
+    if path == "/parties/invite":
+        return OperatorStep("Name the hospital above, then press Invite", "")
+    if path == SIGN and not made:
+        return OperatorStep(
+            "Choose the request above, type the fingerprint that the hospital reads to you, and sign", ""
+        )
+    return None
 
 
 def _still_open(runs: Sequence[RunSummary]) -> list[RunSummary]:
@@ -108,6 +128,8 @@ def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
     address = f"/runs/one/{quote(run.run)}"
     result = f"{address}/result"
     if status.error is not None and status.error.rejected_by:
+        if draft := _draft_that_revises(home, run.run):
+            return OperatorStep(f"Finish the revision of {run.run}, and plan it", f"/runs/new/{draft}")
         return OperatorStep(f"Talk to {', '.join(status.error.rejected_by)}, then revise the run {run.run}", address)
     if status.state == "finished":
         return _step_of_result(home, run, result)
@@ -133,6 +155,12 @@ def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
     if words:
         return OperatorStep(words, f"{address}{button}")
     return None
+
+
+def _draft_that_revises(home: Path, run: str) -> str:
+    """The newest unfinished draft that revises a run; "" if there is none."""
+    unfinished = (draft for draft, _ in drafts.unfinished(home))
+    return next((draft.identity for draft in unfinished if draft.data["task"].get("revises") == run), "")
 
 
 def _step_of_result(home: Path, run: RunSummary, result: str) -> OperatorStep:
