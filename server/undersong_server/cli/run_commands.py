@@ -270,6 +270,8 @@ def compare(
     comparison = operations.comparison.compare(home, names, sort=sort)
     if file is not None:
         replace_file(file, comparison.csv())
+    if comparison.difference_words and not as_json:
+        show_lines([comparison.difference_words])
     if comparison.leading is not None and not as_json:
         figure = comparison.leading.figure
         show_lines([f"{figure.name} ({figure.good_words}). {comparison.best_words}", comparison.leading.reason])

@@ -13,12 +13,14 @@ from markupsafe import Markup
 from undersong_common.errors import ConfigurationError
 from undersong_common.intervals import Interval, over_seeds
 from undersong_common.pages.store import Grade
-from undersong_common.printable import joined, number, that_hold
+from undersong_common.printable import counted, joined, number, printable, that_hold
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.methods.parts.private_score import NORMAL_95, PrivateScore
+from undersong_server.operations.form import change_value, change_words
 from undersong_server.operations.overview import live, run_plan
 from undersong_server.operations.releases import DRAWN_TEXTS, drawn_rows, published_texts
+from undersong_server.operations.runs import plan_differences
 from undersong_server.report.data import PANEL_SCORE, UNIT_WORDS, WORDS, WRONG_LABELS, Good
 from undersong_server.report.evaluations import Evaluated, evaluated
 from undersong_server.report.html import series_chart
@@ -34,6 +36,14 @@ from undersong_server.report.verdict import (
     similarity_sign,
 )
 
+MOST_DIFFERENCES = 8  # that the line above the figures names
+# The keys that tell runs apart best, and their places in that line.
+DIFFERENCES_FIRST = {
+    key: place
+    for place, key in enumerate(
+        ("task.labels", "method.name", "privacy.epsilon", "parties", "method.samples", "evaluation.test", "task.name")
+    )
+}
 BLOCKS = 10  # blocks of equally many drawn texts, whose spread gives the interval
 NOTHING = "–"
 NEAR_REAL = "good near the value of real texts"
@@ -173,12 +183,14 @@ class RunComparison:
 
     Attributes:
         drawn: number of texts that were drawn of each corpus; 0 before a publication.
+        differences: what was planned otherwise, each with its value in every run; first what matters most.
     """
 
     runs: tuple[ComparedRun, ...]
     drawn: int = 0
     sorted_by: str = ""
     figures: tuple[Figure, ...] = field(default=())
+    differences: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def groups(self) -> Mapping[str, list[Figure]]:
@@ -191,6 +203,20 @@ class RunComparison:
     def leading(self) -> LeadingFigure | None:
         """The figure to read first, which the chart draws: the one that the runs are sorted by, or the first there."""
         return leading_figure(self.figures, self.sorted_by)
+
+    @property
+    def difference_words(self) -> str:
+        """Says in what the runs were planned otherwise, each run by its number; "" for one run."""
+        if len(self.runs) < 2:
+            return ""
+        if not self.differences:
+            return "These runs have the same task and the same hospitals: chance alone makes them differ."
+        shown = [
+            f"{key} ({'; '.join(f'{number}: {printable(value, 80)}' for number, value in enumerate(values, 1))})"
+            for key, values in self.differences[:MOST_DIFFERENCES]
+        ]
+        further = len(self.differences) - len(shown)
+        return f"These runs differ in {joined([*shown, *([counted(further, 'further setting')] if further else [])])}."
 
     @property
     def best_words(self) -> str:
@@ -273,8 +299,15 @@ def compare(home: Path, runs: Sequence[str], *, sort: str = "") -> RunComparison
     compared_runs = tuple(_compared(home, run, texts, sample_size) for run, texts in texts_by_run.items())
     run_comparison = RunComparison(compared_runs, sample_size, figures=tuple(_figures(compared_runs, sample_size)))
     if sort:
-        return _sorted(run_comparison, sort)
-    return run_comparison
+        run_comparison = _sorted(run_comparison, sort)
+    return replace(run_comparison, differences=_differences(home, run_comparison.runs))
+
+
+def _differences(home: Path, runs: Sequence[ComparedRun]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    plans = [CoordinatorHome(home).run(run.run).planned() for run in runs]
+    differences = plan_differences(plans) if plans else ()
+    ranked = sorted(differences, key=lambda row: DIFFERENCES_FIRST.get(row[0], len(DIFFERENCES_FIRST)))
+    return tuple((change_words(key), tuple(map(change_value, values))) for key, values in ranked)
 
 
 def how_good(home: Path, run: str) -> tuple[Figure, ...]:

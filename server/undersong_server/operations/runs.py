@@ -220,17 +220,16 @@ def revision(home: Path, run: str) -> Revision:
     earlier_name = before or begun_with
     if not earlier_name or not (earlier_run := coordinator_home.run(earlier_name)).exists:
         return run_revision
-    earlier_keys, current_keys = (
-        dict(_keys({**plan.task, "parties": list(plan.roster)})) for plan in (earlier_run.planned(), stored_plan)
-    )
-    changed_keys = [
-        key
-        for key in {**earlier_keys, **current_keys}
-        if earlier_keys.get(key) != current_keys.get(key) and key != "task.revises"
-    ]
-    return replace(
-        run_revision, changes=tuple((key, earlier_keys.get(key), current_keys.get(key)) for key in changed_keys)
-    )
+    changes = plan_differences((earlier_run.planned(), stored_plan))
+    return replace(run_revision, changes=tuple((key, *values) for key, values in changes))
+
+
+def plan_differences(plans: Sequence[Planned]) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+    """Returns the keys of the task files in which plans differ, "parties" among them, with the value in each plan."""
+    values_by_plan = [dict(_keys({**plan.task, "parties": list(plan.roster)})) for plan in plans]
+    every_key = dict.fromkeys(key for values in values_by_plan for key in values if key != "task.revises")
+    rows = ((key, tuple(values.get(key) for values in values_by_plan)) for key in every_key)
+    return tuple((key, values) for key, values in rows if any(value != values[0] for value in values))
 
 
 def _begun_with(folder: RunFolder) -> str:
