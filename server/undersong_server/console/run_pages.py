@@ -541,8 +541,11 @@ class RunScreens:
         return download(comparison.compare(self._home, run_names, sort=sort).csv(), "compared-runs.csv", "text/csv")
 
     def _asked(self, visit: Visit) -> tuple[list[str], str]:
-        """The runs that the address names, at most six, and the figure to sort them by."""
-        return visit.request.query_params.getlist("run")[:6], visit.query.get("sort", "")
+        """The runs that the address names, at most six, the oldest first, and the figure to sort them by."""
+        run_names = visit.request.query_params.getlist("run")[:6]
+        newest_first = {run.run: place for place, run in enumerate(self._context.list_runs(visit))}
+        oldest_first = sorted(run_names, key=lambda name: -newest_first.get(name, -1))
+        return oldest_first, visit.query.get("sort", "")
 
 
 def _by_place(paths: Iterable[str], places: Mapping[str, int]) -> list[str]:
