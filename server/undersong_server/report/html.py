@@ -331,11 +331,13 @@ def series_chart(
         min(mean - half_width for mean, half_width in present_points),
         max(mean + half_width for mean, half_width in present_points),
     )
-    value_margin = 0.05 * ((highest - lowest) or 1.0)
-    if form != "points":  # noise takes a share of votes below 0
+    if form != "points":
         lowest, highest = min(0.0, lowest), _round_up(max(highest, reference[0] if reference else 0.0))
+    if form == "points" or lowest < 0:  # noise takes a share of votes below 0
+        grid_values = _round_scale(lowest, highest, least_step=0.01 if percent else 0.0)
     else:
-        lowest, highest = lowest - value_margin, highest + value_margin
+        grid_values = [float(value) for value in np.linspace(lowest, highest, 5)]
+    lowest, highest = grid_values[0], grid_values[-1]
     right_edge, bottom_edge = width - RIGHT, height - BOTTOM
 
     def x(place: float) -> float:
@@ -346,7 +348,7 @@ def series_chart(
 
     svg_parts = [_draw_text(2, 11, measure, "axis")] if measure else []
     number_format = ".0f" if percent else ".4g"
-    for grid_value in np.linspace(lowest, highest, 5):
+    for grid_value in grid_values:
         label = f"{100 * grid_value:{number_format}} %" if percent else f"{grid_value:{number_format}}"
         svg_parts += [
             _draw_line("grid", LEFT, right_edge, y(grid_value), y(grid_value)),
@@ -587,3 +589,22 @@ def _round_up(value: float) -> float:
     power_of_ten = 10.0 ** np.floor(np.log10(value))
     round_steps = (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10)
     return float(power_of_ten * next(step for step in round_steps if step * power_of_ten >= value * (1 - 1e-9)))
+
+
+def _round_scale(lowest: float, highest: float, *, least_step: float = 0.0) -> list[float]:
+    """Returns the ends of a round scale that holds both values, and the round values between them.
+
+    Args:
+        least_step: smallest distance of two values, such as one percent where labels have no decimals.
+
+    >>> _round_scale(0.09, 0.6), _round_scale(0.71, 0.71)
+    ([0.0, 0.2, 0.4, 0.6], [0.6, 0.8])
+    """
+    span = (highest - lowest) or abs(highest) or 1.0
+    power_of_ten = 10.0 ** math.floor(math.log10(span / 4))
+    parts = (part for part in (1, 2, 5, 10) if 4 * power_of_ten * part >= span * (1 - 1e-9))
+    step = max(least_step, power_of_ten * next(parts))
+    first, last = math.floor(lowest / step + 1e-9), math.ceil(highest / step - 1e-9)
+    if first == last:
+        first, last = first - 1, last + 1
+    return [round(step * place, 12) for place in range(first, last + 1)]

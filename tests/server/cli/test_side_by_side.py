@@ -6,6 +6,7 @@ import contextlib
 import csv
 import json
 import math
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -279,6 +280,27 @@ def test_names_of_compared_runs_stand_whole_below_their_chart(home, monkeypatch)
     chart = str(replace(found, runs=runs_named).chart)
     assert "…" not in chart
     assert all(f'<th scope="row">{name}</th>' in chart for name in long_names)
+
+
+def test_a_comparison_says_first_in_what_its_runs_were_planned_otherwise(home, tmp_path):
+    alike = comparison.compare(home, ["first", "second"])
+    assert alike.difference_words.startswith("These runs have the same task and the same hospitals")
+    assert comparison.compare(home, ["first"]).difference_words == ""
+    changes = ["privacy.epsilon=1.5", "method.samples=40"]
+    runs.plan(home, next(tmp_path.glob("*.toml")), RunOptions(name="third"), assignments=changes)
+    task = CoordinatorHome(home).run("first").planned().task
+    epsilon, samples = task["privacy"]["epsilon"], task["method"]["samples"]
+    words = f"Epsilon (1: {epsilon}; 2: 1.5) and Samples (1: {samples}; 2: 40)"
+    compared = comparison.compare(home, ["first", "third"])
+    assert compared.difference_words.lower() == f"These runs differ in {words}.".lower()
+    assert f"Epsilon (1: {epsilon}; 2: 1.5)" in operator("run", "compare", "first", "third", "--home", home)
+
+
+def test_the_chart_of_a_comparison_has_round_figures_at_its_axis(home):
+    for name, share in (("first", 0.154), ("second", 0.537)):
+        keep(home, name, kept(share))
+    chart = str(comparison.compare(home, ["first", "second"]).chart)
+    assert re.findall(r'class="tick end">([^<]+)<', chart) == ["0 %", "20 %", "40 %", "60 %"]
 
 
 @pytest.mark.parametrize("other", [kept(0.8, texts=1000), kept(0.8, test="u.jsonl, 11")])
