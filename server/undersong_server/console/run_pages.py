@@ -319,7 +319,10 @@ class RunScreens:
             draft = self._with_file_labels(draft, place)
             anchor = "#label-1"
         elif act == "rows":
-            anchor = f"#label-{1 + sum(any(row) for row in draft.label_rows)}"
+            sent_rows = len(visit.lists.get("label", ()))
+            anchor = f"#label-{1 + sent_rows}"
+            lacking_rows = sent_rows + drafts.FEWEST_EMPTY_ROWS - len(draft.label_rows)
+            draft = replace(draft, more_rows=draft.more_rows + max(0, lacking_rows))
         drafts.save(self._home, draft)
         return visit.go(f"{address}{anchor}")
 

@@ -56,6 +56,7 @@ class Draft:
             everyone enrolled.
         trial: last trial of one of its generators: its ``generator``, and ``texts`` and ``cost``, or a ``problem``.
         begun_with: earlier run whose values it began with; "" for another source.
+        more_rows: empty rows of labels that were asked for beside those of every form.
     """
 
     identity: str
@@ -69,6 +70,7 @@ class Draft:
     patience: str = f"{PATIENCE_S:.0f}"
     trial: Mapping[str, Any] = field(default_factory=dict)
     begun_with: str = ""
+    more_rows: int = 0
 
     @property
     def sections(self) -> tuple[FormSection, ...]:
@@ -89,7 +91,10 @@ class Draft:
         label_meanings = task.get("label_descriptions", {})
         labels = list(dict.fromkeys([*task.get("labels", ()), *label_meanings]))
         empty_rows = max(FEWEST_EMPTY_ROWS, LABEL_ROWS - len(labels))
-        return [*((label, label_meanings.get(label, "")) for label in labels), *[("", "")] * empty_rows]
+        return [
+            *((label, label_meanings.get(label, "")) for label in labels),
+            *[("", "")] * (empty_rows + self.more_rows),
+        ]
 
     @property
     def missing(self) -> dict[str, str]:
