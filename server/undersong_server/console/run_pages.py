@@ -188,7 +188,7 @@ class RunScreens:
 
     def _draft(self, visit: Visit) -> str:
         uploaded = visit.files.get("task", b"")
-        kind, _, source = (visit.form.get("earlier") or visit.form.get("source", "")).partition(" ")
+        kind, _, source = visit.form.get("source", "").partition(" ")
         if uploaded:
             draft = drafts.from_bytes(self._home, "the uploaded file", uploaded, self._context.tasks)
         elif kind == "file":
