@@ -311,9 +311,10 @@ class RunScreens:
             anchor = "#trial"
         elif act == "upload":
             name = f"file {place}"
-            content = visit.files.get(name, b"")
-            draft = drafts.name_upload(self._home, draft, place, visit.file_names.get(name, ""), content)
-            visit.note("upload", place)
+            file_name, content = visit.file_names.get(name, ""), visit.files.get(name, b"")
+            draft = drafts.name_upload(self._home, draft, place, file_name, content)
+            file_name, _ = uploads.table_name(file_name)
+            visit.note("upload", f"{file_name}, {form.change_words(form.counted_from_one(place))}")
             anchor = f"#key-{place.replace('.', '-')}"
         elif act == "labels":
             draft = self._with_file_labels(draft, place)

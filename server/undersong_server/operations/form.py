@@ -213,6 +213,16 @@ def change_words(key: str) -> str:
     return title or hospital_words((rest or section).replace("_", " ").replace(".", " ")).capitalize()
 
 
+def counted_from_one(path: str) -> str:
+    """Returns a field's path with the number of its table as people count.
+
+    >>> counted_from_one("generators.0.corpus"), counted_from_one("task.labels")
+    ('generators.1.corpus', 'task.labels')
+    """
+    parts = path.split(".")
+    return ".".join(str(int(part) + 1) if part.isdigit() else part for part in parts)
+
+
 def change_value(value: Any) -> str:
     """Returns a task's value as a list of changes shows it.
 
