@@ -182,6 +182,7 @@ class RunScreens:
             "New run",
             templates=form.templates(),
             files=permissions.offered(self._context.tasks),
+            example=drafts.example_task(),
             earlier=overview.listed_runs(self._context.list_runs(visit))[:50],
             unfinished=drafts.unfinished(self._home),
         )
@@ -198,6 +199,8 @@ class RunScreens:
             draft = drafts.from_file(self._home, path)
         elif kind in ("run", "revise"):
             draft = drafts.from_run(self._home, source, revises=kind == "revise")
+        elif kind == "example":
+            draft = drafts.from_example(self._home)
         elif kind == "template":
             draft = drafts.from_template(self._home, source, self._context.tasks)
         else:
@@ -220,6 +223,7 @@ class RunScreens:
             kinds=form.generator_kinds(),
             field_words=form.field_words(),
             trial_texts=tasks.TEXTS,
+            is_example=draft.source == drafts.EXAMPLE,
             refusal=self._refusal(str(draft.data["task"].get("revises", ""))),
         )
 
@@ -300,6 +304,9 @@ class RunScreens:
         if act == "add":
             draft = drafts.add_table(draft, section, visit.form.get("kind", ""))
             anchor = f"#{section}-{len(draft.data[section]) - 1}"
+        elif act == "example":
+            draft = drafts.add_example_generators(self._home, draft)
+            anchor = f"#generators-{len(draft.data['generators']) - 1}"
         elif act == "remove":
             draft = drafts.remove_table(draft, section, _whole(number))
             anchor = "#generators" if section == "generators" else "#further"

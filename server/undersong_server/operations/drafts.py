@@ -5,6 +5,8 @@ import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ MISSING = {
     "publication.contact": f"is required and missing; {ACCEPTED}",
     "task.labels": "are required and missing; write at least two, a row each",
 }
+EXAMPLE = "the example"  # source of a draft of it
 MOST_DRAFTS = 200  # the oldest beyond these are removed
 
 
@@ -135,10 +138,51 @@ def from_template(home: Path, name: str, folders: Sequence[Path]) -> Draft:
     if name not in templates():
         raise ConfigurationError(f"there is no template {name!r}", configuration.nearest(name, templates()))
     task_data = {section: started_table(section_table) for section, section_table in first_values()[name].items()}
+    task_data["publication"] |= _who_asks(home)
+    return _keep(home, f"the template {name}", task_folders(home, folders)[0], task_data, {})
+
+
+def _who_asks(home: Path) -> dict[str, str]:
     settings = CoordinatorHome(home).settings
     who_asks = {"makers": settings.operator, "contact": settings.contact}
-    task_data["publication"] |= {key: words for key, words in who_asks.items() if words}
-    return _keep(home, f"the template {name}", task_folders(home, folders)[0], task_data, {})
+    return {key: words for key, words in who_asks.items() if words}
+
+
+def from_example(home: Path) -> Draft:
+    """Makes a draft of the example, which lacks nothing but a stated contact; its files are put among the uploads."""
+    task_data = copy.deepcopy(dict(example_task()))
+    task_data["publication"] |= _who_asks(home)
+    folder = uploads_folder(home)
+    task_data["generators"] = _example_generators(home, folder)
+    task_data["evaluation"]["test"] = _example_file(home, folder, task_data["evaluation"]["test"])
+    return _keep(home, EXAMPLE, folder, task_data, {})
+
+
+def add_example_generators(home: Path, draft: Draft) -> Draft:
+    """Returns the draft with the generators of the example after its own."""
+    example_generators = _example_generators(home, Path(draft.folder))
+    return replace(draft, data={**draft.data, "generators": [*draft.data.get("generators", ()), *example_generators]})
+
+
+@cache
+def example_task() -> Mapping[str, Any]:
+    """Returns the task of the example as it stands in the package, where its files lie beside it."""
+    task_bytes = resources.files("undersong_server.operations").joinpath("example", "task.toml").read_bytes()
+    return configuration.parse_toml("task.toml", task_bytes)
+
+
+def _example_generators(home: Path, folder: Path) -> list[dict[str, Any]]:
+    return [{**table, "corpus": _example_file(home, folder, table["corpus"])} for table in example_task()["generators"]]
+
+
+def _example_file(home: Path, folder: Path, name: str) -> str:
+    """Puts a file of the example among the uploads, and returns its name as a task in ``folder`` states it."""
+    content = resources.files("undersong_server.operations").joinpath("example", name).read_bytes()
+    return _name_from(folder, keep_upload(home, f"example-{name}", content))
+
+
+def _name_from(folder: Path, path: Path) -> str:
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
 def from_file(home: Path, path: Path) -> Draft:
@@ -305,12 +349,9 @@ def name_upload(home: Path, draft: Draft, path: str, name: str, content: bytes) 
         raise ConfigurationError(f"{printable(path, 100)!r} names no file", "upload at a field that does")
     if not content:
         raise ConfigurationError("no file was chosen", "choose a file of texts, then Upload")
-    upload_path = keep_upload(home, name, content)
-    start_folder = Path(draft.folder)
-    if upload_path.is_relative_to(start_folder):
-        upload_path = upload_path.relative_to(start_folder)
+    file_name = _name_from(Path(draft.folder), keep_upload(home, name, content))
     changed_data = copy.deepcopy(dict(draft.data))
-    _put(changed_data, path, form_field.value([str(upload_path)]))
+    _put(changed_data, path, form_field.value([file_name]))
     return replace(draft, data=changed_data)
 
 

@@ -173,8 +173,12 @@ def value_at(data: Any, path: str) -> Any:
 
 
 def generator_kinds() -> tuple[str, ...]:
-    """Kinds that a form can add: all but the functions of a notebook's process."""
-    return tuple(kind for kind in kinds.names() if kind != "function")
+    """Kinds that a form can add: all but the functions of a notebook's process, the best texts first."""
+    best_first = list(field_words()["kinds"])
+    offered_kinds = [kind for kind in kinds.names() if kind != "function"]
+    return tuple(
+        sorted(offered_kinds, key=lambda kind: best_first.index(kind) if kind in best_first else len(best_first))
+    )
 
 
 def form_sections(data: Mapping[str, Any]) -> Iterator[FormSection]:

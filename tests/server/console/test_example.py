@@ -1,0 +1,71 @@
+"""A first run from nothing: the example that a new run begins with, and its generators in another draft."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.doubles.forms import fields_of
+from tests.doubles.one_page import next_step_of
+from tests.doubles.processes import ROOT
+from tests.doubles.stream import make_home
+from tests.server.console.test_said_to_operators import visible
+from undersong_server.operations import drafts, overview, uploads
+
+CLINIC = ROOT / "examples" / "clinic" / "data"
+PACKAGED = ROOT / "server" / "undersong_server" / "operations" / "example"
+
+
+@pytest.mark.parametrize("name", ["corpora/handbook.jsonl", "corpora/mixed.jsonl", "test.jsonl"])
+def test_the_example_s_files_are_the_clinic_s(name):
+    assert (PACKAGED / name.rpartition("/")[2]).read_bytes() == (CLINIC / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_whoever_has_nothing_plans_a_run_by_two_clicks(tmp_path, entered):
+    made = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
+    made.change(operator="North Hospital", contact="Dr. Holm, 01 234 567")
+    console = entered(made.path)
+    begin = console.get("/runs/new").text
+    assert ", ".join(drafts.example_task()["task"]["labels"]) in visible(begin)
+    address = console.led(console.post("/runs/new", source="example"))
+    page = console.get(address).text
+    assert "This is the example, ready to be planned" in visible(page)
+    assert "Still missing" not in page
+    planned = console.led(console.post(address, {**fields_of(page), "do": "plan"}))
+    assert planned.startswith("/runs/one/")
+    task = made.run(overview.list_runs(made.path)[0].run).planned().task
+    assert (made.path / "console" / "uploads" / task["evaluation"]["test"]).exists()
+    files = [generator["corpus"] for generator in task["generators"]]
+    assert files == ["example-handbook.jsonl", "example-mixed.jsonl"]
+
+
+@pytest.mark.slow
+def test_the_example_s_generators_join_a_draft_that_has_none(tmp_path, entered):
+    made = make_home(tmp_path / "home", ("alpha",))
+    console = entered(made.path)
+    address = console.led(console.post("/runs/new", source="template free text"))
+    page = console.get(address).text
+    assert page.index(">openai: a language model") < page.index(">ngram: ")
+    console.post(address, {**fields_of(page), "do": "example"})
+    page = console.get(address).text
+    assert fields_of(page)["key generators.0.name"] == ["handbook"]
+    assert "Add the example" not in page
+    assert sorted(path.name for path in uploads.uploads_folder(made.path).iterdir()) == [
+        "example-handbook.jsonl",
+        "example-mixed.jsonl",
+    ]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/runs/new", "Choose above what to begin with, then press Begin."),
+        ("/parties/invite", "Name the hospital above, then press Invite."),
+        ("/parties/sign", "Choose the request above, type the fingerprint that the hospital reads to you, and sign."),
+    ],
+)
+def test_a_screen_on_which_something_is_filled_in_names_its_own_step(console, path, words):
+    page = console.get(path).text
+    assert next_step_of(page) == words
+    assert "<a " not in page.partition("What comes next")[2].partition("</section>")[0]
