@@ -354,6 +354,21 @@ def revoke(
     print_result(value, f"{name} is revoked; runs that need it fail", as_json=as_json, quiet=quiet)
 
 
+@enrolment_app.command("leave-out")
+def leave_out(
+    name: PartyName,
+    undo: Annotated[bool, typer.Option("--undo", help="Take it into new runs again.")] = False,
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+    quiet: entry.Quiet = False,
+) -> None:
+    """Leaves a party out of new runs until it is taken in again. It stays enrolled, and planned runs keep it."""
+    operations.enrolment.leave_out(home, name, is_left_out=not undo)
+    operations.coordinator.note_command(home, "take in" if undo else "leave out", name)
+    words = f"new runs {'ask' if undo else 'leave out'} {name}"
+    print_result({"party": name, "is_left_out": not undo}, words, as_json=as_json, quiet=quiet)
+
+
 @enrolment_app.command()
 def parties(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     """Lists the parties: state, last seen, certificate, software, embedder, budget left, fingerprint."""

@@ -36,6 +36,7 @@ ACTIONS: Mapping[str, tuple[str, str]] = {
     "undersong invite": ("/parties/invite", "Invite a hospital"),
     "undersong sign": ("/parties/sign", "Sign a request"),
     "undersong parties": ("/parties", "Hospitals"),
+    "undersong leave-out": ("/parties", "Hospitals"),
     "undersong coordinator change": ("/#who-asks", "Say who asks"),
     "undersong run list": ("/runs", "Runs"),
     "undersong run plan": ("/runs/new", "New run"),
@@ -139,6 +140,8 @@ class PartyScreens:
                 "/parties/invite": self._invite,
                 "/parties/sign": self._sign,
                 "/parties/one/{name}/revoke": self._revoke,
+                "/parties/one/{name}/leave-out": partial(self._leave_out, True),
+                "/parties/one/{name}/take-in": partial(self._leave_out, False),
                 "/parties/one/{name}/contact": self._note_contact,
             },
             least="operator",
@@ -254,6 +257,13 @@ class PartyScreens:
         enrolment.note_contact(self._home, name, visit.form.get("contact", ""))
         visit.note("contact", name)
         return visit.go(f"/parties/one/{quote(name)}", "The contact is saved.")
+
+    def _leave_out(self, is_left_out: bool, visit: Visit) -> str:
+        name = visit.path["name"]
+        enrolment.leave_out(self._home, name, is_left_out=is_left_out)
+        visit.note("leave out" if is_left_out else "take in", name)
+        words = "New runs leave it out until you take it in again." if is_left_out else "New runs ask it again."
+        return visit.go(f"/parties/one/{quote(name)}", words)
 
     def _revoke(self, visit: Visit) -> str:
         name = visit.path["name"]

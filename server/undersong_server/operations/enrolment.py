@@ -15,8 +15,10 @@ from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED, INVITED, NOT_STARTED, TOUCHED_EVERY_S, EnrolledParty
 from undersong_server.operations.contacts import reachable_contact
+from undersong_server.runs.folder import read_json, replace_json
 
 PACKAGE, GRANT = "package", "grant"  # ends of the names of the files for a hospital
+LEFT_OUT_FILE = "left-out.json"  # in the coordinator's folder: the hospitals that new runs leave out
 UNFETCHED_S = 300.0  # time to download a file for a hospital before that is urgent; its link ends after 15 minutes
 # A party that is silent for KEEPALIVE_S asks by itself, and is heard soon after.
 LONGEST_SILENCE_S = 1.5 * defaults.KEEPALIVE_S + TOUCHED_EVERY_S
@@ -152,12 +154,33 @@ def revoke(home: Path, party: str, reason: str = "") -> None:
     CoordinatorHome(home).revoke(party, reason, now=time.time())
 
 
+def leave_out(home: Path, party: str, *, is_left_out: bool) -> None:
+    """Leaves a party out of new runs, or takes it in again; it stays enrolled, and runs that are planned keep it.
+
+    Raises ConfigurationError for a party that is not enrolled.
+    """
+    roster(home, [party])
+    others = _left_out(home) - {party}
+    remaining = others | {party} if is_left_out else others
+    replace_json(CoordinatorHome(home).path / LEFT_OUT_FILE, {"parties": sorted(remaining)}, durable=True)
+
+
+def _left_out(home: Path) -> frozenset[str]:
+    stored = read_json(CoordinatorHome(home).path / LEFT_OUT_FILE) or {}
+    return frozenset(map(str, stored.get("parties", ())))
+
+
 @dataclass(frozen=True)
 class PartyFacts:
-    """A party as the registry knows it, and whether it is connected to the serving process now."""
+    """A party as the registry knows it, and whether it is connected to the serving process now.
+
+    Attributes:
+        is_left_out: new runs leave it out until the operator takes it in again.
+    """
 
     party: EnrolledParty
     connected: bool
+    is_left_out: bool = False
 
     def to_json(self) -> dict[str, Any]:
         former_fingerprints = [
@@ -172,6 +195,7 @@ class PartyFacts:
             "fingerprint": self.fingerprint,
             "former_fingerprints": former_fingerprints,
             "connected": self.connected,
+            "is_left_out": self.is_left_out,
         }
         return {**party_json, **derived_facts, "silent_s": self.silent_s, "away_because": self.away_because}
 
@@ -245,20 +269,32 @@ def unfetched_file(facts: PartyFacts, offers: Mapping[str, Offer]) -> UnfetchedF
 def parties(home: Path) -> tuple[PartyFacts, ...]:
     """Every party that was ever invited, by name."""
     coordinator_home = CoordinatorHome(home)
-    connected_parties = coordinator_home.connected
+    connected_parties, left_out = coordinator_home.connected, _left_out(home)
     with closing(coordinator_home.registry()) as registry:
-        return tuple(PartyFacts(party, party.name in connected_parties) for party in registry.parties())
+        return tuple(
+            PartyFacts(party, party.name in connected_parties, party.name in left_out) for party in registry.parties()
+        )
 
 
 def roster(home: Path, names: Sequence[str] | None) -> tuple[str, ...]:
-    """The named parties, sorted, or everyone enrolled. Raises ConfigurationError for a name that is not enrolled."""
+    """The named parties, sorted, or everyone enrolled whom the operator has not left out.
+
+    Raises ConfigurationError for a name that is not enrolled, and where nobody remains.
+    """
     enrolled_identities = identities(home)
     if names is None:
         if not enrolled_identities:
             raise ConfigurationError(
                 "no party is enrolled", "invite and sign them first: undersong invite NAME", code="nobody-enrolled"
             )
-        return tuple(enrolled_identities)
+        remaining_names = tuple(name for name in enrolled_identities if name not in _left_out(home))
+        if not remaining_names:
+            raise ConfigurationError(
+                "every enrolled party is left out of new runs",
+                "name the parties, or take one in again by `undersong leave-out NAME --undo`",
+                code="nobody-enrolled",
+            )
+        return remaining_names
     if not names:
         raise ConfigurationError("no party was named", "name one of `undersong parties`", code="not-enrolled")
     unknown_names = [name for name in names if name not in enrolled_identities]

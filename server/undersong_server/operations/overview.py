@@ -275,7 +275,7 @@ def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool, await
         says = "has a certificate that " + (f"ends in {duration(ends - now)}" if ends > now else "has ended")
         remedy = "its program renews it while it runs; else the hospital renews it on its page, under Coordinator"
         yield Need("soon" if ends > now else "now", "party", party.name, says, remedy)
-    if awaited:
+    if awaited or (each.is_left_out and not needed):
         return
     away_s = now - (party.last_seen or party.enrolled_at or now)
     grade: Literal["soon", "now"] = "now" if needed else "soon"
