@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -157,7 +157,8 @@ class PartyScreens:
             models = overview.embedders(all_parties)
             common = max(models, key=lambda name: models[name], default="")
             choices = {"find": find, "state": wanted_state, "common": common, "differ": len(models) > 1}
-            return {**visit.listed(fitting_parties), **choices, "unfetched": partial(_unfetched, visit, offers())}
+            shown = {"unfetched": partial(_unfetched, visit, offers()), "left": self._epsilon_left(visit)}
+            return {**visit.listed(fitting_parties), **choices, **shown}
 
         return visit.page("Hospitals", {"parties": parties}, **self._context.live("all"))
 
@@ -166,9 +167,13 @@ class PartyScreens:
         offers = visit.site.store.offers
 
         def party() -> dict[str, Any]:
-            return {"facts": self._find(name), "unfetched": partial(_unfetched, visit, offers())}
+            unfetched = partial(_unfetched, visit, offers())
+            return {"facts": self._find(name), "unfetched": unfetched, "left": self._epsilon_left(visit)}
 
         return visit.page(name, {"party": party}, **self._context.live("all"))
+
+    def _epsilon_left(self, visit: Visit) -> Callable[[enrolment.PartyFacts], overview.EpsilonLeft | None]:
+        return lambda facts: overview.epsilon_left(self._home, facts, self._context.list_runs(visit))
 
     def _find(self, name: str) -> enrolment.PartyFacts:
         party_facts = next(

@@ -137,6 +137,12 @@ class GrpcServer:
     def connected(self) -> list[str]:
         return list(self._transport.links)
 
+    @property
+    def connected_since(self) -> dict[str, float]:
+        """The time at which each connected party's stream began, on the monotonic clock."""
+        presences = self._transport.presence(self._transport.links)
+        return {name: presence.since for name, presence in presences.items() if presence.connected}
+
     def close(self) -> None:
         """Says goodbye to every party and stops."""
         self._stop()

@@ -4,9 +4,9 @@ import os
 import re
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,7 @@ class Serving:
         port, metrics_port: ports that it listens on; ``metrics_port`` is None without metrics.
         since: when it started, seconds since the epoch.
         connected: names of the parties with a stream, a moment ago.
+        connected_since: time at which each of them connected, and stated its facts.
     """
 
     pid: int
@@ -83,6 +84,7 @@ class Serving:
     metrics_port: int | None
     since: float
     connected: tuple[str, ...]
+    connected_since: Mapping[str, float] = field(default_factory=dict)
 
 
 class CoordinatorHome:

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -98,8 +98,8 @@ class Coordinator:
         self._under_way: set[str] = set()  # runs, as they were last seen
         self._listed: list[RunFolder] = []
         self._since = time.time()
-        self._written: list[str] = []
-        self._write_serving([])
+        self._written: dict[str, float] = {}
+        self._write_serving({})
 
     def health(self) -> dict[str, Any]:
         """The answer of ``/healthz``: "status", "connected" parties, the state of "runs", and what is "held_up"."""
@@ -112,10 +112,13 @@ class Coordinator:
             "held_up": [asdict(step) for step in self._held.all()],
         }
 
-    def _write_serving(self, connected: Sequence[str]) -> None:
-        self._written = list(connected)
+    def _write_serving(self, connected_since: Mapping[str, float]) -> None:
+        self._written = dict(connected_since)
         metrics_port = self.endpoint.port if self.endpoint else None
-        self._home.write_serving(Serving(os.getpid(), self.server.port, metrics_port, self._since, tuple(connected)))
+        clock_offset_s = time.time() - time.monotonic()
+        since = {name: clock_offset_s + since_s for name, since_s in connected_since.items()}
+        serving = Serving(os.getpid(), self.server.port, metrics_port, self._since, tuple(since), since)
+        self._home.write_serving(serving)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -128,8 +131,8 @@ class Coordinator:
         while not self._stopping.is_set():
             self._held.attempt("copying what other machines requested", self._copy_requests)
             self._held.attempt("looking for runs", self._tend_all)
-            if (connected := self.server.connected) != self._written:
-                self._held.attempt("noting who is connected", partial(self._write_serving, connected))
+            if (connected_since := self.server.connected_since) != self._written:
+                self._held.attempt("noting who is connected", partial(self._write_serving, connected_since))
             now_s = time.monotonic()
             offset = time.time() - time.monotonic()
             is_review_due = now_s - reviewed > REVIEW_S or abs(offset - reviewed_offset) > CLOCKS_DIFFER_S

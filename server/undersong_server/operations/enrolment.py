@@ -176,11 +176,13 @@ class PartyFacts:
 
     Attributes:
         is_left_out: new runs leave it out until the operator takes it in again.
+        connected_at: time at which a connected party stated its facts; None if that is not known.
     """
 
     party: EnrolledParty
     connected: bool
     is_left_out: bool = False
+    connected_at: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         former_fingerprints = [
@@ -196,6 +198,7 @@ class PartyFacts:
             "former_fingerprints": former_fingerprints,
             "connected": self.connected,
             "is_left_out": self.is_left_out,
+            "connected_at": self.connected_at,
         }
         return {**party_json, **derived_facts, "silent_s": self.silent_s, "away_because": self.away_because}
 
@@ -269,10 +272,13 @@ def unfetched_file(facts: PartyFacts, offers: Mapping[str, Offer]) -> UnfetchedF
 def parties(home: Path) -> tuple[PartyFacts, ...]:
     """Every party that was ever invited, by name."""
     coordinator_home = CoordinatorHome(home)
-    connected_parties, left_out = coordinator_home.connected, _left_out(home)
+    serving, left_out = coordinator_home.serving, _left_out(home)
+    connected_names: Sequence[str] = () if serving is None else serving.connected
+    connected_since: Mapping[str, float] = {} if serving is None else serving.connected_since
     with closing(coordinator_home.registry()) as registry:
         return tuple(
-            PartyFacts(party, party.name in connected_parties, party.name in left_out) for party in registry.parties()
+            PartyFacts(party, party.name in connected_names, party.name in left_out, connected_since.get(party.name))
+            for party in registry.parties()
         )
 
 

@@ -334,6 +334,43 @@ def spending(home: Path, runs: Sequence[RunSummary]) -> RecentCosts:
     )
 
 
+@dataclass(frozen=True)
+class EpsilonLeft:
+    """What remains of a hospital's budget by its own statement, less what runs have promised since.
+
+    Attributes:
+        stated: as the hospital's program stated it when it connected; ``stated_at`` is None where the time is unknown.
+        later_runs, promised: number of the runs since then that have asked it for a sum, and the sum of their epsilons.
+    """
+
+    stated: float
+    stated_at: float | None
+    later_runs: int
+    promised: float
+
+    @property
+    def now(self) -> float:
+        return max(0.0, self.stated - self.promised)
+
+
+def epsilon_left(home: Path, facts: PartyFacts, runs: Sequence[RunSummary]) -> EpsilonLeft | None:
+    """Returns what remains of a hospital's budget now; None for one that keeps the figure to itself."""
+    stated, stated_at = facts.party.epsilon_left, facts.connected_at
+    if stated is None:
+        return None
+    later_runs = [
+        run
+        for run in runs
+        if stated_at is not None
+        and run.status.charged
+        and run.status.at > stated_at
+        and facts.party.name in run.parties
+    ]
+    plans = [plan for run in later_runs if (plan := _readable_plan(CoordinatorHome(home).run(run.run)))]
+    promised = math.fsum(float(plan.task["privacy"]["epsilon"]) for plan in plans)
+    return EpsilonLeft(stated, stated_at, len(later_runs), promised)
+
+
 def _readable_plan(folder: RunFolder) -> Planned | None:
     """The plan of a run; None where it cannot be read, which is that run's fault and shown with it."""
     try:

@@ -300,9 +300,63 @@ def test_parties_show_no_amount_that_is_not_shared(tmp_path, entered):
     console = entered(home.path)
     row = {name: console.get(f"/parties?find={name}").text.partition("<tbody>")[2] for name in ("alpha", "beta")}
     assert "not shared" in row["alpha"]
-    assert "3.25 <small>when it connected</small>" in row["beta"]
-    assert "a run charged since then is not taken off yet" in console.get("/parties/one/beta").text
+    assert "3.25 <small>when it connected last; later runs are not taken off" in row["beta"]
     assert "not shared" in console.get("/parties/one/alpha").text
+
+
+def test_what_runs_promise_after_a_hospital_connected_is_taken_off_its_epsilon(tmp_path):
+    home = make_home(tmp_path / "home", PARTIES)
+    with contextlib.closing(home.registry()) as registry:
+        registry.seen("beta", now=1.0, software="", embedder="", epsilon_left=10.0, paused=False)
+    task = make_task(tmp_path / "task")
+    epsilon = None
+    for name, at, charged in (("before", 10.0, True), ("after", 30.0, True), ("uncharged", 30.0, False)):
+        runs.plan(home.path, task, RunOptions(name=name))
+        home.run(name).write_status(RunStatus("finished", since=1.0, at=at, charged=charged))
+        epsilon = home.run(name).planned().task["privacy"]["epsilon"]
+    facts = next(facts for facts in enrolment.parties(home.path) if facts.party.name == "beta")
+    listed = [
+        replace(run, status=replace(run.status, at=30.0 if run.run != "before" else 10.0))
+        for run in list_runs(home.path)
+    ]
+    left = overview.epsilon_left(home.path, replace(facts, connected=True, connected_at=20.0), listed)
+    assert (left.later_runs, left.promised, left.now) == (1, epsilon, 10.0 - epsilon)
+    assert overview.epsilon_left(home.path, facts, listed).promised == 0.0
+
+
+def test_a_hospital_is_left_out_of_new_runs_and_comes_back(tmp_path, entered):
+    home = make_home(tmp_path / "home", PARTIES)
+    console = entered(home.path)
+    one = "/parties/one/beta"
+    assert "What stays" in console.get(one).text
+    console.post(f"{one}/leave-out", of=one)
+    assert "left out of new runs" in console.get(one).text
+    assert enrolment.roster(home.path, None) == ("alpha", "gamma")
+    assert enrolment.roster(home.path, ["beta"]) == ("beta",)  # whoever names it has it
+    form = console.get(console.led(console.post("/runs/new", source="template classification"))).text
+    assert re.findall(r'name="party" value="(\w+)" checked', form) == ["alpha", "gamma"]
+    console.post(f"{one}/take-in", of=one)
+    assert enrolment.roster(home.path, None) == PARTIES
+    assert [entry.what for entry in console.site.audit.entries()][-2:] == ["leave out", "take in"]
+    assert console.post("/parties/one/nobody/leave-out", of=one).status_code == 409
+
+
+def test_the_next_step_follows_the_newest_run(tmp_path, entered):
+    home = make_home(tmp_path / "home", PARTIES)
+    task = make_task(tmp_path / "task")
+    for place, name in enumerate(("older", "newer")):
+        runs.plan(home.path, task, RunOptions(name=name))
+        os.utime(home.run(name).path / "plan.json", (place + 1, place + 1))
+    home.run("older").write_status(STATES["rejected"][0])
+    console = entered(home.path)
+    assert next_step_of(console.get("/").text).startswith("Start the run newer")
+    home.run("newer").write_status(RunStatus("running", since=1.0, charged=True))
+    assert next_step_of(console.get("/").text) == "Wait: the run newer goes on by itself."
+    home.run("newer").write_status(STATES["rejected"][0])
+    assert next_step_of(console.get("/").text) == "Talk to beta, then revise the run newer."
+    address = console.led(console.post("/runs/new", source="revise newer"))
+    assert next_step_of(console.get("/").text) == "Finish the revision of newer, and plan it."
+    assert next_step_of(console.get(address).text).startswith("Complete the form above")
 
 
 def test_contact_changes_after_invitation_and_a_letter_states_the_frame(tmp_path, entered):
