@@ -100,7 +100,7 @@ def step_of_form(path: str, made: str) -> OperatorStep | None:
         made: hospital for which the screen has just made a file; "" for none.
     """
     if path == "/runs/new":
-        return OperatorStep("Choose above what to begin with, then press Begin", "")
+        return OperatorStep("Take the example above, or choose what to begin with and press Begin", "")
     if path.startswith("/runs/new/"):
         return OperatorStep("Complete the form above, then press Plan this run; no hospital is asked yet", "")
     if path == "/parties/invite" and made:

@@ -212,7 +212,7 @@ class RunComparison:
         if not self.differences:
             return "These runs have the same task and the same hospitals: chance alone makes them differ."
         shown = [
-            f"{key} ({'; '.join(f'{number}: {printable(value, 80)}' for number, value in enumerate(values, 1))})"
+            f"{key} ({'; '.join(f'{place}: {printable(value, 80)}' for place, value in enumerate(values, 1))})"
             for key, values in self.differences[:MOST_DIFFERENCES]
         ]
         further = len(self.differences) - len(shown)

@@ -60,7 +60,7 @@ def test_the_example_s_generators_join_a_draft_that_has_none(tmp_path, entered):
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/runs/new", "Choose above what to begin with, then press Begin."),
+        ("/runs/new", "Take the example above, or choose what to begin with and press Begin."),
         ("/parties/invite", "Name the hospital above, then press Invite."),
         ("/parties/sign", "Choose the request above, type the fingerprint that the hospital reads to you, and sign."),
     ],
