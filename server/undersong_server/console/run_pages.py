@@ -328,7 +328,7 @@ class RunScreens:
             anchor = "#label-1"
         elif act == "rows":
             sent_rows = len(visit.lists.get("label", ()))
-            anchor = f"#label-{1 + sent_rows}"
+            anchor = f"#label-{1 + sum(any(row) for row in draft.label_rows)}"
             lacking_rows = sent_rows + drafts.FEWEST_EMPTY_ROWS - len(draft.label_rows)
             draft = replace(draft, more_rows=draft.more_rows + max(0, lacking_rows))
         drafts.save(self._home, draft)
