@@ -358,14 +358,9 @@ def epsilon_left(home: Path, facts: PartyFacts, runs: Sequence[RunSummary]) -> E
     stated, stated_at = facts.party.epsilon_left, facts.connected_at
     if stated is None:
         return None
-    later_runs = [
-        run
-        for run in runs
-        if stated_at is not None
-        and run.status.charged
-        and run.status.at > stated_at
-        and facts.party.name in run.parties
-    ]
+    since = math.inf if stated_at is None else stated_at
+    charged = [run for run in runs if run.status.charged and facts.party.name in run.parties]
+    later_runs = [run for run in charged if run.status.at is not None and run.status.at > since]
     plans = [plan for run in later_runs if (plan := _readable_plan(CoordinatorHome(home).run(run.run)))]
     promised = math.fsum(float(plan.task["privacy"]["epsilon"]) for plan in plans)
     return EpsilonLeft(stated, stated_at, len(later_runs), promised)

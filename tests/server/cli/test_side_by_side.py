@@ -300,7 +300,7 @@ def test_the_chart_of_a_comparison_has_round_figures_at_its_axis(home):
     for name, share in (("first", 0.154), ("second", 0.537)):
         keep(home, name, kept(share))
     chart = str(comparison.compare(home, ["first", "second"]).chart)
-    assert re.findall(r'class="tick end">([^<]+)<', chart) == ["0 %", "20 %", "40 %", "60 %"]
+    assert re.findall(r'class="tick end">([^<]+ %)<', chart) == ["0 %", "20 %", "40 %", "60 %"]
 
 
 @pytest.mark.parametrize("other", [kept(0.8, texts=1000), kept(0.8, test="u.jsonl, 11")])
