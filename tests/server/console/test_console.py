@@ -68,7 +68,8 @@ def test_every_screen_of_a_new_coordinator_says_something(tmp_path, entered):
         answer = console.get(path)
         assert answer.status_code == 200, path
         assert "cannot be shown" not in answer.text, path
-        assert next_step_of(answer.text) == "Invite each hospital.", path
+        step = beginning.step_of_form(path, "")
+        assert next_step_of(answer.text) == (f"{step.words}." if step else "Invite each hospital."), path
         links = re.findall(r'<a [^>]*href="(/[^"]*)"', answer.text.partition("<main")[2])
         assert [link for link in links if not link.startswith("/s/")] == [], path  # any other leads to the log-in
     assert "Nobody was invited yet" in console.get("/parties").text

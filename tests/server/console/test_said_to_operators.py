@@ -403,7 +403,9 @@ def test_a_letter_says_when_it_will_state_the_frame(tmp_path, entered):
     console = entered(made.path)
     early = visible(console.get("/parties/one/alpha/letter").text)
     assert "once you have begun a new run: print it again then" in early
-    assert "we send you this letter again with them. Join all the same" in early
+    assert "we send you this letter again with them. Tell us until then" in early  # it has joined
+    enrolment.invite(made.path, "beta")
+    assert "Join all the same" in visible(console.get("/parties/one/beta/letter").text)
     console.post("/runs/new", source="template classification")
     later = visible(console.get("/parties/one/alpha/letter").text)
     assert "print it again" not in later
