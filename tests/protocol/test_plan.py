@@ -95,12 +95,16 @@ def test_when_all_others_collude_every_vector_counts_that_may_leave():
 
 
 def test_one_colluder_more_takes_its_share_of_the_noise_away():
-    """Of three honest survivors two are left: their noise has two thirds of the variance, before the rounding's 4."""
+    """Of three honest survivors two are left: their noise has two thirds of the variance, before the rounding's 4.
+
+    The liars are too many for a void certificate, so each sum counts four times.
+    """
     plan = wasp_plan(Privacy(4, 1e-5))
     first = plan.sums[0]
     left = math.sqrt((first.sigma_integer**2 + 4) * 2 / 3 - 4) / (first.l2 * first.scale)
     events = plan.events_with(QUORUM.colluders + 1)
     assert events[0].noise_multiplier == pytest.approx(left, rel=1e-12)
+    assert {event.count for event in events} == {4}
     guesses = [accounting.best_guess(some) for some in (plan.charged_events(), events, plan.alone_events())]
     assert guesses == sorted(guesses)
     assert plan.events_with(QUORUM.colluders) == plan.charged_events()

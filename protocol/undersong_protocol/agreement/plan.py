@@ -343,19 +343,16 @@ class Plan:
         spare attempt adds the most expensive event of each kind of noise. With a single party each sum counts once.
         """
         sum_events = [planned.event_alone(self.quorum) for planned in self.sums]
-        if self.quorum.parties == 1:
-            exposed_sums = 1
-        else:
-            exposed_sums = 1 + VOIDED_VECTORS
-        events = [replace(event, count=event.count * exposed_sums) for event in sum_events]
-        return [*events, *_spare_events(sum_events, self.quorum.spare_attempts)]
+        exposed_events = sum_events if self.quorum.parties == 1 else _with_void_attempts(sum_events)
+        return [*exposed_events, *_spare_events(sum_events, self.quorum.spare_attempts)]
 
     def events_with(self, colluders: int) -> list[accounting.Event]:
         """Returns the privacy events of the whole plan if so many parties collude, more than it assumes.
 
-        An opened sum then lacks the noise of the further ones. Where the masks or the noise do not hold against so
-        many, the events are those of :meth:`alone_events`, which hold against all: a sparse graph, for example, is
-        chosen for the plan's own number.
+        An opened sum then lacks the noise of the further ones, and they can sign an attempt void that was opened
+        (docs/secagg.md, "Void attempts"): each sum counts as often as in :meth:`alone_events`. Where the masks or the
+        noise do not hold against so many, the events are those of that method, which hold against all: a sparse
+        graph, for example, is chosen for the plan's own number.
         """
         quorum = self.quorum
         honest_survivors = quorum.fewest - colluders
@@ -367,7 +364,8 @@ class Plan:
             return self.alone_events()
         noise_share_left = min(1.0, honest_survivors / quorum.honest_survivors)
         sum_events = [planned.event_with_less(noise_share_left) for planned in self.sums]
-        return [*sum_events, *_spare_events(sum_events, self.quorum.spare_attempts)]
+        exposed_events = _with_void_attempts(sum_events) if colluders > quorum.colluders else sum_events
+        return [*exposed_events, *_spare_events(sum_events, self.quorum.spare_attempts)]
 
     def charged_events(self) -> list[accounting.Event]:
         """Returns the privacy events of all sums in order, followed by those of the spare attempts."""
@@ -632,6 +630,11 @@ def _usable_delta(privacy: Privacy, quorum: Quorum, dimensions: Sequence[int]) -
 
 def _list_events(sums: Sequence[PlannedSum]) -> list[accounting.Event]:
     return [planned.event() for planned in sums]
+
+
+def _with_void_attempts(events: Sequence[accounting.Event]) -> list[accounting.Event]:
+    # Enough liars call an attempt void that was opened, so each sum counts with its void attempts.
+    return [replace(event, count=event.count * (1 + VOIDED_VECTORS)) for event in events]
 
 
 def _spare_events(events: Sequence[accounting.Event], spares: int) -> list[accounting.Event]:
