@@ -75,7 +75,7 @@ class ClassifierVotes(Statistic, question="classifiers"):
     def illustrate(cls, labels: Sequence[str], writers: Sequence[str]) -> str:
         if not labels:
             return ""
-        return f"how often one of these programs labels your records of {labels[0]} as {labels[0]}"
+        return f"how often one of these classifiers labels your records of {labels[0]} as {labels[0]}"
 
     @property
     def dimension(self) -> int:
@@ -253,7 +253,7 @@ class CorpusComparison(Statistic, question="classifiers"):
     name: ClassVar[str] = "corpus_comparison"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = (
-        "how much better one set of public texts teaches a program to label your records than another set does"
+        "how much better one of two sets of this run's texts teaches a classifier to label your records"
     )
     labels: Annotated[int, Between(2, LARGEST_LABELS)]
 
@@ -262,8 +262,8 @@ class CorpusComparison(Statistic, question="classifiers"):
         if not labels:
             return ""
         return (
-            f"how often a program that has learned from the one set labels your records of {labels[0]} as {labels[0]},"
-            " and how often one that has learned from the other"
+            f"how often a classifier that has learned from the one set labels your records of {labels[0]} as"
+            f" {labels[0]}, and how often one that has learned from the other"
         )
 
     @property
@@ -344,7 +344,7 @@ class ScoredComparison(CorpusComparison):
     name: ClassVar[str] = "scored_comparison"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = (
-        "how well two sets of public texts teach a program to label your records, and by how much one set is better"
+        "how well two sets of this run's texts teach a classifier to label your records, and by how much one is better"
     )
 
     @property

@@ -204,8 +204,8 @@ QUESTIONS: Mapping[str, tuple[str, str]] = {
     "counts": ("How many records have something", "How many notes are labelled cardiac? How many name the word fever?"),
     "nearest": ("Which texts of the run are most like the records", "How many notes have this text as nearest?"),
     "classifiers": (
-        "How well public programs sort the records",
-        "How many notes does a public program file rightly?",
+        "How well public classifiers sort the records",
+        "How many notes does a public classifier, a program that sorts texts, file rightly?",
     ),
     "directions": ("Where the records lie on a map of meanings", "In which direction do the notes of one label lie?"),
     "teachers": (

@@ -60,8 +60,8 @@ class SupportVotes(Statistic, question="nearest"):
     name: ClassVar[str] = "support_votes"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = (
-        "for each of the programs that give the run its texts, what share of the texts most like your records comes"
-        " from this program"
+        "for each writer (a program that gives the run its texts), what share of the texts most like your records"
+        " comes from it"
     )
     generators: Annotated[int, Between(1, LARGEST_GENERATORS)]
     candidates: Number
@@ -72,7 +72,7 @@ class SupportVotes(Statistic, question="nearest"):
         if not writers:
             return ""
         kind = f" labelled {labels[0]}" if labels else ""
-        return f"what share of the texts most like your records{kind} comes from the program {writers[0]!r}"
+        return f"what share of the texts most like your records{kind} comes from the writer {writers[0]!r}"
 
     @property
     def dimension(self) -> int:
