@@ -24,6 +24,7 @@ class PageSection:
         figures: (name, value) pairs.
         columns: lines whose spaces are kept.
         table: rows of equal length, the first of which is the head; () for no table.
+        unbroken: True keeps each cell of the table on one line.
         aloud: groups of words that people read out to each other, to compare fingerprints.
         bar: shares of a budget that are used before and after a run, drawn as a bar; None for no bar.
         loud: True puts the section into a frame of its own.
@@ -37,6 +38,7 @@ class PageSection:
     figures: tuple[tuple[str, str], ...] = ()
     columns: tuple[str, ...] = ()
     table: tuple[tuple[str, ...], ...] = ()
+    unbroken: bool = False
     aloud: tuple[str, ...] = ()
     bar: tuple[float, float] | None = None
     loud: bool = False
