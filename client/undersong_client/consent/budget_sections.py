@@ -8,7 +8,7 @@ from undersong_client.consent.sheet import BudgetEffect, FinalCost, Sheet, Surro
 from undersong_common.privacy import accounting, impact
 from undersong_common.program.printed_page import PageSection
 
-RUNS_TOGETHER = "Each run draws its random noise anew; so these use less together than each by itself and then added."
+RUNS_TOGETHER = "Each run draws its random noise anew, so that together they use less."
 NEWER_FILE = "A newer version of the file does not begin again at zero."
 LEAST_SAVING = 0.99  # A joint cost below this share of the sum of two costs is worth a sentence.
 
@@ -27,23 +27,13 @@ def budget_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     remainder = f"{100 - after} % would be left" if share_after <= 1 else "that is MORE than there is"
     earlier_words = f" (by {list_runs(beside)})" if before else ""
     summary = f"Used before: {before} %{earlier_words}. Used after this run: {after} %; {remainder}."
-    if why_less(*budget_shares(sheet_cost, sheet_cost.budget)):
-        summary += " Together, runs use less than each by itself and then added."
+    summary += "".join(f" {reason}" for reason in why_less(*budget_shares(sheet_cost, sheet_cost.budget)))
     whole_words = impact.whole_budget(guess_at_the_end(sheet_cost), guessed_unit(sheet.privacy))
-    sentences = [
+    sentences = (
         f"{summary} {whole_words} {NEWER_FILE}",
         *_passed_limits(sheet, sheet_cost, beside.largest_epsilon),
-    ]
-    if sheet_cost.delta != sheet.privacy.delta:
-        sentences.append(
-            "Delta says how rarely a case may be worse than promised. These shares are computed with your"
-            f" budget's delta, {impact.chance(sheet_cost.delta)}, which your hospital chose;"
-            " the"
-            f" promise of this run is computed with {impact.chance(sheet.privacy.delta)}, which its operator chose."
-        )
-    return [
-        PageSection("Your budget for all runs over these records", tuple(sentences), bar=(share_before, share_after))
-    ]
+    )
+    return [PageSection("Your budget for all runs over these records", sentences, bar=(share_before, share_after))]
 
 
 def guess_at_the_end(cost: BudgetEffect | None) -> float:
@@ -103,10 +93,7 @@ def why_less(share_before: float, share_alone: float, share_after: float) -> lis
     before, alone, together, added = (
         f"{100 * share:.1f} %" for share in (share_before, share_alone, share_after, share_before + share_alone)
     )
-    return [
-        f"Used before: {before}; by itself this run would use {alone}. Together it is {together} and not {added}."
-        f" {RUNS_TOGETHER}"
-    ]
+    return [f"The {before} before and the {alone} of this run by itself make {together}, not {added}. {RUNS_TOGETHER}"]
 
 
 def _percent(share: float) -> int:

@@ -1,9 +1,19 @@
 """The choices of a person on a run's sheet: who decides, the steps in order, the calls, and what each choice does."""
 
+from collections.abc import Sequence
+
 from undersong_client.consent.risk_sections import MORE_HELP
 from undersong_client.consent.rules import decider_consequence, decider_words
 from undersong_client.consent.run_terms import rejection_words
-from undersong_client.consent.sheet import MOST_NAMES, NamedParty, Sheet, Surroundings
+from undersong_client.consent.sheet import (
+    MOST_NAMES,
+    NO_LIST,
+    NO_LIST_AS_SIGNED,
+    NamedParty,
+    Sheet,
+    Surroundings,
+)
+from undersong_client.home import unit_word
 from undersong_common.printable import counted
 from undersong_common.program.printed_page import PageSection
 
@@ -11,22 +21,32 @@ NAME_STAYS = (
     "The run has ended, and nobody can withdraw from it any more. Published texts cannot be recalled, and they name"
     " this hospital as one that took part; one that had withdrawn is named as one that took part until then."
 )
-ASK_FIRST = (
-    "Look up the operator's telephone number elsewhere than on this sheet. Ask whether this run is theirs, and under"
-    " which agreement and on which legal basis it uses your records; choose Reject if none is named."
+IN_ORDER = "What you do, in order"
+CHECK_OBJECTIONS = (
+    "Ask IT for the list of {people} who object, or for word that there are none, and have the file added anew with the"
+    " list; ask which period the records cover, too. Do not approve before: the sheet is then made anew, and the nine"
+    " words stay."
 )
+ASK_FIRST = (
+    "Look up the operator's telephone number elsewhere than on this sheet. Ask whether this run is theirs; under which"
+    " agreement and on which legal basis it uses your records (choose Reject if none is named); and what its own words"
+    " above leave open, such as who will use the texts.{names}"
+)
+ASK_NAMES = " Ask for full name and town of the other hospitals."
 COMPARE = (
     "Compare the nine words, and the fingerprints {place}, by telephone with the operator{hospitals}."
     "{uncalled} If anything differs: Reject."
 )
-DECIDE = "Decide in the program: Approve or Reject, on its page under Requests, or where it asks you. Only that counts."
-WITHDRAW = (
-    "Change your mind: choose Withdraw on the page, under Requests, until the run ends, which Requests shows."
-    " Before the run has begun, it then does not begin, and nothing published names your hospital."
-    " Later, nothing more leaves: what was opened stays opened, may still steer and be published, and counts against"
-    " your budget; a number that had left may still be opened with its sum and counts too, and your hospital stays"
-    " named, with the sum until which it took part."
+DECIDE = (
+    "Decide in this software (Undersong, which IT runs): Approve or Reject, on its page under Requests, or where it"
+    " asks you. Only that counts."
 )
+WITHDRAW = (
+    "Change your mind: choose Withdraw under Requests, until the run ends, which Requests shows. What was opened before"
+    " may still steer the writers and be published, and counts against your budget, as does what had left and is opened"
+    " later; your hospital stays named, with the sum until which it took part."
+)
+TO_WRITE_ON = "______________"  # on the printed sheet
 
 
 def choice_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
@@ -37,7 +57,7 @@ def choice_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     if sheet.as_signed:
         return [PageSection("What you can do", points=(withdraw_words,))]
     return [
-        PageSection("What you do, in order", points=steps(sheet), ordered=True),
+        PageSection(IN_ORDER, points=steps(sheet), ordered=True),
         PageSection(
             "What you can do",
             points=(
@@ -45,20 +65,42 @@ def choice_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
                 " the comment, which stays in your hospital.",
                 "Refuse: choose Reject. Nothing leaves, and this run does not take place, because it begins only when"
                 " all of its hospitals have approved. The operator is told that yours has refused, reads the reason"
-                " if you write one, and keeps both with your hospital's name; this program tells the others only that"
+                " if you write one, and keeps both with your hospital's name; its software tells the others only that"
                 " the run has stopped."
                 " The operator may plan another run without you, or ask you anew.",
                 rejection_words(sheet, beside),
                 f"Wait: {waiting_words(sheet, beside)} No date is set: the run waits for every"
-                " hospital of its plan, until its operator gives it up.",
+                " hospital of its plan, until its operator, who knows which ones have approved, gives it up.",
                 withdraw_words,
             ),
         ),
     ]
 
 
-def steps(sheet: Sheet) -> tuple[str, str, str]:
+def objections_unchecked(sheet: Sheet) -> bool:
+    """True if a sheet that is to be decided has no list of the people who object."""
+    if sheet.own is None or sheet.as_signed or sheet.ended is not None:
+        return False
+    row_name = f"{unit_word('user', sheet.own.word, 2)} who object"
+    return any(name == row_name and text in (NO_LIST, NO_LIST_AS_SIGNED) for name, text in sheet.own.rows)
+
+
+def next_words(sheet: Sheet) -> str:
+    """Names the steps of :func:`steps` in a few words, for the first answers."""
+    first_step = "objections, " if objections_unchecked(sheet) else ""
+    return f"“{IN_ORDER}”: {first_step}telephone, nine words, decision."
+
+
+def steps(sheet: Sheet) -> tuple[str, ...]:
     """What a person does before and when deciding; so many hospitals are called that the figures hold."""
+    people = unit_word("user", sheet.own.word if sheet.own else "", 2)
+    objections = (CHECK_OBJECTIONS.format(people=people),) if objections_unchecked(sheet) else ()
+    names = ASK_NAMES if len(sheet.parties) > 1 else ""
+    return *objections, ASK_FIRST.format(names=names), _compare_words(sheet), DECIDE
+
+
+def _compare_words(sheet: Sheet) -> str:
+    """Says with whom a person compares words and fingerprints, and what it means not to call a hospital."""
     calls, uncalled = _calls(sheet), ""
     if calls > MOST_NAMES:
         hospitals = "as many other hospitals as you can reach"
@@ -78,11 +120,11 @@ def steps(sheet: Sheet) -> tuple[str, str, str]:
             )
         )
     if calls:
-        hospitals = f" and with {hospitals} (look up their numbers yourself, too)"
+        hospitals = f" and with {hospitals} (look up their numbers by these names)"
     else:
         hospitals = ""
     place = "below them" if lists_fingerprints(sheet) else "below them, or for a specialist further below"
-    return ASK_FIRST, COMPARE.format(place=place, hospitals=hospitals, uncalled=uncalled), DECIDE
+    return COMPARE.format(place=place, hospitals=hospitals, uncalled=uncalled)
 
 
 def _calls(sheet: Sheet) -> int:
@@ -91,33 +133,40 @@ def _calls(sheet: Sheet) -> int:
     return min(other_count, max(other_count - sheet.others + 1, other_count - sheet.colluders))
 
 
-def entries(sheet: Sheet) -> tuple[str, ...]:
-    """What a person enters by hand on paper: whom they called, and under which agreement the run takes place."""
+def calls_section(sheet: Sheet) -> PageSection:
+    """Returns the fingerprints that people read out to each other, as a table in which they note each call by hand."""
     calls = _calls(sheet)
     others = [party for party in sheet.parties if party.name != sheet.party]
-    if calls > MOST_NAMES:
-        called = [NamedParty("a hospital", "")]
-    elif calls == len(others) or lists_fingerprints(sheet):
+    if lists_fingerprints(sheet) or calls == len(others) <= MOST_NAMES:
         called = others
     else:
-        called = [NamedParty("a hospital", "")] * calls
-    operator = NamedParty("the operator", sheet.coordinator.fingerprint if sheet.coordinator else "")
-    return (
-        _call_entry(operator),
-        *(
-            _call_entry(hospital, f" (any {calls} of these {len(called)})" * (calls < len(called)))
-            for hospital in called
+        called = [NamedParty("a hospital", TO_WRITE_ON)] * (1 if calls > MOST_NAMES else calls)
+    operator = NamedParty("the operator", sheet.coordinator.fingerprint if sheet.coordinator else TO_WRITE_ON)
+    own_rows = [
+        (f"you ({party.name})", party.fingerprint, "", "", "", "")
+        for party in sheet.parties
+        if party.name == sheet.party
+    ]
+    choice = f" Of these {len(called)} hospitals, any {calls} are enough." if calls < len(called) else ""
+    return PageSection(
+        "Who takes part, by fingerprint, to compare over the telephone",
+        (
+            "Each reads out its own fingerprint, and the other compares it with its own sheet. Only a fingerprint that"
+            f" its hospital has told you says who it is.{choice}",
         ),
-        "Agreement or legal basis of this run, as you have learned it:",
+        table=(
+            ("who", "fingerprint", "number, day", "words the same", "fingerprint the same", "yours the same there"),
+            *own_rows,
+            *(_call_row(party, sheet.required_parties) for party in (operator, *called)),
+        ),
+        unbroken=True,
     )
 
 
-def _call_entry(called: NamedParty, choice: str = "") -> str:
-    """The line of one call, with the fingerprint that is heard on it; ``choice`` says how many such calls suffice."""
-    fingerprint = f"fingerprint {called.fingerprint}" if called.fingerprint else "fingerprint"
-    return (
-        f"Called{choice}: {called.name}: number, day; nine words the same: yes / no; {fingerprint} the same: yes / no"
-    )
+def _call_row(called: NamedParty, required_parties: Sequence[str]) -> tuple[str, ...]:
+    """The row of one call: whom, the fingerprint that is heard, and places to write on."""
+    name = f"{called.name} (named by your policy)" if called.name in required_parties else called.name
+    return name, called.fingerprint, TO_WRITE_ON, *["yes / no"] * 3
 
 
 def waiting_words(sheet: Sheet, beside: Surroundings) -> str:
@@ -126,7 +175,7 @@ def waiting_words(sheet: Sheet, beside: Surroundings) -> str:
         return "it stops nothing, since no person has to approve; Reject and Withdraw do."
     if sheet.two_people:
         return "nothing leaves until both have approved, and silence is no consent."
-    return "nothing leaves while nobody approves, and silence is no consent; but IT can approve without you."
+    return "nothing leaves while nobody here approves, and silence is no consent."
 
 
 def describe_deciders(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str]]:
@@ -135,7 +184,8 @@ def describe_deciders(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str
         return []
     rule = decider_words(is_standing=beside.is_standing, two_people=sheet.two_people)
     consequence = decider_consequence(is_standing=beside.is_standing, two_people=sheet.two_people)
-    return [("Who decides here", f"By your policy, {rule}. {consequence}")]
+    state = "; nobody has decided yet" if beside.is_undecided and not beside.is_standing else ""
+    return [("Who decides here", f"By your hospital's policy (its rules for runs), {rule}{state}. {consequence}")]
 
 
 def silence_words(sheet: Sheet) -> str:

@@ -11,15 +11,16 @@ from typing import Any
 from undersong_client.consent.approvals import Proposal
 from undersong_client.consent.budget_sections import (
     budget_sections,
-    budget_shares,
     guess_at_the_end,
-    why_less,
 )
 from undersong_client.consent.choice_sections import (
+    IN_ORDER,
+    calls_section,
     choice_sections,
     describe_deciders,
-    entries,
     lists_fingerprints,
+    next_words,
+    objections_unchecked,
     silence_words,
 )
 from undersong_client.consent.differences import changes_to_read
@@ -42,7 +43,6 @@ from undersong_client.consent.sheet import (
     NO_LIST,
     NO_LIST_AS_SIGNED,
     NOTHING_BESIDE,
-    UNCHECKED,
     BudgetEffect,
     NamedParty,
     OwnRecords,
@@ -72,18 +72,16 @@ WORDS_OF_ENDED = "The nine words of this plan"
 FOR_YOU = "Before you decide, for you alone (the operator is told nothing of it)"
 NOTED = "Noted before the decision, for you alone (the operator was told nothing of it)"
 ALLOWED = "What the plan allowed to leave, and no more"
-PERIOD = "this program does not know it: ask who added the file"
-NO_BASIS = "the plan states none: ask the operator, and choose Reject if none is named"
+PERIOD = "not recorded: ask who added the file"
+NO_BASIS = f"the plan states none: ask for it, see “{IN_ORDER}”"
 NOTHING_LEFT = "None of your numbers left."
+BASIS_ENTRY = "Agreement or legal basis of this run, as you have learned it:"
 UNDONE = (
-    "Until the run ends, Withdraw lets nothing more leave. What was opened before counts and stays; what is published"
-    " names your hospital, and cannot be recalled."
-)
-NEXT = (
-    "Telephone, compare the nine words, decide: see “What you do, in order”. The plan states no legal basis: ask for"
-    " it, and choose Reject if none is named."
+    "Before the run begins, Withdraw stops it, and nothing published names your hospital. Later, nothing more leaves;"
+    " what has left may still be opened, what was opened stays, and your hospital stays named."
 )
 BRACKETED = re.compile(r" \([^()]*\)")
+NO_FULL_NAMES = " The plan has no full names."
 LONGEST_SENTENCE = 600  # characters of the operator's words: one page must hold them
 
 
@@ -301,18 +299,19 @@ def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPa
             kept_section(),
             *choice_sections(sheet, beside),
             PageSection(WORDS if is_open else WORDS_OF_ENDED, signed_words, aloud=words_in_threes),
-            *_fingerprints_to_compare(sheet),
+            *([calls_section(sheet)] if is_open else []),
             _figure_section(sheet),
             replace(leaves(sheet) if is_open else leaves(sheet, ALLOWED), folded=True),
             *_folded_fingerprints(sheet),
             *_receipt_sections(sheet),
         ),
         note="What is decided counts for the plan of the nine words below and for no other.",
-        signature=f"For {sheet.party}'s files: approved / rejected (strike out one); only the choice on the page counts"
+        signature=f"For {sheet.party}'s files: approved / rejected (strike out one); only the choice in the software"
+        " counts"
         if is_open
         else f"Filed for {sheet.party}:",
         signers=2 if sheet.two_people else 1,
-        entries=entries(sheet) if is_open else (),
+        entries=(BASIS_ENTRY,) if is_open else (),
     )
 
 
@@ -329,17 +328,26 @@ def _policy_points(sheet: Sheet, beside: Surroundings) -> Iterator[str]:
     """Yields what the policy says to the run, and the warnings that the first answers do not have already."""
     if sheet.ended is None and not sheet.objections:
         yield (
-            f"your policy and your budget{impact.protection_words(guess_at_the_end(sheet.cost))} allow this run:"
-            " both limit the figures that hold while"
+            f"your policy and your budget allow this run{_whole_budget_caution(sheet)}; they limit the risk only while"
             f" {most_helpers(sheet)} the operator"
         )
         if not sheet.required_parties and len(sheet.parties) > 1:
             yield ("your policy names no hospital that must take part; whoever sets it can name those that you know")
         if not sheet.two_people and not beside.is_standing:
-            yield f"whoever sets your policy can ask for {decider_words(is_standing=False, two_people=True)}"
+            yield (
+                f"whoever sets your policy can ask for {decider_words(is_standing=False, two_people=True)}; asked for"
+                " before this run is approved, it counts for it, too"
+            )
     for warning in sheet.warnings:
         if warning != words.opened_numbers(sheet.others):
             yield _beside_the_run(sheet, warning)
+
+
+def _whole_budget_caution(sheet: Sheet) -> str:
+    """Says that the permission says little, where the whole budget protects practically nobody."""
+    if not impact.protection_words(guess_at_the_end(sheet.cost)):
+        return ""
+    return f", which says little, as the whole budget is {impact.NO_PROTECTION}: have a smaller one set"
 
 
 def _beside_the_run(sheet: Sheet, warning: str) -> str:
@@ -405,23 +413,22 @@ def _in_short(sheet: Sheet, beside: Surroundings) -> PageSection:
             *risk_of_all(sheet, beside),
             *more_help(sheet, beside),
             *([("What can be undone", UNDONE)] if is_open else []),
-            *([("What next", NEXT)] if is_open and not sheet.as_signed else []),
+            *([("What next", next_words(sheet))] if is_open and not sheet.as_signed else []),
         ),
     )
 
 
 def _request_words(sheet: Sheet) -> str:
-    """Who asks what, for which run, and with how many hospitals."""
+    """Who asks what, and what the answers steer."""
     operator = sheet.operator
     is_open = sheet.ended is None
-    request_words = f"{operator[0].upper()}{operator[1:]} {'asks' if is_open else 'asked'}: {words.asked(sheet.asked)}."
+    role = "" if operator.lower().startswith("the operator") else ", the operator,"
+    asking = f"{operator[0].upper()}{operator[1:]}{role} {'asks' if is_open else 'asked'}"
+    request_words = f"{asking}: {words.asked(sheet.asked)}."
     if sheet.ended is not None and sheet.ended.cost is None:
         return request_words
-    programs = words.programs(sheet.task.generators or ())
-    return (
-        f"{request_words} These numbers, added to those of {counted(len(sheet.parties) - 1, 'other hospital')},"
-        f" {'steer' if is_open else 'steered'} {programs}."
-    )
+    writers = words.programs(sheet.task.generators or ())
+    return f"{request_words} These numbers {'steer' if is_open else 'steered'} the run's writers: {writers}."
 
 
 def _data_words(sheet: Sheet) -> list[tuple[str, str]]:
@@ -434,8 +441,7 @@ def _data_words(sheet: Sheet) -> list[tuple[str, str]]:
     data_words = f"{own_rows.get('file', 'Your file')}: {records} record{'' if records == '1' else 's'}"
     if people in own_rows:
         data_words += f" of {own_rows[people]} {people}"
-    is_unchecked = own_rows.get(f"{people} who object") in (NO_LIST, NO_LIST_AS_SIGNED) and not sheet.as_signed
-    return [("Which records", f"{data_words}.{f' Objections are {UNCHECKED}.' if is_unchecked else ''}")]
+    return [("Which records", f"{data_words}.{' Objections are NOT CHECKED.' if objections_unchecked(sheet) else ''}")]
 
 
 def _leaving_words(sheet: Sheet) -> str:
@@ -444,13 +450,10 @@ def _leaving_words(sheet: Sheet) -> str:
     end_cost = None if sheet.ended is None else sheet.ended.cost
     if end_cost is not None:
         counts_words = f"At most {counts_words} in {counted(end_cost.releases, 'answer')}"
-        verb = "has left"
-    else:
-        verb = "leaves"
-    seen_words = " and the time of each answer" if sheet.clock_bits else ""
+    seen_words = ", and the time of each answer, which hints at how many records you have" if sheet.clock_bits else ""
     return (
-        f"{counts_words}, blurred here by random noise and then scrambled. {_opened_with(sheet)} The operator can read"
-        f" nothing but opened sums{seen_words}. No record, no text and no part of a text {verb}."
+        f"{counts_words}, blurred here by random noise and then scrambled; no record, no text and no part of a text."
+        f" {_opened_with(sheet)} The operator reads only opened sums, which it may publish{seen_words}."
     )
 
 
@@ -467,9 +470,7 @@ def _request_in_full(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     if limit_words := _limit_words(sheet, beside):
         rows.append(("Records that count", limit_words))
     if sheet.ended is None:
-        rows.append(("How often", f"{words.ANEW} The operator may publish the sums with the texts."))
-        if sheet.clock_bits:
-            rows.append(("Time of an answer", "It may tell the operator roughly how many records you have."))
+        rows.append(("How often", words.ANEW))
     return [PageSection("More on what is asked and what leaves", figures=tuple(rows))] if rows else []
 
 
@@ -507,8 +508,7 @@ def _own_records(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
         )
     record_rows = (*record_rows, ("period that they cover", PERIOD))
     later = (
-        f"Of {people} who object later, nothing more leaves as soon as IT has added the file anew with the longer list;"
-        " what was opened before stays opened."
+        f"Of {people} who object later, nothing more leaves as soon as IT has added the file anew with the longer list."
     )
     return [PageSection("Your records, counted without the rows left out", (later,), figures=record_rows)]
 
@@ -522,7 +522,9 @@ def _hospital_section(sheet: Sheet) -> PageSection:
     party_names = [party.name for party in sheet.parties]
     shown_names = [f"{party_name} (you)" if party_name == sheet.party else party_name for party_name in party_names]
     sentences = [
-        f"{counted(len(party_names), 'hospital')}, as the operator names them: {first_named(shown_names, MOST_NAMES)}.",
+        f"{counted(len(party_names), 'hospital')}, by the names that the operator has given them:"
+        f" {first_named(shown_names, MOST_NAMES)}."
+        f"{NO_FULL_NAMES if sheet.ended is None and len(party_names) > 1 else ''}",
         "Nobody can check another hospital's numbers: one that lies could spoil the texts. One that leaves"
         " out its noise counts, in the risk above, as one that helps the operator.",
     ]
@@ -679,10 +681,9 @@ def _figure_section(sheet: Sheet) -> PageSection:
     figure_rows = [
         (
             "the promise",
-            f"{promise_words} for one {sheet_privacy.unit_word}{cap_words}, the whole run."
-            f"{' This is the epsilon above.' if sheet.ended is None else ''}",
+            f"{promise_words} for one {sheet_privacy.unit_word}{cap_words}, the whole run.",
         ),
-        *_cost_rows(sheet.cost, sheet_privacy, is_open=sheet.ended is None),
+        *_cost_rows(sheet.cost, sheet_privacy),
         *([("delta, and twice delta", _twice_delta(sheet_privacy.delta))] if sheet_privacy.delta else []),
         (
             f"if all others help the operator, {words.AS_PLANNED}",
@@ -719,22 +720,20 @@ def _twice_delta(delta: float) -> str:
         f"delta {delta:g} is {impact.chance(delta)}: whatever is seen may be likelier by at most so much than epsilon"
         " allows. For one outcome it gives this: the odds shift by at most 2 e^epsilon, but with a chance of at most"
         " twice delta,"
-        f" {impact.chance_of_more(delta)}. An unlucky case is counted so."
+        f" {impact.chance_of_more(delta)}. The excepted runs are counted so."
     )
 
 
-def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise, *, is_open: bool) -> list[tuple[str, str]]:
+def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise) -> list[tuple[str, str]]:
     """The run's effect on the budget, for a specialist."""
     if cost is None:
         return []
-    is_same_delta = cost.delta == privacy.delta
-    if is_same_delta:
-        delta_words = ""
-    else:
-        delta_words = " Your budget has another delta than the run."
-    saving_words = ""
-    if is_open and cost.budget:
-        saving_words = "".join(f" {sentence}" for sentence in why_less(*budget_shares(cost, cost.budget)))
+    delta_words = ""
+    if cost.delta != privacy.delta:
+        delta_words = (
+            f" Your budget is computed with {impact.chance(cost.delta)}, which your hospital chose; the promise of this"
+            f" run is computed with {impact.chance(privacy.delta)}, which its operator chose."
+        )
     return [
         (
             "this run, in your budget",
@@ -743,7 +742,7 @@ def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise, *, is_open: bool
         (
             "your budget, before -> after",
             f"epsilon {_epsilon_words(cost.before)} -> {_epsilon_words(cost.after)} of"
-            f" {_epsilon_words(cost.budget)}, left {_epsilon_words(cost.left_after)}.{saving_words}",
+            f" {_epsilon_words(cost.budget)}, left {_epsilon_words(cost.left_after)}.",
         ),
         (
             "worst case, before -> after",
@@ -751,35 +750,6 @@ def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise, *, is_open: bool
             " hospital helps the operator, in every run over these records. Your budget does not limit this figure.",
         ),
     ]
-
-
-def _fingerprints_to_compare(sheet: Sheet) -> list[PageSection]:
-    """The fingerprints that people read out to each other, beside the nine words: the operator's and each hospital's.
-
-    Of many hospitals it has this hospital's own; the others are folded.
-    """
-    if sheet.ended is not None:
-        return []
-    shown = sheet if lists_fingerprints(sheet) else replace(sheet, parties=_own_party(sheet))
-    party_section = fingerprints(shown)
-    operator = () if sheet.coordinator is None else (f"{sheet.coordinator.fingerprint}  (the operator)",)
-    sentences = (
-        "On the telephone each reads out its own, and the other compares it with the line here: you read yours, the"
-        " operator and each hospital read theirs.",
-        *party_section.sentences,
-    )
-    return [
-        replace(
-            party_section,
-            title=f"{party_section.title}, to compare over the telephone",
-            sentences=sentences,
-            columns=(*operator, *party_section.columns),
-        )
-    ]
-
-
-def _own_party(sheet: Sheet) -> tuple[NamedParty, ...]:
-    return tuple(party for party in sheet.parties if party.name == sheet.party)
 
 
 def _folded_fingerprints(sheet: Sheet) -> list[PageSection]:

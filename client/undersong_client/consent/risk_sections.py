@@ -25,12 +25,14 @@ BEYOND_PARTICIPATION = (
     "The same figures hold for any other yes-or-no question about {subject}, such as whether the records name a certain"
     " illness, for somebody who could otherwise only toss a coin."
 )
-NO_RECORD_SHOWN = "The programs that give the texts know public material and these numbers; no record is shown to them."
+NO_RECORD_SHOWN = "The writers know public material and the opened sums; no record is shown to them."
 KNOWS_MORE = (
-    "Somebody who knows more beforehand guesses right more often without this run, too; the run shifts the odds of that"
-    " guess by a factor of at most {factor}{rare}."
+    "Somebody who knows more beforehand guesses right more often without this run, too; {rare}the run shifts the odds"
+    " of that guess by a factor of at most {factor}."
 )
 MORE_HELP = "If more hospitals help"  # names the row of the first answers; others refer to it by this name
+EXCEPTED = "In the excepted runs, nothing is promised."
+MOST_EXCEPTED = 0.1  # A larger share of excepted runs is said with its reason.
 
 
 def meaning_section(sheet: Sheet) -> list[PageSection]:
@@ -43,9 +45,7 @@ def meaning_section(sheet: Sheet) -> list[PageSection]:
     sentences = [f"{seen} {beyond} {_knows_more(privacy)}", NO_RECORD_SHOWN]
     if sheet.ended is None:
         sentences += [
-            "An average counts every run, the unlucky ones too. The noise is drawn by chance, and an unlucky case is"
-            " one in which it hides less.",
-            *filter(None, [_smaller_sums(sheet)]),
+            *(["The noise is drawn by chance; in an excepted run it hides less."] if privacy.delta else []),
             "Not in these figures: the time of an answer, and what people in your own house see.",
         ]
     return [PageSection("What the figures of the risk mean", tuple(sentences))]
@@ -54,21 +54,16 @@ def meaning_section(sheet: Sheet) -> list[PageSection]:
 def _knows_more(privacy: UnitPromise) -> str:
     """Says what the promise bounds for somebody who knows more than a coin's toss."""
     epsilon = privacy.epsilon or 0.0
-    rare = f", except in the cases that are worse than {impact.UNLUCKY.removeprefix('in ')}" if privacy.delta else ""
+    rare = "outside the excepted runs, " if privacy.delta else ""
     return KNOWS_MORE.format(factor=f"{impact.odds_factor(epsilon, privacy.delta):.3g}", rare=rare)
 
 
-def _smaller_sums(sheet: Sheet) -> str:
-    """Says that "all other hospitals" are fewer in a sum that opens without some; "" where each sum needs all."""
-    other_count = len(sheet.parties) - 1
-    if not _can_be_undone(sheet) or not 0 < sheet.others < other_count:
+def _fewer_suffice(sheet: Sheet) -> str:
+    """Says in brackets that fewer than all others undo a sum that opens without some; "" where each sum needs all."""
+    missing_count = len(sheet.parties) - 1 - sheet.others
+    if sheet.others < 2 or missing_count < 1:
         return ""
-    missing_count = other_count - sheet.others
-    verb = "does" if missing_count == 1 else "do"
-    return (
-        f"A sum may open although {counted(missing_count, 'hospital')} {verb} not answer. Of such a sum, the"
-        f" {counted(sheet.others, 'other hospital')} that did answer {'is' if sheet.others == 1 else 'are'} all others."
-    )
+    return f" ({sheet.others} suffice if {missing_count} {'does' if missing_count == 1 else 'do'} not answer)"
 
 
 def _can_be_undone(sheet: Sheet) -> bool:
@@ -82,7 +77,8 @@ def _worst_risks(sheet: Sheet) -> list[float]:
     risks = [_guess_if_all_help(sheet.privacy), sure_alone]
     cost = sheet.cost
     if cost is not None and cost.best_guess_after is not None:
-        risks += [_guess_of_all_if_all_help(sheet), max(_certainty(cost.worst_after, cost.delta), sure_alone)]
+        sure_of_all = _certainty_of_all(cost.worst_after, cost, _delta_of_all(sheet, cost))
+        risks += [_guess_of_all_if_all_help(sheet), max(sure_of_all, sure_alone)]
     return risks
 
 
@@ -90,24 +86,29 @@ def more_help(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str]]:
     """The figures if more hospitals help the operator than the promise allows: one more, and all others."""
     if sheet.ended is not None or sheet.privacy.epsilon is None or not _can_be_undone(sheet):
         return []
-    guess, unlucky, *of_all = _worst_risks(sheet)
-    sentences = []
-    if (right := beside.guess_with_one_more) is not None:
+    clauses = []
+    if (one_more := beside.one_more) is not None:
         helpers = counted(sheet.colluders + 1, "other hospital")
         verb = "helps" if not sheet.colluders else "help"
-        sentences.append(
-            f"If {helpers} {verb} the operator, a guess is right in at most {_cases_words(right)} on average."
-        )
+        clauses.append(f"if {helpers} {verb} the operator, {_two_cases(*one_more)}")
     reader = _worst_reader(sheet)
+    guess, certainty, *of_all = _worst_risks(sheet)
     if guess == 1.0:
-        sentences.append(f"If {reader}, nothing is promised.")
+        clauses.append(f"if {reader}, nothing is promised")
     else:
-        sentences.append(
-            f"If {reader}: in at most {_cases_words(guess)} on average, and {impact.UNLUCKY} in"
-            f" {impact.cases(unlucky)}"
-            + (f"; from all runs, in {_cases_words(of_all[0])} and {impact.cases(of_all[1])}." if of_all else ".")
+        all_runs = f", and from all runs {_two_cases(*of_all)}" if of_all else ""
+        clauses.append(f"if {reader}, {_two_cases(guess, certainty)}{all_runs}")
+    most_runs = "in all but as few runs" if sheet.privacy.delta else "in all runs"
+    return [
+        (
+            MORE_HELP,
+            f"Right in at most so many of 100 cases, on average and {most_runs}: {'; '.join(clauses)}.",
         )
-    return [(MORE_HELP, " ".join(sentences))]
+    ]
+
+
+def _two_cases(right: float, certainty: float) -> str:
+    return f"in {impact.cases(right)} and {impact.cases(certainty)}{impact.protection_words(right)}"
 
 
 def _cases_words(right: float) -> str:
@@ -119,18 +120,25 @@ def _worst_reader(sheet: Sheet) -> str:
     together = "all other hospitals help"
     if not sheet.colluders and sheet.others <= 1:
         return f"one other hospital is alone with you in a sum, or {together}"
-    return together
+    return f"{together}{_fewer_suffice(sheet)}"
 
 
-def _worse_words(sheet: Sheet, delta: float, runs: str) -> str:
-    """Says in brackets how often a run is worse than an unlucky case: for one unit, and for any of the data set's."""
-    if not delta:
+def _excepted_of_all_units(sheet: Sheet, delta: float, chooser: str) -> str:
+    """Says in brackets how many runs are excepted for any of the data set's units, and why if that is a large share.
+
+    Args:
+        chooser: whoever has chosen ``delta``, with the verb.
+    """
+    unit_total = _unit_total(sheet)
+    if not delta or not unit_total:
         return ""
-    frequency = impact.worse_runs(delta, runs=runs)
-    if unit_total := _unit_total(sheet):
-        people = unit_word("user", sheet.own.word if sheet.own else "", 2)
-        frequency += f" for {guessed_unit(sheet.privacy)}, {2 * unit_total:,} for any of all {unit_total:,} {people}"
-    return f" ({frequency})"
+    share = 2 * unit_total * delta
+    people = f"every one of the {unit_total:,} {unit_word('user', sheet.own.word if sheet.own else '', 2)}"
+    reason = f"because {chooser} counts with {impact.chance(delta)}"
+    if share >= 1.0:
+        return f" (for {people}, nothing is promised, {reason})"
+    large = f": more than 1 in {math.floor(1.0 / share) + 1}, {reason}" if share > MOST_EXCEPTED else ""
+    return f" (in all but {2 * unit_total:,} for {people}{large})"
 
 
 def _unit_total(sheet: Sheet) -> int:
@@ -144,6 +152,21 @@ def _unit_total(sheet: Sheet) -> int:
 
 def _certainty(epsilon: float | None, delta: float) -> float:
     return 1.0 if epsilon is None else impact.certainty(epsilon, delta)
+
+
+def _delta_of_all(sheet: Sheet, cost: BudgetEffect) -> float:
+    """The delta of the figures of all runs: this run's if it is the smaller one and the figures can be computed at it.
+
+    They can if all runs together are one Gaussian, whose epsilon at one delta determines it at every other.
+    """
+    return sheet.privacy.delta if 0.0 < sheet.privacy.delta < cost.delta and are_one_gaussian(cost) else cost.delta
+
+
+def _certainty_of_all(epsilon: float | None, cost: BudgetEffect, delta: float) -> float:
+    """The certainty of all runs at ``delta``, by an epsilon at the budget's."""
+    if epsilon and delta != cost.delta:
+        epsilon = accounting.gaussian_epsilon(accounting.gaussian_mu(epsilon, cost.delta), delta)
+    return _certainty(epsilon, delta)
 
 
 def _guess_of_all_if_all_help(sheet: Sheet) -> float:
@@ -189,26 +212,23 @@ def _promise_as_it_ran(sheet: Sheet) -> UnitPromise:
 
 def risk_words(sheet: Sheet) -> str:
     promised_privacy = _promise_as_it_ran(sheet)
-    if sheet.ended is None:
-        stage_words = ""
-    else:
-        stage_words = f", {words.AS_IT_RAN}"
     epsilon = promised_privacy.epsilon
     unit_word = promised_privacy.unit_word
     if epsilon is None:
         return f"This run is NOT private: nothing is promised to any {unit_word}."
     subjects = {"sample": "one record was", "party": "the records of one hospital were"}
     subject = subjects.get(promised_privacy.unit, f"one {unit_word}'s records were")
+    delta = promised_privacy.delta
     if sheet.ended is None:
-        sure = impact.certainty(epsilon, promised_privacy.delta)
-        worse = _worse_words(sheet, promised_privacy.delta, "runs like it")
-        rare = f"; {impact.UNLUCKY}, in {impact.cases(sure)}{worse}."
+        sure = impact.cases(impact.certainty(epsilon, delta))
+        of_all_units = _excepted_of_all_units(sheet, delta, "the operator")
+        rare = f"; {impact.nearly_all(delta)}, in at most {sure}{of_all_units}.{f' {EXCEPTED}' if delta else ''}"
     else:
-        rare = f". {_start_sentence(impact.worst_guess(epsilon, promised_privacy.delta))}."
+        rare = f" (epsilon {epsilon:.4g}, {words.AS_IT_RAN}). {_start_sentence(impact.worst_guess(epsilon, delta))}."
     several = case_caution(unit_word) if promised_privacy.unit == "user" else ""
     return (
         f"{_start_sentence(impact.guess(promised_privacy.best_guess, f'whether {subject} used'))}"
-        f" (epsilon {epsilon:.4g}{stage_words}){rare} {helper_words(sheet)}"
+        f"{rare} {helper_words(sheet)}"
         f"{f' {several[0].upper()}{several[1:]}.' if several else ''}"
     ).rstrip()
 
@@ -263,19 +283,32 @@ def risk_of_all(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str]]:
     else:
         stage_words = f" ({words.AS_PLANNED} when it was decided)"
     guess_words = impact.right_guess(sheet_cost.best_guess_after, guessed_unit(sheet.privacy))
-    helped_words = ""
     if sheet.ended is None:
-        certainty = impact.cases(_certainty(sheet_cost.after, sheet_cost.delta))
-        helped_words = (
-            f"; {impact.UNLUCKY}, in {certainty}{_worse_words(sheet, sheet_cost.delta, 'series of such runs')}"
-        )
+        guess_words += f"{_guess_before(sheet_cost)}{_rare_of_all(sheet, sheet_cost)}"
     return [
         (
             "The risk of all runs",
             f"From all runs over these records{name_earlier(sheet_cost, beside)} and this one together{stage_words},"
-            f" {guess_words}{helped_words}.",
+            f" {guess_words}.",
         )
     ]
+
+
+def _guess_before(cost: BudgetEffect) -> str:
+    """Says in brackets how often the guess was right before this run; "" if it is the first, or is not known."""
+    if not cost.before or not are_one_gaussian(cost):
+        return ""
+    return f" ({impact.cases(accounting.best_guess_of(cost.before, cost.delta, one_gaussian=True))} before this one)"
+
+
+def _rare_of_all(sheet: Sheet, cost: BudgetEffect) -> str:
+    """Says what a guess from all runs reaches in nearly all series of such runs; as many as of this run, if it can."""
+    delta = _delta_of_all(sheet, cost)
+    certainty = impact.cases(_certainty_of_all(cost.after, cost, delta))
+    if delta == sheet.privacy.delta and delta:
+        return f"; in all but as few series of such runs, in at most {certainty}"
+    of_all_units = _excepted_of_all_units(sheet, delta, "your hospital's budget")
+    return f"; {impact.nearly_all(delta, 'series of such runs')}, in at most {certainty}{of_all_units}"
 
 
 def guessed_unit(privacy: UnitPromise) -> str:

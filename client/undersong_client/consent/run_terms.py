@@ -10,11 +10,11 @@ from undersong_common.program.printed_page import PageSection
 from undersong_protocol.agreement import words
 
 COPIES = (
-    "The table says what the programs keep. A person at the operator could keep copies: the promise bounds what opened"
-    " sums and texts tell, however long somebody keeps them."
+    "The table says what the software keeps. A person at the operator could keep copies: the figures of the risk bound"
+    " what opened sums and texts tell, however long somebody keeps them."
 )
 REJECT_IS_FINAL = (
-    "A Reject binds your own IT too: one person can reject, and this program then lets nobody here approve that plan,"
+    "A Reject binds your own IT too: one person can reject, and this software then lets nobody here approve that plan,"
     " unless somebody deletes the files with which it remembers the Reject."
 )
 
@@ -23,17 +23,17 @@ def duration_section(sheet: Sheet) -> PageSection:
     """Returns the section on the run's length, its end date, and everything that ends it."""
     sums = sum(release.releases for release in sheet.releases)
     given_up_words = (
-        "its operator gives it up, or proposes another plan under its name. If this program is not told, the run"
-        f" stays listed here as approved; {ABANDONED_S / 86400:.0f} days after a sum was begun, this program erases the"
-        " secrets with which it could still be opened."
+        "its operator gives it up, or proposes another plan under its name. If this software is not told, the run"
+        f" stays listed here as approved; {ABANDONED_S / 86400:.0f} days after a sum was begun, it erases the secrets"
+        " with which that sum could still be opened."
     )
     return PageSection(
         "How long it takes, and what ends it",
         (
             f"The plan states no length and no end date. It asks for {counted(sums, 'sum')}, one after the other, and"
-            " texts are written in between: how long that takes depends on the programs that give the texts and on how"
-            " soon each hospital answers. Requests shows when it has ended, once this program is told. It ends when the"
-            " first of these happens:",
+            " texts are written in between: how long that takes depends on the writers and on how soon each hospital"
+            " answers. Requests shows when it has ended, once this software is told. It ends when the first of these"
+            " happens:",
         ),
         points=(
             "all sums are opened and the texts are written;",
@@ -53,7 +53,7 @@ def _missing_words(sheet: Sheet) -> str:
 
 
 def kept_section() -> PageSection:
-    """Returns the section on what the coordinator's program keeps, during the run and after it."""
+    """Returns the section on what the coordinator's software keeps, during the run and after it."""
     return PageSection("What is kept, where and how long", (COPIES,), table=words.KEPT)
 
 
@@ -64,7 +64,7 @@ def rejection_words(sheet: Sheet, beside: Surroundings) -> str:
     elif sheet.two_people:
         later_words = "it needs both approvals again"
     else:
-        later_words = "IT could approve that one without you, unless your policy asks for two people"
+        later_words = "one person, you or IT, can approve that one"
     return (
         f"{REJECT_IS_FINAL} The evidence that you save under Log proves your decision even then. If somebody has"
         " approved it before you, choose Withdraw, which binds in the same way. Another plan, or this one under another"

@@ -147,8 +147,9 @@ class Surroundings:
         units_cut: number of privacy units with more records than count; None if it was not counted.
         objection_list: length and day of the list of objections; "" without one.
         earlier_plan: what became of the plan that this one follows; "" without one.
-        guess_with_one_more: share of right guesses about one unit, on average, if one hospital more helps the operator
-            than the plan assumes; None if it was not computed, or no other hospital is left.
+        one_more: share of right guesses about one unit, on average and in nearly all runs, if one hospital more helps
+            the operator than the plan assumes; None if it was not computed, or no other hospital is left.
+        is_undecided: True if nobody of this hospital has decided about the plan yet.
     """
 
     earlier_runs: Sequence[str] = ()
@@ -157,7 +158,8 @@ class Surroundings:
     units_cut: int | None = None
     objection_list: str = ""
     earlier_plan: str = ""
-    guess_with_one_more: float | None = None
+    one_more: tuple[float, float] | None = None
+    is_undecided: bool = False
 
 
 NOTHING_BESIDE = Surroundings()

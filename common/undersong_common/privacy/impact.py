@@ -17,7 +17,6 @@ from undersong_common.program.printed_page import PageSection
 LARGEST_AUDIT_BYTES = 4 * 2**20
 NO_PROTECTION = "practically no protection"
 LEAST_COMPLETE = 0.99  # share of right guesses from which on a release protects practically nobody
-UNLUCKY = "in an unlucky case"  # names the outcome of chance in which :func:`certainty` is reached
 
 
 def certainty(epsilon: float, delta: float) -> float:
@@ -55,13 +54,14 @@ def chance_of_more(delta: float, units: int = 1) -> str:
     return chance(delta, f"{2 * units:,}")
 
 
-def worse_runs(delta: float, units: int = 1, runs: str = "runs like it") -> str:
-    """Returns :func:`chance_of_more` as a frequency: how many of so many runs pass the figure of an unlucky case.
+def nearly_all(delta: float, runs: str = "runs like it") -> str:
+    """Returns in how many runs the figure of :func:`certainty` holds, by :func:`chance_of_more` as a frequency.
 
-    >>> worse_runs(1e-5), worse_runs(1e-6, 1_200)
-    ('of 100,000 runs like it, at most 2 are worse', 'of 1,000,000 runs like it, at most 2,400 are worse')
+    >>> nearly_all(1e-5), nearly_all(0.0)
+    ('in all but at most 2 of 100,000 runs like it', 'in all runs like it')
     """
-    return f"of {round(1 / delta):,} {runs}, at most {2 * units:,} are worse"
+    exceptions = f" but at most 2 of {round(1 / delta):,}" if delta else ""
+    return f"in all{exceptions} {runs}"
 
 
 def cases(right: float) -> str:
@@ -141,12 +141,11 @@ def worst_guess(epsilon: float, delta: float) -> str:
     """Returns in words how sure a guess about one unit may become beyond its average, and with what chance surer.
 
     >>> worst_guess(4.0, 1e-5)
-    'in an unlucky case, a guess is right in at most 99.1 of 100 (of 100,000 runs like it, at most 2 are worse)'
+    'in all but at most 2 of 100,000 runs like it, a guess is right in at most 99.1 of 100 cases'
     >>> worst_guess(4.0, 0.0)
-    'in an unlucky case, a guess is right in at most 99 of 100'
+    'in all runs like it, a guess is right in at most 99 of 100 cases'
     """
-    rare = f" ({worse_runs(delta)})" if delta else ""
-    return f"{UNLUCKY}, a guess is right in at most {cases(certainty(epsilon, delta))} of 100{rare}"
+    return f"{nearly_all(delta)}, a guess is right in at most {cases(certainty(epsilon, delta))} of 100 cases"
 
 
 YARDSTICK = (

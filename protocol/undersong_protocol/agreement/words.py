@@ -17,7 +17,11 @@ PLANNED = (
     f"As planned, each sum counts {1 + VOIDED_VECTORS} times: hospitals that join against one can open an attempt, call"
     " it failed and have it repeated; as it ran, each attempt counts that was made."
 )
-ANEW = f"If an attempt at a sum fails, your numbers may leave for it again, at most {VOIDED_VECTORS} times."
+ANEW = (
+    f"If an attempt at a sum fails, your numbers may leave for it again, blurred anew, at most {VOIDED_VECTORS} times."
+    " The risk of this run counts a failed attempt only if it could be opened: otherwise enough hospitals sign first"
+    " that it stays closed. The figures for more helpers count each, as those could sign falsely."
+)
 # What is kept of a run, where and how long: for the hospital's sheet and the coordinator's dossier.
 KEPT = (
     ("what", "where", "how long"),
@@ -25,14 +29,20 @@ KEPT = (
         "a hospital's answers, scrambled",
         "with the operator",
         "until their sum is opened, then erased; those of a sum that never opens, until the operator removes the run."
-        " Alone they are random numbers",
+        " Alone they tell nobody anything",
     ),
     (
         "opened sums, and what was ordered and written",
         "with the operator",
-        "after the run, too: no date is set, until the operator removes the run. The promise covers them",
+        "after the run, too: no date is set, until the operator removes the run; the sums that it publishes with the"
+        " texts, for good",
     ),
-    ("texts, card, report, plan and signed receipts", "published", "for good: nobody can recall them"),
+    (
+        "texts, a card and a report about them, the plan, and the receipt that each hospital signs (card, plan and"
+        " receipts name the hospitals)",
+        "published",
+        "for good: nobody can recall them",
+    ),
     (
         "names, contacts and public keys of hospitals",
         "with the operator",

@@ -109,9 +109,8 @@ def test_a_request_is_read_approved_by_its_words_and_withdrawn_by_its_name(page,
     assert spoken(manifest) in re.sub(r"</?span[^>]*>", "", page.get(address).text)
     assert "The risk of this run" in sheet
     assert 'class="before"' in page.get(address).text
-    listed = re.findall(r"(?:[0-9a-f]{4}-){7}[0-9a-f]{4}  [^\n<]*", unescape(page.get(address).text))
-    names = [line.rpartition("  ")[2] for line in listed]
-    assert names == ["(the operator)", *(member.name for member in manifest.roster)]
+    listed = re.findall(r'data-name="who">([^<]*)</td><td[^>]*>(?:[0-9a-f]{4}-){7}', page.get(address).text)
+    assert listed == ["you (alpha)", "the operator", *(member.name for member in manifest.roster[1:])]
     for words, why in (("", "were not typed"), ("one two three", "are not the words")):
         refused = page.post(f"{address}/approve", OFFICER, words=words)
         assert refused.status_code == 409
@@ -774,7 +773,7 @@ def test_the_policy_says_of_each_choice_who_can_approve_alone(page):
     shown = page.get("/policy").text
     for is_standing, needs_two in DECIDERS.values():
         assert decider_words(is_standing=is_standing, two_people=needs_two)[1:] in shown
-    assert "One person. IT can approve without the privacy officer: somebody at a terminal" in shown
+    assert "One person. IT can approve without the privacy officer, at a terminal" in shown
     assert "Two people: a privacy officer and one for IT. One of them alone approves nothing." in shown
 
 
