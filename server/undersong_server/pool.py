@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from undersong_common.arrays import Int64
+from undersong_common.errors import ConfigurationError
 
 # Columns of every corpus; no attribute may have such a name.
 RESERVED_COLUMNS = ("text", "label", "generator", "round", "prompt_kind")
+TRIAL_REMEDY = "see prompts and answers with `undersong try`, mend the generators or the prompts"
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ class Origin:
     @property
     def shown(self) -> tuple[str, ...]:
         return (*self.parents, *self.good, *self.bad)
+
+
+def no_texts(step: str) -> ConfigurationError:
+    """Returns the error of a run whose generators wrote no text at a step, such as "first round"."""
+    return ConfigurationError(f"no generator wrote a usable text of the {step}", TRIAL_REMEDY, code="no-samples")
 
 
 def each_once(samples: Sequence[Sample]) -> list[Sample]:

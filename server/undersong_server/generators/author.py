@@ -32,7 +32,7 @@ from undersong_server.generators.interface import (
 )
 from undersong_server.generators.orders import DrawWords, Order, Requests
 from undersong_server.generators.reading import CUT, FAILED, MISSED_LENGTH, ReadText, misses_length, read
-from undersong_server.pool import Origin, Sample
+from undersong_server.pool import TRIAL_REMEDY, Origin, Sample
 from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import LIST_KINDS, Prompts
 
@@ -824,7 +824,7 @@ def _remedy_for(missing: Sequence[Completion | GenerationError]) -> str:
         answer.remedy or "mend what the endpoint names" for answer in missing if isinstance(answer, GenerationError)
     ]
     if any(isinstance(answer, Completion) for answer in missing):
-        remedies.append("see prompts and answers with `undersong try`, mend the generators or the prompts")
+        remedies.append(TRIAL_REMEDY)
     return f"{'; '.join(dict.fromkeys(remedies))}; the same command asks for what is missing, before any private sum"
 
 

@@ -55,6 +55,7 @@ from undersong_server.methods.parts.selection import (
     suppressed,
 )
 from undersong_server.methods.parts.shares import LabelShares, check_named, shares_beside
+from undersong_server.pool import no_texts
 from undersong_server.prompts.rendering import MASK_RATE
 
 Part = Annotated[float, Field(gt=0)]
@@ -300,7 +301,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         "round 0", 0, _fresh(options, run, first_metadata, population_sizes.populations[0], "round 0")
     )
     if not population:
-        raise ConfigurationError("the generators wrote no text at all", "look at their counts above")
+        raise no_texts("first population")
     selected_samples: list[Sample] = []
     # Sections 3.3 (votes and selection) and 3.4 (expansion) of the paper.
     for t in range(1, options.rounds + 1):

@@ -16,7 +16,6 @@ import numpy as np
 from pydantic import Field
 
 from undersong_common.arrays import Bools, Float32, Float64, Int64
-from undersong_common.errors import ConfigurationError
 from undersong_common.intervals import told_apart
 from undersong_common.models import embedders
 from undersong_common.printable import joined
@@ -59,6 +58,7 @@ from undersong_server.methods.parts.selection import (
 )
 from undersong_server.methods.parts.weighing import weigh_generators
 from undersong_server.methods.parts.words import STRENGTH, word_classifier, word_rows
+from undersong_server.pool import no_texts
 
 CLEANED = "without those whose label models of words and of embeddings both contradict"  # in the report's words
 
@@ -296,7 +296,7 @@ class RunState:
         run.state_corpus(t, self.samples_left())
         self.spent |= shares.spent(texts_to_write, self._table() - texts_before)
         if not len(run.pool):
-            raise ConfigurationError("the generators wrote no text in the first round", "look at their counts above")
+            raise no_texts("first round")
 
     def _shares_with_rare(self, published: Int64, count: int) -> Float64:
         """Label shares of what is published after ``count`` more texts: a rare label has as many as in the mixture."""

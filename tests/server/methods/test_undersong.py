@@ -338,7 +338,8 @@ def test_where_nothing_was_written_nobody_is_asked_for_a_choice(tmp_path, monkey
     task = load(make_task(tmp_path, parties=1, records=20, samples=20), ["method.name=undersong"])
     with pytest.raises(ConfigurationError) as raised:
         run_task(task)
-    assert raised.value.remedy == "look at their counts above"
+    assert raised.value.code == "no-samples"
+    assert "undersong try" in raised.value.remedy
 
 
 @pytest.mark.parametrize(
