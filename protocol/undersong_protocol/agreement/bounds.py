@@ -12,7 +12,7 @@ from typing import Any
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.printable import counted
 from undersong_protocol.agreement.enrolment import party_fingerprint
-from undersong_protocol.agreement.plan import SOURCE, Plan, Privacy
+from undersong_protocol.agreement.plan import PLAN_ANEW, SOURCE, Plan, Privacy
 from undersong_protocol.agreement.words import together
 from undersong_protocol.limits import MinimumColluders, RequirePostQuantum
 from undersong_protocol.secagg.parameters import Member, defaults
@@ -77,7 +77,7 @@ def check_statistics(plan: Plan, policy: Policy) -> None:
     """
     for planned in plan.sums:
         if planned.source and (not isinstance(planned.source, str) or not SOURCE.fullmatch(planned.source)):
-            raise PrivacyRefusal(f"{planned.name}: its source is no SHA-256", "have the run planned anew")
+            raise PrivacyRefusal(f"{planned.name}: the statistic's source is no SHA-256", PLAN_ANEW)
         if policy.statistics is None:
             continue
         if planned.source:
@@ -88,7 +88,10 @@ def check_statistics(plan: Plan, policy: Policy) -> None:
                 code="foreign-statistic",
             )
         if planned.statistic not in policy.statistics:
-            raise PrivacyRefusal(f"{planned.name}: the policy does not allow the statistic {planned.statistic!r}")
+            raise PrivacyRefusal(
+                f"{planned.name}: the policy does not allow the statistic {planned.statistic!r}",
+                "plan the run without it, or have this party's people allow that kind of question",
+            )
 
 
 def _absent_party(roster: Sequence[Member], policy: Policy) -> str:

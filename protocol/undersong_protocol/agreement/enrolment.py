@@ -149,7 +149,7 @@ def _check_identity(key: bytes) -> bytes:
         check_identity(key)
     except ValueError:
         raise ConfigurationError(
-            "the file's key is no Ed25519 key of large order: anybody could sign in its name",
+            "the signed file's key is no Ed25519 key of large order: anybody could sign in its name",
             "make keys with a correct program, and the file again",
             code="low-order-key",
         ) from None
@@ -184,8 +184,8 @@ class _SignedFile(BaseModel):
         file_kind = cls.kind[10:]
         if len(data) > LARGEST_FILE_BYTES:
             raise ConfigurationError(
-                f"the file is no {file_kind}: it has {len(data)} bytes, {LARGEST_FILE_BYTES} are allowed",
-                "check the path",
+                f"what was given as {file_kind} has {len(data)} bytes, {LARGEST_FILE_BYTES} are allowed",
+                f"give the file of the {file_kind} itself",
             )
         damaged_file = ConfigurationError(
             f"the {file_kind} is damaged or incomplete", "have the file sent again, unchanged"
@@ -201,7 +201,7 @@ class _SignedFile(BaseModel):
             else:
                 other_kind = "another kind of file"
             raise ConfigurationError(
-                f"expected an {file_kind}, found {other_kind}", "check which file goes where", code="other-file"
+                f"the file is no {file_kind}: it is {other_kind}", "check which file goes where", code="other-file"
             )
         if envelope_json.pop("version", None) != VERSION:
             raise ConfigurationError(
@@ -340,7 +340,10 @@ class EnrolmentRequest(_SignedFile):
     def sign(self, key: Ed25519PrivateKey) -> bytes:
         """Returns the file as bytes, signed by the identity key that the request names."""
         if key.public_key().public_bytes_raw() != self.identity:
-            raise ConfigurationError("an enrolment request is signed with the identity key that it names")
+            raise ConfigurationError(
+                f"{self.party}: the enrolment request names another identity key than the one that signs it",
+                "make the request again: undersong-party enroll",
+            )
         return super().sign(key)
 
     @classmethod

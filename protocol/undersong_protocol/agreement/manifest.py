@@ -15,7 +15,7 @@ from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PeerFault, PrivacyRefusal
 from undersong_common.printable import counted, joined, name_fault, printable, repeated
 from undersong_protocol.agreement.enrolment import check_party_name
-from undersong_protocol.agreement.plan import Plan
+from undersong_protocol.agreement.plan import PLAN_ANEW, Plan
 from undersong_protocol.limits import LARGEST_LABELS, LARGEST_MANIFEST_BYTES, LARGEST_PARTIES, LARGEST_SUMS, check_size
 from undersong_protocol.secagg.keys import check_identity, verified
 from undersong_protocol.secagg.parameters import Member, SumParameters
@@ -98,9 +98,9 @@ class Manifest:
             )
             is_canonical = manifest.to_bytes() == data
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise PrivacyRefusal(f"the manifest cannot be read ({type(error).__name__})") from None
+            raise PrivacyRefusal(f"the manifest cannot be read ({type(error).__name__})", PLAN_ANEW) from None
         if not is_canonical:
-            raise PrivacyRefusal("the manifest is not in canonical form")
+            raise PrivacyRefusal("the manifest is not in canonical form", PLAN_ANEW)
         manifest.check_names()
         return manifest
 
@@ -115,13 +115,14 @@ class Manifest:
         sentences = {key: task.get(key, "") for key in ("description", "purpose", "publication")}
         are_lists = all(isinstance(task_entries, (list, tuple)) for task_entries in (labels, generators, columns))
         if not are_lists or not all(isinstance(sentence, str) for sentence in sentences.values()):
-            raise PrivacyRefusal("the manifest's task is not made of a name, a description and labels")
+            raise PrivacyRefusal("the manifest's task is not made of a name, a description and labels", PLAN_ANEW)
         check_size("generators in its manifest", len(generators), LARGEST_LABELS)
         check_size("columns in its manifest", len(columns), LARGEST_LABELS)
         for key, sentence in sentences.items():
             if len(sentence) > LONGEST_DESCRIPTION:
                 raise PrivacyRefusal(
-                    f"the task's {key} has {len(sentence)} characters, {LONGEST_DESCRIPTION} are allowed"
+                    f"the task's {key} has {len(sentence)} characters, {LONGEST_DESCRIPTION} are allowed",
+                    "have the operator shorten it in the task file",
                 )
         names_by_place: list[tuple[str, object]] = [
             ("the run's name", self.run),
@@ -200,9 +201,14 @@ class Manifest:
         checked_names = self._checked_names
         if len(checked_names) != self.plan.quorum.parties:
             roster_size = counted(len(checked_names), "party", "parties")
-            raise PrivacyRefusal(f"the roster has {roster_size}, the plan {self.plan.quorum.parties}")
+            raise PrivacyRefusal(
+                f"the manifest's roster has {roster_size}, its plan {self.plan.quorum.parties}", PLAN_ANEW
+            )
         if repeated_labels := repeated(self.labels):
-            raise PrivacyRefusal(f"the task names the label {printable(repeated_labels[0], 60)!r} more than once")
+            raise PrivacyRefusal(
+                f"the manifest's task names the label {printable(repeated_labels[0], 60)!r} more than once",
+                "have the operator name each label of task.labels once",
+            )
         self.plan.verify()
         try:
             for planned in self.plan.sums:
@@ -215,13 +221,16 @@ class Manifest:
         """The roster's names, once names and keys have passed: simulated parties share one roster of a thousand."""
         member_names = [member.name for member in self.roster]
         if repeated_names := repeated(member_names):
-            raise PrivacyRefusal(f"the roster names the party {repeated_names[0]} more than once")
+            raise PrivacyRefusal(f"the manifest's roster names the party {repeated_names[0]} more than once", PLAN_ANEW)
         if member_names != sorted(member_names):
-            raise PrivacyRefusal("the roster is not sorted by name")
+            raise PrivacyRefusal("the manifest's roster is not sorted by the parties' names", PLAN_ANEW)
         if len({member.identity for member in self.roster}) != len(member_names):
             shared_key = repeated(member.identity for member in self.roster)[0]
             sharing_names = [member.name for member in self.roster if member.identity == shared_key]
-            raise PrivacyRefusal(f"the parties {joined(sharing_names)} of the roster share one identity key")
+            raise PrivacyRefusal(
+                f"the parties {joined(sharing_names)} of the manifest's roster share one identity key",
+                "have each of them enrolled with a key of its own",
+            )
         for member in self.roster:
             try:
                 check_identity(member.identity)

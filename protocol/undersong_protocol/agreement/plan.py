@@ -45,6 +45,7 @@ from undersong_protocol.statistics.contribution import UnitContribution
 Unit = Literal["sample", "user", "party"]
 
 # Integer units: the loss of sigma_eff = sqrt(sigma^2 - 4) stays below 0.1 % (docs/privacy.md, "Noise").
+PLAN_ANEW = "have the run planned anew"
 SMALLEST_SIGMA = 64.0
 LARGEST_SCALE_BITS = 40
 LAPLACE_CALIBRATIONS = 8  # one lowers epsilon by the loss distributions' rounding, some 1e-5; the check comes after it
@@ -392,12 +393,10 @@ class Plan:
             if error_place[0] == "sums":
                 wrong_field = f"{self.sums[int(error_place[1])].name}: {error_place[2]}"
             raise PrivacyRefusal(
-                f"the plan's figure is not one of its kind: {wrong_field}: {reason}", "have the run planned anew"
+                f"the plan's figure is not one of its kind: {wrong_field}: {reason}", PLAN_ANEW
             ) from None
         if self.privacy.unit == "sample" and self.privacy.max_per_unit != 1:
-            raise PrivacyRefusal(
-                "privacy.max_per_unit is not 1, and a sample is one record", "have the run planned anew"
-            )
+            raise PrivacyRefusal("privacy.max_per_unit is not 1, and a sample is one record", PLAN_ANEW)
         _check_sizes(self)
 
     def verify(self) -> None:
@@ -428,11 +427,14 @@ class Plan:
     def _verify_sum(self, planned: PlannedSum) -> None:
         """Recomputes the figures of one sum. Raises PrivacyRefusal that names the first wrong one."""
         if not 0.0 < planned.sampling_rate <= 1.0:
-            raise PrivacyRefusal(f"{planned.name}: sampling rate {planned.sampling_rate} is not in (0, 1]")
+            raise PrivacyRefusal(
+                f"{planned.name}: the sampling rate {planned.sampling_rate} is not in (0, 1]", PLAN_ANEW
+            )
         if not limits.FIRST_S <= planned.first_rung_s <= limits.LARGEST_FIRST_S:
             raise PrivacyRefusal(
-                f"{planned.name}: first rung {planned.first_rung_s:g} s is not between {limits.FIRST_S:g} and"
-                f" {limits.LARGEST_FIRST_S:g} s"
+                f"{planned.name}: the first rung {planned.first_rung_s:g} s is not between {limits.FIRST_S:g} and"
+                f" {limits.LARGEST_FIRST_S:g} s",
+                PLAN_ANEW,
             )
         statistic = planned.build()
         request = SumRequest(planned.name, statistic, law=planned.law)
@@ -445,7 +447,10 @@ class Plan:
             ("modulus_bits", planned.modulus_bits, recomputed_sum.modulus_bits),
         ):
             if not math.isclose(figure, true_figure, rel_tol=1e-9):
-                raise PrivacyRefusal(f"{planned.name}: {figure_words} {figure} is not {true_figure}")
+                raise PrivacyRefusal(
+                    f"{planned.name}: the plan states {figure_words} {figure}, and the statistic has {true_figure}",
+                    PLAN_ANEW,
+                )
         if planned.sampling_rate < 1.0 and statistic.whole:
             raise PrivacyRefusal(
                 f"{planned.name}: {planned.statistic} cannot be taken of a subsample of units",
@@ -453,9 +458,16 @@ class Plan:
             )
         if planned.law == "laplace":
             if planned.sampling_rate != 1.0:
-                raise PrivacyRefusal(f"{planned.name}: Laplace noise is not accounted with subsampling")
+                raise PrivacyRefusal(
+                    f"{planned.name}: Laplace noise is not accounted with subsampling",
+                    "have the run planned with sampling rate 1",
+                )
         elif math.isfinite(self.privacy.epsilon) and planned.sigma_integer < SMALLEST_SIGMA:
-            raise PrivacyRefusal(f"{planned.name}: sigma {planned.sigma_integer:.4g} in integer units is too coarse")
+            raise PrivacyRefusal(
+                f"{planned.name}: sigma {planned.sigma_integer:.4g} in integer units is too coarse, at least"
+                f" {SMALLEST_SIGMA:.4g} is needed",
+                PLAN_ANEW,
+            )
         quorum = self.quorum
         # The sampler makes the same call, so noise that is signed and charged can also be drawn.
         try:

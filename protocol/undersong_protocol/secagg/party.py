@@ -37,7 +37,7 @@ from undersong_protocol.secagg.messages import (
 )
 from undersong_protocol.secagg.noise_share import NoiseSeeds, add_noise
 from undersong_protocol.secagg.parameters import Entropy, SumParameters
-from undersong_protocol.secagg.party_graphs import graph_of
+from undersong_protocol.secagg.party_graphs import TELL_OPERATOR, graph_of
 from undersong_protocol.secagg.state import Answered, PartyState, Peer, Replies
 from undersong_protocol.secagg.transitions import SECRETS, PartyRule, Phase, Stage, party_rule
 from undersong_protocol.statistics.vectors import GridVector, NoisyVector
@@ -470,7 +470,9 @@ class PartyMachine:
         self._graph.check_set(sharing_parties, "U2 (who shared keys)")
         if not set(sharing_parties) <= set(draft.present):
             unadvertised = sorted(set(sharing_parties) - set(draft.present))
-            raise PrivacyRefusal(f"U2 lists parties that did not advertise keys: {unadvertised}")
+            raise PrivacyRefusal(
+                f"the coordinator's U2 lists parties that did not advertise keys: {unadvertised}", TELL_OPERATOR
+            )
         topology = self._graph.mask_graph(draft)
         topology.check(self_index, sharing_parties, "U2")
         draft.sharers = sharing_parties
@@ -580,7 +582,10 @@ class PartyMachine:
         self._graph.check_set(survivors, "U3 (whose vectors arrived)")
         if not set(survivors) <= set(draft.sharers):
             unshared = sorted(set(survivors) - set(draft.sharers))
-            raise PrivacyRefusal(f"U3 exceeds U2: it lists parties that did not share keys: {unshared}")
+            raise PrivacyRefusal(
+                f"the coordinator's U3 lists parties that did not share keys, so are not in U2: {unshared}",
+                TELL_OPERATOR,
+            )
         self._graph.mask_graph(draft).check(self._index, survivors, "U3")
         draft.survivors = survivors
         return self._opened_set(draft)
@@ -589,7 +594,7 @@ class PartyMachine:
         parameters = self._parameters
         signers = from_bitmap(message.unmask.signers, parameters.size, COORDINATOR, "the signers of U3")
         if not set(signers) <= set(draft.survivors):
-            raise PrivacyRefusal("U3 is signed by parties that are not in it (foreign signatures)")
+            raise PrivacyRefusal("U3 is signed by parties that are not in it (foreign signatures)", TELL_OPERATOR)
         required_count = self._graph.check_signers(draft, signers)
         if len(signers) < required_count:
             raise PrivacyRefusal(

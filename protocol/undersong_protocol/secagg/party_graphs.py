@@ -26,6 +26,7 @@ from undersong_protocol.secagg.transitions import Stage
 from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 ROLLS = 8
+TELL_OPERATOR = "start a new attempt, and tell the coordinator's operator"
 """Times the nonces can be revealed anew because somebody did not reveal; each costs the dropouts' budget one."""
 
 
@@ -55,7 +56,7 @@ class CompleteGraph:
         return self._answer_reveal(draft, request)
 
     def _answer_reveal(self, draft: PartyState, request: wire.RevealRequest) -> bytes:
-        raise InternalError("the complete graph reveals nothing")
+        raise InternalError("a party on the complete graph was asked for a nonce, and it has none")
 
     def fix_transcript(self, draft: PartyState, request: wire.ShareRequest | wire.MaskRequest) -> None:
         """Fixes the transcript and the peers of this attempt."""
@@ -90,7 +91,7 @@ class CompleteGraph:
     def check_set(self, parties: tuple[int, ...], set_name: str) -> None:
         """Raises PrivacyRefusal for a set without this party, or too small to hide one party in it."""
         if self._index not in parties:
-            raise PrivacyRefusal(f"{set_name} omits this party, which has answered every request")
+            raise PrivacyRefusal(f"{set_name} omits this party, which has answered every request", TELL_OPERATOR)
         if len(parties) < self._parameters.quorum:
             set_size = counted(len(parties), "party", "parties")
             raise PrivacyRefusal(
@@ -105,7 +106,9 @@ class CompleteGraph:
         present_parties = tuple(adverts)
         self.check_set(present_parties, "the list of adverts")
         if adverts[self._index].body != draft.advert:
-            raise PrivacyRefusal("the coordinator shows other keys for this party than it advertised (swapped keys)")
+            raise PrivacyRefusal(
+                "the coordinator shows other keys for this party than it advertised (swapped keys)", TELL_OPERATOR
+            )
         draft.present = present_parties
         draft.transcript = draft.adverts_hash = adverts.hash
         draft.peers = {party: peer for party, peer in adverts.peers.items() if party != self._index}
@@ -124,7 +127,9 @@ class RegularGraph(CompleteGraph):
             self._adopt_adverts(draft, request.adverts)
         revealers = from_bitmap(request.present, self._parameters.size, COORDINATOR, "who reveals nonces")
         if request.roll == 0 and revealers != draft.present:
-            raise PrivacyRefusal("the first nonces are asked of others than those who advertised")
+            raise PrivacyRefusal(
+                "the coordinator asks others than those who advertised for the first nonces", TELL_OPERATOR
+            )
         if request.roll and not set(revealers) < set(draft.present):
             parameters = self._parameters
             raise PrivacyRefusal(
@@ -213,7 +218,9 @@ class MerkleGraph(CompleteGraph):
 
     def check_signers(self, state: PartyState, signers: Sequence[int]) -> int:
         if not set(signers) <= set(state.drawn):
-            raise PrivacyRefusal("U3 is signed by parties that this one did not draw (foreign signatures)")
+            raise PrivacyRefusal(
+                "U3 is signed by parties that this one did not draw (foreign signatures)", TELL_OPERATOR
+            )
         return self._parameters.share_threshold
 
     def identity_of(self, state: PartyState, signer: int) -> bytes:

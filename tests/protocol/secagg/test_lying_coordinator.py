@@ -418,7 +418,7 @@ def test_a_party_refuses_u3_that_exceeds_u2() -> None:
         Stage.SHARE,
         Stage.CONSISTENCY,
         lambda m: _set(m, Stage.CONSISTENCY, set(range(10))),
-        "U3 exceeds U2",
+        "U3 lists parties that did not share keys",
     )
 
 
