@@ -293,11 +293,13 @@ def embed_part(
             embedder = embedders.load(model, max_windows)
             if embedder.fingerprint != fingerprint:
                 raise ConfigurationError(
-                    "has another embedding model under this name", "put the same files there", code="other-embedder"
+                    f"this machine has another embedding model at {model}",
+                    "copy the model's files there from the machine that asks",
+                    code="other-embedder",
                 )
             if _trial_hash(embedder) != expected:
                 raise ConfigurationError(
-                    "computes embeddings with other last bits than the machine that asks",
+                    "this machine computes embeddings with other last bits than the machine that asks",
                     "use machines with the same processor and the same releases of numpy and torch, or begin the"
                     " command on one of them",
                     code="other-bits",

@@ -82,5 +82,7 @@ def check_inputs_named(attempt: Attempt) -> tuple[Input, ...]:
 def check_first_stage(step: Reply | WantsInput) -> Reply:
     """Returns the reply. Raises PrivacyRefusal if the request was one that asks for the vector."""
     if isinstance(step, WantsInput):
-        raise PrivacyRefusal("a private sum was opened with another stage's request")
+        raise PrivacyRefusal(
+            "the coordinator's first request of a private sum asks for a vector", "start a new attempt"
+        )
     return step

@@ -507,7 +507,11 @@ class Proposals(Consent):
             return
         known_proposal = self.known(manifest.hash)
         if known_proposal is None or known_proposal.run != manifest.run:
-            raise PrivacyRefusal(f"run {manifest.run!r} was never approved by this party", code="not-approved")
+            raise PrivacyRefusal(
+                f"run {manifest.run!r} was never approved by this party",
+                "have its people approve the run, then continue it",
+                code="not-approved",
+            )
         self._check_approved(known_proposal)
         self._approved[manifest.hash] = files_state
 
@@ -527,7 +531,9 @@ class Proposals(Consent):
             )
         if not self.is_signed(request):
             raise PrivacyRefusal(
-                f"the approval of run {request.run!r} is not signed by this party's key", code="not-signed"
+                f"the approval of run {request.run!r} is not signed by this party's key",
+                "have its people approve it once more",
+                code="not-signed",
             )
 
     def is_signed(self, request: Proposal) -> bool:

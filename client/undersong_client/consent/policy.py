@@ -173,7 +173,10 @@ def review(
     manifest.verify()
     own_members = [member for member in manifest.roster if member.name == name]
     if not own_members or own_members[0].identity != identity:
-        raise PrivacyRefusal("the manifest's roster does not hold this party's own name and key")
+        raise PrivacyRefusal(
+            "the manifest's roster does not hold this party's own name and key",
+            "have the operator plan the run with the party as it has enrolled",
+        )
     if manifest.embedder != embedder:
         raise PrivacyRefusal(
             f"the run uses embedder {manifest.embedder[:16]}..., this party holds {embedder[:16]}...",

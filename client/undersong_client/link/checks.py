@@ -444,8 +444,8 @@ def _raise_tls_fault(home: PartyHome, coordinator: trust.TrustedCoordinator, hos
     except OSError as error:
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
         raise TransportError(
-            f"no connection: {reason}",
-            "if it speaks of our certificate, have the operator look whether it is revoked or expired",
+            f"the TLS connection to {coordinator.server_name or host} failed: {reason}",
+            "if the reason names a certificate, have the operator look whether this party's is revoked or expired",
         ) from None
 
 

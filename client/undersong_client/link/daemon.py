@@ -599,7 +599,10 @@ def _tell_reason(home: PartyHome, reason: wire.DoesNotStart, clock: Callable[[],
         does_not_start=reason,
     )
     party_outbox = Outbox(home)
-    failed_error = TransportError("no address of the coordinator is known")
+    failed_error = TransportError(
+        "coordinator.json names no address of the coordinator",
+        "have the operator send a new grant: undersong-party enroll --renew",
+    )
     for address in coordinator.addresses:
         summary = (
             f"to {address}: party {party_name}, {SOFTWARE}, does not start: {wire.DoesNotStart.Name(reason).lower()}"

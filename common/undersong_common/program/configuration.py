@@ -190,7 +190,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def _list_index(node: list[Any], part: str, where: str) -> int:
     if not part.isdigit() or int(part) >= len(node):
-        raise ConfigurationError(f"--set {where}: {part!r} is not one of the entries 0 to {len(node) - 1}")
+        raise ConfigurationError(
+            f"--set {where}: {part!r} is not one of the entries 0 to {len(node) - 1}", "name an entry that is there"
+        )
     return int(part)
 
 
@@ -198,7 +200,7 @@ def _child_value(node: Any, part: str, where: str) -> Any:
     if isinstance(node, list):
         return node[_list_index(node, part, where)]
     if not isinstance(node.setdefault(part, {}), dict | list):
-        raise ConfigurationError(f"--set {where}: is a value, not a section")
+        raise ConfigurationError(f"--set {where}: {part} is a value, not a section", f"leave out what follows {part}")
     return node[part]
 
 

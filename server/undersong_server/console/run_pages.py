@@ -339,7 +339,9 @@ class RunScreens:
         for difference in self._limits(draft).other_labels():
             if difference.file.key == key and difference.can_be_used:
                 return drafts.use_labels(draft, difference.labels)
-        raise ConfigurationError("this file has no other labels now", "look at the labels again", code="no-labels")
+        raise ConfigurationError(
+            f"the file of {key} has no other labels now", "look at the labels again", code="no-labels"
+        )
 
     def _plan(self, visit: Visit, draft: drafts.Draft, address: str) -> str:
         checked = self._so_far(draft, checked=True)

@@ -319,7 +319,9 @@ def _fine_tuned(corpus: _Texts, test: _Texts, seed: int, settings: FineTuning) -
 def _attack_model(corpus: _Texts, members: _Texts, nonmembers: _Texts, head: Head, seed: int) -> "Membership":
     if not corpus.labels:
         raise ConfigurationError(
-            f"the {corpus.name} texts have no labels: there is no task model to attack", code="labels-missing"
+            f"the {corpus.name} texts have no labels: there is no task model to attack",
+            "leave --membership out, or name texts with labels",
+            code="labels-missing",
         )
     model = learning.train(corpus.x, corpus.labels, head=head, seed=seed)
     return membership(corpus.name, model, (members.table, members.x), (nonmembers.table, nonmembers.x), seed=seed)

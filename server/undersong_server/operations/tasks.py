@@ -529,8 +529,8 @@ def _check_sizes(task: Task) -> None:
     record_count = task.data.file_records
     if record_count is not None and task.parties > record_count:
         raise ConfigurationError(
-            f"federation.parties is {task.parties}, but the file has {counted(record_count, 'record')}",
-            "lower federation.parties",
+            f"federation.parties is {task.parties}, but data.file_records states {counted(record_count, 'record')}",
+            "lower federation.parties, or correct data.file_records",
         )
 
 

@@ -419,7 +419,7 @@ def read_signature(published: Mapping[str, Any]) -> PublisherSignature | None:
         )
     except (KeyError, TypeError, ValueError, InvalidSignature, ConfigurationError):
         raise PrivacyRefusal(
-            "its signature is not of these contents", "get a fresh copy from the coordinator"
+            "the signature in manifest.json is not of its contents", "get a fresh copy from the coordinator"
         ) from None
 
 
@@ -478,9 +478,9 @@ def read_archive(folder: Path, published: Mapping[str, Any]) -> ArchivePapers:
             bytes.fromhex(archive["signature"]),
         )
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError, InvalidSignature, ConfigurationError):
-        raise PrivacyRefusal("it is not signed by this coordinator, for this manifest.json", FRESH) from None
+        raise PrivacyRefusal("the archive is not signed by this coordinator, for this manifest.json", FRESH) from None
     if not set(files) <= {DOSSIER_NAME, CARD_NAME, *(() if left_out is None else (JSONL_NAME, PARQUET_NAME))}:
-        raise PrivacyRefusal("it names files that no archive has", FRESH)
+        raise PrivacyRefusal("the archive names files that no archive has", FRESH)
     return ArchivePapers(files, left_out)
 
 
@@ -501,7 +501,7 @@ def check_simulation(published: Mapping[str, Any], roster: Sequence[Member]) -> 
             verified(member.identity, statement_hash, bytes.fromhex(signatures[member.name]))
     except (KeyError, TypeError, ValueError, InvalidSignature, ConfigurationError):
         raise PrivacyRefusal(
-            "its parties' signatures are not of these contents", "get a fresh copy from its maker"
+            "the parties' signatures in manifest.json are not of its contents", "get a fresh copy from its maker"
         ) from None
     return True
 

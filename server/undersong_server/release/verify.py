@@ -220,7 +220,7 @@ def _publisher_signature(
                 signer = "nobody"
             else:
                 signer = f"a coordinator with the fingerprint {signature.fingerprint}"
-            raise PrivacyRefusal(f"{signer} signed it, not the one that was stated")
+            raise PrivacyRefusal(f"{signer} signed manifest.json, not the one that was stated", REMEDY)
     return signature
 
 
@@ -232,9 +232,9 @@ def _check_sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) 
             parameters = manifest.sum_parameters(sum_name, attempt)
             proved_survivors = check_evidence(parameters, bytes.fromhex(sum_facts["evidence"]))
             if list(proved_survivors.survivors) != list(sum_facts["survivors"]):
-                raise PrivacyRefusal("its survivors are not those that the parties signed for")
+                raise PrivacyRefusal("the sum's survivors are not those that the parties signed for", REMEDY)
             if sum_facts["scale"] != manifest.plan[sum_name].scale:
-                raise PrivacyRefusal("its scale is not the plan's")
+                raise PrivacyRefusal("the sum's scale is not the plan's", REMEDY)
             dropped_count = parameters.size - len(proved_survivors.survivors)
             plan = parameters.noise_plan
             possible_variances = [
@@ -242,7 +242,7 @@ def _check_sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) 
                 for unopened_count in range(len(proved_survivors.survivors) + 1)
             ]
             if not any(math.isclose(sum_facts["variance"], variance, rel_tol=1e-9) for variance in possible_variances):
-                raise PrivacyRefusal("the variance of its noise is not one that the plan allows")
+                raise PrivacyRefusal("the variance of the sum's noise is not one that the plan allows", REMEDY)
             opened_sums[sum_name] = ProvedSum(attempt, proved_survivors)
     return opened_sums
 

@@ -26,7 +26,7 @@ from undersong_server.federation.sums import Federation
 from undersong_server.generators.author import Author, AuthorUsage
 from undersong_server.methods.interface import Method, Observe, RunContext
 from undersong_server.methods.parts import distance, metadata, support
-from undersong_server.pool import Origin, Sample, each_once
+from undersong_server.pool import Origin, Sample, each_once, no_texts
 from undersong_server.progress import Progress
 from undersong_server.runs.planning import RunPlan
 
@@ -255,9 +255,7 @@ def _read_corpus(method_name: str, returned: Any) -> list[Sample]:
         )
     samples = each_once(returned)  # a plug-in may return a text several times
     if not samples:
-        raise ConfigurationError(
-            "the run ended without a single sample", "look at the generators' counts above", code="no-samples"
-        )
+        raise no_texts("corpus")
     return samples
 
 
@@ -310,16 +308,20 @@ def _sign_manifest(run_plan: RunPlan, started: StartedRun, parties: RunParties, 
     introductions = introduce(parties.transport, parties.names, parties.timeout_s)
     for party, introduction in introductions.items():
         if introduction.name != party:
-            raise PrivacyRefusal(f"{party}: introduces itself as {printable(introduction.name, 63)}")
+            raise PrivacyRefusal(
+                f"{party}: the party introduces itself as {printable(introduction.name, 63)}",
+                "talk to its people: another party folder answers in its name",
+            )
         if parties.identities is not None and parties.identities.get(party) != introduction.identity:
             raise PrivacyRefusal(
-                f"{party}: introduces itself with another identity key than it has enrolled with",
+                f"{party}: the party introduces itself with another identity key than it has enrolled with",
                 "talk to its people: another party folder answers in its name",
                 code="other-identity",
             )
         if introduction.embedder.hex() != embedder:
             raise ConfigurationError(
-                f"{party}: holds embedder {introduction.embedder.hex()[:16]}..., the coordinator {embedder[:16]}...",
+                f"{party}: the party holds embedder {introduction.embedder.hex()[:16]}...,"
+                f" the coordinator {embedder[:16]}...",
                 "install the same embedding model everywhere",
                 code="other-embedder",
             )

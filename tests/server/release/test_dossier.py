@@ -224,7 +224,7 @@ def test_archive_list_signed_by_another_key_is_a_fault(tmp_path, published):
     forged = sign_archive(key, (unpacked / "manifest.json").read_bytes(), {"dossier.html": "praise"})
     (unpacked / "archive.json").write_text(forged)
     verdict = verify(unpacked, fingerprint=fingerprint)
-    assert verdict.faults[0].startswith("archive.json: it is not signed by this coordinator")
+    assert verdict.faults[0].startswith("archive.json: the archive is not signed by this coordinator")
     assert set(verdict.outside) == {"archive.json", "dossier.html"}
 
 
@@ -235,7 +235,7 @@ def test_archive_list_of_another_manifest_is_a_fault(tmp_path, published):
     for manifest, is_sound in (((unpacked / "manifest.json").read_bytes(), True), (b"{}", False)):
         (unpacked / "archive.json").write_text(sign_archive(key, manifest, contents))
         faults = verify(unpacked, fingerprint=fingerprint).faults
-        assert any(fault.startswith("archive.json: it is not signed") for fault in faults) is not is_sound
+        assert any(fault.startswith("archive.json: the archive is not signed") for fault in faults) is not is_sound
 
 
 def test_dossier_of_unconfirmed_papers_has_the_exit_code_of_verify(folder):

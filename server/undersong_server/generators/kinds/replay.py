@@ -212,7 +212,10 @@ class ReplayGenerator:
     def _draw_text(self, request: GenerationRequest, scores: Float64 | None) -> Completion | GenerationError:
         label_slice = self._slices.get(request.label)
         if label_slice is None or label_slice.start == label_slice.stop:
-            return GenerationError(f"{self.name}: its file has no text of the label {request.label!r}")
+            return GenerationError(
+                f"generator {self.name}: the file of its path has no text of the label {request.label!r}",
+                "add texts of that label to the file",
+            )
         use_counts = self._used[label_slice]
         fewest_uses = int(use_counts.min())
         least_used = np.flatnonzero(use_counts == fewest_uses)
