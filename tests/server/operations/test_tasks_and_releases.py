@@ -47,7 +47,10 @@ def test_a_plan_costs_what_the_overrides_say(tmp_path):
         (['data.label="category"'], "site-0.jsonl:1: has no column 'category' (the label column)"),
         (['task.labels=["kitchen", "attic"]'], "its label is not in task.labels"),
         (["embedder.model=nowhere"], "nowhere"),
-        (["data.path=private/site-0.jsonl", "data.file_records=2"], "federation.parties is 5, but data.file_records states 2"),
+        (
+            ["data.path=private/site-0.jsonl", "data.file_records=2"],
+            "federation.parties is 5, but data.file_records states 2",
+        ),
         (["evaluation.encoder=nowhere"], "nowhere: no such folder"),
         (["data.teacher_model=private"], "private: is not a usable transformers model: it has no config.json"),
         (["prompts.folder=nowhere"], "nowhere: no such folder of prompts"),
