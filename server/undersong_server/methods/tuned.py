@@ -111,6 +111,17 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     return sums
 
 
+def _tuning_of_round(options: Options, run: RunContext, t: int) -> Tuning:
+    return Tuning(
+        rank=options.rank,
+        learning_rate=options.learning_rate,
+        beta=options.beta,
+        epochs=options.epochs,
+        batch=options.batch,
+        seed=int(run.rng(f"tuning {t + 1}").integers(2**31)),
+    )
+
+
 def _votes_request(options: Options, name: str, texts: int, labels: int) -> SumRequest:
     return SumRequest(name, TopQVotes(q=options.votes, candidates=texts, labels=labels, furthest=False))
 
@@ -155,15 +166,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
             ]
         run.record("preferences", t, len(preference_pairs))
         # 4. The model is trained by them.
-        tuning = Tuning(
-            rank=options.rank,
-            learning_rate=options.learning_rate,
-            beta=options.beta,
-            epochs=options.epochs,
-            batch=options.batch,
-            seed=int(run.rng(f"tuning {t + 1}").integers(2**31)),
-        )
-        run.tune(f"round {t + 1}", preference_pairs, tuning)
+        run.tune(f"round {t + 1}", preference_pairs, _tuning_of_round(options, run, t))
     # 5. The corpus is written by the tuned model, and the last vote chooses among its texts.
     round_orders = _round_orders(run, label_shares_used, options.samples)
     corpus = run.generate("corpus", options.rounds, round_orders)

@@ -2,6 +2,7 @@
 
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,24 @@ def _reference(seed: bytes, size: int) -> bytes:
     blocks = b"".join(counter.to_bytes(16, "big") for counter in range(size // 16 + 1))
     encryptor = Cipher(algorithms.AES256(seed), modes.ECB()).encryptor()
     return encryptor.update(blocks)[:size]
+
+
+def test_tags_of_short_streams_are_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tag gives the beginning of a mask's stream to whoever finds it in memory."""
+    tags: list[memoryview] = []
+
+    class WatchedCipher:
+        def __init__(self, seed: bytes) -> None:
+            self._cipher = AESGCM(seed)
+
+        def encrypt_into(self, nonce: bytes, message: bytes, associated: bytes | None, out: memoryview) -> int:
+            tags.append(out)
+            return self._cipher.encrypt_into(nonce, message, associated, out)
+
+    monkeypatch.setattr(stream, "AESGCM", WatchedCipher)
+    ShortStreams([bytes(range(32)), bytes(32)])
+    assert len(tags) == 4
+    assert not any(map(any, tags))
 
 
 @given(st.binary(min_size=32, max_size=32), st.lists(st.integers(0, 100), max_size=8))

@@ -126,6 +126,15 @@ def test_prompts_and_texts_are_ordered_in_the_records_label_shares() -> None:
         assert {order.generator for order in ordered} == {"a", "b"}
 
 
+def test_each_option_of_tuned_reaches_the_training_under_its_name() -> None:
+    run = SimpleNamespace(rng=lambda purpose: np.random.default_rng(list(purpose.encode())))
+    options = Options(rank=3, learning_rate=0.25, beta=0.75, epochs=5, batch=7)
+    tunings = [tuned._tuning_of_round(options, cast(RunContext, run), number) for number in range(3)]
+    seeds = [tuning.seed for tuning in tunings]
+    assert tunings == [Tuning(rank=3, learning_rate=0.25, beta=0.75, epochs=5, batch=7, seed=seed) for seed in seeds]
+    assert len(set(seeds)) == 3  # each round has a random number of its own
+
+
 def test_each_round_of_tuned_has_prompts_of_its_own() -> None:
     setting = SimpleNamespace(generators=("a",), labels=("x",))
     run = SimpleNamespace(setting=setting, rng=lambda purpose: np.random.default_rng(list(purpose.encode())))

@@ -356,7 +356,7 @@ def test_without_a_signature_the_data_set_says_so(tmp_path, published):
     assert (verdict.holds, verdict.to_json()["holds"], verdict.to_json()["consistent"]) == (False, False, True)
     assert verdict.lines()[0].startswith("NOT CONFIRMED")
     assert any("may have invented" in line for line in verdict.lines())
-    assert "nobody signed it" in verify(tmp_path, fingerprint="1234-5678").faults[0]
+    assert "nobody signed manifest.json" in verify(tmp_path, fingerprint="1234-5678").faults[0]
 
 
 def signed_by(folder, signer, value):
