@@ -23,11 +23,7 @@ def budget_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
         return _budget_of_ended(sheet.ended.cost, sheet_cost.budget, share_before)
     if not math.isfinite(share_after):
         return [PageSection("Your budget", ("It limits nothing that this run takes: the run is not private.",))]
-    before, after = _percent(share_before), _percent(share_after)
-    remainder = f"{100 - after} % would be left" if share_after <= 1 else "that is MORE than there is"
-    earlier_words = f" (by {list_runs(beside)})" if before else ""
-    summary = f"Used before: {before} %{earlier_words}. Used after this run: {after} %; {remainder}."
-    summary += "".join(f" {reason}" for reason in why_less(*budget_shares(sheet_cost, sheet_cost.budget)))
+    summary = used_words(*budget_shares(sheet_cost, sheet_cost.budget), list_runs(beside))
     whole_words = impact.whole_budget(guess_at_the_end(sheet_cost), guessed_unit(sheet.privacy))
     sentences = (
         f"{summary} {whole_words} {NEWER_FILE}",
@@ -86,14 +82,28 @@ def _budget_of_ended(cost: FinalCost | None, budget: float, share_before: float)
     return [PageSection("Your budget for all runs over these records", (summary,), bar=bar_shares)]
 
 
-def why_less(share_before: float, share_alone: float, share_after: float) -> list[str]:
-    """A sentence for runs that together cost less than the sum of what each costs by itself; [] if they do not."""
-    if not share_before or share_after > (share_before + share_alone) * LEAST_SAVING:
-        return []
-    before, alone, together, added = (
-        f"{100 * share:.1f} %" for share in (share_before, share_alone, share_after, share_before + share_alone)
+def used_words(share_before: float, share_alone: float, share_after: float, earlier_runs: str) -> str:
+    """Returns the shares before and after a run; with tenths and the reason where the runs together use less.
+
+    >>> used_words(0.214, 0.104, 0.317, "'spring'")
+    "Used before: 21 % (by 'spring'). Used after this run: 32 %; 68 % would be left."
+    >>> used_words(0.214, 0.104, 0.25, "'spring'").partition(". ")[2].partition(". ")[0]
+    'This run by itself: 10.4 %; used after it: 25.0 %, not 31.8 %; 75.0 % would be left'
+    """
+    is_less = bool(share_before) and share_after <= (share_before + share_alone) * LEAST_SAVING
+    digits = 1 if is_less else 0
+    before, alone, after, added = (
+        f"{100 * share:.{digits}f} %" for share in (share_before, share_alone, share_after, share_before + share_alone)
     )
-    return [f"The {before} before and the {alone} of this run by itself make {together}, not {added}. {RUNS_TOGETHER}"]
+    remainder = 100 - round(100 * share_after, digits)
+    left = f"{remainder:.{digits}f} % would be left" if share_after <= 1 else "that is MORE than there is"
+    earlier = f" (by {earlier_runs})" if share_before else ""
+    if is_less:
+        return (
+            f"Used before: {before}{earlier}. This run by itself: {alone}; used after it: {after}, not {added}; {left}."
+            f" {RUNS_TOGETHER}"
+        )
+    return f"Used before: {before}{earlier}. Used after this run: {after}; {left}."
 
 
 def _percent(share: float) -> int:

@@ -508,7 +508,8 @@ def _own_records(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
         )
     record_rows = (*record_rows, ("period that they cover", PERIOD))
     later = (
-        f"Of {people} who object later, nothing more leaves as soon as IT has added the file anew with the longer list."
+        f"Of {people} who object later, nothing more leaves as soon as IT has added the file anew with the longer list,"
+        " which ends your hospital's part in a run under way."
     )
     return [PageSection("Your records, counted without the rows left out", (later,), figures=record_rows)]
 

@@ -154,7 +154,7 @@ def test_sheet_says_why_the_risk_of_all_runs_is_less_than_their_sum(home):
     assert f"{budget_sections.RUNS_TOGETHER} At 100 % of the budget, the best guess" in shown
     assert repr(preview.sheet_page(Sheet.from_json(value))).count(budget_sections.RUNS_TOGETHER) == 1
     before, alone, shown_sum = map(
-        float, re.search(r"The ([\d.]+) % before and the ([\d.]+) % of this run .* not ([\d.]+) %", shown).groups()
+        float, re.search(r"before: ([\d.]+) % .* itself: ([\d.]+) %; .*, not ([\d.]+) %", shown).groups()
     )
     guess_before = cases(best_guess([Gaussian(4.0)]))
     assert f"of 100 cases ({guess_before} before this one); in all but as few series of such runs" in risk
@@ -321,7 +321,7 @@ def test_the_budget_names_the_runs_before_this_one(home):
     ledger.charge(later, at=signed_s + 1.0)
     ledger.send(later, "bb" * 32, at=signed_s + 1.0)
     for shown in (before, command("preview", "spring", "--home", home)):
-        assert "% (by 'autumn', 'winter'). Used after this run" in shown
+        assert "% (by 'autumn', 'winter'). This run by itself: " in shown
         assert "From all runs over these records ('autumn', 'winter') and this one together" in " ".join(shown.split())
 
 
@@ -529,9 +529,11 @@ def test_sheet_says_length_and_day_of_the_list_of_objections(home):
     assert dict(own.figures)["patients who object"].endswith("(by a list of 12 numbers)")
 
 
-def test_shares_of_the_budget_that_save_nothing_are_not_explained():
-    assert budget_sections.why_less(0.214, 0.104, 0.317) == []
-    assert "make 25.0 %, not 31.8 %." in budget_sections.why_less(0.214, 0.104, 0.25)[0]
+@pytest.mark.parametrize(("after", "is_less"), [(0.317, False), (0.25, True)])
+def test_only_shares_of_the_budget_that_save_something_are_explained(after, is_less):
+    said = budget_sections.used_words(0.214, 0.104, after, "'winter'")
+    assert (budget_sections.RUNS_TOGETHER in said) == is_less
+    assert ("used after it: 25.0 %, not 31.8 %" in said) == is_less
 
 
 def test_short_part_of_the_sheet_names_limit_and_steps(home):
