@@ -214,30 +214,39 @@ def _allow_models(data: ReportData) -> str:
     )
 
 
+def _name_makers(data: ReportData, maker_names: str) -> str:
+    """Says who ran it, in whose name and where it is published, and how they are reached."""
+    publication = data.publication
+    signed_words = "" if data.simulated else ", as every hospital has signed"
+    operator_words = f"Run by {words.run_by(*data.operator)}{signed_words}." if data.operator[0] else ""
+    makers_words = f"Published in the name of {words.run_by(maker_names, publication.contact)}."
+    if not maker_names:
+        makers_words = "Its makers have not named themselves."
+    if not publication.contact:
+        makers_words += " They have stated no contact."
+    elif not maker_names:
+        makers_words += f" Contact: {publication.contact}."
+    where_words = f"Where it is published: {publication.where.rstrip('.')}." if publication.where else ""
+    return " ".join(filter(None, (operator_words, makers_words, where_words)))
+
+
 def _state_permission(data: ReportData) -> tuple[str, ...]:
     publication = data.publication
     maker_names = publication.makers or data.publisher[0]
     limits = f" {publication.limits}" if publication.limits else ""
     unfit_words = f" {UNFIT}" if is_unfit(data) else ""
     purpose_source = "as the plan states it" if data.simulated else "as the hospitals approved it"
-    signed_words = "" if data.simulated else ", as every hospital has signed"
-    operator_words = words.run_by(*data.operator)
     may_credit = bool(publication.licence and maker_names)
     return (
         f"Licence: {publication.licence}. {_allow(publication.licence)}"
         if publication.licence
         else "Its makers have stated no licence: ask them before you use or pass on the texts.",
-        *([f"Run by {operator_words}{signed_words}."] if operator_words else []),
-        f"Published in the name of {maker_names}." if maker_names else "Its makers have not named themselves.",
-        *([f"Where it is published: {publication.where.rstrip('.')}."] if publication.where else []),
+        _name_makers(data, maker_names),
         *(
             [f'Credit to give: "{data.task} ({data.run}), by {maker_names}, {publication.licence}".']
             if may_credit
             else []
         ),
-        f"Contact of the makers: {publication.contact}."
-        if publication.contact
-        else "Its makers have stated no contact.",
         f"Intended use, by the makers' word alone: {publication.intended_use.rstrip('.')}."
         if publication.intended_use
         else "Its makers have stated no intended use.",
@@ -357,6 +366,8 @@ def _detail_worth(data: ReportData) -> tuple[str, ...]:
             " the chance of which records there are."
         )
     sentences += _detail_panel(data)
+    if data.test_hash:
+        sentences.append(f"The test file is not in this folder. Its SHA-256 is {data.test_hash}.")
     filter_words = [remark.partition(WORD_FILTER)[2] for remark in data.remarks if WORD_FILTER in remark]
     sentences += [f"{WORD_FILTER}{trust_words}" for trust_words in filter_words]
     if data.aside_starts:

@@ -110,7 +110,4 @@ def describe_test_file(data: ReportData) -> str:
     if not data.test_hash:
         return ""
     ask_words = data.publication.contact or "the makers"
-    return (
-        "Whether the test texts are real, and where they are from, these files do not say: ask"
-        f" {ask_words}. The test file is not in this folder; its SHA-256 is {data.test_hash}."
-    )
+    return f"Whether the test texts are real, and where they are from, these files do not say: ask {ask_words}."

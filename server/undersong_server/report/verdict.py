@@ -4,8 +4,7 @@ The rules stand in docs/judging.md.
 """
 
 import math
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 
 from undersong_common.intervals import told_apart
 from undersong_common.printable import counted, joined, that_hold
@@ -106,8 +105,7 @@ def meaning(data: ReportData) -> str:
     labels = len(data.named_labels)
     own_accuracy, private_figure = data.own_accuracy, data.score
     if own_accuracy is not None:
-        share_by_baseline = {_name_baseline(figure, data): figure.accuracy for figure in list_baselines(data)}
-        return plain_words(own_accuracy.accuracy, TEST_TEXTS, labels, share_by_baseline)
+        return plain_words(own_accuracy.accuracy, TEST_TEXTS, labels)
     if private_figure is not None and private_figure.is_share:
         return plain_words(private_figure.value, OWN_RECORDS, labels)
     return ""
@@ -116,23 +114,19 @@ def meaning(data: ReportData) -> str:
 TEST_TEXTS, OWN_RECORDS = "texts like those of the test file", "records like those of the hospitals"
 
 
-def plain_words(share: float, of_what: str, labels: int, baselines: Mapping[str, float] = MappingProxyType({})) -> str:
+def plain_words(share: float, of_what: str, labels: int) -> str:
     """Returns a share that is labelled rightly in numbers of 100 texts or records, beside guessing.
 
     Args:
         of_what: :data:`TEST_TEXTS` or :data:`OWN_RECORDS`.
         labels: number of the task's labels.
-        baselines: the same share of as many texts that no record has steered, by what these are.
     """
-    right = round(100 * share)
-    right_by_way = {f"from as many {name}": f"about {round(100 * beside)}" for name, beside in baselines.items()}
+    right, beside_words = round(100 * share), ""
     if labels > 1:
-        right_by_way[f"by guessing among the {labels} labels"] = str(round(100 / labels))
-    (first_way, first_count), *further_ways = [*right_by_way.items(), ("", "")]
-    beside_words = "".join(f"; {way}, {count}" for way, count in further_ways if way)
+        beside_words = f"; by guessing among the {labels} labels, {round(100 / labels)} would be right"
     return (
         f"In plain words: of 100 {of_what}, small models that learn from this corpus label about {right} rightly and"
-        f" about {100 - right} wrongly{f'; {first_way}, {first_count} would be right' * bool(first_way)}{beside_words}."
+        f" about {100 - right} wrongly{beside_words}."
     )
 
 

@@ -415,9 +415,9 @@ def test_what_is_weak_about_a_corpus_is_told_before_training(place):
         assert words in shown
     good = next(answer for answer in answers(data) if answer.anchor == "good").sentences
     assert good[1] == (
-        "Whether the test texts are real, and where they are from, these files do not say: ask a@b.example. The test"
-        " file is not in this folder; its SHA-256 is 68bc."
+        "Whether the test texts are real, and where they are from, these files do not say: ask a@b.example."
     )
+    assert "The test file is not in this folder. Its SHA-256 is 68bc." in shown
     unmeasured = next(answer for answer in answers(run(accuracy=(), labels=())) if answer.anchor == "train")
     assert len(unmeasured.sentences) == 2  # what to read, and its phrases
 
@@ -563,7 +563,7 @@ def test_each_measure_stands_once_in_the_report():
 def test_the_card_names_makers_contact_and_the_way_to_verify():
     terms = PublicationSection(makers="Five <b>clinics", contact="data@clinics.example")
     card = render_card(run(publication=terms, publisher=("north", "1a2b-3c4d")))
-    assert "Published in the name of Five &lt;b&gt;clinics." in card
+    assert "Published in the name of Five &lt;b&gt;clinics (contact: data@clinics.example)." in card
     assert "data@clinics.example" in card
     assert "undersong verify . --fingerprint FINGERPRINT-YOU-WERE-TOLD" in card
     assert "--fingerprint 1a2b" not in card  # which would be compared with itself
@@ -589,7 +589,10 @@ def test_the_card_names_makers_contact_and_the_way_to_verify():
     assert "Published in the name of north." in unnamed
     nobody = render_card(run())
     assert "--fingerprint" not in nobody
-    assert "no contact" in nobody
+    assert "Its makers have not named themselves. They have stated no contact." in nobody
+    assert "themselves. Contact: a@b.example." in render_card(
+        run(publication=PublicationSection(contact="a@b.example"))
+    )
 
 
 TITLES = ["What it is", "May I use it", "What is promised", "How good it is", "Before you train", "How to check it"]
@@ -984,8 +987,7 @@ ZERO = Accuracy(ZERO_SHOT, 0.44, 0.5, 0.5, 0.5, reference=True, by_texts=Interva
                 "Better than as many zero-shot texts of all its generators: 44.0 % (40.0 to 48.0). This corpus is 21.0"
                 f" percentage points above that. {UNSTEERED} these.",
                 "In plain words: of 100 texts like those of the test file, small models that learn from this corpus"
-                " label about 65 rightly and about 35 wrongly; from as many zero-shot texts of all its generators,"
-                " about 44 would be right; by guessing among the 6 labels, 17.",
+                " label about 65 rightly and about 35 wrongly; by guessing among the 6 labels, 17 would be right.",
             ),
         ),
         (
