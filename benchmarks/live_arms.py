@@ -4,7 +4,7 @@
     python -m benchmarks.live_arms ... --records 300 1400 --seeds 3 --arms zero-shot default form
     python -m benchmarks.live_arms ... --dataset banking_groups --records 300 1000 3000 --seeds 1 \
         --arms zero-shot default lengths words-alone examples form
-    python -m benchmarks.live_arms --data FOLDER --out runs/live-arms --table [--page docs/live.md]
+    python -m benchmarks.live_arms --data FOLDER --out runs/live-arms --table [--page docs/live.md] [--minus default]
 
 The arms are zero-shot texts, the default method without questions about form, and with one, two and all three of them,
 at epsilon 4 with 120 texts published. The third command gives each question's curve over the number of records. FOLDER
@@ -44,9 +44,10 @@ from undersong_server.runs import task as tasks
 
 EPSILON, PARTIES = 4.0, 5
 SHOWN = ("meaning", "words", "panel")
+ZERO_SHOT = "zero-shot"
 TEXTS_SHOWN, WORDS_SHOWN = 10, 15
 ARMS = {
-    "zero-shot": "mixture",
+    ZERO_SHOT: "mixture",
     "default": "undersong:rounds=3+lengths=false+words=false+voted_examples=0",
     "lengths": "undersong:rounds=3+lengths=true+words=false+voted_examples=0",
     "words": "undersong:rounds=3+lengths=true+words=true+voted_examples=0",
@@ -55,7 +56,7 @@ ARMS = {
     "words-alone": "undersong:rounds=3+lengths=false+words=true+voted_examples=0",
     "examples": "undersong:rounds=3+lengths=false+words=false+voted_examples=3",
 }
-TABLE_ARMS = ("zero-shot", "default", "lengths", "words", "form")
+TABLE_ARMS = (ZERO_SHOT, "default", "lengths", "words", "form")
 
 
 def bench_of(given: argparse.Namespace, arm: str, records: int, seed: int, address: str) -> Bench:
@@ -83,7 +84,7 @@ def cells(given: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
     for seed in range(given.first_seed, given.first_seed + given.seeds):
         for records in given.records:
             for arm in given.arms:
-                if arm != "zero-shot" or records == given.records[0]:  # it asks no record
+                if arm != ZERO_SHOT or records == given.records[0]:  # it asks no record
                     yield arm, records, seed
 
 
@@ -155,19 +156,24 @@ def judge(given: argparse.Namespace, found: Sequence[dict[str, Any]]) -> None:
         cell["right"] = with_panel(json.loads(path.read_text(encoding="utf-8")))
 
 
-def table(found: Sequence[dict[str, Any]]) -> str:
-    """One line for each model, task, number of records and arm; differences are paired with zero-shot by seed."""
-    halves = (*SHOWN, *(f"{half} - zero-shot" for half in SHOWN))
+def _pair(cell: dict[str, Any], base_arm: str) -> tuple[Any, ...]:
+    """What a cell has in common with the cell of ``base_arm`` that it is compared with."""
+    return cell["model"], cell["task"], cell["seed"], base_arm == ZERO_SHOT or cell["records"]
+
+
+def table(found: Sequence[dict[str, Any]], base_arm: str = ZERO_SHOT) -> str:
+    """One line for each model, task, number of records and arm; differences are paired with ``base_arm`` by seed."""
+    halves = (*SHOWN, *(f"{half} - {base_arm}" for half in SHOWN))
     heads = ("model", "task", "records", "arm", "seeds", "texts", *halves, "words a text", "calls")
     lines = []
-    base = {(cell["model"], cell["task"], cell["seed"]): cell for cell in found if cell["arm"] == "zero-shot"}
+    base = {_pair(cell, base_arm): cell for cell in found if cell["arm"] == base_arm}
     for key, group in groupby(found, key=lambda cell: (cell["model"], cell["task"], cell["records"], cell["arm"])):
         cells = list(group)
-        pairs = [(cell, base.get((cell["model"], cell["task"], cell["seed"]))) for cell in cells]
+        pairs = [(cell, base.get(_pair(cell, base_arm))) for cell in cells]
         shown = [f"{100 * np.mean([cell['right'][half].mean() for cell in cells]):.1f}" for half in SHOWN]
         for half in SHOWN:
-            differences = [ours["right"][half] - zero["right"][half] for ours, zero in pairs if zero]
-            shown.append("" if key[-1] == "zero-shot" else difference(differences))
+            differences = [ours["right"][half] - other["right"][half] for ours, other in pairs if other]
+            shown.append("" if key[-1] == base_arm else difference(differences))
         words = np.mean([len(text.split()) for cell in cells for text in cell["texts"]])
         facts = (len(cells), sum(len(cell["texts"]) for cell in cells) // len(cells), *shown, f"{words:.1f}")
         calls = np.mean([cell["generator_calls"] for cell in cells])
@@ -188,8 +194,8 @@ def difference(rows: Sequence[Float64]) -> str:
 def side_by_side(found: Sequence[dict[str, Any]], seed: int) -> str:
     """Ten texts of every arm beside each other, of the same labels, for each model, task and number of records."""
     parts = []
-    base = {(cell["model"], cell["task"]): cell for cell in found if (cell["arm"], cell["seed"]) == ("zero-shot", seed)}
-    others = [cell for cell in found if cell["seed"] == seed and cell["arm"] != "zero-shot"]
+    base = {(cell["model"], cell["task"]): cell for cell in found if (cell["arm"], cell["seed"]) == (ZERO_SHOT, seed)}
+    others = [cell for cell in found if cell["seed"] == seed and cell["arm"] != ZERO_SHOT]
     for key, group in groupby(others, key=lambda cell: (cell["model"], cell["task"], cell["records"])):
         arms = [*([base[key[:2]]] if key[:2] in base else []), *group]
         labels = sorted({label for cell in arms for label in cell["labels"]})
@@ -212,7 +218,7 @@ def write_page(given: argparse.Namespace) -> None:
     """Prints the table and writes it into --out with ten texts of every arm; --page gets the texts of one task."""
     found = kept(given.out)
     judge(given, found)
-    arms = table(found)
+    arms = table(found, given.minus)
     print(arms)
     replace_file(given.out / "arms.md", f"{arms}\n\n{side_by_side(found, given.first_seed).strip()}".encode())
     if given.page:
@@ -239,6 +245,7 @@ def main() -> None:
     parser.add_argument(
         "--page", type=Path, help="a page with marks, for the table and the texts of --model and --dataset"
     )
+    parser.add_argument("--minus", choices=ARMS, default=ZERO_SHOT, help="the arm that others are compared with")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     if given.table:

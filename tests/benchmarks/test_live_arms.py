@@ -105,6 +105,17 @@ def test_the_table_pairs_every_arm_with_zero_shot_by_seed() -> None:
     assert "+25.0 (-9.6 to +59.6)" in alone  # over the real texts, of which one differs
 
 
+def test_another_arm_is_compared_at_the_same_number_of_records() -> None:
+    arms = [cell("zero-shot", 0, 0.5), cell("default", 0, 0.0), cell("default", 0, 1.0, records=1400)]
+    found = [*arms[:2], cell("form", 0, 0.5), arms[2], cell("form", 0, 0.5, records=1400)]
+    heads, _, zero, default, form, _, many = live_arms.table(found, "default").splitlines()
+    assert "| meaning - default | words - default | panel - default |" in heads
+    assert "| +25.0 (" in zero
+    assert "| +25.0 (" in form
+    assert "| -25.0 (" in many
+    assert "|  |  |  |" in default
+
+
 def test_the_page_shows_texts_of_one_label_beside_each_other() -> None:
     shown = live_arms.side_by_side([cell("zero-shot", 0, 0.0), cell("form", 0, 0.5)], 0).splitlines()
     assert "| label | zero-shot | form |" in shown
