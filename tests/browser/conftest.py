@@ -117,7 +117,7 @@ def enrol_by_clicks(operator, hospital, name, folder):
     hospital.page.get_by_role("button", name="Compare").click()
     spoken = hospital.page.locator(".fingerprint").inner_text()
     request = hospital.fetch(hospital.page.get_by_role("link", name="Fetch the request").click, folder)
-    operator.page.get_by_role("link", name="sign it").click()
+    operator.page.get_by_role("link", name="sign it", exact=True).click()
     operator.page.get_by_label("Request file").set_input_files(request)
     operator.page.get_by_label("Its fingerprint, as the hospital states it").fill(spoken)
     operator.page.get_by_role("button", name="Compare and sign").click()

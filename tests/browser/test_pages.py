@@ -360,7 +360,7 @@ def test_filters_and_scroll_position_survive_a_renewal(console, coordinator, win
     operator.go("/runs?find=triage&state=planned")
     operator.page.wait_for_timeout(1200)
     runs.plan(coordinator, CLINIC / "task.toml", RunOptions(name="triage later", parties=HOSPITALS))
-    operator.page.get_by_role("link", name="triage later").wait_for()
+    operator.page.get_by_role("link", name="triage later", exact=True).wait_for()
     assert operator.page.url.endswith("/runs?find=triage&state=planned")
     assert operator.page.locator("#find").input_value() == "triage"
 
