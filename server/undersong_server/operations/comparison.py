@@ -210,7 +210,7 @@ class RunComparison:
         if len(self.runs) < 2:
             return ""
         if not self.differences:
-            return "These runs have the same task and the same hospitals: chance tells them apart, and how far each came."
+            return "These runs have the same task and hospitals: chance tells them apart, and how far each came."
         shown = [
             f"{key} ({'; '.join(f'{place}: {printable(value, 80)}' for place, value in enumerate(values, 1))})"
             for key, values in self.differences[:MOST_DIFFERENCES]

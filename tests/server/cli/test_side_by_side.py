@@ -284,7 +284,7 @@ def test_names_of_compared_runs_stand_whole_below_their_chart(home, monkeypatch)
 
 def test_a_comparison_says_first_in_what_its_runs_were_planned_otherwise(home, tmp_path):
     alike = comparison.compare(home, ["first", "second"])
-    assert alike.difference_words.startswith("These runs have the same task and the same hospitals")
+    assert alike.difference_words.startswith("These runs have the same task and hospitals")
     assert comparison.compare(home, ["first"]).difference_words == ""
     changes = ["privacy.epsilon=1.5", "method.samples=40"]
     runs.plan(home, next(tmp_path.glob("*.toml")), RunOptions(name="third"), assignments=changes)
