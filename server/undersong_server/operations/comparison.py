@@ -37,13 +37,11 @@ from undersong_server.report.verdict import (
 )
 
 MOST_DIFFERENCES = 8  # that the line above the figures names
-# The keys that tell runs apart best, and their places in that line.
-DIFFERENCES_FIRST = {
-    key: place
-    for place, key in enumerate(
-        ("task.labels", "method.name", "privacy.epsilon", "parties", "method.samples", "evaluation.test", "task.name")
-    )
-}
+# The keys, or sections of them, that tell runs apart best, in the order of that line.
+DIFFERENCES_FIRST = (
+    *("task.labels", "method.name", "privacy.epsilon", "parties", "method.samples", "generators", "evaluation.test"),
+    *("privacy", "method", "task"),
+)
 BLOCKS = 10  # blocks of equally many drawn texts, whose spread gives the interval
 NOTHING = "–"
 NEAR_REAL = "good near the value of real texts"
@@ -303,10 +301,16 @@ def compare(home: Path, runs: Sequence[str], *, sort: str = "") -> RunComparison
     return replace(run_comparison, differences=_differences(home, run_comparison.runs))
 
 
+def _difference_rank(key: str) -> int:
+    """The place of a key, or of its section, in the line on differences."""
+    places = {name: place for place, name in enumerate(DIFFERENCES_FIRST)}
+    return places.get(key, places.get(key.partition(".")[0], len(places)))
+
+
 def _differences(home: Path, runs: Sequence[ComparedRun]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     plans = [CoordinatorHome(home).run(run.run).planned() for run in runs]
     differences = plan_differences(plans) if plans else ()
-    ranked = sorted(differences, key=lambda row: DIFFERENCES_FIRST.get(row[0], len(DIFFERENCES_FIRST)))
+    ranked = sorted(differences, key=lambda row: _difference_rank(row[0]))
     return tuple((change_words(key), tuple(map(change_value, values))) for key, values in ranked)
 
 
