@@ -110,7 +110,7 @@ class Registry:
             if party_row is not None and party_row["state"] == ENROLLED and not again:
                 raise ConfigurationError(
                     f"{name}: is enrolled already",
-                    f"if the hospital has lost its folder: undersong invite {name} --again; else invite another name",
+                    f"if the hospital left or lost its folder: undersong invite {name} --again; else another name",
                     code="already-enrolled",
                 )
             if party_row is not None and party_row["state"] == REVOKED:

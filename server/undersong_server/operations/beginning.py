@@ -33,8 +33,9 @@ class FirstStep:
 
 
 def first_steps(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]) -> tuple[FirstStep, ...]:
-    """Returns the steps to the first corpus, in their order; () once a run has finished."""
-    if any(run.status.state == "finished" for run in runs):
+    """Returns the steps to the first corpus, in their order; () once one was downloaded, or a second run finished."""
+    finished = [run for run in runs if run.status.state == "finished"]
+    if len(finished) > 1 or any(run.downloaded for run in finished):
         return ()
     coordinator_facts = coordinator.show(home)
     enrolled = [party for party in parties if party.party.state == ENROLLED]
@@ -51,7 +52,7 @@ def first_steps(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyF
         FirstStep("Sign each hospital's request", SIGN, bool(enrolled) and len(enrolled) == len(parties)),
         FirstStep("Plan a run", "/runs/new", bool(runs)),
         FirstStep("Start it; each hospital's people approve it", newest, is_approved),
-        FirstStep("Read its result", newest, False),
+        FirstStep("Read its result", f"/runs/one/{quote(finished[0].run)}/result" if finished else newest, False),
     )
 
 

@@ -83,7 +83,7 @@ def steps_on(page):
     return re.findall(r"<li>(?:<a [^>]*>)?([^<:]+?)(?::|</a>)", part), re.findall(r"<strong>(\w+)", part)
 
 
-def test_home_leads_through_the_first_steps_until_a_run_has_finished(tmp_path, entered):
+def test_home_leads_through_the_first_steps_until_a_corpus_is_downloaded(tmp_path, entered):
     home = make_home(tmp_path / "home")
     home.change(operator="", contact="")
     console = entered(home.path)
@@ -112,7 +112,11 @@ def test_home_leads_through_the_first_steps_until_a_run_has_finished(tmp_path, e
     assert steps_on(console.get("/").text)[1] == ["done", "done", "done", "done"]
     folder.write_status(RunStatus("running", since=time.time(), charged=True))
     assert steps_on(console.get("/").text)[1] == ["done"] * 5
-    folder.write_status(RunStatus("finished", since=time.time()))
+    folder.write_status(RunStatus("finished", since=time.time(), charged=True))
+    steps = console.get("/").text.partition("First steps")[2].partition("</ol>")[0]
+    assert steps.count("<a ") == 2  # a further hospital, and the result
+    assert "/runs/one/first/result" in steps
+    folder.annotate(Annotations(downloaded_at=2.0))
     assert "First steps" not in console.get("/").text
 
 
