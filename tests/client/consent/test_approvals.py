@@ -63,6 +63,26 @@ def test_a_run_waits_until_a_person_approves_it(home, consent):
     consent.check(wanted)
 
 
+def test_a_proposal_states_the_facts_of_its_plan_and_when_each_step_was(home):
+    roster = tuple(Member(name, bytes([number]) * 32) for number, name in enumerate(("alpha", "beta", "gamma")))
+    plan = plan_sums([SumRequest("labels", LabelHistogram(2))], Privacy(2.5, 1e-6), Quorum(3, 2, 1, 0))
+    wanted = Manifest("spring", {"name": "t", "labels": ["a", "b"]}, "wasp", "00" * 32, roster, plan)
+    requests = Proposals(home)
+    received = requests.receive(wanted, at=7.0)
+    facts = (received.run, received.manifest, received.epsilon, received.delta, received.parties, received.method)
+    assert facts == ("spring", wanted.hash.hex(), 2.5, 1e-6, 3, "wasp")
+    assert received.words == manifests.plan_words(wanted.hash)
+    assert (received.number, received.replaced, received.changes) == (1, False, ())
+    sheet = blank_sheet(run="spring")
+    requests.previewed(received, sheet, at=8.0)
+    requests.decide(received, "rejected", reason="not now", at=9.0)
+    shown = requests.find("spring")
+    assert (shown.received_s, shown.previewed_s, shown.decided_s) == (7.0, 8.0, 9.0)
+    assert (shown.suspended_s, shown.ended_s, shown.restored_s) == (0.0, 0.0, 0.0)
+    assert (shown.previewed_sheet, shown.previewed_parts) == (sheet.hash, sheet.part_hashes)
+    assert (shown.decision, shown.reason) == ("rejected", "not now")
+
+
 def test_first_of_two_approvals_lapses_with_its_sheet_and_is_signed(home, consent):
     wanted, requests = manifest(), Proposals(home)
     consent.reason_to_wait(wanted)

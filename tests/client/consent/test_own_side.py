@@ -4,7 +4,8 @@ import json
 import math
 import re
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,12 +23,14 @@ from undersong_client.consent.sheet import (
     NO_LIST,
     NO_LIST_AS_SIGNED,
     NOTHING_BESIDE,
+    BudgetEffect,
     NamedParty,
     ReleaseGroup,
     RunEnd,
     Sheet,
     StatedTask,
     Surroundings,
+    UnitPromise,
 )
 from undersong_client.home import PartyHome
 from undersong_client.storage import datasets
@@ -38,9 +41,10 @@ from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_common.privacy.accounting import Gaussian, best_guess, epsilon
 from undersong_common.privacy.impact import NO_PROTECTION, cases, certainty, odds_factor
 from undersong_common.privacy.ledger import Ledger
-from undersong_common.privacy.spending import Charge
+from undersong_common.privacy.spending import Budget, Charge
 from undersong_protocol.agreement import words
 from undersong_protocol.agreement.manifest import plan_words
+from undersong_protocol.agreement.plan import Privacy
 
 FALL = "tests/client/records/cases/fall.csv"
 COLUMNS = ("--text-field", "Notiz", "--label-field", "Strom", "--user-field", "Fall")
@@ -61,6 +65,55 @@ def sheet(home, run="spring"):
 
 
 WHO = {"operator": "North Research Office", "contact": "Mara Holm, 0123 456 78"}
+
+
+def test_each_figure_of_a_runs_cost_is_of_the_charges_that_it_names(tmp_path):
+    delta = 1e-5
+    ledger = Ledger.open(tmp_path / "ledger.jsonl", "data", Budget(30.0, delta))
+    earlier = Charge("winter", "aa" * 32, "votes", 0, (Gaussian(4.0),), alone=(Gaussian(2.0),))
+    ledger.charge(earlier, at=1.0)
+    ledger.send(earlier, "bb" * 32, at=1.0)
+    cost = preview._compute_cost(ledger, Charge("spring", "cc" * 32, "", 0, (Gaussian(3.0),), alone=(Gaussian(1.5),)))
+    both = [Gaussian(4.0), Gaussian(3.0)]
+    expected = BudgetEffect(
+        delta=delta,
+        budget=30.0,
+        before=epsilon([Gaussian(4.0)], delta),
+        alone=epsilon([Gaussian(3.0)], delta),
+        after=epsilon(both, delta),
+        best_guess_after=best_guess(both),
+        left_after=30.0 - epsilon(both, delta),
+        worst_before=epsilon([Gaussian(2.0)], delta),
+        worst_after=epsilon([Gaussian(2.0), Gaussian(1.5)], delta),
+    )
+    assert asdict(cost) == pytest.approx(asdict(expected))
+    assert len(set(asdict(expected).values())) == 9
+
+
+def test_each_figure_of_a_runs_promise_is_the_plans_own():
+    privacy = Privacy(4.0, 1e-5, "user", max_per_unit=7, max_records=900)
+    plan = SimpleNamespace(
+        privacy=privacy, charged_events=lambda: [Gaussian(4.0)], epsilon_if_all_others_collude=lambda: 11.0
+    )
+    guess = best_guess([Gaussian(4.0)])
+    assert preview._compute_promise(SimpleNamespace(plan=plan), "case") == UnitPromise(
+        epsilon=4.0,
+        delta=1e-5,
+        unit="user",
+        unit_word="case",
+        max_per_unit=7,
+        max_records=900,
+        best_guess=guess,
+        epsilon_if_all_others_collude=11.0,
+        stopping_refunds=True,
+    )
+
+
+def test_the_steps_stand_before_the_choices_and_the_choices_in_their_order():
+    sections = choice_sections.choice_sections(blank_sheet(), NOTHING_BESIDE)
+    assert [section.title for section in sections] == [choice_sections.IN_ORDER, "What you can do"]
+    choices = [point.partition(" ")[0].rstrip(":,") for point in sections[1].points]
+    assert [*choices[:2], choices[3]] == ["Approve", "Refuse", "Wait"]
 
 
 def test_the_sheet_begins_with_who_asks(home):

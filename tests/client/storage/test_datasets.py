@@ -4,6 +4,7 @@ import json
 import shutil
 import stat
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +21,7 @@ from undersong_common.models.embedding import TextLengths
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge
+from undersong_common.text.table import Table
 
 POLICY = policy.HospitalPolicy(total_epsilon=4.0, run_epsilon=2.0, total_delta=1e-4)
 
@@ -38,6 +40,42 @@ def declare_and_add(home, file, tmp_path, **changes):
     options = AdditionOptions(**changes)
     added = Addition(home, declared, policy, tmp_path / "marks", at, embedder, options).run()
     return added.survey, added.ledger
+
+
+def test_each_count_of_a_source_stands_under_its_name():
+    objections = SimpleNamespace(units=frozenset("abcdef"), present=5, records=7, look_alikes=("of the list",))
+    reading = SimpleNamespace(
+        table=Table(["one", "one", "two", "three", "three"], ["x", "x", "x", "y", "y"], ["p", "p", "p", "q", "q"]),
+        rows=30,
+        empty=12,
+        skipped=(),
+        objections=objections,
+        lost=8,
+        refused=9,
+        look_alikes=("of the source",),
+        filter_rows=(31, 30),
+        missing_words=10,
+        label_forms=[("X", "x")],
+    )
+    assert datasets.survey(reading, TextLengths(5, 0, 0)) == datasets.Survey(
+        rows=30,
+        empty=12,
+        records=5,
+        duplicates=2,
+        labels={"x": 3, "y": 2},
+        users=2,
+        largest_user=3,
+        lengths=TextLengths(5, 0, 0),
+        listed_identifiers=6,
+        excluded_patients=5,
+        excluded_records=7,
+        lost=8,
+        refused=9,
+        look_alikes=("of the source", "of the list"),
+        filter_rows=(31, 30),
+        missing_words=10,
+        label_forms=(("X", "x"),),
+    )
 
 
 def release(home, tmp_path, run="run"):
