@@ -17,6 +17,7 @@ from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.home import PartyHome, PartySettings
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_protocol.agreement import manifest as manifests
+from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import Member
@@ -48,6 +49,33 @@ def test_a_new_policy_allows_nothing(home):
     assert fresh.coordinators == ()
     assert fresh.bounds.largest_epsilon == 0.0
     assert fresh.bounds.statistics == frozenset()
+
+
+def test_each_rule_of_a_policy_reaches_the_bound_of_its_name():
+    fingerprint = "0001-0203-0405-0607-0809-0a0b-0c0d-0e0f"
+    rules = HospitalPolicy(
+        statistics=("label_histogram",),
+        units=("user",),
+        minimum_parties=4,
+        run_epsilon=3.0,
+        total_epsilon=9.0,
+        total_delta=1e-6,
+        declared_units=700,
+        required_parties=(f"beta={fingerprint}",),
+        require_post_quantum="never",
+        minimum_colluders=2,
+    )
+    assert rules.bounds == Policy(
+        largest_epsilon=3.0,
+        largest_delta=1e-6,
+        minimum_parties=4,
+        statistics=frozenset({"label_histogram"}),
+        units=frozenset({"user"}),
+        declared_units=700,
+        required_parties=(("beta", fingerprint),),
+        require_post_quantum="never",
+        minimum_colluders=2,
+    )
 
 
 def test_a_run_waits_until_a_person_approves_it(home, consent):

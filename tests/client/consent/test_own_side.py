@@ -25,6 +25,7 @@ from undersong_client.consent.sheet import (
     NOTHING_BESIDE,
     BudgetEffect,
     NamedParty,
+    OwnRecords,
     ReleaseGroup,
     RunEnd,
     Sheet,
@@ -42,9 +43,13 @@ from undersong_common.privacy.accounting import Gaussian, best_guess, epsilon
 from undersong_common.privacy.impact import NO_PROTECTION, cases, certainty, odds_factor
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget, Charge
+from undersong_protocol import limits
 from undersong_protocol.agreement import words
-from undersong_protocol.agreement.manifest import plan_words
-from undersong_protocol.agreement.plan import Privacy
+from undersong_protocol.agreement.enrolment import party_fingerprint
+from undersong_protocol.agreement.manifest import Manifest, plan_words
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.secagg.parameters import Member
+from undersong_protocol.statistics import LabelHistogram
 
 FALL = "tests/client/records/cases/fall.csv"
 COLUMNS = ("--text-field", "Notiz", "--label-field", "Strom", "--user-field", "Fall")
@@ -107,6 +112,37 @@ def test_each_figure_of_a_runs_promise_is_the_plans_own():
         epsilon_if_all_others_collude=11.0,
         stopping_refunds=True,
     )
+
+
+def test_a_sheet_states_each_number_of_its_plan_under_its_name():
+    roster = tuple(Member(name, bytes([place + 1]) * 32) for place, name in enumerate("abcdefg"))
+    sums = [
+        SumRequest("labels", LabelHistogram(3), first_rung_s=0.04),
+        SumRequest("more", LabelHistogram(5), first_rung_s=0.16),
+    ]
+    quorum = Quorum(7, 6, 1, 3, post_quantum=False)
+    plan = plan_sums(sums, Privacy(4.0, 1e-5), quorum)
+    manifest = Manifest("spring", {"name": "t", "labels": ["a", "b"]}, "wasp", "00" * 32, roster, plan)
+    side = preview.PartySide(
+        "b", roster[1].identity, "00" * 32, HospitalPolicy(), ("a caution",), ("a warning",), has_labels=True,
+        teacher_model="", coordinator=None, own=OwnRecords("", ()), drill=False,
+    )  # fmt: skip
+    stated = preview.make_sheet(manifest, side, None)
+    assert (stated.run, stated.manifest, stated.method, stated.party) == (
+        "spring",
+        manifest.hash.hex(),
+        "wasp",
+        "b",
+    )
+    assert (stated.tolerated_dropouts, stated.colluders, stated.post_quantum) == (1, 3, False)
+    assert stated.others == quorum.fewest - 1
+    assert [party.name for party in stated.parties] == list("abcdefg")
+    assert stated.parties[1].fingerprint == party_fingerprint("b", roster[1].identity)
+    assert (stated.first_rung_s, stated.clock_bits) == (0.04, limits.bits(0.04))
+    assert stated.numbers_in_all == 8
+    assert (tuple(stated.cautions), tuple(stated.warnings)) == (("a caution",), ("a warning",))
+    assert len(stated.objections) == len(stated.remedies) > 0
+    assert all(problem not in stated.remedies for problem in stated.objections)
 
 
 def test_the_steps_stand_before_the_choices_and_the_choices_in_their_order():

@@ -14,13 +14,14 @@ from undersong_client import keys
 from undersong_client.consent import policy
 from undersong_client.home import Declared, PartyHome, PartySettings
 from undersong_client.storage import checkpoints, datasets
-from undersong_client.storage.addition import Addition, AdditionOptions
+from undersong_client.storage.addition import Addition, AdditionOptions, _log_exclusion
 from undersong_client.storage.checkpoints import Source
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.models.embedding import TextLengths
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge
+from undersong_common.program.chain import HashChain
 from undersong_common.text.table import Table
 
 POLICY = policy.HospitalPolicy(total_epsilon=4.0, run_epsilon=2.0, total_delta=1e-4)
@@ -76,6 +77,19 @@ def test_each_count_of_a_source_stands_under_its_name():
         missing_words=10,
         label_forms=(("X", "x"),),
     )
+
+
+def test_the_log_of_a_list_has_each_count_under_its_name(home):
+    objections = SimpleNamespace(
+        units=frozenset("abcdef"), present=2, records=5, matched={"a"}, out={"a", "b", "c"}, resembling={}
+    )
+    _log_exclusion(home, SimpleNamespace(key=bytes(32)), objections, 7.0)
+    log = HashChain(home.exclusions, datasets.EXCLUSIONS_TAG)
+    assert log.verify() == 1
+    (entry,) = log.entries
+    assert (entry["at"], entry["identifiers"], entry["patients"], entry["records"]) == (7.0, 6, 2, 5)
+    assert (len(entry["matched"]), len(entry["out"]), entry["resembling"]) == (1, 3, [])
+    assert set(entry["matched"]) < set(entry["out"])
 
 
 def release(home, tmp_path, run="run"):
