@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from tests.doubles.stream import Credentials, make_home
 from undersong_server.coordinator.parties import ENROLLED, REVOKED
@@ -12,7 +13,13 @@ def test_each_fact_of_a_party_stands_under_its_name(tmp_path: Path) -> None:
     credentials = Credentials(home, "alpha", now=2_000_000_000.0, days=2.0)
     with closing(home.registry()) as registry:
         registry.note_contact("alpha", "Mara, 01 23")
-        seen = {"software": "undersong 9", "embedder": "ee", "epsilon_left": 2.5, "paused": True, "policy": "{}"}
+        seen: dict[str, Any] = {
+            "software": "undersong 9",
+            "embedder": "ee",
+            "epsilon_left": 2.5,
+            "paused": True,
+            "policy": "{}",
+        }
         registry.seen("alpha", now=2_000_000_007.0, **seen)
         registry.refused_start("alpha", "policy")
         party = registry.party("alpha")

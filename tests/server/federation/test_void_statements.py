@@ -1,0 +1,36 @@
+"""The question if an attempt is void names that attempt, and its answers are kept under it."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from undersong_common.errors import PrivacyRefusal, TransportError
+from undersong_protocol.secagg import coordinator as secagg
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_server.federation.sums import Federation
+
+
+def test_a_void_attempt_is_asked_for_by_its_number_and_absent_parties_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[str], wire.VoidSum]] = []
+    kept: dict[str, Any] = {}
+    statement = wire.Reply(void_statement=wire.VoidStatement(statement=b"signed"))
+
+    def ask_all(names: list[str], *, void_sum: wire.VoidSum) -> dict[str, wire.Reply]:
+        asked.append((list(names), void_sum))
+        return dict.fromkeys(names, statement)
+
+    monkeypatch.setattr(secagg, "is_void", lambda _parameters, statements: len(statements) == 3)
+    federation = SimpleNamespace(
+        manifest=SimpleNamespace(hash=b"h" * 32),
+        _names=["alpha", "beta", "gamma"],
+        _preparation=SimpleNamespace(void_statements=lambda _name, _number: None),
+        _exchange=SimpleNamespace(ask_all=ask_all),
+        _journal=SimpleNamespace(put_json=kept.__setitem__),
+    )
+    absences = {"alpha": TransportError("silent"), "beta": PrivacyRefusal("refuses")}
+    attempt = SimpleNamespace(name="votes/1", number=2, absences=absences, parameters=None)
+    assert Federation._is_voided(cast(Federation, federation), cast(Any, attempt))
+    assert [names for names, _ in asked] == [["beta", "gamma"], ["alpha"]]
+    assert all((sum_.manifest_hash, sum_.sum, sum_.attempt) == (b"h" * 32, "votes/1", 2) for _, sum_ in asked)
+    assert kept == {"sum/votes/1/void/2": dict.fromkeys(("alpha", "beta", "gamma"), b"signed".hex())}
