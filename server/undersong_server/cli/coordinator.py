@@ -362,7 +362,7 @@ def leave_out(
     as_json: AsJson = False,
     quiet: entry.Quiet = False,
 ) -> None:
-    """Leaves a party out of new runs until it is taken in again. It stays enrolled, and planned runs keep it."""
+    """Leaves a party out of new runs until it is taken in again. It stays enrolled, and started runs keep it."""
     operations.enrolment.leave_out(home, name, is_left_out=not undo)
     operations.coordinator.note_command(home, "take in" if undo else "leave out", name)
     words = f"new runs {'ask' if undo else 'leave out'} {name}"

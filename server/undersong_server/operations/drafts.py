@@ -16,7 +16,7 @@ from undersong_common.program import configuration
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import PATIENCE_S
 from undersong_server.generators import kinds
-from undersong_server.operations import runs, tasks
+from undersong_server.operations import enrolment, runs, tasks
 from undersong_server.operations.contacts import ACCEPTED, contact_faults
 from undersong_server.operations.coordinator import console_folder
 from undersong_server.operations.form import (
@@ -197,7 +197,7 @@ def from_bytes(home: Path, name: str, data: bytes, folders: Sequence[Path]) -> D
 
 
 def from_run(home: Path, run: str, *, revises: bool = False) -> Draft:
-    """Makes a draft of an earlier run's task, with its parties and settings.
+    """Makes a draft of an earlier run's task, with its settings, and its parties but for those left out of new runs.
 
     Args:
         revises: True if the new run replaces the earlier one.
@@ -214,7 +214,7 @@ def from_run(home: Path, run: str, *, revises: bool = False) -> Draft:
         stored_plan.task,
         name=_name_of_revision(home, run, stored_plan.task) if revises else "",
         begun_with=run,
-        parties=stored_plan.roster,
+        parties=enrolment.remaining(home, stored_plan.roster),
         seed=str(stored_plan.seed),
         patience=f"{stored_plan.patience_s:.0f}",
     )

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.store import Offer
+from undersong_common.printable import joined
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, party_fingerprint, same_fingerprint
 from undersong_protocol.agreement.words import first_difference
 from undersong_server import defaults
@@ -155,14 +156,14 @@ def revoke(home: Path, party: str, reason: str = "") -> None:
 
 
 def leave_out(home: Path, party: str, *, is_left_out: bool) -> None:
-    """Leaves a party out of new runs, or takes it in again; it stays enrolled, and runs that are planned keep it.
+    """Leaves a party out of new runs, or takes it in again; it stays enrolled, and started runs keep it.
 
     Raises ConfigurationError for a party that is not enrolled.
     """
-    roster(home, [party])
+    _enrolled(home, [party])
     others = _left_out(home) - {party}
-    remaining = others | {party} if is_left_out else others
-    replace_json(CoordinatorHome(home).path / LEFT_OUT_FILE, {"parties": sorted(remaining)}, durable=True)
+    left_out_names = others | {party} if is_left_out else others
+    replace_json(CoordinatorHome(home).path / LEFT_OUT_FILE, {"parties": sorted(left_out_names)}, durable=True)
 
 
 def _left_out(home: Path) -> frozenset[str]:
@@ -285,30 +286,67 @@ def parties(home: Path) -> tuple[PartyFacts, ...]:
 def roster(home: Path, names: Sequence[str] | None) -> tuple[str, ...]:
     """The named parties, sorted, or everyone enrolled whom the operator has not left out.
 
-    Raises ConfigurationError for a name that is not enrolled, and where nobody remains.
+    Raises ConfigurationError for a name that is not enrolled or is left out, and where nobody remains.
     """
+    if names is not None:
+        named_parties = _enrolled(home, names)
+        refuse_left_out(home, named_parties)
+        return named_parties
     enrolled_identities = identities(home)
-    if names is None:
-        if not enrolled_identities:
-            raise ConfigurationError(
-                "no party is enrolled", "invite and sign them first: undersong invite NAME", code="nobody-enrolled"
-            )
-        remaining_names = tuple(name for name in enrolled_identities if name not in _left_out(home))
-        if not remaining_names:
-            raise ConfigurationError(
-                "every enrolled party is left out of new runs",
-                "name the parties, or take one in again by `undersong leave-out NAME --undo`",
-                code="nobody-enrolled",
-            )
-        return remaining_names
+    if not enrolled_identities:
+        raise ConfigurationError(
+            "no party is enrolled", "invite and sign them first: undersong invite NAME", code="nobody-enrolled"
+        )
+    remaining_names = tuple(remaining(home, list(enrolled_identities)))
+    if not remaining_names:
+        raise ConfigurationError(
+            "every enrolled party is left out of new runs",
+            "take one in again by `undersong leave-out NAME --undo`",
+            code="nobody-enrolled",
+        )
+    return remaining_names
+
+
+def _enrolled(home: Path, names: Sequence[str]) -> tuple[str, ...]:
+    """The named parties, sorted. Raises ConfigurationError for a name that is not enrolled, and for none."""
     if not names:
         raise ConfigurationError("no party was named", "name one of `undersong parties`", code="not-enrolled")
+    enrolled_identities = identities(home)
     unknown_names = [name for name in names if name not in enrolled_identities]
     if unknown_names:
         raise ConfigurationError(
             f"not enrolled: {', '.join(unknown_names)}", "see `undersong parties`", code="not-enrolled"
         )
     return tuple(sorted(set(names)))
+
+
+def refuse_left_out(home: Path, names: Sequence[str], run: str = "") -> None:
+    """Raises ConfigurationError if new runs leave one of the named parties out.
+
+    Args:
+        run: the run that was planned with these parties and is not started yet; "" for one that is being planned.
+    """
+    left_out_names = [name for name in sorted(names) if name in _left_out(home)]
+    if not left_out_names:
+        return
+    shown_names = joined(left_out_names)
+    remaining_words = f"revise run {run!r} without {shown_names}" if run else "name the other parties only"
+    raise ConfigurationError.together(
+        [
+            (
+                f"federation.parties: new runs leave out {shown_names}",
+                f"{remaining_words}, or take {shown_names} into new runs again: `undersong leave-out NAME --undo`",
+                "parties",
+            )
+        ],
+        code="left-out",
+    )
+
+
+def remaining(home: Path, names: Sequence[str]) -> list[str]:
+    """The named parties without those that new runs leave out, in their order."""
+    left_out_names = _left_out(home)
+    return [name for name in names if name not in left_out_names]
 
 
 def identities(home: Path) -> dict[str, bytes]:

@@ -26,7 +26,7 @@ from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettin
 from undersong_server.defaults import RUN_OPTIONS, RunOptions
 from undersong_server.methods.interface import ANEW
 from undersong_server.operations.contacts import REHEARSAL, contact_faults
-from undersong_server.operations.enrolment import PartyFacts, identities, parties, roster
+from undersong_server.operations.enrolment import PartyFacts, identities, parties, refuse_left_out, roster
 from undersong_server.report.evaluations import evaluated
 from undersong_server.report.usefulness import read_test_file
 from undersong_server.runs.folder import (
@@ -379,8 +379,8 @@ def request(home: Path, run: str, action: Action, assignments: Sequence[str] = (
         assignments: ``generators.NUMBER.key=value``: other limits, money, keys, request fields. What the parties have
             signed (the rest of the task, and which model writes where) stays as it is.
 
-    Raises ConfigurationError for a run that is unknown, finished or stopped, and for an assignment that would change
-    anything else.
+    Raises ConfigurationError for a run that is unknown, finished or stopped, for the start of one with a hospital that
+    is left out of new runs, and for an assignment that would change anything else.
     """
     coordinator_home = CoordinatorHome(home)
     folder = coordinator_home.run(run)
@@ -389,6 +389,8 @@ def request(home: Path, run: str, action: Action, assignments: Sequence[str] = (
     run_state = folder.status().state
     if run_state in FINAL:
         raise ConfigurationError(f"run {run!r} is {run_state}", "plan a new one: undersong run plan", code="run-ended")
+    if action == "run" and run_state == "planned":
+        refuse_left_out(home, folder.planned().roster, run)
     folder.request(action)
     return ActionRequest(run, action, coordinator_home.served)
 

@@ -337,13 +337,41 @@ def test_a_hospital_is_left_out_of_new_runs_and_comes_back(tmp_path, entered):
     console.post(f"{one}/leave-out", of=one)
     assert "left out of new runs" in console.get(one).text
     assert enrolment.roster(home.path, None) == ("alpha", "gamma")
-    assert enrolment.roster(home.path, ["beta"]) == ("beta",)  # whoever names it has it
     form = console.get(console.led(console.post("/runs/new", source="template classification"))).text
     assert re.findall(r'name="party" value="(\w+)" checked', form) == ["alpha", "gamma"]
     console.post(f"{one}/take-in", of=one)
     assert enrolment.roster(home.path, None) == PARTIES
     assert [entry.what for entry in console.site.audit.entries()][-2:] == ["leave out", "take in"]
     assert console.post("/parties/one/nobody/leave-out", of=one).status_code == 409
+
+
+def test_no_new_run_asks_a_hospital_that_is_left_out(tmp_path, entered):
+    home = make_home(tmp_path / "home", PARTIES)
+    task = make_task(tmp_path / "task")
+    runs.plan(home.path, task, RunOptions(name="before"))
+    runs.plan(home.path, task, RunOptions(name="started"))
+    runs.request(home.path, "started", "run")
+    home.run("started").write_status(RunStatus("paused"))
+    enrolment.leave_out(home.path, "beta", is_left_out=True)
+    for revises in (False, True):
+        assert drafts.from_run(home.path, "before", revises=revises).parties == ["alpha", "gamma"]
+    refused = [
+        lambda: runs.plan(home.path, task, RunOptions(parties=PARTIES)),
+        lambda: runs.plan(home.path, None, revises="before"),
+        lambda: runs.request(home.path, "before", "run"),
+    ]
+    for refused_call in refused:
+        with raises(ConfigurationError, "left-out") as error:
+            refused_call()
+        assert "beta" in error.value.problem
+        assert list(error.value.places) == ["parties"]
+    console = entered(home.path)
+    form = console.led(console.post("/runs/new", source="run before"))
+    console.post(form, party=PARTIES, name="", do="check")
+    assert "new runs leave out beta" in console.get(f"{form}?checked=yes").text
+    assert runs.request(home.path, "started", "run").requested == "run"  # its hospitals were asked before
+    enrolment.leave_out(home.path, "beta", is_left_out=False)
+    assert runs.request(home.path, "before", "run").requested == "run"
 
 
 def test_the_next_step_follows_the_newest_run(tmp_path, entered):
