@@ -1,5 +1,6 @@
 """What a party passes on stands under its own name: to the sum of its rows, to its ledger, and to who introduces it."""
 
+import hashlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,10 +9,15 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from tests.doubles.parties import EMBEDDER, make_party, make_tables
+from undersong_client import keys
 from undersong_client.answering.grid_vectors import grid_vector
+from undersong_client.answering.journaled import JournaledParty
 from undersong_client.answering.party import Party
+from undersong_client.answering.pending import PendingReply
+from undersong_client.home import PartyHome, PartySettings
 from undersong_client.records.private import PrivateRecords
 from undersong_client.storage.attempts import Attempt
+from undersong_client.storage.outbox import NOTHING, Outbox
 from undersong_common.text.table import Table
 from undersong_common.version import SOFTWARE
 from undersong_protocol import statistics
@@ -70,3 +76,20 @@ def test_an_introduction_states_each_fact_of_the_party_and_is_signed_over_them(t
     assert tuple(introduction.statistics) == tuple(statistics.names())
     digest = codec.introduction_digest(b"c" * 32, "node 7", introduction)
     Ed25519PublicKey.from_public_bytes(introduction.identity).verify(introduction.signature, digest)
+
+
+def test_the_outbox_states_of_each_message_what_it_is_and_what_it_answers(tmp_path: Path) -> None:
+    home = PartyHome.create(tmp_path / "party", PartySettings(party="alpha"))
+    keys.create(home)
+    party = SimpleNamespace(
+        _describe_request=lambda _request: ("open_sum", "spring", "votes/1", 2),
+        _outbox=Outbox(home),
+        _clock=lambda: 7.0,
+        _is_told=lambda *_: False,
+    )
+    answer = SimpleNamespace(request=None, reply=b"six by", kind="sum_reply", stored=NOTHING)
+    JournaledParty._journal_reply(cast(JournaledParty, party), cast(PendingReply, answer), 0.0, 0.0)
+    (entry,) = Outbox(home).entries()
+    assert (entry.at, entry.kind, entry.answer_to) == (7.0, "sum_reply", "open_sum")
+    assert (entry.run, entry.query, entry.attempt) == ("spring", "votes/1", 2)
+    assert (entry.bytes, entry.sha256, entry.times) == (6, hashlib.sha256(b"six by").hexdigest(), 1)

@@ -111,6 +111,28 @@ def test_a_proposal_states_the_facts_of_its_plan_and_when_each_step_was(home):
     assert (shown.decision, shown.reason) == ("rejected", "not now")
 
 
+def test_requests_stand_in_the_order_in_which_they_came(home):
+    requests = Proposals(home)
+    runs = ["e", "b", "d", "a", "f", "c"]
+    for time_s, run in enumerate(runs, start=1):
+        requests.receive(manifest(run), at=float(time_s))
+    assert [request.run for request in requests.all()] == runs
+    requests.receive(manifest("a", epsilon=1.0), at=3.5)  # between two others
+    assert [request.run for request in requests.all()] == ["e", "b", "d", "a", "a", "f", "c"]
+    assert [request.number for request in requests.under("a")] == [1, 2]
+
+
+def test_of_several_plans_with_one_decision_a_name_means_the_last(home):
+    requests = Proposals(home)
+    for time_s, epsilon in enumerate((1.0, 2.0, 3.0), start=1):
+        plan = manifest("spring", epsilon)
+        requests.decide(requests.receive(plan, at=float(time_s)), "approved", at=float(time_s))
+    requests.receive(manifest("spring", 4.0), at=4.0)
+    assert requests.find("spring").epsilon == 4.0
+    assert requests.find("spring", decision="approved").epsilon == 3.0
+    assert requests.find("spring", decision="rejected").epsilon == 4.0
+
+
 def test_first_of_two_approvals_lapses_with_its_sheet_and_is_signed(home, consent):
     wanted, requests = manifest(), Proposals(home)
     consent.reason_to_wait(wanted)
