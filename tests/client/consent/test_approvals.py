@@ -9,13 +9,14 @@ from tests.doubles.coded import raises
 from tests.doubles.party_home import command
 from tests.doubles.sheets import blank_sheet
 from undersong_client import keys
-from undersong_client.consent import approvals, policy
+from undersong_client.consent import approvals, policy, trust
 from undersong_client.consent.approvals import MOST_PLANS, Proposals
 from undersong_client.consent.differences import differences
 from undersong_client.consent.people import ROLES_OF_TWO, Person, PersonalDecision
 from undersong_client.consent.policy import HospitalPolicy
-from undersong_client.home import PartyHome, PartySettings
+from undersong_client.home import PartyHome, PartySettings, write_json
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_protocol.agreement import enrolment
 from undersong_protocol.agreement import manifest as manifests
 from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.agreement.manifest import Manifest
@@ -76,6 +77,15 @@ def test_each_rule_of_a_policy_reaches_the_bound_of_its_name():
         require_post_quantum="never",
         minimum_colluders=2,
     )
+
+
+def test_each_fact_of_the_coordinator_is_read_under_its_name(home, authority):
+    certificate, signing_key = authority.pem, authority.signing.public_key().public_bytes_raw()
+    fingerprint = enrolment.coordinator_fingerprint(certificate, signing_key)
+    facts = {"name": "clinics", "addresses": ("one.example:7443", "two.example:7444"), "server_name": "inner.example"}
+    keys_of_it = {"ca_certificate": certificate, "fingerprint": fingerprint}
+    write_json(home.coordinator, {**facts, **keys_of_it, "signing_key": signing_key.hex()})
+    assert trust.coordinator(home) == trust.TrustedCoordinator(**facts, **keys_of_it, signing_key=signing_key)
 
 
 def test_a_run_waits_until_a_person_approves_it(home, consent):

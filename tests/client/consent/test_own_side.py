@@ -24,6 +24,7 @@ from undersong_client.consent.sheet import (
     NO_LIST_AS_SIGNED,
     NOTHING_BESIDE,
     BudgetEffect,
+    FinalCost,
     NamedParty,
     OwnRecords,
     ReleaseGroup,
@@ -39,7 +40,7 @@ from undersong_client.storage.own_figures import OwnFigures, delta_of, own_figur
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.models.embedding import Embedder
 from undersong_common.pages.store import FILE_NAME, AuditLog
-from undersong_common.privacy.accounting import Gaussian, best_guess, epsilon
+from undersong_common.privacy.accounting import Gaussian, best_guess, best_guess_of, epsilon
 from undersong_common.privacy.impact import NO_PROTECTION, cases, certainty, odds_factor
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget, Charge
@@ -143,6 +144,15 @@ def test_a_sheet_states_each_number_of_its_plan_under_its_name():
     assert (tuple(stated.cautions), tuple(stated.warnings)) == (("a caution",), ("a warning",))
     assert len(stated.objections) == len(stated.remedies) > 0
     assert all(problem not in stated.remedies for problem in stated.objections)
+
+
+@pytest.mark.parametrize("refunds", [True, False])
+def test_an_ended_run_promises_what_it_was_charged(refunds):
+    planned = replace(blank_sheet().privacy, stopping_refunds=refunds)
+    ended = RunEnd(FinalCost(epsilon=0.5, spent=0.7, releases=3, delta=1e-7), None)
+    as_it_ran = risk_sections._promise_as_it_ran(replace(blank_sheet(), privacy=planned, ended=ended))
+    guess = best_guess_of(0.5, 1e-7, one_gaussian=True) if refunds else planned.best_guess
+    assert as_it_ran == replace(planned, epsilon=0.5, delta=1e-7, best_guess=guess)
 
 
 def test_the_steps_stand_before_the_choices_and_the_choices_in_their_order():
