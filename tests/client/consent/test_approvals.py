@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.doubles.sheets import blank_sheet
 from undersong_client import keys
 from undersong_client.consent import approvals, policy, trust
 from undersong_client.consent.approvals import MOST_PLANS, Proposals
-from undersong_client.consent.differences import differences
+from undersong_client.consent.differences import _sum_changes, differences
 from undersong_client.consent.people import ROLES_OF_TWO, Person, PersonalDecision
 from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.home import PartyHome, PartySettings, write_json
@@ -86,6 +87,15 @@ def test_each_fact_of_the_coordinator_is_read_under_its_name(home, authority):
     keys_of_it = {"ca_certificate": certificate, "fingerprint": fingerprint}
     write_json(home.coordinator, {**facts, **keys_of_it, "signing_key": signing_key.hex()})
     assert trust.coordinator(home) == trust.TrustedCoordinator(**facts, **keys_of_it, signing_key=signing_key)
+
+
+def test_changed_sums_stand_in_the_order_of_their_statistics():
+    names = ["a", "c", "e", "b", "d", "f", "h", "g"]
+    sums = [SimpleNamespace(statistic=name, dimension=3) for name in names]
+    before, after = (SimpleNamespace(plan=SimpleNamespace(sums=part)) for part in ((), tuple(sums)))
+    told = _sum_changes(before, after)
+    assert [change for change in told if "times" in change] == [f"{name} 0 times -> 1 times" for name in sorted(names)]
+    assert told[:2] == ["private sums 0 -> 8", "numbers in all 0 -> 24"]
 
 
 def test_a_run_waits_until_a_person_approves_it(home, consent):

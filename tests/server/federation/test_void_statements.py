@@ -1,13 +1,16 @@
 """The question if an attempt is void names that attempt, and its answers are kept under it."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from undersong_common.errors import PrivacyRefusal, TransportError
+from tests.doubles.coded import raises
+from undersong_common.errors import PrivacyRefusal, RoundAborted, TransportError
 from undersong_protocol.secagg import coordinator as secagg
 from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_server.database.journal import Journal
 from undersong_server.federation.sums import Federation
 
 
@@ -34,3 +37,40 @@ def test_a_void_attempt_is_asked_for_by_its_number_and_absent_parties_last(monke
     assert [names for names, _ in asked] == [["beta", "gamma"], ["alpha"]]
     assert all((sum_.manifest_hash, sum_.sum, sum_.attempt) == (b"h" * 32, "votes/1", 2) for _, sum_ in asked)
     assert kept == {"sum/votes/1/void/2": dict.fromkeys(("alpha", "beta", "gamma"), b"signed".hex())}
+
+
+@pytest.mark.parametrize(
+    ("is_void", "spare_attempts", "tried"), [(True, 0, 3), (True, 1, 4), (False, 0, 1), (False, 2, 3)]
+)
+def test_void_attempts_are_free_three_times_and_others_take_a_spare_one(
+    is_void: bool, spare_attempts: int, tried: int
+) -> None:
+    numbers: list[int] = []
+
+    def run_attempt(attempt: int, _inputs: object) -> None:
+        numbers.append(attempt)
+        raise RoundAborted("too few parties are left")
+
+    quorum = SimpleNamespace(spare_attempts=spare_attempts)
+    federation = SimpleNamespace(
+        manifest=SimpleNamespace(plan=SumsOfPlan(quorum)),
+        _journal=Journal(Path(":memory:")),
+        _preparation=SimpleNamespace(find=lambda _name, number: number),
+        _progress=SimpleNamespace(say=lambda _words: None),
+        _run_attempt=run_attempt,
+        _is_voided=lambda _attempt: is_void,
+        _gave_up=lambda _attempt, aborted: aborted,
+    )
+    with raises(RoundAborted, ""):
+        Federation.private_sum(cast(Federation, federation), "votes/1", [])
+    assert numbers == list(range(tried))
+
+
+class SumsOfPlan:
+    """A plan of which every name is a sum."""
+
+    def __init__(self, quorum: object) -> None:
+        self.quorum = quorum
+
+    def __getitem__(self, name: str) -> object:
+        return SimpleNamespace(name=name, scale=1)
