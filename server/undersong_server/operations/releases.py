@@ -233,9 +233,14 @@ def own_score(folder: Path, options: EvaluationOptions) -> str:
         return f"on {test_name}: not measured, for the file or the corpus has no labels"
     first_models = report.trained[0]
     test_accuracy = report.trained[0].accuracy_by_texts
+    shared = 0
+    if isinstance(options.test, Path):
+        corpus_texts = {str(row["text"]) for row in _rows(folder)}
+        shared = sum(text in corpus_texts for text in read_column(options.test, options.text_field))
+    shared_words = f"; {shared} of these texts stand in the corpus, so the score says too much" if shared else ""
     return (
         f"on {test_name}: small models trained on this corpus label {test_accuracy.percent_words} of"
-        f" {counted(first_models.scores.rows, 'text')} rightly ({first_models.description})"
+        f" {counted(first_models.scores.rows, 'text')} rightly ({first_models.description}){shared_words}"
     )
 
 

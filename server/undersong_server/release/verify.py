@@ -462,6 +462,7 @@ class PrivacyVerdict:
             "consistent": not self.faults,
             "coordinator_confirmed": self.confirmed,
             "parties_confirmed": list(self.known),
+            "parties_stated": list(self.stated_parties),
             "faults": list(self.faults),
             "private": not self.insecure and math.isfinite(self.epsilon),
             "epsilon": finite(self.epsilon),

@@ -342,6 +342,8 @@ def test_the_signer_s_line_says_by_whose_word_each_hospital_is_known(tmp_path, p
         for parties in ({}, {"p1": own["p1"]}, own)
     ]
     start = "By: the coordinator 'clinics', by the fingerprint that you stated; its 5 hospitals by "
+    stated = verify(tmp_path, fingerprint=fingerprint, parties={"p1": own["p1"]}).to_json()
+    assert stated["parties_stated"] == ["p1"]
     assert lines == [
         f"{start}its word (--party checks one by the hospital's own).",
         f"{start}its word, but for p1, by the fingerprint that you stated.",
@@ -459,3 +461,4 @@ def test_a_receivers_test_file_gives_the_corpus_a_score_of_its_own(tmp_path, mon
     said = releases.own_score(tmp_path, EvaluationOptions(test=tmp_path / "own.jsonl"))
     assert said.startswith("on own.jsonl: small models")
     assert f"words {share}" in said
+    assert said.endswith("60 of these texts stand in the corpus, so the score says too much")
