@@ -209,21 +209,23 @@ def _shorten_question(clause: str) -> str:
     return printable(shortened, LONGEST_TITLE)
 
 
-def asked(clauses: Sequence[str], possessive: str = "your", list_place: str = "below") -> str:
-    """Joins questions to the end of a sentence: at most three, then the number of those that a list has.
+def asked(
+    clauses: Sequence[str], possessive: str = "your", list_place: str = "below", most: int = MOST_QUESTIONS
+) -> str:
+    """Joins questions to the end of a sentence: at most ``most``, then the number of those that a list has.
 
     Args:
         possessive: "your" where the hospital itself reads it, "its" where others do.
-        list_place: where that list stands.
+        list_place: where that list stands; most: number of questions that are named.
 
     >>> asked(["how many of your records have each label", "b", "c", "d"], "its")
     'how many of its records have each label; b; c; and 1 more, below'
     >>> asked(["a"]), asked(["a", "b"]), asked([])
     ('a', 'a; and b', 'nothing about records')
     """
-    listed_clauses = list(clauses[:MOST_QUESTIONS])
-    if len(clauses) > MOST_QUESTIONS:
-        listed_clauses.append(f"and {len(clauses) - MOST_QUESTIONS} more, {list_place}")
+    listed_clauses = list(clauses[:most])
+    if len(clauses) > most:
+        listed_clauses.append(f"and {len(clauses) - most} more, {list_place}")
     elif len(listed_clauses) > 1:
         listed_clauses[-1] = f"and {listed_clauses[-1]}"
     return _with_possessive("; ".join(listed_clauses) or "nothing about records", possessive)

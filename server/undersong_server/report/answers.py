@@ -60,7 +60,7 @@ KINDS = {  # what a generator of each kind is
 }
 WORD_SALAD = (
     "An n-gram model writes word salad: phrases of its subject in a likely order, which seldom make a whole sentence"
-    " and may mix several cases. Which corpus it learned from, these files do not say: ask the makers."
+    " and may mix several cases."
 )
 
 
@@ -127,7 +127,9 @@ def _describe_corpus(data: ReportData) -> tuple[str, ...]:
         f" lie at {holders}. {_describe_records(data)}"
     )
     if data.questions:
-        sentences.append(f"The hospitals were asked {words.asked(data.questions, 'their', FURTHER_QUESTIONS)}.")
+        # One question more than a sentence names is as short as its count.
+        most = words.MOST_QUESTIONS + (len(data.questions) == words.MOST_QUESTIONS + 1)
+        sentences.append(f"The hospitals were asked {words.asked(data.questions, 'their', FURTHER_QUESTIONS, most)}.")
     return (*sentences, *(took_part.sentences if took_part else ()), *_number_questions(data), *data.unopened)
 
 
@@ -204,14 +206,24 @@ def _allow(licence: str) -> str:
 
 def _allow_models(data: ReportData) -> str:
     """Says what of licence and limits holds for a model that is trained on the texts, as far as it is stated."""
-    stated, contact = data.publication.trained_models, data.publication.contact
+    stated = data.publication.trained_models
     if stated:
         return f"Models trained on the texts, by the makers' word alone: {stated.rstrip('.')}."
-    ask_words = f"ask {contact}" if contact else "ask the makers"
     return (
         "Licence and limits are of the texts. What of the limits holds for a model that is trained on them, the makers"
-        f" have not stated: {ask_words} before you use such a model."
+        f" have not stated: ask {data.whom_to_ask} before you use such a model."
     )
+
+
+def _warn_of_phrases(data: ReportData) -> list[str]:
+    """Says whose phrases the texts of an n-gram model may repeat; [] if none wrote the corpus."""
+    authors = [use.name for use in data.author_uses if use.kind == NGRAM]
+    if not authors:
+        return []
+    return [
+        f"The texts repeat phrases of the public corpus that {joined(authors)} learned from. Whose it is and under"
+        f" which licence, these files do not say: ask {data.whom_to_ask} before you publish the texts."
+    ]
 
 
 def _name_makers(data: ReportData, maker_names: str) -> str:
@@ -226,6 +238,8 @@ def _name_makers(data: ReportData, maker_names: str) -> str:
         makers_words += " They have stated no contact."
     elif not maker_names:
         makers_words += f" Contact: {publication.contact}."
+    if data.has_reserved_contact:
+        makers_words += " That contact is in a domain that is reserved for examples, and reaches nobody."
     where_words = f"Where it is published: {publication.where.rstrip('.')}." if publication.where else ""
     return " ".join(filter(None, (operator_words, makers_words, where_words)))
 
@@ -237,8 +251,11 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
     unfit_words = f" {UNFIT}" if is_unfit(data) else ""
     purpose_source = "as the plan states it" if data.simulated else "as the hospitals approved it"
     may_credit = bool(publication.licence and maker_names)
+    binding_words = ""
+    if publication.limits:
+        binding_words = f" If the limits below forbid what it allows, ask {data.whom_to_ask} which of them binds."
     return (
-        f"Licence: {publication.licence}. {_allow(publication.licence)}"
+        f"Licence: {publication.licence}. {_allow(publication.licence)}{binding_words}"
         if publication.licence
         else "Its makers have stated no licence: ask them before you use or pass on the texts.",
         _name_makers(data, maker_names),
@@ -254,6 +271,7 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
         f"Language: {publication.language}." if publication.language else "Its makers have not stated the language.",
         f"Limits:{unfit_words} {data.origin} They may be wrong, and must not be read as facts about anybody or"
         f" used for care. Nobody has read every text or checked every label.{limits}",
+        *_warn_of_phrases(data),
         _allow_models(data),
     )
 
@@ -267,7 +285,10 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
     delta_words = f", its delta {impact.chance(delta)}" if delta else ""
     leading_words, *further_words = [impact.worst_guess(epsilon, delta)]
     if privacy_statement.best_guess is not None:
-        further_words = [f"Judge the run by this figure. It is an average over the noise of the sums: {leading_words}."]
+        further_words = [
+            f"The figure of this run is {impact.cases(privacy_statement.best_guess)} of 100, an average over the noise"
+            f" of the sums. {leading_words[0].upper()}{leading_words[1:]}."
+        ]
         leading_words = impact.guess(privacy_statement.best_guess, f"one {unit_words}")
     return (
         f"Suppose that somebody thinks it as likely as not that a certain {unit_words} is among the records, and then"
@@ -420,7 +441,9 @@ def _explain_fingerprint(data: ReportData) -> str:
 
 def _explain_check(data: ReportData) -> tuple[str, ...]:
     placeholder_words = f" with the fingerprint in place of {TOLD_FINGERPRINT}" if data.publisher[1] else ""
-    recompute_words = "recomputes every figure of privacy offline and checks every file's hash and signature"
+    recompute_words = (
+        f"recomputes epsilon and the best guess {words.AS_IT_RAN}, offline, and checks every file's hash and signature"
+    )
     if data.simulated:
         signer_words = (
             "A simulation has no coordinator: the program that ran it has signed it with all its hospitals' keys."

@@ -109,5 +109,4 @@ def describe_test_file(data: ReportData) -> str:
     """Says that nothing here shows the origin of the test file; "" if there is none."""
     if not data.test_hash:
         return ""
-    ask_words = data.publication.contact or "the makers"
-    return f"Whether the test texts are real, and where they are from, these files do not say: ask {ask_words}."
+    return f"Whether the test texts are real, and where they are from, these files do not say: ask {data.whom_to_ask}."

@@ -4,6 +4,7 @@ Everything here is public or synthetic. No count, text or statistic of private r
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ UNITS = {
     "user": "one patient (all records of one patient's id at one hospital)",
     "party": "one whole hospital (present with its records, or present with none)",
 }
+RESERVED_DOMAIN = re.compile(r"[@./](?:example|invalid|test|example\.(?:com|net|org))/?$", re.IGNORECASE)  # RFC 2606
 UNIT_WORDS = {"sample": "record", "user": "patient", "party": "hospital"}
 
 
@@ -347,6 +349,18 @@ class ReportData:
         return tuple(generator_use for generator_use in self.usage if generator_use.name in authors)
 
     @property
+    def has_reserved_contact(self) -> bool:
+        """True if the makers' contact is in a domain that is reserved for examples."""
+        return bool(RESERVED_DOMAIN.search(self.publication.contact))
+
+    @property
+    def whom_to_ask(self) -> str:
+        """The makers' contact, or the operator's if that one is missing or reaches nobody."""
+        if self.operator[1] and (self.has_reserved_contact or not self.publication.contact):
+            return self.operator[1]
+        return self.publication.contact or "the makers"
+
+    @property
     def noun(self) -> str:
         """What one text of the corpus is called: "text" if a generator has copied some of them from a file."""
         return "text" if any(use.is_copied for use in self.author_uses) else "synthetic text"
@@ -380,7 +394,8 @@ class ReportData:
         return (
             f"{beside_words.strip()} method left out {number(other_count)} of the"
             f" {printable.counted(kept_texts, 'text')} that were kept when they were written. They are in no file:"
-            f" not chosen, of a doubtful label, or more than the task asks for, not counted apart.{whose_words}"
+            " not chosen, under a label that models contradict, or more than the task asks for, not counted apart."
+            f"{whose_words}"
         )
 
     @property

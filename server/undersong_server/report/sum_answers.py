@@ -37,8 +37,8 @@ NOT_SHOWN = "Its answer is not shown, because its noise protects nobody."
 UNRECORDED = "What the method made of it stands in no record of the run."
 EQUAL_TO = 1e-9  # difference of shares that is one of floating point alone
 EQUAL_LABELS = (
-    "Decided: equally many texts of each label were ordered, since noise and chance could explain the differences of"
-    " the counts."
+    "Decided: equally many texts of each label were ordered. Beside the noise, the chance of which patients came could"
+    " explain the differences of the counts."
 )
 MOST_FIGURES = 12  # figures by name that one sentence has
 

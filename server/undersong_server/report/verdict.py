@@ -245,7 +245,8 @@ def _compare(ours: Accuracy, beside: Accuracy, name: str) -> str:
     beside_words = f"as many {name}: {accuracy_words(beside)}"
     if ours.by_texts is None or beside.by_texts is None:
         return f"Beside {beside_words}."
-    difference = 100 * (ours.accuracy - beside.accuracy)
+    # As a reader subtracts the figures that stand here.
+    difference = round(100 * ours.accuracy, 1) - round(100 * beside.accuracy, 1)
     distance_words = f"{abs(difference):.1f} percentage points {'above' if difference >= 0 else 'below'} that"
     if ours.by_texts.low > beside.by_texts.high:
         return f"Better than {beside_words}. This corpus is {distance_words}."
