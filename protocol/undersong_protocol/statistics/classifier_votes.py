@@ -73,9 +73,7 @@ class ClassifierVotes(Statistic, question="classifiers"):
 
     @classmethod
     def illustrate(cls, labels: Sequence[str], writers: Sequence[str]) -> str:
-        if not labels:
-            return ""
-        return f"how often one of these classifiers labels your records of {labels[0]} as {labels[0]}"
+        return "how often one of these classifiers gives a record of yours the label that it has" if labels else ""
 
     @property
     def dimension(self) -> int:
@@ -161,6 +159,10 @@ class ClassifierVotesInBlocks(ClassifierVotes):
         "how well each of a few public classifiers (programs that sort texts by label) labels your records, for"
         " single labels or groups of labels"
     )
+
+    @classmethod
+    def illustrate(cls, labels: Sequence[str], writers: Sequence[str]) -> str:
+        return f"how often one of these classifiers labels your records of {labels[0]} as {labels[0]}" if labels else ""
 
     @property
     def dimension(self) -> int:
@@ -262,8 +264,8 @@ class CorpusComparison(Statistic, question="classifiers"):
         if not labels:
             return ""
         return (
-            f"how often a classifier that has learned from the one set labels your records of {labels[0]} as"
-            f" {labels[0]}, and how often one that has learned from the other"
+            "how often a classifier that has learned from the one set gives a record of yours the label that it has,"
+            " and how often one that has learned from the other"
         )
 
     @property

@@ -71,8 +71,7 @@ class SupportVotes(Statistic, question="nearest"):
     def illustrate(cls, labels: Sequence[str], writers: Sequence[str]) -> str:
         if not writers:
             return ""
-        kind = f" labelled {labels[0]}" if labels else ""
-        return f"what share of the texts most like your records{kind} comes from the writer {writers[0]!r}"
+        return f"what share of the texts most like your records comes from the writer {writers[0]!r}"
 
     @property
     def dimension(self) -> int:
