@@ -85,8 +85,8 @@ def _budget_of_ended(cost: FinalCost | None, budget: float, share_before: float)
 def used_words(share_before: float, share_alone: float, share_after: float, earlier_runs: str) -> str:
     """Returns the shares before and after a run; with tenths and the reason where the runs together use less.
 
-    >>> used_words(0.214, 0.104, 0.317, "'spring'")
-    "Used before: 21 % (by 'spring'). Used after this run: 32 %; 68 % would be left."
+    >>> used_words(0.214, 0.104, 0.317, "'spring'").partition(" The bar")[0]
+    "Used before: 21 % (by 'spring': Requests has the sheets). Used after this run: 32 %; 68 % would be left."
     >>> used_words(0.214, 0.104, 0.25, "'spring'").partition(". ")[2].partition(". ")[0]
     'This run by itself: 10.4 %; used after it: 25.0 %, not 31.8 %; 75.0 % would be left'
     """
@@ -96,8 +96,10 @@ def used_words(share_before: float, share_alone: float, share_after: float, earl
         f"{100 * share:.{digits}f} %" for share in (share_before, share_alone, share_after, share_before + share_alone)
     )
     remainder = 100 - round(100 * share_after, digits)
+    added_share = round(100 * share_after, digits) - round(100 * share_before, digits)
     left = f"{remainder:.{digits}f} % would be left" if share_after <= 1 else "that is MORE than there is"
-    earlier = f" (by {earlier_runs})" if share_before else ""
+    left += f". The bar shows what was used before, then the {added_share:.{digits}f} % that this run adds"
+    earlier = f" (by {earlier_runs}: Requests has the sheets)" if share_before else ""
     if is_less:
         return (
             f"Used before: {before}{earlier}. This run by itself: {alone}; used after it: {after}, not {added}; {left}."

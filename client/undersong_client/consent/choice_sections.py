@@ -30,7 +30,11 @@ CHECK_OBJECTIONS = (
 ASK_FIRST = (
     "Look up the operator's telephone number elsewhere than on this sheet. Ask whether this run is theirs; under which"
     " agreement and on which legal basis it uses your records (choose Reject if none is named); and what its own words"
-    " above leave open, such as who will use the texts.{names}"
+    " above leave open, such as who will use the texts and in whose name they are published.{names}"
+)
+TWO_PEOPLE = (
+    "IT can approve alone. If it must not, have your policy ask for {deciders}. This counts for this run, too, unless"
+    " it is approved already."
 )
 ASK_NAMES = " Ask for full name and town of the other hospitals."
 COMPARE = (
@@ -38,7 +42,7 @@ COMPARE = (
     "{uncalled} If anything differs: Reject."
 )
 DECIDE = (
-    "Decide in this software (Undersong, which IT runs): Approve or Reject, on its page under Requests, or where it"
+    "Decide in this software, which IT runs: Approve or Reject, on its page under Requests, or where it"
     " asks you. Only that counts."
 )
 WITHDRAW = (
@@ -57,7 +61,7 @@ def choice_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     if sheet.as_signed:
         return [PageSection("What you can do", points=(withdraw_words,))]
     return [
-        PageSection(IN_ORDER, points=steps(sheet), ordered=True),
+        PageSection(IN_ORDER, points=steps(sheet, beside), ordered=True),
         PageSection(
             "What you can do",
             points=(
@@ -91,12 +95,16 @@ def next_words(sheet: Sheet) -> str:
     return f"“{IN_ORDER}”: {first_step}telephone, nine words, decision."
 
 
-def steps(sheet: Sheet) -> tuple[str, ...]:
+def steps(sheet: Sheet, beside: Surroundings) -> tuple[str, ...]:
     """What a person does before and when deciding; so many hospitals are called that the figures hold."""
-    people = unit_word("user", sheet.own.word if sheet.own else "", 2)
-    objections = (CHECK_OBJECTIONS.format(people=people),) if objections_unchecked(sheet) else ()
+    first_steps = []
+    if not sheet.two_people and not beside.is_standing:
+        first_steps.append(TWO_PEOPLE.format(deciders=decider_words(is_standing=False, two_people=True)))
+    if objections_unchecked(sheet):
+        people = unit_word("user", sheet.own.word if sheet.own else "", 2)
+        first_steps.append(CHECK_OBJECTIONS.format(people=people))
     names = ASK_NAMES if len(sheet.parties) > 1 else ""
-    return *objections, ASK_FIRST.format(names=names), _compare_words(sheet), DECIDE
+    return *first_steps, ASK_FIRST.format(names=names), _compare_words(sheet), DECIDE
 
 
 def _compare_words(sheet: Sheet) -> str:
@@ -185,7 +193,12 @@ def describe_deciders(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str
     rule = decider_words(is_standing=beside.is_standing, two_people=sheet.two_people)
     consequence = decider_consequence(is_standing=beside.is_standing, two_people=sheet.two_people)
     state = "; nobody has decided yet" if beside.is_undecided and not beside.is_standing else ""
-    return [("Who decides here", f"By your hospital's policy (its rules for runs), {rule}{state}. {consequence}")]
+    return [
+        (
+            "Who decides here",
+            f"By your hospital's policy (its rules in this software, Undersong), {rule}{state}. {consequence}",
+        )
+    ]
 
 
 def silence_words(sheet: Sheet) -> str:

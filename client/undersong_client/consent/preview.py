@@ -33,7 +33,6 @@ from undersong_client.consent.risk_sections import (
     risk_of_all,
     risk_words,
 )
-from undersong_client.consent.rules import decider_words
 from undersong_client.consent.run_terms import (
     duration_section,
     kept_section,
@@ -77,9 +76,12 @@ NO_BASIS = f"the plan states none: ask for it, see “{IN_ORDER}”"
 NOTHING_LEFT = "None of your numbers left."
 BASIS_ENTRY = "Agreement or legal basis of this run, as you have learned it:"
 UNDONE = (
-    "Before the run begins, Withdraw stops it, and nothing published names your hospital. Later, nothing more leaves;"
-    " what has left may still be opened, what was opened stays, and your hospital stays named."
+    "Before the run begins (once all its hospitals approve), Withdraw stops it, and nothing published names yours."
+    " Later, nothing more leaves; what has left may still be opened, what was opened stays, and what is published names"
+    " your hospital."
 )
+KNOWN_LABELS = "labels that the plan knows"  # names a signed row
+KNOWN_SHARE = re.compile(r"^those of (.*) of the records$")
 BRACKETED = re.compile(r" \([^()]*\)")
 NO_FULL_NAMES = " The plan has no full names."
 LONGEST_SENTENCE = 600  # characters of the operator's words: one page must hold them
@@ -277,7 +279,7 @@ def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPa
         " ".join(check_words[first_word : first_word + 3]) for first_word in range(0, len(check_words), 3)
     )
     unlabelled_words = "the run uses labels and your data set has no label column: your records count for none"
-    warnings = [*_policy_points(sheet, beside), *sheet.cautions, *[unlabelled_words] * sheet.labels_missing]
+    warnings = [*_policy_points(sheet), *sheet.cautions, *[unlabelled_words] * sheet.labels_missing]
     signed_words = ("Approved: the figures on this sheet are those that were signed.",) if sheet.as_signed else ()
     return PrintedPage(
         _title(sheet),
@@ -306,7 +308,7 @@ def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPa
             *_receipt_sections(sheet),
         ),
         note="What is decided counts for the plan of the nine words below and for no other.",
-        signature=f"For {sheet.party}'s files: approved / rejected (strike out one); only the choice in the software"
+        signature=f"For {sheet.party}'s files: approved / rejected / asked (leave one); only the choice in the software"
         " counts"
         if is_open
         else f"Filed for {sheet.party}:",
@@ -324,7 +326,7 @@ def _title(sheet: Sheet) -> str:
     return f"The run {run} has used the records of {sheet.party}"
 
 
-def _policy_points(sheet: Sheet, beside: Surroundings) -> Iterator[str]:
+def _policy_points(sheet: Sheet) -> Iterator[str]:
     """Yields what the policy says to the run, and the warnings that the first answers do not have already."""
     if sheet.ended is None and not sheet.objections:
         yield (
@@ -333,11 +335,6 @@ def _policy_points(sheet: Sheet, beside: Surroundings) -> Iterator[str]:
         )
         if not sheet.required_parties and len(sheet.parties) > 1:
             yield ("your policy names no hospital that must take part; whoever sets it can name those that you know")
-        if not sheet.two_people and not beside.is_standing:
-            yield (
-                f"whoever sets your policy can ask for {decider_words(is_standing=False, two_people=True)}; asked for"
-                " before this run is approved, it counts for it, too"
-            )
     for warning in sheet.warnings:
         if warning != words.opened_numbers(sheet.others):
             yield _beside_the_run(sheet, warning)
@@ -345,9 +342,13 @@ def _policy_points(sheet: Sheet, beside: Surroundings) -> Iterator[str]:
 
 def _whole_budget_caution(sheet: Sheet) -> str:
     """Says that the permission says little, where the whole budget protects practically nobody."""
-    if not impact.protection_words(guess_at_the_end(sheet.cost)):
+    if sheet.cost is None or not sheet.cost.budget or not impact.protection_words(guess_at_the_end(sheet.cost)):
         return ""
-    return f", which says little, as the whole budget is {impact.NO_PROTECTION}: have a smaller one set"
+    tenth = impact.cases(guess_at_the_end(replace(sheet.cost, budget=sheet.cost.budget / 10)))
+    return (
+        f", which says little, as the whole budget is {impact.NO_PROTECTION}: have a smaller one set (at a tenth of it,"
+        f" a guess is, on average, right in at most {tenth} of 100 cases)"
+    )
 
 
 def _beside_the_run(sheet: Sheet, warning: str) -> str:
@@ -470,7 +471,7 @@ def _request_in_full(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     if limit_words := _limit_words(sheet, beside):
         rows.append(("Records that count", limit_words))
     if sheet.ended is None:
-        rows.append(("How often", words.ANEW))
+        rows.append(("How often", words.anew(sheet.numbers_in_all)))
     return [PageSection("More on what is asked and what leaves", figures=tuple(rows))] if rows else []
 
 
@@ -506,12 +507,20 @@ def _own_records(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
             (name, f"{text} ({beside.objection_list})" if name == f"{people} who object" else text)
             for name, text in record_rows
         )
-    record_rows = (*record_rows, ("period that they cover", PERIOD))
+    record_rows = (*map(_plain_row, record_rows), ("period that they cover", PERIOD))
     later = (
         f"Of {people} who object later, nothing more leaves as soon as IT has added the file anew with the longer list,"
         " which ends your hospital's part in a run under way."
     )
     return [PageSection("Your records, counted without the rows left out", (later,), figures=record_rows)]
+
+
+def _plain_row(row: Sequence[str]) -> tuple[str, str]:
+    """A row of the own figures in plainer words than those that are signed."""
+    name, text = row
+    if name == KNOWN_LABELS:
+        return "records with a label that the plan knows", KNOWN_SHARE.sub(r"\1", text)
+    return name, text
 
 
 def _hospital_section(sheet: Sheet) -> PageSection:

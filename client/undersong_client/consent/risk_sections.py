@@ -23,15 +23,17 @@ from undersong_protocol.agreement import words
 
 BEYOND_PARTICIPATION = (
     "The same figures hold for any other yes-or-no question about {subject}, such as whether the records name a certain"
-    " illness, for somebody who could otherwise only toss a coin."
+    " illness, for somebody who could otherwise only toss a coin, because they bound all that the records of {subject}"
+    " can change in what is seen."
 )
 NO_RECORD_SHOWN = "The writers know public material and the opened sums; no record is shown to them."
 KNOWS_MORE = (
     "Somebody who knows more beforehand guesses right more often without this run, too; {rare}the run shifts the odds"
-    " of that guess by a factor of at most {factor}."
+    " of that guess by a factor of at most {factor}: a chance of 1 in 100 becomes at most {after} in 100."
 )
 MORE_HELP = "If more hospitals help"  # names the row of the first answers; others refer to it by this name
 EXCEPTED = "In the excepted runs, nothing is promised."
+DRAWN = "The noise is drawn by chance: an average is one over all draws of it, and in an excepted run it hides less."
 MOST_EXCEPTED = 0.1  # A larger share of excepted runs is said with its reason.
 
 
@@ -45,7 +47,7 @@ def meaning_section(sheet: Sheet) -> list[PageSection]:
     sentences = [f"{seen} {beyond} {_knows_more(privacy)}", NO_RECORD_SHOWN]
     if sheet.ended is None:
         sentences += [
-            *(["The noise is drawn by chance; in an excepted run it hides less."] if privacy.delta else []),
+            *([DRAWN] if privacy.delta else []),
             "Not in these figures: the time of an answer, and what people in your own house see.",
         ]
     return [PageSection("What the figures of the risk mean", tuple(sentences))]
@@ -55,7 +57,9 @@ def _knows_more(privacy: UnitPromise) -> str:
     """Says what the promise bounds for somebody who knows more than a coin's toss."""
     epsilon = privacy.epsilon or 0.0
     rare = "outside the excepted runs, " if privacy.delta else ""
-    return KNOWS_MORE.format(factor=f"{impact.odds_factor(epsilon, privacy.delta):.3g}", rare=rare)
+    factor = impact.odds_factor(epsilon, privacy.delta)
+    after = impact.cases(factor / (factor + 99.0))
+    return KNOWS_MORE.format(factor=f"{factor:.3g}", rare=rare, after=after)
 
 
 def _fewer_suffice(sheet: Sheet) -> str:
@@ -98,7 +102,7 @@ def more_help(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str]]:
     else:
         all_runs = f", and from all runs {_two_cases(*of_all)}" if of_all else ""
         clauses.append(f"if {reader}, {_two_cases(guess, certainty)}{all_runs}")
-    most_runs = "in all but as few runs" if sheet.privacy.delta else "in all runs"
+    most_runs = impact.nearly_all(sheet.privacy.delta, "runs")
     return [
         (
             MORE_HELP,
@@ -133,12 +137,12 @@ def _excepted_of_all_units(sheet: Sheet, delta: float, chooser: str) -> str:
     if not delta or not unit_total:
         return ""
     share = 2 * unit_total * delta
-    people = f"every one of the {unit_total:,} {unit_word('user', sheet.own.word if sheet.own else '', 2)}"
+    people = f"all {unit_total:,} {unit_word('user', sheet.own.word if sheet.own else '', 2)}"
     reason = f"because {chooser} counts with {impact.chance(delta)}"
     if share >= 1.0:
-        return f" (for {people}, nothing is promised, {reason})"
+        return f" (for {people} at once, nothing is promised, {reason})"
     large = f": more than 1 in {math.floor(1.0 / share) + 1}, {reason}" if share > MOST_EXCEPTED else ""
-    return f" (in all but {2 * unit_total:,} for {people}{large})"
+    return f" (for {people} at once, in all but {2 * unit_total:,}{large})"
 
 
 def _unit_total(sheet: Sheet) -> int:
@@ -289,9 +293,14 @@ def risk_of_all(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str]]:
         (
             "The risk of all runs",
             f"From all runs over these records{name_earlier(sheet_cost, beside)} and this one together{stage_words},"
-            f" {guess_words}.",
+            f" {guess_words}.{_same_condition(sheet)}",
         )
     ]
+
+
+def _same_condition(sheet: Sheet) -> str:
+    """Says that the figure of all runs holds while as few hospitals help as for this run's; "" where all may."""
+    return " The same condition holds." if sheet.ended is None and _can_be_undone(sheet) else ""
 
 
 def _guess_before(cost: BudgetEffect) -> str:
@@ -302,13 +311,12 @@ def _guess_before(cost: BudgetEffect) -> str:
 
 
 def _rare_of_all(sheet: Sheet, cost: BudgetEffect) -> str:
-    """Says what a guess from all runs reaches in nearly all series of such runs; as many as of this run, if it can."""
+    """Says what a guess from all runs reaches in nearly all series of such runs, and for all units if it is new."""
     delta = _delta_of_all(sheet, cost)
     certainty = impact.cases(_certainty_of_all(cost.after, cost, delta))
-    if delta == sheet.privacy.delta and delta:
-        return f"; in all but as few series of such runs, in at most {certainty}"
-    of_all_units = _excepted_of_all_units(sheet, delta, "your hospital's budget")
-    return f"; {impact.nearly_all(delta, 'series of such runs')}, in at most {certainty}{of_all_units}"
+    is_new = delta != sheet.privacy.delta
+    of_all_units = _excepted_of_all_units(sheet, delta, "your hospital's budget") if is_new else ""
+    return f"; {impact.nearly_all(delta, 'such series')}, in at most {certainty}{of_all_units}"
 
 
 def guessed_unit(privacy: UnitPromise) -> str:

@@ -30,7 +30,8 @@ def duration_section(sheet: Sheet) -> PageSection:
     return PageSection(
         "How long it takes, and what ends it",
         (
-            f"The plan states no length and no end date. It asks for {counted(sums, 'sum')}, one after the other, and"
+            f"The plan states no length and no end date. It asks its"
+            f" {counted(len(sheet.asked), 'question')} in {counted(sums, 'sum')}, one after the other, and"
             " texts are written in between: how long that takes depends on the writers and on how soon each hospital"
             " answers. Requests shows when it has ended, once this software is told. It ends when the first of these"
             " happens:",

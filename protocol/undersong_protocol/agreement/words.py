@@ -17,10 +17,10 @@ PLANNED = (
     f"As planned, each sum counts {1 + VOIDED_VECTORS} times: hospitals that join against one can open an attempt, call"
     " it failed and have it repeated; as it ran, each attempt counts that was made."
 )
-ANEW = (
-    f"If an attempt at a sum fails, your numbers may leave for it again, blurred anew, at most {VOIDED_VECTORS} times."
-    " The risk of this run counts a failed attempt only if it could be opened: otherwise enough hospitals sign first"
-    " that it stays closed. The figures for more helpers count each, as those could sign falsely."
+CONFIRMED = (
+    "A failed attempt adds to the risk of this run only if the operator can open it: before your numbers leave again,"
+    " enough hospitals confirm that it cannot. If more of them help the operator than this risk allows, they can"
+    " lie: the figures for more helpers count each attempt."
 )
 # What is kept of a run, where and how long: for the hospital's sheet and the coordinator's dossier.
 KEPT = (
@@ -48,7 +48,7 @@ KEPT = (
         "with the operator",
         "after the run, and after a Reject, too: until the operator removes the files of all its runs",
     ),
-    ("records, budgets, the keys that name a hospital", "with each hospital alone", "as each hospital decides"),
+    ("records, budgets, secret keys", "with each hospital alone", "as each hospital decides"),
 )
 WRITTEN_BEFORE = "texts that were written before"  # a plan's words on a generator that reads its texts from a file
 OF_ANOTHER_PACKAGE = "of another package"  # ends a plan's words on a generator that another package brings
@@ -273,6 +273,18 @@ def first_difference(typed: Sequence[str], plan_words: Sequence[str]) -> str:
     if len(typed) < len(plan_words):
         return f"word {len(typed) + 1} is missing"
     return "no word differs"
+
+
+def anew(count: int) -> str:
+    """Returns how often the numbers of a plan, ``count`` in all, may leave again, and what the risk counts of it.
+
+    >>> anew(48).partition(". ")[0].partition("again, ")[2]
+    'blurred anew, at most 3 times: 192 numbers in all'
+    """
+    return (
+        f"If an attempt at a sum fails, your numbers may leave for it again, blurred anew, at most {VOIDED_VECTORS}"
+        f" times: {counted_numbers(count * (1 + VOIDED_VECTORS))} in all. {CONFIRMED}"
+    )
 
 
 def counted_numbers(count: int) -> str:

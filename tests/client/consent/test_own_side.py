@@ -231,7 +231,7 @@ def test_the_sheet_shows_the_hospital_s_own_figures(home):
     own = dict(next(section for section in sheet(home)[1] if section.title.startswith("Your records")).figures)
     assert own["file"].startswith("alpha.jsonl, read 20")
     assert (own["records"], own["patients"], own["rows left out"]) == ("12", "6", "none")
-    assert own["labels that the plan knows"] == "those of 100 % of the records"
+    assert own["records with a label that the plan knows"] == "100 %"
 
 
 def test_sheet_says_why_the_risk_of_all_runs_is_less_than_their_sum(home):
@@ -256,7 +256,7 @@ def test_sheet_says_why_the_risk_of_all_runs_is_less_than_their_sum(home):
         float, re.search(r"before: ([\d.]+) % .* itself: ([\d.]+) %; .*, not ([\d.]+) %", shown).groups()
     )
     guess_before = cases(best_guess([Gaussian(4.0)]))
-    assert f"of 100 cases ({guess_before} before this one); in all but as few series of such runs" in risk
+    assert f"of 100 cases ({guess_before} before this one); in all but at most 2 of 100,000 such series" in risk
     assert before + alone == pytest.approx(shown_sum, abs=0.11)  # each is rounded
 
 
@@ -286,12 +286,12 @@ def test_each_figure_of_the_risk_stands_once_in_the_first_answers(home):
     assert f"right in at most {cases(privacy['best_guess'])} of 100 cases" in this_run
     sure = cases(certainty(privacy["epsilon"], privacy["delta"]))
     assert (
-        f"; in all but at most 2 of 100,000 runs like it, in at most {sure} (in all but 12 for every one of the 6"
-        f" patients). {risk_sections.EXCEPTED}" in this_run
+        f"; in all but at most 2 of 100,000 runs like it, in at most {sure} (for all 6 patients at once, in all"
+        f" but 12). {risk_sections.EXCEPTED}" in this_run
     )
     assert "From all runs over these records (none before this one) and" in all_runs
     assert all_runs.endswith(  # the first run, at its own delta, though the budget has a larger one
-        f"; in all but as few series of such runs, in at most {sure}."
+        f"; in all but at most 2 of 100,000 such series, in at most {sure}. The same condition holds."
     )
     assert cost["delta"] > privacy["delta"]
     assert not any(section.table for section in sections if "risk" in section.title)
@@ -309,9 +309,9 @@ def test_each_figure_of_the_risk_stands_once_in_the_first_answers(home):
 @pytest.mark.parametrize(
     ("delta", "says"),
     [
-        (1e-5, "12 for every one of the 6 patients)"),
-        (1e-2, "12 for every one of the 6 patients: more than 1 in 9, because your hospital's budget counts with 1 in"),
-        (1e-1, "(for every one of the 6 patients, nothing is promised, because your hospital's budget counts with"),
+        (1e-5, "(for all 6 patients at once, in all but 12)"),
+        (1e-2, "at once, in all but 12: more than 1 in 9, because your hospital's budget counts with 1 in"),
+        (1e-1, "(for all 6 patients at once, nothing is promised, because your hospital's budget counts with"),
     ],
 )
 def test_a_large_share_of_excepted_runs_has_its_reason(home, delta, says):
@@ -371,7 +371,7 @@ def test_the_first_answers_name_whoever_undoes_the_promise(home, others, collude
     proposed(home)
     stored = replace(Sheet.from_json(sheet(home)[0]), others=others, colluders=colluders)
     ((_, more_help),) = risk_sections.more_help(stored, NOTHING_BESIDE)
-    assert more_help.partition("in all but as few runs: ")[2].startswith(says)
+    assert more_help.partition("in all but at most 2 of 100,000 runs: ")[2].startswith(says)
     words_of_risk = risk_sections.helper_words(stored)
     assert ("guesses for itself" in words_of_risk) == (colluders == 0)
 
@@ -420,14 +420,14 @@ def test_the_budget_names_the_runs_before_this_one(home):
     ledger.charge(later, at=signed_s + 1.0)
     ledger.send(later, "bb" * 32, at=signed_s + 1.0)
     for shown in (before, command("preview", "spring", "--home", home)):
-        assert "% (by 'autumn', 'winter'). This run by itself: " in shown
+        assert "% (by 'autumn', 'winter': Requests has the sheets). This run by itself: " in shown
         assert "From all runs over these records ('autumn', 'winter') and this one together" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"approval": "each"}, "one person; nobody has decided yet. IT can approve without you,"),
+        ({"approval": "each"}, "one person; nobody has decided yet. IT can approve without you, at a terminal."),
         (
             {"approval": "each", "two_people": True},
             "two people: a privacy officer and one for IT; nobody has decided yet. One of them alone approves nothing.",
@@ -443,7 +443,9 @@ def test_the_first_answers_say_by_the_policy_s_rule_who_decides(changes, says):
     stored = blank_sheet(two_people=policy.two_people)
     page = preview.sheet_page(stored, Surroundings(is_standing=policy.approval == "standing", is_undecided=True))
     answers = dict(page.sections[0].figures)
-    assert answers["Who decides here"].startswith(f"By your hospital's policy (its rules for runs), {says}")
+    assert answers["Who decides here"].startswith(
+        f"By your hospital's policy (its rules in this software, Undersong), {says}"
+    )
     assert policy.deciders in answers["Who decides here"]
     names = list(answers)
     assert names.index("Who decides here") < names.index("What leaves")
@@ -511,7 +513,7 @@ def test_the_name_of_a_model_s_kind_is_left_to_specialists():
 def test_no_sum_opens_without_a_hospital_that_was_called(hospitals, others, calls):
     parties = tuple(NamedParty(f"h{number}", f"{number:04}-print") for number in range(hospitals))
     stored = blank_sheet(party="h0", parties=parties, others=others, coordinator=NamedParty("one", "c0c0-print"))
-    _, compare, _ = choice_sections.steps(stored)
+    _, compare, _ = choice_sections.steps(stored, Surroundings(is_standing=True))
     assert f"with the operator{f' and with {calls}' if calls else '. If'}" in compare
     _, own_row, operator_row, *other_rows = choice_sections.calls_section(stored).table
     assert own_row[:2] == ("you (h0)", "0000-print")
@@ -567,9 +569,11 @@ def test_a_rejected_plan_cannot_be_approved_by_anybody_here(home):
 )
 def test_the_sheet_says_how_long_a_run_takes_and_what_ends_it(dropouts, says):
     group = ReleaseGroup("label_histogram", "how many", "", 3, (2, 2, 2), 1.0, 1.0, "gaussian")
-    page = preview.sheet_page(blank_sheet(tolerated_dropouts=dropouts, releases=(group, group)))
+    page = preview.sheet_page(blank_sheet(tolerated_dropouts=dropouts, releases=(group, group), asked=("how",)))
     (section,) = [section for section in page.sections if section.title == "How long it takes, and what ends it"]
-    assert section.sentences[0].startswith("The plan states no length and no end date. It asks for 6 sums")
+    assert section.sentences[0].startswith(
+        "The plan states no length and no end date. It asks its 1 question in 6 sums"
+    )
     assert says in section.points[1]
     assert "7 days after a sum was begun" in section.points[-1]
 
@@ -646,14 +650,15 @@ def test_short_part_of_the_sheet_names_limit_and_steps(home):
     assert "hold for any other yes-or-no question about one patient" in meaning.sentences[0]
     factor = f"{odds_factor(value['privacy']['epsilon'], value['privacy']['delta']):.3g}"
     assert (
-        f"; outside the excepted runs, the run shifts the odds of that guess by a factor of at most {factor}."
+        f"; outside the excepted runs, the run shifts the odds of that guess by a factor of at most {factor}: a chance"
         in (meaning.sentences[0])
     )
     assert figures["Which records"].endswith("12 records of 6 patients. Objections are NOT CHECKED.")
     (steps,) = [section for section in sections if section.title == "What you do, in order"]
     assert figures["What next"] == f"“{steps.title}”: objections, telephone, nine words, decision."
     assert steps.ordered
-    objections, ask, compare, _ = steps.points
+    two_people, objections, ask, compare, _ = steps.points
+    assert two_people.startswith("IT can approve alone")
     assert objections.startswith("Ask IT for the list of patients who object")
     assert "choose Reject if none is named" in ask
     assert "full name and town of the other hospitals" in ask
