@@ -33,9 +33,9 @@ class FirstStep:
 
 
 def first_steps(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]) -> tuple[FirstStep, ...]:
-    """Returns the steps to the first corpus, in their order; () once one was downloaded, or a second run finished."""
+    """Returns the steps to the first corpus, in order; () once it is downloaded or put away, or there is another."""
     finished = [run for run in runs if run.status.state == "finished"]
-    if len(finished) > 1 or any(run.downloaded for run in finished):
+    if len(finished) > 1 or any(run.downloaded or run.put_away for run in finished):
         return ()
     coordinator_facts = coordinator.show(home)
     enrolled = [party for party in parties if party.party.state == ENROLLED]
