@@ -204,15 +204,15 @@ def hospital_words(text: str) -> str:
 
 
 def change_words(key: str) -> str:
-    """Returns a task's key, such as "generators.2.path", as the form labels it.
+    """Returns a task's key, such as "generators.handbook.path", as the form labels it.
 
-    >>> change_words("task.labels"), change_words("generators.2.path")
-    ('Labels', 'Generator 2: path')
+    >>> change_words("task.labels"), change_words("generators.handbook.path")
+    ('Labels', 'Generator handbook: path')
     """
     section, _, rest = key.partition(".")
-    number, _, table_key = rest.partition(".")
-    if section in TABLES and number.isdigit():
-        return f"{section.removesuffix('s').capitalize()} {number}: {table_key.replace('_', ' ').replace('.', ' ')}"
+    entry, _, table_key = rest.partition(".")
+    if section in TABLES and table_key:
+        return f"{section.removesuffix('s').capitalize()} {entry}: {table_key.replace('_', ' ').replace('.', ' ')}"
     title = field_words().get(section, {}).get(rest, {}).get("title", "") if rest else ""
     return title or hospital_words((rest or section).replace("_", " ").replace(".", " ")).capitalize()
 

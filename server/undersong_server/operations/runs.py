@@ -225,11 +225,32 @@ def revision(home: Path, run: str) -> Revision:
 
 
 def plan_differences(plans: Sequence[Planned]) -> tuple[tuple[str, tuple[Any, ...]], ...]:
-    """Returns the keys of the task files in which plans differ, "parties" among them, with the value in each plan."""
-    values_by_plan = [dict(_keys({**plan.task, "parties": list(plan.roster)})) for plan in plans]
+    """Returns the keys of the task files in which plans differ, "parties" among them, with the value in each plan.
+
+    Generators are told apart by their names: "generators" lists these, and only those of every plan have further keys.
+    """
+    tables_by_plan = [_generators_by_name(plan) for plan in plans]
+    common_names = [name for name in tables_by_plan[0] if all(name in tables for tables in tables_by_plan)]
+    values_by_plan = [
+        dict(
+            _keys(
+                {
+                    **{section: table for section, table in plan.task.items() if section != "generators"},
+                    "parties": list(plan.roster),
+                    "generators": {name: tables[name] for name in common_names},
+                }
+            )
+        )
+        | {"generators": list(tables)}
+        for plan, tables in zip(plans, tables_by_plan, strict=True)
+    ]
     every_key = dict.fromkeys(key for values in values_by_plan for key in values if key != "task.revises")
     rows = ((key, tuple(values.get(key) for values in values_by_plan)) for key in every_key)
     return tuple((key, values) for key, values in rows if any(value != values[0] for value in values))
+
+
+def _generators_by_name(plan: Planned) -> dict[str, Mapping[str, Any]]:
+    return {str(table.get("name")): table for table in plan.task.get("generators", ())}
 
 
 def _begun_with(folder: RunFolder) -> str:
