@@ -223,6 +223,7 @@ class RunScreens:
             kinds=form.generator_kinds(),
             field_words=form.field_words(),
             trial_texts=tasks.TEXTS,
+            is_checked="checked" in visit.query,
             is_example=draft.source == drafts.EXAMPLE,
             refusal=self._refusal(str(draft.data["task"].get("revises", ""))),
         )
