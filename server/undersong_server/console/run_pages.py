@@ -446,13 +446,16 @@ class RunScreens:
                 "downloaded_at": curation.show(self._home, run).downloaded_at,
                 "run": run,
             },
+            "card": lambda: {
+                "run": run,
+                "card": releases.read_file(self._home, run, "README.md").decode("utf-8", "replace"),
+            },
             "corpus": lambda: {
                 **visit.listed(list(zip(corpus_search().numbers, corpus_search().texts, strict=True))),
                 "found": corpus_search(),
                 "wanted": query,
                 "run": run,
             },
-            "card": lambda: {"card": releases.read_file(self._home, run, "README.md").decode("utf-8", "replace")},
         }
         return visit.page(f"Result of {run}", parts, run=run, **self._context.live(f"result {run}"))
 
