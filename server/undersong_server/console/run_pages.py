@@ -487,6 +487,7 @@ class RunScreens:
             "evaluation_error": runs.evaluation_error(self._home, run, status),
             "failed_at": status.at,
             "judgement": comparison.judge(self._home, run),
+            "stopped_writers": comparison.texts_of_stopped_writers(self._home, run),
             "run": run,
             "files": files,
             "since": self._context.work.since(_evaluation_of(run)),

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,12 +20,14 @@ from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.methods.parts.private_score import NORMAL_95, PrivateScore
 from undersong_server.operations.form import change_value, change_words
 from undersong_server.operations.overview import live, run_plan
-from undersong_server.operations.releases import DRAWN_TEXTS, drawn_rows, published_texts
+from undersong_server.operations.releases import DRAWN_TEXTS, published_texts, search
 from undersong_server.operations.runs import plan_differences
 from undersong_server.report.data import PANEL_SCORE, UNIT_WORDS, WORDS, WRONG_LABELS, Good
 from undersong_server.report.evaluations import Evaluated, evaluated
 from undersong_server.report.html import series_chart
+from undersong_server.report.sum_answers import WORTH
 from undersong_server.report.verdict import (
+    ABOVE_GUESSING,
     BETTER,
     BY_SIMILARITY,
     HARDLY,
@@ -32,6 +35,7 @@ from undersong_server.report.verdict import (
     TEST_TEXTS,
     UNMEASURED,
     alarms,
+    help_sign,
     plain_words,
     similarity_sign,
 )
@@ -42,6 +46,8 @@ DIFFERENCES_FIRST = (
     *("task.labels", "method.name", "privacy.epsilon", "parties", "method.samples", "generators", "evaluation.test"),
     *("privacy", "method", "task"),
 )
+_ESCAPED_SIGN = re.compile(r"\\([^\sA-Za-z0-9])")  # as Markdown writes a sign that would mean something
+CLOSE_COUNTS = 1.1  # largest ratio of two numbers of drawn texts whose figures compare
 BLOCKS = 10  # blocks of equally many drawn texts, whose spread gives the interval
 NOTHING = "–"
 NEAR_REAL = "good near the value of real texts"
@@ -75,6 +81,7 @@ class ComparedRun:
         weights: last weight of each generator; ``weight_errors`` their standard errors by the noise, if they are told.
         calls, kept: number of texts ordered and kept; ``price_usd`` is their cost.
         score: the private score, where the method measures one.
+        help: a word for what its card says of the records' help; "" before publication.
         texts: number of published texts; None before publication.
         text_figures: figures of the drawn texts by name.
         evaluated: figures from a test file (`undersong run evaluate`); None before that.
@@ -94,6 +101,7 @@ class ComparedRun:
     kept: int
     price_usd: float
     score: PrivateScore | None
+    help: str
     texts: int | None
     text_figures: Mapping[str, Interval]
     evaluated: Evaluated | None
@@ -208,7 +216,7 @@ class RunComparison:
         if len(self.runs) < 2:
             return ""
         if not self.differences:
-            return "These runs have the same task and hospitals: chance tells them apart, and how far each came."
+            return "These runs have the same task file and hospitals: chance tells them apart, and how far each came."
         shown = [
             f"{key} ({'; '.join(f'{place}: {printable(value, 80)}' for place, value in enumerate(values, 1))})"
             for key, values in self.differences[:MOST_DIFFERENCES]
@@ -338,6 +346,7 @@ class ResultJudgement:
     grade: Grade = "warn"
 
 
+HELP_WORDS: Mapping[int | None, str] = {1: "better", 0: "no measured gain", -1: "worse"}
 GRADES: Mapping[int, Grade] = {1: "done", 0: "warn", -1: "bad"}  # boxes by the sign of a difference
 
 
@@ -363,7 +372,30 @@ def judge(home: Path, run: str) -> ResultJudgement:
         return ResultJudgement(alarm_sentences, UNMEASURED)
     if HARDLY in alarm_sentences:
         return ResultJudgement(alarm_sentences)
+    if help_words := published_help(home, run):
+        grade = GRADES[help_sign(help_words) or 0]
+        return ResultJudgement(alarm_sentences, f"{ABOVE_GUESSING} {help_words}", grade)
     return ResultJudgement(alarm_sentences, BETTER, "news")
+
+
+def published_help(home: Path, run: str) -> str:
+    """Returns the sentences of a run's card on whether the records helped; "" before publication, or without any."""
+    card = CoordinatorHome(home).run(run).output / "README.md"
+    if not card.is_file():
+        return ""
+    section = card.read_text(encoding="utf-8", errors="replace").partition(f"\n## {WORTH}\n")[2].partition("\n## ")[0]
+    paragraphs = (_ESCAPED_SIGN.sub(r"\1", paragraph.strip()) for paragraph in section.split("\n\n"))
+    return next((paragraph for paragraph in paragraphs if help_sign(paragraph) is not None), "")
+
+
+def texts_of_stopped_writers(home: Path, run: str) -> dict[str, int]:
+    """Returns the numbers of published texts of generators from which the last round ordered none, by generator."""
+    live_run = live(home, run, run_plan(home, run))
+    if not live_run.weights:
+        return {}
+    counts = search(home, run).generators
+    weights = dict(zip(live_run.generators, live_run.weights[-1], strict=False))
+    return {name: counts[name] for name, weight in weights.items() if weight == 0 and counts.get(name)}
 
 
 def _sorted(comparison: RunComparison, sort: str) -> RunComparison:
@@ -410,6 +442,7 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
         kept=sum(int(usage["kept"]) for usage in live_run.usage.values()),
         price_usd=sum(float(usage["price_usd"]) for usage in live_run.usage.values()),
         score=live_run.score,
+        help=HELP_WORDS.get(help_sign(published_help(home, run)), ""),
         texts=None if texts is None else len(texts),
         text_figures=_text_figures(texts, drawn) if texts else {},
         evaluated=evaluated(folder),
@@ -435,7 +468,9 @@ TEXT_FIGURES = (
 
 def _text_figures(texts: Sequence[str], drawn: int) -> Mapping[str, Interval]:
     """Figures of equally many drawn texts of each corpus, over blocks of equally many of these."""
-    text_blocks = _blocks([texts[row] for row in drawn_rows(len(texts), drawn)])
+    # A corpus stands in the order of its rounds and labels: neighbours are more alike than drawn texts.
+    mixed_rows = np.random.default_rng(0).permutation(len(texts))[:drawn]
+    text_blocks = _blocks([texts[row] for row in mixed_rows])
     return {
         figure.name: over_seeds([figure.compute(text_block) for text_block in text_blocks]) for figure in TEXT_FIGURES
     }
@@ -474,6 +509,7 @@ def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
     yield numbers("Cost", "texts written, usable", lambda run: run.kept, None)
     price_cells = tuple(ComparedFigure(f"{run.price_usd:.2f}", run.price_usd) for run in runs)
     yield Figure("Cost", "money, US$", price_cells, "low")
+    yield words(HOW_GOOD, "beside texts that no record steered", lambda run: run.help or NOTHING)
     yield from _how_good([run.score for run in runs], [run.evaluated for run in runs])
     yield numbers("Texts", "texts published", lambda run: run.texts, None)
     for figure in TEXT_FIGURES if any(run.text_figures for run in runs) else ():
@@ -488,13 +524,13 @@ def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
         weight_cells = tuple(
             _weight_cell(run, weight_name) if weight_name in run.weights else ComparedFigure() for run in runs
         )
-        yield Figure("Weights", f"weight of {weight_name}", weight_cells, None, percent=True)
+        yield Figure("Weights", f"weight of {weight_name}, last round", weight_cells, None, percent=True)
 
 
 def _how_good(scores: Sequence[PrivateScore | None], evaluated_runs: Sequence[Evaluated | None]) -> Iterator[Figure]:
     """The private score and the figures of `undersong run evaluate` of each run.
 
-    Those beside a test file have a good end only where file and number of texts are the same.
+    Those beside a test file have a good end only where the file is the same and the numbers of texts are close.
     """
     are_shares = all(score is None or score.is_share for score in scores)
     score_cells = tuple(
@@ -515,8 +551,8 @@ def _how_good(scores: Sequence[PrivateScore | None], evaluated_runs: Sequence[Ev
         ComparedFigure(evaluation.texts_words if evaluation else NOTHING) for evaluation in evaluated_runs
     )
     yield Figure(HOW_GOOD, "texts drawn for it", size_cells)
-    is_alike = len({(evaluation.test, evaluation.texts) for evaluation in known_evaluations}) == 1 and all(
-        evaluation.texts for evaluation in known_evaluations
+    is_alike = len({evaluation.test for evaluation in known_evaluations}) == 1 and _are_close(
+        [evaluation.texts for evaluation in known_evaluations]
     )
     for measure_name in _names(evaluation.figures for evaluation in known_evaluations):
         measure_cells = tuple(_evaluated_cell(evaluation, measure_name) for evaluation in evaluated_runs)
@@ -534,6 +570,11 @@ def _how_good(scores: Sequence[PrivateScore | None], evaluated_runs: Sequence[Ev
         if is_alike and len(directions) == 1:
             good_direction = directions.pop()
         yield Figure(HOW_GOOD, measure_name, measure_cells, good_direction, percent_flags == {True})
+
+
+def _are_close(text_counts: Sequence[int]) -> bool:
+    """True for numbers of drawn texts that differ too little to matter for a figure; 0 stands for an unknown one."""
+    return min(text_counts) > 0 and max(text_counts) <= CLOSE_COUNTS * min(text_counts)
 
 
 def _evaluated_cell(found: Evaluated | None, name: str) -> ComparedFigure:

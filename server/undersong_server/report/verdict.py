@@ -32,12 +32,14 @@ BY_CHOICE = {
 }
 UNFIT = "Not for training a model that you will use."
 UNMEASURED = "How good it is was not measured: test it on real texts of your own before you train on it."
-BETTER = "Better than guessing. The card below says whether the hospitals' records helped."
+ABOVE_GUESSING = "Better than guessing."
+BETTER = f"{ABOVE_GUESSING} The card below says whether the hospitals' records helped."
 HARDLY = "Hardly better than guessing: do not train on it; fit for testing programs."
 
 
 NOT_MEASURED = "not measured"
-NO_GAIN = "No measured gain"  # begins a comparison in which chance explains the difference
+# Each begins a comparison with a corpus that no record has steered; in the second, chance explains the difference.
+BETTER_THAN, NO_GAIN, WORSE_THAN = "Better than", "No measured gain", "Worse than"
 TEST_FILE = "a public test file"  # names one whose name no run has kept
 
 
@@ -156,6 +158,18 @@ def verdict(data: ReportData) -> str:
     return _tell_help(data)
 
 
+def help_sign(sentences: str) -> int | None:
+    """Returns what a card's sentences say of the records' help: 1 for better, -1 for worse, 0 for chance.
+
+    None for other sentences. Of several comparisons the least favourable one counts.
+    """
+    signs = [sign for sign, words in BY_CHOICE.items() if sentences.startswith(words)]
+    beginnings = {-1: WORSE_THAN, 0: NO_GAIN, 1: BETTER_THAN}
+    if any(sentences.startswith(f"{beginning} ") for beginning in beginnings.values()):
+        signs += [sign for sign, beginning in beginnings.items() if f"{beginning} " in sentences]
+    return min(signs, default=None)
+
+
 def similarity_sign(value: float, zero_shot: ZeroShot) -> int:
     """Returns 1 if texts are nearer to the records than texts without records, -1 if further, 0 within chance."""
     return told_apart(value - zero_shot.value, zero_shot.error)
@@ -249,7 +263,7 @@ def _compare(ours: Accuracy, beside: Accuracy, name: str) -> str:
     difference = round(100 * ours.accuracy, 1) - round(100 * beside.accuracy, 1)
     distance_words = f"{abs(difference):.1f} percentage points {'above' if difference >= 0 else 'below'} that"
     if ours.by_texts.low > beside.by_texts.high:
-        return f"Better than {beside_words}. This corpus is {distance_words}."
+        return f"{BETTER_THAN} {beside_words}. This corpus is {distance_words}."
     if ours.by_texts.high < beside.by_texts.low:
-        return f"Worse than {beside_words}. This corpus is {distance_words}."
+        return f"{WORSE_THAN} {beside_words}. This corpus is {distance_words}."
     return f"{NO_GAIN} over {beside_words}. This corpus is {distance_words}, which is within chance."

@@ -284,7 +284,7 @@ def test_names_of_compared_runs_stand_whole_below_their_chart(home, monkeypatch)
 
 def test_a_comparison_says_first_in_what_its_runs_were_planned_otherwise(home, tmp_path):
     alike = comparison.compare(home, ["first", "second"])
-    assert alike.difference_words.startswith("These runs have the same task and hospitals")
+    assert alike.difference_words.startswith("These runs have the same task file and hospitals")
     assert comparison.compare(home, ["first"]).difference_words == ""
     changes = ["privacy.epsilon=1.5", "method.samples=40"]
     runs.plan(home, next(tmp_path.glob("*.toml")), RunOptions(name="third"), assignments=changes)
@@ -294,6 +294,49 @@ def test_a_comparison_says_first_in_what_its_runs_were_planned_otherwise(home, t
     compared = comparison.compare(home, ["first", "third"])
     assert compared.difference_words.lower() == f"These runs differ in {words}.".lower()
     assert f"Epsilon (1: {epsilon}; 2: 1.5)" in operator("run", "compare", "first", "third", "--home", home)
+
+
+def test_a_generator_that_one_run_lacks_is_named_once(home):
+    stored = CoordinatorHome(home).run("first").planned()
+    _, *others = stored.task["generators"]
+    fewer = replace(stored, task={**stored.task, "generators": others})
+    names = [table["name"] for table in stored.task["generators"]]
+    assert runs.plan_differences((stored, fewer)) == (("generators", (names, names[1:])),)
+
+
+def test_neighbouring_texts_are_mixed_before_a_corpus_is_cut_into_blocks(home):
+    texts = [f"{label} {number} {label} {number // 2}" for label in "abcdefghij" for number in range(30)]
+    publish(home, "first", texts)
+    found = comparison.compare(home, ["first"])
+    cell = figure_of(found, "different word pairs, drawn texts alone").cells[0]
+    publish(home, "second", texts[:-2])
+    beside = comparison.compare(home, ["first", "second"])
+    assert abs(figure_of(beside, "different word pairs, drawn texts alone").cells[0].value - cell.value) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("card", "words", "sign"),
+    [
+        ("Better than as many zero-shot texts: 60 %. This is above.", "better", 1),
+        (
+            "No measured gain over as many texts of a: 60 %. Better than as many zero-shot texts: 50 %.",
+            "no measured gain",
+            0,
+        ),
+        ("Worse than as many texts of zero\\_shot: 60 %.", "worse", -1),
+        ("Nothing was compared.", "–", None),
+    ],
+)
+def test_what_a_card_says_of_the_records_help_stands_in_the_comparison(home, card, words, sign):
+    publish(home, "first", ["a b c"])
+    output = CoordinatorHome(home).run("first").output
+    (output / "README.md").write_text(
+        f"# x\n\n## How good it is\n\n80 % right.\n\n{card}\n\n## More\n\nBetter than x.\n"
+    )
+    sentences = comparison.published_help(home, "first")
+    assert sentences == ("" if sign is None else card.replace("\\", ""))
+    found = comparison.compare(home, ["first"])
+    assert figure_of(found, "beside texts that no record steered").cells[0].words == words
 
 
 def test_the_chart_of_a_comparison_has_round_figures_at_its_axis(home):
@@ -325,10 +368,10 @@ def test_a_weight_stands_with_the_interval_of_its_noise(home):
     names = [generator["name"] for generator in folder.planned().task["generators"]]
     folder.tell("record", {"name": "weights", "round": 0, "value": [0.4, 0.6]})
     found = comparison.compare(home, ["first", "second"])
-    assert [cell.words for cell in figure_of(found, f"weight of {names[0]}").cells] == ["40.0 %", "–"]
+    assert [cell.words for cell in figure_of(found, f"weight of {names[0]}, last round").cells] == ["40.0 %", "–"]
     folder.tell("record", {"name": "weights noise", "round": 0, "value": [0.1, 0.1]})
     found = comparison.compare(home, ["first", "second"])
-    assert figure_of(found, f"weight of {names[0]}").cells[0].words == "40.0 % (20.4 to 59.6)"
+    assert figure_of(found, f"weight of {names[0]}, last round").cells[0].words == "40.0 % (20.4 to 59.6)"
 
 
 def test_figures_are_written_for_a_spreadsheet_that_computes_nothing(home, tmp_path):
