@@ -13,7 +13,7 @@ from tests.doubles.example_console import add_result
 from tests.server.report.test_report import SCORED, run
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations import releases
-from undersong_server.release.files import sign_archive
+from undersong_server.release.files import ROWS_NAMES, sign_archive
 from undersong_server.release.verify import verify
 from undersong_server.report.check_words import CHECK_WORDS
 from undersong_server.report.html import render_html
@@ -135,6 +135,11 @@ def test_the_report_judges_dropped_files_in_the_words_of_verify(published, coord
     assert in_words(said) == verify(folder, fingerprint=true).conclusion()[0]
     assert in_words(said) == "Files: INCOMPLETE: 1 missing (README.md), the rest unchanged."
     assert colour_of(reader) == "promise open"
+    for name in ROWS_NAMES:
+        (folder / name).unlink()
+    said = checked(reader, [path for path in folder.iterdir() if path.is_file()])
+    assert in_words(said) == verify(folder, fingerprint=true).conclusion()[0]
+    assert CHECK_WORDS["no corpus"] in said
     (folder / "synthetic.jsonl").write_bytes((published / "synthetic.jsonl").read_bytes() + b" ")
     said = checked(reader, [path for path in folder.iterdir() if path.is_file()])
     assert in_words(said) == verify(folder, fingerprint=true).conclusion()[0]

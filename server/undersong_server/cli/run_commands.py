@@ -433,9 +433,9 @@ def verify(
     """Recomputes the whole (epsilon, delta) of a published data set offline, and says who took part.
 
     Exit code 3 where anything does not hold; each fault is named. Exit code 8 where all papers fit together and nothing
-    shows who made them: without --fingerprint, or without a signature, everything in a folder may be invented. A file
-    that is missing is named, and changes no code. A
-    simulation is confirmed as one, and as nothing else.
+    shows who made them: without --fingerprint, or without a signature, everything in a folder may be invented. Exit
+    code 8 also where no file of the corpus is there, so that nothing was checked about it. Any other missing file is
+    named, and changes no code. A simulation is confirmed as one, and as nothing else.
     """
     from undersong_protocol.agreement.enrolment import named_party
 

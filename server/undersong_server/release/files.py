@@ -72,7 +72,8 @@ DOSSIER_NAME = "dossier.html"  # Only an archive has it, because it is written a
 ARCHIVE_NAME = "archive.json"  # hashes of what an archive has beside the published files, signed by the coordinator
 WORKSPACE_NAME = ".undersong"  # folder beside the files in which a simulation works; it is never published
 ADAPTERS_NAME = "adapters.zip"  # Only a method that tunes its generators has this file.
-CORPUS_NAMES = (JSONL_NAME, PARQUET_NAME, SEQUENCES_NAME, ADAPTERS_NAME)
+ROWS_NAMES = (JSONL_NAME, PARQUET_NAME)  # the corpus's rows, in one format each
+CORPUS_NAMES = (*ROWS_NAMES, SEQUENCES_NAME, ADAPTERS_NAME)
 # The manifest holds the hashes of these files.
 HASHED_NAMES = (*CORPUS_NAMES, SET_ASIDE_NAME, LINEAGE_NAME, ROUNDS_NAME, CARD_NAME, REPORT_NAME)
 # What an archive lacks if texts are left out of its corpus: each of these shows texts or numbers them.

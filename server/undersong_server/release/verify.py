@@ -39,6 +39,7 @@ from undersong_server.release.files import (
     LEFT_OUT_NAMES,
     MANIFEST_NAME,
     OUTPUT_NAMES,
+    ROWS_NAMES,
     WORKSPACE_NAME,
     ArchivePapers,
     LeftOut,
@@ -101,7 +102,8 @@ def verify(
     if workspace:
         outside_files = tuple(file_name for file_name in outside_files if file_name != WORKSPACE_NAME)
     is_confirmed = signature is not None and same_fingerprint(fingerprint or "", signature.fingerprint)
-    confirmed_parties = _confirm_parties(manifest, published_json if is_confirmed else {}, parties or {}, fault_words)
+    certified_parties = _certified_fingerprints(published_json) if is_confirmed else {}
+    confirmed_parties = _confirm_parties(manifest, certified_parties, parties or {}, fault_words)
     largest_epsilon = max(epsilon_by_party.values(), default=0.0)
     epsilon_alone, guess_alone = exposure(manifest, final_receipts)
     if largest_epsilon > manifest.plan.privacy.epsilon * (1 + 1e-6):
@@ -130,6 +132,8 @@ def verify(
         left_out=archive_papers.left_out,
         other_signer=fingerprint is not None and signature is not None and not is_confirmed,
         stated_parties=tuple(party_name for party_name in confirmed_parties if party_name in (parties or {})),
+        certified_parties=tuple(party_name for party_name in confirmed_parties if party_name in certified_parties),
+        lacks_corpus=not any((folder / rows_name).exists() for rows_name in ROWS_NAMES),
     )
 
 
@@ -176,19 +180,23 @@ def _note_faults(faults: list[str], place: str, party: str = "") -> Iterator[Non
         faults.append(f"{place}{party}: cannot be read")
 
 
+def _certified_fingerprints(published: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the fingerprints by party that the coordinator's signature covers; empty if they cannot be read."""
+    enrolled_fingerprints = published.get(ENROLLED, {})
+    return enrolled_fingerprints if isinstance(enrolled_fingerprints, Mapping) else {}
+
+
 def _confirm_parties(
-    manifest: Manifest, published: Mapping[str, Any], stated_fingerprints: Mapping[str, str], faults: list[str]
+    manifest: Manifest,
+    certified_fingerprints: Mapping[str, Any],
+    stated_fingerprints: Mapping[str, str],
+    faults: list[str],
 ) -> tuple[str, ...]:
     """Returns the parties whose keys a confirmed coordinator has enrolled, or the caller has named.
 
     Args:
-        published: what a coordinator that is confirmed has signed; empty if none is.
+        certified_fingerprints: those that a coordinator which is confirmed has signed; empty if none is.
     """
-    enrolled_fingerprints = published.get(ENROLLED, {})
-    if isinstance(enrolled_fingerprints, Mapping):
-        certified_fingerprints = enrolled_fingerprints
-    else:
-        certified_fingerprints = {}
     roster_fingerprints = {member.name: party_fingerprint(member.name, member.identity) for member in manifest.roster}
     for fingerprint_source, fingerprints in (
         ("the coordinator has enrolled", certified_fingerprints),
@@ -384,6 +392,8 @@ class PrivacyVerdict:
         left_out: the texts that an archive's corpus lacks by the coordinator's word; None if it lacks none.
         other_signer: a coordinator signed it whose fingerprint is not the one that the caller has stated.
         stated_parties: those of ``known`` whose own fingerprint the caller has stated.
+        certified_parties: those of ``known`` whose keys the coordinator's signature names.
+        lacks_corpus: no file with rows of the corpus is there.
     """
 
     manifest: Manifest
@@ -408,6 +418,8 @@ class PrivacyVerdict:
     left_out: LeftOut | None = None
     other_signer: bool = False
     stated_parties: tuple[str, ...] = ()
+    certified_parties: tuple[str, ...] = ()
+    lacks_corpus: bool = False
 
     @property
     def operator(self) -> str:
@@ -431,6 +443,11 @@ class PrivacyVerdict:
 
     @property
     def holds(self) -> bool:
+        """True if the papers hold and a file with rows of the corpus is there, which is theirs then."""
+        return self.papers_hold and not self.lacks_corpus
+
+    @property
+    def papers_hold(self) -> bool:
         """True if there is no fault and the publisher is confirmed.
 
         A federation's data set has to be signed by the stated coordinator, for its enrolled parties. A simulation
@@ -461,8 +478,8 @@ class PrivacyVerdict:
             "holds": self.holds,
             "consistent": not self.faults,
             "coordinator_confirmed": self.confirmed,
-            "parties_confirmed": list(self.known),
-            "parties_stated": list(self.stated_parties),
+            "parties_confirmed": list(self.stated_parties),
+            "parties_certified_by_coordinator": list(self.certified_parties),
             "faults": list(self.faults),
             "private": not self.insecure and math.isfinite(self.epsilon),
             "epsilon": finite(self.epsilon),
@@ -497,7 +514,9 @@ class PrivacyVerdict:
             fault_lines = [f"  {printable(fault_line, 600)}" for fault_line in self.faults[:LONGEST_LIST]]
             remedy = OTHER_SIGNER_REMEDY if self.is_only_signed_by_another else REMEDY
             return ["NOT VERIFIED:", *fault_lines, *_count_rest(self.faults), remedy, *self.conclusion()]
-        integrity_words = "every signature, charge and statement holds" if self.holds else "its papers fit together"
+        integrity_words = (
+            "every signature, charge and statement holds" if self.papers_hold else "its papers fit together"
+        )
         signer = "" if self.signature is None else printable(self.signature.name, 63)
         nominal_words = f"{words.NOMINAL}, for the noise protects nobody: " if self.insecure else ""
         promised_privacy = self.manifest.plan.privacy
@@ -567,7 +586,7 @@ class PrivacyVerdict:
             files_line = self._describe_files()
             if self.simulated:
                 signer_words = "a simulation, which signed them itself"
-            elif self.holds:
+            elif self.papers_hold:
                 signer_words = f"{CHECK_WORDS['by stated'].format(signer=signer)}; {self._describe_keys()}"
             else:
                 signer_words = CHECK_WORDS["by own word" if signer else "unsigned"].format(signer=signer)
@@ -582,12 +601,14 @@ class PrivacyVerdict:
         left_out_words = ""
         if self.left_out is not None:
             left_out_words = f"{self.left_out.words} that the coordinator left out of the corpus afterwards"
-        return describe_files(self.missing, outside=len(self.outside), left_out=left_out_words)
+        return describe_files(
+            self.missing, outside=len(self.outside), left_out=left_out_words, lacks_corpus=self.lacks_corpus
+        )
 
     def _describe_keys(self) -> str:
         """Says by whose word the hospitals' keys are theirs: the coordinator's, or that of a hospital itself.
 
-        Only of a data set that holds.
+        Only if the papers hold.
         """
         hospitals = counted(len(self.spent), "hospital")
         if not self.stated_parties:
@@ -625,12 +646,19 @@ class PrivacyVerdict:
 
     def _state_doubts(self) -> list[str]:
         """Lists first what no paper proves; empty if everything of a federation is confirmed."""
+        if not self.lacks_corpus:
+            return self._doubt_makers()
+        missing_words = f"NOTHING SHOWN OF THE TEXTS: neither {' nor '.join(ROWS_NAMES)} is here to be checked."
+        return [*self._doubt_makers(), missing_words]
+
+    def _doubt_makers(self) -> list[str]:
+        """Lists what no paper proves of who made the data set; empty if a federation's coordinator is confirmed."""
         if self.simulated:
             return [
                 "SIMULATION, CONFIRMED: one program held every party's key and signed these files and papers with all.",
                 "  No hospital and no coordinator stands behind it: who ran it, and on which records, no paper shows.",
             ]
-        if self.holds:
+        if self.papers_hold:
             return []
         doubt_lines = ["NOT CONFIRMED: the papers fit together, and nothing shows yet who made them."]
         if self.signature is None:
@@ -831,7 +859,11 @@ def _parties_section(verdict: PrivacyVerdict) -> PageSection:
     party_rows = [("hospital", "fingerprint", "identity", "epsilon spent")]
     for member in verdict.manifest.roster:
         unknown_words = "simulated" if verdict.simulated else "only its name is known"
-        identity_words = "confirmed" if member.name in verdict.known else unknown_words
+        identity_words = unknown_words
+        if member.name in verdict.stated_parties:
+            identity_words = "confirmed, as you stated it"
+        elif member.name in verdict.certified_parties:
+            identity_words = "certified by the coordinator"
         spent_epsilon = verdict.spent[member.name]
         party_rows.append(
             (member.name, party_fingerprint(member.name, member.identity), identity_words, f"{spent_epsilon:.4g}")
@@ -863,6 +895,8 @@ def _steps_section(folder: Path, verdict: PrivacyVerdict, fingerprint: str | Non
     state_words = "fits together; nothing shows whose it is"
     if verdict.holds:
         state_words = "holds"
+    elif verdict.papers_hold:
+        state_words = "is not here: its papers hold, and no text was checked"
     elif verdict.faults:
         state_words = "does NOT hold"
     if verdict.simulated:

@@ -10,6 +10,7 @@ from undersong_common.printable import counted
 CHECK_WORDS: Mapping[str, str] = {
     "whole": "whole: every file here is as it was written",
     "incomplete": "INCOMPLETE: {count} missing ({files}), the rest unchanged",
+    "no corpus": "no file of the corpus is here, so nothing was checked about its texts",
     "outside": "{files} of unknown origin",
     "changed": "CHANGED: {faults}, named {place}",
     "other signer": "they fit together, but are not by the coordinator that you stated",
@@ -23,12 +24,13 @@ CHECK_WORDS: Mapping[str, str] = {
 }
 
 
-def describe_files(missing: Sequence[str], *, outside: int, left_out: str = "") -> str:
+def describe_files(missing: Sequence[str], *, outside: int, left_out: str = "", lacks_corpus: bool = False) -> str:
     """Returns the sentence on files without a fault.
 
     Args:
         missing: names of the files that are not here; outside: number of those that no paper names.
         left_out: words on texts that the coordinator left out of the corpus afterwards; "" if it left out none.
+        lacks_corpus: no file with rows of the corpus is here.
     """
     integrity = CHECK_WORDS["whole"]
     if missing:
@@ -36,4 +38,5 @@ def describe_files(missing: Sequence[str], *, outside: int, left_out: str = "") 
     if left_out:
         integrity = f"{integrity if missing else 'whole'}, but for {left_out}"
     outside_words = CHECK_WORDS["outside"].format(files=counted(outside, "further file"))
-    return "; ".join([integrity, *([outside_words] if outside else [])])
+    corpus_words = [CHECK_WORDS["no corpus"]] if lacks_corpus else []
+    return "; ".join([integrity, *corpus_words, *([outside_words] if outside else [])])

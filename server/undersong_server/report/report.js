@@ -80,6 +80,7 @@
   };
 
   const drop = byId("drop"), checked = byId("checked"), told = byId("told"), PAPERS = ["manifest.json", "archive.json"];
+  const ROWS = ["synthetic.jsonl", "synthetic.parquet"];  // the corpus in its formats
   const verdict = byId("verdict"), SIGNER = "the coordinator";
   // The words of `undersong verify`, and those parts of the verdict that only a page has.
   const WORDS = JSON.parse(drop.dataset.words);
@@ -245,16 +246,17 @@
       ...outside.map((name) => name + ": of unknown origin, since manifest.json does not name it"),
       ...replaced.map((name) => name + ": not the run's own, but the file that the coordinator put into the archive in its place"),
     ];
-    return {faults, missing, outside, same, notes, own};
+    return {faults, missing, outside, same, notes, own, hasRows: ROWS.some((name) => named(name))};
   };
   // The first two of the three lines that end `undersong verify`, and if all of it is good.
-  const conclude = ({faults, missing, outside, own}, by) => {
+  const conclude = ({faults, missing, outside, own, hasRows}, by) => {
     if (faults.length) {
       return ["Files: " + fill("changed", {faults: counted(faults.length, "fault"), place: "below"}) + ". By: " + WORDS["by nobody"] +
         ". Get a fresh copy.", "none"];
     }
     if (by === "by another") return ["Files: " + WORDS["other signer"] + ". By: " + fill(by, {signer: SIGNER}) + ".", "none"];
     const parts = [missing.length ? fill("incomplete", {count: missing.length, files: missing.join(", ")}) : WORDS.whole,
+      ...(hasRows ? [] : [WORDS["no corpus"]]),
       ...(outside.length ? [fill("outside", {files: counted(outside.length, "further file")})] : [])];
     const good = !missing.length && !outside.length && (!own || by === "by stated");
     return ["Files: " + parts.join("; ") + "." + (own ? " By: " + fill(by, {signer: SIGNER}) + "." : ""), good ? "kept" : "open"];

@@ -49,8 +49,15 @@ from undersong_server.runs.folder import RunStatus
 def folder(tmp_path, published, signer):
     made = tmp_path / "data set"
     made.mkdir()
-    (made / "manifest.json").write_text(json.dumps(signer.sign({**published[0], "files": {}})))
+    write_signed(made, signer, published[0])
     return made
+
+
+def write_signed(folder, signer, value):
+    """Writes a corpus, and the papers under whose signature it stands."""
+    (folder / "synthetic.jsonl").write_text("{}\n")
+    files = {"synthetic.jsonl": sha256_of(folder / "synthetic.jsonl")}
+    (folder / "manifest.json").write_text(json.dumps(signer.sign({**value, "files": files})))
 
 
 def dossier(folder, *options, code):
@@ -70,7 +77,7 @@ def test_a_confirmed_data_set_says_what_was_opened_spent_and_by_whom(folder, sig
         "votes/1",
         "4 of 5",
         "p2 took part until sum 1 of 2",
-        "confirmed",
+        "certified by the coordinator",
         f"epsilon {spent:.6g}",
         "signed",
         "Article 35(7)",
@@ -87,7 +94,6 @@ def test_everything_of_a_result_is_one_archive_with_the_dossier(folder, tmp_path
     run = home.run("first")
     run.write_status(RunStatus("finished"))
     shutil.copytree(folder, run.output)
-    (run.output / "synthetic.jsonl").write_text("{}\n")
     releases.export(home.path, "first", tmp_path / "first.zip")
     with zipfile.ZipFile(tmp_path / "first.zip") as packed:
         names = {f"first/{name}" for name in ("manifest.json", "synthetic.jsonl", "dossier.html", "archive.json")}
@@ -104,8 +110,7 @@ def archived(tmp_path, published):
     run.write_status(RunStatus("finished"))
     run.output.mkdir()
     authority = home.authority()
-    signed = Signer("clinics", authority, {name: public_of(name) for name in PARTIES}).sign({**published, "files": {}})
-    (run.output / "manifest.json").write_text(json.dumps(signed))
+    write_signed(run.output, Signer("clinics", authority, {name: public_of(name) for name in PARTIES}), published)
     with zipfile.ZipFile(io.BytesIO(releases.archive(home.path, "first"))) as packed:
         packed.extractall(tmp_path)
     return tmp_path / "first", authority.fingerprint

@@ -30,8 +30,9 @@ from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_server.cli.app import app
 from undersong_server.release import files as papers
-from undersong_server.release.files import HASHED_NAMES, KEY, SIMULATION, TAG, Signer, SimulationSigner
+from undersong_server.release.files import HASHED_NAMES, KEY, ROWS_NAMES, SIMULATION, TAG, Signer, SimulationSigner
 from undersong_server.release.verify import LONGEST_LIST, verify
+from undersong_server.report.check_words import CHECK_WORDS
 
 CONFIRMED, CONFIGURATION, FALSE, UNCONFIRMED = 0, 2, 3, 8
 CONTENTS = {name: f"the true {name}".encode() for name in HASHED_NAMES}
@@ -180,6 +181,27 @@ def test_every_file_beside_a_good_signature_is_covered_by_it(tmp_path, value, si
     assert code == CONFIRMED
     assert f"Files: INCOMPLETE: 1 missing ({name}), the rest unchanged." in lines
     assert any(line.startswith("not checked: how good the texts are.") for line in lines[:-3])
+
+
+@pytest.mark.parametrize("missing", [("synthetic.jsonl",), ("synthetic.parquet",), ROWS_NAMES, tuple(CONTENTS)])
+def test_nothing_is_shown_of_a_corpus_that_is_not_there(tmp_path, value, signer, missing):
+    folder, fingerprint = write_folder(tmp_path, signer.sign(value)), signer.authority.fingerprint
+    for name in missing:
+        (folder / name).unlink()
+    code, lines = verify_folder(folder, "--fingerprint", fingerprint)
+    lacks_corpus = set(ROWS_NAMES) <= set(missing)
+    assert code == (UNCONFIRMED if lacks_corpus else CONFIRMED)
+    assert (CHECK_WORDS["no corpus"] in lines[-3]) == lacks_corpus
+    assert lines[0].startswith("NOTHING SHOWN OF THE TEXTS") == lacks_corpus
+    assert lines[-2].startswith("By: the coordinator 'clinics', by the fingerprint that you stated")
+    assert verify(folder, fingerprint=fingerprint).to_json()["holds"] == (not lacks_corpus)
+
+
+def test_a_simulation_without_its_corpus_shows_nothing_of_it(tmp_path, simulated):
+    folder = write_folder(tmp_path, simulated)
+    for name in ROWS_NAMES:
+        (folder / name).unlink()
+    assert verify_folder(folder)[0] == UNCONFIRMED
 
 
 def test_what_no_paper_speaks_of_is_said_to_be_outside(tmp_path, value, signer):

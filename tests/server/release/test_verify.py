@@ -271,10 +271,11 @@ def other_signer(folder, identities):
 def test_coordinator_s_signature_and_fingerprint_are_checked(tmp_path, published, signer):
     signed = signer.sign({**published[0], "files": {"synthetic.jsonl": hashlib.sha256(b"the corpus").hexdigest()}})
     (tmp_path / "manifest.json").write_text(json.dumps(signed, indent=2))
+    assert verify(tmp_path, fingerprint=signer.authority.fingerprint).unchecked == ("synthetic.jsonl",)
+    (tmp_path / "synthetic.jsonl").write_bytes(b"the corpus")
     verdict = verify(tmp_path, fingerprint=signer.authority.fingerprint.upper())
     assert verdict.faults == ()
     assert verdict.holds
-    assert verdict.unchecked == ("synthetic.jsonl",)
     assert "every signature, charge and statement holds" in verdict.lines()[1]
     assert (verdict.signature.name, verdict.signature.fingerprint) == ("clinics", signer.authority.fingerprint)
     unsure = verify(tmp_path)
@@ -342,8 +343,6 @@ def test_the_signer_s_line_says_by_whose_word_each_hospital_is_known(tmp_path, p
         for parties in ({}, {"p1": own["p1"]}, own)
     ]
     start = "By: the coordinator 'clinics', by the fingerprint that you stated; its 5 hospitals by "
-    stated = verify(tmp_path, fingerprint=fingerprint, parties={"p1": own["p1"]}).to_json()
-    assert stated["parties_stated"] == ["p1"]
     assert lines == [
         f"{start}its word (--party checks one by the hospital's own).",
         f"{start}its word, but for p1, by the fingerprint that you stated.",
@@ -351,11 +350,21 @@ def test_the_signer_s_line_says_by_whose_word_each_hospital_is_known(tmp_path, p
     ]
 
 
+@pytest.mark.parametrize("stated", [(), ("p1",)])
+def test_only_a_stated_fingerprint_confirms_a_party_in_json(tmp_path, published, signer, stated):
+    fingerprint = signed_by(tmp_path, signer, published[0])
+    parties = {name: party_fingerprint(name, public_of(name)) for name in stated}
+    facts = verify(tmp_path, fingerprint=fingerprint, parties=parties).to_json()
+    assert facts["parties_confirmed"] == list(stated)
+    assert facts["parties_certified_by_coordinator"] == ["p0", "p1", "p2", "p3", "p4"]
+    assert verify(tmp_path, parties=parties).to_json()["parties_certified_by_coordinator"] == []
+
+
 def test_without_a_signature_the_data_set_says_so(tmp_path, published):
     verdict = verdict_of(tmp_path, published[0])
     assert verdict.signature is None
     assert verdict.to_json()["coordinator"] is None
-    assert (verdict.holds, verdict.to_json()["holds"], verdict.to_json()["consistent"]) == (False, False, True)
+    assert (verdict.papers_hold, verdict.to_json()["holds"], verdict.to_json()["consistent"]) == (False, False, True)
     assert verdict.lines()[0].startswith("NOT CONFIRMED")
     assert any("may have invented" in line for line in verdict.lines())
     assert "nobody signed manifest.json" in verify(tmp_path, fingerprint="1234-5678").faults[0]
@@ -373,7 +382,7 @@ def test_told_fingerprints_prove_the_parties_but_not_the_texts(tmp_path, publish
     assert (verdict.faults, verdict.known, verdict.strangers) == ((), ("p1",), ("p0", "p2", "p3", "p4"))
     assert any("By their fingerprints these are who they are called: p1." in line for line in verdict.lines())
     verdict = verify(tmp_path, parties=own)
-    assert (verdict.strangers, verdict.holds) == ((), False)  # nobody has signed for the corpus
+    assert (verdict.strangers, verdict.papers_hold) == ((), False)  # nobody has signed for the corpus
     assert "p9: takes no part" in verify(tmp_path, parties={"p9": own["p0"]}).faults[0]
 
 
@@ -385,11 +394,11 @@ def test_the_coordinator_certifies_the_keys_that_its_parties_enrolled_with(tmp_p
     other = other_signer(tmp_path, identities)
     fingerprint = signed_by(tmp_path, other, published[0])
     verdict = verify(tmp_path, fingerprint=fingerprint)
-    assert not verdict.holds
+    assert not verdict.papers_hold
     if enrolled == "nobody":
         assert (verdict.faults, verdict.strangers) == ((), ("p3",))
         own = {"p3": party_fingerprint("p3", public_of("p3"))}
-        assert verify(tmp_path, fingerprint=fingerprint, parties=own).holds
+        assert verify(tmp_path, fingerprint=fingerprint, parties=own).papers_hold
     else:
         assert "p3: has signed with another key" in verdict.faults[0]
         assert "that the coordinator has enrolled" in verdict.faults[0]
