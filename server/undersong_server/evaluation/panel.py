@@ -164,6 +164,15 @@ class PanelScores:
         """The accuracy of each model by its name."""
         return {model_name: scores.accuracy for model_name, scores in self.models.items()}
 
+    def recalls(self) -> dict[str, float]:
+        """The models' mean recall of each label that has test texts."""
+        recalls_by_label: dict[str, list[float]] = {}
+        for scores in self.models.values():
+            for label, recall, texts in zip(scores.labels, scores.recall, scores.confusion.sum(axis=1), strict=True):
+                if texts:
+                    recalls_by_label.setdefault(label, []).append(float(recall))
+        return {label: float(np.mean(recalls)) for label, recalls in sorted(recalls_by_label.items())}
+
     @property
     def rows(self) -> int:
         """Number of real texts that the models were scored on."""
@@ -256,6 +265,12 @@ class TrainedModels:
     def scores(self) -> PanelScores:
         """Scores of the first seed."""
         return self.runs[0]
+
+    @property
+    def accuracy_by_label(self) -> dict[str, float]:
+        """The share of each label's test texts that are labelled rightly, the mean over models and seeds."""
+        recalls_by_seed = [scores.recalls() for scores in self.runs]
+        return {label: float(np.mean([recalls[label] for recalls in recalls_by_seed])) for label in recalls_by_seed[0]}
 
     @property
     def description(self) -> str:

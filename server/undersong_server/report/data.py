@@ -194,7 +194,8 @@ class Accuracy:
     it to whoever holds the records; no file does. ``model`` says which one was trained; ``interval`` is the accuracy's
     over several seeds, ``by_texts`` the exact one that the number of test texts gives it: of a mean over models, which
     varies less than one of them, it covers at least as often as it says. ``by_model`` holds the accuracy of each of the
-    panel's models by its name; it is empty for one model.
+    panel's models by its name; it is empty for one model. ``by_label`` holds the share of each label's test texts
+    that are labelled rightly.
     """
 
     data: str
@@ -209,6 +210,7 @@ class Accuracy:
     reference: bool = False
     by_texts: Interval | None = None
     by_model: Mapping[str, float] = field(default_factory=dict)
+    by_label: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -138,6 +138,7 @@ def _make_accuracy(data: str, trained: TrainedModels, *, panel: bool) -> Accurac
         reference=panel and data not in (OURS, NO_PRIVACY),
         model=trained.description,
         by_model=trained.accuracy_by_model,
+        by_label=trained.accuracy_by_label,
         interval=interval_by_figure["accuracy"] if len(trained.runs) > 1 else None,
     )
 

@@ -75,3 +75,16 @@ def test_panel_refuses_texts_and_labels_of_different_numbers() -> None:
         panel.judge(Labelled(corpus.texts, corpus.labels[:-1], corpus.embeddings), test)
     with pytest.raises(ConfigurationError):
         panel.judge(corpus, Labelled(test.texts, test.labels, test.embeddings[:-1]))
+
+
+def test_accuracy_by_label_is_the_mean_of_models_and_seeds_over_labels_with_texts():
+    true = ["a", "a", "b", "b"]
+    runs = tuple(
+        panel.PanelScores({"words": panel.score(true, words), "head": panel.score(true, head)})
+        for words, head in (
+            (["a", "a", "b", "a"], ["a", "b", "b", "b"]),
+            (["a", "a", "b", "b"], ["a", "a", "c", "b"]),  # c has no test text
+        )
+    )
+    trained = panel.TrainedModels("corpus", 4, "panel", runs, {})
+    assert trained.accuracy_by_label == {"a": 0.875, "b": 0.75}
