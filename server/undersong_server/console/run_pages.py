@@ -477,7 +477,7 @@ class RunScreens:
     def _evaluation(self, run: str) -> dict[str, Any]:
         releases.files(self._home, run)  # a run that has not finished has no result
         quality_figures = comparison.how_good(self._home, run)
-        files = {path: permissions.file_words(path) for path in permissions.public_files(self._context.tasks)}
+        files = {path: permissions.file_words(path) for path in self._test_files()}
         leading = comparison.leading_figure(quality_figures)
         status = runs.status(self._home, run)
         return {
@@ -493,11 +493,15 @@ class RunScreens:
             "since": self._context.work.since(_evaluation_of(run)),
         }
 
+    def _test_files(self) -> list[Path]:
+        """The files that an evaluation may read: those of the operator's folders and of the console's uploads."""
+        return permissions.public_files(drafts.task_folders(self._home, self._context.tasks))
+
     def _evaluate(self, visit: Visit) -> str:
         run, file_name = visit.path["run"], visit.form.get("file", "")
         names = {key: visit.form.get(key, "").strip() for key in ("text_field", "label_field")}
         options = EvaluationOptions(text_field=names["text_field"] or "text", label_field=names["label_field"] or None)
-        path = {str(path): path for path in permissions.public_files(self._context.tasks)}.get(file_name)
+        path = {str(path): path for path in self._test_files()}.get(file_name)
         uploaded = visit.files.get("test", b"")
         if path is None and not uploaded:
             raise ConfigurationError("no test file was chosen", "choose one of the list, or upload one")

@@ -22,6 +22,7 @@ from undersong_server.operations.form import change_value, change_words
 from undersong_server.operations.overview import live, run_plan
 from undersong_server.operations.releases import DRAWN_TEXTS, published_texts, search
 from undersong_server.operations.runs import plan_differences
+from undersong_server.release.files import CARD_NAME
 from undersong_server.report.data import PANEL_SCORE, UNIT_WORDS, WORDS, WRONG_LABELS, Good
 from undersong_server.report.evaluations import Evaluated, evaluated
 from undersong_server.report.html import series_chart
@@ -380,7 +381,7 @@ def judge(home: Path, run: str) -> ResultJudgement:
 
 def published_help(home: Path, run: str) -> str:
     """Returns the sentences of a run's card on whether the records helped; "" before publication, or without any."""
-    card = CoordinatorHome(home).run(run).output / "README.md"
+    card = CoordinatorHome(home).run(run).output / CARD_NAME
     if not card.is_file():
         return ""
     section = card.read_text(encoding="utf-8", errors="replace").partition(f"\n## {WORTH}\n")[2].partition("\n## ")[0]

@@ -48,7 +48,7 @@ from undersong_server.release.files import (
 from undersong_server.release.verify import PrivacyVerdict, dossier_page, verify
 from undersong_server.report.data import measures_of
 from undersong_server.report.evaluations import Evaluated, keep_evaluation, make_evaluation, name_test
-from undersong_server.runs.held_out import is_same_file
+from undersong_server.runs.held_out import WARNED_SHARE, folded_texts, is_same_file
 from undersong_server.runs.planning import Planned, coordinator_task
 
 __all__ = ["CORPUS_NAMES", "PrivacyVerdict", "verify"]  # commands and pages use these of release.verify
@@ -326,6 +326,7 @@ def evaluate_run(home: Path, run: str, options: EvaluationOptions, *, test_name:
     if not isinstance(test_file, Path):
         raise ConfigurationError(f"{run}: is evaluated beside a test file only", "choose one (--test)")
     _check_unread(folder.planned(), test_file, test_name or test_file.name)
+    _check_unwritten(home, test_file, options.text_field, test_name or test_file.name)
     report = evaluate(folder.output, options, largest=DRAWN_TEXTS)
     new_evaluation = make_evaluation(
         name_test(test_file, test_name),
@@ -349,6 +350,20 @@ def _check_unread(stored_plan: Planned, test_file: Path, test_name: str) -> None
                     "choose a file that no generator has read",
                     code="test-file-read",
                 )
+
+
+def _check_unwritten(home: Path, test_file: Path, text_field: str, test_name: str) -> None:
+    """Raises ConfigurationError if more than a few texts of the test file stand in a corpus of this coordinator."""
+    test_texts = folded_texts(test_file, text_field)
+    for folder in CoordinatorHome(home).runs():
+        shared_count = len(test_texts & folded_texts(folder.output / JSONL_NAME, "text"))
+        if shared_count > WARNED_SHARE * len(test_texts):
+            raise ConfigurationError(
+                f"{printable(test_name, 100)}: {shared_count} of its {counted(len(test_texts), 'text')} were written by"
+                f" the run {folder.name}, so that a score beside them says nothing of real texts",
+                "choose real texts that are public",
+                code="test-file-written",
+            )
 
 
 def evaluate_uploaded(home: Path, run: str, content: bytes, name: str, options: EvaluationOptions) -> Evaluated:

@@ -46,8 +46,8 @@ def shared_text_warnings(task: Task) -> Iterator[str]:
         for file_name in generator.files:
             if is_same_file(task.locate(file_name), test_path):
                 continue  # It is refused.
-            test_texts = _texts(test_path, task.data.text)
-            shared_count = len(test_texts & _texts(task.locate(file_name), "text"))
+            test_texts = folded_texts(test_path, task.data.text)
+            shared_count = len(test_texts & folded_texts(task.locate(file_name), "text"))
             if shared_count > WARNED_SHARE * len(test_texts):
                 yield (
                     f"generator {generator.name}: {file_name} holds {shared_count} of the"
@@ -71,8 +71,8 @@ def _file_hash(path: Path) -> bytes:
     return hashlib.sha256(path.read_bytes()).digest()
 
 
-def _texts(path: Path, column: str) -> frozenset[str]:
-    """The texts of a file, folded; none of one that cannot be read, which is said where the file is used."""
+def folded_texts(path: Path, column: str) -> frozenset[str]:
+    """Returns the texts of a file without regard to case and spaces; none of one that cannot be read."""
     if not path.is_file() or path.stat().st_size > LARGEST_READ_BYTES:
         return frozenset()
     facts = path.stat()

@@ -396,6 +396,9 @@ def test_a_finished_run_is_judged_beside_a_test_file_and_compared_by_it(home, tm
     folder.write_status(RunStatus("finished"))
     folder.output.mkdir()
     (folder.output / "synthetic.jsonl").write_text(test.read_text())
+    with raises(ConfigurationError, "test-file-written"):
+        evaluate_run(home, "first", EvaluationOptions(test=test))
+    (folder.output / "synthetic.jsonl").write_text(test.read_text().replace('"text": "', '"text": "invented: '))
     kept = json.loads(operator("run", "evaluate", "first", "--test", test, "--home", home, "--json"))
     assert kept["test"].startswith("test.jsonl, ")
     assert "%" in kept["figures"]["panel score"]

@@ -35,7 +35,7 @@ def home(tmp_path, monkeypatch):
     folder = CoordinatorHome(home.path).run("first")
     folder.write_status(RunStatus("finished", 1))
     folder.output.mkdir()
-    (folder.output / "synthetic.jsonl").write_text(LINES)
+    (folder.output / "synthetic.jsonl").write_text(LINES.replace("a text", "an invented text"))
     return home.path
 
 
