@@ -75,3 +75,4 @@ def test_guess_right_in_99_of_100_cases_is_practically_no_protection():
     assert impact.NO_PROTECTION not in impact.whole_budget_of(8.0, 1e-5)
     assert impact.NO_PROTECTION in impact.whole_budget_of(50.0, 1e-3)
     assert impact.NO_PROTECTION in impact.guess(0.99, "one patient")
+    assert impact.NO_PROTECTION not in impact.guess(0.989, "one patient")

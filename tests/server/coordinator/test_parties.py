@@ -4,7 +4,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from tests.doubles.coded import raises
 from tests.doubles.stream import Credentials, make_home
+from undersong_common.errors import ConfigurationError
+from undersong_protocol.agreement.enrolment import EnrolmentRequest, Grant, new_tls_key, party_fingerprint
 from undersong_server.coordinator.parties import ENROLLED, REVOKED
 
 
@@ -44,3 +49,40 @@ def test_a_party_was_invited_before_it_enrolled(tmp_path: Path) -> None:
         registry.seen("beta", now=3_000.0, software="", embedder="", epsilon_left=None, paused=False)
         enrolled = registry.party("beta")
     assert (enrolled.invited_at, enrolled.enrolled_at, enrolled.last_seen) == (2_000.0, 2_000.0, 3_000.0)
+
+
+def test_package_and_grant_state_the_coordinator_s_own_facts(tmp_path: Path) -> None:
+    addresses = ("one.example:7443", "two.example:7444")
+    home = make_home(tmp_path / "home", name="clinics", addresses=addresses)
+    authority = home.authority()
+    package = home.invite("alpha", now=2_000_000_000.0, days=3.0)
+    assert (package.coordinator, package.party, package.addresses) == ("clinics", "alpha", addresses)
+    assert (package.server_name, package.signing_key) == (home.settings.server_names[0], authority.signing_public)
+    assert package.ca_certificate == authority.certificate_pem.decode()
+    assert package.expires_s == 2_000_000_000 + 3 * 86400
+    identity = Ed25519PrivateKey.generate()
+    grants = []
+    for token in (package.token, None):  # the enrolment, then a renewal by file
+        request = EnrolmentRequest.parse(EnrolmentRequest.make("alpha", new_tls_key(), identity, token).sign(identity))
+        signed = home.sign(request, now=2_000_000_001.0)
+        grants.append(Grant.parse(signed, signing_key=package.signing_key, ca_certificate=package.ca_certificate))
+    public_key = identity.public_key().public_bytes_raw()
+    assert all((grant.coordinator, grant.party, grant.identity) == ("clinics", "alpha", public_key) for grant in grants)
+    assert [grant.addresses for grant in grants] == [(), addresses]
+    assert [grant.server_name for grant in grants] == ["", home.settings.server_names[0]]
+
+
+def test_an_operator_replaces_the_key_whose_fingerprint_was_stated(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home")
+    former = Credentials(home, "alpha", now=2_000_000_000.0).identity.public_key().public_bytes_raw()
+    package = home.invite("alpha", now=2_000_000_001.0, again=True)
+    identity = Ed25519PrivateKey.generate()
+    made = EnrolmentRequest.make("alpha", new_tls_key(), identity, package.token)
+    request = EnrolmentRequest.parse(made.sign(identity))
+    with raises(ConfigurationError, "other-identity"):
+        home.sign(request, now=2_000_000_002.0)
+    home.sign(request, now=2_000_000_002.0, replaces=party_fingerprint("alpha", former))
+    with closing(home.registry()) as registry:
+        party = registry.party("alpha")
+    assert party.identity == identity.public_key().public_bytes_raw().hex()
+    assert party.former_identities == (former.hex(),)
