@@ -13,11 +13,13 @@ from undersong_client.storage import attempts, own_figures, public_blocks
 from undersong_common.pages import accounts, frame, oidc, stream
 from undersong_common.privacy import ledger, noise
 from undersong_protocol import limits
+from undersong_protocol.agreement import plan
 from undersong_protocol.secagg import drawn, graph, keys, party_graphs
 from undersong_protocol.statistics import histogram, interface, terms
 from undersong_protocol.wire import framing, public
 from undersong_server.coordinator import gate, grpc_server, parties, service
 from undersong_server.federation import exchange
+from undersong_server.runs.task import FederationSection
 
 DOCS = Path(__file__).parents[1] / "docs"
 GATE: gate.ConnectionLimits[object] = gate.ConnectionLimits()
@@ -53,6 +55,7 @@ FIGURES = [
     ("privacy", f"at least {noise.SMALLEST_SHARE_SIGMA:g} integer units of standard deviation"),
     ("privacy", f"Counts are scaled by {interface.COUNT_SCALE} and"),
     ("privacy", f"sigma_eff = sqrt((sum over honest survivors of sigma_i^2) - {noise.ROUNDING_VARIANCE})"),
+    ("lying-party", f"With `max_records = {plan.Privacy(1.0, 1e-5).max_records}`"),
     # The graphs of the masked sum, and its attempts.
     ("secagg", f"Above {graph.COMPLETE_UP_TO} parties, up to {spaced(drawn.MERKLE_ABOVE)}"),
     ("secagg", f"degree (at most {spaced(graph.LARGEST_DEGREE)})"),
@@ -108,4 +111,5 @@ def test_figures_that_a_page_writes_in_words_are_these() -> None:
     assert attempts.ATTEMPT_EVERY_S == 60.0  # secagg.md: "then one a minute"
     assert grpc_server.REVIEW_S == 1.0  # threat-model.md: "is repeated after a second"
     assert own_figures.LARGEST_DELTA == 1e-5  # hospital.md: "--delta 1e-5"
+    assert FederationSection().post_quantum is True  # secagg.md: "it is on unless the task says otherwise"
     assert computing_process.LESS_PRIORITY > 0  # threat-model.md: "has a lower priority than the one that answers"

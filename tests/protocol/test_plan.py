@@ -10,7 +10,7 @@ from undersong_common.errors import PrivacyRefusal
 from undersong_common.privacy import accounting
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.secagg.parameters import Member
+from undersong_protocol.secagg.parameters import Member, SumParameters
 from undersong_protocol.statistics import TopQVotes
 
 QUORUM = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)
@@ -222,3 +222,10 @@ def test_roster_without_a_safe_mask_graph_is_refused_before_any_request():
     assert "federation.colluders" in refused.value.remedy
     feasible = dataclasses.replace(quorum, threshold=102, tolerated_dropouts=1, colluders=1)
     dataclasses.replace(manifest, plan=wasp_plan(Privacy(4, 1e-5), feasible, releases=1)).verify()
+
+
+def test_masks_are_post_quantum_unless_a_plan_says_otherwise():
+    assert Quorum(3, 2, 1, 0).post_quantum is True
+    assert Quorum(3, 2, 1, 0, post_quantum=False).post_quantum is False
+    fields = {field.name: field.default for field in dataclasses.fields(SumParameters)}
+    assert fields["post_quantum"] is True

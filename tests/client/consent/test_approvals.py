@@ -89,6 +89,20 @@ def test_each_fact_of_the_coordinator_is_read_under_its_name(home, authority):
     assert trust.coordinator(home) == trust.TrustedCoordinator(**facts, **keys_of_it, signing_key=signing_key)
 
 
+def test_differences_name_who_left_who_came_and_whose_key_changed():
+    def with_roster(**numbers):
+        roster = tuple(Member(name, bytes([number]) * 32) for name, number in numbers.items())
+        return dataclasses.replace(manifest(), roster=roster)
+
+    told = differences(with_roster(a=1, b=2, c=3), with_roster(a=1, b=5, d=4))
+    came, changed = (enrolment.party_fingerprint(name, bytes([number]) * 32) for name, number in (("d", 4), ("b", 5)))
+    assert [change for change in told if "party" in change] == [
+        "without the party c",
+        f"with the party of fingerprint {came}, d",
+        f"another identity key, of fingerprint {changed}, for the party b",
+    ]
+
+
 def test_changed_sums_stand_in_the_order_of_their_statistics():
     names = ["a", "c", "e", "b", "d", "f", "h", "g"]
     sums = [SimpleNamespace(statistic=name, dimension=3) for name in names]

@@ -125,9 +125,18 @@ def test_a_sheet_states_each_number_of_its_plan_under_its_name():
     plan = plan_sums(sums, Privacy(4.0, 1e-5), quorum)
     manifest = Manifest("spring", {"name": "t", "labels": ["a", "b"]}, "wasp", "00" * 32, roster, plan)
     side = preview.PartySide(
-        "b", roster[1].identity, "00" * 32, HospitalPolicy(), ("a caution",), ("a warning",), has_labels=True,
-        teacher_model="", coordinator=None, own=OwnRecords("", ()), drill=False,
-    )  # fmt: skip
+        "b",
+        roster[1].identity,
+        "00" * 32,
+        HospitalPolicy(),
+        ("a caution",),
+        ("a warning",),
+        has_labels=True,
+        teacher_model="",
+        coordinator=SimpleNamespace(name="clinics", fingerprint="00-11"),
+        own=OwnRecords("", ()),
+        drill=False,
+    )
     stated = preview.make_sheet(manifest, side, None)
     assert (stated.run, stated.manifest, stated.method, stated.party) == (
         "spring",
@@ -141,6 +150,7 @@ def test_a_sheet_states_each_number_of_its_plan_under_its_name():
     assert stated.parties[1].fingerprint == party_fingerprint("b", roster[1].identity)
     assert (stated.first_rung_s, stated.clock_bits) == (0.04, limits.bits(0.04))
     assert stated.numbers_in_all == 8
+    assert stated.coordinator == NamedParty("clinics", "00-11")
     assert (tuple(stated.cautions), tuple(stated.warnings)) == (("a caution",), ("a warning",))
     assert len(stated.objections) == len(stated.remedies) > 0
     assert all(problem not in stated.remedies for problem in stated.objections)
@@ -153,6 +163,14 @@ def test_an_ended_run_promises_what_it_was_charged(refunds):
     as_it_ran = risk_sections._promise_as_it_ran(replace(blank_sheet(), privacy=planned, ended=ended))
     guess = best_guess_of(0.5, 1e-7, one_gaussian=True) if refunds else planned.best_guess
     assert as_it_ran == replace(planned, epsilon=0.5, delta=1e-7, best_guess=guess)
+
+
+def test_shares_of_a_budget_are_before_the_run_by_it_and_after_it():
+    figures = {"delta": 1e-5, "budget": 8.0, "best_guess_after": 0.6, "left_after": 4.0}
+    worst = {"worst_before": 3.0, "worst_after": 5.0}
+    cost = BudgetEffect(**figures, **worst, before=1.0, alone=2.0, after=4.0)
+    assert budget_sections.budget_shares(cost, 8.0) == (0.125, 0.25, 0.5)
+    assert budget_sections.budget_shares(replace(cost, alone=None), 8.0) == (0.125, math.inf, 0.5)
 
 
 def test_the_steps_stand_before_the_choices_and_the_choices_in_their_order():

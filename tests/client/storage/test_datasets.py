@@ -13,6 +13,7 @@ from tests.doubles.party_home import write_notes
 from undersong_client import keys
 from undersong_client.consent import policy
 from undersong_client.home import Declared, PartyHome, PartySettings
+from undersong_client.records.objections import Objections
 from undersong_client.storage import checkpoints, datasets
 from undersong_client.storage.addition import Addition, AdditionOptions, _log_exclusion
 from undersong_client.storage.checkpoints import Source
@@ -90,6 +91,11 @@ def test_the_log_of_a_list_has_each_count_under_its_name(home):
     assert (entry["at"], entry["identifiers"], entry["patients"], entry["records"]) == (7.0, 6, 2, 5)
     assert (len(entry["matched"]), len(entry["out"]), entry["resembling"]) == (1, 3, [])
     assert set(entry["matched"]) < set(entry["out"])
+    home.change(exclusions="objectors.txt")
+    said = "of 6 identifiers on the list, 2 are in the source and keep out 5 records"
+    assert datasets.exclusion_words(home) == said
+    listed = Objections(frozenset("abcdef"), 2, 5, (), {}, frozenset("a"), {}, frozenset("abc"), {})
+    assert listed.sentence == said
 
 
 def release(home, tmp_path, run="run"):
