@@ -216,10 +216,16 @@ def publish(state: "RunState") -> Sequence[Sample]:
 
 @dataclass
 class LabelRows:
-    """Positions of texts in the pool, int64 [n], and the label of each, int64 [n]."""
+    """Positions of texts in the pool, int64 [n], and the label of each, int64 [n].
+
+    ``contradicted`` and ``surplus`` count the texts that are missing: for a label that models contradict, and because
+    they are more than may be published.
+    """
 
     position: Int64
     label_of: Int64
+    contradicted: int = 0
+    surplus: int = 0
 
 
 class RunState:
@@ -395,9 +401,15 @@ class RunState:
         return self.at_most(chosen_corpus)
 
     def report_set_aside(self, ours: LabelRows) -> None:
-        """Records the texts that are set aside, with their reasons, and what is missing, for the files and the card."""
+        """Records which texts are set aside and why others are in no file, and what is missing, for files and card."""
         if self.support is not None:
             support.record_set_aside(self.run, self.support, self.run.pool.samples, self.judgement())
+        not_chosen = len(self.not_aside()) - len(ours.position) - ours.contradicted - ours.surplus
+        self.run.record(
+            support.UNPUBLISHED,
+            0,
+            {"contradicted": ours.contradicted, "not chosen": not_chosen, "surplus": ours.surplus},
+        )
         if (missing_texts := self.options.published - len(ours.position)) > 0:
             missing_reason = "the generators gave no more different texts that fit"
             self.run.record(
@@ -482,7 +494,7 @@ class RunState:
                 for label_rows, label_places in zip(rows_by_label, places_of_label, strict=True)
             ]
             kept_rows = np.sort(np.concatenate(likeliest_rows))
-        return LabelRows(position[kept_rows], judged_labels.label_of[kept_rows])
+        return LabelRows(position[kept_rows], judged_labels.label_of[kept_rows], surplus=len(position) - len(kept_rows))
 
     def by_verdict(self, mixture: LabelRows, ours: LabelRows) -> LabelRows:
         """Opens the verdict on ``ours`` against the mixture. Returns the one to publish, and says why in the report."""
@@ -581,7 +593,12 @@ class RunState:
         if len(rows.position) <= self.options.published:
             return rows
         kept_rows = np.sort(self.run.rng("corpus").permutation(len(rows.position))[: self.options.published])
-        return LabelRows(rows.position[kept_rows], rows.label_of[kept_rows])
+        return LabelRows(
+            rows.position[kept_rows],
+            rows.label_of[kept_rows],
+            contradicted=rows.contradicted,
+            surplus=rows.surplus + len(rows.position) - len(kept_rows),
+        )
 
     def published(self) -> Int64:
         """Positions of the chosen generators' texts; a rare label has others too, up to the mixture's number."""
@@ -601,7 +618,8 @@ class RunState:
             return LabelRows(position, label_of)
         word_model = word_rows(self.run.pool.texts_of(position)), word_classifier
         cleaned_labels = cleaned(embeddings, label_of, author, len(self.shares), self.run.rng("folds"), word_model)
-        return LabelRows(position[cleaned_labels != DROPPED], cleaned_labels[cleaned_labels != DROPPED])
+        is_kept = cleaned_labels != DROPPED
+        return LabelRows(position[is_kept], cleaned_labels[is_kept], contradicted=int((~is_kept).sum()))
 
     def samples(self, rows: LabelRows) -> list[Sample]:
         """The samples at ``rows``, under the labels of the rows."""

@@ -600,6 +600,7 @@ def report_data(
         ),
         sum_answers=list_sum_answers(outcome.manifest.plan.sums, opened_run),
         support_measured=_is_support_told(outcome),
+        unpublished_counts=_read_unpublished(outcome),
         participation=participation_of(
             outcome.manifest, {sum_name: sum_facts["survivors"] for sum_name, sum_facts in outcome.sums.items()}
         ),
@@ -612,6 +613,11 @@ def report_data(
             *filter(None, [lengths(corpus_texts).words]),
         ),
     )
+
+
+def _read_unpublished(outcome: Outcome) -> dict[str, int]:
+    """Returns the number of texts in no file by reason; {} if the method recorded none."""
+    return dict(_last_record(outcome, support.UNPUBLISHED) or {})
 
 
 def _count_mended_labels(outcome: Outcome) -> int | None:

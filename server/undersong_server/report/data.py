@@ -138,6 +138,11 @@ class PrivacyStatement:
 NO_PRIVATE_DATA = ", no private data"  # end of a baseline's name; a sentence that says so leaves it out
 ZERO_SHOT = f"zero-shot texts{NO_PRIVATE_DATA}"
 ALONE = f"{{}} alone{NO_PRIVATE_DATA}"  # names the baseline of the generators that wrote the corpus
+WHY_UNPUBLISHED = {  # reasons for which a text that is not set aside is in no file
+    "contradicted": "under a label that models contradict",
+    "not chosen": "not chosen",
+    "surplus": "more than the task asks for",
+}
 FEWER = "prompts that show fewer examples than ordered, for want of room"
 
 
@@ -248,6 +253,7 @@ class ReportData:
         writers: what each generator wrote and what became of it; empty if no run stands behind the values.
         mended_labels: texts of the corpus under another label than they were ordered for; None if that is unknown.
         support_measured: a private sum measured which texts the records support, and told one generator at least.
+        unpublished_counts: number of texts in no file by reason, those of ``WHY_UNPUBLISHED``; empty if unrecorded.
         participation: the hospitals, and which of them are in each opened sum; None if no run stands behind the values.
         questions: what the hospitals were asked, a clause each.
         sum_questions: the name of each planned sum, in order, and what it asks.
@@ -289,6 +295,7 @@ class ReportData:
     writers: tuple[Writer, ...] = ()
     mended_labels: int | None = None
     support_measured: bool = False
+    unpublished_counts: Mapping[str, int] = field(default_factory=dict)
     participation: Participation | None = None
     questions: tuple[str, ...] = ()
     sum_questions: tuple[tuple[str, str], ...] = ()
@@ -396,8 +403,15 @@ class ReportData:
         return (
             f"{beside_words.strip()} method left out {number(other_count)} of the"
             f" {printable.counted(kept_texts, 'text')} that were kept when they were written. They are in no file:"
-            " not chosen, under a label that models contradict, or more than the task asks for, not counted apart."
-            f"{whose_words}"
+            f" {self._unpublished_reasons(other_count)}.{whose_words}"
+        )
+
+    def _unpublished_reasons(self, other_count: int) -> str:
+        """Says why so many texts are in no file, with counts where the method recorded all of them."""
+        if sum(self.unpublished_counts.values()) != other_count:
+            return f"{', '.join(WHY_UNPUBLISHED.values())}, not counted apart"
+        return printable.joined(
+            [f"{count} {WHY_UNPUBLISHED[reason]}" for reason, count in self.unpublished_counts.items() if count]
         )
 
     @property

@@ -218,7 +218,10 @@ def test_word_classifier_follows_the_weights_of_its_texts(heavy_label):
 @pytest.mark.slow
 def test_a_mistaken_generator_writes_less_and_the_report_names_it(tmp_path):
     task = task_of(tmp_path, {"right": 0.0, "wrong": 1.0})
-    _, run = run_task(task)
+    samples, run = run_task(task)
+    counts, aside_rows = (run.records[name][-1][1] for name in ("unpublished", "set aside"))
+    assert sum(counts.values()) == len(run.pool) - len(aside_rows) - len(samples)
+    assert min(counts.values()) >= 0
     wrote = {name: sum(each.generator == name for each in run.pool.samples) for name in ("right", "wrong")}
     assert wrote["right"] > 3 * wrote["wrong"]
     assert any("set aside, in" in remark and "wrong" in remark for _, remark in run.records["remarks"])

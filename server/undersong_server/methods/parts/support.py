@@ -38,6 +38,7 @@ MOST_STANDINGS = 3  # generators in between whose figures a sentence states
 RECALL = 0.5  # share of the unsupported generators' texts that a classifier must recognise before it judges others
 CORPUS = "support/corpus"  # name of the sum that a task asks for beside a method's own
 LEFT_OUT = "left out"  # name under which a run records why a generator writes no more, by its name
+UNPUBLISHED = "unpublished"  # name under which a run counts by reason the texts in no file that are not set aside
 GENERATOR, SUBJECT, DOUBT, UNJUDGED = "generator", "subject", "doubt", "unjudged"
 """Reasons: of an unsupported generator; unlike the supported ones' texts; of a generator in between of which many are
 unlike them, or which no classifier can judge."""
