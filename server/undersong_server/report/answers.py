@@ -198,6 +198,11 @@ LICENCES = {  # what the licences of most corpora allow whoever trains on texts 
     "CC-BY-NC-4.0": f"{MAY_PUBLISH} if you give credit, but not for money.",
 }
 
+WHAT_BINDS = (
+    "The licence binds you; intended use, purpose and limits are advice beside it, and no part of it unless their own"
+    " words say so."
+)
+
 
 def _allow(licence: str) -> str:
     """Says whether a receiver may train on the texts and publish what comes of it."""
@@ -229,7 +234,7 @@ def _warn_of_phrases(data: ReportData) -> list[str]:
 def _name_makers(data: ReportData, maker_names: str) -> str:
     """Says who ran it, in whose name and where it is published, and how they are reached."""
     publication = data.publication
-    signed_words = "" if data.simulated else ", as every hospital has signed"
+    signed_words = "" if data.simulated else ", as every hospital has signed by the key that the coordinator names"
     operator_words = f"Run by {words.run_by(*data.operator)}{signed_words}." if data.operator[0] else ""
     makers_words = f"Published in the name of {words.run_by(maker_names, publication.contact)}."
     if not maker_names:
@@ -247,15 +252,11 @@ def _name_makers(data: ReportData, maker_names: str) -> str:
 def _state_permission(data: ReportData) -> tuple[str, ...]:
     publication = data.publication
     maker_names = publication.makers or data.publisher[0]
-    limits = f" {publication.limits}" if publication.limits else ""
     unfit_words = f" {UNFIT}" if is_unfit(data) else ""
     purpose_source = "as the plan states it" if data.simulated else "as the hospitals approved it"
     may_credit = bool(publication.licence and maker_names)
-    binding_words = ""
-    if publication.limits:
-        binding_words = f" If the limits below forbid what it allows, ask {data.whom_to_ask} which of them binds."
     return (
-        f"Licence: {publication.licence}. {_allow(publication.licence)}{binding_words}"
+        f"Licence: {publication.licence}. {_allow(publication.licence)} {WHAT_BINDS}"
         if publication.licence
         else "Its makers have stated no licence: ask them before you use or pass on the texts.",
         _name_makers(data, maker_names),
@@ -270,7 +271,8 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
         *([f"Purpose, {purpose_source}: {data.purpose.rstrip('.')}."] if data.purpose else []),
         f"Language: {publication.language}." if publication.language else "Its makers have not stated the language.",
         f"Limits:{unfit_words} {data.origin} They may be wrong, and must not be read as facts about anybody or"
-        f" used for care. Nobody has read every text or checked every label.{limits}",
+        f" used for care. Nobody has read every text or checked every label.",
+        *([f"Limits, by the makers' word alone: {publication.limits}"] if publication.limits else []),
         *_warn_of_phrases(data),
         _allow_models(data),
     )

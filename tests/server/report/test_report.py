@@ -31,7 +31,7 @@ from undersong_server.methods.undersong import CLEANED
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
 from undersong_server.report import html, screen
-from undersong_server.report.answers import SIMULATED, answers
+from undersong_server.report.answers import SIMULATED, WHAT_BINDS, answers
 from undersong_server.report.data import (
     ALONE,
     ZERO_SHOT,
@@ -505,10 +505,18 @@ def test_a_receiver_is_sent_to_a_contact_that_can_answer(contact, operator, whom
     terms = PublicationSection(licence="CC-BY-4.0", limits="Not for care.", contact=contact)
     data = run(publication=terms, operator=("Nordbrook", operator), test_hash="68bc")
     for shown in both(data):
-        assert f"If the limits below forbid what it allows, ask {whom} which of them binds." in shown
         assert f"these files do not say: ask {whom}" in shown
         assert ("reserved for examples, and reaches nobody" in shown) == ("example" in contact)
-    assert "If the limits below" not in both(run(publication=PublicationSection(licence="CC-BY-4.0")))[0]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_licence_binds_and_the_makers_limits_are_their_words(place):
+    terms = PublicationSection(licence="CC-BY-4.0", limits="Not for care.")
+    shown = both(run(publication=terms))[place]
+    assert WHAT_BINDS in shown
+    assert "Limits, by the makers' word alone: Not for care." in shown
+    unlicensed = both(run(publication=PublicationSection(limits="Not for care.")))[place]
+    assert WHAT_BINDS not in unlicensed
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -596,7 +604,7 @@ def test_the_card_names_makers_contact_and_the_way_to_verify():
     took_part = Participation(("north", "south", "west", "east"), ())
     asked = replace(run(publication=terms, publisher=("one", "1a2b-3c4d")), operator=("Nordbrook", "Dr. Weller, +44"))
     for shown in both(asked):
-        assert "Run by Nordbrook (contact: Dr. Weller, +44), as every hospital has signed." in shown
+        assert "Run by Nordbrook (contact: Dr. Weller, +44), as every hospital has signed by the key that" in shown
         assert "or by the operator (Dr. Weller, +44), over a number" in shown
         assert "--party NAME=FINGERPRINT" in shown
     for shown in both(replace(asked, simulated=True, publisher=("", ""))):
@@ -874,6 +882,10 @@ def test_every_kept_text_is_accounted_for_and_rounds_are_told_once(place):
     left_out = f"method left out {75 - published - 7} of the 75 texts that were kept when they were written."
     assert f"Beside the texts set aside, the {left_out}" in shown
     assert "the method left out" not in both(replace(data, set_aside=75 - published))[place]
+    assert "They are in no file: under a label that models contradict, not chosen, more than the task asks" in shown
+    counts = {"contradicted": 68 - published, "not chosen": 0, "surplus": 0}
+    counted = both(replace(data, unpublished_counts=counts))[place]
+    assert f"They are in no file: {68 - published} under a label that models contradict." in counted
     none = both(replace(data, set_aside=0, support_measured=True))[place]
     assert f"No text is set aside for its subject. The method left out {75 - published} of the 75 texts" in none
     assert none.count("set aside") == 1
