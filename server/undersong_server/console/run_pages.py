@@ -454,6 +454,7 @@ class RunScreens:
                 **visit.listed(list(zip(corpus_search().numbers, corpus_search().texts, strict=True))),
                 "found": corpus_search(),
                 "wanted": query,
+                "is_asked": bool(visit.query.keys() & {*SEARCHED, "page"}),
                 "run": run,
             },
         }
@@ -487,7 +488,8 @@ class RunScreens:
             "evaluation_error": runs.evaluation_error(self._home, run, status),
             "failed_at": status.at,
             "judgement": comparison.judge(self._home, run),
-            "stopped_writers": comparison.texts_of_stopped_writers(self._home, run),
+            "to_read": comparison.texts_to_read(self._home, run),
+            "explained": comparison.explain_figures(self._home, run),
             "run": run,
             "files": files,
             "since": self._context.work.since(_evaluation_of(run)),

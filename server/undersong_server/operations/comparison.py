@@ -23,6 +23,7 @@ from undersong_server.operations.overview import live, run_plan
 from undersong_server.operations.releases import DRAWN_TEXTS, published_texts, search
 from undersong_server.operations.runs import plan_differences
 from undersong_server.release.files import CARD_NAME
+from undersong_server.report.before_training import nearness_words
 from undersong_server.report.data import PANEL_SCORE, UNIT_WORDS, WORDS, WRONG_LABELS, Good
 from undersong_server.report.evaluations import Evaluated, evaluated
 from undersong_server.report.html import series_chart
@@ -31,11 +32,13 @@ from undersong_server.report.verdict import (
     ABOVE_GUESSING,
     BETTER,
     BY_SIMILARITY,
+    DOUBTFUL,
     HARDLY,
     OWN_RECORDS,
     TEST_TEXTS,
     UNMEASURED,
     alarms,
+    doubt_words,
     help_sign,
     plain_words,
     similarity_sign,
@@ -51,6 +54,9 @@ _ESCAPED_SIGN = re.compile(r"\\([^\sA-Za-z0-9])")  # as Markdown writes a sign t
 CLOSE_COUNTS = 1.1  # largest ratio of two numbers of drawn texts whose figures compare
 BLOCKS = 10  # blocks of equally many drawn texts, whose spread gives the interval
 NOTHING = "–"
+# Why somebody should read a generator's texts first.
+STOPPED = "the last round ordered none from it"
+UNJUDGED = "the records neither clear nor refuse it, and nothing judged its texts one by one"
 NEAR_REAL = "good near the value of real texts"
 HOW_GOOD = "How good"  # group of the figures that say how good a run's texts are
 PRIVATE_SCORE = "private score"
@@ -143,6 +149,7 @@ class Figure:
 
     Attributes:
         good: the good end of its scale; None for a figure that is neither good nor bad, or does not compare.
+        mark: the figure near which it is good, and whose that is; "" where it has none, or runs have different ones.
     """
 
     group: str
@@ -150,13 +157,14 @@ class Figure:
     cells: tuple[ComparedFigure, ...]
     good: Good | None = None
     percent: bool = False
+    mark: str = ""
 
     @property
     def good_words(self) -> str:
         if self.good is None:
             return ""
         if self.good == "beside":
-            return NEAR_REAL  # No mark stands beside the figure here.
+            return f"good near {self.mark}" if self.mark else NEAR_REAL
         return WORDS[self.good]
 
     @property
@@ -389,14 +397,34 @@ def published_help(home: Path, run: str) -> str:
     return next((paragraph for paragraph in paragraphs if help_sign(paragraph) is not None), "")
 
 
-def texts_of_stopped_writers(home: Path, run: str) -> dict[str, int]:
-    """Returns the numbers of published texts of generators from which the last round ordered none, by generator."""
+@dataclass(frozen=True)
+class TextsToRead:
+    """Number of published texts of a generator that somebody should read first, and the reason in a clause."""
+
+    generator: str
+    texts: int
+    reason: str
+
+
+def texts_to_read(home: Path, run: str) -> tuple[TextsToRead, ...]:
+    """Returns the generators with published texts that nothing judged, or from which the last round ordered none."""
     live_run = live(home, run, run_plan(home, run))
-    if not live_run.weights:
-        return {}
+    last_weights = live_run.weights[-1] if live_run.weights else ()
+    stopped = [name for name, weight in zip(live_run.generators, last_weights, strict=False) if weight == 0]
+    reasons = dict.fromkeys(stopped, STOPPED) | dict.fromkeys(live_run.unjudged, UNJUDGED)
     counts = search(home, run).generators
-    weights = dict(zip(live_run.generators, live_run.weights[-1], strict=False))
-    return {name: counts[name] for name, weight in weights.items() if weight == 0 and counts.get(name)}
+    return tuple(TextsToRead(name, counts[name], reason) for name, reason in reasons.items() if counts.get(name))
+
+
+def explain_figures(home: Path, run: str) -> tuple[str, ...]:
+    """Returns the card's sentences on how near the texts are to the test file and on doubtful labels, if measured."""
+    evaluation = evaluated(CoordinatorHome(home).run(run))
+    if evaluation is None:
+        return ()
+    value_by_name = {name: measure.value for name, measure in evaluation.measures.items()}
+    share = value_by_name.get(WRONG_LABELS, math.nan)
+    doubts = doubt_words(share, decimals=1) if share < DOUBTFUL else ""  # an alarm says it of a larger share
+    return tuple(filter(None, (nearness_words(value_by_name, evaluation.figures, evaluation.test), doubts)))
 
 
 def _sorted(comparison: RunComparison, sort: str) -> RunComparison:
@@ -567,10 +595,12 @@ def _how_good(scores: Sequence[PrivateScore | None], evaluated_runs: Sequence[Ev
             for evaluation in known_evaluations
             if measure_name in evaluation.measures
         }
-        good_direction = None
+        good_direction, mark = None, ""
         if is_alike and len(directions) == 1:
             good_direction = directions.pop()
-        yield Figure(HOW_GOOD, measure_name, measure_cells, good_direction, percent_flags == {True})
+            marks = {evaluation.measures[measure_name].mark for evaluation in known_evaluations}
+            mark = marks.pop() if len(marks) == 1 else ""
+        yield Figure(HOW_GOOD, measure_name, measure_cells, good_direction, percent_flags == {True}, mark)
 
 
 def _are_close(text_counts: Sequence[int]) -> bool:

@@ -29,7 +29,7 @@ from undersong_common.version import SOFTWARE
 from undersong_protocol.agreement.words import sum_titles
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED, INVITED
-from undersong_server.methods.parts import private_score
+from undersong_server.methods.parts import private_score, support
 from undersong_server.operations import coordinator
 from undersong_server.operations.enrolment import PartyFacts, UnfetchedFile, unfetched_file
 from undersong_server.operations.enrolment import parties as every_party
@@ -469,6 +469,8 @@ class LiveRun:
         times: end of each step as (seconds since the epoch, texts in all), for a rate.
         ordered: number of texts that the plan orders.
         score: the private score, once it is measured.
+        unjudged: generators that the records neither clear nor refuse, and of which nothing judged the texts one by
+            one.
     """
 
     generators: tuple[str, ...]
@@ -481,6 +483,7 @@ class LiveRun:
     weights_noise: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     ordered: int = 0
     score: private_score.PrivateScore | None = None
+    unjudged: tuple[str, ...] = ()
 
     @property
     def rate(self) -> float | None:
@@ -570,7 +573,7 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
     texts: list[Sample] = []
     usage: Mapping[str, Mapping[str, Any]] = {}
     times: list[tuple[float, int]] = []
-    score = None
+    score, votes, is_judged = None, None, False
     for event in CoordinatorHome(home).run(run).live():
         if event["kind"] == "record" and event["name"] == "weights":
             weights[int(event["round"])] = tuple(event["value"])
@@ -578,6 +581,10 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
             noise[int(event["round"])] = tuple(event["value"])
         elif event["kind"] == "record" and event["name"] == private_score.RECORD:
             score = private_score.PrivateScore.from_json(event["value"])
+        elif event["kind"] == "record" and event["name"] == "support":
+            votes = support.Support.from_json(event["value"])
+        elif event["kind"] == "record" and event["name"] == support.RECORD:
+            is_judged = True  # Texts are set aside: the votes' word filter has judged the others, too.
         elif event["kind"] == "sum":
             sum_number = len(sums) if event["name"] not in sums else None
             sums[event["name"]] = OpenedSum(
@@ -596,8 +603,11 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
             times.append((event["at"], len(texts)))
         elif event["kind"] == "usage":
             usage = event["usage"]
+    generators, unjudged = plan.figures.generators, []
+    if votes is not None and not is_judged:
+        unjudged = support.unjudged_generators(votes, generators, generators)
     return LiveRun(
-        generators=plan.figures.generators,
+        generators=generators,
         weights=tuple(weights[round_] for round_ in sorted(weights)),
         sums=tuple(sums.values()),
         texts=tuple(texts[: -MOST_TEXTS - 1 : -1]),
@@ -607,6 +617,7 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
         weights_noise=noise,
         ordered=plan.figures.generator_calls,
         score=score,
+        unjudged=tuple(unjudged),
     )
 
 

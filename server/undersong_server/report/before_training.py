@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from undersong_common.printable import joined, printable
 from undersong_server.methods.undersong import CLEANED
-from undersong_server.report.data import Accuracy, Measure, ReportData
+from undersong_server.report.data import Accuracy, ReportData
 from undersong_server.report.rows import describe_phrases
 from undersong_server.report.verdict import DOUBTFUL, NOT_MEASURED, TEST_FILE, caution, doubt_words, doubtful_share
 
@@ -65,20 +65,30 @@ def judge_likeness(value_by_name: Mapping[str, float]) -> str:
 
 def describe_nearness(data: ReportData) -> str:
     """Says how near the corpus is to the test file, in words and numbers of 100 texts; "" if nothing was measured."""
-    measure_by_name = {measure.name: measure for measure in data.measures}
-    verdict_words = judge_likeness({name: measure.value for name, measure in measure_by_name.items()})
+    shown_by_name = {measure.name: measure.shown for measure in data.measures}
+    return nearness_words({measure.name: measure.value for measure in data.measures}, shown_by_name, data.test_set)
+
+
+def nearness_words(value_by_name: Mapping[str, float], shown_by_name: Mapping[str, str], test_set: str) -> str:
+    """Says how near a corpus with these figures is to a test file; "" if none of them is about that.
+
+    Args:
+        shown_by_name: the same figures, formatted.
+        test_set: name of the test file; "" if it is not known.
+    """
+    verdict_words = judge_likeness(value_by_name)
     opening = f"{verdict_words} of" if verdict_words else "Beside"
     clauses = [
-        words.format(shown=round(100 * measure_by_name[name].value), value=measure_by_name[name].shown)
+        words.format(shown=round(100 * value_by_name[name]), value=shown_by_name[name])
         for name, words in NEIGHBOURS.items()
-        if name in measure_by_name
+        if name in value_by_name
     ]
-    clauses += _list_unit_measures(measure_by_name)
-    return f"{opening} {data.test_set or TEST_FILE}: {'; '.join(clauses)}." if clauses else ""
+    clauses += _list_unit_measures(shown_by_name)
+    return f"{opening} {test_set or TEST_FILE}: {'; '.join(clauses)}." if clauses else ""
 
 
-def _list_unit_measures(measure_by_name: Mapping[str, Measure]) -> list[str]:
-    figures = [f"{name} {measure_by_name[name].shown}" for name in EQUAL_IS_ONE if name in measure_by_name]
+def _list_unit_measures(shown_by_name: Mapping[str, str]) -> list[str]:
+    figures = [f"{name} {shown_by_name[name]}" for name in EQUAL_IS_ONE if name in shown_by_name]
     return [f"{joined(figures)}, where equal sets have 1"] if figures else []
 
 

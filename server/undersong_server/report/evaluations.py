@@ -16,12 +16,16 @@ EVALUATION_FILE = "evaluation.json"  # file of a run's folder
 
 @dataclass(frozen=True)
 class KeptMeasure:
-    """A kept figure as a number: its good end, and the interval where it has one."""
+    """A kept figure as a number: its good end, and the interval where it has one.
+
+    ``mark`` names the figure to compare with, and whose it is, of a figure that is good near it; "" elsewhere.
+    """
 
     value: float
     good: Good
     percent: bool
     interval: tuple[float, float] | None = None
+    mark: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,8 @@ def make_evaluation(test: str, measures: Sequence[Measure], by_texts: Interval |
 
 def _kept_measure(measure: Measure, interval: Interval | None) -> KeptMeasure:
     interval_ends = None if interval is None else (interval.low, interval.high)
-    return KeptMeasure(measure.value, measure.good, measure.percent, interval_ends)
+    mark = f"{measure.written(measure.mark)}, {measure.mark_name}" if measure.good == "beside" else ""
+    return KeptMeasure(measure.value, measure.good, measure.percent, interval_ends, mark)
 
 
 def keep_evaluation(folder: RunFolder, evaluation: Evaluated) -> None:

@@ -378,18 +378,23 @@ def unjudged_remark(support: Support, authors: Sequence[str], generators: Sequen
     Args:
         authors: generator of each text that was kept.
     """
-    unjudged = [number for number, name in enumerate(generators) if name in authors and support.in_between[number]]
+    unjudged = unjudged_generators(support, authors, generators)
     if not unjudged:
         return ""
     if len(unjudged) > MOST_STANDINGS:
-        standings = [joined([generators[number] for number in unjudged])]
+        standings = [joined(unjudged)]
     else:
-        standings = [f"{generators[number]}: {support.standing(number, generators)}" for number in unjudged]
+        standings = [f"{name}: {support.standing(generators.index(name), generators)}" for name in unjudged]
     return (
         "The records' counts neither clear nor refuse every generator, and no refused one's texts could teach a word"
         " filter that judges texts one by one: what these wrote is published without such a judgement, so read some of"
         f" it first. {'. '.join(standings)}."
     )
+
+
+def unjudged_generators(support: Support, authors: Sequence[str], generators: Sequence[str]) -> list[str]:
+    """Returns the generators among ``authors`` that the votes neither clear nor refuse."""
+    return [name for number, name in enumerate(generators) if name in authors and support.in_between[number]]
 
 
 def remark(
