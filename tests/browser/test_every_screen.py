@@ -114,6 +114,7 @@ def test_compare_and_result_screens_pass_the_browser_checks(console, coordinator
         page = operator.go(RESULT["result"])
         page.get_by_text("Evaluate on a test file").click()
         operator.check(f"result with Evaluate open, {width}, dark: {dark}")
+        page.get_by_text("Read and mark the").click()
         page.get_by_role("button", name="Mark text 1", exact=True).click()
         page.get_by_role("link", name="Download without the 1 marked").wait_for()
         operator.check(f"result with a marked text, {width}, dark: {dark}")

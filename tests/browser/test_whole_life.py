@@ -89,9 +89,11 @@ def test_operator_and_hospital_go_from_invitation_to_verify_in_browsers(demo, wi
     operator.shoot("life-result-wide")
     whole = operator.fetch(operator.page.get_by_role("link", name="Download everything").click, tmp_path)
     assert "spring/dossier.html" in zipfile.ZipFile(whole).namelist()
+    operator.page.get_by_text("Read and mark the").click()
     operator.page.get_by_label("Label", exact=True).select_option(index=1)
     operator.page.get_by_role("button", name="Show").click()
     assert "label=" in operator.page.url
+    operator.page.get_by_text("Each file (").click()
     corpus = operator.fetch(operator.page.get_by_role("link", name="synthetic.jsonl").click, tmp_path)
     assert corpus.read_bytes() == (demo.home / "runs" / "spring" / "output" / "synthetic.jsonl").read_bytes()
     operator.go("/audit")

@@ -15,6 +15,7 @@ from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
+from undersong_server.methods.parts import support
 from undersong_server.methods.parts.private_score import RECORD, SIMILARITY, PrivateScore, ZeroShot
 from undersong_server.operations import comparison, curation, enrolment, releases, runs
 from undersong_server.pool import Sample
@@ -131,3 +132,60 @@ def test_one_judgement_stands_atop_each_result(tmp_path, published, gain, low, w
     sentences = (*BY_SIMILARITY.values(), UNMEASURED, HARDLY, BETTER)
     said = [sentence for sentence in sentences if sentence in unescape(found)]
     assert said == [words]
+
+
+def votes_of(share, error=0.02):
+    """Recorded votes on the two generators of the task: of the second one by ``share`` of the first one's."""
+    return {"records": 200.0, "votes": [100.0, 100.0 * share], "expected": [100.0, 100.0], "error": [error, error]}
+
+
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [
+        ({}, None),
+        ({"support": votes_of(0.5)}, comparison.UNJUDGED),
+        ({"support": votes_of(1.0)}, None),
+        ({"support": votes_of(0.5), support.RECORD: [["x", "a", "other", 0, "new", "stray"]]}, None),
+        ({"weights": [1.0, 0.0]}, comparison.STOPPED),
+        ({"weights": [1.0, 0.0], "support": votes_of(0.5)}, comparison.UNJUDGED),
+    ],
+)
+def test_result_leads_to_the_texts_that_nothing_judged(tmp_path, published, records, reason):
+    home = shown_home(tmp_path, published[0], "finished")
+    folder = CoordinatorHome(home).run(RUN)
+    names = [table["name"] for table in folder.planned().task["generators"]]
+    corpus = folder.output / "synthetic.jsonl"
+    rows = [{**json.loads(line), "generator": names[1]} for line in corpus.read_text().splitlines()]
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, value in records.items():
+        folder.tell("record", {"round": 0, "name": name, "value": value})
+    expected = () if reason is None else (comparison.TextsToRead(names[1], 4, reason),)
+    assert comparison.texts_to_read(home, RUN) == expected
+    with entered_console(home) as console:
+        top = unescape(console.get(RESULT).text).partition('id="evaluation"')[2].partition("<details")[0]
+        read = console.get(f"{RESULT}?generator={names[1]}").text
+    assert ("before you publish" in top) == (reason is not None)
+    assert (reason or "") in top
+    assert (f'{RESULT}?generator={names[1]}#corpus">Read them' in top) == (reason is not None)
+    assert '<details id="corpus-texts" open>' in read
+
+
+def test_result_shows_the_words_of_the_card_and_folds_its_other_figures(tmp_path, published):
+    home = shown_home(tmp_path, published[0], "finished")
+    measures = {
+        "panel score": KeptMeasure(0.9, "high", percent=True, interval=(0.85, 0.95)),
+        "precision": KeptMeasure(0.108, "high", percent=False),
+        "MAUVE": KeptMeasure(0.054, "high", percent=False),
+        "wrong labels": KeptMeasure(0.05, "low", percent=True),
+        "Vendi score": KeptMeasure(12.0, "beside", percent=False, mark="29.5, the test texts'"),
+    }
+    shown = {"precision": "0.108", "MAUVE": "0.054"}
+    evaluation = Evaluated("public, 0", dict.fromkeys(measures, "x") | shown, measures, 4)
+    keep_evaluation(CoordinatorHome(home).run(RUN), evaluation)
+    with entered_console(home) as console:
+        page = unescape(console.get(RESULT).text)
+    top, _, folded = page.partition('id="evaluation"')[2].partition('<details id="all-figures"')
+    assert "The corpus looks little like the test texts of public, 0: about 11 of 100 corpus texts" in top
+    assert "5.0 % of the labels are doubtful" in top
+    assert "good near 29.5, the test texts'" in folded
+    assert '<details id="corpus-texts">' in page
