@@ -67,7 +67,7 @@ def test_the_ledger_is_told_the_spare_attempts_of_the_plan() -> None:
     assert told == [("charge", {"spare_attempts": 6, "at": 9.0})]
 
 
-def test_an_introduction_states_each_fact_of_the_party_and_is_signed_over_them(tmp_path: Path) -> None:
+def test_an_introduction_states_each_fact_and_is_signed_over_them(tmp_path: Path) -> None:
     party = make_party(tmp_path, "alpha", make_tables(1, 4, ("x", "y"))["p0"], address="node 7")
     request = wire.Request(version=codec.VERSION, introduce=wire.Introduce(challenge=b"c" * 32))
     introduction = codec.decode_reply(party.handle(request.SerializeToString()), "alpha").introduction

@@ -173,7 +173,7 @@ def test_shares_of_a_budget_are_before_the_run_by_it_and_after_it():
     assert budget_sections.budget_shares(replace(cost, alone=None), 8.0) == (0.125, math.inf, 0.5)
 
 
-def test_the_steps_stand_before_the_choices_and_the_choices_in_their_order():
+def test_the_steps_stand_before_the_choices_each_in_its_order():
     sections = choice_sections.choice_sections(blank_sheet(), NOTHING_BESIDE)
     assert [section.title for section in sections] == [choice_sections.IN_ORDER, "What you can do"]
     choices = [point.partition(" ")[0].rstrip(":,") for point in sections[1].points]

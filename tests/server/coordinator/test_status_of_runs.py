@@ -56,7 +56,7 @@ def test_a_run_says_since_when_it_waits_and_when_it_goes_on(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("action", "state"), [("pause", "paused"), ("stop", "stopped")])
-def test_a_run_that_nobody_drives_is_put_into_the_state_that_was_asked_for(action: str, state: str) -> None:
+def test_a_run_that_nobody_drives_gets_the_state_that_was_asked_for(action: str, state: str) -> None:
     written: list[RunStatus] = []
     status = RunStatus("waiting", number=4, phase="labels", waiting=WAITING, error=RunFailure("a fault", "", 3))
     run = SimpleNamespace(
