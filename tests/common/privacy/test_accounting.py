@@ -285,3 +285,18 @@ def test_a_plan_with_subsampled_votes_is_calibrated_from_few_distributions(monke
     )
     assert len(asked) <= 8
     assert asked.count(50_000) <= 4
+
+
+def test_canonical_events_do_not_depend_on_the_order_of_sums():
+    sampled = [Gaussian(2.0, sampling_rate=0.5), Gaussian(1.0, sampling_rate=0.25), Gaussian(2.0, sampling_rate=0.5)]
+    whole = [Gaussian(3.0), Gaussian(math.inf), Gaussian(4.0)]
+    orders = [
+        [*sampled, *whole],
+        [*whole, *reversed(sampled)],
+        [sampled[1], whole[2], sampled[0], *whole[:2], sampled[2]],
+    ]
+    canonical = {accounting._merge_events(events) for events in orders}
+    assert len(canonical) == 1
+    (events,) = canonical
+    assert math.isclose(events[0].noise_multiplier, 1.0 / math.sqrt(1.0 / 9.0 + 1.0 / 16.0))
+    assert events[1:] == (Gaussian(1.0, sampling_rate=0.25), Gaussian(2.0, sampling_rate=0.5, count=2))

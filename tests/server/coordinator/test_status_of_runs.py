@@ -5,12 +5,14 @@ from typing import Any, cast
 
 import pytest
 
+from undersong_common.errors import ConfigurationError, PrivacyRefusal, RoundAborted, UndersongError
 from undersong_protocol.wire import framing
 from undersong_server.coordinator import run_driver
 from undersong_server.coordinator.grpc_server import GrpcServer
 from undersong_server.coordinator.grpc_transport import Presence, Waiting
-from undersong_server.coordinator.run_driver import GrpcRunDriver
+from undersong_server.coordinator.run_driver import GrpcRunDriver, RunDriver
 from undersong_server.coordinator.service import Coordinator
+from undersong_server.federation.agreement import Rejected
 from undersong_server.runs.folder import Awaited, RunFailure, RunStatus
 
 WAITING = Awaited((), 3.0, None, 2, "waiting")
@@ -41,7 +43,7 @@ def test_progress_keeps_the_machines_that_a_run_waits_for(awaits_people: bool) -
 
 def test_a_run_says_since_when_it_waits_and_when_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_driver, "time", SimpleNamespace(time=lambda: 1_000.0, monotonic=lambda: 50.0))
-    missing = {"beta": Presence(connected=False, since=1.0, heard=None)}
+    missing = {name: Presence(connected=False, since=1.0, heard=None) for name in ("gamma", "alpha", "beta")}
     driver, shown = make_driver()
     GrpcRunDriver.waits(cast(GrpcRunDriver, driver), Waiting(missing, answered=4, left_s=30.0), 5)
     driver._status.waiting = None
@@ -49,7 +51,7 @@ def test_a_run_says_since_when_it_waits_and_when_it_goes_on(monkeypatch: pytest.
     first, second = (facts["waiting"] for facts in shown)
     assert (first.since, second.since) == (3.0, 1_000.0)
     assert (first.goes_on_at, first.goes_on_with, first.whom) == (1_030.0, 3, "machines")
-    assert [party.party for party in first.parties] == ["beta"]
+    assert [party.party for party in first.parties] == ["alpha", "beta", "gamma"]
     assert "4 of 5 have answered, the quorum is 3" in first.words
     assert first.words.endswith("it goes on without them")
     assert second.words.endswith("it goes on only if 1 more answer by then")
@@ -69,6 +71,50 @@ def test_a_run_that_nobody_drives_gets_the_state_that_was_asked_for(action: str,
     Coordinator._tend(cast(Coordinator, coordinator), cast(Any, run))
     (now,) = written
     assert (now.state, now.number, now.waiting, now.error) == (state, 7, None, None)
+
+
+REFUSALS = {"gamma": PrivacyRefusal("gamma: no", "ask gamma"), "alpha": PrivacyRefusal("alpha: no", "ask alpha")}
+REJECTED = Rejected(REFUSALS, approved=["zeta", "beta", "epsilon"])
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        (ConfigurationError("a problem", "a remedy"), RunFailure("a problem", "a remedy", 2)),
+        (RoundAborted("too few are left", "run it again"), RunFailure("too few are left", "run it again", 5)),
+        (
+            REJECTED,
+            RunFailure(
+                "gamma: no\nalpha: no", "ask gamma; ask alpha", 3, ("alpha", "gamma"), ("beta", "epsilon", "zeta")
+            ),
+        ),
+    ],
+    ids=["configuration", "aborted", "rejected"],
+)
+def test_a_failed_run_states_problem_remedy_and_exit_code(error: UndersongError, failure: RunFailure) -> None:
+    ended: list[tuple[str, object]] = []
+
+    def conduct() -> str:
+        raise error
+
+    driver = SimpleNamespace(
+        _conduct=conduct, _interrupted=None, _end=lambda state, failure=None: ended.append((state, failure))
+    )
+    RunDriver._run(cast(RunDriver, driver))
+    assert ended == [("failed", failure)]
+
+
+def test_why_a_corpus_was_not_evaluated_is_stated_with_its_remedy() -> None:
+    shown: list[dict[str, Any]] = []
+    folder = SimpleNamespace(name="spring", say=lambda _words: None)
+    driver = SimpleNamespace(folder=folder, _show=lambda **facts: shown.append(facts))
+    RunDriver._note_unevaluated(cast(RunDriver, driver), "no test file", "name it", 2)
+    RunDriver._note_unevaluated(cast(RunDriver, driver), "no test file", "", 2)
+    stated = [facts["evaluation_error"] for facts in shown]
+    assert [failure.problem for failure in stated] == ["no test file"] * 2
+    assert [failure.exit_code for failure in stated] == [2, 2]
+    words = "evaluate the run on its Result"
+    assert [failure.remedy for failure in stated] == [f"name it; then {words}", words]
 
 
 def test_a_welcome_states_each_fact_of_the_coordinator() -> None:
