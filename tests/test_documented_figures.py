@@ -5,19 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from undersong_client.answering import computing_process
+from undersong_client import home
+from undersong_client.answering import checks, computing_process, party
 from undersong_client.consent import approvals, trust
 from undersong_client.link import daemon
 from undersong_client.records import sources
 from undersong_client.storage import attempts, own_figures, public_blocks
-from undersong_common.pages import accounts, frame, oidc, stream
+from undersong_common.pages import accounts, duties, frame, oidc, store, stream
 from undersong_common.privacy import ledger, noise
+from undersong_common.program import configuration, notices
+from undersong_common.text import row_files, table
 from undersong_protocol import limits
 from undersong_protocol.agreement import plan
 from undersong_protocol.secagg import drawn, graph, keys, party_graphs
 from undersong_protocol.statistics import histogram, interface, terms
 from undersong_protocol.wire import framing, public
 from undersong_server.coordinator import gate, grpc_server, parties, service
+from undersong_server.database import interface as database
+from undersong_server.database import lease, postgres
 from undersong_server.federation import exchange
 from undersong_server.runs.task import FederationSection
 
@@ -71,6 +76,16 @@ FIGURES = [
     # What one record's row may cost.
     ("threat-model", f"A term has at most {terms.LONGEST_TERM} words"),
     ("threat-model", f"{terms.LARGEST_PHRASES} phrases, {terms.MOST_LENGTHS} lengths and {histogram.MOST_ATTRIBUTES}"),
+    (
+        "threat-model",
+        f"workbook may hold {row_files.INFLATED_BYTES / MIB:g} MiB, or {row_files.INFLATION} times",
+    ),
+    ("hospital", f"A text above {table.LARGEST_TEXT_BYTES / MIB:g} MiB is left out"),
+    ("threat-model", f"at most {configuration.LARGEST_FILE_BYTES / 1024:g} KiB and {configuration.MOST_LEVELS} levels"),
+    # A standby.
+    ("federation", f"renews a lease of {database.LEASE_S:g} seconds in the database"),
+    ("federation", f"once it has reached no database for {lease.LOST_S:g} seconds"),
+    ("federation", f"a statement after {postgres.SILENT_S:g} of silence"),
     # The coordinator's port.
     ("federation", f"opens connections faster than {GATE.per_second:g} a second"),
     ("federation", f"one of {GATE.most_unauthenticated} places, {GATE.per_source} from one address, "),
@@ -87,6 +102,9 @@ FIGURES = [
     ("console", f"at most {in_words(stream.MOST_OF_SESSION)} live screens"),
     ("threat-model", f"after {accounts.FAILURES} failures, and a source after {accounts.SOURCE_FAILURES}"),
     ("threat-model", f"first {accounts.LONGEST_NAME} characters"),
+    ("threat-model", f"Without a session {frame.LARGEST_OPEN_BODY_BYTES / 1024:g} KiB of a body are read, "),
+    ("threat-model", f"are read, with one {frame.LARGEST_BODY_BYTES / MIB:g} MiB"),
+    ("threat-model", f"tries of a source and {accounts.TRIES_AT_ONCE} in all may wait"),
     ("threat-model", f"asked by {oidc.MOST_ASKING} requests at a time"),
     ("threat-model", f"ends {frame.PATIENCE_S:g} s after its request"),
     ("threat-model", f"Beyond {frame.MOST_CONNECTIONS} the one that has waited longest"),
@@ -104,6 +122,16 @@ def test_a_page_states_the_figure_of_the_program(page: str, words: str) -> None:
 
 def test_figures_that_a_page_writes_in_words_are_these() -> None:
     assert sources.LOST_SHARE == 20  # hospital.md: "If more than one in twenty rows or documents are not read"
+    assert daemon.BUDGET_LOW == 0.1  # hospital.md: "less than a tenth of the budget is left"
+    assert notices.EXPIRES_SOON_S == 14 * 86400.0  # hospital.md: "the certificate expires within two weeks"
+    assert home.ABANDONED_S == 7 * 86400.0  # threat-model.md: "seven days after the attempt was begun"
+    assert party.EPOCH_SILENCE_S == 86400.0  # federation.md: "an epoch that it has not heard for a day"
+    assert checks.EPOCH_AHEAD_S == database.AHEAD_S == 86400  # federation.md: "More than a day ahead"
+    assert lease.RENEW_S == 1.0  # federation.md: "in the database every second"
+    assert accounts.FAILURES_S == 5 * 60.0  # threat-model.md: "wait for five minutes"
+    assert accounts.SOURCE_TRIES_AT_ONCE == 5  # threat-model.md: "five tries of a source"
+    assert duties.DAY_S == 24 * 3600.0  # threat-model.md: "is none of the two for a day"
+    assert store.ACTION_KEPT_S >= 12 * 3600.0  # console.md: "sent twice, it is done once", for a session's life
     assert trust.RENEW_PART == 3  # hospital.md: "when a third of their time is left"
     assert parties.RENEWABLE_SHARE == 0.5  # federation.md: "when half of the life of the one it shows is over"
     assert service.RENEW_BEFORE_DAYS == 30  # federation.md: "a new one is made a month before"
