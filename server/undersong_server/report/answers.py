@@ -433,7 +433,8 @@ def _explain_fingerprint(data: ReportData) -> str:
     """Says which two fingerprints a receiver compares, and from whom the true one is to be had."""
     took_part = data.participation
     hospitals = f", such as {', '.join(took_part.parties[:SHOWN_HOSPITALS])}" if took_part else ""
-    teller, contact = ("operator", data.operator[1]) if data.operator[0] else ("makers", data.publication.contact)
+    makers_contact = "" if data.has_reserved_contact else data.publication.contact
+    teller, contact = ("operator", data.operator[1]) if data.operator[0] else ("makers", makers_contact)
     return (
         f"Have the true fingerprint read to you by a hospital that took part{hospitals}, or by the {teller}"
         f"{f' ({contact})' if contact else ''}, over a number or an address that you look up elsewhere than in this"

@@ -364,10 +364,10 @@ class ReportData:
 
     @property
     def whom_to_ask(self) -> str:
-        """The makers' contact, or the operator's if that one is missing or reaches nobody."""
-        if self.operator[1] and (self.has_reserved_contact or not self.publication.contact):
-            return self.operator[1]
-        return self.publication.contact or "the makers"
+        """The makers' contact; the operator's, or else "the makers", if that one is missing or reaches nobody."""
+        if self.publication.contact and not self.has_reserved_contact:
+            return self.publication.contact
+        return self.operator[1] or "the makers"
 
     @property
     def noun(self) -> str:

@@ -391,7 +391,7 @@ WEAK = {"recall": 0.321, "precision": 0.119, "coverage": 0.173, "density": 0.057
 def test_what_is_weak_about_a_corpus_is_told_before_training(place):
     measures = [Measure(name, f"what {name} tells", value, "0 to 1", "high") for name, value in WEAK.items()]
     measures.append(Measure("wrong labels", "what is doubted", 0.008, "0 to 100 %", "low", percent=True))
-    terms = PublicationSection(contact="a@b.example")
+    terms = PublicationSection(contact="a@b.org")
     remarks = (f"Published: all texts, {CLEANED}.",)
     own = replace(SCORED["accuracy"][0], by_label={"chest": 0.912, "ankle": 0.745})
     scored = {**SCORED, "remarks": remarks, "measures": tuple(measures), "publication": terms, "accuracy": (own,)}
@@ -415,9 +415,7 @@ def test_what_is_weak_about_a_corpus_is_told_before_training(place):
         assert words in told
         assert words in shown
     good = next(answer for answer in answers(data) if answer.anchor == "good").sentences
-    assert good[1] == (
-        "Whether the test texts are real, and where they are from, these files do not say: ask a@b.example."
-    )
+    assert good[1] == ("Whether the test texts are real, and where they are from, these files do not say: ask a@b.org.")
     assert "The test file is not in this folder. Its SHA-256 is 68bc." in shown
     unmeasured = next(answer for answer in answers(run(accuracy=(), labels=())) if answer.anchor == "train")
     assert len(unmeasured.sentences) == 2  # what to read, and its phrases
@@ -495,7 +493,7 @@ def test_whether_one_may_train_and_publish_is_answered_with_the_credit(place, li
         ("data@clinics.org", "+44 20", "data@clinics.org"),
         ("data@clinics.example", "+44 20", "+44 20"),
         ("https://www.example.org/", "+44 20", "+44 20"),
-        ("data@clinics.example", "", "data@clinics.example"),
+        ("data@clinics.example", "", "the makers"),
         ("latest@test.com", "+44 20", "latest@test.com"),
         ("", "+44 20", "+44 20"),
         ("", "", "the makers"),
@@ -521,12 +519,12 @@ def test_the_licence_binds_and_the_makers_limits_are_their_words(place):
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_what_holds_for_trained_models_and_whose_records_they_are_is_told(place):
-    terms = PublicationSection(contact="a@b.example", trained_models="No limit holds.", records="Invented notes.")
+    terms = PublicationSection(contact="a@b.org", trained_models="No limit holds.", records="Invented notes.")
     shown = both(run(publication=terms))[place]
     assert "Models trained on the texts, by the makers' word alone: No limit holds." in shown
     assert "The records, by the makers' word alone: Invented notes." in shown
-    silent = both(run(publication=PublicationSection(contact="a@b.example")))[place]
-    assert "the makers have not stated: ask a@b.example before you use such a model." in silent
+    silent = both(run(publication=PublicationSection(contact="a@b.org")))[place]
+    assert "the makers have not stated: ask a@b.org before you use such a model." in silent
     assert "Take them for records of real patients" in silent
     assert "invented: then no real person is protected" not in shown
     assert "demonstration" not in shown
@@ -595,10 +593,10 @@ def test_each_measure_stands_once_in_the_report():
 
 
 def test_the_card_names_makers_contact_and_the_way_to_verify():
-    terms = PublicationSection(makers="Five <b>clinics", contact="data@clinics.example")
+    terms = PublicationSection(makers="Five <b>clinics", contact="data@clinics.org")
     card = render_card(run(publication=terms, publisher=("north", "1a2b-3c4d")))
-    assert "Published in the name of Five &lt;b&gt;clinics (contact: data@clinics.example)." in card
-    assert "data@clinics.example" in card
+    assert "Published in the name of Five &lt;b&gt;clinics (contact: data@clinics.org)." in card
+    assert "data@clinics.org" in card
     assert "undersong verify . --fingerprint FINGERPRINT-YOU-WERE-TOLD" in card
     assert "--fingerprint 1a2b" not in card  # which would be compared with itself
     took_part = Participation(("north", "south", "west", "east"), ())
@@ -613,7 +611,7 @@ def test_the_card_names_makers_contact_and_the_way_to_verify():
     for shown in both(run(publication=terms, publisher=("one", "1a2b-3c4d"), participation=took_part)):
         assert (
             "read to you by a hospital that took part, such as north, south, west, or by the makers"
-            " (data@clinics.example), over a number or an address that you look up elsewhere"
+            " (data@clinics.org), over a number or an address that you look up elsewhere"
         ) in shown
         assert ",," not in shown
         assert "Compare it with 1a2b-3c4d, all eight groups" in shown
@@ -624,9 +622,7 @@ def test_the_card_names_makers_contact_and_the_way_to_verify():
     nobody = render_card(run())
     assert "--fingerprint" not in nobody
     assert "Its makers have not named themselves. They have stated no contact." in nobody
-    assert "themselves. Contact: a@b.example." in render_card(
-        run(publication=PublicationSection(contact="a@b.example"))
-    )
+    assert "themselves. Contact: a@b.org." in render_card(run(publication=PublicationSection(contact="a@b.org")))
 
 
 TITLES = ["What it is", "May I use it", "What is promised", "How good it is", "Before you train", "How to check it"]
@@ -666,14 +662,14 @@ def test_card_and_report_open_with_the_answers_in_order():
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_card_and_report_answer_with_the_run_s_own_figures(place):
-    terms = PublicationSection(makers="clinics", contact="a@b.example", licence="CC-BY-4.0", intended_use="teaching")
+    terms = PublicationSection(makers="clinics", contact="a@b.org", licence="CC-BY-4.0", intended_use="teaching")
     shown = both(run(**SCORED, publication=terms, publisher=("north", "1a2b-3c4d"), participation=LEFT))[place]
     for words in (
         *("77 % of cases (73 to 81)", "90.0 % (85.0 to 94.0)", "words 92.0 %", "zero-shot mixture: 60.0 %"),
         *(
             "7 texts of one generator are set aside",
             "Licence: CC-BY-4.0",
-            "a@b.example",
+            "a@b.org",
             "Intended use, by the makers' word alone: teaching",
         ),
         *("undersong verify . --fingerprint FINGERPRINT-YOU-WERE-TOLD", "3 hospitals: north, south, west"),
