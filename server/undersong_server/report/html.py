@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 from undersong_common.program.printed_page import template
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
-from undersong_server.report.answers import OurWords, answers, describe_demonstration
+from undersong_server.report.answers import IN_BROWSER, OurWords, answers, describe_demonstration
 from undersong_server.report.check_words import CHECK_WORDS
 from undersong_server.report.data import EQUAL_WEIGHTS, USEFUL, GeneratorUse, Measure, ReportData, number
 from undersong_server.report.rows import ROWS_ELSEWHERE, TITLE, describe_rows, example_rows, length_at
@@ -52,6 +52,7 @@ def render_html(data: ReportData) -> str:
             (name, generator_colour[name], int(n)) for name, n in zip(data.generators, text_counts.sum(0), strict=True)
         ],
         kinds=len({sample.kind for sample in data.samples}),
+        in_browser=IN_BROWSER,  # The page has its box for the files in the place of this paragraph.
         check_words=json.dumps(dict(CHECK_WORDS)),
         files_title=FILES,
         rounds_words=ROUNDS,

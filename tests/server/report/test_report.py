@@ -31,7 +31,7 @@ from undersong_server.methods.undersong import CLEANED
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
 from undersong_server.report import html, screen
-from undersong_server.report.answers import SIMULATED, WHAT_BINDS, answers
+from undersong_server.report.answers import IN_BROWSER, SIMULATED, WHAT_BINDS, answers
 from undersong_server.report.data import (
     ALONE,
     ZERO_SHOT,
@@ -615,6 +615,9 @@ def test_the_card_names_makers_contact_and_the_way_to_verify():
         ) in shown
         assert ",," not in shown
         assert "Compare it with 1a2b-3c4d, all eight groups" in shown
+    signed_report, signed_card = both(run(publisher=("one", "1a2b-3c4d")))
+    assert (IN_BROWSER in signed_report, IN_BROWSER in signed_card) == (False, True)
+    assert "may have changed this page, too" in signed_report  # beside the box for the files
     assert 'id="told"' in render_html(run(publisher=("one", "1a2b-3c4d")))
     assert 'id="told"' not in render_html(run())
     unnamed = render_card(run(publisher=("north", "1a2b-3c4d")))
