@@ -246,7 +246,8 @@ def own_score(folder: Path, options: EvaluationOptions) -> str:
 
 def verdict(home: Path, run: str) -> PrivacyVerdict:
     """Verifies a run's own folder with this coordinator's fingerprint, like `undersong verify`."""
-    return verify(_output(home, run), fingerprint=CoordinatorHome(home).authority().fingerprint)
+    privacy_verdict = verify(_output(home, run), fingerprint=CoordinatorHome(home).authority().fingerprint)
+    return replace(privacy_verdict, is_own=True)
 
 
 @dataclass(frozen=True)

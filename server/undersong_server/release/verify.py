@@ -394,6 +394,7 @@ class PrivacyVerdict:
         stated_parties: those of ``known`` whose own fingerprint the caller has stated.
         certified_parties: those of ``known`` whose keys the coordinator's signature names.
         lacks_corpus: no file with rows of the corpus is there.
+        is_own: the coordinator that has signed it looks at it itself, so that nobody has stated a fingerprint.
     """
 
     manifest: Manifest
@@ -420,6 +421,7 @@ class PrivacyVerdict:
     stated_parties: tuple[str, ...] = ()
     certified_parties: tuple[str, ...] = ()
     lacks_corpus: bool = False
+    is_own: bool = False
 
     @property
     def operator(self) -> str:
@@ -586,6 +588,10 @@ class PrivacyVerdict:
             files_line = self._describe_files()
             if self.simulated:
                 signer_words = "a simulation, which signed them itself"
+            elif self.papers_hold and self.is_own:
+                signer_words = (
+                    f"{signer}, by its own key; its {counted(len(self.spent), 'hospital')} as it enrolled them"
+                )
             elif self.papers_hold:
                 signer_words = f"{CHECK_WORDS['by stated'].format(signer=signer)}; {self._describe_keys()}"
             else:
