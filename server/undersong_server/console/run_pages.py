@@ -453,6 +453,7 @@ class RunScreens:
             "corpus": lambda: {
                 **visit.listed(list(zip(corpus_search().numbers, corpus_search().texts, strict=True))),
                 "found": corpus_search(),
+                "most_texts": overview.run_plan(self._home, run).figures.published,
                 "wanted": query,
                 "is_asked": bool(visit.query.keys() & {*SEARCHED, "page"}),
                 "run": run,

@@ -408,6 +408,7 @@ class PlanFigures:
         paper: what the method's paper would charge, for information; None where it says nothing.
         weak: choices of the task that promise little, or with which it may not end, in one sentence each.
         questions: different questions that the run asks of a hospital, in the plan's order, as the sheets word them.
+        published: the most texts that are published.
         least_records: of all hospitals together, below which single counts and votes are noise; 0 without any.
         other_labels: a sentence on each file that carries other labels than the task; a form has them at its fields.
     """
@@ -426,6 +427,7 @@ class PlanFigures:
     weak: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
     unpublished: str = ""
+    published: int = 0
     least_records: int = 0
     other_labels: tuple[str, ...] = ()
 
@@ -502,6 +504,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
         generators=run.setting.generators,
         generator_calls=run.generator_calls,
         unpublished=_unpublished(run),
+        published=_fewest_calls(run),
         trial_calls=run.trial_calls
         * sum(generator.prompt_format(run.task.locate("")).reads for generator in run.task.generators),
         cost=_expected_cost(run),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from html import unescape
 
@@ -188,4 +189,7 @@ def test_result_shows_the_words_of_the_card_and_folds_its_other_figures(tmp_path
     assert "The corpus looks little like the test texts of public, 0: about 11 of 100 corpus texts" in top
     assert "5.0 % of the labels are doubtful" in top
     assert "good near 29.5, the test texts'" in folded
+    assert re.search(r"4 texts of 4; 0 marked\. The plan allows at most \d", folded)
+    assert "by its own key; its " in folded
+    assert "that you stated" not in page
     assert '<details id="corpus-texts">' in page
