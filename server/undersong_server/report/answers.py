@@ -7,7 +7,7 @@ from undersong_common.printable import counted, joined, printable
 from undersong_common.privacy import impact
 from undersong_common.version import VERSION
 from undersong_protocol.agreement import words
-from undersong_server.methods.parts.support import WORD_FILTER
+from undersong_server.methods.parts.support import DOUBT, UNJUDGED, WORD_FILTER
 from undersong_server.report.before_training import (
     BEFORE,
     describe_nearness,
@@ -58,6 +58,12 @@ KINDS = {  # what a generator of each kind is
     "replay": f"a file of {words.WRITTEN_BEFORE}",
     "function": "a program",
 }
+NAMES_ITS_MODEL = "openai"  # kind of generator of which the plan names the model
+UNNAMED_SOURCES = {  # what no file says of the texts of a generator of each kind
+    NGRAM: "The texts repeat phrases of the public corpus that {} learned from. Whose it is",
+    "transformers": "Which language model wrote the texts of {}",
+}
+UNNAMED_SOURCE = "Where the texts of {} come from"
 WORD_SALAD = (
     "An n-gram model writes word salad: phrases of its subject in a likely order, which seldom make a whole sentence"
     " and may mix several cases."
@@ -137,7 +143,8 @@ def describe_demonstration(data: ReportData) -> str:
     """Says that a corpus is a demonstration if its makers state that every record is invented; else ""."""
     if not data.publication.invented_records:
         return ""
-    return "This is a demonstration: by the makers' word alone, every record behind it is invented."
+    contact_words = " Their contact is one of an example, and reaches nobody." if data.has_reserved_contact else ""
+    return f"This is a demonstration: by the makers' word alone, every record behind it is invented.{contact_words}"
 
 
 def _describe_records(data: ReportData) -> str:
@@ -220,14 +227,16 @@ def _allow_models(data: ReportData) -> str:
     )
 
 
-def _warn_of_phrases(data: ReportData) -> list[str]:
-    """Says whose phrases the texts of an n-gram model may repeat; [] if none wrote the corpus."""
-    authors = [use.name for use in data.author_uses if use.kind == NGRAM]
-    if not authors:
-        return []
+def _warn_of_sources(data: ReportData) -> list[str]:
+    """Says of which authors these files do not name the source of the texts, and its licence; [] if there are none."""
+    names_by_words: dict[str, list[str]] = {}
+    for use in data.author_uses:
+        if use.kind != NAMES_ITS_MODEL:
+            names_by_words.setdefault(UNNAMED_SOURCES.get(use.kind, UNNAMED_SOURCE), []).append(use.name)
     return [
-        f"The texts repeat phrases of the public corpus that {joined(authors)} learned from. Whose it is and under"
-        f" which licence, these files do not say: ask {data.whom_to_ask} before you publish the texts."
+        f"{source_words.format(joined(names))} and under which licence, these files do not say: ask {data.whom_to_ask}"
+        " before you publish the texts."
+        for source_words, names in names_by_words.items()
     ]
 
 
@@ -273,7 +282,7 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
         f"Limits:{unfit_words} {data.origin} They may be wrong, and must not be read as facts about anybody or"
         f" used for care. Nobody has read every text or checked every label.",
         *([f"Limits, by the makers' word alone: {publication.limits}"] if publication.limits else []),
-        *_warn_of_phrases(data),
+        *_warn_of_sources(data),
         _allow_models(data),
     )
 
@@ -371,6 +380,8 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
         unread_words = UNREAD_SCORE if data.has_unread_score else ""
         sentences.append(f"On the hospitals' own records: {NOT_MEASURED}{unread_words}.")
     sentences += [f"{remark.partition(WORD_FILTER)[0].strip().rstrip('.')}." for remark in data.remarks]
+    if any(f"({reason!r})" in remark for reason in (DOUBT, UNJUDGED) for remark in data.remarks):
+        sentences.append(f'By how much such a generator misses being cleared stands under "{SUM_ANSWERS}".')
     if not data.support_measured and not data.set_aside:
         sentences.append(f"Whether the texts are of the task's kind: {NOT_MEASURED}.")
     if not describe_nearness(data):

@@ -528,6 +528,10 @@ def test_what_holds_for_trained_models_and_whose_records_they_are_is_told(place)
     assert "Take them for records of real patients" in silent
     assert "invented: then no real person is protected" not in shown
     assert "demonstration" not in shown
+    example = PublicationSection(contact="a@b.example", invented_records=True)
+    assert (
+        "is invented. Their contact is one of an example, and reaches nobody." in both(run(publication=example))[place]
+    )
     invented = both(run(publication=PublicationSection(invented_records=True)))[place]
     assert invented.count("This is a demonstration: by the makers' word alone, every record behind it is inv") == 1
     assert invented.index("This is a demonstration") < invented.index("What it is")
@@ -912,7 +916,11 @@ def test_the_opening_names_who_wrote_the_published_texts_and_what_they_are(place
     theirs = replace(data, samples=tuple(replace(sample, generator=other) for sample in mine))
     assert f"Written by {other} (a language model), with" in both(theirs)[place]
     assert "word salad" not in both(theirs)[place]
-    assert "repeat phrases of the public corpus" not in both(theirs)[place]
+    assert "under which licence, these files do not say" not in both(theirs)[place]
+    for kind, unsaid in (("transformers", "Which language model wrote the"), ("function", "Where the")):
+        unnamed = both(replace(theirs, usage=(GeneratorUse(other, kind, AuthorUsage(30)),)))[place]
+        end = "and under which licence, these files do not say: ask the makers before you publish"
+        assert re.search(rf"{unsaid} texts of {other}(?: come from)? {end}", unnamed)
     third = "third"
     of_two = replace(data, generators=(first, other, third), samples=(*mine, replace(mine[0], generator=third)))
     options = [attributes["value"] for tag, attributes in Page(render_html(of_two)).elements if tag == "option"]
