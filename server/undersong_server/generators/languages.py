@@ -20,7 +20,7 @@ _CLAUSE_END = re.compile(r"[.!?…;:।؟。！？；：，、،؛–—]|,(?![^
 _ASIDE = re.compile(r", [^,.!?]{1,30},")  # "I cannot, in good conscience, write this"
 
 _FEWEST_WORDS = 6
-_FEWEST_HITS = 3
+_FEWEST_HITS = 3  # different common words
 _SCRIPTS = {
     "russian": r"[\u0400-\u04ff]",
     "ukrainian": r"[\u0400-\u04ff]",
@@ -49,7 +49,10 @@ _COMMON = {
     "czech": "a v se na že je s do to jak po ale mám za co od jsem jsou nebo při",
     "turkish": "ve bir bu için de da ile çok ne var ama gibi daha ben mi kadar olarak sonra benim değil",
 }
+# Words that a language has too, though they are not among its commonest: "no fever, no rash" is English.
+_ALSO = {"english": "do men mi no van"}
 _WORDS = {language: frozenset(words.split()) for language, words in _COMMON.items()}
+_OWN_WORDS = {language: words.union(_ALSO.get(language, "").split()) for language, words in _WORDS.items()}
 _WORD = re.compile(r"[^\W\d_]+")
 
 
@@ -110,6 +113,8 @@ def is_other_language(text: str, language: str) -> bool:
     words = _WORD.findall(text.casefold())
     if len(words) < _FEWEST_WORDS:
         return False
-    hits = {name: sum(word in common for word in words) for name, common in _WORDS.items()}
-    most = max(hits.values())
-    return most >= _FEWEST_HITS and most > 2 * hits[wanted]
+    different_words = set(words)
+    # Single letters are abbreviations in notes ("c/o", "w mum"), and one word that recurs is one sign.
+    foreign_words = {word for word in different_words if len(word) > 1} - _OWN_WORDS[wanted]
+    most = max(len(foreign_words & common) for common in _WORDS.values())
+    return most >= _FEWEST_HITS and most > 2 * len(different_words & _WORDS[wanted])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 import re
+from importlib import resources
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from tests.doubles.refusals import REFUSALS
 from undersong_common.errors import GenerationError
 from undersong_server.generators.interface import Completion, GenerationRequest
-from undersong_server.generators.languages import is_refusal
+from undersong_server.generators.languages import is_other_language, is_refusal
 from undersong_server.generators.reading import CUT, ECHO, SEVERAL, ReadText, read
 from undersong_server.prompts.rendering import Prompts, TaskWords
 
@@ -332,6 +334,26 @@ def test_text_in_another_language_than_the_task_s_is_a_fault() -> None:
     assert fault("我的卡丢了，怎么办？", language="English") == "wrong language"
     assert fault(TEXT, language="Chinese") == "wrong language"
     assert fault(TEXT, language="Klingon") == ""
+
+
+@pytest.mark.parametrize("name", ["handbook.jsonl", "mixed.jsonl", "test.jsonl"])
+def test_no_short_note_of_the_example_counts_as_another_language(name: str) -> None:
+    example = resources.files("undersong_server.operations").joinpath("example", name)
+    texts = [json.loads(line)["text"] for line in example.read_text("utf-8").splitlines()]
+    assert not [text for text in texts if is_other_language(text, "English")]
+    assert not is_other_language("37 yr man c/o HA. no neck stiffness, no rash. sumatriptan no effect", "English")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "No tengo fiebre, pero me duele el pecho y la espalda",
+        "Não tenho febre, mas o peito dói com o esforço e uma tosse que não passa",
+        "Ik heb koorts en pijn op de borst, en het hoesten is niet minder",
+    ],
+)
+def test_note_in_a_language_near_english_counts_as_another_one(text: str) -> None:
+    assert is_other_language(text, "English")
 
 
 def test_a_list_is_not_read_as_a_text() -> None:
