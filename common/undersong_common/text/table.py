@@ -19,6 +19,7 @@ from undersong_common.text.patient_ids import (
 from undersong_common.text.row_files import UTF_8, FileForm, Row, absent_column, read_rows
 
 LARGEST_TEXT_BYTES = 4 * 2**20
+WARNED_SHARE = 0.05  # share of a test file's texts; a few short texts are written twice by chance
 EMPTY = "its text is empty"
 EMPTY_CELL = f"{EMPTY}, or a formula without a stored value: open and save the workbook"
 
@@ -285,6 +286,11 @@ def table_of(rows: Iterable[Row], source: str, columns: Columns, labels: Sequenc
     if not table:
         raise ConfigurationError(f"{source}: has no rows", "name a file with at least one record")
     return table
+
+
+def fold_texts(texts: Iterable[str]) -> frozenset[str]:
+    """Returns the different texts, without regard to case and spaces."""
+    return frozenset(" ".join(text.split()).casefold() for text in texts)
 
 
 def read_column(path: Path, column: str) -> tuple[str, ...]:

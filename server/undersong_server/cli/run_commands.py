@@ -299,7 +299,8 @@ def evaluate(
 ) -> None:
     """Evaluates a finished run's texts with a public test file, and keeps the figures for `compare` and the console."""
     evaluation = operations.releases.evaluate_run(home, name, replace(options, test=test))
-    print_result(evaluation, printable(f"{name}, by {_figures(evaluation)}", 2000), as_json=as_json)
+    place_words = operations.releases.evaluation_place(home, name, evaluation)
+    print_result(evaluation, printable(f"{name}, by {_figures(evaluation)}", 2000), place_words, as_json=as_json)
 
 
 def _figures(evaluated: "Evaluated") -> str:

@@ -491,6 +491,8 @@ class RunScreens:
             "judgement": comparison.judge(self._home, run),
             "to_read": comparison.texts_to_read(self._home, run),
             "explained": comparison.explain_figures(self._home, run),
+            "own_evaluation": releases.own_evaluation(self._home, run),
+            "evaluations_beside": comparison.beside_figures(self._home, run),
             "run": run,
             "files": files,
             "since": self._context.work.since(_evaluation_of(run)),
@@ -514,7 +516,8 @@ class RunScreens:
             else:
                 evaluation = releases.evaluate_run(self._home, run, replace(options, test=path))
         visit.note("run evaluate", f"{run}: {evaluation.test}")
-        return visit.go(f"/runs/one/{quote(run)}/result#evaluation", f"Evaluated on {evaluation.test}.")
+        place_words = releases.evaluation_place(self._home, run, evaluation)
+        return visit.go(f"/runs/one/{quote(run)}/result#evaluation", place_words)
 
     def _file(self, visit: Visit) -> Response:
         run, name = visit.path["run"], visit.path["name"]

@@ -16,12 +16,12 @@ from undersong_common.intervals import CONFIDENCE_LEVEL, Interval, auc_interval,
 from undersong_common.models.embedding import Embed
 from undersong_common.models.fine_tuning import FineTuning
 from undersong_common.models.model_files import model_folder
-from undersong_common.printable import finite, first_named
+from undersong_common.printable import counted, finite, first_named
 from undersong_common.program.library_threads import one_library_thread
 from undersong_common.text import overlap
 from undersong_common.text.overlap import ClosestRecords, Overlap, closest_records, find_overlap
 from undersong_common.text.personal_data import PersonalData, personal_data, presidio
-from undersong_common.text.table import Table, read_table
+from undersong_common.text.table import WARNED_SHARE, Table, fold_texts, read_table
 from undersong_protocol.statistics.terms import Terms, words
 from undersong_server import learning
 from undersong_server.defaults import Head
@@ -214,6 +214,8 @@ def evaluate_tables(
             tested_sequences = embedded(test_texts.name, sequences_of(test_texts.table, sequences, keep_empty=True))
             trainings += [(texts, train, tested_sequences) for texts in sequence_sets for train in models]
         note_lines.extend(_unknown_labels(synthetic, test_texts.table))
+    if test_texts is not None:
+        note_lines.extend(_shared_texts_warnings(synthetic, test_texts.table))
     attacked_corpora = [
         corpus,
         *([private_texts] if private_texts is not None and private_texts.table.labels is not None else []),
@@ -332,6 +334,18 @@ def _unknown_labels(synthetic: Table, test: Table) -> list[str]:
     if not missing_labels or synthetic.labels is None:
         return []
     return [f"No synthetic text has the label {first_named(missing_labels, 8)}: test texts of it all count as errors."]
+
+
+def _shared_texts_warnings(synthetic: Table, test: Table) -> list[str]:
+    """Returns a warning if the test file holds more than a few texts of the corpus."""
+    test_texts = fold_texts(test.texts)
+    shared_count = len(test_texts & fold_texts(synthetic.texts))
+    if shared_count <= WARNED_SHARE * len(test_texts):
+        return []
+    return [
+        f"Warning: {shared_count:,} of the {counted(len(test_texts), 'different test text')} are texts of the corpus"
+        " itself, so that the figures flatter it. Evaluate on real texts that are public."
+    ]
 
 
 def _compute_distances(corpus: _Texts, reference: _Texts, seed: int) -> Distances:

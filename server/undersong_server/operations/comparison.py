@@ -25,7 +25,7 @@ from undersong_server.operations.runs import plan_differences
 from undersong_server.release.files import CARD_NAME
 from undersong_server.report.before_training import nearness_words
 from undersong_server.report.data import PANEL_SCORE, UNIT_WORDS, WORDS, WRONG_LABELS, Good
-from undersong_server.report.evaluations import Evaluated, evaluated
+from undersong_server.report.evaluations import Evaluated, evaluated, evaluated_beside
 from undersong_server.report.html import series_chart
 from undersong_server.report.sum_answers import WORTH
 from undersong_server.report.verdict import (
@@ -43,6 +43,7 @@ from undersong_server.report.verdict import (
     plain_words,
     similarity_sign,
 )
+from undersong_server.runs.folder import RunFolder
 
 MOST_DIFFERENCES = 8  # that the line above the figures names
 # The keys, or sections of them, that tell runs apart best, in the order of that line.
@@ -59,8 +60,10 @@ STOPPED = "the last round ordered none from it"
 UNJUDGED = "the records neither clear nor refuse it, and nothing judged its texts one by one"
 NEAR_REAL = "good near the value of real texts"
 HOW_GOOD = "How good"  # group of the figures that say how good a run's texts are
+HELP = "beside texts that no record steered"
 PRIVATE_SCORE = "private score"
 WORD_PAIRS = "different word pairs, drawn texts alone"  # the evaluation has a figure beside a test file
+HEADLINE = (HELP, PRIVATE_SCORE, PANEL_SCORE, WRONG_LABELS, "promised epsilon", "texts published", "money, US$")
 LEADING = {  # figures that lead, the first that was measured, each with the reason
     PRIVATE_SCORE: (
         "It comes first because it is measured on the hospitals' own records; every other figure looks at public texts."
@@ -111,16 +114,20 @@ class ComparedRun:
     help: str
     texts: int | None
     text_figures: Mapping[str, Interval]
-    evaluated: Evaluated | None
+    evaluated: Evaluated | None = None
 
 
 @dataclass(frozen=True)
 class ComparedFigure:
-    """One run's figure: in words, and as a number with its interval where it has them."""
+    """One run's figure: in words, and as a number with its interval where it has them.
+
+    ``has_mark``: the words state the value to compare with, too.
+    """
 
     words: str = NOTHING
     value: float = math.nan
     interval: Interval | None = None
+    has_mark: bool = False
 
     @property
     def is_known(self) -> bool:
@@ -164,8 +171,24 @@ class Figure:
         if self.good is None:
             return ""
         if self.good == "beside":
-            return f"good near {self.mark}" if self.mark else NEAR_REAL
+            if self.mark:
+                return f"good near {self.mark}"
+            return NEAR_REAL if any(cell.has_mark for cell in self.cells) else ""
         return WORDS[self.good]
+
+    @property
+    def verdict(self) -> str:
+        """Says which run is best by this figure, by its number, or that chance may explain it; "" where none is."""
+        known = [place for place, cell in enumerate(self.cells) if cell.is_known]
+        if not self.compares or len(known) < 2:
+            return ""
+        sign = 1.0 if self.good == "high" else -1.0
+        best, *others = sorted(known, key=lambda place: -sign * self.cells[place].value)
+        if all(self.cells[place].value == self.cells[best].value for place in others):
+            return "equal"
+        if all(self.cells[best].exceeds(self.cells[place], sign) for place in others):
+            return f"best: run {best + 1}"
+        return "not certain which run is best"
 
     @property
     def compares(self) -> bool:
@@ -213,6 +236,14 @@ class RunComparison:
         for figure in self.figures:
             figures_by_group.setdefault(figure.group, []).append(figure)
         return figures_by_group
+
+    @property
+    def headline(self) -> tuple[Figure, ...]:
+        """The few figures that a reader needs first: those of :data:`HEADLINE` that some run has."""
+        figure_by_name = {
+            figure.name: figure for figure in self.figures if any(cell.words != NOTHING for cell in figure.cells)
+        }
+        return tuple(figure_by_name[name] for name in HEADLINE if name in figure_by_name)
 
     @property
     def leading(self) -> LeadingFigure | None:
@@ -311,7 +342,11 @@ def compare(home: Path, runs: Sequence[str], *, sort: str = "") -> RunComparison
     texts_by_run = {run: published_texts(home, run) for run in dict.fromkeys(runs)}
     corpus_sizes = [len(texts) for texts in texts_by_run.values() if texts]
     sample_size = min([DRAWN_TEXTS, *corpus_sizes]) if corpus_sizes else 0
-    compared_runs = tuple(_compared(home, run, texts, sample_size) for run, texts in texts_by_run.items())
+    evaluations = _common_evaluations([CoordinatorHome(home).run(run) for run in texts_by_run])
+    compared_runs = tuple(
+        replace(_compared(home, run, texts, sample_size), evaluated=evaluation)
+        for (run, texts), evaluation in zip(texts_by_run.items(), evaluations, strict=True)
+    )
     run_comparison = RunComparison(compared_runs, sample_size, figures=tuple(_figures(compared_runs, sample_size)))
     if sort:
         run_comparison = _sorted(run_comparison, sort)
@@ -335,6 +370,17 @@ def how_good(home: Path, run: str) -> tuple[Figure, ...]:
     """Returns one run's figures of the group :data:`HOW_GOOD`. Raises ConfigurationError for an unknown run."""
     live_score = live(home, run, run_plan(home, run)).score
     return tuple(_how_good([live_score], [evaluated(CoordinatorHome(home).run(run))]))
+
+
+def beside_figures(home: Path, run: str) -> tuple[tuple[Evaluated, tuple[Figure, ...]], ...]:
+    """Returns one run's evaluations on other test files than its own, each with its figures.
+
+    Raises ConfigurationError for an unknown run.
+    """
+    return tuple(
+        (evaluation, tuple(figure for figure in _evaluated_figures([evaluation]) if figure.good is not None))
+        for evaluation in evaluated_beside(CoordinatorHome(home).run(run))
+    )
 
 
 def leading_meaning(home: Path, run: str, leading: LeadingFigure | None) -> str:
@@ -474,7 +520,6 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
         help=HELP_WORDS.get(help_sign(published_help(home, run)), ""),
         texts=None if texts is None else len(texts),
         text_figures=_text_figures(texts, drawn) if texts else {},
-        evaluated=evaluated(folder),
     )
 
 
@@ -538,7 +583,7 @@ def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
     yield numbers("Cost", "texts written, usable", lambda run: run.kept, None)
     price_cells = tuple(ComparedFigure(f"{run.price_usd:.2f}", run.price_usd) for run in runs)
     yield Figure("Cost", "money, US$", price_cells, "low")
-    yield words(HOW_GOOD, "beside texts that no record steered", lambda run: run.help or NOTHING)
+    yield words(HOW_GOOD, HELP, lambda run: run.help or NOTHING)
     yield from _how_good([run.score for run in runs], [run.evaluated for run in runs])
     yield numbers("Texts", "texts published", lambda run: run.texts, None)
     for figure in TEXT_FIGURES if any(run.text_figures for run in runs) else ():
@@ -557,10 +602,7 @@ def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
 
 
 def _how_good(scores: Sequence[PrivateScore | None], evaluated_runs: Sequence[Evaluated | None]) -> Iterator[Figure]:
-    """The private score and the figures of `undersong run evaluate` of each run.
-
-    Those beside a test file have a good end only where the file is the same and the numbers of texts are close.
-    """
+    """The private score and the figures of `undersong run evaluate` of each run."""
     are_shares = all(score is None or score.is_share for score in scores)
     score_cells = tuple(
         ComparedFigure()
@@ -569,6 +611,14 @@ def _how_good(scores: Sequence[PrivateScore | None], evaluated_runs: Sequence[Ev
         for score in scores
     )
     yield Figure(HOW_GOOD, PRIVATE_SCORE, score_cells, "high", percent=are_shares)
+    yield from _evaluated_figures(evaluated_runs)
+
+
+def _evaluated_figures(evaluated_runs: Sequence[Evaluated | None]) -> Iterator[Figure]:
+    """The figures of `undersong run evaluate` of each run.
+
+    They have a good end only where the file is the same and the numbers of texts are close.
+    """
     test_cells = tuple(
         ComparedFigure(evaluation.test if evaluation else "not measured") for evaluation in evaluated_runs
     )
@@ -580,27 +630,22 @@ def _how_good(scores: Sequence[PrivateScore | None], evaluated_runs: Sequence[Ev
         ComparedFigure(evaluation.texts_words if evaluation else NOTHING) for evaluation in evaluated_runs
     )
     yield Figure(HOW_GOOD, "texts drawn for it", size_cells)
-    is_alike = len({evaluation.test for evaluation in known_evaluations}) == 1 and _are_close(
+    are_comparable = len({evaluation.file_hash for evaluation in known_evaluations}) == 1 and _are_close(
         [evaluation.texts for evaluation in known_evaluations]
     )
     for measure_name in _names(evaluation.figures for evaluation in known_evaluations):
-        measure_cells = tuple(_evaluated_cell(evaluation, measure_name) for evaluation in evaluated_runs)
-        directions = {
-            evaluation.measures[measure_name].good
-            for evaluation in known_evaluations
-            if measure_name in evaluation.measures
-        }
-        percent_flags = {
-            evaluation.measures[measure_name].percent
-            for evaluation in known_evaluations
-            if measure_name in evaluation.measures
-        }
-        good_direction, mark = None, ""
-        if is_alike and len(directions) == 1:
-            good_direction = directions.pop()
-            marks = {evaluation.measures[measure_name].mark for evaluation in known_evaluations}
-            mark = marks.pop() if len(marks) == 1 else ""
-        yield Figure(HOW_GOOD, measure_name, measure_cells, good_direction, percent_flags == {True}, mark)
+        measures = [
+            evaluation.measures[measure_name] for evaluation in known_evaluations if measure_name in evaluation.measures
+        ]
+        directions = {measure.good for measure in measures}
+        percent_flags = {measure.percent for measure in measures}
+        good_direction = directions.pop() if are_comparable and len(directions) == 1 else None
+        marks = {measure.mark for measure in measures}
+        common_mark = marks.pop() if len(marks) == 1 else ""
+        measure_cells = tuple(
+            _evaluated_cell(evaluation, measure_name, with_mark=not common_mark) for evaluation in evaluated_runs
+        )
+        yield Figure(HOW_GOOD, measure_name, measure_cells, good_direction, percent_flags == {True}, common_mark)
 
 
 def _are_close(text_counts: Sequence[int]) -> bool:
@@ -608,12 +653,30 @@ def _are_close(text_counts: Sequence[int]) -> bool:
     return min(text_counts) > 0 and max(text_counts) <= CLOSE_COUNTS * min(text_counts)
 
 
-def _evaluated_cell(found: Evaluated | None, name: str) -> ComparedFigure:
+def _common_evaluations(folders: Sequence[RunFolder]) -> list[Evaluated | None]:
+    """Each run's own evaluation; where these are on several files, those on the first one that all have."""
+    own_evaluations = [evaluated(folder) for folder in folders]
+    evaluations_by_run = [
+        {}
+        if own_evaluation is None
+        else {evaluation.file_hash: evaluation for evaluation in (own_evaluation, *evaluated_beside(folder))}
+        for folder, own_evaluation in zip(folders, own_evaluations, strict=True)
+    ]
+    first, *others = list(filter(None, evaluations_by_run)) or [{}]
+    common_hash = next((file for file in first if all(file in evaluations for evaluations in others)), None)
+    if common_hash is None:
+        return own_evaluations
+    return [evaluations.get(common_hash) for evaluations in evaluations_by_run]
+
+
+def _evaluated_cell(found: Evaluated | None, name: str, *, with_mark: bool) -> ComparedFigure:
     if found is None or name not in found.figures:
         return ComparedFigure()
     measure = found.measures.get(name)
     if measure is None:
         return ComparedFigure(found.figures[name])
+    if measure.mark and with_mark:
+        return ComparedFigure(f"{found.figures[name]} (beside {measure.mark})", measure.value, has_mark=True)
     if measure.interval is None:
         return ComparedFigure(found.figures[name], measure.value)
     return _interval_cell(Interval(measure.value, *measure.interval), percent=measure.percent)

@@ -21,7 +21,7 @@ from undersong_common.models.embedding import Embed, MemoryCache, PublicFileCach
 from undersong_common.printable import counted, printable
 from undersong_common.privacy import impact
 from undersong_common.program.printed_page import PrintedPage
-from undersong_common.text.table import Table, read_column, read_table
+from undersong_common.text.table import WARNED_SHARE, Table, read_column, read_table
 from undersong_server.cluster import Cluster, connected, spread
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import public_cache_path
@@ -47,8 +47,8 @@ from undersong_server.release.files import (
 )
 from undersong_server.release.verify import PrivacyVerdict, dossier_page, verify
 from undersong_server.report.data import measures_of
-from undersong_server.report.evaluations import Evaluated, keep_evaluation, make_evaluation, name_test
-from undersong_server.runs.held_out import WARNED_SHARE, folded_texts, is_same_file
+from undersong_server.report.evaluations import Evaluated, evaluated, keep_evaluation, make_evaluation, name_test
+from undersong_server.runs.held_out import folded_texts, is_same_file
 from undersong_server.runs.planning import Planned, coordinator_task
 
 __all__ = ["CORPUS_NAMES", "PrivacyVerdict", "verify"]  # commands and pages use these of release.verify
@@ -314,13 +314,14 @@ def count_texts(home: Path, run: str) -> int:
 def evaluate_run(home: Path, run: str, options: EvaluationOptions, *, test_name: str = "") -> Evaluated:
     """Evaluates a finished run's corpus beside a test file that is public, and keeps the figures for comparisons.
 
-    At most :data:`DRAWN_TEXTS` drawn texts are judged, so that a figure does not tell one corpus's size from another's.
+    Figures on another file than the run's own stand beside the run's own figures. At most :data:`DRAWN_TEXTS` drawn
+    texts are judged, so that a figure does not tell one corpus's size from another's.
 
     Args:
         test_name: name of the test file where it was uploaded; "" takes that of the path.
 
-    Raises ConfigurationError for a run that has not finished, and as
-    :func:`evaluate` does.
+    Raises ConfigurationError for a run that has not finished, if a generator has read the file, if a run of this
+    coordinator has written some of its texts, and as :func:`evaluate` does.
     """
     folder = CoordinatorHome(home).finished(run, "evaluate it when it has finished")
     test_file = options.test
@@ -365,6 +366,19 @@ def _check_unwritten(home: Path, test_file: Path, text_field: str, test_name: st
                 "choose real texts that are public",
                 code="test-file-written",
             )
+
+
+def own_evaluation(home: Path, run: str) -> Evaluated | None:
+    """Returns a run's own figures beside a test file; None before an evaluation."""
+    return evaluated(CoordinatorHome(home).run(run))
+
+
+def evaluation_place(home: Path, run: str, evaluation: Evaluated) -> str:
+    """Says where the figures of an evaluation stand: as the run's own, or beside them."""
+    own_figures = own_evaluation(home, run)
+    if own_figures is None or own_figures.file_hash == evaluation.file_hash:
+        return f"Evaluated on {evaluation.test}."
+    return f"Evaluated on {evaluation.test}. The run's own figures, on {own_figures.test}, stay."
 
 
 def evaluate_uploaded(home: Path, run: str, content: bytes, name: str, options: EvaluationOptions) -> Evaluated:

@@ -1,6 +1,9 @@
 """The kept figures of a finished run beside a public test file, for Result and Compare."""
 
+import contextlib
 import hashlib
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -8,10 +11,12 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from undersong_common.intervals import Interval
+from undersong_common.printable import counted
 from undersong_server.report.data import PANEL_SCORE, Good, Measure
-from undersong_server.runs.folder import RunFolder, replace_json
+from undersong_server.runs.folder import RunFolder, UnreadableRun, replace_json
 
-EVALUATION_FILE = "evaluation.json"  # file of a run's folder
+EVALUATION_FILE = "evaluation.json"  # a run's own figures, in its folder
+BESIDE_FILES = "evaluation-{}.json"  # figures beside another test file, by the first digits of its SHA-256
 
 
 @dataclass(frozen=True)
@@ -37,12 +42,26 @@ class Evaluated:
         figures: the figures by name, formatted.
         measures: the same as numbers.
         texts: number of texts that were drawn of the corpus; 0 where an earlier version took all.
+        day: the day of the evaluation, such as "2026-11-30"; "" where an earlier version kept none.
     """
 
     test: str
     figures: Mapping[str, str]
     measures: Mapping[str, KeptMeasure] = field(default_factory=dict)
     texts: int = 0
+    day: str = ""
+
+    @property
+    def file_hash(self) -> str:
+        """First digits of the test file's SHA-256: the same file has them under any name."""
+        return self.test.rpartition(", ")[2]
+
+    @property
+    def place_words(self) -> str:
+        """Names the test file, the day and the texts that were drawn."""
+        day = f" on {self.day}" if self.day else ""
+        drawn = f", of {counted(self.texts, 'text')} drawn" if self.texts else ""
+        return f"{self.test}{day}{drawn}"
 
     @property
     def texts_words(self) -> str:
@@ -62,7 +81,7 @@ def name_test(path: Path, name: str = "") -> str:
 
 
 def make_evaluation(test: str, measures: Sequence[Measure], by_texts: Interval | None, texts: int) -> Evaluated:
-    """Returns the figures of one evaluation as they are kept.
+    """Returns the figures of one evaluation, of today, as they are kept.
 
     Args:
         test: the test file, by :func:`name_test`.
@@ -78,23 +97,46 @@ def make_evaluation(test: str, measures: Sequence[Measure], by_texts: Interval |
             for measure in measures
         },
         texts,
+        time.strftime("%Y-%m-%d"),
     )
 
 
 def _kept_measure(measure: Measure, interval: Interval | None) -> KeptMeasure:
     interval_ends = None if interval is None else (interval.low, interval.high)
-    mark = f"{measure.written(measure.mark)}, {measure.mark_name}" if measure.good == "beside" else ""
+    mark = ""
+    if measure.good == "beside" and math.isfinite(measure.mark):
+        mark = f"{measure.written(measure.mark)}, {measure.mark_name}"
     return KeptMeasure(measure.value, measure.good, measure.percent, interval_ends, mark)
 
 
 def keep_evaluation(folder: RunFolder, evaluation: Evaluated) -> None:
-    """Writes a run's figures in the place of earlier ones."""
-    replace_json(folder.path / EVALUATION_FILE, asdict(evaluation), durable=False)
+    """Writes a run's figures beside one test file, in the place of earlier ones beside the same file alone.
+
+    The first figures are the run's own. Those beside another test file stand beside them and never replace them.
+    """
+    own_evaluation = None
+    with contextlib.suppress(UnreadableRun):  # Damaged figures are replaced.
+        own_evaluation = evaluated(folder)
+    if own_evaluation is None or own_evaluation.file_hash == evaluation.file_hash:
+        file_name = EVALUATION_FILE
+    else:
+        file_name = BESIDE_FILES.format(evaluation.file_hash)
+    replace_json(folder.path / file_name, asdict(evaluation), durable=False)
 
 
 def evaluated(folder: RunFolder) -> Evaluated | None:
-    """Reads the figures that :func:`keep_evaluation` wrote of a run; None if there are none yet.
+    """Reads a run's own figures, the first that :func:`keep_evaluation` wrote; None if there are none yet.
 
     Raises UnreadableRun if they are damaged.
     """
     return folder.read_object(EVALUATION_FILE, _EVALUATED.validate_python)
+
+
+def evaluated_beside(folder: RunFolder) -> tuple[Evaluated, ...]:
+    """Reads a run's figures beside other test files than its own, by their day.
+
+    Raises UnreadableRun if some are damaged.
+    """
+    paths = sorted(folder.path.glob(BESIDE_FILES.format("*")))
+    evaluations = (folder.read_object(path.name, _EVALUATED.validate_python) for path in paths)
+    return tuple(sorted(filter(None, evaluations), key=lambda evaluation: evaluation.day))

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import counted
-from undersong_common.text.table import read_table
+from undersong_common.text.table import WARNED_SHARE, fold_texts, read_table
 from undersong_server.generators.interface import GeneratorSettings
 from undersong_server.runs.task import Task
 
-WARNED_SHARE = 0.05  # share of a test file's texts; a few short texts are written twice by chance
 LARGEST_READ_BYTES = 64 * 2**20  # larger files are compared by name and place alone, since a form waits for the answer
 REMEDY = "choose other public texts for the generator, or another test file"
 
@@ -82,6 +81,6 @@ def folded_texts(path: Path, column: str) -> frozenset[str]:
 @lru_cache(maxsize=8)
 def _read_texts(path: Path, column: str, _changed_ns: int, _size: int) -> frozenset[str]:
     try:
-        return frozenset(" ".join(text.split()).casefold() for text in read_table(path, column).texts)
+        return fold_texts(read_table(path, column).texts)
     except ConfigurationError:
         return frozenset()

@@ -27,7 +27,7 @@ from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations import comparison, coordinator, runs
 from undersong_server.operations.releases import evaluate_run
-from undersong_server.report.evaluations import EVALUATION_FILE, Evaluated, KeptMeasure
+from undersong_server.report.evaluations import EVALUATION_FILE, Evaluated, KeptMeasure, evaluated, keep_evaluation
 from undersong_server.runs.folder import RunStatus, replace_json
 
 USED = {"calls": 9, "kept": 7, "retried": 2, "dropped": 0, "cut": 0, "price_usd": 0.25, "faults": {"duplicate": 2}}
@@ -238,16 +238,72 @@ def test_runs_are_sorted_by_a_figure_the_best_first(home):
         comparison.compare(home, ["first", "second"], sort="calls")
 
 
+def test_interval_does_not_depend_on_the_order_of_a_whole_corpus(home):
+    texts = [
+        f"{label} {words}" for label in "abcdef" for words in [f"{label}{n % 3} {label}{n % 7}" for n in range(100)]
+    ]
+    publish(home, "first", texts)
+    publish(home, "second", texts[:592])
+    alone, beside = (
+        figure_of(comparison.compare(home, names), comparison.WORD_PAIRS).cells[0]
+        for names in (["first"], ["first", "second"])
+    )
+    assert abs(alone.value - beside.value) < 0.03
+    assert alone.half == pytest.approx(beside.half, rel=0.6)
+
+
+@pytest.mark.parametrize(("texts", "compares"), [(592, True), (546, True), (545, False)])
+def test_figures_of_nearly_as_many_texts_are_compared(home, texts, compares):
+    keep(home, "first", kept(0.6, texts=600))
+    keep(home, "second", kept(0.8, texts=texts))
+    found = comparison.compare(home, ["first", "second"])
+    assert figure_of(found, "panel score").compares is compares
+    assert [cell.words for cell in figure_of(found, "texts drawn for it").cells] == ["600", str(texts)]
+
+
+def test_runs_are_compared_on_their_own_file_or_on_one_that_all_have(home):
+    for name, own in (("first", "t.jsonl, 00"), ("second", "u.jsonl, 11")):
+        folder = CoordinatorHome(home).run(name)
+        keep_evaluation(folder, kept(0.6, test=own))
+        keep_evaluation(folder, kept(0.9, test="v.jsonl, 22"))
+        assert evaluated(folder).test == own
+    found = comparison.compare(home, ["first", "second"])
+    assert [cell.words for cell in figure_of(found, "test file").cells] == ["v.jsonl, 22"] * 2
+    assert comparison.compare(home, ["first"]).runs[0].evaluated.test == "t.jsonl, 00"
+    ((beside, figures),) = comparison.beside_figures(home, "first")
+    assert (beside.test, [figure.name for figure in figures]) == ("v.jsonl, 22", ["panel score"])
+
+
 def test_figures_side_by_side_have_one_name_and_only_shown_marks(home):
     for name in ("first", "second"):
         publish(home, name, invented(300))
-        pairs = KeptMeasure(0.4, "beside", percent=True)
+        pairs = KeptMeasure(0.4, "beside", percent=True, mark="45.0 %, the test texts'")
         keep(home, name, Evaluated("t.jsonl, 00", {"different word pairs": "40 %"}, {"different word pairs": pairs}, 9))
     found = comparison.compare(home, ["first", "second"])
     names = [figure.name for figure in found.figures]
     assert len(names) == len(set(names))
-    assert figure_of(found, "different word pairs").good_words == comparison.NEAR_REAL
-    assert "mark" not in comparison.NEAR_REAL
+    assert figure_of(found, "different word pairs").good_words == "good near 45.0 %, the test texts'"
+    assert figure_of(found, "different word pairs").cells[0].words == "40 %"
+    pairs = replace(pairs, mark="44.0 %, the test texts'")
+    keep(home, "first", Evaluated("t.jsonl, 00", {"different word pairs": "40 %"}, {"different word pairs": pairs}, 9))
+    figure = figure_of(comparison.compare(home, ["first", "second"]), "different word pairs")
+    assert figure.good_words == comparison.NEAR_REAL
+    assert [cell.words for cell in figure.cells] == [
+        f"40 % (beside {mark} %, the test texts')" for mark in (44.0, 45.0)
+    ]
+    keep(home, "first", Evaluated("t.jsonl, 00", {"density": "1"}, {"density": KeptMeasure(1, "beside", False)}, 9))
+    assert figure_of(comparison.compare(home, ["first"]), "density").good_words == ""  # no value to compare with
+
+
+def test_few_figures_come_first_each_with_its_verdict(home):
+    keep(home, "first", kept(0.6))
+    keep(home, "second", kept(0.8))
+    found = comparison.compare(home, ["first", "second"])
+    verdicts = {figure.name: figure.verdict for figure in found.headline}
+    assert verdicts == {"panel score": "best: run 2", "promised epsilon": "equal", "money, US$": "equal"}
+    keep(home, "second", kept(0.62))
+    (panel, *_) = comparison.compare(home, ["first", "second"]).headline
+    assert panel.verdict == "not certain which run is best"
 
 
 def test_one_figure_leads_and_says_why_and_what_chance_explains(home):

@@ -17,14 +17,24 @@ from tests.doubles.tasks import make_task
 from undersong_common.pages import store
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
+from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations import releases, runs
-from undersong_server.report.evaluations import EVALUATION_FILE, Evaluated, KeptMeasure, keep_evaluation
+from undersong_server.report.evaluations import (
+    EVALUATION_FILE,
+    Evaluated,
+    KeptMeasure,
+    evaluated,
+    evaluated_beside,
+    keep_evaluation,
+)
 from undersong_server.report.verdict import TEST_TEXTS, alarms, plain_words
 from undersong_server.runs.folder import RunStatus
 
 RESULT = "/runs/one/first/result"
 ROWS = [{"text": f"a text number {number}", "label": "ab"[number % 2]} for number in range(30)]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
+TEST_ROWS = [{"text": f"another text, of number {number}", "label": "ab"[number % 2]} for number in range(30)]
+TEST_LINES = "".join(json.dumps(row) + "\n" for row in TEST_ROWS)
 
 
 @pytest.fixture
@@ -42,7 +52,7 @@ def home(tmp_path, monkeypatch):
 @pytest.fixture
 def evaluation_page(home, tmp_path):
     (tmp_path / "offered").mkdir()
-    (tmp_path / "offered" / "public.jsonl").write_text(LINES)
+    (tmp_path / "offered" / "public.jsonl").write_text(TEST_LINES)
     with entered_console(home, [tmp_path / "offered"]) as page:
         yield page
 
@@ -63,7 +73,7 @@ def test_an_uploaded_test_file_keeps_its_name_and_figures_stand_in_place(evaluat
     done = send(
         evaluation_page,
         "C:\\Users\\ada\\Ward notes.csv",
-        b"text,label\n" + b"".join(f"{row['text']},{row['label']}\n".encode() for row in ROWS),
+        b"text,label\n" + b"".join(f'"{row["text"]}",{row["label"]}\n'.encode() for row in TEST_ROWS),
     )
     assert evaluation_page.led(done) == f"{RESULT}#evaluation"
     shown = evaluation_of(evaluation_page)
@@ -208,3 +218,37 @@ def test_a_file_that_a_generator_has_read_is_no_test_file(home, tmp_path, way):
     assert "generator good has read this file" in refused.text
     assert ("mine.jsonl: " in refused.text) is (way == "uploaded")
     assert not (CoordinatorHome(home).run("first").path / EVALUATION_FILE).exists()
+
+
+@pytest.mark.heavy
+def test_figures_on_another_file_stand_beside_the_run_s_own(evaluation_page, home):
+    own_figures = Evaluated("test.jsonl, 0123abcd", {"panel score": "80.0 %"}, GOOD_PANEL, 30, "2026-11-29")
+    folder = CoordinatorHome(home).run("first")
+    keep_evaluation(folder, own_figures)
+    send(evaluation_page, "another.jsonl", TEST_LINES.encode())
+    assert evaluated(folder) == own_figures
+    (beside,) = evaluated_beside(folder)
+    assert (beside.test.partition(",")[0], beside.texts) == ("another.jsonl", 30)
+    shown = evaluation_page.get(RESULT).text
+    assert f"Evaluated on {own_figures.place_words}" in shown
+    assert f"Also evaluated on {beside.place_words}" in shown
+    assert releases.evaluation_place(home, "first", beside).endswith("test.jsonl, 0123abcd, stay.")
+
+
+def test_figures_beside_the_same_file_replace_the_earlier_ones(home):
+    folder = CoordinatorHome(home).run("first")
+    for name in ("test.jsonl", "copy of it.jsonl"):
+        keep_evaluation(folder, Evaluated(f"{name}, 0123abcd", {}))
+    assert evaluated(folder) == Evaluated("copy of it.jsonl, 0123abcd", {})
+    assert evaluated_beside(folder) == ()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("shared", "is_warned"), [(6, True), (1, False)])
+def test_a_test_file_that_shares_texts_with_the_corpus_is_warned_of(home, tmp_path, shared, is_warned):
+    output = CoordinatorHome(home).run("first").output
+    rows = [json.loads(line) for line in (output / "synthetic.jsonl").read_text().splitlines()]
+    test_path = tmp_path / "test.jsonl"
+    test_path.write_text("".join(json.dumps(row) + "\n" for row in [*rows[:shared], *TEST_ROWS[shared:]]))
+    report = releases.evaluate(output, EvaluationOptions(test=test_path), embed)
+    assert any("6 of the 30 different test texts" in note for note in report.notes) is is_warned
