@@ -13,6 +13,7 @@ from tests.doubles.party_home import write_notes
 from undersong_client import keys
 from undersong_client.consent import policy
 from undersong_client.home import Declared, PartyHome, PartySettings
+from undersong_client.records import snapshot
 from undersong_client.records.objections import Objections
 from undersong_client.storage import checkpoints, datasets
 from undersong_client.storage.addition import Addition, AdditionOptions, _log_exclusion
@@ -96,6 +97,14 @@ def test_the_log_of_a_list_has_each_count_under_its_name(home):
     assert datasets.exclusion_words(home) == said
     listed = Objections(frozenset("abcdef"), 2, 5, (), {}, frozenset("a"), {}, frozenset("abc"), {})
     assert listed.sentence == said
+
+
+def test_the_sealed_copy_states_the_number_of_its_own_records(home, tmp_path):
+    notes = write_notes(tmp_path / "many.jsonl", records=60)
+    declare_and_add(home, notes, tmp_path, hold_out=50)
+    sealed = datasets.load(home).table
+    assert 0 < len(sealed) < 60
+    assert snapshot.facts(home).rows == len(sealed)
 
 
 def release(home, tmp_path, run="run"):

@@ -789,3 +789,18 @@ def test_only_public_fields_are_written(path: Path) -> None:
         *("entry", "kind", "version", "data", "budget", "at", "run", "manifest", "query", "attempt", "events"),
         *("certificate", "previous", "hash", "question", "alone", "plan", "vector", "unit"),
     }
+
+
+def test_cost_of_each_run_stands_beside_that_of_all_runs_until_then(tmp_path: Path) -> None:
+    delta = 1e-5
+    ledger = Ledger.open(tmp_path / "ledger.jsonl", "data", Budget(50.0, delta))
+    multipliers = {"spring": (4.0, 5.0), "autumn": (3.0,)}
+    for run, noises in multipliers.items():
+        for number, noise in enumerate(noises):
+            ledger.charge(Charge(run, HASH, f"votes/{number}", 0, (Gaussian(noise),)), at=1.0)
+    spring, autumn = ([Gaussian(noise) for noise in noises] for noises in multipliers.values())
+    first, second = ledger.costs(delta)
+    assert (first.run, first.releases, second.run, second.releases) == ("spring", 2, "autumn", 1)
+    prices = [first.epsilon, first.spent, second.epsilon, second.spent]
+    expected = [spring, spring, autumn, [*spring, *autumn]]
+    assert prices == pytest.approx([accounting.epsilon(events, delta) for events in expected])
