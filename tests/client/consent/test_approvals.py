@@ -145,6 +145,15 @@ def test_a_proposal_states_the_facts_of_its_plan_and_when_each_step_was(home):
     assert (shown.decision, shown.reason) == ("rejected", "not now")
 
 
+def test_a_plan_that_is_proposed_again_is_suspended_no_longer(home, consent):
+    plan = manifest("spring")
+    consent.receive(plan, at=1.0)
+    consent.suspended(plan.hash, is_suspended=True)
+    assert consent.find("spring").suspended_s == 5.0
+    assert consent.receive(plan, at=2.0).suspended_s == 0.0
+    assert consent.find("spring").received_s == 1.0
+
+
 def test_requests_stand_in_the_order_in_which_they_came(home):
     requests = Proposals(home)
     runs = ["e", "b", "d", "a", "f", "c"]

@@ -18,6 +18,7 @@ from undersong_client.records.objections import Objections
 from undersong_client.storage import checkpoints, datasets
 from undersong_client.storage.addition import Addition, AdditionOptions, _log_exclusion
 from undersong_client.storage.checkpoints import Source
+from undersong_client.storage.own_figures import own_figures
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.models.embedding import TextLengths
 from undersong_common.privacy.accounting import Gaussian
@@ -97,6 +98,16 @@ def test_the_log_of_a_list_has_each_count_under_its_name(home):
     assert datasets.exclusion_words(home) == said
     listed = Objections(frozenset("abcdef"), 2, 5, (), {}, frozenset("a"), {}, frozenset("abc"), {})
     assert listed.sentence == said
+
+
+def test_own_figures_count_patients_who_object_and_not_their_records(home, notes, tmp_path):
+    declare_and_add(home, notes, tmp_path)
+    objections = SimpleNamespace(units=frozenset("abc"), present=2, records=5, matched=(), out=(), resembling={})
+    home.change(exclusions="objectors.txt")
+    assert own_figures(home).objectors == 0
+    _log_exclusion(home, SimpleNamespace(key=bytes(32)), objections, 7.0)
+    figures = own_figures(home)
+    assert (figures.objectors, figures.records, figures.patients) == (2, 12, 6)
 
 
 def test_the_sealed_copy_states_the_number_of_its_own_records(home, tmp_path):
