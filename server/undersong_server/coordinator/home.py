@@ -76,7 +76,7 @@ class Serving:
         port, metrics_port: ports that it listens on; ``metrics_port`` is None without metrics.
         since: when it started, seconds since the epoch.
         connected: names of the parties with a stream, a moment ago.
-        connected_since: time at which each of them connected, and stated its facts.
+        stated_at: time at which each party, connected or away again, has connected last and stated its facts.
     """
 
     pid: int
@@ -84,7 +84,7 @@ class Serving:
     metrics_port: int | None
     since: float
     connected: tuple[str, ...]
-    connected_since: Mapping[str, float] = field(default_factory=dict)
+    stated_at: Mapping[str, float] = field(default_factory=dict)
 
 
 class CoordinatorHome:

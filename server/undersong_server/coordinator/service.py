@@ -99,6 +99,7 @@ class Coordinator:
         self._listed: list[RunFolder] = []
         self._since = time.time()
         self._written: dict[str, float] = {}
+        self._stated_at: dict[str, float] = {}  # by party, since this process began
         self._write_serving({})
 
     def health(self) -> dict[str, Any]:
@@ -116,9 +117,11 @@ class Coordinator:
         self._written = dict(connected_since)
         metrics_port = self.endpoint.port if self.endpoint else None
         clock_offset_s = time.time() - time.monotonic()
-        since = {name: clock_offset_s + since_s for name, since_s in connected_since.items()}
-        serving = Serving(os.getpid(), self.server.port, metrics_port, self._since, tuple(since), since)
-        self._home.write_serving(serving)
+        self._stated_at |= {name: clock_offset_s + since_s for name, since_s in connected_since.items()}
+        names = tuple(connected_since)
+        self._home.write_serving(
+            Serving(os.getpid(), self.server.port, metrics_port, self._since, names, dict(self._stated_at))
+        )
 
     def stop(self) -> None:
         self._stopping.set()

@@ -177,13 +177,13 @@ class PartyFacts:
 
     Attributes:
         is_left_out: new runs leave it out until the operator takes it in again.
-        connected_at: time at which a connected party stated its facts; None if that is not known.
+        stated_at: time at which it has connected last and stated its facts; None if that is not known.
     """
 
     party: EnrolledParty
     connected: bool
     is_left_out: bool = False
-    connected_at: float | None = None
+    stated_at: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         former_fingerprints = [
@@ -199,7 +199,7 @@ class PartyFacts:
             "former_fingerprints": former_fingerprints,
             "connected": self.connected,
             "is_left_out": self.is_left_out,
-            "connected_at": self.connected_at,
+            "stated_at": self.stated_at,
         }
         return {**party_json, **derived_facts, "silent_s": self.silent_s, "away_because": self.away_because}
 
@@ -275,10 +275,10 @@ def parties(home: Path) -> tuple[PartyFacts, ...]:
     coordinator_home = CoordinatorHome(home)
     serving, left_out = coordinator_home.serving, _left_out(home)
     connected_names: Sequence[str] = () if serving is None else serving.connected
-    connected_since: Mapping[str, float] = {} if serving is None else serving.connected_since
+    stated_at: Mapping[str, float] = {} if serving is None else serving.stated_at
     with closing(coordinator_home.registry()) as registry:
         return tuple(
-            PartyFacts(party, party.name in connected_names, party.name in left_out, connected_since.get(party.name))
+            PartyFacts(party, party.name in connected_names, party.name in left_out, stated_at.get(party.name))
             for party in registry.parties()
         )
 

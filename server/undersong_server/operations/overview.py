@@ -355,7 +355,7 @@ class EpsilonLeft:
 
 def epsilon_left(home: Path, facts: PartyFacts, runs: Sequence[RunSummary]) -> EpsilonLeft | None:
     """Returns what remains of a hospital's budget now; None for one that keeps the figure to itself."""
-    stated, stated_at = facts.party.epsilon_left, facts.connected_at
+    stated, stated_at = facts.party.epsilon_left, facts.stated_at
     if stated is None:
         return None
     since = math.inf if stated_at is None else stated_at

@@ -324,7 +324,7 @@ def test_what_runs_promise_after_a_hospital_connected_is_taken_off_its_epsilon(t
         replace(run, status=replace(run.status, at=30.0 if run.run != "before" else 10.0))
         for run in list_runs(home.path)
     ]
-    left = overview.epsilon_left(home.path, replace(facts, connected=True, connected_at=20.0), listed)
+    left = overview.epsilon_left(home.path, replace(facts, stated_at=20.0), listed)
     assert (left.later_runs, left.promised, left.now) == (1, epsilon, 10.0 - epsilon)
     assert overview.epsilon_left(home.path, facts, listed).promised == 0.0
 
