@@ -177,3 +177,19 @@ def test_a_failed_run_begins_again_only_by_a_newer_request(home, served):
     wait_for(lambda: folder.status().waiting is not None)
     assert folder.status().number == 2
     assert folder.status().waiting.goes_on_with == 3
+
+
+@pytest.mark.heavy
+def test_the_time_of_a_party_s_last_statement_stays_while_it_is_away(served, home, monkeypatch):
+    streams = {"alpha": time.monotonic() - 60.0}
+    monkeypatch.setattr(type(served.server), "connected_since", property(lambda _: dict(streams)))
+
+    def alpha():
+        return next(facts for facts in enrolment.parties(home) if facts.party.name == "alpha")
+
+    wait_for(lambda: alpha().connected)
+    stated_at = alpha().stated_at
+    assert stated_at == pytest.approx(time.time() - 60.0, abs=20.0)
+    streams.clear()
+    wait_for(lambda: not alpha().connected)
+    assert alpha().stated_at == stated_at
