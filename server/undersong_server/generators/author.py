@@ -887,11 +887,11 @@ def step_phase(step: str) -> str:
     >>> step_phase("round 2/1")
     'writing round 2 again, for texts that could not be used'
     >>> step_phase("anew 1/0")
-    'writing texts in place of unusable ones'
+    'writing texts in place of those that the choice left out'
     """
     step_name, _, attempt = step.rpartition("/")
     if not attempt.isdecimal():
         step_name = step
-    shown_name = "texts in place of unusable ones" if _ANEW.fullmatch(step_name) else step_name
+    shown_name = "texts in place of those that the choice left out" if _ANEW.fullmatch(step_name) else step_name
     is_again = attempt.isdecimal() and attempt != "0" and shown_name == step_name
     return f"writing {shown_name} again, for texts that could not be used" if is_again else f"writing {shown_name}"

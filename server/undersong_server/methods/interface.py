@@ -45,7 +45,7 @@ __all__ = [
     "Tuning",
     "plan_sums",
 ]
-ANEW = "anew "  # begins the name of a step that writes texts in place of unusable ones
+ANEW = "anew "  # begins the name of a step that writes texts in place of those that the choice left out
 EXPECTED_RECORDS = 300  # the assumed number of records if nobody declares it
 PROMISE, ONE_PARTY = Privacy(4.0, 1e-5), Quorum(1, 1, 0, 0)  # the defaults of a Setting in a method's test
 # A report pairs these values with the names of the generators.

@@ -696,7 +696,7 @@ def timeline(home: Path, run: str, sum_titles: Mapping[str, str] = MappingProxyT
 
 def _texts_words(count: int, step: str) -> str:
     if step.startswith(ANEW):
-        return f"wrote {counted(count, 'text')} in place of unusable ones"
+        return f"wrote {counted(count, 'text')} in place of those that the choice left out"
     return f"wrote {counted(count, 'text')}: {step}"
 
 
