@@ -36,7 +36,7 @@ from undersong_server.operations import (
 )
 from undersong_server.operations.runs import RunSummary
 from undersong_server.report.html import epsilon_chart, shares_chart
-from undersong_server.runs.folder import ENDED
+from undersong_server.runs.folder import ENDED, RunStatus
 
 # Shared state of the console's screens: the coordinator's folder, its runs and their plans.
 
@@ -398,7 +398,7 @@ class RunScreens:
             "timeline": lambda: {"events": runs.timeline(self._home, run, plan().titles)},
             "live": lambda: {
                 "live": live_run(),
-                "is_open": runs.status(self._home, run).state not in ENDED,
+                **_phase(runs.status(self._home, run)),
                 "plan": plan(),
                 "caps": _caps(plan().planned.task),
                 "rate": overview.answer_rate,
@@ -584,6 +584,13 @@ def _by_place(paths: Iterable[str], places: Mapping[str, int]) -> list[str]:
 def _evaluation_of(run: str) -> str:
     """The subject of the work that evaluates a run."""
     return f"the evaluation of {run}"
+
+
+def _phase(status: RunStatus) -> dict[str, Any]:
+    """What a run does now: ``is_writing`` is True too between phases, when the next one is not known."""
+    is_open = status.state not in ENDED
+    is_writing = is_open and (not status.phase or status.phase.startswith("writing"))
+    return {"status": status, "is_open": is_open, "is_writing": is_writing}
 
 
 def _caps(task: Mapping[str, Any]) -> dict[str, str]:

@@ -466,7 +466,6 @@ class LiveRun:
         texts: the latest texts, which generators wrote: untrusted; newest first; ``written`` counts all.
         usage: per generator, the counts of :class:`undersong_server.generators.author.AuthorUsage` and of
             :class:`undersong_server.generators.author.Speed`; ``counted`` holds the generator's own counts.
-        times: end of each step as (seconds since the epoch, texts in all), for a rate.
         ordered: number of texts that the plan orders.
         score: the private score, once it is measured.
         unjudged: generators that the records neither clear nor refuse, and of which nothing judged the texts one by
@@ -479,21 +478,10 @@ class LiveRun:
     texts: tuple[Sample, ...]
     written: int
     usage: Mapping[str, Mapping[str, Any]]
-    times: tuple[tuple[float, int], ...] = field(default=())
     weights_noise: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     ordered: int = 0
     score: private_score.PrivateScore | None = None
     unjudged: tuple[str, ...] = ()
-
-    @property
-    def rate(self) -> float | None:
-        """Texts per second over the last step; None before there are two."""
-        if len(self.times) < 2:
-            return None
-        (start_s, had), (end_s, has) = self.times[-2:]
-        if end_s > start_s and has > had:
-            return (has - had) / (end_s - start_s)
-        return None
 
     @property
     def last_weight_errors(self) -> tuple[float, ...]:
@@ -513,10 +501,9 @@ class LiveRun:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds of writing left at :attr:`rate`; None before there is one."""
-        if self.rate is None:
-            return None
-        return max(0, self.ordered - self.written) / self.rate
+        """Seconds of writing left of the slowest generator, since all write at once; None before a first answer."""
+        seconds = [self.generator_left_s(name) for name in self.generators]
+        return max((left_s for left_s in seconds if left_s is not None), default=None)
 
 
 def answer_rate(used: Mapping[str, Any]) -> float | None:
@@ -572,7 +559,6 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
     sums: dict[str, OpenedSum] = {}
     texts: list[Sample] = []
     usage: Mapping[str, Mapping[str, Any]] = {}
-    times: list[tuple[float, int]] = []
     score, votes, is_judged = None, None, False
     for event in CoordinatorHome(home).run(run).live():
         if event["kind"] == "record" and event["name"] == "weights":
@@ -600,7 +586,6 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
             )
         elif event["kind"] == "texts":
             texts += [Sample(text, label, generator, event["round"], "") for text, label, generator in event["texts"]]
-            times.append((event["at"], len(texts)))
         elif event["kind"] == "usage":
             usage = event["usage"]
     generators, unjudged = plan.figures.generators, []
@@ -613,7 +598,6 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
         texts=tuple(texts[: -MOST_TEXTS - 1 : -1]),
         written=len(texts),
         usage=usage,
-        times=tuple(times),
         weights_noise=noise,
         ordered=plan.figures.generator_calls,
         score=score,
@@ -701,7 +685,7 @@ def usage_columns(used: Sequence[GeneratorUsage]) -> tuple[UsageColumn, ...]:
     """Returns the columns in which some generator has something to say, in their order."""
     columns = (
         UsageColumn("Runs", lambda usage: _count_lines(usage.runs)),
-        *(UsageColumn(title, partial(_counted_lines, key=title.casefold())) for title in COUNT_TITLES),
+        *(UsageColumn(title, partial(_counted_lines, key=key)) for title, key in COUNT_TITLES.items()),
         UsageColumn("Unusable answers", lambda usage: [f"{fault} {count}" for fault, count in usage.faults.items()]),
         UsageColumn("Tokens", lambda usage: _count_lines(_tokens(usage))),
         UsageColumn("US$", _price_lines),
@@ -710,7 +694,13 @@ def usage_columns(used: Sequence[GeneratorUsage]) -> tuple[UsageColumn, ...]:
     return tuple(column for column in columns if any(column.lines(usage) for usage in used))
 
 
-COUNT_TITLES = ("Calls", "Kept", "Retried", "Dropped", "Cut")
+COUNT_TITLES = {  # by title, the key of the count
+    "Calls": "calls",
+    "Usable texts": "kept",
+    "Repeated calls": "retried",
+    "Orders without a text": "dropped",
+    "Cut": "cut",
+}
 
 
 def _count_lines(count: float) -> list[str]:

@@ -163,6 +163,17 @@ def test_the_next_step_follows_from_the_state_of_a_run(tmp_path, entered, state)
     assert (" left" in shown.partition("Timeline")[2].partition("Latest texts")[0]) == is_open
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("phase", ["embedding texts", "private sum votes, round 1", "writing round 2"])
+def test_the_phase_that_runs_is_the_one_that_is_shown(tmp_path, entered, phase):
+    home = make_home(tmp_path / "home", PARTIES)
+    runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
+    home.run("spring").write_status(RunStatus("running", since=1.0, phase=phase, done=3, total=8))
+    shown = entered(home.path).get("/runs/one/spring?part=live").text
+    is_writing = phase.startswith("writing")
+    assert (f"{phase}, 3 of 8" in shown, "Writing left" in shown) == (not is_writing, is_writing)
+
+
 @pytest.mark.parametrize("state", ["stopped", "paused", "failed"])
 def test_a_run_that_stands_still_waits_for_nobody_on_any_screen(tmp_path, entered, state):
     home = make_home(tmp_path / "home", PARTIES)

@@ -266,7 +266,7 @@ def test_a_count_of_calls_beyond_the_texts_is_explained_wherever_it_stands(conso
 def test_figures_and_columns_that_have_nothing_to_say_are_not_shown(home, tasks, console):
     folder = plan_run(home, tasks, "silent")
     table = visible(console.get("/generators").text)
-    for column in ("Calls", "Kept", "Tokens", "US$", "Answers/s", "Over the last"):
+    for column in ("Calls", "Usable texts", "Tokens", "US$", "Answers/s", "Over the last"):
         assert column not in table, column
     glance = console.get("/?part=figures").text
     for figure in ("Money", "Epsilon spent", "Runs finished"):
@@ -596,7 +596,7 @@ def test_screens_of_a_run_name_its_sums_by_their_questions(console, home, tasks)
         assert not re.search(rf"(?<![\w/]){re.escape(name)}(?![\w/])", page), name
     assert page.count("opened from 2 of 3 hospitals: for each candidate text, how many of their records") == len(names)
     assert f"(2 of {len(names)})" in page
-    assert "wrote 1 text in place of unusable ones" in page
+    assert "wrote 1 text in place of those that the choice left out" in page
     shutil.rmtree(folder.path)
 
 
