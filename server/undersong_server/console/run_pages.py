@@ -389,7 +389,7 @@ class RunScreens:
             standing["evaluation_error"] = runs.evaluation_error(self._home, run, status)
             contacts = {name: facts.party.contact for name, facts in awaited.items()}
             standing["remedy"] = status.error.advise(contacts) if status.error else ""
-            standing |= {"change_words": form.change_words, "change_value": form.change_value}
+            standing["change_line"] = form.change_line
             return {**standing, "may_resume": runs.may_resume(self._home, status), "others": others}
 
         parts: dict[str, Part] = {

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
+from undersong_common.printable import joined
 from undersong_common.privacy import impact
 from undersong_common.program import configuration
 from undersong_server import methods
@@ -238,6 +239,21 @@ def change_value(value: Any) -> str:
     if isinstance(value, list | tuple) and all(isinstance(entry, str) for entry in value):
         return ", ".join(value) or "none"
     return str(value)
+
+
+def change_line(key: str, before: Any, now: Any) -> str:
+    """Returns one change between two plans as a list shows it.
+
+    >>> change_line("task.language", None, "German"), change_line("generators", ["handbook", "mixed"], ["handbook"])
+    ('Language of the texts: not set → German', 'Without generator mixed')
+    """
+    if key == "generators":
+        removed = [f"without generator {name}" for name in before if name not in now]
+        added = [f"with generator {name}" for name in now if name not in before]
+        if removed or added:
+            words = joined([*removed, *added])
+            return f"{words[:1].upper()}{words[1:]}"
+    return f"{change_words(key)}: {change_value(before)} → {change_value(now)}"
 
 
 def _generator_names(data: Mapping[str, Any]) -> list[str]:
