@@ -229,6 +229,12 @@ def test_a_person_who_cannot_do_something_refuses_nothing(text: str) -> None:
         ("We need to produce one question of the category card.", "analysis"),
         ("Analysis:\nThe first is longer.", "analysis"),
         ("Short and clear, unlike the bad examples, which advertise.", "analysis"),
+        ("<text>I'm sorry, but I don't have the specific example text to use. Please provide it.</text>", "analysis"),
+        ("I'm sorry, but I don't have enough information to provide a customer's question.", "analysis"),
+        ("Sorry, I don't understand the context or the question you're trying to ask.", "analysis"),
+        ("I don't see any customer question you would like to write about a card. Could you say more?", "analysis"),
+        ("Sure, I can help you with that! Which card is it about?", "not told from what surrounds it"),
+        ("Of course! We'd be happy to help. What is your question?", "not told from what surrounds it"),
         ("Dear [Name], my card was declined.", "placeholder"),
         ("I paid [insert amount] to {{merchant_name}} yesterday.", "placeholder"),
         ("They are close to what real ones look like. My card is gone.", "echo of the prompt"),
@@ -273,11 +279,19 @@ def test_wrapping_around_a_text_is_no_fault(raw: str) -> None:
         "Note: penicillin allergy.",
         "Patient [1] reports pain, see [the chart](https://ward.example).",
         "I need to write down my PIN somewhere safe, where?",
+        "Sorry, I don't have the text message with the code. Can you send it again?",
+        "I'm sorry but I don't have any information about this fee, can you explain it?",
+        "Sorry, I don't understand the question about my mother's name in the form.",
+        "Sure I can pay with it abroad? Nobody told me.",
     ],
 )
 def test_text_that_only_looks_like_a_fault_stays(text: str) -> None:
     assert read(Completion(text), REQUEST).text == text
     assert fault(text) == ""
+
+
+def test_an_offer_of_help_is_a_text_where_it_is_marked_as_one() -> None:
+    assert fault("<text>Sure, I can help you with that. Which card is it?</text>") == ""
 
 
 def test_a_refusal_that_the_endpoint_states_needs_no_rule() -> None:
