@@ -27,11 +27,11 @@ from undersong_server.methods.parts.shares import LabelShares
 
 SUM_ANSWERS = "What each private sum gave"  # heading of the list
 GIVE_OR_TAKE = (
-    '"Give or take" is one standard error: about two figures in three are nearer than that to the true one. It is of'
-    " the noise alone, but where records are counted by the generator whose texts are nearest: there the chance of"
-    " which records came is in it, too, so that larger counts have a larger one. Elsewhere figures may differ by many"
-    " times the noise through that chance alone. Each sum has noise of its own, so that two sums give the same records"
-    " different totals."
+    '"Give or take" is one standard error: about two figures in three are nearer than that to the true one. In this'
+    " list it is of the noise alone, but where records are counted by the generator whose texts are nearest. There,"
+    " and everywhere else, the chance of which records came is in it, too, so that larger counts have a larger one."
+    " Figures may differ by many times the noise through that chance alone. Each sum has noise of its own, so that"
+    " two sums give the same records different totals."
 )
 WORTH = "How good it is"  # title of the answer that has scores, and the texts set aside
 NOT_OPENED = "It was planned and never opened."

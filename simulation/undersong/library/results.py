@@ -418,7 +418,7 @@ class Verification(Judged):
 
     @property
     def holds(self) -> bool:
-        """True if all papers fit together, and are a simulation's or signed by a coordinator that the caller knows."""
+        """True if all papers fit together, are a simulation's or of a known coordinator, and a corpus is there."""
         return self.found.holds
 
     @property
