@@ -15,7 +15,8 @@ from tests.doubles.sheets import blank_sheet
 from tests.doubles.typed import typed
 from undersong_client.cli.app import app
 from undersong_client.consent import budget_sections, choice_sections, preview, risk_sections
-from undersong_client.consent.approvals import Proposals
+from undersong_client.consent.approvals import Proposal, Proposals
+from undersong_client.consent.people import PersonalDecision
 from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.consent.run_terms import REJECT_IS_FINAL
 from undersong_client.consent.sheet import (
@@ -115,6 +116,9 @@ def test_each_figure_of_a_runs_promise_is_the_plans_own():
     )
 
 
+FINGERPRINT = "0001-0203-0405-0607-0809-0a0b-0c0d-0e0f"
+
+
 def test_a_sheet_states_each_number_of_its_plan_under_its_name():
     roster = tuple(Member(name, bytes([place + 1]) * 32) for place, name in enumerate("abcdefg"))
     sums = [
@@ -128,7 +132,7 @@ def test_a_sheet_states_each_number_of_its_plan_under_its_name():
         "b",
         roster[1].identity,
         "00" * 32,
-        HospitalPolicy(),
+        HospitalPolicy(required_parties=(f"c={FINGERPRINT}",)),
         ("a caution",),
         ("a warning",),
         has_labels=True,
@@ -150,6 +154,8 @@ def test_a_sheet_states_each_number_of_its_plan_under_its_name():
     assert stated.parties[1].fingerprint == party_fingerprint("b", roster[1].identity)
     assert (stated.first_rung_s, stated.clock_bits) == (0.04, limits.bits(0.04))
     assert stated.numbers_in_all == 8
+    assert (stated.required_parties, stated.labels_missing) == (("c",), False)
+    assert preview.make_sheet(manifest, replace(side, has_labels=False), None).labels_missing
     assert stated.coordinator == NamedParty("clinics", "00-11")
     assert (tuple(stated.cautions), tuple(stated.warnings)) == (("a caution",), ("a warning",))
     assert len(stated.objections) == len(stated.remedies) > 0
@@ -163,6 +169,29 @@ def test_an_ended_run_promises_what_it_was_charged(refunds):
     as_it_ran = risk_sections._promise_as_it_ran(replace(blank_sheet(), privacy=planned, ended=ended))
     guess = best_guess_of(0.5, 1e-7, one_gaussian=True) if refunds else planned.best_guess
     assert as_it_ran == replace(planned, epsilon=0.5, delta=1e-7, best_guess=guess)
+
+
+def test_a_sheet_states_what_its_request_is_at_present():
+    person = PersonalDecision("Ada", "IT", "", "page", "approved", 6.0, "")
+    request = Proposal(
+        run="first",
+        manifest="ab" * 32,
+        received_s=1.0,
+        number=3,
+        revises="winter",
+        changes=("epsilon 1 -> 2",),
+        replaced=True,
+        people=(person,),
+    )
+    open_sheet = replace(blank_sheet(), objections=("too few hospitals",))
+    now = preview.with_request(open_sheet, request, is_signed=True, end=None)
+    assert (now.number, now.revises, now.changes, now.replaced) == (3, "winter", ("epsilon 1 -> 2",), True)
+    assert (now.people, now.as_signed, now.ended) == ((person,), True, None)
+    assert now.words == plan_words(bytes.fromhex("ab" * 32))
+    assert now.objections == ("too few hospitals",)
+    end = RunEnd(None, None)
+    ended = preview.with_request(open_sheet, request, is_signed=False, end=end)
+    assert (ended.ended, ended.objections, ended.as_signed) == (end, (), False)
 
 
 def test_shares_of_a_budget_are_before_the_run_by_it_and_after_it():
