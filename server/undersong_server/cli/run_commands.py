@@ -272,6 +272,8 @@ def compare(
         replace_file(file, comparison.csv())
     if comparison.difference_words and not as_json:
         show_lines([comparison.difference_words])
+    if not as_json:
+        show_lines(comparison.judgements)
     if comparison.leading is not None and not as_json:
         figure = comparison.leading.figure
         show_lines([f"{figure.name} ({figure.good_words}). {comparison.best_words}", comparison.leading.reason])

@@ -91,6 +91,7 @@ class ComparedRun:
         weights: last weight of each generator; ``weight_errors`` their standard errors by the noise, if they are told.
         calls, kept: number of texts ordered and kept; ``price_usd`` is their cost.
         score: the private score, where the method measures one.
+        judgement: of its texts, as its Result begins; "" before publication.
         help: a word for what its card says of the records' help; "" before publication.
         texts: number of published texts; None before publication.
         text_figures: figures of the drawn texts by name.
@@ -111,6 +112,7 @@ class ComparedRun:
     kept: int
     price_usd: float
     score: PrivateScore | None
+    judgement: str
     help: str
     texts: int | None
     text_figures: Mapping[str, Interval]
@@ -249,6 +251,11 @@ class RunComparison:
     def leading(self) -> LeadingFigure | None:
         """The figure to read first, which the chart draws: the one that the runs are sorted by, or the first there."""
         return leading_figure(self.figures, self.sorted_by)
+
+    @property
+    def judgements(self) -> tuple[str, ...]:
+        """A line on each run whose texts are published, with the judgement that begins its Result."""
+        return tuple(printable(f"{run.run}: {run.judgement}", 1_000) for run in self.runs if run.judgement)
 
     @property
     def difference_words(self) -> str:
@@ -400,6 +407,11 @@ class ResultJudgement:
     words: str = ""
     grade: Grade = "warn"
 
+    @property
+    def sentences(self) -> str:
+        """Alarms and words in one paragraph."""
+        return " ".join(filter(None, (*self.alarms, self.words)))
+
 
 HELP_WORDS: Mapping[int | None, str] = {1: "better", 0: "no measured gain", -1: "worse"}
 GRADES: Mapping[int, Grade] = {1: "done", 0: "warn", -1: "bad"}  # boxes by the sign of a difference
@@ -517,6 +529,7 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
         kept=sum(int(usage["kept"]) for usage in live_run.usage.values()),
         price_usd=sum(float(usage["price_usd"]) for usage in live_run.usage.values()),
         score=live_run.score,
+        judgement="" if texts is None else judge(home, run).sentences,
         help=HELP_WORDS.get(help_sign(published_help(home, run)), ""),
         texts=None if texts is None else len(texts),
         text_figures=_text_figures(texts, drawn) if texts else {},

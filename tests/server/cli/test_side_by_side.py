@@ -28,6 +28,7 @@ from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations import comparison, coordinator, runs
 from undersong_server.operations.releases import evaluate_run
 from undersong_server.report.evaluations import EVALUATION_FILE, Evaluated, KeptMeasure, evaluated, keep_evaluation
+from undersong_server.report.verdict import ABOVE_GUESSING, BETTER
 from undersong_server.runs.folder import RunStatus, replace_json
 
 USED = {"calls": 9, "kept": 7, "retried": 2, "dropped": 0, "cut": 0, "price_usd": 0.25, "faults": {"duplicate": 2}}
@@ -393,6 +394,10 @@ def test_what_a_card_says_of_the_records_help_stands_in_the_comparison(home, car
     assert sentences == ("" if sign is None else card.replace("\\", ""))
     found = comparison.compare(home, ["first"])
     assert figure_of(found, "beside texts that no record steered").cells[0].words == words
+    keep(home, "first", kept(0.8))
+    expected = f"first: {ABOVE_GUESSING} {sentences}" if sentences else f"first: {BETTER}"
+    assert comparison.compare(home, ["first", "second"]).judgements == (expected,)
+    assert expected in " ".join(operator("run", "compare", "first", "second", "--home", home).split())
 
 
 def test_the_chart_of_a_comparison_has_round_figures_at_its_axis(home):
