@@ -411,7 +411,8 @@ def request(home: Path, run: str, action: Action, assignments: Sequence[str] = (
     if run_state in FINAL:
         raise ConfigurationError(f"run {run!r} is {run_state}", "plan a new one: undersong run plan", code="run-ended")
     if action == "run" and run_state == "planned":
-        refuse_left_out(home, folder.planned().roster, run)
+        with contextlib.suppress(UnreadableRun):  # Whoever drives the run tells of a damaged plan, and waits for it.
+            refuse_left_out(home, folder.planned().roster, run)
     folder.request(action)
     return ActionRequest(run, action, coordinator_home.served)
 
