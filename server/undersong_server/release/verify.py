@@ -538,7 +538,7 @@ class PrivacyVerdict:
                 f"{nominal_words}epsilon {self.alone:.6g} against the coordinator and all other hospitals together,"
                 f" {words.AS_IT_RAN}",
             ),
-            (self.guess_alone is not None and not self.insecure, f"  in words: {self._in_words(self.guess_alone)}"),
+            *((True, line) for line in self._state_worst_cases()),
             (
                 self.voided,
                 f"void, by the parties' word: {self.voided} vectors that had left; only the second figure counts them",
@@ -570,6 +570,26 @@ class PrivacyVerdict:
             ),
         )
         return [*self._state_doubts(), *verdict_statements, NOT_CHECKED, *self.conclusion()]
+
+    def _state_worst_cases(self) -> list[str]:
+        """States the guess against all others as the run ran, and what the plan allows; [] if nothing is promised."""
+        plan = self.manifest.plan
+        if self.insecure or self.guess_alone is None:
+            return []
+        case_lines = [f"  in words: {self._in_words(self.guess_alone)}"]
+        if not plan.sums:
+            return case_lines
+        worst_words = impact.worst_guess(plan.privacy.epsilon, plan.privacy.delta)
+        case_lines.append(f"at the worst, by the promise: {worst_words}")
+        epsilon_alone = plan.epsilon_if_all_others_collude()
+        if math.isfinite(epsilon_alone):
+            best_guess = accounting.best_guess(plan.alone_events())
+            case_lines += [
+                f"epsilon {epsilon_alone:.6g} against the coordinator and all other hospitals together,"
+                f" {words.AS_PLANNED}",
+                f"  in words: {self._in_words(best_guess)}",
+            ]
+        return case_lines
 
     def conclusion(self) -> list[str]:
         """The last three lines: if the files are whole, by whom they are, and what is promised of them."""

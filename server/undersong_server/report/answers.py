@@ -456,7 +456,8 @@ def _explain_fingerprint(data: ReportData) -> str:
 def _explain_check(data: ReportData) -> tuple[str, ...]:
     placeholder_words = f" with the fingerprint in place of {TOLD_FINGERPRINT}" if data.publisher[1] else ""
     recompute_words = (
-        f"recomputes epsilon and the best guess {words.AS_IT_RAN}, offline, and checks every file's hash and signature"
+        f"recomputes epsilon and the best guess offline, {words.AS_PLANNED} and {words.AS_IT_RAN}, and checks every"
+        " file's hash and signature"
     )
     if data.simulated:
         signer_words = (

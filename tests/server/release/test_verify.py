@@ -48,6 +48,10 @@ def test_an_honest_data_set_is_priced_from_its_papers_alone(tmp_path, published)
     assert f"each hospital was asked {words.asked(words.questions(plan), 'its')}" in shown
     for guess in (verdict.guess, verdict.guess_alone):
         assert f"  in words: {impact.guess(guess, 'one record')}" in verdict.lines()
+    alone = accounting.best_guess(plan.alone_events())
+    assert f"  in words: {impact.guess(alone, 'one record')}" in verdict.lines()
+    assert f"epsilon {plan.epsilon_if_all_others_collude():.6g} against the coordinator" in shown
+    assert impact.worst_guess(plan.privacy.epsilon, plan.privacy.delta) in shown
     assert "without p2" in shown
     titles = words.sum_titles(plan.sums)
     for name in verdict.opened:
