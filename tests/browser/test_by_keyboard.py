@@ -85,6 +85,10 @@ def test_keyboard_alone_revises_a_rejected_run(coordinator, console, window):
     keys.to("Epsilon (required)").write("1.5")
     page.locator("#so-far .figures dd").filter(has_text=re.compile(r"^1\.5\b")).wait_for()
     assert keys.at() == ("textbox", "Epsilon (required)")  # the figures beside it are renewed while one types
+    keys.write("1.2").to("The task file")
+    page.locator("#so-far .figures dd").filter(has_text=re.compile(r"^1\.2\b")).wait_for()
+    assert keys.at()[1] == "The task file"  # it stands in what was renewed
+    keys.to("Epsilon (required)", key="Shift+Tab")
     keys.write("-1").to("Plan this run").follow()
     # A fault gets the focus, and is described where it stands.
     keys.until("Epsilon (required)").write("1.5").to("Plan this run").follow()
