@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from tests.doubles.coded import raises
 from tests.doubles.parties import EMBEDDER, make_party, make_tables
 from undersong_client import keys
 from undersong_client.answering.grid_vectors import grid_vector
@@ -16,8 +17,9 @@ from undersong_client.answering.party import Party
 from undersong_client.answering.pending import PendingReply
 from undersong_client.home import PartyHome, PartySettings
 from undersong_client.records.private import PrivateRecords
-from undersong_client.storage.attempts import Attempt
+from undersong_client.storage.attempts import Attempt, Attempts
 from undersong_client.storage.outbox import NOTHING, Outbox
+from undersong_common.errors import PrivacyRefusal, RoundAborted
 from undersong_common.text.table import Table
 from undersong_common.version import SOFTWARE
 from undersong_protocol import statistics
@@ -93,3 +95,32 @@ def test_the_outbox_states_of_each_message_what_it_is_and_what_it_answers(tmp_pa
     assert (entry.at, entry.kind, entry.answer_to) == (7.0, "sum_reply", "open_sum")
     assert (entry.run, entry.query, entry.attempt) == ("spring", "votes/1", 2)
     assert (entry.bytes, entry.sha256, entry.times) == (6, hashlib.sha256(b"six by").hexdigest(), 1)
+
+
+def test_each_attempt_counts_one_more_and_knows_the_one_before() -> None:
+    """Eight attempts at a sum may follow each other, then one a minute (docs/secagg.md, "Void attempts")."""
+    now_s = 1_000.0
+    party_keys = SimpleNamespace(
+        entropy=lambda _purpose: lambda size: bytes(size),
+        machine=SimpleNamespace(open=lambda *_: "a machine"),
+        identity=None,
+        encapsulate=None,
+    )
+    begun = SimpleNamespace(last=20, at=now_s - 1.0, count=3)
+    attempts = SimpleNamespace(
+        _begun=lambda _manifest, _query: begun, _clock=lambda: now_s, _keys=party_keys, _name="alpha"
+    )
+    manifest = SimpleNamespace(hash=bytes(32), run="spring", sum_parameters=lambda _query, _number: None)
+
+    def begin(number: int) -> Attempt:
+        return Attempts.new(cast(Attempts, attempts), cast(Manifest, manifest), "votes/1", number)
+
+    attempt = begin(21)
+    assert (attempt.number, attempt.count, attempt.before) == (21, 4, 20)
+    with raises(PrivacyRefusal, ""):
+        begin(20)
+    begun.count = 8
+    with raises(RoundAborted, ""):
+        begin(21)
+    begun.at = now_s - 60.0
+    assert begin(21).count == 9
