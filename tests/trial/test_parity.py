@@ -30,6 +30,8 @@ CONSOLE = {
     "POST /parties/one/{name}/contact": "contact",
     "POST /coordinator": "coordinator change --operator --contact",
     "POST /parties/one/{name}/revoke": "revoke",
+    "POST /parties/one/{name}/leave-out": "leave-out",
+    "POST /parties/one/{name}/take-in": "leave-out --undo",
     "GET /runs": "run list --find --tag --archive",
     "GET /runs/new": "init",
     "POST /runs/new": "plan",
