@@ -96,6 +96,7 @@ def test_the_log_of_a_list_has_each_count_under_its_name(home):
     home.change(exclusions="objectors.txt")
     said = "of 6 identifiers on the list, 2 are in the source and keep out 5 records"
     assert datasets.exclusion_words(home) == said
+    assert datasets.exclusion_list_words(home) == "by a list of 6 numbers, read 1970-01-01"
     listed = Objections(frozenset("abcdef"), 2, 5, (), {}, frozenset("a"), {}, frozenset("abc"), {})
     assert listed.sentence == said
 
