@@ -320,7 +320,7 @@ def test_parties_show_no_amount_that_is_not_shared(tmp_path, entered):
     assert "not shared" in console.get("/parties/one/alpha").text
 
 
-def test_what_runs_promise_after_a_hospital_connected_is_taken_off_its_epsilon(tmp_path):
+def test_what_later_runs_promise_is_taken_off_a_hospitals_epsilon(tmp_path):
     home = make_home(tmp_path / "home", PARTIES)
     with contextlib.closing(home.registry()) as registry:
         registry.seen("beta", now=1.0, software="", embedder="", epsilon_left=10.0, paused=False)

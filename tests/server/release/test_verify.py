@@ -324,7 +324,7 @@ def test_the_last_three_lines_say_whole_by_whom_and_what(tmp_path, published, si
     assert [line.startswith(end) for line, end in zip(lines[-3:], ends, strict=True)] == [True, True, True], lines
 
 
-def test_verify_and_dossier_name_the_operator_and_the_place_that_the_plan_states(tmp_path, published, signer):
+def test_verify_and_dossier_name_operator_and_place_of_the_plan(tmp_path, published, signer):
     fingerprint = signed_by(tmp_path, signer, published[0])
     silent = verify(tmp_path, fingerprint=fingerprint)
     assert not any("run by" in line for line in silent.lines())
