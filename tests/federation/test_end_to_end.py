@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -29,6 +30,9 @@ def test_five_hospitals_go_from_enrolment_to_verify_as_the_simulation_does(clini
         assert line.partition(" On ")[0] == same.partition(" On ")[0]
     (kept,) = (clinic.home / "runs").glob("*/evaluation.json")  # what Result and Compare show is what the card says
     assert f"\n{json.loads(kept.read_text())['figures']['panel score']} (" in card
+    (records_help,) = (clinic.home / "runs").glob("*/records-help.json")
+    words = json.loads(records_help.read_text())["words"]
+    assert words in re.sub(r"\\(\W)", r"\1", card)  # Markdown escapes signs
 
 
 @pytest.mark.timeout(2400)

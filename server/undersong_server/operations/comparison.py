@@ -3,7 +3,6 @@
 import csv
 import io
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,12 +21,10 @@ from undersong_server.operations.form import change_value, change_words
 from undersong_server.operations.overview import live, run_plan
 from undersong_server.operations.releases import DRAWN_TEXTS, published_texts, search
 from undersong_server.operations.runs import plan_differences
-from undersong_server.release.files import CARD_NAME
 from undersong_server.report.before_training import nearness_words
 from undersong_server.report.data import PANEL_SCORE, UNIT_WORDS, WORDS, WRONG_LABELS, Good
-from undersong_server.report.evaluations import Evaluated, evaluated, evaluated_beside
+from undersong_server.report.evaluations import Evaluated, evaluated, evaluated_beside, kept_help
 from undersong_server.report.html import series_chart
-from undersong_server.report.sum_answers import WORTH
 from undersong_server.report.verdict import (
     ABOVE_GUESSING,
     BETTER,
@@ -39,7 +36,6 @@ from undersong_server.report.verdict import (
     UNMEASURED,
     alarms,
     doubt_words,
-    help_sign,
     plain_words,
     similarity_sign,
 )
@@ -51,7 +47,6 @@ DIFFERENCES_FIRST = (
     *("task.labels", "method.name", "privacy.epsilon", "parties", "method.samples", "generators", "evaluation.test"),
     *("privacy", "method", "task"),
 )
-_ESCAPED_SIGN = re.compile(r"\\([^\sA-Za-z0-9])")  # as Markdown writes a sign that would mean something
 CLOSE_COUNTS = 1.1  # largest ratio of two numbers of drawn texts whose figures compare
 BLOCKS = 10  # blocks of equally many drawn texts, whose spread gives the interval
 NOTHING = "–"
@@ -439,20 +434,10 @@ def judge(home: Path, run: str) -> ResultJudgement:
         return ResultJudgement(alarm_sentences, UNMEASURED)
     if HARDLY in alarm_sentences:
         return ResultJudgement(alarm_sentences)
-    if help_words := published_help(home, run):
-        grade = GRADES[help_sign(help_words) or 0]
-        return ResultJudgement(alarm_sentences, f"{ABOVE_GUESSING} {help_words}", grade)
+    if (records_help := kept_help(CoordinatorHome(home).run(run))) is not None:
+        grade = "news" if records_help.sign is None else GRADES[records_help.sign]
+        return ResultJudgement(alarm_sentences, f"{ABOVE_GUESSING} {records_help.words}", grade)
     return ResultJudgement(alarm_sentences, BETTER, "news")
-
-
-def published_help(home: Path, run: str) -> str:
-    """Returns the sentences of a run's card on whether the records helped; "" before publication, or without any."""
-    card = CoordinatorHome(home).run(run).output / CARD_NAME
-    if not card.is_file():
-        return ""
-    section = card.read_text(encoding="utf-8", errors="replace").partition(f"\n## {WORTH}\n")[2].partition("\n## ")[0]
-    paragraphs = (_ESCAPED_SIGN.sub(r"\1", paragraph.strip()) for paragraph in section.split("\n\n"))
-    return next((paragraph for paragraph in paragraphs if help_sign(paragraph) is not None), "")
 
 
 @dataclass(frozen=True)
@@ -514,6 +499,7 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
     folder = CoordinatorHome(home).run(run)
     epsilon = plan.figures.privacy.epsilon
     last_weights = live_run.weights[-1] if live_run.weights else ()
+    records_help = kept_help(folder)
     return ComparedRun(
         run=run,
         state=folder.status().state_words,
@@ -530,7 +516,7 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
         price_usd=sum(float(usage["price_usd"]) for usage in live_run.usage.values()),
         score=live_run.score,
         judgement="" if texts is None else judge(home, run).sentences,
-        help=HELP_WORDS.get(help_sign(published_help(home, run)), ""),
+        help=HELP_WORDS.get(records_help.sign, "") if records_help is not None else "",
         texts=None if texts is None else len(texts),
         text_figures=_text_figures(texts, drawn) if texts else {},
     )

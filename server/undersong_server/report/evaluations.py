@@ -1,4 +1,4 @@
-"""The kept figures of a finished run beside a public test file, for Result and Compare."""
+"""What is kept of a finished run for Result and Compare: figures beside test files, and whether the records helped."""
 
 import contextlib
 import hashlib
@@ -12,11 +12,13 @@ from pydantic import TypeAdapter
 
 from undersong_common.intervals import Interval
 from undersong_common.printable import counted
-from undersong_server.report.data import PANEL_SCORE, Good, Measure
+from undersong_server.report.data import PANEL_SCORE, Good, Measure, ReportData
+from undersong_server.report.verdict import RecordsHelp, records_help
 from undersong_server.runs.folder import RunFolder, UnreadableRun, replace_json
 
 EVALUATION_FILE = "evaluation.json"  # a run's own figures, in its folder
 BESIDE_FILES = "evaluation-{}.json"  # figures beside another test file, by the first digits of its SHA-256
+HELP_FILE = "records-help.json"  # what the run's card says of the records' help
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Evaluated:
 
 
 _EVALUATED = TypeAdapter(Evaluated)
+_RECORDS_HELP = TypeAdapter(RecordsHelp)
 
 
 def name_test(path: Path, name: str = "") -> str:
@@ -140,3 +143,16 @@ def evaluated_beside(folder: RunFolder) -> tuple[Evaluated, ...]:
     paths = sorted(folder.path.glob(BESIDE_FILES.format("*")))
     evaluations = (folder.read_object(path.name, _EVALUATED.validate_python) for path in paths)
     return tuple(sorted(filter(None, evaluations), key=lambda evaluation: evaluation.day))
+
+
+def keep_help(folder: RunFolder, data: ReportData) -> None:
+    """Writes what a run's card says of the records' help."""
+    replace_json(folder.path / HELP_FILE, asdict(records_help(data)), durable=False)
+
+
+def kept_help(folder: RunFolder) -> RecordsHelp | None:
+    """Reads what :func:`keep_help` wrote; None of a run that has not finished, or did in an earlier version.
+
+    Raises UnreadableRun if it is damaged.
+    """
+    return folder.read_object(HELP_FILE, _RECORDS_HELP.validate_python)

@@ -5,6 +5,7 @@ The rules stand in docs/judging.md.
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from undersong_common.intervals import told_apart
 from undersong_common.printable import counted, joined, that_hold
@@ -38,8 +39,6 @@ HARDLY = "Hardly better than guessing: do not train on it; fit for testing progr
 
 
 NOT_MEASURED = "not measured"
-# Each begins a comparison with a corpus that no record has steered; in the second, chance explains the difference.
-BETTER_THAN, NO_GAIN, WORSE_THAN = "Better than", "No measured gain", "Worse than"
 TEST_FILE = "a public test file"  # names one whose name no run has kept
 
 
@@ -155,19 +154,7 @@ def verdict(data: ReportData) -> str:
         return UNMEASURED
     if HARDLY in alarms_of(data):
         return HARDLY
-    return _tell_help(data)
-
-
-def help_sign(sentences: str) -> int | None:
-    """Returns what a card's sentences say of the records' help: 1 for better, -1 for worse, 0 for chance.
-
-    None for other sentences. Of several comparisons the least favourable one counts.
-    """
-    signs = [sign for sign, words in BY_CHOICE.items() if sentences.startswith(words)]
-    beginnings = {-1: WORSE_THAN, 0: NO_GAIN, 1: BETTER_THAN}
-    if any(sentences.startswith(f"{beginning} ") for beginning in beginnings.values()):
-        signs += [sign for sign, beginning in beginnings.items() if f"{beginning} " in sentences]
-    return min(signs, default=None)
+    return records_help(data).words
 
 
 def similarity_sign(value: float, zero_shot: ZeroShot) -> int:
@@ -244,14 +231,31 @@ def _measured_shares(data: ReportData) -> list[float]:
     return low_ends
 
 
-def _tell_help(data: ReportData) -> str:
+@dataclass(frozen=True)
+class RecordsHelp:
+    """What a card says of the records' help.
+
+    Attributes:
+        words: a sentence or more.
+        sign: 1 if the records made the corpus better, -1 if worse, 0 if chance may explain the difference; None if it
+            was not measured. Of several comparisons the least favourable one counts.
+    """
+
+    words: str
+    sign: int | None
+
+
+def records_help(data: ReportData) -> RecordsHelp:
     """Says if the records helped, by the panel beside each corpus without records, else by the sum on the choice."""
     own_accuracy = data.own_accuracy
-    if own_accuracy is not None and own_accuracy.by_texts and any(figure.by_texts for figure in list_baselines(data)):
-        return without_records(data)
+    baselines = [figure for figure in list_baselines(data) if figure.by_texts]
+    if own_accuracy is not None and own_accuracy.by_texts and baselines:
+        signs = [_difference_sign(own_accuracy, figure) for figure in baselines]
+        return RecordsHelp(without_records(data), min(signs))
     if data.gain is None:
-        return "Whether the records helped was not measured."
-    return BY_CHOICE[told_apart(*data.gain)]
+        return RecordsHelp("Whether the records helped was not measured.", None)
+    sign = told_apart(*data.gain)
+    return RecordsHelp(BY_CHOICE[sign], sign)
 
 
 def _compare(ours: Accuracy, beside: Accuracy, name: str) -> str:
@@ -262,8 +266,16 @@ def _compare(ours: Accuracy, beside: Accuracy, name: str) -> str:
     # As a reader subtracts the figures that stand here.
     difference = round(100 * ours.accuracy, 1) - round(100 * beside.accuracy, 1)
     distance_words = f"{abs(difference):.1f} percentage points {'above' if difference >= 0 else 'below'} that"
+    sign = _difference_sign(ours, beside)
+    opening = {1: "Better than", 0: "No measured gain over", -1: "Worse than"}[sign]
+    chance_words = "" if sign else ", which is within chance"
+    return f"{opening} {beside_words}. This corpus is {distance_words}{chance_words}."
+
+
+def _difference_sign(ours: Accuracy, beside: Accuracy) -> int:
+    """Returns 1 if the corpus is better than the other one, -1 if worse, 0 if intervals meet or one has none."""
+    if ours.by_texts is None or beside.by_texts is None:
+        return 0
     if ours.by_texts.low > beside.by_texts.high:
-        return f"{BETTER_THAN} {beside_words}. This corpus is {distance_words}."
-    if ours.by_texts.high < beside.by_texts.low:
-        return f"{WORSE_THAN} {beside_words}. This corpus is {distance_words}."
-    return f"{NO_GAIN} over {beside_words}. This corpus is {distance_words}, which is within chance."
+        return 1
+    return -1 if ours.by_texts.high < beside.by_texts.low else 0

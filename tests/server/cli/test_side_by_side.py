@@ -27,8 +27,16 @@ from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations import comparison, coordinator, runs
 from undersong_server.operations.releases import evaluate_run
-from undersong_server.report.evaluations import EVALUATION_FILE, Evaluated, KeptMeasure, evaluated, keep_evaluation
-from undersong_server.report.verdict import ABOVE_GUESSING, BETTER
+from undersong_server.report.evaluations import (
+    EVALUATION_FILE,
+    HELP_FILE,
+    Evaluated,
+    KeptMeasure,
+    evaluated,
+    keep_evaluation,
+    kept_help,
+)
+from undersong_server.report.verdict import ABOVE_GUESSING, BETTER, RecordsHelp
 from undersong_server.runs.folder import RunStatus, replace_json
 
 USED = {"calls": 9, "kept": 7, "retried": 2, "dropped": 0, "cut": 0, "price_usd": 0.25, "faults": {"duplicate": 2}}
@@ -372,30 +380,25 @@ def test_neighbouring_texts_are_mixed_before_a_corpus_is_cut_into_blocks(home):
 
 
 @pytest.mark.parametrize(
-    ("card", "words", "sign"),
+    ("records_help", "words"),
     [
-        ("Better than as many zero-shot texts: 60 %. This is above.", "better", 1),
-        (
-            "No measured gain over as many texts of a: 60 %. Better than as many zero-shot texts: 50 %.",
-            "no measured gain",
-            0,
-        ),
-        ("Worse than as many texts of zero\\_shot: 60 %.", "worse", -1),
-        ("Nothing was compared.", "–", None),
+        (RecordsHelp("Better than as many texts of a.", 1), "better"),
+        (RecordsHelp("No measured gain over as many texts of a.", 0), "no measured gain"),
+        (RecordsHelp("Worse than as many texts of a.", -1), "worse"),
+        (RecordsHelp("Whether the records helped was not measured.", None), "–"),
+        (None, "–"),
     ],
 )
-def test_what_a_card_says_of_the_records_help_stands_in_the_comparison(home, card, words, sign):
+def test_what_a_card_says_of_the_records_help_stands_in_the_comparison(home, records_help, words):
     publish(home, "first", ["a b c"])
-    output = CoordinatorHome(home).run("first").output
-    (output / "README.md").write_text(
-        f"# x\n\n## How good it is\n\n80 % right.\n\n{card}\n\n## More\n\nBetter than x.\n"
-    )
-    sentences = comparison.published_help(home, "first")
-    assert sentences == ("" if sign is None else card.replace("\\", ""))
+    keep(home, "first", kept(0.8))
+    if records_help is not None:
+        folder = CoordinatorHome(home).run("first")
+        replace_json(folder.path / HELP_FILE, asdict(records_help), durable=False)
+        assert kept_help(folder) == records_help
     found = comparison.compare(home, ["first"])
     assert figure_of(found, "beside texts that no record steered").cells[0].words == words
-    keep(home, "first", kept(0.8))
-    expected = f"first: {ABOVE_GUESSING} {sentences}" if sentences else f"first: {BETTER}"
+    expected = f"first: {BETTER}" if records_help is None else f"first: {ABOVE_GUESSING} {records_help.words}"
     assert comparison.compare(home, ["first", "second"]).judgements == (expected,)
     assert expected in " ".join(operator("run", "compare", "first", "second", "--home", home).split())
 

@@ -45,7 +45,7 @@ from undersong_server.report.data import (
 from undersong_server.report.html import render_card, render_html, spread
 from undersong_server.report.screen import final_screen
 from undersong_server.report.sum_answers import SumAnswer
-from undersong_server.report.verdict import FAR_FROM_TASK, HARDLY, UNMEASURED, verdict
+from undersong_server.report.verdict import FAR_FROM_TASK, HARDLY, UNMEASURED, records_help, verdict
 from undersong_server.report.writers import list_writers
 from undersong_server.runs.task import PublicationSection
 
@@ -1019,6 +1019,26 @@ def test_one_verdict_stands_beside_the_figure_on_every_page(changes, expected):
     for shown in both(data):
         assert expected in shown
         assert ("Not for training a model that you will use." in shown) == (expected == HARDLY)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sign"),
+    [
+        ({"accuracy": panel_scores((0.6, 0.7), (0.4, 0.5))}, 1),
+        ({"accuracy": panel_scores((0.6, 0.7), (0.5, 0.65)), "gain": (0.5, 0.01)}, 0),
+        ({"accuracy": panel_scores((0.3, 0.4), (0.5, 0.65))}, -1),
+        ({"accuracy": (*panel_scores((0.6, 0.7), (0.4, 0.5)), NEAR)}, 0),  # the least favourable one counts
+        ({"score": scored(0.7, 0.8), "gain": (0.05, 0.02)}, 1),
+        ({"score": scored(0.7, 0.8), "gain": (0.03, 0.02)}, 0),
+        ({"score": scored(0.7, 0.8), "gain": (-0.05, 0.02)}, -1),
+        ({"score": scored(0.7, 0.8)}, None),
+        ({}, None),
+    ],
+)
+def test_the_sign_of_the_records_help_is_that_of_its_words(changes, sign):
+    data = run(**({"labels": SIX, "accuracy": ()} | changes))
+    assert records_help(data).sign == sign
+    assert sign is None or records_help(data).words == verdict(data)
 
 
 ZERO = Accuracy(ZERO_SHOT, 0.44, 0.5, 0.5, 0.5, reference=True, by_texts=Interval(0.44, 0.4, 0.48))
