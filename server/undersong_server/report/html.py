@@ -598,10 +598,12 @@ def _round_scale(lowest: float, highest: float, *, least_step: float = 0.0) -> l
     Args:
         least_step: smallest distance of two values, such as one percent where labels have no decimals.
 
-    >>> _round_scale(0.09, 0.6), _round_scale(0.71, 0.71)
-    ([0.0, 0.2, 0.4, 0.6], [0.6, 0.8])
+    >>> _round_scale(0.09, 0.6), _round_scale(0.71, 0.71), _round_scale(0.1, 0.1 + 1e-16)
+    ([0.0, 0.2, 0.4, 0.6], [0.6, 0.8], [0.05, 0.1, 0.15])
     """
-    span = (highest - lowest) or abs(highest) or 1.0
+    span, size = highest - lowest, max(abs(lowest), abs(highest))
+    if span <= 1e-9 * size:  # equal but for the rounding of floats
+        span = size or 1.0
     power_of_ten = 10.0 ** math.floor(math.log10(span / 4))
     parts = (part for part in (1, 2, 5, 10) if 4 * power_of_ten * part >= span * (1 - 1e-9))
     step = max(least_step, power_of_ten * next(parts))
