@@ -117,6 +117,8 @@ TIMES_IN_FILES = {
     ("server/undersong_server/authority.py", "not_valid_after"): ("its beginning lies ahead too", SERVER),
     ("server/undersong_server/authority.py", "not_valid_after_utc"): ("its beginning lies ahead too", SERVER),
     ("server/undersong_server/coordinator/home.py", "Serving.since"): ("shown: a lock tells who serves", SHOWN),
+    ("server/undersong_server/coordinator/home.py", "Serving.stated_at"): ("shown beside its figure", SHOWN),
+    ("server/undersong_server/report/evaluations.py", "Evaluated.day"): ("it orders a list", SHOWN),
     ("server/undersong_server/operations/coordinator.py", "made_at"): ("shown", SHOWN),
     (FOLDER, "Awaited.goes_on_at"): ("shown", SHOWN),
     (FOLDER, "Awaited.since"): ("shown", SHOWN),
@@ -180,6 +182,9 @@ NOT_IN_FILES = {
         "Instant.at",
         "Exclusion.until_s",
         "Addition.at",
+        "PartyFacts.stated_at",
+        "EpsilonLeft.stated_at",
+        "stated_at",
     ),
 }
 NAME = re.compile(r"(^|_)(at|s|since|until|expires|epoch|time|date|day)$")
