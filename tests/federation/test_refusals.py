@@ -278,7 +278,7 @@ def test_party_answering_with_another_key_than_enrolled_ends_the_run(alliance):
             said = alliance.watch("exchanged", code=3)
         finally:
             registry.execute("UPDATE party SET identity = ? WHERE name = 'beta'", (identity,))
-    assert "beta: introduces itself with another identity key than it has enrolled with" in said
+    assert "beta: the party introduces itself with another identity key than it has enrolled with" in said
     requests = json.loads(alliance.hospitals["alpha"]("requests", "--json"))["requests"]
     assert "exchanged" not in {found["run"] for found in requests}  # nobody was asked to sign with it
 
