@@ -57,6 +57,13 @@ def still_serves(served, keys):
         return served.transport.exchange({"heart": b"echo"}, timeout_s=60.0) == {"heart": b"echo"}
 
 
+def serves_again(served, keys):
+    """As a hospital's program does, which connects anew: a busy machine still refuses what a flood has left."""
+    with contextlib.suppress(grpc.RpcError):
+        return still_serves(served, keys)
+    return False
+
+
 def refusals(caplog):
     return [record.message for record in caplog.records if record.message.startswith("refused")]
 
@@ -246,8 +253,7 @@ def test_a_flood_of_connections_is_cut_and_logged_once(served, keys, caplog):
     knock(served.port, seconds=1.5)
     assert count_refusals(served, gate.TOO_FAST) > 100
     assert sum(gate.TOO_FAST in line for line in refusals(caplog)) == 1
-    time.sleep(0.2)
-    assert still_serves(served, keys)
+    wait_for(lambda: serves_again(served, keys))
 
 
 @pytest.mark.slow
