@@ -30,7 +30,7 @@ CHECK_OBJECTIONS = (
 ASK_FIRST = (
     "Look up the operator's telephone number elsewhere than on this sheet. Ask whether this run is theirs; under which"
     " agreement and on which legal basis it uses your records (choose Reject if none is named); and what its own words"
-    " above leave open, such as who will use the texts and in whose name they are published.{names}"
+    " above leave open, such as whether the texts are published in your hospital's name.{names}"
 )
 TWO_PEOPLE = (
     "IT can approve alone. If it must not, have your policy ask for {deciders}. This counts for this run, too, unless"

@@ -279,7 +279,12 @@ def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPa
         " ".join(check_words[first_word : first_word + 3]) for first_word in range(0, len(check_words), 3)
     )
     unlabelled_words = "the run uses labels and your data set has no label column: your records count for none"
-    warnings = [*_policy_points(sheet), *sheet.cautions, *[unlabelled_words] * sheet.labels_missing]
+    warnings = [
+        *_publication_points(sheet),
+        *_policy_points(sheet),
+        *sheet.cautions,
+        *[unlabelled_words] * sheet.labels_missing,
+    ]
     signed_words = ("Approved: the figures on this sheet are those that were signed.",) if sheet.as_signed else ()
     return PrintedPage(
         _title(sheet),
@@ -324,6 +329,22 @@ def _title(sheet: Sheet) -> str:
     if sheet.ended.cost is None:
         return f"The run {run} has ended without the records of {sheet.party}"
     return f"The run {run} has used the records of {sheet.party}"
+
+
+def _publication_points(sheet: Sheet) -> Iterator[str]:
+    """Yields what the stated licence allows others, and in whose name the texts appear if not in the operator's."""
+    if sheet.ended is not None:
+        return
+    stated = sheet.task.publication or ""
+    licence = printable(words.publication_part(stated, "licence"), LONGEST_SENTENCE)
+    makers = printable(words.publication_part(stated, "made by"), LONGEST_SENTENCE)
+    if licence:
+        yield (
+            f"the texts are published for good: whoever has them may use them as the licence ({licence}) allows,"
+            " whatever purpose is stated above"
+        )
+    if makers and not sheet.operator.startswith(makers):
+        yield f"the texts are published in the name of: {makers}; ask whether that includes your hospital"
 
 
 def _policy_points(sheet: Sheet) -> Iterator[str]:

@@ -60,6 +60,7 @@ _ASIDE = re.compile(r" \([^)]*\)")
 _ADDED = re.compile(r"; |, (?=which|where|each of which|corrected|for single)")
 MOST_QUESTIONS = 3  # A sentence names so many, then it refers to a list.
 LONGEST_FOREIGN = 600  # characters of another package's words
+_PUBLICATION_KEY = re.compile("; (?:licence|made by|contact): ")
 
 
 def question(planned: PlannedSum) -> str:
@@ -185,6 +186,17 @@ def publication(stated: str) -> str:
     'Our page; published in the name of: the alliance'
     """
     return stated.replace(".; ", "; ").replace("; made by: ", "; published in the name of: ")
+
+
+def publication_part(stated: str, key: str) -> str:
+    """Returns one part of a plan's words on its publication, by its key; "" where the plan does not state it.
+
+    >>> stated = "Our page; licence: CC0; made by: five clinics; contact: desk"
+    >>> publication_part(stated, "licence"), publication_part(stated, "made by"), publication_part("A page", "licence")
+    ('CC0', 'five clinics', '')
+    """
+    _, _, following_words = f"; {stated}".partition(f"; {key}: ")
+    return _PUBLICATION_KEY.split(following_words, maxsplit=1)[0].rstrip(".")
 
 
 def sum_titles(sums: Sequence[PlannedSum]) -> dict[str, str]:

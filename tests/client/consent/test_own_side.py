@@ -600,6 +600,30 @@ def test_a_rejection_says_that_it_binds_it_too(changes, is_standing, says):
     assert says in final
 
 
+@pytest.mark.parametrize(
+    ("publication", "says"),
+    [
+        (None, []),
+        ("Our page; contact: desk", []),
+        ("Our page; licence: CC0; contact: desk", ["as the licence (CC0) allows"]),
+        ("Our page; made by: Nordbrook; contact: desk", []),
+        ("Our page; licence: CC0; made by: five clinics.", ["the licence (CC0)", "in the name of: five clinics; ask"]),
+    ],
+)
+def test_licence_and_other_publishers_are_said_before_the_decision(publication, says):
+    task = StatedTask("triage", None, None, None, publication, None, None)
+    stored = blank_sheet(task=task, operator="Nordbrook (+44 20)")
+    points = [point for point in _points_for_you(stored) if point.startswith("the texts are published")]
+    assert len(points) == len(says)
+    assert all(words_of_point in point for words_of_point, point in zip(says, points, strict=True))
+    assert "the texts are published" not in repr(_points_for_you(replace(stored, ended=RunEnd(None, None))))
+
+
+def _points_for_you(stored):
+    titles = (preview.FOR_YOU, preview.NOTED)
+    return [point for part in preview.sheet_page(stored).sections if part.title in titles for point in part.points]
+
+
 def test_a_rejected_plan_cannot_be_approved_by_anybody_here(home):
     manifest = proposed(home)
     command("preview", "spring", "--home", home)
