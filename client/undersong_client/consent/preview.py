@@ -631,7 +631,7 @@ def purpose(sheet: Sheet, *, is_complete: bool = False) -> PageSection:
     purpose_rows = [
         ("purpose", _cut_sentence(task.purpose or not_stated)),
         *([("who runs it", printable(sheet.operator, LONGEST_SENTENCE))] if is_complete else []),
-        ("what one text is", _cut_sentence(task.description or not_stated)),
+        (words.description_label(writers), _cut_sentence(task.description or not_stated)),
         ("labels", printable(", ".join(task.labels or ()), LONGEST_SENTENCE) or "none"),
         ("who writes the texts", generator_names),
         *([("columns beside the text", printable(", ".join(task.columns)))] if task.columns else []),

@@ -169,6 +169,17 @@ def origin_sentences(writers: Sequence[str]) -> str:
     return " ".join(sentences)
 
 
+def description_label(writers: Sequence[str]) -> str:
+    """Returns the label of a plan's words on its texts, by what it says of each generator: invented ones only imitate.
+
+    >>> description_label(["gpt (a language model)"]), description_label(["pool (texts that were written before)"])
+    ('what an invented text imitates', 'what one text is')
+    >>> description_label([])
+    'what one text is'
+    """
+    return "what an invented text imitates" if set(map(_origin, writers)) == {"model"} else "what one text is"
+
+
 def run_by(operator: str, contact: str) -> str:
     """Returns who asked the hospitals, with the contact, by a plan's own words; "" where it states nobody.
 

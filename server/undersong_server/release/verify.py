@@ -786,7 +786,10 @@ def _purpose_section(verdict: PrivacyVerdict) -> PageSection:
             ("purpose", printable(str(task.get("purpose") or unstated_words), 600)),
             ("run by", verdict.operator or unstated_words),
             ("signed by", publisher_words),
-            ("what one text is", printable(str(task.get("description") or unstated_words), 600)),
+            (
+                words.description_label([*map(str, task.get("generators") or ())]),
+                printable(str(task.get("description") or unstated_words), 600),
+            ),
             ("labels", printable(", ".join(map(str, task.get("labels") or ())), 600) or "none"),
             (
                 "who writes the texts",

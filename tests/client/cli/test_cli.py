@@ -582,7 +582,7 @@ def test_the_consent_sheet_is_printed_escaped_on_one_page(home, tmp_path):
     manifest = proposed(home, task={"description": forged, "purpose": forged, "generators": ["big (gpt at api.x)"]})
     page = tmp_path / "sheet.html"
     said = command("preview", "spring", "--print", page, "--home", home)
-    assert "who writes the texts     big (gpt at api.x)" in said
+    assert "who writes the texts             big (gpt at api.x)" in said
     assert f"wrote {page}" in said
     written = page.read_text()
     assert "<script" not in written
