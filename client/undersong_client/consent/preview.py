@@ -76,9 +76,9 @@ NO_BASIS = f"the plan states none: ask for it, see “{IN_ORDER}”"
 NOTHING_LEFT = "None of your numbers left."
 BASIS_ENTRY = "Agreement or legal basis of this run, as you have learned it:"
 UNDONE = (
-    "Before the run begins (once all its hospitals approve), Withdraw stops it, and nothing published names yours."
-    " Later, nothing more leaves; what has left may still be opened, what was opened stays, and what is published names"
-    " your hospital."
+    "Before the run begins (by itself, once all its hospitals approve: if yours is the last, at once), Withdraw stops"
+    " it, and nothing published names yours. Later, nothing more leaves; what has left may still be opened, what was"
+    " opened stays, and what is published names yours for good."
 )
 KNOWN_LABELS = "labels that the plan knows"  # names a signed row
 KNOWN_SHARE = re.compile(r"^those of (.*) of the records$")
