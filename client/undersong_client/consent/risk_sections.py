@@ -29,7 +29,7 @@ BEYOND_PARTICIPATION = (
 NO_RECORD_SHOWN = "The writers know public material and the opened sums; no record is shown to them."
 KNOWS_MORE = (
     "Somebody who knows more beforehand guesses right more often without this run, too; {rare}the run shifts the odds"
-    " of that guess by a factor of at most {factor}: a chance of 1 in 100 becomes at most {after} in 100."
+    " of that guess by a factor of at most {factor}: a chance of 1 in 100 becomes at most {after} in 100{of_all}."
 )
 MORE_HELP = "If more hospitals help"  # names the row of the first answers; others refer to it by this name
 EXCEPTED = "In the excepted runs, nothing is promised."
@@ -44,7 +44,7 @@ def meaning_section(sheet: Sheet) -> list[PageSection]:
         return []
     seen = "Each guess is made by somebody who sees everything published and all numbers that the operator sees."
     beyond = BEYOND_PARTICIPATION.format(subject=guessed_unit(privacy))
-    sentences = [f"{seen} {beyond} {_knows_more(privacy)}", NO_RECORD_SHOWN]
+    sentences = [f"{seen} {beyond} {_knows_more(sheet)}", NO_RECORD_SHOWN]
     if sheet.ended is None:
         sentences += [
             *([DRAWN] if privacy.delta else []),
@@ -53,13 +53,23 @@ def meaning_section(sheet: Sheet) -> list[PageSection]:
     return [PageSection("What the figures of the risk mean", tuple(sentences))]
 
 
-def _knows_more(privacy: UnitPromise) -> str:
-    """Says what the promise bounds for somebody who knows more than a coin's toss."""
+def _knows_more(sheet: Sheet) -> str:
+    """Says what the promise and all runs together bound for somebody who knows more than a coin's toss."""
+    privacy, cost = sheet.privacy, sheet.cost
     epsilon = privacy.epsilon or 0.0
     rare = "outside the excepted runs, " if privacy.delta else ""
+    after = _raised_chance(impact.certainty(epsilon, privacy.delta))
+    of_all = ""
+    if sheet.ended is None and cost is not None and cost.best_guess_after is not None and cost.before:
+        certainty_of_all = _certainty_of_all(cost.after, cost, _delta_of_all(sheet, cost))
+        of_all = f", and by all runs together at most {_raised_chance(certainty_of_all)} in 100"
     factor = impact.odds_factor(epsilon, privacy.delta)
-    after = impact.cases(factor / (factor + 99.0))
-    return KNOWS_MORE.format(factor=f"{factor:.3g}", rare=rare, after=after)
+    return KNOWS_MORE.format(factor=f"{factor:.3g}", rare=rare, after=after, of_all=of_all)
+
+
+def _raised_chance(certainty: float) -> str:
+    """Returns what a chance of 1 in 100 becomes at most, in cases of 100, where even odds become ``certainty``."""
+    return impact.cases(certainty / (certainty + 99.0 * (1.0 - certainty)))
 
 
 def _fewer_suffice(sheet: Sheet) -> str:

@@ -293,6 +293,12 @@ def test_sheet_says_why_the_risk_of_all_runs_is_less_than_their_sum(home):
     (budget,) = [section for section in sections if section.bar is not None]
     shown = " ".join(budget.sentences)
     folded = repr(preview._figure_section(Sheet.from_json(value)))
+    of_all = re.search(
+        r"1 in 100 becomes at most (\S+) in 100, and by all runs together at most (\S+) in", repr(sections)
+    )
+    this_run, all_runs = map(float, of_all.groups())
+    odds = odds_factor(epsilon([Gaussian(4.0), *manifest.plan.charged_events()], 1e-5), 1e-5)
+    assert this_run < all_runs == math.ceil(100 * odds / (odds + 99))
     risk = dict(sections[0].figures)["The risk of all runs"]
     assert f"on average, right in at most {-int(-100 * both // 1)} of 100 cases" in risk
     assert value["privacy"]["delta"] < value["cost"]["delta"]
