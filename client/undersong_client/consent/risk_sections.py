@@ -32,8 +32,8 @@ KNOWS_MORE = (
     " of that guess by a factor of at most {factor}: a chance of 1 in 100 becomes at most {after} in 100{of_all}."
 )
 MORE_HELP = "If more hospitals help"  # names the row of the first answers; others refer to it by this name
-EXCEPTED = "In the excepted runs, nothing is promised."
-DRAWN = "The noise is drawn by chance: an average is one over all draws of it, and in an excepted run it hides less."
+EXCEPTED = "In the excepted runs, the noise hides less, and no limit is promised."
+DRAWN = "The noise is drawn by chance: an average is one over all draws of it."
 MOST_EXCEPTED = 0.1  # A larger share of excepted runs is said with its reason.
 
 
@@ -152,7 +152,7 @@ def _excepted_of_all_units(sheet: Sheet, delta: float, chooser: str) -> str:
     if share >= 1.0:
         return f" (for {people} at once, nothing is promised, {reason})"
     large = f": more than 1 in {math.floor(1.0 / share) + 1}, {reason}" if share > MOST_EXCEPTED else ""
-    return f" (for {people} at once, in all but {2 * unit_total:,}{large})"
+    return f" (for {people} at once, {impact.nearly_all(delta, 'runs', unit_total)}{large})"
 
 
 def _unit_total(sheet: Sheet) -> int:

@@ -54,13 +54,15 @@ def chance_of_more(delta: float, units: int = 1) -> str:
     return chance(delta, f"{2 * units:,}")
 
 
-def nearly_all(delta: float, runs: str = "runs like it") -> str:
-    """Returns in how many runs the figure of :func:`certainty` holds, by :func:`chance_of_more` as a frequency.
+def nearly_all(delta: float, runs: str = "runs like it", units: int = 1) -> str:
+    """Returns in how many runs the figure of :func:`certainty` holds for all of ``units`` units, as a frequency.
 
     >>> nearly_all(1e-5), nearly_all(0.0)
     ('in all but at most 2 of 100,000 runs like it', 'in all runs like it')
+    >>> nearly_all(1e-5, "runs", 107)
+    'in all but at most 214 of 100,000 runs'
     """
-    exceptions = f" but at most 2 of {round(1 / delta):,}" if delta else ""
+    exceptions = f" but at most {2 * units:,} of {round(1 / delta):,}" if delta else ""
     return f"in all{exceptions} {runs}"
 
 

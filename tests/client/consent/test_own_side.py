@@ -340,7 +340,7 @@ def test_each_figure_of_the_risk_stands_once_in_the_first_answers(home):
     sure = cases(certainty(privacy["epsilon"], privacy["delta"]))
     assert (
         f"; in all but at most 2 of 100,000 runs like it, in at most {sure} (for all 6 patients at once, in all"
-        f" but 12). {risk_sections.EXCEPTED}" in this_run
+        f" but at most 12 of 100,000 runs). {risk_sections.EXCEPTED}" in this_run
     )
     assert "From all runs over these records (none before this one) and" in all_runs
     assert all_runs.endswith(  # the first run, at its own delta, though the budget has a larger one
@@ -362,8 +362,11 @@ def test_each_figure_of_the_risk_stands_once_in_the_first_answers(home):
 @pytest.mark.parametrize(
     ("delta", "says"),
     [
-        (1e-5, "(for all 6 patients at once, in all but 12)"),
-        (1e-2, "at once, in all but 12: more than 1 in 9, because your hospital's budget counts with 1 in"),
+        (1e-5, "(for all 6 patients at once, in all but at most 12 of 100,000 runs)"),
+        (
+            1e-2,
+            "at once, in all but at most 12 of 100 runs: more than 1 in 9, because your hospital's budget counts with 1 in",
+        ),
         (1e-1, "(for all 6 patients at once, nothing is promised, because your hospital's budget counts with"),
     ],
 )
