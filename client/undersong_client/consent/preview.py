@@ -556,8 +556,7 @@ def _hospital_section(sheet: Sheet) -> PageSection:
         f"{counted(len(party_names), 'hospital')}, by the names that the operator has given them:"
         f" {first_named(shown_names, MOST_NAMES)}."
         f"{NO_FULL_NAMES if sheet.ended is None and len(party_names) > 1 else ''}",
-        "Nobody can check another hospital's numbers: one that lies could spoil the texts. One that leaves"
-        " out its noise counts, in the risk above, as one that helps the operator.",
+        "Nobody can check another hospital's numbers: one that lies could spoil the texts.",
     ]
     return PageSection(title, tuple(sentences))
 

@@ -31,6 +31,7 @@ KNOWS_MORE = (
     "Somebody who knows more beforehand guesses right more often without this run, too; {rare}the run shifts the odds"
     " of that guess by a factor of at most {factor}: a chance of 1 in 100 becomes at most {after} in 100{of_all}."
 )
+HELPS = "(shares its numbers or keys, leaves out its noise, lies for it, or is its invention)"
 MORE_HELP = "If more hospitals help"  # names the row of the first answers; others refer to it by this name
 EXCEPTED = "In the excepted runs, the noise hides less, and no limit is promised."
 DRAWN = "The noise is drawn by chance: an average is one over all draws of it."
@@ -257,8 +258,8 @@ def helper_words(sheet: Sheet) -> str:
     if other_count < 1:
         return ""
     if sheet.colluders >= other_count:
-        return "This holds even if all other hospitals help the operator."
-    holds = f"This holds only while {most_helpers(sheet)} the operator"
+        return f"This holds even if all other hospitals help the operator {HELPS}."
+    holds = f"This holds only while {most_helpers(sheet)} the operator {HELPS}"
     if sheet.colluders:
         holds += "."
     else:
