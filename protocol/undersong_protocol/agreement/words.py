@@ -18,9 +18,9 @@ PLANNED = (
     " it failed and have it repeated; as it ran, each attempt counts that was made."
 )
 CONFIRMED = (
-    "A failed attempt adds to the risk of this run only if the operator can open it: before your numbers leave again,"
-    " enough hospitals confirm that it cannot. If more of them help the operator than this risk allows, they can"
-    " lie: the figures for more helpers count each attempt."
+    "Before they do, enough hospitals confirm that the operator cannot open the failed attempt, which then adds nothing"
+    " to the risk of this run. If more hospitals help the operator than this risk allows, they may confirm it falsely:"
+    " the figures for more helpers count each attempt."
 )
 # What is kept of a run, where and how long: for the hospital's sheet and the coordinator's dossier.
 KEPT = (
