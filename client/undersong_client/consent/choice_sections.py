@@ -115,24 +115,27 @@ def _compare_words(sheet: Sheet) -> str:
     elif calls == len(sheet.parties) - 1:
         hospitals = {1: "the other hospital", 2: "both other hospitals"}.get(calls, f"all {calls} other hospitals")
     else:
-        unchecked = len(sheet.parties) - 1 - calls
         hospitals = f"{calls} of the other hospitals"
-        uncalled = (
-            f" {'One hospital' if unchecked == 1 else f'{unchecked} hospitals'} that you have not called could be the"
-            f" operator's invention, and then {'is one' if unchecked == 1 else 'are among those'} that the risk"
-            " counts as helping the operator."
-            + (
-                f" If one more helps or lies, “{MORE_HELP}” says what holds."
-                if sheet.colluders < len(sheet.parties) - 1
-                else ""
-            )
-        )
+        uncalled = f" {count_uncalled(sheet)}"
+        if sheet.colluders < len(sheet.parties) - 1:
+            uncalled += f" If one more helps, “{MORE_HELP}” says what holds."
     if calls:
-        hospitals = f" and with {hospitals} (look up their numbers by these names)"
+        hospitals = f" and with {hospitals} (look up the numbers of those named under “Who takes part”)"
     else:
         hospitals = ""
     place = "below them" if lists_fingerprints(sheet) else "below them, or for a specialist further below"
     return COMPARE.format(place=place, hospitals=hospitals, uncalled=uncalled)
+
+
+def count_uncalled(sheet: Sheet) -> str:
+    """Says that hospitals that nobody has called may be invented, and use up helpers that the risk allows."""
+    uncalled = len(sheet.parties) - 1 - _calls(sheet)
+    if uncalled == 1:
+        subject = "the one that you do not call as one that helps"
+    else:
+        subject = f"the {uncalled} that you do not call as ones that help"
+    further = "no other" if uncalled == sheet.colluders else f"at most {sheet.colluders - uncalled} more"
+    return f"Count {subject} the operator: the figures of the risk then allow {further}."
 
 
 def _calls(sheet: Sheet) -> int:
@@ -155,7 +158,7 @@ def calls_section(sheet: Sheet) -> PageSection:
         for party in sheet.parties
         if party.name == sheet.party
     ]
-    choice = f" Of these {len(called)} hospitals, any {calls} are enough." if calls < len(called) else ""
+    choice = f" Call all {len(called)}, or any {calls}, as “{IN_ORDER}” says." if calls < len(called) else ""
     return PageSection(
         "Who takes part, by fingerprint, to compare over the telephone",
         (

@@ -363,10 +363,7 @@ def test_each_figure_of_the_risk_stands_once_in_the_first_answers(home):
     ("delta", "says"),
     [
         (1e-5, "(for all 6 patients at once, in all but at most 12 of 100,000 runs)"),
-        (
-            1e-2,
-            "at once, in all but at most 12 of 100 runs: more than 1 in 9, because your hospital's budget counts with 1 in",
-        ),
+        (1e-2, "in all but at most 12 of 100 runs: more than 1 in 9, because your hospital's budget counts with 1 in"),
         (1e-1, "(for all 6 patients at once, nothing is promised, because your hospital's budget counts with"),
     ],
 )
@@ -577,6 +574,20 @@ def test_no_sum_opens_without_a_hospital_that_was_called(hospitals, others, call
     assert bool(other_rows) == bool(calls)
 
 
+@pytest.mark.parametrize(
+    ("hospitals", "others", "colluders", "says"),
+    [
+        (5, 3, 1, "the one that you do not call as one that helps the operator: the figures of the risk then allow no"),
+        (6, 3, 2, "the 2 that you do not call as ones that help the operator: the figures of the risk then allow no"),
+        (6, 3, 3, "the 2 that you do not call as ones that help the operator: the figures of the risk then allow at"),
+    ],
+)
+def test_a_hospital_that_is_not_called_counts_as_a_helper(hospitals, others, colluders, says):
+    parties = tuple(NamedParty(f"h{number}", f"{number:04}-print") for number in range(hospitals))
+    stored = blank_sheet(party="h0", parties=parties, others=others, colluders=colluders)
+    assert choice_sections.count_uncalled(stored).startswith(f"Count {says}")
+
+
 @pytest.mark.parametrize("hospitals", [2, 12, 13, 1000])
 def test_fingerprints_stand_beside_the_words_that_are_read_aloud(hospitals):
     parties = tuple(NamedParty(f"h{number}", f"{number:04}-print") for number in range(hospitals))
@@ -742,8 +753,9 @@ def test_short_part_of_the_sheet_names_limit_and_steps(home):
     assert objections.startswith("Ask IT for the list of patients who object")
     assert "choose Reject if none is named" in ask
     assert "full name and town of the other hospitals" in ask
-    assert "with the operator and with 3 of the other hospitals (look up their numbers" in compare
-    assert f"If one more helps or lies, “{risk_sections.MORE_HELP}” says what holds. If" in compare
+    assert "with the operator and with 3 of the other hospitals (look up the numbers" in compare
+    assert f" {choice_sections.count_uncalled(Sheet.from_json(value))} If one more" in compare
+    assert f"If one more helps, “{risk_sections.MORE_HELP}” says what holds. If" in compare
     assert risk_sections.MORE_HELP in figures
     assert compare.endswith("If anything differs: Reject.")
     (choices,) = [section for section in sections if section.title == "What you can do"]
