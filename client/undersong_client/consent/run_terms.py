@@ -14,8 +14,8 @@ COPIES = (
     " what opened sums and texts tell, however long somebody keeps them."
 )
 REJECT_IS_FINAL = (
-    "A Reject binds your own IT too: one person can reject, and this software then lets nobody here approve that plan,"
-    " unless somebody deletes the files with which it remembers the Reject."
+    "A Reject binds your own IT too: one person can reject, and this software then lets nobody here approve that plan."
+    " A person in IT could get round it by deleting the software's files."
 )
 
 
@@ -67,9 +67,9 @@ def rejection_words(sheet: Sheet, beside: Surroundings) -> str:
     else:
         later_words = "one person, you or IT, can approve that one"
     return (
-        f"{REJECT_IS_FINAL} The evidence that you save under Log proves your decision even then. If somebody has"
-        " approved it before you, choose Withdraw, which binds in the same way. Another plan, or this one under another"
-        f" name, is another request with a sheet of its own: {later_words}."
+        f"{REJECT_IS_FINAL} Save the evidence under Log the same day, and keep it yourself: it proves your decision"
+        " even then. If somebody has approved it before you, choose Withdraw, which binds in the same way. Another"
+        f" plan, or this one under another name, is another request with a sheet of its own: {later_words}."
     )
 
 
