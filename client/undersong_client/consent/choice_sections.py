@@ -73,7 +73,7 @@ def choice_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
                 " the run has stopped."
                 " The operator may plan another run without you, or ask you anew.",
                 rejection_words(sheet, beside),
-                f"Wait: {waiting_words(sheet, beside)} No date is set: the run waits for every"
+                f"Ask or wait: choose nothing; {waiting_words(sheet, beside)} No date is set: the run waits for every"
                 " hospital of its plan, until its operator, who knows which ones have approved, gives it up.",
                 withdraw_words,
             ),

@@ -313,7 +313,7 @@ def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPa
             *_receipt_sections(sheet),
         ),
         note="What is decided counts for the plan of the nine words below and for no other.",
-        signature=f"For {sheet.party}'s files: approved / rejected / asked (leave one); only the choice in the software"
+        signature=f"For {sheet.party}'s files: approved / rejected / asked (strike out two); only the choice in the software"
         " counts"
         if is_open
         else f"Filed for {sheet.party}:",

@@ -206,7 +206,7 @@ def test_the_steps_stand_before_the_choices_each_in_its_order():
     sections = choice_sections.choice_sections(blank_sheet(), NOTHING_BESIDE)
     assert [section.title for section in sections] == [choice_sections.IN_ORDER, "What you can do"]
     choices = [point.partition(" ")[0].rstrip(":,") for point in sections[1].points]
-    assert [*choices[:2], choices[3]] == ["Approve", "Refuse", "Wait"]
+    assert [*choices[:2], choices[3]] == ["Approve", "Refuse", "Ask"]
 
 
 def test_the_sheet_begins_with_who_asks(home):
