@@ -105,7 +105,7 @@ def more_help(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str]]:
     if (one_more := beside.one_more) is not None:
         helpers = counted(sheet.colluders + 1, "other hospital")
         verb = "helps" if not sheet.colluders else "help"
-        clauses.append(f"if {helpers} {verb} the operator, {_two_cases(*one_more)}")
+        clauses.append(f"if {helpers} {verb}, {_two_cases(*one_more)}")
     reader = _worst_reader(sheet)
     guess, certainty, *of_all = _worst_risks(sheet)
     if guess == 1.0:
@@ -117,7 +117,8 @@ def more_help(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str]]:
     return [
         (
             MORE_HELP,
-            f"Right in at most so many of 100 cases, on average and {most_runs}: {'; '.join(clauses)}.",
+            f"The best guess is then right in at most so many of 100 cases, on average and {most_runs}:"
+            f" {'; '.join(clauses)}.",
         )
     ]
 

@@ -383,7 +383,7 @@ def test_one_hospital_more_than_the_promise_allows_has_a_figure(home):
     shown = " ".join(command("preview", "spring", "--home", home).split())
     events = manifest.plan.events_with(2)
     right, sure = cases(best_guess(events)), cases(certainty(epsilon(events, 1e-5), 1e-5))
-    assert f"if 2 other hospitals help the operator, in {right} and {sure}; if all other hospitals help" in shown
+    assert f"if 2 other hospitals help, in {right} and {sure}; if all other hospitals help" in shown
     stored = Sheet.from_json(sheet(home)[0])
     unlimited = replace(stored, privacy=replace(stored.privacy, epsilon_if_all_others_collude=None))
     assert "if all other hospitals help (3 suffice if 1 does not answer), nothing is promised." in repr(
