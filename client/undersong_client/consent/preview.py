@@ -313,8 +313,8 @@ def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPa
             *_receipt_sections(sheet),
         ),
         note="What is decided counts for the plan of the nine words below and for no other.",
-        signature=f"For {sheet.party}'s files: approved / rejected / asked (strike out two); only the choice in the software"
-        " counts"
+        signature=f"For {sheet.party}'s files: approved / rejected / asked (strike out two); only the choice in the"
+        " software counts"
         if is_open
         else f"Filed for {sheet.party}:",
         signers=2 if sheet.two_people else 1,
@@ -446,7 +446,9 @@ def _request_words(sheet: Sheet) -> str:
     is_open = sheet.ended is None
     role = "" if operator.lower().startswith("the operator") else ", the operator,"
     asking = f"{operator[0].upper()}{operator[1:]}{role} {'asks' if is_open else 'asked'}"
-    request_words = f"{asking}: {words.asked(sheet.asked)}."
+    rest = words.brief_questions(sheet.asked)
+    list_place = f"below ({rest[0]})" if len(rest) == 1 else "below"
+    request_words = f"{asking}: {words.asked(sheet.asked, list_place=list_place)}."
     if sheet.ended is not None and sheet.ended.cost is None:
         return request_words
     writers = words.programs(sheet.task.generators or ())

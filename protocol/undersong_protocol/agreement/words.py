@@ -57,7 +57,7 @@ NOMINAL = "nominal"  # names an epsilon that the plan has and that protects nobo
 NO_GUARANTEE = "This corpus carries no privacy guarantee. Do not release it."
 LONGEST_TITLE = 200  # characters of a question where it names its sum
 _ASIDE = re.compile(r" \([^)]*\)")
-_ADDED = re.compile(r"; |, (?=which|where|each of which|corrected|for single)")
+_ADDED = re.compile(r"; |, (?=which|where|each of which|corrected|for single|and by how much)")
 MOST_QUESTIONS = 3  # A sentence names so many, then it refers to a list.
 LONGEST_FOREIGN = 600  # characters of another package's words
 _PUBLICATION_KEY = re.compile("; (?:licence|made by|contact): ")
@@ -228,8 +228,11 @@ def sum_titles(sums: Sequence[PlannedSum]) -> dict[str, str]:
 
 def _shorten_question(clause: str) -> str:
     """Returns a question without its explanations: what stands in parentheses, and what a comma or semicolon adds."""
-    shortened = _ADDED.split(_ASIDE.sub("", _with_possessive(clause, "their")), maxsplit=1)[0]
-    return printable(shortened, LONGEST_TITLE)
+    return _cut_explanations(_with_possessive(clause, "their"))
+
+
+def _cut_explanations(clause: str) -> str:
+    return printable(_ADDED.split(_ASIDE.sub("", clause), maxsplit=1)[0], LONGEST_TITLE)
 
 
 def asked(
@@ -261,6 +264,15 @@ def further(clauses: Sequence[str], possessive: str = "your") -> tuple[str, ...]
     (('how many of its records are long',), ())
     """
     return tuple(_with_possessive(clause, possessive) for clause in clauses[MOST_QUESTIONS:])
+
+
+def brief_questions(clauses: Sequence[str]) -> tuple[str, ...]:
+    """Returns :func:`further` without what explains a question.
+
+    >>> brief_questions(["a", "b", "c", "how many of your records (all of them) are long, and by how much"])
+    ('how many of your records are long',)
+    """
+    return tuple(map(_cut_explanations, further(clauses)))
 
 
 def examples(statistic_names: Sequence[str], labels: Sequence[str], writers: Sequence[str]) -> tuple[str, ...]:

@@ -529,6 +529,16 @@ def test_the_sheet_names_the_origin_of_the_texts_as_it_is(writers, says):
     assert ("invented texts" in shown) == ("write invented texts" in says)
 
 
+@pytest.mark.parametrize(
+    ("count", "says"),
+    [(3, "; and 1 more"), (4, "and 1 more, below (how many are long)."), (5, "and 2 more, below.")],
+)
+def test_the_first_answer_names_one_question_more_than_it_lists(count, says):
+    asked = ["a", "b", "c", "how many are long (by the plan), and by how much", "e"][:count]
+    answer = dict(preview.sheet_page(blank_sheet(asked=asked)).sections[0].figures)["What is asked"]
+    assert (says in answer) == (count > words.MOST_QUESTIONS)
+
+
 def test_questions_have_examples_of_the_plan_s_own_labels(home):
     proposed(home)
     _, sections = sheet(home)
