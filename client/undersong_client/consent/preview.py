@@ -65,6 +65,7 @@ from undersong_protocol import limits, statistics
 from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest, plan_words
+from undersong_protocol.statistics.support import WRITER_ASIDE
 
 WORDS = "The nine words of this plan, to approve it by and to compare over the telephone"
 WORDS_OF_ENDED = "The nine words of this plan"
@@ -447,10 +448,11 @@ def _request_words(sheet: Sheet) -> str:
     role = "" if operator.lower().startswith("the operator") else ", the operator,"
     asking = f"{operator[0].upper()}{operator[1:]}{role} {'asks' if is_open else 'asked'}"
     rest = words.brief_questions(sheet.asked)
-    list_place = f"below ({rest[0]})" if len(rest) == 1 else "below"
+    list_place = f"below: {rest[0]}" if len(rest) == 1 else "below"
     request_words = f"{asking}: {words.asked(sheet.asked, list_place=list_place)}."
     if sheet.ended is not None and sheet.ended.cost is None:
         return request_words
+    request_words = request_words.replace(f" {WRITER_ASIDE}", "")  # the next sentence says it
     writers = words.programs(sheet.task.generators or ())
     return f"{request_words} These numbers {'steer' if is_open else 'steered'} the run's writers: {writers}."
 

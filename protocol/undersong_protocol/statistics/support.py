@@ -37,6 +37,7 @@ from undersong_protocol.statistics.interface import (
 NEAREST_PART = 3  # a record's vote is spread over the nearest third of the texts
 VOTE_SCALE = 4096  # integer units per vote: a part of a vote is rounded toward zero in each coordinate
 LARGEST_GENERATORS = 1000
+WRITER_ASIDE = "(a program that gives the run its texts)"  # in the clause that hospitals read
 
 
 @register
@@ -60,8 +61,7 @@ class SupportVotes(Statistic, question="nearest"):
     name: ClassVar[str] = "support_votes"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = (
-        "for each writer (a program that gives the run its texts), what share of the texts most like your records"
-        " comes from it"
+        f"for each writer {WRITER_ASIDE}, what share of the texts most like your records comes from it"
     )
     generators: Annotated[int, Between(1, LARGEST_GENERATORS)]
     candidates: Number

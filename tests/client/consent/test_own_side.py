@@ -531,7 +531,7 @@ def test_the_sheet_names_the_origin_of_the_texts_as_it_is(writers, says):
 
 @pytest.mark.parametrize(
     ("count", "says"),
-    [(3, "; and 1 more"), (4, "and 1 more, below (how many are long)."), (5, "and 2 more, below.")],
+    [(3, "; and 1 more"), (4, "and 1 more, below: how many are long."), (5, "and 2 more, below.")],
 )
 def test_the_first_answer_names_one_question_more_than_it_lists(count, says):
     asked = ["a", "b", "c", "how many are long (by the plan), and by how much", "e"][:count]
