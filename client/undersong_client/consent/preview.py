@@ -77,9 +77,9 @@ NO_BASIS = f"the plan states none: ask for it, see “{IN_ORDER}”"
 NOTHING_LEFT = "None of your numbers left."
 BASIS_ENTRY = "Agreement or legal basis of this run, as you have learned it:"
 UNDONE = (
-    "Before the run begins (by itself, once all its hospitals approve: if yours is the last, at once), Withdraw stops"
-    " it, and nothing published names yours. Later, nothing more leaves; what has left may still be opened, what was"
-    " opened stays, and what is published names yours for good."
+    "Before the run begins (with the last approval: at once, if it is yours), Withdraw stops it, and nothing published"
+    " names yours. Later, nothing more leaves; what has left may be opened, what was opened stays, and publications"
+    " name yours."
 )
 KNOWN_LABELS = "labels that the plan knows"  # names a signed row
 KNOWN_SHARE = re.compile(r"^those of (.*) of the records$")
@@ -478,7 +478,7 @@ def _leaving_words(sheet: Sheet) -> str:
         counts_words = f"At most {counts_words} in {counted(end_cost.releases, 'answer')}"
     seen_words = ", and the time of each answer, which hints at how many records you have" if sheet.clock_bits else ""
     return (
-        f"{counts_words}, blurred here by random noise and then scrambled; no record, no text and no part of a text."
+        f"{counts_words}, blurred here by random noise and then scrambled; no record and no part of a text."
         f" {_opened_with(sheet)} The operator reads only opened sums, which it may publish{seen_words}."
     )
 

@@ -31,10 +31,12 @@ KNOWS_MORE = (
     "Somebody who knows more beforehand guesses right more often without this run, too; {rare}the run shifts the odds"
     " of that guess by a factor of at most {factor}: a chance of 1 in 100 becomes at most {after} in 100{of_all}."
 )
-HELPS = "(shares its numbers or keys, leaves out its noise, lies for it, or is its invention)"
+HELPS = "(shares its numbers or keys, adds no noise, lies, or is its invention)"
 MORE_HELP = "If more hospitals help"  # names the row of the first answers; others refer to it by this name
-EXCEPTED = "In the excepted runs, the noise hides less, and no limit is promised."
-DRAWN = "The noise is drawn by chance: an average is one over all draws of it."
+DRAWN = (
+    "The noise is drawn by chance: an average is one over all draws of it. The limit of a single run holds outside the"
+    " excepted runs{of_all_units}; in the excepted ones, the noise hides less, and nothing is promised."
+)
 MOST_EXCEPTED = 0.1  # A larger share of excepted runs is said with its reason.
 
 
@@ -46,9 +48,10 @@ def meaning_section(sheet: Sheet) -> list[PageSection]:
     seen = "Each guess is made by somebody who sees everything published and all numbers that the operator sees."
     beyond = BEYOND_PARTICIPATION.format(subject=guessed_unit(privacy))
     sentences = [f"{seen} {beyond} {_knows_more(sheet)}", NO_RECORD_SHOWN]
+    of_all_units = _excepted_of_all_units(sheet, privacy.delta, "the operator")
     if sheet.ended is None:
         sentences += [
-            *([DRAWN] if privacy.delta else []),
+            *([DRAWN.format(of_all_units=of_all_units)] if privacy.delta else []),
             "Not in these figures: the time of an answer, and what people in your own house see.",
         ]
     return [PageSection("What the figures of the risk mean", tuple(sentences))]
@@ -237,8 +240,7 @@ def risk_words(sheet: Sheet) -> str:
     delta = promised_privacy.delta
     if sheet.ended is None:
         sure = impact.cases(impact.certainty(epsilon, delta))
-        of_all_units = _excepted_of_all_units(sheet, delta, "the operator")
-        rare = f"; {impact.nearly_all(delta)}, in at most {sure}{of_all_units}.{f' {EXCEPTED}' if delta else ''}"
+        rare = f"; {impact.nearly_all(delta)}, in at most {sure}."
     else:
         rare = f" (epsilon {epsilon:.4g}, {words.AS_IT_RAN}). {_start_sentence(impact.worst_guess(epsilon, delta))}."
     several = case_caution(unit_word) if promised_privacy.unit == "user" else ""

@@ -278,7 +278,7 @@ def test_sheet_answers_in_sentences_with_one_epsilon_and_one_bar(home):
     means = dict(open_[0].figures)["The risk of this run"]
     assert f"on average, right in at most {math.ceil(100 * guess)} of 100 cases" in means
     assert "only while at most 1 other hospital helps the operator (shares its numbers" in means
-    assert f"runs like it, in at most {impact.cases(impact.certainty(1.5, 1e-5))} (for all" in means
+    assert f"runs like it, in at most {impact.cases(impact.certainty(1.5, 1e-5))}. This holds" in means
     assert "epsilon" not in repr(open_)  # it is folded
     (bar,) = [section.bar for section in open_ if section.bar is not None]
     assert bar == (0.0, value["cost"]["after"] / 4.0)
