@@ -82,29 +82,26 @@ def _budget_of_ended(cost: FinalCost | None, budget: float, share_before: float)
     return [PageSection("Your budget for all runs over these records", (summary,), bar=bar_shares)]
 
 
+def use_less_together(before: float, alone: float, after: float) -> bool:
+    """True if a run and the runs before it use less together than the sum of their amounts, by more than rounding."""
+    return bool(before) and after <= (before + alone) * LEAST_SAVING
+
+
 def used_words(share_before: float, share_alone: float, share_after: float, earlier_runs: str) -> str:
-    """Returns the shares before and after a run; with tenths and the reason where the runs together use less.
+    """Returns the shares before and after a run; with tenths where the runs together use less.
 
     >>> used_words(0.214, 0.104, 0.317, "'spring'").partition(" The bar")[0]
     "Used before: 21 % (by 'spring': Requests has the sheets). Used after this run: 32 %; 68 % would be left."
     >>> used_words(0.214, 0.104, 0.25, "'spring'").partition(". ")[2].partition(". ")[0]
-    'This run by itself: 10.4 %; used after it: 25.0 %, not 31.8 %; 75.0 % would be left'
+    'Used after this run: 25.0 %; 75.0 % would be left'
     """
-    is_less = bool(share_before) and share_after <= (share_before + share_alone) * LEAST_SAVING
-    digits = 1 if is_less else 0
-    before, alone, after, added = (
-        f"{100 * share:.{digits}f} %" for share in (share_before, share_alone, share_after, share_before + share_alone)
-    )
+    digits = 1 if use_less_together(share_before, share_alone, share_after) else 0
+    before, after = (f"{100 * share:.{digits}f} %" for share in (share_before, share_after))
     remainder = 100 - round(100 * share_after, digits)
     added_share = round(100 * share_after, digits) - round(100 * share_before, digits)
     left = f"{remainder:.{digits}f} % would be left" if share_after <= 1 else "that is MORE than there is"
     left += f". The bar shows what was used before, then the {added_share:.{digits}f} % that this run adds"
     earlier = f" (by {earlier_runs}: Requests has the sheets)" if share_before else ""
-    if is_less:
-        return (
-            f"Used before: {before}{earlier}. This run by itself: {alone}; used after it: {after}, not {added}; {left}."
-            f" {RUNS_TOGETHER}"
-        )
     return f"Used before: {before}{earlier}. Used after this run: {after}; {left}."
 
 

@@ -10,8 +10,10 @@ from typing import Any
 
 from undersong_client.consent.approvals import Proposal
 from undersong_client.consent.budget_sections import (
+    RUNS_TOGETHER,
     budget_sections,
     guess_at_the_end,
+    use_less_together,
 )
 from undersong_client.consent.choice_sections import (
     IN_ORDER,
@@ -776,7 +778,7 @@ def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise) -> list[tuple[st
         (
             "your budget, before -> after",
             f"epsilon {_epsilon_words(cost.before)} -> {_epsilon_words(cost.after)} of"
-            f" {_epsilon_words(cost.budget)}, left {_epsilon_words(cost.left_after)}.",
+            f" {_epsilon_words(cost.budget)}, left {_epsilon_words(cost.left_after)}.{_why_less(cost)}",
         ),
         (
             "worst case, before -> after",
@@ -784,6 +786,13 @@ def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise) -> list[tuple[st
             " hospital helps the operator, in every run over these records. Your budget does not limit this figure.",
         ),
     ]
+
+
+def _why_less(cost: BudgetEffect) -> str:
+    """Says why the epsilon after a run is less than the sum of the one before and the run's; "" where it is not."""
+    if cost.before is None or cost.alone is None or cost.after is None:
+        return ""
+    return f" {RUNS_TOGETHER}" if use_less_together(cost.before, cost.alone, cost.after) else ""
 
 
 def _folded_fingerprints(sheet: Sheet) -> list[PageSection]:

@@ -303,14 +303,14 @@ def test_sheet_says_why_the_risk_of_all_runs_is_less_than_their_sum(home):
     assert f"on average, right in at most {-int(-100 * both // 1)} of 100 cases" in risk
     assert value["privacy"]["delta"] < value["cost"]["delta"]
     assert "1 in 10,000, which your hospital chose; the promise of this run is computed with 1 in" in folded
-    assert f"{budget_sections.RUNS_TOGETHER} At 100 % of the budget, the best guess" in shown
+    assert f"{budget_sections.RUNS_TOGETHER}'" in folded
     assert repr(preview.sheet_page(Sheet.from_json(value))).count(budget_sections.RUNS_TOGETHER) == 1
-    before, alone, shown_sum = map(
-        float, re.search(r"before: ([\d.]+) % .* itself: ([\d.]+) %; .*, not ([\d.]+) %", shown).groups()
-    )
+    before, after = map(float, re.search(r"before: ([\d.]+) % .* after this run: ([\d.]+) %;", shown).groups())
+    budget_epsilon = value["cost"]["budget"]
+    assert before == pytest.approx(100 * value["cost"]["before"] / budget_epsilon, abs=0.051)
+    assert after == pytest.approx(100 * value["cost"]["after"] / budget_epsilon, abs=0.051)
     guess_before = cases(best_guess([Gaussian(4.0)]))
     assert f"of 100 cases ({guess_before} before this one); in all but at most 2 of 100,000 such series" in risk
-    assert before + alone == pytest.approx(shown_sum, abs=0.11)  # each is rounded
 
 
 @pytest.mark.heavy
@@ -472,7 +472,7 @@ def test_the_budget_names_the_runs_before_this_one(home):
     ledger.charge(later, at=signed_s + 1.0)
     ledger.send(later, "bb" * 32, at=signed_s + 1.0)
     for shown in (before, command("preview", "spring", "--home", home)):
-        assert "% (by 'autumn', 'winter': Requests has the sheets). This run by itself: " in shown
+        assert "% (by 'autumn', 'winter': Requests has the sheets). Used after this run: " in shown
         assert "From all runs over these records ('autumn', 'winter') and this one together" in " ".join(shown.split())
 
 
@@ -732,11 +732,10 @@ def test_sheet_says_length_and_day_of_the_list_of_objections(home):
     assert dict(own.figures)["patients who object"].endswith("(by a list of 12 numbers)")
 
 
-@pytest.mark.parametrize(("after", "is_less"), [(0.317, False), (0.25, True)])
-def test_only_shares_of_the_budget_that_save_something_are_explained(after, is_less):
+@pytest.mark.parametrize(("after", "shown"), [(0.317, "32 %; 68 %"), (0.25, "25.0 %; 75.0 %")])
+def test_only_shares_of_the_budget_that_save_something_have_tenths(after, shown):
     said = budget_sections.used_words(0.214, 0.104, after, "'winter'")
-    assert (budget_sections.RUNS_TOGETHER in said) == is_less
-    assert ("used after it: 25.0 %, not 31.8 %" in said) == is_less
+    assert f"Used after this run: {shown} would be left" in said
 
 
 def test_short_part_of_the_sheet_names_limit_and_steps(home):
