@@ -33,8 +33,8 @@ ASK_FIRST = (
     " above leave open, such as whether the texts are published in your hospital's name.{names}"
 )
 TWO_PEOPLE = (
-    "IT can approve alone. If it must not, have your policy ask for {deciders}. This counts for this run, too, unless"
-    " it is approved already."
+    "If IT must not approve alone, have your policy ask for {deciders}. This counts for this run, too, unless it is"
+    " approved already."
 )
 ASK_NAMES = " Ask for full name and town of the other hospitals."
 COMPARE = (

@@ -757,7 +757,7 @@ def test_short_part_of_the_sheet_names_limit_and_steps(home):
     assert figures["What next"] == f"“{steps.title}”: objections, telephone, nine words, decision."
     assert steps.ordered
     two_people, objections, ask, compare, _ = steps.points
-    assert two_people.startswith("IT can approve alone")
+    assert two_people.startswith("If IT must not approve alone")
     assert objections.startswith("Ask IT for the list of patients who object")
     assert "choose Reject if none is named" in ask
     assert "full name and town of the other hospitals" in ask
