@@ -31,7 +31,6 @@ from undersong_client.consent.policy import HospitalPolicy, review
 from undersong_client.consent.risk_sections import (
     meaning_section,
     more_help,
-    most_helpers,
     risk_of_all,
     risk_words,
 )
@@ -354,8 +353,8 @@ def _policy_points(sheet: Sheet) -> Iterator[str]:
     """Yields what the policy says to the run, and the warnings that the first answers do not have already."""
     if sheet.ended is None and not sheet.objections:
         yield (
-            f"your policy and your budget allow this run{_whole_budget_caution(sheet)}; they limit the risk only while"
-            f" {most_helpers(sheet)} the operator"
+            f"your policy and your budget allow this run{_whole_budget_caution(sheet)}; they limit the risk on the"
+            " condition that “The risk of this run” states"
         )
         if not sheet.required_parties and len(sheet.parties) > 1:
             yield ("your policy names no hospital that must take part; whoever sets it can name those that you know")

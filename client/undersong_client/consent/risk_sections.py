@@ -262,7 +262,7 @@ def helper_words(sheet: Sheet) -> str:
         return ""
     if sheet.colluders >= other_count:
         return f"This holds even if all other hospitals help the operator {HELPS}."
-    holds = f"This holds only while {most_helpers(sheet)} the operator {HELPS}"
+    holds = f"This holds only while {_most_helpers(sheet)} the operator {HELPS}"
     if sheet.colluders:
         holds += "."
     else:
@@ -275,7 +275,7 @@ def helper_words(sheet: Sheet) -> str:
     return f"{holds} If all others helped, a guess would, on average, be right in at most {worst_guess}."
 
 
-def most_helpers(sheet: Sheet) -> str:
+def _most_helpers(sheet: Sheet) -> str:
     """Says how many other hospitals may help the operator while the promise holds, with the verb."""
     if not sheet.colluders:
         return "no other hospital helps"
