@@ -538,7 +538,9 @@ def _own_records(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
         f"Of {people} who object later, nothing more leaves as soon as IT has added the file anew with the longer list,"
         " which ends your hospital's part in a run under way."
     )
-    return [PageSection("Your records, counted without the rows left out", (later,), figures=record_rows)]
+    is_whole = dict(record_rows).get("rows left out", "none") == "none"
+    title = "Your records" if is_whole else "Your records, counted without the rows left out"
+    return [PageSection(title, (later,), figures=record_rows)]
 
 
 def _plain_row(row: Sequence[str]) -> tuple[str, str]:
