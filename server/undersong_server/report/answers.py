@@ -196,24 +196,28 @@ def _name_authors(data: ReportData) -> list[str]:
     return sentences
 
 
-MAY_PUBLISH = "It lets you publish the texts, changed texts, and models that you train on them"
-LICENCES = {  # what the licences of most corpora allow whoever trains on texts or publishes them
-    "CC0-1.0": f"{MAY_PUBLISH}, for money too, without credit.",
-    "CC-BY-4.0": f"{MAY_PUBLISH}, for money too, if you give credit.",
-    "CC-BY-SA-4.0": f"{MAY_PUBLISH}, for money too, if you give credit and publish changed texts under the same"
-    " licence.",
-    "CC-BY-NC-4.0": f"{MAY_PUBLISH} if you give credit, but not for money.",
+LICENCES = {  # terms on which the licences of most corpora let a receiver publish texts, and models trained on them
+    "CC0-1.0": "also in a product that you sell, without credit",
+    "CC-BY-4.0": "also in a product that you sell, if you give credit",
+    "CC-BY-SA-4.0": "also in a product that you sell, if you give credit and publish changed texts under the same"
+    " licence",
+    "CC-BY-NC-4.0": "if you give credit, but not for money",
 }
-
+OPEN_SOURCE = "What stays open, for the texts and for models that you train on them, is the licence of their source."
 WHAT_BINDS = (
-    "The licence binds you; intended use, purpose and limits are advice beside it, and no part of it unless their own"
-    " words say so."
+    "The licence binds you; intended use, purpose and limits are advice beside it, and bind you only where their own"
+    " words say that they do."
 )
 
 
 def _allow(licence: str) -> str:
     """Says whether a receiver may train on the texts and publish what comes of it."""
-    return LICENCES.get(licence, "Whether you may train on the texts and publish what comes of it, it says itself.")
+    if licence not in LICENCES:
+        return f"Licence: {licence}. Whether you may train on the texts and publish what comes of it, it says itself."
+    return (
+        f"Yes, by the licence, {licence}: it lets you publish the texts, changed texts, and models that you train on"
+        f" them, {LICENCES[licence]}."
+    )
 
 
 def _allow_models(data: ReportData) -> str:
@@ -227,17 +231,18 @@ def _allow_models(data: ReportData) -> str:
     )
 
 
-def _warn_of_sources(data: ReportData) -> list[str]:
-    """Says of which authors these files do not name the source of the texts, and its licence; [] if there are none."""
+def _warn_of_sources(data: ReportData) -> str:
+    """Says of which authors these files do not name the source of the texts, and its licence; "" if there are none."""
     names_by_words: dict[str, list[str]] = {}
     for use in data.author_uses:
         if use.kind != NAMES_ITS_MODEL:
             names_by_words.setdefault(UNNAMED_SOURCES.get(use.kind, UNNAMED_SOURCE), []).append(use.name)
-    return [
+    sentences = [
         f"{source_words.format(joined(names))} and under which licence, these files do not say: ask {data.whom_to_ask}"
-        " before you publish the texts."
+        " before you publish the texts or such a model."
         for source_words, names in names_by_words.items()
     ]
+    return " ".join([OPEN_SOURCE, *sentences]) if sentences else ""
 
 
 def _name_makers(data: ReportData, maker_names: str) -> str:
@@ -264,10 +269,13 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
     unfit_words = f" {UNFIT}" if is_unfit(data) else ""
     purpose_source = "as the plan states it" if data.simulated else "as the hospitals approved it"
     may_credit = bool(publication.licence and maker_names)
+    sources_words = _warn_of_sources(data)
     return (
-        f"Licence: {publication.licence}. {_allow(publication.licence)} {WHAT_BINDS}"
+        _allow(publication.licence)
         if publication.licence
         else "Its makers have stated no licence: ask them before you use or pass on the texts.",
+        *([sources_words] if sources_words else []),
+        *([WHAT_BINDS] if publication.licence else []),
         _name_makers(data, maker_names),
         *(
             [f'Credit to give: "{data.task} ({data.run}), by {maker_names}, {publication.licence}".']
@@ -282,7 +290,6 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
         f"Limits:{unfit_words} {data.origin} They may be wrong, and must not be read as facts about anybody or"
         f" used for care. Nobody has read every text or checked every label.",
         *([f"Limits, by the makers' word alone: {publication.limits}"] if publication.limits else []),
-        *_warn_of_sources(data),
         _allow_models(data),
     )
 

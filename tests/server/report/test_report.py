@@ -31,7 +31,7 @@ from undersong_server.methods.undersong import CLEANED
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
 from undersong_server.report import html, screen
-from undersong_server.report.answers import IN_BROWSER, SIMULATED, WHAT_BINDS, answers
+from undersong_server.report.answers import IN_BROWSER, OPEN_SOURCE, SIMULATED, WHAT_BINDS, answers
 from undersong_server.report.data import (
     ALONE,
     ZERO_SHOT,
@@ -475,7 +475,12 @@ def test_the_promise_has_a_yardstick_and_says_what_the_run_before_told(place):
 @pytest.mark.parametrize(
     ("licence", "says"),
     [
-        ("CC-BY-4.0", "changed texts, and models that you train on them, for money too, if you give credit."),
+        (
+            "CC-BY-4.0",
+            "Yes, by the licence, CC-BY-4.0: it lets you publish the texts, changed texts, and models that you train on"
+            " them, also in a product that you sell, if you give credit.",
+        ),
+        ("CC-BY-NC-4.0", "models that you train on them, if you give credit, but not for money."),
         ("House terms", "it says itself."),
     ],
 )
@@ -675,7 +680,7 @@ def test_card_and_report_answer_with_the_run_s_own_figures(place):
         *("77 % of cases (73 to 81)", "90.0 % (85.0 to 94.0)", "words 92.0 %", "zero-shot mixture: 60.0 %"),
         *(
             "7 texts of one generator are set aside",
-            "Licence: CC-BY-4.0",
+            "Yes, by the licence, CC-BY-4.0",
             "a@b.org",
             "Intended use, by the makers' word alone: teaching",
         ),
@@ -911,12 +916,14 @@ def test_the_opening_names_who_wrote_the_published_texts_and_what_they_are(place
     shown = both(data)[place]
     assert f"Written by {first} (an n-gram model of a public corpus), with the method" in shown
     assert f"repeat phrases of the public corpus that {first} learned from. Whose it is and under which" in shown
+    assert shown.count(OPEN_SOURCE) == 1
     assert "word salad" in shown
     assert f"{other} (a language model) gave texts, too; none of these is in the corpus" in shown
     theirs = replace(data, samples=tuple(replace(sample, generator=other) for sample in mine))
     assert f"Written by {other} (a language model), with" in both(theirs)[place]
     assert "word salad" not in both(theirs)[place]
     assert "under which licence, these files do not say" not in both(theirs)[place]
+    assert OPEN_SOURCE not in both(theirs)[place]
     for kind, unsaid in (("transformers", "Which language model wrote the"), ("function", "Where the")):
         unnamed = both(replace(theirs, usage=(GeneratorUse(other, kind, AuthorUsage(30)),)))[place]
         end = "and under which licence, these files do not say: ask the makers before you publish"
