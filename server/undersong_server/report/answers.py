@@ -143,8 +143,17 @@ def describe_demonstration(data: ReportData) -> str:
     """Says that a corpus is a demonstration if its makers state that every record is invented; else ""."""
     if not data.publication.invented_records:
         return ""
-    contact_words = " Their contact is one of an example, and reaches nobody." if data.has_reserved_contact else ""
+    contact_words = f" {_warn_of_contact(data)}" if data.has_reserved_contact else ""
     return f"This is a demonstration: by the makers' word alone, every record behind it is invented.{contact_words}"
+
+
+def _warn_of_contact(data: ReportData) -> str:
+    """Names the makers' contact that nobody answers, and who else is asked."""
+    else_words = f": ask {data.operator[1]}" if data.operator[1] else ""
+    return (
+        f"The makers' contact, {data.publication.contact}, is in a domain that is reserved for examples, and reaches"
+        f" nobody{else_words}."
+    )
 
 
 def _describe_records(data: ReportData) -> str:
@@ -258,7 +267,7 @@ def _name_makers(data: ReportData, maker_names: str) -> str:
     elif not maker_names:
         makers_words += f" Contact: {publication.contact}."
     if data.has_reserved_contact:
-        makers_words += " That contact is in a domain that is reserved for examples, and reaches nobody."
+        makers_words += f" {_warn_of_contact(data)}"
     where_words = f"Where it is published: {publication.where.rstrip('.')}." if publication.where else ""
     return " ".join(filter(None, (operator_words, makers_words, where_words)))
 
@@ -273,7 +282,7 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
     return (
         _allow(publication.licence)
         if publication.licence
-        else "Its makers have stated no licence: ask them before you use or pass on the texts.",
+        else f"Its makers have stated no licence: ask {data.whom_to_ask} before you use or pass on the texts.",
         *([sources_words] if sources_words else []),
         *([WHAT_BINDS] if publication.licence else []),
         _name_makers(data, maker_names),
@@ -447,12 +456,16 @@ def _explain_baselines(data: ReportData) -> str:
     return " ".join(sentences)
 
 
+def _teller(data: ReportData) -> tuple[str, str]:
+    """The role of who answers a receiver, operator or makers, with a contact that can be reached or ""."""
+    makers_contact = "" if data.has_reserved_contact else data.publication.contact
+    return ("operator", data.operator[1]) if data.operator[0] else ("makers", makers_contact)
+
+
 def _explain_fingerprint(data: ReportData) -> str:
     """Says which two fingerprints a receiver compares, and from whom the true one is to be had."""
-    took_part = data.participation
+    took_part, (teller, contact) = data.participation, _teller(data)
     hospitals = f", such as {', '.join(took_part.parties[:SHOWN_HOSPITALS])}" if took_part else ""
-    makers_contact = "" if data.has_reserved_contact else data.publication.contact
-    teller, contact = ("operator", data.operator[1]) if data.operator[0] else ("makers", makers_contact)
     return (
         f"Have the true fingerprint read to you by a hospital that took part{hospitals}, or by the {teller}"
         f"{f' ({contact})' if contact else ''}, over a number or an address that you look up elsewhere than in this"
@@ -482,8 +495,8 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
         OurWords(
             f"The command below, typed in the folder of the files{placeholder_words}, {recompute_words}."
             f" `pip install undersong=={VERSION}` installs the program where your package index has it; else ask the"
-            " makers for it. With `--test FILE` it also trains small models on the corpus and states their score on"
-            f" your own test file.{'' if data.simulated else ASK_PARTY}"
+            f" {_teller(data)[0]} for it. With `--test FILE` it also trains small models on the corpus and states their"
+            f" score on your own test file.{'' if data.simulated else ASK_PARTY}"
         ),
         signer_words,
         "No hospital has signed anything: what these files say is the word of whoever ran the simulation."

@@ -509,7 +509,9 @@ def test_a_receiver_is_sent_to_a_contact_that_can_answer(contact, operator, whom
     data = run(publication=terms, operator=("Nordbrook", operator), test_hash="68bc")
     for shown in both(data):
         assert f"these files do not say: ask {whom}" in shown
-        assert ("reserved for examples, and reaches nobody" in shown) == ("example" in contact)
+        warning = f"The makers' contact, {contact}, is in a domain that is reserved for examples, and reaches nobody"
+        assert (warning in shown) == ("example" in contact)
+        assert (f"{warning}: ask {operator}." in shown) == ("example" in contact and bool(operator))
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -534,9 +536,8 @@ def test_what_holds_for_trained_models_and_whose_records_they_are_is_told(place)
     assert "invented: then no real person is protected" not in shown
     assert "demonstration" not in shown
     example = PublicationSection(contact="a@b.example", invented_records=True)
-    assert (
-        "is invented. Their contact is one of an example, and reaches nobody." in both(run(publication=example))[place]
-    )
+    warning = "is invented. The makers' contact, a@b.example, is in a domain that is reserved for examples, and reaches"
+    assert warning in both(run(publication=example))[place]
     invented = both(run(publication=PublicationSection(invented_records=True)))[place]
     assert invented.count("This is a demonstration: by the makers' word alone, every record behind it is inv") == 1
     assert invented.index("This is a demonstration") < invented.index("What it is")
@@ -842,7 +843,7 @@ def test_final_screen_tells_lost_answers_and_missing_usage():
 
 def test_card_states_what_its_makers_say_and_what_they_leave_out():
     silent = render_card(run())
-    assert "stated no licence: ask them" in silent
+    assert "stated no licence: ask the makers before" in silent
     assert "license" not in silent.split("---")[1]
     said = PublicationSection(
         licence="CC-BY-4.0", language="de-AT", intended_use="to train *classifiers*", limits="only one <hospital>"
