@@ -168,7 +168,7 @@ def test_the_report_compares_the_makers_key_with_a_told_fingerprint(published, c
     true = CoordinatorHome(coordinator).authority().fingerprint
     other = f"{'0' if true[0] != '0' else '1'}{true[1:]}"
     files = [path for path in published.iterdir() if path.is_file()]
-    assert f"manifest.json names the key {true}." in checked(reader, files)
+    assert f"manifest.json names the key {true}. {CHECK_WORDS['copied']}" in checked(reader, files)
     assert colour_of(reader) == "promise open"
     typed = reader.page.locator("#told")
     for told, said in (

@@ -697,6 +697,7 @@ class PrivacyVerdict:
                 f"  A coordinator with the fingerprint {self.signature.fingerprint} has signed them;",
                 f"  it calls itself '{printable(self.signature.name, 63)}'. Anybody can make one of that name:",
                 "  have one of its hospitals tell you the true fingerprint, and state it (--fingerprint).",
+                f"  {CHECK_WORDS['copied']}",
             ]
         if self.known:
             doubt_lines.append(f"  By their fingerprints these are who they are called: {', '.join(self.known)}.")

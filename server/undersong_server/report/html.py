@@ -54,6 +54,7 @@ def render_html(data: ReportData) -> str:
         kinds=len({sample.kind for sample in data.samples}),
         in_browser=IN_BROWSER,  # The page has its box for the files in the place of this paragraph.
         check_words=json.dumps(dict(CHECK_WORDS)),
+        copied_words=CHECK_WORDS["copied"],
         files_title=FILES,
         rounds_words=ROUNDS,
         rows_title=TITLE,

@@ -198,7 +198,8 @@
     const typed = bare(told.value), groups = own.split("-").length;
     if (!own) return {by: "unsigned", todo: "manifest.json names no key of a coordinator."};
     if (!typed) {
-      return {by: "by own word", todo: "Type the fingerprint that a hospital or the operator read to you: manifest.json names the key " + own + "."};
+      return {by: "by own word", todo: "Type the fingerprint that a hospital or the operator read to you: manifest.json" +
+        " names the key " + own + ". " + WORDS.copied};
     }
     if (typed.length < bare(own).length) {
       return {by: "by own word", todo: Math.floor(typed.length / 4) + " of the fingerprint's " + groups + " groups are typed."};

@@ -23,6 +23,7 @@ from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations import releases
 from undersong_server.release.files import Signer
 from undersong_server.release.verify import dossier_page, verify
+from undersong_server.report.check_words import CHECK_WORDS
 
 
 def verdict_of(folder, value):
@@ -286,6 +287,8 @@ def test_coordinator_s_signature_and_fingerprint_are_checked(tmp_path, published
     assert (unsure.faults, unsure.holds, unsure.known) == ((), False, ())
     assert unsure.lines()[0].startswith("NOT CONFIRMED")
     assert any(signer.authority.fingerprint in line for line in unsure.lines())
+    assert f"  {CHECK_WORDS['copied']}" in unsure.lines()
+    assert f"  {CHECK_WORDS['copied']}" not in verdict.lines()
     assert not any("holds" in line for line in unsure.lines())
     another = verify(tmp_path, fingerprint="1234-5678")
     assert "not the one that was stated" in another.faults[0]

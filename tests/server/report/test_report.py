@@ -32,6 +32,7 @@ from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
 from undersong_server.report import html, screen
 from undersong_server.report.answers import IN_BROWSER, OPEN_SOURCE, SIMULATED, WHAT_BINDS, answers
+from undersong_server.report.check_words import CHECK_WORDS
 from undersong_server.report.data import (
     ALONE,
     ZERO_SHOT,
@@ -629,6 +630,7 @@ def test_the_card_names_makers_contact_and_the_way_to_verify():
     assert (IN_BROWSER in signed_report, IN_BROWSER in signed_card) == (False, True)
     assert "may have changed this page, too" in signed_report  # beside the box for the files
     assert 'id="told"' in render_html(run(publisher=("one", "1a2b-3c4d")))
+    assert f"{CHECK_WORDS['copied']} The files are compared with it" in signed_report
     assert 'id="told"' not in render_html(run())
     unnamed = render_card(run(publisher=("north", "1a2b-3c4d")))
     assert "Published in the name of north." in unnamed
