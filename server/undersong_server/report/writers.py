@@ -7,7 +7,7 @@ from typing import Any
 
 from undersong_server.methods.parts import support
 from undersong_server.pool import Sample
-from undersong_server.report.sum_answers import WORTH
+from undersong_server.report.sum_answers import SUM_ANSWERS
 
 WRITERS = "Where the texts come from"  # heading of the table
 COLUMNS = (
@@ -20,7 +20,7 @@ COLUMNS = (
     "why it gave no more",
 )
 ALL_STAYED = "–"
-SEE_WORTH = f'see "{WORTH}"'
+SEE_SUMS = f'see "{SUM_ANSWERS}"'
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ def list_writers(
     published = Counter(sample.generator for sample in samples)
     set_aside = Counter(row[2] for _, rows in records.get(support.RECORD, ()) for row in rows)
     reasons = {
-        # Why texts are set aside stands once, in the answer on the corpus's worth.
-        name: f"after round {round_number + 1}: {SEE_WORTH if set_aside[name] else reason}"
+        # What moved the orders stands once, in the list of the private sums.
+        name: f"after round {round_number + 1}: {SEE_SUMS if set_aside[name] else reason}"
         for round_number, reason_by_name in records.get(support.LEFT_OUT, ())
         for name, reason in reason_by_name.items()
     }

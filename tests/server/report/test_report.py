@@ -1207,7 +1207,7 @@ def test_one_table_says_what_became_of_each_writer_and_why(place):
     assert [writer.cells[1:] for writer in writers] == [
         ("30", "100 %", "20", "0", "10", "–"),
         ("25", "0 %", "0", "0", "25", "after round 2: a classifier labels 9 fewer"),
-        ("25", "0 %", "0", "25", "0", 'after round 1: see "How good it is"'),
+        ("25", "0 %", "0", "25", "0", 'after round 1: see "What each private sum gave"'),
     ]
     shown = both(replace(data, writers=tuple(replace(writer, name=names[writer.name]) for writer in writers)))[place]
     assert shown.count("Where the texts come from") == 1
