@@ -13,7 +13,7 @@ from undersong_server.pool import Sample
 from undersong_server.report.data import ReportData, number
 
 TITLE = "What the rows are like"
-ROWS_ELSEWHERE = "report.html shows a few rows of the corpus."
+ROWS_ELSEWHERE = "report.html shows rows of the corpus, drawn by chance."
 PHRASE_WORDS = 5
 LEAST_ROWS, LEAST_SHARE = 5, 0.02  # rows, and share of the rows, in which a phrase stands at least
 SHOWN_PHRASES = 3
