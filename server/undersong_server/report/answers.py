@@ -213,6 +213,7 @@ LICENCES = {  # terms on which the licences of most corpora let a receiver publi
     "CC-BY-NC-4.0": "if you give credit, but not for money",
 }
 OPEN_SOURCE = "What stays open, for the texts and for models that you train on them, is the licence of their source."
+THE_MAKERS = 'This page calls them "the makers".'
 WHAT_BINDS = (
     "The licence binds you; intended use, purpose and limits are advice beside it, and bind you only where their own"
     " words say that they do."
@@ -259,7 +260,7 @@ def _name_makers(data: ReportData, maker_names: str) -> str:
     publication = data.publication
     signed_words = "" if data.simulated else ", as every hospital has signed by the key that the coordinator names"
     operator_words = f"Run by {words.run_by(*data.operator)}{signed_words}." if data.operator[0] else ""
-    makers_words = f"Published in the name of {words.run_by(maker_names, publication.contact)}."
+    makers_words = f"Published in the name of {words.run_by(maker_names, publication.contact)}. {THE_MAKERS}"
     if not maker_names:
         makers_words = "Its makers have not named themselves."
     if not publication.contact:

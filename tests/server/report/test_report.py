@@ -31,7 +31,7 @@ from undersong_server.methods.undersong import CLEANED
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
 from undersong_server.report import html, screen
-from undersong_server.report.answers import IN_BROWSER, OPEN_SOURCE, SIMULATED, WHAT_BINDS, answers
+from undersong_server.report.answers import IN_BROWSER, OPEN_SOURCE, SIMULATED, THE_MAKERS, WHAT_BINDS, answers
 from undersong_server.report.check_words import CHECK_WORDS
 from undersong_server.report.data import (
     ALONE,
@@ -606,7 +606,8 @@ def test_each_measure_stands_once_in_the_report():
 def test_the_card_names_makers_contact_and_the_way_to_verify():
     terms = PublicationSection(makers="Five <b>clinics", contact="data@clinics.org")
     card = render_card(run(publication=terms, publisher=("north", "1a2b-3c4d")))
-    assert "Published in the name of Five &lt;b&gt;clinics (contact: data@clinics.org)." in card
+    makers_words = "Published in the name of Five &lt;b&gt;clinics (contact: data@clinics.org)."
+    assert f"{makers_words} {THE_MAKERS}" in card
     assert "data@clinics.org" in card
     assert "undersong verify . --fingerprint FINGERPRINT-YOU-WERE-TOLD" in card
     assert "--fingerprint 1a2b" not in card  # which would be compared with itself
@@ -636,6 +637,7 @@ def test_the_card_names_makers_contact_and_the_way_to_verify():
     assert "Published in the name of north." in unnamed
     nobody = render_card(run())
     assert "--fingerprint" not in nobody
+    assert THE_MAKERS not in nobody
     assert "Its makers have not named themselves. They have stated no contact." in nobody
     assert "themselves. Contact: a@b.org." in render_card(run(publication=PublicationSection(contact="a@b.org")))
 
