@@ -71,8 +71,8 @@ WORD_SALAD = (
 
 
 NOBODY_REAL = (
-    "By the makers' word alone, the records are invented: then no real person is protected, and the figures show what a"
-    " run with real records would promise."
+    "If every record is invented, no real person is protected, and the figures show what a run with real records would"
+    " promise."
 )
 
 
@@ -214,6 +214,7 @@ LICENCES = {  # terms on which the licences of most corpora let a receiver publi
 }
 OPEN_SOURCE = "What stays open, for the texts and for models that you train on them, is the licence of their source."
 THE_MAKERS = 'This page calls them "the makers".'
+MAKERS_WORDS = "The rest of this paragraph is the makers' word alone."
 WHAT_BINDS = (
     "The licence binds you; intended use, purpose and limits are advice beside it, and bind you only where their own"
     " words say that they do."
@@ -230,11 +231,22 @@ def _allow(licence: str) -> str:
     )
 
 
-def _allow_models(data: ReportData) -> str:
-    """Says what of licence and limits holds for a model that is trained on the texts, as far as it is stated."""
-    stated = data.publication.trained_models
-    if stated:
-        return f"Models trained on the texts, by the makers' word alone: {stated.rstrip('.')}."
+def _quote_makers(data: ReportData) -> str:
+    """What only the makers state of use, limits and trained models, in a paragraph of its own; "" if nothing."""
+    publication = data.publication
+    text_by_title = {
+        "Intended use": publication.intended_use,
+        "Limits": publication.limits,
+        "Models trained on the texts": publication.trained_models,
+    }
+    quoted = [f"{title}: {text.rstrip('.')}." for title, text in text_by_title.items() if text]
+    return " ".join([MAKERS_WORDS, *quoted]) if quoted else ""
+
+
+def _doubt_models(data: ReportData) -> str:
+    """Says that the makers state nothing of models trained on the texts; "" if they do."""
+    if data.publication.trained_models:
+        return ""
     return (
         "Licence and limits are of the texts. What of the limits holds for a model that is trained on them, the makers"
         f" have not stated: ask {data.whom_to_ask} before you use such a model."
@@ -276,15 +288,14 @@ def _name_makers(data: ReportData, maker_names: str) -> str:
 def _state_permission(data: ReportData) -> tuple[str, ...]:
     publication = data.publication
     maker_names = publication.makers or data.publisher[0]
-    unfit_words = f" {UNFIT}" if is_unfit(data) else ""
+    unfit_words = f"{UNFIT} " if is_unfit(data) else ""
     purpose_source = "as the plan states it" if data.simulated else "as the hospitals approved it"
     may_credit = bool(publication.licence and maker_names)
-    sources_words = _warn_of_sources(data)
     return (
         _allow(publication.licence)
         if publication.licence
         else f"Its makers have stated no licence: ask {data.whom_to_ask} before you use or pass on the texts.",
-        *([sources_words] if sources_words else []),
+        *filter(None, [_warn_of_sources(data)]),
         *([WHAT_BINDS] if publication.licence else []),
         _name_makers(data, maker_names),
         *(
@@ -292,15 +303,13 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
             if may_credit
             else []
         ),
-        f"Intended use, by the makers' word alone: {publication.intended_use.rstrip('.')}."
-        if publication.intended_use
-        else "Its makers have stated no intended use.",
+        *([] if publication.intended_use else ["Its makers have stated no intended use."]),
+        *filter(None, [_quote_makers(data)]),
         *([f"Purpose, {purpose_source}: {data.purpose.rstrip('.')}."] if data.purpose else []),
         f"Language: {publication.language}." if publication.language else "Its makers have not stated the language.",
-        f"Limits:{unfit_words} {data.origin} They may be wrong, and must not be read as facts about anybody or"
+        f"{unfit_words}{data.origin} They may be wrong, and must not be read as facts about anybody or"
         f" used for care. Nobody has read every text or checked every label.",
-        *([f"Limits, by the makers' word alone: {publication.limits}"] if publication.limits else []),
-        _allow_models(data),
+        *filter(None, [_doubt_models(data)]),
     )
 
 
@@ -314,8 +323,8 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
     leading_words, *further_words = [impact.worst_guess(epsilon, delta)]
     if privacy_statement.best_guess is not None:
         further_words = [
-            f"The figure of this run is {impact.cases(privacy_statement.best_guess)} of 100, an average over the noise"
-            f" of the sums. {leading_words[0].upper()}{leading_words[1:]}."
+            "That average is the figure of this run: it is over the noise of the sums."
+            f" {leading_words[0].upper()}{leading_words[1:]}."
         ]
         leading_words = impact.guess(privacy_statement.best_guess, f"one {unit_words}")
     return (

@@ -31,7 +31,15 @@ from undersong_server.methods.undersong import CLEANED
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
 from undersong_server.report import html, screen
-from undersong_server.report.answers import IN_BROWSER, OPEN_SOURCE, SIMULATED, THE_MAKERS, WHAT_BINDS, answers
+from undersong_server.report.answers import (
+    IN_BROWSER,
+    MAKERS_WORDS,
+    OPEN_SOURCE,
+    SIMULATED,
+    THE_MAKERS,
+    WHAT_BINDS,
+    answers,
+)
 from undersong_server.report.check_words import CHECK_WORDS
 from undersong_server.report.data import (
     ALONE,
@@ -442,7 +450,7 @@ def test_each_epsilon_of_the_promise_stands_in_words_beside_it(place):
     leading = next(answer for answer in answers(run(privacy=privacy)) if answer.anchor == "promise").sentences[0]
     assert impact.worst_guess(4.0, 1e-5) not in leading
     assert (
-        "The figure of this run is 68 of 100, an average over the noise of the sums. I"
+        "That average is the figure of this run: it is over the noise of the sums. I"
         f"{impact.worst_guess(4.0, 1e-5)[1:]}." in shown
     )
     unknown = next(answer for answer in answers(run()) if answer.anchor == "promise").sentences[0]
@@ -520,7 +528,8 @@ def test_the_licence_binds_and_the_makers_limits_are_their_words(place):
     terms = PublicationSection(licence="CC-BY-4.0", limits="Not for care.")
     shown = both(run(publication=terms))[place]
     assert WHAT_BINDS in shown
-    assert "Limits, by the makers' word alone: Not for care." in shown
+    assert f"{MAKERS_WORDS} Limits: Not for care." in shown
+    assert shown.count("Limits: ") == 1
     unlicensed = both(run(publication=PublicationSection(limits="Not for care.")))[place]
     assert WHAT_BINDS not in unlicensed
 
@@ -529,12 +538,13 @@ def test_the_licence_binds_and_the_makers_limits_are_their_words(place):
 def test_what_holds_for_trained_models_and_whose_records_they_are_is_told(place):
     terms = PublicationSection(contact="a@b.org", trained_models="No limit holds.", records="Invented notes.")
     shown = both(run(publication=terms))[place]
-    assert "Models trained on the texts, by the makers' word alone: No limit holds." in shown
+    assert f"{MAKERS_WORDS} Models trained on the texts: No limit holds." in shown
     assert "The records, by the makers' word alone: Invented notes." in shown
     silent = both(run(publication=PublicationSection(contact="a@b.org")))[place]
+    assert MAKERS_WORDS not in silent
     assert "the makers have not stated: ask a@b.org before you use such a model." in silent
     assert "Take them for records of real patients" in silent
-    assert "invented: then no real person is protected" not in shown
+    assert "no real person is protected" not in shown
     assert "demonstration" not in shown
     example = PublicationSection(contact="a@b.example", invented_records=True)
     warning = "is invented. The makers' contact, a@b.example, is in a domain that is reserved for examples, and reaches"
@@ -543,7 +553,7 @@ def test_what_holds_for_trained_models_and_whose_records_they_are_is_told(place)
     assert invented.count("This is a demonstration: by the makers' word alone, every record behind it is inv") == 1
     assert invented.index("This is a demonstration") < invented.index("What it is")
     assert "Take them for records of real patients" not in invented
-    assert "invented: then no real person is protected" in invented
+    assert "If every record is invented, no real person is protected" in invented
     assert "ask the makers before you use such a model" in both(run(publication=PublicationSection()))[place]
 
 
@@ -687,7 +697,7 @@ def test_card_and_report_answer_with_the_run_s_own_figures(place):
             "7 texts of one generator are set aside",
             "Yes, by the licence, CC-BY-4.0",
             "a@b.org",
-            "Intended use, by the makers' word alone: teaching",
+            "the makers' word alone. Intended use: teaching.",
         ),
         *("undersong verify . --fingerprint FINGERPRINT-YOU-WERE-TOLD", "3 hospitals: north, south, west"),
         "west took part until sum 2 of 6 ('sum/2'); the 4 sums after it were opened without it.",
@@ -1132,7 +1142,7 @@ def test_texts_that_were_copied_from_a_file_are_not_called_invented(writers, ope
     data = run(generators=names, usage=uses, weights=())
     for shown in both(data):
         assert f"{opening} with 2 labels" in shown
-        assert f"Limits: {limits}" in shown
+        assert limits in shown
         assert ("opied from" in shown) == any(use.is_copied for use in uses)
     head = render_card(data).partition("---\n\n")[0]
     assert ("tags: [synthetic" in head) == (not all(use.is_copied for use in uses))
