@@ -293,6 +293,12 @@ def fold_texts(texts: Iterable[str]) -> frozenset[str]:
     return frozenset(" ".join(text.split()).casefold() for text in texts)
 
 
+def count_shared(test_texts: frozenset[str], other_texts: frozenset[str]) -> int:
+    """Returns how many texts of a test file others have too, by :func:`fold_texts`; 0 for so few as chance explains."""
+    shared_count = len(test_texts & other_texts)
+    return shared_count if shared_count > WARNED_SHARE * len(test_texts) else 0
+
+
 def read_column(path: Path, column: str) -> tuple[str, ...]:
     """Reads one column of a file, such as the group of every row, as text.
 

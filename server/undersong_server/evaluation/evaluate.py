@@ -21,7 +21,7 @@ from undersong_common.program.library_threads import one_library_thread
 from undersong_common.text import overlap
 from undersong_common.text.overlap import ClosestRecords, Overlap, closest_records, find_overlap
 from undersong_common.text.personal_data import PersonalData, personal_data, presidio
-from undersong_common.text.table import WARNED_SHARE, Table, fold_texts, read_table
+from undersong_common.text.table import Table, count_shared, fold_texts, read_table
 from undersong_protocol.statistics.terms import Terms, words
 from undersong_server import learning
 from undersong_server.defaults import Head
@@ -339,8 +339,8 @@ def _unknown_labels(synthetic: Table, test: Table) -> list[str]:
 def _shared_texts_warnings(synthetic: Table, test: Table) -> list[str]:
     """Returns a warning if the test file holds more than a few texts of the corpus."""
     test_texts = fold_texts(test.texts)
-    shared_count = len(test_texts & fold_texts(synthetic.texts))
-    if shared_count <= WARNED_SHARE * len(test_texts):
+    shared_count = count_shared(test_texts, fold_texts(synthetic.texts))
+    if not shared_count:
         return []
     return [
         f"Warning: {shared_count:,} of the {counted(len(test_texts), 'different test text')} are texts of the corpus"

@@ -21,7 +21,7 @@ from undersong_common.models.embedding import Embed, MemoryCache, PublicFileCach
 from undersong_common.printable import counted, printable
 from undersong_common.privacy import impact
 from undersong_common.program.printed_page import PrintedPage
-from undersong_common.text.table import WARNED_SHARE, Table, read_column, read_table
+from undersong_common.text.table import Table, count_shared, read_column, read_table
 from undersong_server.cluster import Cluster, connected, spread
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import public_cache_path
@@ -358,8 +358,7 @@ def _check_unwritten(home: Path, test_file: Path, text_field: str, test_name: st
     """Raises ConfigurationError if more than a few texts of the test file stand in a corpus of this coordinator."""
     test_texts = folded_texts(test_file, text_field)
     for folder in CoordinatorHome(home).runs():
-        shared_count = len(test_texts & folded_texts(folder.output / JSONL_NAME, "text"))
-        if shared_count > WARNED_SHARE * len(test_texts):
+        if shared_count := count_shared(test_texts, folded_texts(folder.output / JSONL_NAME, "text")):
             raise ConfigurationError(
                 f"{printable(test_name, 100)}: {shared_count} of its {counted(len(test_texts), 'text')} were written by"
                 f" the run {folder.name}, so that a score beside them says nothing of real texts",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import counted
-from undersong_common.text.table import WARNED_SHARE, fold_texts, read_table
+from undersong_common.text.table import count_shared, fold_texts, read_table
 from undersong_server.generators.interface import GeneratorSettings
 from undersong_server.runs.task import Task
 
@@ -46,8 +46,7 @@ def shared_text_warnings(task: Task) -> Iterator[str]:
             if is_same_file(task.locate(file_name), test_path):
                 continue  # It is refused.
             test_texts = folded_texts(test_path, task.data.text)
-            shared_count = len(test_texts & folded_texts(task.locate(file_name), "text"))
-            if shared_count > WARNED_SHARE * len(test_texts):
+            if shared_count := count_shared(test_texts, folded_texts(task.locate(file_name), "text")):
                 yield (
                     f"generator {generator.name}: {file_name} holds {shared_count} of the"
                     f" {counted(len(test_texts), 'text')} of evaluation.test, so that the score flatters; {REMEDY}"
