@@ -326,7 +326,7 @@ def refuse_left_out(home: Path, names: Sequence[str], run: str = "") -> None:
     Args:
         run: the run that was planned with these parties and is not started yet; "" for one that is being planned.
     """
-    left_out_names = [name for name in sorted(names) if name in _left_out(home)]
+    left_out_names = sorted(_left_out(home).intersection(names))
     if not left_out_names:
         return
     shown_names = joined(left_out_names)
