@@ -18,7 +18,7 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.methods.parts.private_score import NORMAL_95, PrivateScore
 from undersong_server.operations.form import change_value, change_words
-from undersong_server.operations.overview import live, run_plan
+from undersong_server.operations.overview import RunPlanFacts, live, run_plan
 from undersong_server.operations.releases import DRAWN_TEXTS, published_texts, search
 from undersong_server.operations.runs import plan_differences
 from undersong_server.report.before_training import nearness_words
@@ -418,8 +418,11 @@ def judge(home: Path, run: str) -> ResultJudgement:
     Raises ConfigurationError for an unknown run.
     """
     plan = run_plan(home, run)
-    score = live(home, run, plan).score
-    evaluation = evaluated(CoordinatorHome(home).run(run))
+    return _judge(CoordinatorHome(home).run(run), plan, live(home, run, plan).score)
+
+
+def _judge(folder: RunFolder, plan: RunPlanFacts, score: PrivateScore | None) -> ResultJudgement:
+    evaluation = evaluated(folder)
     measures = evaluation.measures if evaluation is not None else {}
     low_shares = [score.low] if score is not None and score.is_share else []
     if PANEL_SCORE in measures:
@@ -434,7 +437,7 @@ def judge(home: Path, run: str) -> ResultJudgement:
         return ResultJudgement(alarm_sentences, UNMEASURED)
     if HARDLY in alarm_sentences:
         return ResultJudgement(alarm_sentences)
-    if (records_help := kept_help(CoordinatorHome(home).run(run))) is not None:
+    if (records_help := kept_help(folder)) is not None:
         grade = "news" if records_help.sign is None else GRADES[records_help.sign]
         return ResultJudgement(alarm_sentences, f"{ABOVE_GUESSING} {records_help.words}", grade)
     return ResultJudgement(alarm_sentences, BETTER, "news")
@@ -515,7 +518,7 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
         kept=sum(int(usage["kept"]) for usage in live_run.usage.values()),
         price_usd=sum(float(usage["price_usd"]) for usage in live_run.usage.values()),
         score=live_run.score,
-        judgement="" if texts is None else judge(home, run).sentences,
+        judgement="" if texts is None else _judge(folder, plan, live_run.score).sentences,
         help=HELP_WORDS.get(records_help.sign, "") if records_help is not None else "",
         texts=None if texts is None else len(texts),
         text_figures=_text_figures(texts, drawn) if texts else {},
