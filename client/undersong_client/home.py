@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 from undersong_common.errors import ConfigurationError, MissingRights
 from undersong_common.files import holding, is_empty, is_held, replace_file
 from undersong_common.models.model_files import MAX_WINDOWS
-from undersong_common.printable import noun, printable, shell_path
+from undersong_common.printable import name_fault, noun, printable, shell_path
 from undersong_common.program import moving
 from undersong_common.program.machine import HeldStep, fault_of, held_steps, named_faults
 from undersong_common.program.owner import account_name, check_owner, left_there_remedy
@@ -53,6 +53,7 @@ REFUSED_START = "the daemon refuses to start"
 PATIENT = "patient"  # the default meaning of a column of user ids
 VARIABLE = "env:"  # stands before the name of a variable that holds a database's URL
 CLOCK_TOLERANCE_S = 60.0  # beyond that, this machine's clock and the coordinator's differ enough to be told
+LONGEST_PERIOD = 100  # characters of the words for the period that the records cover
 ABANDONED_S = 7 * 86400.0  # an attempt may go on this long after its start; then its secrets are destroyed
 
 
@@ -79,6 +80,7 @@ class Declared:
         also_status: statuses of documents that count beside the finished ones.
         user_is: word for whom one value of ``user_field`` stands for: "patient", "case", or another noun; "" where
             nobody has been asked, which stands for "patient".
+        period: the period that the records cover, in a person's words; "" where nobody has stated it.
     """
 
     def __post_init__(self) -> None:
@@ -87,6 +89,12 @@ class Declared:
                 f"--user-is {printable(self.user_is, 40)!r} is no single noun",
                 "name one noun in the singular: --user-is patient, or --user-is case",
                 code="user-is-no-word",
+            )
+        if self.period and (fault := name_fault(self.period, LONGEST_PERIOD)):
+            raise ConfigurationError(
+                f"the period of the records {fault}",
+                'write one line, such as --period "January 2024 to June 2025"',
+                code="period-no-line",
             )
 
     data: str
@@ -107,6 +115,7 @@ class Declared:
     fhir_systems: Mapping[str, str] = field(default_factory=dict)
     also_status: Sequence[str] = ()
     user_is: str = ""
+    period: str = ""
 
     @classmethod
     def of(cls, settings: Any) -> "Declared":

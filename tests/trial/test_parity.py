@@ -83,7 +83,7 @@ PAGE = {
     "POST /requests/{manifest}/revoke": "revoke --reason",
     "GET /budget": "budget show",
     "POST /budget": "budget set --epsilon --delta",
-    "POST /budget/data": "data add --text-field --label-field --user-field --user-is",
+    "POST /budget/data": "data add --text-field --label-field --user-field --user-is --period",
     "GET /budget/ledger.jsonl": "ledger --backup",
     "GET /outbox": "outbox",
     "GET /outbox/{number}": "outbox --entry",

@@ -96,6 +96,10 @@ class SourceOptions:
             metavar="patient|case|WORD", help="Whom one value of that column stands for: the word of every sentence."
         ),
     ] = ""
+    period: Annotated[
+        str,
+        typer.Option(metavar="WORDS", help="What period the records cover: one line for your own sheet, never sent."),
+    ] = ""
     attribute: Annotated[
         list[str] | None,
         typer.Option(
@@ -171,6 +175,7 @@ class SourceOptions:
             fhir_systems=dict(map(_fhir_system, self.fhir_system or ())),
             also_status=tuple(map(_status, self.also_status or ())),
             user_is=ask_user_is(settings, self.user_field, self.user_is),
+            period=self.period.strip(),
         )
         return declared_source.decided(self.same_patient or "", self.other_patient or "")
 
@@ -601,6 +606,7 @@ def show(home: HomeFolder = None, as_json: AsJson = False) -> None:
         "label_field",
         "user_field",
         "user_is",
+        "period",
         "attribute_fields",
         "label_map",
         "row_filter",

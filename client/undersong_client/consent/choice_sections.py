@@ -9,6 +9,7 @@ from undersong_client.consent.sheet import (
     MOST_NAMES,
     NO_LIST,
     NO_LIST_AS_SIGNED,
+    PERIOD,
     NamedParty,
     Sheet,
     Surroundings,
@@ -24,14 +25,14 @@ NAME_STAYS = (
 IN_ORDER = "What you do, in order"
 CHECK_OBJECTIONS = (
     "Ask IT for the list of {people} who object, or for word that there are none, and have the file added anew with the"
-    " list; ask which period the records cover, too. Do not approve before: the sheet is then made anew, and the nine"
-    " words stay."
+    " list{period}. Do not approve before: the sheet is then made anew, and the nine words stay."
 )
 ASK_FIRST = (
     "Look up the operator's telephone number elsewhere than on this sheet. Ask whether this run is theirs; under which"
     " agreement and on which legal basis it uses your records (choose Reject if none is named); and what its own words"
     " above leave open, such as whether the texts are published in your hospital's name.{names}"
 )
+ASK_PERIOD = "; ask which period the records cover, too"
 TWO_PEOPLE = (
     "If IT must not approve alone, have your policy ask for {deciders}. This counts for this run, too, unless it is"
     " approved already."
@@ -102,7 +103,9 @@ def steps(sheet: Sheet, beside: Surroundings) -> tuple[str, ...]:
         first_steps.append(TWO_PEOPLE.format(deciders=decider_words(is_standing=False, two_people=True)))
     if objections_unchecked(sheet):
         people = unit_word("user", sheet.own.word if sheet.own else "", 2)
-        first_steps.append(CHECK_OBJECTIONS.format(people=people))
+        has_period = sheet.own is not None and any(row[0] == PERIOD for row in sheet.own.rows)
+        period_words = "" if has_period else ASK_PERIOD
+        first_steps.append(CHECK_OBJECTIONS.format(people=people, period=period_words))
     names = ASK_NAMES if len(sheet.parties) > 1 else ""
     return *first_steps, ASK_FIRST.format(names=names), _compare_words(sheet), DECIDE
 

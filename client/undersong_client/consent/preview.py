@@ -43,6 +43,7 @@ from undersong_client.consent.sheet import (
     NO_LIST,
     NO_LIST_AS_SIGNED,
     NOTHING_BESIDE,
+    PERIOD,
     BudgetEffect,
     NamedParty,
     OwnRecords,
@@ -73,7 +74,7 @@ WORDS_OF_ENDED = "The nine words of this plan"
 FOR_YOU = "Before you decide, for you alone (the operator is told nothing of it)"
 NOTED = "Noted before the decision, for you alone (the operator was told nothing of it)"
 ALLOWED = "What the plan allowed to leave, and no more"
-PERIOD = "not recorded: ask who added the file"
+NO_PERIOD = "not recorded: ask who added the file"
 NO_BASIS = f"the plan states none: ask for it, see “{IN_ORDER}”"
 NOTHING_LEFT = "None of your numbers left."
 BASIS_ENTRY = "Agreement or legal basis of this run, as you have learned it:"
@@ -533,7 +534,9 @@ def _own_records(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
             (name, f"{text} ({beside.objection_list})" if name == f"{people} who object" else text)
             for name, text in record_rows
         )
-    record_rows = (*map(_plain_row, record_rows), ("period that they cover", PERIOD))
+    record_rows = tuple(map(_plain_row, record_rows))
+    if PERIOD not in dict(record_rows):
+        record_rows = (*record_rows, (PERIOD, NO_PERIOD))
     later = (
         f"Of {people} who object later, nothing more leaves as soon as IT has added the file anew with the longer list,"
         " which ends your hospital's part in a run under way."

@@ -352,8 +352,10 @@ class HospitalPage:
         return visit.go("/budget", message, "warn" if budget_facts.warnings else "done")
 
     def _add_data(self, visit: Visit) -> str:
-        field_names = ("file", "text_field", "label_field", "user_field", "user_is")
-        file, text_field, label, user, user_is = (visit.form.get(field_name, "").strip() for field_name in field_names)
+        field_names = ("file", "text_field", "label_field", "user_field", "user_is", "period")
+        file, text_field, label, user, user_is, period = (
+            visit.form.get(field_name, "").strip() for field_name in field_names
+        )
         settings = PartyHome(self._home).settings
         # The list of objections and the decisions about ids go on: a form without them is no decision.
         declared_source = replace(
@@ -363,6 +365,7 @@ class HospitalPage:
             label_field=label,
             user_field=user,
             user_is=chosen_user_is(settings, user, user_is),
+            period=period,
             database=settings.database if file.endswith(".sql") else "",
         ).decided(visit.form.get("same_patient", ""), visit.form.get("other_patient", ""))
         declared_source.check_names()

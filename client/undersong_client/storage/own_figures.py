@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from undersong_client.consent.sheet import NO_LIST, NO_LIST_AS_SIGNED, OwnRecords
-from undersong_client.home import PartyHome, unit_word
+from undersong_client.consent.sheet import NO_LIST, NO_LIST_AS_SIGNED, PERIOD, OwnRecords
+from undersong_client.home import LONGEST_PERIOD, PartyHome, unit_word
 from undersong_client.records import snapshot
 from undersong_client.records.private import unit_count
 from undersong_client.storage import datasets
@@ -30,6 +30,7 @@ class OwnFigures:
         unit_word: word for one user.
         objectors: number of users left out by the list of objections; None without a list.
         left_out: number of rows by the reason for which they were left out.
+        period: the period that the records cover, in a person's words; "" where nobody has stated it.
         known_labels: share of the records whose label a plan lists; None without labels or without a plan.
     """
 
@@ -40,6 +41,7 @@ class OwnFigures:
     unit_word: str
     objectors: int | None
     left_out: Mapping[str, int]
+    period: str = ""
     known_labels: float | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -80,6 +82,8 @@ class OwnFigures:
             (f"{people} who object", self._objection_words(no_list)),
             ("rows left out", skipped_rows or "none"),
         ]
+        if self.period:
+            figure_rows.append((PERIOD, printable(self.period, LONGEST_PERIOD)))
         if self.known_labels is not None:
             figure_rows.append(
                 ("labels that the plan knows", f"those of {100 * self.known_labels:.0f} % of the records")
@@ -113,6 +117,7 @@ def own_figures(home: PartyHome, labels: Sequence[str] | None = None) -> OwnFigu
         settings.user_is,
         objector_count,
         snapshot_facts.left_out,
+        settings.period,
         _known_share(record_table, labels),
     )
 

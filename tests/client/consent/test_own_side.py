@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.client.cli.test_cli import proposed
+from tests.doubles.coded import raises
 from tests.doubles.party_home import HashedEmbedder, command, joined
 from tests.doubles.sheets import blank_sheet
 from tests.doubles.typed import typed
@@ -35,10 +36,10 @@ from undersong_client.consent.sheet import (
     Surroundings,
     UnitPromise,
 )
-from undersong_client.home import PartyHome
+from undersong_client.home import Declared, PartyHome
 from undersong_client.storage import datasets
 from undersong_client.storage.own_figures import OwnFigures, delta_of, own_figures, proposed_delta
-from undersong_common.errors import PrivacyRefusal
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.models.embedding import Embedder
 from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_common.privacy.accounting import Gaussian, best_guess, best_guess_of, epsilon
@@ -279,6 +280,28 @@ def test_the_sheet_shows_the_hospital_s_own_figures(home):
     assert own["file"].startswith("alpha.jsonl, read 20")
     assert (own["records"], own["patients"], own["rows left out"]) == ("12", "6", "none")
     assert own["records with a label that the plan knows"] == "100 %"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("period", ["January 2024 to June 2025", ""])
+def test_sheet_names_the_stated_period_of_the_records(home, period):
+    data_add = ("data", "add", home.parent / "alpha.jsonl", "--label-field", "label", "--user-field", "patient")
+    command(*data_add, *(("--period", period) if period else ()), "--home", home)
+    proposed(home)
+    _, sections = sheet(home)
+    own = dict(next(section for section in sections if section.title.startswith("Your records")).figures)
+    assert own["period that they cover"] == (period or preview.NO_PERIOD)
+    (steps,) = [section for section in sections if section.title == "What you do, in order"]
+    assert ("ask which period" in " ".join(steps.points)) == (not period)
+    assert json.loads(command("data", "show", "--home", home, "--json"))["period"] == period
+    command(*data_add, "--new-version", "--home", home)  # as the columns: what is not stated again is not kept
+    assert not PartyHome(home).settings.period
+
+
+@pytest.mark.parametrize("period", ["June\n2025", "x" * 101, "a\u202eb"])
+def test_a_period_that_is_no_short_line_is_refused(period):
+    with raises(ConfigurationError, "period-no-line"):
+        Declared("notes.jsonl", period=period)
 
 
 def test_sheet_says_why_the_risk_of_all_runs_is_less_than_their_sum(home):

@@ -547,8 +547,10 @@ def test_a_remedy_leads_to_the_page_s_own_action(tmp_path, monkeypatch):
     assert steps.count("to do") == 4
     assert "Set the budget over all runs done" in steps
     fields = {"file": str(notes), "text_field": "text", "label_field": "label", "user_field": "patient"}
-    assert page.led(page.post("/budget/data", fields, of="/budget")) == "/budget"
+    dated = {**fields, "period": " the year 2024"}
+    assert page.led(page.post("/budget/data", dated, of="/budget")) == "/budget"
     assert PartyHome(tmp_path / "lonely").settings.user_field == "patient"
+    assert "Period that they cover the year 2024" in text(page.get("/budget"))
     site.accounts.set_role("clerk", "operator")
     secret = write_notes(tmp_path / "secret.jsonl")
     (given / "link.jsonl").symlink_to(secret)
