@@ -243,6 +243,15 @@ def test_figures_beside_the_same_file_replace_the_earlier_ones(home):
     assert evaluated_beside(folder) == ()
 
 
+def test_figures_beside_several_files_stand_in_the_order_of_their_days(home):
+    folder = CoordinatorHome(home).run("first")
+    days = {"00000000": "2026-11-01", "ffffffff": "2026-11-02", "11111111": "2026-11-03"}
+    own_figures, *others = (Evaluated(f"test.jsonl, {file_hash}", {}, day=day) for file_hash, day in days.items())
+    for evaluation in (own_figures, *others):
+        keep_evaluation(folder, evaluation)
+    assert evaluated_beside(folder) == tuple(others)
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize(("shared", "is_warned"), [(6, True), (1, False)])
 def test_a_test_file_that_shares_texts_with_the_corpus_is_warned_of(home, tmp_path, shared, is_warned):
