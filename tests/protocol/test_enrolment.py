@@ -146,8 +146,9 @@ def test_a_request_without_the_token_is_refused(authority: Authority, party_keys
         renewal.check_token(token)
 
 
-def request_with(key, subject: str = "alpha") -> str:
-    built = x509.CertificateSigningRequestBuilder().subject_name(name(subject)).sign(key, hashes.SHA256())
+def request_with(key, *subjects: str) -> str:
+    subject = x509.Name([attribute for text in subjects or ("alpha",) for attribute in name(text)])
+    built = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
     return built.public_bytes(Encoding.PEM).decode()
 
 
@@ -164,6 +165,14 @@ def test_a_request_for_another_key_type_or_subject_is_refused(party_keys) -> Non
             EnrolmentRequest.parse(resigned(data, identity, certificate_request=certificate_request))
     with raises(ConfigurationError, "not-signed"):
         EnrolmentRequest.parse(resigned(data, Ed25519PrivateKey.generate()))
+
+
+@pytest.mark.parametrize("subjects", [("alpha", "beta"), ("beta", "alpha"), ("alpha", "alpha")])
+def test_a_request_for_a_second_subject_is_refused(party_keys, subjects: tuple[str, ...]) -> None:
+    tls_key, identity = party_keys
+    data = EnrolmentRequest.make("alpha", tls_key, identity, bytes(32)).sign(identity)
+    with pytest.raises(ConfigurationError, match="another subject"):
+        EnrolmentRequest.parse(resigned(data, identity, certificate_request=request_with(tls_key, *subjects)))
 
 
 def test_a_certificate_request_whose_own_signature_is_broken_is_refused(party_keys) -> None:
