@@ -193,6 +193,13 @@ def test_identifiers_beside_references_are_asked():
     assert len({same.unit(identity) for identity in mixed}) == 2
 
 
+def test_identifiers_of_two_systems_are_not_asked_about_as_bases():
+    identifiers = places("Patient?identifier=mrn|1", "Patient?identifier=lab|1")
+    same = Choice(same=frozenset(["identifiers"]))
+    assert len({same.unit(identity) for identity in identifiers}) == 1
+    assert find_look_alikes(identifiers, same) == []
+
+
 @pytest.mark.parametrize("value", ["Patient?identifier=mrn|1", "1"])
 def test_what_refers_to_no_resource_keeps_its_name_whatever_bases_mean(value):
     identity = patient_id(value)
