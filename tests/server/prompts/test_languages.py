@@ -14,6 +14,7 @@ from undersong_server.runs.task import load
         ("English", "English", "en"),
         ("ENGLISH", "English", "en"),
         ("de_at", "German", "de-AT"),
+        ("DE-at", "German", "de-AT"),
         ("castilian", "Spanish", "es"),
         ("", "", ""),
     ],
