@@ -96,6 +96,8 @@ def test_every_kind_of_canary_is_planted_at_one_party() -> None:
     assert all(len(set(canary.rows.texts)) == 1 and len(canary.rows) == 3 for canary in made)
     assert len({canary.rows.users for canary in made}) == 8
     assert not any(canary.rows.texts[0] in repr(canary) for canary in made)
+    word_counts = {canary.kind: len(set(canary.rows.texts[0].split())) for canary in made}
+    assert (word_counts["far off"], word_counts["many words"]) == (30, 120)
     tables = planted({"a": PRIVATE, "b": PRIVATE}, made[:2], ["b", "b"])
     assert (len(tables["a"]), len(tables["b"])) == (2, 8)
     assert tables["b"].users is not None
