@@ -68,16 +68,17 @@ def test_a_trial_without_a_text_prints_one_object_with_its_error(
 @pytest.mark.heavy
 def test_a_trial_tells_of_lost_answers_and_of_usage_at_their_own_text(tmp_path: Path) -> None:
     bodies: list[dict[str, Any] | str] = [
+        completion("<text>Three is warm.</text>"),
         completion("<text>Two is.</text>", usage=None),
         "no completion",
         completion("<text>One is cold.</text>"),
     ]
     with serving(ChatServer(lambda _: bodies.pop(), key="")) as server:
         task = task_with_endpoint(tmp_path, server.url)
-        tried = try_generator("far", task, ["generators.2.concurrency=1"], environment={}, texts=2)
-    assert [each.fault for each in tried] == ["", ""]
-    assert tried[0].lost_tokens == 0 < tried[1].lost_tokens
-    assert [each.note for each in tried] == ["", "usage not reported"]
+        tried = try_generator("far", task, ["generators.2.concurrency=1"], environment={}, texts=3)
+    assert [each.fault for each in tried] == ["", "", ""]
+    assert tried[0].lost_tokens == tried[2].lost_tokens == 0 < tried[1].lost_tokens
+    assert [each.note for each in tried] == ["", "usage not reported", ""]
     assert "usage not reported: 1, which count at their worst case; answers lost on the way cost" in cost_of(tried)
 
 
