@@ -153,6 +153,16 @@ def test_a_monitor_reads_figures_that_no_record_changes(tmp_path, authority, coo
         subprocess.run(["promtool", "check", "metrics"], input=file.read_bytes(), check=True)
 
 
+def test_a_monitor_reads_since_when_the_first_of_several_steps_is_held_up(running, tmp_path):
+    running.stop()
+    running.daemon._figures = tmp_path / "undersong.prom"
+    for step in ("first", "second"):
+        running.daemon._held.hold(step, OSError(28, "No space left on device"))
+    first_step, second_step = running.daemon._held.all()
+    running.daemon._write_figures()
+    assert figures(running.daemon._figures)["held_up_seconds"] == first_step.since_s < second_step.since_s
+
+
 def figures(file):
     lines = [line.split() for line in file.read_text().splitlines() if not line.startswith("#")]
     return {name.removeprefix("undersong_party_"): float(value) for name, value in lines}
