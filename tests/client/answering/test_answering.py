@@ -68,6 +68,8 @@ def test_waiting_bytes_of_all_streams_are_bounded_but_one_request_fits(waiting):
         with raises(PeerFault, "too-many-requests"):
             answers.request(envelope(10 * stream + 2, b"xx"))
         answers.stream_ended()
+    answers.request(envelope(50, bytes(WAITING_BYTES + 1)))  # alone, it may wait
+    answers.stream_ended()
     assert list(answers._open_requests) == [envelope(0).id]
     answers.request(envelope(99, b"last"))
     recorded.go_on.set()
