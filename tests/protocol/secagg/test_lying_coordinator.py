@@ -688,14 +688,16 @@ def test_false_dropouts_among_a_party_s_neighbours_are_refused(stage: Stage) -> 
     assert parties[VICTIM].phase is Phase.TOMBSTONED
 
 
-def test_dropouts_placed_to_cut_the_circle_are_refused() -> None:
+@pytest.mark.parametrize("cut", [100, 0, 299])
+def test_dropouts_placed_to_cut_the_circle_are_refused(cut: int) -> None:
     """No party loses too many neighbours, yet a run of places is almost empty: the second rule of topology."""
     parameters = parameters_of(300, tolerated_dropouts=30, colluders=20)
     assert parameters.graph is not None
     topology = parameters.topology(bytes(32))
     run = parameters.graph.degree // 2
     order = topology._order
-    gone = set(order[100 : 100 + run - 5])
+    half = (run - 5) // 2
+    gone = {order[(cut + place) % 300] for place in range(-half, half)}
     kept = set(range(300)) - gone
     assert len(kept) >= parameters.quorum
     with raises(PrivacyRefusal, "neighbourhood-too-small"):
