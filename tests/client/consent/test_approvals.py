@@ -154,6 +154,14 @@ def test_a_plan_that_is_proposed_again_is_suspended_no_longer(home, consent):
     assert consent.find("spring").received_s == 1.0
 
 
+def test_a_replaced_plan_that_is_proposed_again_is_suspended_no_longer(home, consent):
+    plan = manifest("spring")
+    consent.receive(plan, at=1.0)
+    consent.suspended(plan.hash, is_suspended=True)
+    consent.receive(manifest("spring", epsilon=1.0), at=2.0)
+    assert consent.receive(plan, at=3.0).suspended_s == 0.0
+
+
 def test_requests_stand_in_the_order_in_which_they_came(home):
     requests = Proposals(home)
     runs = ["e", "b", "d", "a", "f", "c"]
