@@ -164,6 +164,12 @@ def test_adding_the_same_file_again_changes_nothing(home, notes, tmp_path):
     assert declare_and_add(home, notes, tmp_path)[1].entries() == first
 
 
+@pytest.mark.parametrize("hold_out", [0, 50])
+def test_a_file_that_nobody_changed_is_what_was_added(home, notes, tmp_path, hold_out):
+    declare_and_add(home, notes, tmp_path, hold_out=hold_out)
+    assert datasets.changed_since(home) == ""
+
+
 def test_new_version_of_a_data_set_keeps_what_was_spent(home, notes, tmp_path):
     declare_and_add(home, notes, tmp_path)
     spent = release(home, tmp_path).spent(1e-4)
