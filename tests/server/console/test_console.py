@@ -238,6 +238,17 @@ def test_compare_renews_its_states_for_all_runs_that_it_names(tmp_path, entered)
     assert renewed.count(">stopped</td>") == 1
 
 
+@pytest.mark.parametrize("sort", ["", "promised epsilon"])
+def test_compared_runs_are_sorted_by_the_figure_in_the_address(tmp_path, entered, sort):
+    home = make_home(tmp_path / "home", PARTIES)
+    task = make_task(tmp_path / "task")
+    for name, epsilon in (("spring", 4), ("summer", 2)):
+        runs.plan(home.path, task, RunOptions(name=name), assignments=[f"privacy.epsilon={epsilon}"])
+    shown = entered(home.path).get("/compare", params={"run": ["spring", "summer"], "sort": sort}).text
+    names = re.findall(r'href="[^"]*/runs/one/(\w+)"', shown.partition("Compare runs</h1>")[2])
+    assert names[:2] == (["summer", "spring"] if sort else ["spring", "summer"])
+
+
 def test_screen_of_a_run_looks_at_no_other_run_and_home_lists_them_once(tmp_path, entered, monkeypatch):
     home = make_home(tmp_path / "home", PARTIES)
     runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
