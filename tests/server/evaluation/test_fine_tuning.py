@@ -6,6 +6,7 @@ import pytest
 from tests.doubles.coded import raises
 from tests.doubles.tiny_bert import write_bert
 from undersong_common.errors import ConfigurationError
+from undersong_common.models import fine_tuning
 from undersong_common.models.fine_tuning import FineTuning
 from undersong_common.text.table import Table
 from undersong_server.evaluation import evaluate as evaluation
@@ -45,6 +46,17 @@ def test_sample_weights_reach_the_loss_of_fine_tuning(tiny_bert):
     weights = np.concatenate([np.full(len(texts), 0.01), np.ones(len(texts))])
     model = fine_tune(texts * 2, labels + swapped, settings, weights=weights, seed=1)
     assert predict(model, ["kind warm", "rude cold"]) == ["bad", "good"]
+
+
+def test_a_text_beyond_the_model_s_window_is_cut(tiny_bert):
+    encoder, tokenizer = fine_tuning.load(tiny_bert, classes=2)
+    tokenizer.model_max_length = 8
+    settings = FineTuning(tiny_bert, max_tokens=256)
+    long_text = " ".join(GOOD)
+    assert len(long_text.split()) > tokenizer.model_max_length
+    cut_text = " ".join(long_text.split()[:6])  # beside the tokens of its begin and end
+    long_logits, cut_logits = fine_tuning.logits(encoder, tokenizer, [long_text, cut_text], settings)
+    assert np.array_equal(long_logits, cut_logits)
 
 
 def test_fine_tuning_says_what_is_wrong_with_the_model_folder(tmp_path):
