@@ -1,7 +1,7 @@
 """A method run without network, keys or masks: real plan, statistics and replay generators; noise from one seed."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from tests.doubles.parties import EMBEDDER, embed, make_party
 from undersong.run.simulation import InProcess
+from undersong_client.answering.party import Party
 from undersong_common.printable import repeated
 from undersong_common.text.table import Table
 from undersong_protocol.agreement.plan import PlannedSum
@@ -113,8 +114,19 @@ def run_method(task: Task, run_plan: RunPlan, *, seed: int) -> tuple[Sequence[Sa
     return corpus, run
 
 
+def in_this_process(parties: Mapping[str, Party]) -> RunParties:
+    return RunParties(InProcess(parties), list(parties))
+
+
 def run_federated(
-    task: Task, run_plan: RunPlan, folder: Path, tables: Mapping[str, Table], *, seed: int, name: str = "federated"
+    task: Task,
+    run_plan: RunPlan,
+    folder: Path,
+    tables: Mapping[str, Table],
+    *,
+    seed: int,
+    name: str = "federated",
+    reach: Callable[[Mapping[str, Party]], RunParties] = in_this_process,
 ) -> Outcome:
     """The method over real parties, noise, masks, ledgers and journal; continued where ``folder`` holds their files."""
     blocks = MemoryBlocks()
@@ -124,7 +136,7 @@ def run_federated(
         return execute(
             run_plan,
             StartedRun(name, journal, seed),
-            RunParties(InProcess(parties), list(parties)),
+            reach(parties),
             build_author(task, embed, {}, journal, Silent(), seed=seed),
             PublicEmbedder(embed, EMBEDDER),
             RunMonitor(Silent()),

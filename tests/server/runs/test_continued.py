@@ -9,9 +9,11 @@ from tests.doubles.coded import raises
 from tests.doubles.parties import make_manifest, make_party
 from tests.doubles.tasks import LABELS, make_task
 from undersong.run.records import private_tables
+from undersong.run.simulation import InProcess
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.wire.public import MemoryBlocks
 from undersong_server.database.journal import Journal
+from undersong_server.runs.execution import RunParties
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
 
@@ -35,3 +37,19 @@ def test_run_is_not_continued_with_another_plan_than_the_signed_one(tmp_path):
     with raises(ConfigurationError, "other-plan") as refused:
         run_federated(task, other, tmp_path, tables, seed=0)
     assert refused.value.problem.endswith(": its privacy")
+
+
+def test_each_request_of_a_run_waits_as_long_as_its_parties_may_take(tmp_path):
+    task = load(make_task(tmp_path, parties=2), ["method.name=mixture+labels"])
+    waits_s = set()
+
+    class Recorded(InProcess):
+        def exchange(self, requests, *, timeout_s):
+            waits_s.add(timeout_s)
+            return super().exchange(requests, timeout_s=timeout_s)
+
+    def reach(parties):
+        return RunParties(Recorded(parties), list(parties), timeout_s=7.0)
+
+    run_federated(task, plan_run(task), tmp_path, private_tables(task, 0), seed=0, reach=reach)
+    assert waits_s == {7.0}
