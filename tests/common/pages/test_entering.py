@@ -380,6 +380,12 @@ def test_limit_of_request_bodies_is_lower_without_a_session(browser, site):
         assert len(list(chunks)) >= 4  # the client sends what is asked for
 
 
+def test_the_last_text_of_a_field_counts(inside, site):
+    """A check box follows a hidden field, which says what an empty box means."""
+    inside.post("/act", of="/", what=["false", "true"])
+    assert site.done == ["true"]
+
+
 def test_half_a_character_in_a_form_is_an_ordinary_wrong_field(browser):
     part = '--b\r\ncontent-disposition: form-data; name="%s"\r\n\r\n\\ud800\r\n'
     body = '--b\r\ncontent-disposition: form-data; name="_charset_"\r\n\r\nunicode_escape\r\n'
