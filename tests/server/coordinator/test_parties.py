@@ -36,6 +36,7 @@ def test_each_fact_of_a_party_stands_under_its_name(tmp_path: Path) -> None:
         registry.revoke("alpha", "its key was lost", now=2_000_000_009.0)
         revoked = registry.party("alpha")
     assert (revoked.state, revoked.revoked_at, revoked.reason) == (REVOKED, 2_000_000_009.0, "its key was lost")
+    assert revoked.certificate_expires_at is None
 
 
 def test_a_party_was_invited_before_it_enrolled(tmp_path: Path) -> None:
