@@ -264,6 +264,15 @@ def test_too_many_dropouts_open_nothing_and_a_void_attempt_is_not_paid(tmp_path)
         assert [charge.attempt for charge in world.ledger(name).charges()] == [1]
 
 
+def test_progress_of_a_sum_counts_its_exchanges_from_zero(tmp_path):
+    world = World(tmp_path)
+    world.federation.agree()
+    told = hostile(world, lambda _request: None)
+    told.update = lambda *figures: told.lines.append(figures)
+    world.federation.private_sum("votes/1", world.inputs())
+    assert told.lines == [("private sum votes/1", number, 5) for number in range(5)]
+
+
 def test_without_enough_parties_the_run_stops_with_the_reason_and_no_sum(tmp_path):
     world = World(tmp_path, parties=5)
     world.federation.agree()
