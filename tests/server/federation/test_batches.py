@@ -7,7 +7,7 @@ import pytest
 
 from tests.doubles.lossy import LossyBatches
 from tests.doubles.pace import slow_after, slow_but
-from tests.server.federation.test_driver import World, check_killed
+from tests.server.federation.test_driver import World, check_killed, hostile
 from undersong_protocol.secagg import coordinator
 from undersong_protocol.secagg.messages import advertise_request
 from undersong_protocol.wire import codec
@@ -112,6 +112,27 @@ def test_too_many_dropouts_void_the_attempt_and_a_new_one_opens(tmp_path):
     opened, exchanges = world.open(2)
     assert opened.survivors == tuple(sorted(world.tables))
     assert exchanges == 3
+
+
+def test_of_several_refusals_in_one_message_the_first_is_told(tmp_path):
+    """The later ones follow from it: a step of a sum is refused where its opening was."""
+    world = Pipelined(tmp_path)
+    world.federation.agree()
+    refused = []
+
+    def refuse(request):
+        kind = request.WhichOneof("body")
+        if kind != "open_sum" and not (refused and request.sum_step.sum == "votes/1"):
+            return None
+        refused.append(kind)
+        refusal = wire.Refusal(kind=wire.Refusal.PRIVACY, problem=f"no {kind}")
+        return wire.Reply(version=codec.VERSION, refusal=refusal).SerializeToString()
+
+    told = hostile(world, refuse)
+    opened, _ = world.open(1)
+    assert refused == ["open_sum", "sum_step"]
+    assert opened.survivors == ("p0", "p2", "p3")
+    assert [line.partition("refuses: ")[2] for line in told.lines if "p1" in line] == ["no open_sum"]
 
 
 def prepared(world, party="p0", name="votes/2"):
