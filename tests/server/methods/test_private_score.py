@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from undersong_protocol.statistics.classifier_votes import CorpusComparison, ScoredComparison
+from undersong_protocol.statistics.contribution import contribute, least_scale
 from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.similarity import ScoredSimilarity
 from undersong_protocol.statistics.vectors import NoisySum
@@ -116,6 +117,16 @@ class OneSum:
         assert np.abs(rows).sum(axis=1).max() <= statistic.sensitivity.l1
         noisy = (rows.sum(axis=0) + self._rng.normal(0, self._sigma, 4)) * 4096
         return NoisySum(np.rint(noisy).astype(np.int64), 4096, self._sigma, ("p",))
+
+
+def test_a_similarity_is_added_up_in_one_unit_by_every_release():
+    statistic = ScoredSimilarity(2)
+    record = SimpleNamespace(embeddings=np.array([[1.0, 0.0]], dtype=np.float32), units=np.arange(1))
+    texts = LabelledEmbeddings(np.array([[0.5, 0.0], [0.75, 0.0]], dtype=np.float32), np.full(2, -1))
+    rows = statistic.rows(record, PublicInputs({"candidates": texts}, {"corpora": np.array([1.0, 2.0])}), {})
+    scale = least_scale(statistic, "mean", 1, "gaussian")
+    difference, surplus, square, count = contribute(statistic, rows, scale=scale).values.tolist()
+    assert (difference, surplus, square, count) == (4096 // 4, 4096 // 4, 4096 // 32, 4096 // 2)
 
 
 def similarity_runs(epsilon):
