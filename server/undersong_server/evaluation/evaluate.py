@@ -20,7 +20,7 @@ from undersong_common.printable import counted, finite, first_named
 from undersong_common.program.library_threads import one_library_thread
 from undersong_common.text import overlap
 from undersong_common.text.overlap import ClosestRecords, Overlap, closest_records, find_overlap
-from undersong_common.text.personal_data import PersonalData, personal_data, presidio
+from undersong_common.text.personal_data import Find, PersonalData, personal_data, presidio
 from undersong_common.text.table import Table, count_shared, fold_texts, read_table
 from undersong_protocol.statistics.terms import Terms, words
 from undersong_server import learning
@@ -105,11 +105,11 @@ class EvaluationReport:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; NaN becomes None."""
-        has_seeds = len(self.label_error_shares) > 1
-        if has_seeds:
-            seed_spread = {"share_over_seeds": asdict(over_seeds(self.label_error_shares))}
-        else:
-            seed_spread = {}
+        label_errors = None
+        if self.label_errors is not None:
+            label_errors = self.label_errors.to_json()
+            if len(self.label_error_shares) > 1:
+                label_errors["share_over_seeds"] = asdict(over_seeds(self.label_error_shares))
         report_json = {
             "run": self.run,
             "private": False,
@@ -118,12 +118,12 @@ class EvaluationReport:
             "task_models": [trained.to_json() for trained in self.trained],
             "panel": panel.settings(),
             "distances": [asdict(distances) for distances in self.distances],
-            "overlap": None if self.overlap is None else self.overlap.as_dict(),
-            "overlap_of_test_file": None if self.overlap_base_rate is None else self.overlap_base_rate.as_dict(),
+            "overlap": _overlap_json(self.overlap),
+            "overlap_of_test_file": _overlap_json(self.overlap_base_rate),
             "membership": [asdict(membership) for membership in self.membership],
-            "label_errors": None if self.label_errors is None else self.label_errors.to_json() | seed_spread,
-            "closest_records": None if self.closest is None else asdict(self.closest),
-            "personal_data": None if self.personal is None else asdict(self.personal),
+            "label_errors": label_errors,
+            "closest_records": _fields_json(self.closest),
+            "personal_data": _fields_json(self.personal),
             "notes": list(self.notes),
         }
         finite_json: dict[str, Any] = finite(report_json)
@@ -157,19 +157,22 @@ def evaluate_tables(
     def read(source: Source | None) -> Table | None:
         if source is None or isinstance(source, Table):
             return source
-        return read_table(
-            source, options.text_field, (options.label_field or None) if source in labelled_files else None
-        )
+        label_field = None
+        if source in labelled_files:
+            label_field = options.label_field or None
+        return read_table(source, options.text_field, label_field)
 
     def embedded(name: str, table: Table) -> _Texts:
         return _Texts(name, table, embed(table.texts))
 
     overlap_table, target_table = read(options.overlap), read(options.adapt_to)
     member_tables = [embedded("", table) for table in map(read, options.membership or ()) if table is not None]
-    real_tables = (("test file", read(options.test)), (NO_PRIVACY, read(options.train_private)))
-    test_texts, private_texts = (
-        None if table is None else embedded(table_name, table) for table_name, table in real_tables
-    )
+    test_table, private_table = read(options.test), read(options.train_private)
+    test_texts = private_texts = None
+    if test_table is not None:
+        test_texts = embedded("test file", test_table)
+    if private_table is not None:
+        private_texts = embedded(NO_PRIVACY, private_table)
     head_kind, seed = options.head, options.seed
     fine_tuning = None
     if options.bert is not None:
@@ -180,7 +183,9 @@ def evaluate_tables(
             learning_rate=options.learning_rate,
             max_tokens=options.max_tokens,
         )
-    data_finder = presidio() if options.personal_data else None
+    data_finder = None
+    if options.personal_data:
+        data_finder = presidio()
     note_lines: list[str] = []
     seeds = range(seed, seed + max(1, options.repeats))
     corpus = _Texts("synthetic", synthetic, np.zeros((0, 0), dtype=np.float32))
@@ -193,15 +198,18 @@ def evaluate_tables(
         note_lines.append("The test file was read without labels: no task model was trained.")
     else:
         models: list[Train] = [_train_panel]
-        models += [partial(_train_head, head=head_kind)] if head_kind is not None else []
-        encoder: list[Train] = [partial(_fine_tuned, settings=fine_tuning)] if fine_tuning is not None else []
+        if head_kind is not None:
+            models.append(partial(_train_head, head=head_kind))
+        models_of_texts = [*models]
+        if fine_tuning is not None:
+            models_of_texts.append(partial(_fine_tuned, settings=fine_tuning))
         for texts in filter(None, (corpus, private_texts)):
             if len(set(texts.labels)) < 2:
                 note_lines.append(
                     f"The {texts.name} texts have fewer than two labels: no task model was trained on them."
                 )
             else:
-                trainings += [(texts, train, test_texts) for train in [*models, *encoder]]
+                trainings += [(texts, train, test_texts) for train in models_of_texts]
         if target_table is not None:
             adapted_corpus = corpus._replace(name=f"synthetic, adapted to {len(target_table)} unlabelled texts")
             trainings.append(
@@ -216,14 +224,14 @@ def evaluate_tables(
         note_lines.extend(_unknown_labels(synthetic, test_texts.table))
     if test_texts is not None:
         note_lines.extend(_shared_texts_warnings(synthetic, test_texts.table))
-    attacked_corpora = [
-        corpus,
-        *([private_texts] if private_texts is not None and private_texts.table.labels is not None else []),
-    ]
-    reference_texts = [
-        *([test_texts] if test_texts else []),
-        *([private_texts._replace(name="private training file")] if private_texts else []),
-    ]
+    attacked_corpora = [corpus]
+    if private_texts is not None and private_texts.table.labels is not None:
+        attacked_corpora.append(private_texts)
+    reference_texts = []
+    if test_texts is not None:
+        reference_texts.append(test_texts)
+    if private_texts is not None:
+        reference_texts.append(private_texts._replace(name="private training file"))
     import sklearn.cluster  # noqa: F401 - the threads of what is loaded later would not be limited
 
     with one_library_thread():  # the same sums in the same order anywhere
@@ -232,6 +240,7 @@ def evaluate_tables(
             label_errors_by_seed = [
                 corpus_label_errors(corpus.x, corpus.labels, seed=label_seed) for label_seed in seeds
             ]
+        synthetic_overlap, test_overlap = _compute_overlaps(synthetic, test_texts, overlap_table)
         return EvaluationReport(
             run=run,
             synthetic_rows=len(synthetic),
@@ -248,10 +257,8 @@ def evaluate_tables(
             distances=tuple(
                 _compute_distances(corpus, reference, seed) for reference in reference_texts if not only_task_models
             ),
-            overlap=None if overlap_table is None else find_overlap(synthetic.texts, overlap_table.texts),
-            overlap_base_rate=None
-            if overlap_table is None or test_texts is None
-            else find_overlap(test_texts.table.texts, overlap_table.texts),
+            overlap=synthetic_overlap,
+            overlap_base_rate=test_overlap,
             notes=tuple(note_lines),
             membership=tuple(
                 attacks_over_trainings(
@@ -263,14 +270,10 @@ def evaluate_tables(
                 for texts in attacked_corpora
                 if member_tables
             ),
-            label_errors=label_errors_by_seed[0] if label_errors_by_seed else None,
+            label_errors=next(iter(label_errors_by_seed), None),
             label_error_shares=tuple(label_errors.share for label_errors in label_errors_by_seed),
-            closest=None
-            if test_texts is None or private_texts is None or not len(corpus.x)
-            else closest_records(corpus.x, private_texts.x, test_texts.x, seed=seed),
-            personal=None
-            if data_finder is None
-            else personal_data(synthetic.texts, None if overlap_table is None else overlap_table.texts, *data_finder),
+            closest=_compare_closest(corpus, private_texts, test_texts, seed),
+            personal=_count_personal(synthetic, overlap_table, data_finder),
         )
 
 
@@ -284,6 +287,48 @@ class _Texts(NamedTuple):
     @property
     def labels(self) -> Sequence[str]:
         return self.table.labels or ()
+
+
+def _overlap_json(overlap_figures: Overlap | None) -> dict[str, Any] | None:
+    if overlap_figures is None:
+        return None
+    return overlap_figures.as_dict()
+
+
+def _fields_json(figures: ClosestRecords | PersonalData | None) -> dict[str, Any] | None:
+    if figures is None:
+        return None
+    return asdict(figures)
+
+
+def _compute_overlaps(
+    synthetic: Table, test: _Texts | None, compared: Table | None
+) -> tuple[Overlap | None, Overlap | None]:
+    """Returns the overlap of the synthetic texts with the compared file, and of the test texts with it."""
+    if compared is None:
+        return None, None
+    synthetic_overlap = find_overlap(synthetic.texts, compared.texts)
+    if test is None:
+        return synthetic_overlap, None
+    return synthetic_overlap, find_overlap(test.table.texts, compared.texts)
+
+
+def _compare_closest(
+    corpus: _Texts, private: _Texts | None, held_out: _Texts | None, seed: int
+) -> ClosestRecords | None:
+    if held_out is None or private is None or not len(corpus.x):
+        return None
+    return closest_records(corpus.x, private.x, held_out.x, seed=seed)
+
+
+def _count_personal(
+    synthetic: Table, compared: Table | None, data_finder: tuple[Find, str] | None
+) -> PersonalData | None:
+    if data_finder is None:
+        return None
+    if compared is None:
+        return personal_data(synthetic.texts, None, *data_finder)
+    return personal_data(synthetic.texts, compared.texts, *data_finder)
 
 
 Train: TypeAlias = Callable[..., tuple[str, panel.Predicted]]
@@ -357,12 +402,20 @@ def _compute_distances(corpus: _Texts, reference: _Texts, seed: int) -> Distance
         neighbour_figures = {}
     else:
         neighbour_figures = neighbourhoods(synthetic_x, reference_x)
-    both_labelled = synthetic_table.labels is not None and reference_table.labels is not None
+    # Covariances need two rows, and mauve's clusters FEWEST_TEXTS.
+    frechet = mauve_score = math.nan
+    if row_count > 1:
+        frechet = metrics.frechet_distance(synthetic_x, reference_x)
+    if row_count >= FEWEST_TEXTS:
+        mauve_score = mauve(synthetic_x, reference_x, seed=seed)
+    label_divergence = None
+    if synthetic_table.labels is not None and reference_table.labels is not None:
+        label_divergence = metrics.label_divergence(corpus.labels, reference.labels)
     return Distances(
         reference=reference.name,
         rows=row_count,
-        frechet=metrics.frechet_distance(synthetic_x, reference_x) if row_count > 1 else math.nan,
-        mauve=mauve(synthetic_x, reference_x, seed=seed) if row_count >= FEWEST_TEXTS else math.nan,
+        frechet=frechet,
+        mauve=mauve_score,
         self_similarity=metrics.self_similarity(corpus.x),
         reference_self_similarity=metrics.self_similarity(reference.x),
         distinct_bigrams=metrics.distinct_n([synthetic_table.texts[row] for row in corpus_rows], 2),
@@ -372,7 +425,7 @@ def _compute_distances(corpus: _Texts, reference: _Texts, seed: int) -> Distance
         next_word_before=next_word_loss((), reference_table.texts),
         next_word_after=next_word_loss(synthetic_table.texts, reference_table.texts),
         length=metrics.length_divergence(synthetic_table.texts, reference_table.texts),
-        label=metrics.label_divergence(corpus.labels, reference.labels) if both_labelled else None,
+        label=label_divergence,
         **neighbour_figures,
     )
 
