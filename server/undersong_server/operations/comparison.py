@@ -13,7 +13,7 @@ from markupsafe import Markup
 from undersong_common.errors import ConfigurationError
 from undersong_common.intervals import Interval, over_seeds
 from undersong_common.pages.store import Grade
-from undersong_common.printable import counted, joined, number, printable, that_hold
+from undersong_common.printable import counted, finite, joined, number, printable, that_hold
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.methods.parts.private_score import NORMAL_95, PrivateScore
@@ -423,12 +423,15 @@ def judge(home: Path, run: str) -> ResultJudgement:
 
 def _judge(folder: RunFolder, plan: RunPlanFacts, score: PrivateScore | None) -> ResultJudgement:
     evaluation = evaluated(folder)
-    measures = evaluation.measures if evaluation is not None else {}
-    low_shares = [score.low] if score is not None and score.is_share else []
-    if PANEL_SCORE in measures:
-        panel = measures[PANEL_SCORE]
-        low_shares.append(panel.value if panel.interval is None else panel.interval[0])
-    wrong_labels = measures[WRONG_LABELS].value if WRONG_LABELS in measures else math.nan
+    low_shares: list[float] = []
+    wrong_labels = math.nan
+    if score is not None and score.is_share:
+        low_shares.append(score.low)
+    if evaluation is not None and PANEL_SCORE in evaluation.measures:
+        panel = evaluation.measures[PANEL_SCORE]
+        low_shares.append((panel.interval or (panel.value,))[0])
+    if evaluation is not None and WRONG_LABELS in evaluation.measures:
+        wrong_labels = evaluation.measures[WRONG_LABELS].value
     alarm_sentences = alarms(len(plan.planned.task["task"].get("labels", ())), low_shares, wrong_labels)
     if score is not None and score.zero_shot is not None:
         sign = similarity_sign(score.value, score.zero_shot)
@@ -500,17 +503,23 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
     plan = run_plan(home, run)
     live_run = live(home, run, plan)
     folder = CoordinatorHome(home).run(run)
-    epsilon = plan.figures.privacy.epsilon
-    last_weights = live_run.weights[-1] if live_run.weights else ()
-    records_help = kept_help(folder)
-    return ComparedRun(
+    last_weights: Sequence[float] = ()
+    if live_run.weights:
+        last_weights = live_run.weights[-1]
+    spent: float | None = 0.0
+    if live_run.sums:
+        spent = live_run.sums[-1].epsilon_after
+    help_words = ""
+    if (records_help := kept_help(folder)) is not None:
+        help_words = HELP_WORDS.get(records_help.sign, "")
+    compared_run = ComparedRun(
         run=run,
         state=folder.status().state_words,
         method=plan.figures.method,
-        epsilon=epsilon if epsilon != float("inf") else None,
+        epsilon=finite(plan.figures.privacy.epsilon),
         delta=plan.figures.privacy.delta,
         unit=plan.figures.privacy.unit,
-        spent=live_run.sums[-1].epsilon_after if live_run.sums else 0.0,
+        spent=spent,
         parties=len(plan.planned.roster),
         weights=dict(zip(live_run.generators, last_weights, strict=False)),
         weight_errors=dict(zip(live_run.generators, live_run.last_weight_errors, strict=False)),
@@ -518,11 +527,18 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
         kept=sum(int(usage["kept"]) for usage in live_run.usage.values()),
         price_usd=sum(float(usage["price_usd"]) for usage in live_run.usage.values()),
         score=live_run.score,
-        judgement="" if texts is None else _judge(folder, plan, live_run.score).sentences,
-        help=HELP_WORDS.get(records_help.sign, "") if records_help is not None else "",
-        texts=None if texts is None else len(texts),
-        text_figures=_text_figures(texts, drawn) if texts else {},
+        judgement="",
+        help=help_words,
+        texts=None,
+        text_figures={},
     )
+    if texts is None:
+        return compared_run
+    text_figures: Mapping[str, Interval] = {}
+    if texts:
+        text_figures = _text_figures(texts, drawn)
+    judgement = _judge(folder, plan, live_run.score).sentences
+    return replace(compared_run, judgement=judgement, texts=len(texts), text_figures=text_figures)
 
 
 @dataclass(frozen=True)

@@ -272,22 +272,27 @@ def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool, await
         return
     ends = party.certificate_expires_at
     if ends is not None and ends - now < CERTIFICATE_DAYS * 86400:
-        says = "has a certificate that " + (f"ends in {duration(ends - now)}" if ends > now else "has ended")
         remedy = "its program renews it while it runs; else the hospital renews it on its page, under Coordinator"
-        yield Need("soon" if ends > now else "now", "party", party.name, says, remedy)
+        if ends > now:
+            says = f"has a certificate that ends in {duration(ends - now)}"
+            yield Need("soon", "party", party.name, says, remedy)
+        else:
+            yield Need("now", "party", party.name, "has a certificate that has ended", remedy)
     if awaited or (each.is_left_out and not needed):
         return
     away_s = now - (party.last_seen or party.enrolled_at or now)
-    grade: Literal["soon", "now"] = "now" if needed else "soon"
+    grade: Literal["soon", "now"] = "soon"
+    if needed:
+        grade = "now"
     if party.does_not_start and each.away_because:
         remedy = "the hospital's page tells the whole reason and what to do, under Now"
         yield Need(grade, "party", party.name, f"is away: {each.away_because}", remedy)
-    elif served and not each.connected and away_s > (AWAY_S if party.last_seen else NEW_S):
-        says = f"is away for {duration(away_s)}" if party.last_seen else "has never connected"
-        remedy = "ask the hospital to start its program" + (
-            "" if party.last_seen else "; its program has to receive the reply"
-        )
-        yield Need(grade, "party", party.name, says, remedy)
+    elif served and not each.connected and party.last_seen and away_s > AWAY_S:
+        says = f"is away for {duration(away_s)}"
+        yield Need(grade, "party", party.name, says, "ask the hospital to start its program")
+    elif served and not each.connected and not party.last_seen and away_s > NEW_S:
+        remedy = "ask the hospital to start its program; its program has to receive the reply"
+        yield Need(grade, "party", party.name, "has never connected", remedy)
     elif party.paused:
         yield Need("soon", "party", party.name, "is paused by its people", "ask the hospital")
 
