@@ -16,7 +16,7 @@ from typing import Any
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.models import embedders
 from undersong_common.models.embedding import Embed
-from undersong_common.printable import counted, printable
+from undersong_common.printable import counted, finite, printable
 from undersong_common.program import configuration, extras, plugins
 from undersong_common.text.table import read_table
 from undersong_protocol import statistics
@@ -443,12 +443,11 @@ class PlanFigures:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON of ``undersong plan``."""
-        epsilon = self.privacy.epsilon
         cost_json = {"tokens": self.cost.tokens, "price_usd": self.cost.price_usd, "time_s": self.cost.seconds}
         weak_choices = [*self.weak, *self.other_labels]
         optional_facts = {"method_notes": list(self.method_notes), "weak_choices": weak_choices, "paper": self.paper}
         return {
-            "epsilon": epsilon if math.isfinite(epsilon) else None,
+            "epsilon": finite(self.privacy.epsilon),
             "delta": self.privacy.delta,
             "unit": self.privacy.unit,
             "queries": [asdict(planned_sum) for planned_sum in self.sums],
@@ -466,17 +465,11 @@ def plan_figures(run: RunPlan) -> PlanFigures:
     is_private = math.isfinite(run.plan.privacy.epsilon)
     quorum = run.plan.quorum
     # Nothing is asked or private, or Laplace shares give no bound.
-    epsilon_alone = run.plan.epsilon_if_all_others_collude() if run.plan.sums and is_private else math.inf
+    epsilon_alone = None
+    if run.plan.sums and is_private:
+        epsilon_alone = finite(run.plan.epsilon_if_all_others_collude())
     method = methods.load(run.task.method.name)
     options = run.task.options
-    if isinstance(options, papers.StatedOptions):
-        stated_privacy = options.stated(run.plan.privacy)
-    else:
-        stated_privacy = run.plan.privacy
-    if math.isfinite(stated_privacy.epsilon):
-        paper_figures = method.paper_figures(options, replace(run.plan, privacy=stated_privacy))
-    else:
-        paper_figures = {}
     return PlanFigures(
         method=run.task.method.name,
         privacy=run.plan.privacy,
@@ -500,7 +493,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
             )
             for group, last in _neighbouring_sums(run.plan)
         ),
-        epsilon_if_all_others_collude=epsilon_alone if math.isfinite(epsilon_alone) else None,
+        epsilon_if_all_others_collude=epsilon_alone,
         generators=run.setting.generators,
         generator_calls=run.generator_calls,
         unpublished=_unpublished(run),
@@ -509,7 +502,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
         * sum(generator.prompt_format(run.task.locate("")).reads for generator in run.task.generators),
         cost=_expected_cost(run),
         method_notes=(*method.notes(run.task.options, run.setting), *signal_notes(run), *batch_notes(run)),
-        paper=paper_figures or None,
+        paper=_paper_figures(run) or None,
         weak=(
             *bounds.weak_plan(run.plan),
             *method.warnings(options, run.setting, partial(public_texts, run.task)),
@@ -520,6 +513,18 @@ def plan_figures(run: RunPlan) -> PlanFigures:
         least_records=least_records(run),
         other_labels=tuple(label_warnings(run.task)),
     )
+
+
+def _paper_figures(run: RunPlan) -> Mapping[str, float]:
+    """Returns what the method's paper would charge for the plan; {} if nothing bounds it, or the paper says nothing."""
+    options = run.task.options
+    stated_privacy = run.plan.privacy
+    if isinstance(options, papers.StatedOptions):
+        stated_privacy = options.stated(stated_privacy)
+    if not math.isfinite(stated_privacy.epsilon):
+        return {}
+    method = methods.load(run.task.method.name)
+    return method.paper_figures(options, replace(run.plan, privacy=stated_privacy))
 
 
 def _unpublished(run: RunPlan) -> str:
@@ -638,16 +643,16 @@ def _generator_caps(run: RunPlan) -> Iterator[tuple[str, str, float, float, floa
 def _expected_cost(run: RunPlan) -> Estimate:
     estimates = _generator_estimates(run)
     price_ranges = [estimate.price_usd for estimate in estimates if estimate.price_usd is not None]
-    has_prices = len(price_ranges) == len(estimates)
-    return Estimate(
-        calls=sum(estimate.calls for estimate in estimates),
-        tokens=(sum(estimate.tokens[0] for estimate in estimates), sum(estimate.tokens[1] for estimate in estimates)),
-        price_usd=(
+    price_usd = None
+    if len(price_ranges) == len(estimates):
+        price_usd = (
             sum(price_range[0] for price_range in price_ranges),
             sum(price_range[1] for price_range in price_ranges),
         )
-        if has_prices
-        else None,
+    return Estimate(
+        calls=sum(estimate.calls for estimate in estimates),
+        tokens=(sum(estimate.tokens[0] for estimate in estimates), sum(estimate.tokens[1] for estimate in estimates)),
+        price_usd=price_usd,
         seconds=_run_seconds(run, estimates),
     )
 
@@ -688,16 +693,21 @@ def _estimate_generator(run: RunPlan, generator: GeneratorSettings, calls_range:
     prompt_format = generator.prompt_format(task.locate(""))
     if not prompt_format.reads:
         return generator.estimate(calls_range[1])
-    word_text = "word " * (task.task.words[1] if task.task.words else TEXT_WORDS)
-    examples = getattr(options, "examples", 0)
-    example_count = examples if isinstance(examples, int) else len(examples)
-    label = task.task.labels[0] if task.task.labels else ""
+    fewest_words, most_words = task.task.words or (0, TEXT_WORDS)
+    word_text = "word " * most_words
+    example_count = getattr(options, "examples", 0)
+    if not isinstance(example_count, int):
+        example_count = len(example_count)
+    example_kind = "paraphrase"
+    if example_count:
+        example_kind = "contrast"
+    label = next(iter(task.task.labels), "")
     example_texts = tuple(f"{number} {word_text}" for number in range(example_count))
     sample_orders = [
         Order(generator.name, "zero_shot", label),
         Order(
             generator.name,
-            "contrast" if example_count else "paraphrase",
+            example_kind,
             label,
             good=example_texts,
             parents=(word_text,),
@@ -707,9 +717,8 @@ def _estimate_generator(run: RunPlan, generator: GeneratorSettings, calls_range:
         "estimate", sample_orders, (0, 1), (1, 1)
     )
     prompt_words = [len(f"{request.system} {request.prompt}".split()) for request in requests.values()]
-    example_words = task.task.words[0] if task.task.words else 0
     lowest, highest = (
-        generator.estimate(call_count, extreme(prompt_words), example_words)
+        generator.estimate(call_count, extreme(prompt_words), fewest_words)
         for call_count, extreme in zip(calls_range, (min, max), strict=True)
     )
     if lowest.price_usd is None or highest.price_usd is None:
