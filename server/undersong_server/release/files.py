@@ -663,11 +663,15 @@ def _describe_options(task: Task, run: OpenedRun) -> Iterator[tuple[str, str]]:
             continue
         if value is False or value is None or value in ("", (), []):  # What is off was not done.
             continue
-        shown = "yes" if value is True else str(value)
+        shown = str(value)
+        if value is True:
+            shown = "yes"
         first = said.get(name, "").partition(". ")[0].partition("; or ")[0].rstrip(".")  # of this value's form alone
         if name == "label_shares" and run.has_equal_label_shares and not run.sets_label_shares:
             first = "in this run, equally many texts of each label were ordered"
-        yield name.replace("_", " "), f"{shown} ({first})" if first else shown
+        if first:
+            shown = f"{shown} ({first})"
+        yield name.replace("_", " "), shown
 
 
 def participation_of(manifest: Manifest, survivors: Mapping[str, Sequence[str]]) -> Participation:

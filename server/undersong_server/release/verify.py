@@ -458,6 +458,13 @@ class PrivacyVerdict:
         return not self.faults and (self.simulated or (self.confirmed and not self.strangers))
 
     @property
+    def signer(self) -> str:
+        """Name of the coordinator that signed, by its own word; "" without a signature."""
+        if self.signature is None:
+            return ""
+        return printable(self.signature.name, 63)
+
+    @property
     def missing(self) -> tuple[str, ...]:
         """Names of the published files that are not there, without those that go if texts are left out."""
         if self.left_out is None:
@@ -513,14 +520,13 @@ class PrivacyVerdict:
     def lines(self) -> list[str]:
         """The verdict as a person reads it."""
         if self.faults:
-            fault_lines = [f"  {printable(fault_line, 600)}" for fault_line in self.faults[:LONGEST_LIST]]
-            remedy = OTHER_SIGNER_REMEDY if self.is_only_signed_by_another else REMEDY
-            return ["NOT VERIFIED:", *fault_lines, *_count_rest(self.faults), remedy, *self.conclusion()]
-        integrity_words = (
-            "every signature, charge and statement holds" if self.papers_hold else "its papers fit together"
-        )
-        signer = "" if self.signature is None else printable(self.signature.name, 63)
-        nominal_words = f"{words.NOMINAL}, for the noise protects nobody: " if self.insecure else ""
+            return ["NOT VERIFIED:", *self._describe_faults(), *self.conclusion()]
+        integrity_words = "its papers fit together"
+        if self.papers_hold:
+            integrity_words = "every signature, charge and statement holds"
+        nominal_words = ""
+        if self.insecure:
+            nominal_words = f"{words.NOMINAL}, for the noise protects nobody: "
         promised_privacy = self.manifest.plan.privacy
         questions = words.questions(self.manifest.plan)
         verdict_statements = that_hold(
@@ -543,7 +549,7 @@ class PrivacyVerdict:
                 self.voided,
                 f"void, by the parties' word: {self.voided} vectors that had left; only the second figure counts them",
             ),
-            (self.confirmed, f"signed by the coordinator '{signer}', as you stated it"),
+            (self.confirmed, f"signed by the coordinator '{self.signer}', as you stated it"),
             (self.operator, f"run by {self.operator}"),
             (self.publication, f"where it is published: {self.publication}"),
             (True, f"each hospital was asked {words.asked(questions, 'its')}"),
@@ -571,6 +577,14 @@ class PrivacyVerdict:
         )
         return [*self._state_doubts(), *verdict_statements, NOT_CHECKED, *self.conclusion()]
 
+    def _describe_faults(self) -> list[str]:
+        """Lists the faults, at most LONGEST_LIST of them, and what the reader can do."""
+        fault_lines = [f"  {printable(fault_line, 600)}" for fault_line in self.faults[:LONGEST_LIST]]
+        remedy = REMEDY
+        if self.is_only_signed_by_another:
+            remedy = OTHER_SIGNER_REMEDY
+        return [*fault_lines, *_count_rest(self.faults), remedy]
+
     def _state_worst_cases(self) -> list[str]:
         """States the guess against all others as the run ran, and what the plan allows; [] if nothing is promised."""
         plan = self.manifest.plan
@@ -593,10 +607,9 @@ class PrivacyVerdict:
 
     def conclusion(self) -> list[str]:
         """The last three lines: if the files are whole, by whom they are, and what is promised of them."""
-        if self.signature is None:
-            signer = ""
-        else:
-            signer = f"the coordinator '{printable(self.signature.name, 63)}'"
+        signer = ""
+        if self.signer:
+            signer = f"the coordinator '{self.signer}'"
         if self.faults:
             files_line = CHECK_WORDS["changed"].format(faults=counted(len(self.faults), "fault"), place="above")
             signer_words = CHECK_WORDS["by nobody"]
@@ -619,8 +632,9 @@ class PrivacyVerdict:
             delta = self.manifest.plan.privacy.delta
             unit_words = UNIT_WORDS[self.manifest.plan.privacy.unit]
             is_private = math.isfinite(self.epsilon) and not self.insecure
-            promise_words = f"epsilon {self.epsilon:.6g} at delta {delta:g} for one {unit_words}, {words.AS_IT_RAN}"
-            promise_words = promise_words if is_private else "none: NOT PRIVATE"
+            promise_words = "none: NOT PRIVATE"
+            if is_private:
+                promise_words = f"epsilon {self.epsilon:.6g} at delta {delta:g} for one {unit_words}, {words.AS_IT_RAN}"
         return [f"Files: {files_line}.", f"By: {signer_words}.", f"Promise: {promise_words}."]
 
     def _describe_files(self) -> str:
