@@ -92,11 +92,16 @@ class Requests:
     def _make_request(
         self, step: str, index: int, number: int, order: Order, shown: PromptTexts, room: int
     ) -> GenerationRequest:
-        label = order.label if order.named else ""
+        label = ""
+        if order.named:
+            label = order.label
         seed = int.from_bytes(self._digest_parts("request", step, str(index))[:7], "little")
+        word_seed, hint_number = seed, number
+        if order.hints is not None:
+            word_seed = hint_number = order.hints
         words = order.words
         if words is None and self.draw_words is not None:
-            words = self.draw_words(Random(f"words {seed if order.hints is None else order.hints}"))
+            words = self.draw_words(Random(f"words {word_seed}"))
         form = self.form_of(order.generator)
         prompt = Prompt("", "")
         if form.rendered:
@@ -104,7 +109,7 @@ class Requests:
                 lambda shown: self.prompts.render(
                     order.kind,
                     style=form.style,
-                    number=number if order.hints is None else order.hints,
+                    number=hint_number,
                     label=label,
                     good=shown.good,
                     good_terms=_terms_of(order, shown.good),
@@ -160,15 +165,17 @@ def shown_once(order: Order, style: Style = "chat") -> PromptTexts:
     >>> shown_once(Order("g", "contrast", good=("a", "b")), "completion").good
     ()
     """
-    continued = style == "completion" and not (order.bad_continued and order.bad)
+    order_good, order_bad = order.good, order.bad
+    if style == "completion" and not (order.bad_continued and order.bad):
+        order_good, order_bad = order.good + order.good_for_bad, ()
     good: dict[str, str] = {}
-    for text in order.good + (order.good_for_bad if continued else ()):
+    for text in order_good:
         good.setdefault(duplicate_key(text), text)
-    shown = len(good) + (0 if continued else len(order.bad))
+    shown = len(good) + len(order_bad)
     if style == "completion" and shown < FEWEST_CONTINUED and not order.good_terms:
         return PromptTexts(parents=order.parents)
     bad: dict[str, str] = {}
-    for text in () if continued else order.bad:
+    for text in order_bad:
         if duplicate_key(text) not in good:
             bad.setdefault(duplicate_key(text), text)
     return PromptTexts(tuple(good.values()), tuple(bad.values()), order.parents)

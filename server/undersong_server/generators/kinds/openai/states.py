@@ -277,7 +277,7 @@ def judge(
         if 300 <= exchange.status < 400:
             location_words = _place_of(exchange.headers.get("location", ""))
         if location_words:
-            answer_words = f"leads to {masked(location_words, secrets)}{f': {answer_words}' if answer_words else ''}"
+            answer_words = f"leads to {_with_words(masked(location_words, secrets), answer_words)}"
         return _judge_status(exchange.status, body_json, answer_words, pause_s)
     content_type = exchange.headers.get("content-type", "").casefold()
     if "event-stream" in content_type or (body_json is None and _STREAM.match(exchange.body)):
@@ -287,7 +287,7 @@ def judge(
 
 def _judge_answer(value: Any, words: str, pause: float | None, worst: tuple[int, int]) -> ExchangeOutcome:
     """Returns the state of a body that came with a good status."""
-    answer_choices = value.get("choices") if isinstance(value, dict) else None
+    answer_choices = _as_object(value).get("choices")
     first_choice = None
     if isinstance(answer_choices, list) and answer_choices and isinstance(answer_choices[0], dict):
         first_choice = answer_choices[0]
@@ -305,7 +305,7 @@ def _judge_answer(value: Any, words: str, pause: float | None, worst: tuple[int,
         status = _status_in(error) or _status_in(value)
         status_verdict = _judge_status(status or 200, value, words, pause)
         if not status and first_choice is not None and status_verdict.state is ExchangeState.REFUSED:
-            error_words = f"the answer ended by an error{f': {words}' if words else ''}"
+            error_words = _with_words("the answer ended by an error", words)
             return ExchangeOutcome(ExchangeState.LOST, "lost", error_words, pause, billed=True)
         return status_verdict
     if first_choice is None:
@@ -321,7 +321,9 @@ def _judge_answer(value: Any, words: str, pause: float | None, worst: tuple[int,
         problem_kind = "refused"
     if problem_kind != "refused":
         return ExchangeOutcome(PROBLEMS[problem_kind].state, problem_kind, words, pause)
-    error_words = f"the answer is no complete completion{f' ({words})' if words else ''}"
+    error_words = "the answer is no complete completion"
+    if words:
+        error_words += f" ({words})"
     return ExchangeOutcome(ExchangeState.LOST, "lost", error_words, billed=True)
 
 
@@ -330,7 +332,7 @@ def _judge_status(status: int, value: Any, words: str, pause: float | None) -> E
     problem_kind = _kind_of(status, status_signs, announced=pause is not None)
     if problem_kind == "refused" and (status == 410 or _WITHDRAWN.search(status_signs)):
         problem_kind = "withdrawn"
-    status_words = f"status {status}{f': {words}' if words else ''}"
+    status_words = _with_words(f"status {status}", words)
     if pause is not None:
         status_words += f", which asks for a pause of {pause:.0f} s"
     if status == 407:
@@ -344,6 +346,13 @@ def _judge_status(status: int, value: Any, words: str, pause: float | None) -> E
         billed=status in BILLED_STATUSES,
         throttled=is_throttled,
     )
+
+
+def _with_words(problem: str, words: str) -> str:
+    """Returns a problem with the words of the answer behind it, where it has any."""
+    if words:
+        return f"{problem}: {words}"
+    return problem
 
 
 def _place_of(location: str) -> str:
@@ -634,31 +643,38 @@ def read_usage(usage: Any, text: str, worst: tuple[int, int]) -> TokenUsage:
     Completion tokens are the larger of ``completion_tokens`` and the total less the prompt, plus the reasoning tokens
     where these are more than it.
     """
-    usage_json = usage if isinstance(usage, dict) else {}
+    usage_json = _as_object(usage)
     prompt = _token_count(usage_json.get("prompt_tokens"))
     completion = _token_count(usage_json.get("completion_tokens"))
     if prompt is None or completion is None:
         return TokenUsage(*worst, reported=False)
-    token_details = usage_json.get("completion_tokens_details")
-    total = usage_json.get("total_tokens")
-    if isinstance(token_details, dict):
-        reasoning = token_details.get("reasoning_tokens")
-    else:
-        reasoning = None
-    # A field that is left out, or null, states nothing; one that is there must be possible.
-    total_tokens = prompt + completion if total is None else _token_count(total)
-    reasoning_tokens = 0 if reasoning is None else _token_count(reasoning)
+    token_details = _as_object(usage_json.get("completion_tokens_details"))
+    total_tokens = _token_count(usage_json.get("total_tokens"), absent=prompt + completion)
+    reasoning_tokens = _token_count(token_details.get("reasoning_tokens"), absent=0)
     if total_tokens is None or reasoning_tokens is None:
         return TokenUsage(*worst, reported=False)
     completion = max(completion, total_tokens - prompt)
-    completion += reasoning_tokens if reasoning_tokens > completion else 0
+    if reasoning_tokens > completion:
+        completion += reasoning_tokens
     if prompt == 0 or (completion == 0 and text):
         return TokenUsage(*worst, reported=False)
     return TokenUsage(prompt, completion)
 
 
-def _token_count(value: Any) -> int | None:
-    """Returns a number of tokens that can be true; None for any other value."""
+def _as_object(value: Any) -> dict[str, Any]:
+    """Returns a JSON object, empty in place of any other value."""
+    if isinstance(value, dict):
+        return value
+    return {}
+
+
+def _token_count(value: Any, absent: int | None = None) -> int | None:
+    """Returns a number of tokens that can be true; None for any other value.
+
+    ``absent`` is the number where the field is left out, or null: it states nothing.
+    """
+    if value is None:
+        return absent
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if not 0 <= value <= MOST_TOKENS or value != int(value):
