@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 from authlib.common.errors import AuthlibBaseError
@@ -32,7 +32,7 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal, Transpor
 from undersong_common.pages.accounts import ROLES, Account, Role
 from undersong_common.pages.duties import provider_identity, provider_key
 from undersong_common.pages.serving import is_loopback
-from undersong_common.pages.site import Site, Visit
+from undersong_common.pages.site import Site, Visit, source_address
 from undersong_common.pages.store import Message, digest
 from undersong_common.printable import printable
 
@@ -250,7 +250,7 @@ class _OidcLogin:
                 "log in there",
             )
         person_digest = digest(json.dumps([signed_claims["iss"], signed_claims["sub"]]))
-        source_address = "" if request.client is None else request.client.host
+        source = source_address(request)
         if own_session is not None:
             return self._connect_account(signed_claims, person_digest, own_session)
         page_account = self._account_of(signed_claims, person_digest)
@@ -267,8 +267,8 @@ class _OidcLogin:
                 page_account.name, self._provider.duties.get(duty_group, ""), duty_group
             )
         identity = {"issuer": str(signed_claims["iss"]), "subject": str(signed_claims["sub"])}
-        secret = self._site.accounts.begin(page_account.name, address=source_address, log_in="provider", **identity)
-        self._site.audit.note(page_account.name, "log in by the identity provider", source_address)
+        secret = self._site.accounts.begin(page_account.name, address=source, log_in="provider", **identity)
+        self._site.audit.note(page_account.name, "log in by the identity provider", source)
         return secret
 
     def _check_state(self, request: Request, returned_state: str) -> None:
@@ -341,29 +341,28 @@ class _OidcLogin:
             key=ROLES.index,
             default=None,
         )
-        if (role if provider.roles else known_account) is None:
-            self._site.audit.note(
-                "nobody", "log-in refused", printable(f"{claimed_name} by the identity provider", 100)
+        if provider.roles and role is None:
+            self._refuse_login(claimed_name, "is in no group that may enter", "ask an administrator")
+        if not provider.roles and known_account is None:
+            self._refuse_login(
+                claimed_name,
+                "has no account",
+                "have an administrator let you in by a link, then connect the identity provider under Your account",
             )
-            if provider.roles:
-                reason = "is in no group that may enter"
-            else:
-                reason = "has no account"
-            if provider.roles:
-                ask_remedy = "ask an administrator"
-            else:
-                ask_remedy = (
-                    "have an administrator let you in by a link, then connect the identity provider under Your account"
-                )
-            raise PrivacyRefusal(f"{printable(claimed_name, 64)} {reason} here", ask_remedy)
-        if role is not None and (known_account is None or known_account.role != role):
-            account_person = {"person": person} if known_account is None else {}
-            known_account = accounts.set_role(
-                claimed_name if known_account is None else known_account.name, role, **account_person
-            )
-            self._site.audit.note(known_account.name, "role by the identity provider's groups", role)
-        assert known_account is not None
-        return known_account
+        if known_account is not None and role in (None, known_account.role):
+            return known_account
+        assert role is not None
+        if known_account is None:
+            page_account = accounts.set_role(claimed_name, role, person=person)
+        else:
+            page_account = accounts.set_role(known_account.name, role)
+        self._site.audit.note(page_account.name, "role by the identity provider's groups", role)
+        return page_account
+
+    def _refuse_login(self, name: str, reason: str, remedy: str) -> NoReturn:
+        """Notes that nobody was let in by the name that the provider states, and raises PrivacyRefusal."""
+        self._site.audit.note("nobody", "log-in refused", printable(f"{name} by the identity provider", 100))
+        raise PrivacyRefusal(f"{printable(name, 64)} {reason} here", remedy)
 
     def _signed_claims(self, code: str, state: str) -> Mapping[str, Any]:
         """Returns the claims that the provider has signed about the person, each of them checked."""

@@ -256,7 +256,7 @@ class Visit:
 
     @property
     def source(self) -> str:
-        return "" if self.request.client is None else self.request.client.host
+        return source_address(self.request)
 
 
 class Site:
@@ -366,9 +366,13 @@ class Site:
         header = request.headers.get("authorization", "")
         if header.startswith("Bearer ") and request.method == "GET":
             account = self.accounts.by_token(header.removeprefix("Bearer "))
-            return None if account is None else (account, None)
+            if account is None:
+                return None
+            return account, None
         session = self.accounts.session(self.secret(request), active=active)
-        return None if session is None else (session.account, session)
+        if session is None:
+            return None
+        return session.account, session
 
     def secret(self, request: Request) -> str:
         """Returns the secret of a request's session, joined from the half in the cookie and the half in the path."""
@@ -505,13 +509,12 @@ class Site:
         return self.render(template, {**nobody, "title": title, **context})
 
     def _enter_account(self, request: Request, fields: Mapping[str, str]) -> str:
-        source = "" if request.client is None else request.client.host
-        secret = self.accounts.enter_by_link(fields.get("code", ""), address=source)
+        secret = self.accounts.enter_by_link(fields.get("code", ""), address=source_address(request))
         self._note_session(secret, "log in by link")
         return secret
 
     def _login(self, request: Request, fields: Mapping[str, str]) -> str:
-        source = "" if request.client is None else request.client.host
+        source = source_address(request)
         account_name = fields.get("name", "")
         password = fields.get("password", "")
         try:
@@ -598,6 +601,14 @@ async def _read_form(request: Request) -> Form:
                 files[field_name] = await field_value.read()
                 file_names[field_name] = (field_value.filename or "").encode("utf-8", "replace").decode("utf-8")
     return {field_name: field_values[-1] for field_name, field_values in fields.items()}, fields, files, file_names
+
+
+def source_address(request: Request) -> str:
+    """Returns the address of the machine that sent a request; "" if its connection states none."""
+    if request.client is None:
+        return ""
+    host: str = request.client.host
+    return host
 
 
 def session_base(secret: str) -> str:
