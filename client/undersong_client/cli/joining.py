@@ -59,25 +59,17 @@ def enroll(
             quiet="" if output.quiet else None,
         )
         return
-    if package is not None:
-        is_fresh = not (folder / "settings.json").exists()
-        from undersong_client.consent.people import person_of_terminal
-
-        accepted_enrolment = operations.joining.accept(
-            folder,
-            read_input(package),
-            lambda name: fingerprint or _ask_fingerprint(name),
-            person=None if is_fresh else person_of_terminal(PartyHome(folder)),
-        )
-    else:
-        is_fresh = False
+    new_folder_lines: list[str] = []
+    if package is None:
         accepted_enrolment = operations.joining.renew(folder)
+    else:
+        accepted_enrolment, new_folder_lines = _accept(folder, read_input(package), fingerprint)
     request_path = request or Path(f"{accepted_enrolment.party}.request.json")
     replace_file(request_path, accepted_enrolment.data)
     print_result(
         output.as_json,
         {"request": str(request_path), "fingerprint": accepted_enrolment.fingerprint},
-        *([f"made {folder}; {operations.joining.BACKUP}"] if is_fresh else ()),
+        *new_folder_lines,
         *_request_lines(request_path, accepted_enrolment.fingerprint),
         quiet=accepted_enrolment.fingerprint if output.quiet else None,
     )
@@ -152,22 +144,31 @@ def join(package: Path, fingerprint: str | None, file: Path | None, request: Pat
     open_steps = operations.joining.steps_left(folder, package_bytes)
     completed_options = _completed(open_steps, {**options, "fingerprint": fingerprint, "file": file})
     # Standard output must hold nothing but the object of --json. The lines of the steps are for the person beside it.
-    with redirect_stdout(sys.stderr if as_json else sys.stdout):
+    step_stream = sys.stdout
+    if as_json:
+        step_stream = sys.stderr
+    with redirect_stdout(step_stream):
         if "coordinator" in open_steps:
-            _accept(folder, package_bytes, completed_options["fingerprint"])
+            _, new_folder_lines = _accept(folder, package_bytes, completed_options["fingerprint"])
+            for line in new_folder_lines:
+                print(line)
         request_path = _write_request(folder, package_bytes, request)
         _set_up(folder, open_steps, completed_options)
-    party = PartyHome(folder).settings.party
     own_fingerprint = operations.joining.own_fingerprint(PartyHome(folder))
+    request_name = None
+    next_lines = ["next: undersong-party run"]
+    if request_path is not None:
+        request_name = str(request_path)
+        next_lines = _request_lines(request_path, own_fingerprint)
     print_result(
         as_json,
         {
-            "party": party,
+            "party": PartyHome(folder).settings.party,
             "fingerprint": own_fingerprint,
-            "request": None if request_path is None else str(request_path),
-            "steps": {step: "now" if step in open_steps else "before" for step in operations.joining.STEPS},
+            "request": request_name,
+            "steps": dict.fromkeys(operations.joining.STEPS, "before") | dict.fromkeys(open_steps, "now"),
         },
-        *(["next: undersong-party run"] if request_path is None else _request_lines(request_path, own_fingerprint)),
+        *next_lines,
     )
 
 
@@ -209,19 +210,19 @@ def _completed(steps: Sequence[str], options: Mapping[str, Any]) -> dict[str, An
     return option_values
 
 
-def _accept(folder: Path, package: bytes, fingerprint: str | None) -> None:
-    """Trusts the package's coordinator, in a folder that is made where there is none."""
+def _accept(folder: Path, package: bytes, fingerprint: str | None) -> tuple[operations.joining.MadeRequest, list[str]]:
+    """Trusts the package's coordinator, in a folder that is made where there is none; the lines tell of a new one."""
     from undersong_client.consent.people import person_of_terminal
 
-    is_new = not (folder / "settings.json").exists()
-    operations.joining.accept(
-        folder,
-        package,
-        lambda name: fingerprint or _ask_fingerprint(name),
-        person=None if is_new else person_of_terminal(PartyHome(folder)),
+    person = None
+    new_folder_lines = [f"made {folder}; {operations.joining.BACKUP}"]
+    if (folder / "settings.json").exists():
+        person = person_of_terminal(PartyHome(folder))
+        new_folder_lines = []
+    accepted_enrolment = operations.joining.accept(
+        folder, package, lambda name: fingerprint or _ask_fingerprint(name), person=person
     )
-    if is_new:
-        print(f"made {folder}; {operations.joining.BACKUP}")
+    return accepted_enrolment, new_folder_lines
 
 
 def _write_request(folder: Path, package: bytes, request: Path | None) -> Path | None:

@@ -80,9 +80,9 @@ def check(
     corpus_check = CorpusCheck(
         texts=len(corpus_texts),
         records=len(record_table),
-        held_out=0 if other_records is None else len(other_records),
+        held_out=0,
         copies=find_overlap(corpus_texts, record_table.texts),
-        chance=None if other_records is None else find_overlap(corpus_texts, other_records.texts),
+        chance=None,
         identifiers=identifiers,
         closest=None,
         membership=None,
@@ -95,6 +95,8 @@ def check(
     )
     return replace(
         corpus_check,
+        held_out=len(other_records),
+        chance=find_overlap(corpus_texts, other_records.texts),
         closest=closest_records(text_vectors, record_vectors, other_vectors),
         membership=auc_interval(
             -closest_distances(record_vectors, text_vectors), -closest_distances(other_vectors, text_vectors)

@@ -653,17 +653,17 @@ def _person(visit: Visit, comment: str = "") -> Person:
     person_name, role, comment_words = (
         visit.form.get(field_name, "").strip() for field_name in ("name", "role", comment)
     )
+    if not comment:
+        person_name, role = visit.person.name, "other"
+    role_source = ""
     account_duty, session = visit.site.accounts.duties.of(visit.person.name), visit.session
-    return Person(
-        person_name if comment else visit.person.name,
-        account_duty.name if account_duty else role if comment else "other",
-        comment_words,
-        account=visit.person.name,
-        log_in="" if session is None else session.log_in,
-        issuer="" if session is None else session.issuer,
-        subject="" if session is None else session.subject,
-        role_from="" if account_duty is None else account_duty.source,
-        let_in_by="" if session is None else session.let_in_by,
+    if account_duty is not None:
+        role, role_source = account_duty.name, account_duty.source
+    person = Person(person_name, role, comment_words, account=visit.person.name, role_from=role_source)
+    if session is None:
+        return person
+    return replace(
+        person, log_in=session.log_in, issuer=session.issuer, subject=session.subject, let_in_by=session.let_in_by
     )
 
 

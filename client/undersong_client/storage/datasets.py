@@ -138,26 +138,35 @@ def _check_added(home: PartyHome) -> None:
 def survey(reading: sources.SourceReading, text_lengths: TextLengths) -> Survey:
     record_table = reading.table
     users = Counter(record_table.users or ())
-    source_objections = reading.objections
+    user_count = None
+    if record_table.users is not None:
+        user_count = len(users)
+    objection_figures: dict[str, Any] = {}
+    look_alikes = reading.look_alikes
+    if reading.objections is not None:
+        look_alikes += reading.objections.look_alikes
+        objection_figures = {
+            "listed_identifiers": len(reading.objections.units),
+            "excluded_patients": reading.objections.present,
+            "excluded_records": reading.objections.records,
+        }
     return Survey(
         rows=reading.rows,
         empty=reading.empty,
         records=len(record_table),
         duplicates=len(record_table) - len(set(record_table.texts)),
         labels=dict(sorted(Counter(record_table.labels or ()).items())),
-        users=len(users) if record_table.users is not None else None,
-        largest_user=max(users.values()) if users else None,
+        users=user_count,
+        largest_user=max(users.values(), default=None),
         lengths=text_lengths,
         skipped=reading.skipped,
-        listed_identifiers=None if source_objections is None else len(source_objections.units),
-        excluded_patients=source_objections.present if source_objections else 0,
-        excluded_records=source_objections.records if source_objections else 0,
         lost=reading.lost,
         refused=reading.refused,
-        look_alikes=reading.look_alikes + (source_objections.look_alikes if source_objections else ()),
+        look_alikes=look_alikes,
         filter_rows=reading.filter_rows,
         missing_words=reading.missing_words,
         label_forms=tuple(reading.label_forms),
+        **objection_figures,
     )
 
 
@@ -168,7 +177,11 @@ def warnings_about(
     warnings = reading.cautions(sealed_objections(home), accepted_shares(home, declared))
     if policy.approval == "standing":
         return warnings + cautions.of_standing_consent(policy, reading.table, declared.user_is)
-    return warnings + ([] if len(reading.table) else [cautions.EMPTY if reading.rows else NO_ROWS])
+    if len(reading.table):
+        return warnings
+    if reading.rows:
+        return [*warnings, cautions.EMPTY]
+    return [*warnings, NO_ROWS]
 
 
 def accepted_shares(home: PartyHome, declared: Declared) -> Mapping[str, float]:
