@@ -25,10 +25,10 @@ ANY = st.recursive(
 )
 
 
-def look(folder):
+def look(folder, *, dry=False):
     """What was read by the text's own number, and what was named, of a whole folder."""
     declared = Declared(str(folder), label_field=f"type|{LOINC}", user_field="patient", label_map={"": "none"})
-    found = sources.read(declared)
+    found = sources.read(declared, dry=dry)
     assert all(each.why for each in found.skipped)
     assert found.rows == len(found.table) + len(found.skipped)
     return found
@@ -56,7 +56,7 @@ def test_a_document_of_any_form_is_read_or_named(tmp_path, data):
         row = document(number, plain) if number % 2 else report(number, presentedForm=[plain], conclusion="words")
         rows.append(damaged(data, row))
     write_lines(tmp_path / "DocumentReference.ndjson", rows)
-    found = look(tmp_path)
+    found = look(tmp_path, dry=True)  # else the first code that is no text, and so no label, ends the reading
     assert found.rows == len(rows)
     assert all(1 < int(each.where.rpartition(":")[2]) <= len(rows) for each in found.skipped)
 
