@@ -316,15 +316,21 @@ def search(
     label: Annotated[str, typer.Option(help="Texts of this label only.")] = "",
     generator: Annotated[str, typer.Option(help="Texts of this generator only.")] = "",
     marked: Annotated[bool, typer.Option("--marked", help="Marked texts only.")] = False,
+    aside: Annotated[bool, typer.Option("--set-aside", help="Texts that were set aside, with the reason.")] = False,
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
 ) -> None:
     """Searches the published texts of a finished run; counts the matches per label and per generator."""
-    search_result = operations.releases.search(
-        home, name, find=find, label=label, generator=generator, marked_only=marked
-    )
+    if marked and aside:
+        raise ConfigurationError("--marked and --set-aside name different texts", "name one of them")
+    texts: operations.releases.Texts = ""
+    if marked or aside:
+        texts = "marked" if marked else "aside"
+    search_result = operations.releases.search(home, name, find=find, label=label, generator=generator, texts=texts)
     lines = [
-        printable(f"{number}\t{row.get('label', '')}\t{row.get('generator', '')}\t", 300)
+        printable("\t".join(map(str, (number, row.get("label", ""), row.get("generator", "")))), 300)
+        + ("\t" + printable(str(row["reason"]), 300) if aside else "")
+        + "\t"
         + printable(str(row["text"]), 2000)
         for number, row in zip(search_result.numbers, search_result.texts, strict=True)
     ]
@@ -389,12 +395,15 @@ def export(
     without_marked: Annotated[
         bool, typer.Option("--without-marked", help="Leave the marked texts out, into FILE.zip.")
     ] = False,
+    without_aside: Annotated[
+        bool, typer.Option("--without-set-aside", help="Leave set-aside.jsonl out, into FILE.zip.")
+    ] = False,
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
     quiet: entry.Quiet = False,
 ) -> None:
     """Copies a finished run's corpus, card, report, manifest with receipts and ledgers into a folder of yours."""
-    exported = operations.releases.export(home, name, out, without_marked=without_marked)
+    exported = operations.releases.export(home, name, out, without_marked=without_marked, without_aside=without_aside)
     operations.curation.note_download(home, name)
     checked = f"check it with: undersong verify {shell_path(out)}"
     words = f"wrote {', '.join(exported.files)} into {out}; {checked}"

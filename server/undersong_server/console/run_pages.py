@@ -116,7 +116,9 @@ ACTIONS: Mapping[str, tuple[Callable[[Path, str], runs.ActionRequest | None], st
     "take-back": (runs.take_back, "Taken out of the archive."),
 }
 TEXTS_SHOWN = 12
+WITHOUT_ASIDE = ", without set-aside.jsonl"  # ends an audit entry of an archive
 SEARCHED = ("find", "label", "generator", "marked")  # fields of the search in a corpus
+ASIDE = "aside"  # in the field "marked": the texts that were set aside, which are no part of the corpus
 REPORT_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 
 
@@ -443,6 +445,7 @@ class RunScreens:
             "files": lambda: {
                 "files": releases.files(self._home, run),
                 "marks": releases.count_marks(self._home, run),
+                "lacking": [name for name in releases.files(self._home, run) if name in releases.LEFT_OUT_NAMES],
                 "downloaded_at": curation.show(self._home, run).downloaded_at,
                 "run": run,
             },
@@ -463,13 +466,18 @@ class RunScreens:
 
     def _search(self, run: str, query: Mapping[str, str]) -> releases.Found:
         words = {key: query.get(key, "") for key in ("find", "label", "generator")}
-        return releases.search(self._home, run, **words, marked_only=bool(query.get("marked")))
+        texts: releases.Texts = ""
+        if query.get("marked"):
+            texts = "aside" if query["marked"] == ASIDE else "marked"
+        return releases.search(self._home, run, **words, texts=texts)
 
     def _mark(self, visit: Visit) -> str:
         """Marks one text, or all that the form's search finds; leads back to where the person was."""
         run, row = visit.path["run"], visit.form.get("row", "")
         marked = visit.form.get("mark", "yes") == "yes"
         query = {key: visit.form[key] for key in (*SEARCHED, "page") if visit.form.get(key)}
+        if query.get("marked") == ASIDE:
+            raise ConfigurationError("texts that were set aside have no marks", "leave their file out of the archive")
         rows = (_whole(row),) if row else self._search(run, query).numbers
         curation.mark_texts(self._home, run, rows, marked=marked)
         visit.note("run mark" if marked else "run unmark", f"{run}: {counted(len(rows), 'text')}")
@@ -536,14 +544,17 @@ class RunScreens:
 
     def _archive(self, visit: Visit) -> Response:
         run = visit.path["run"]
-        packed = releases.archive(self._home, run)
-        self._note_download(visit, f"{run}: everything")
+        without_aside = _leaves_aside_out(visit)
+        packed = releases.archive(self._home, run, without_aside=without_aside)
+        self._note_download(visit, f"{run}: everything{WITHOUT_ASIDE if without_aside else ''}")
         return download(packed, f"{run}.zip", "application/zip")
 
     def _archive_without_marked(self, visit: Visit) -> Response:
         run = visit.path["run"]
-        packed = releases.archive_without_marked(self._home, run)
-        self._note_download(visit, f"{run}: everything without the marked texts")
+        without_aside = _leaves_aside_out(visit)
+        packed = releases.archive_without_marked(self._home, run, without_aside=without_aside)
+        about = f"{run}: everything without the marked texts{WITHOUT_ASIDE if without_aside else ''}"
+        self._note_download(visit, about)
         return download(packed, f"{run}-without-marked.zip", "application/zip")
 
     def _report(self, visit: Visit) -> Response:
@@ -603,6 +614,11 @@ def _caps(task: Mapping[str, Any]) -> dict[str, str]:
         for table in task.get("generators", ())
     }
     return {name: ", ".join(limit_words) for name, limit_words in limits.items() if limit_words}
+
+
+def _leaves_aside_out(visit: Visit) -> bool:
+    """True if an archive is to lack the file set-aside.jsonl."""
+    return bool(visit.query.get("without_aside"))
 
 
 def _whole(text: str) -> int:

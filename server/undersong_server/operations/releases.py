@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation.evaluate import EvaluationReport, evaluate_tables, read_sequences
 from undersong_server.evaluation.options import EvaluationOptions
+from undersong_server.methods.parts import support
 from undersong_server.operations.uploads import table_name
 from undersong_server.release.files import (
     ARCHIVE_NAME,
@@ -34,10 +35,12 @@ from undersong_server.release.files import (
     CORPUS_NAMES,
     DOSSIER_NAME,
     JSONL_NAME,
+    LEFT_OUT_NAMES,
     MANIFEST_NAME,
     OUTPUT_NAMES,
     PAPERS_WITHOUT_TEXTS,
     SEQUENCES_NAME,
+    SET_ASIDE_NAME,
     LeftOut,
     card_of_archive,
     copy_outputs,
@@ -51,8 +54,19 @@ from undersong_server.report.evaluations import Evaluated, evaluated, keep_evalu
 from undersong_server.runs.held_out import folded_texts, is_same_file
 from undersong_server.runs.planning import Planned, coordinator_task
 
-__all__ = ["CORPUS_NAMES", "PrivacyVerdict", "verify"]  # commands and pages use these of release.verify
+__all__ = [
+    "CORPUS_NAMES",
+    "LEFT_OUT_NAMES",
+    "PrivacyVerdict",
+    "verify",
+]  # commands and pages use these of release.verify
 DRAWN_TEXTS = 1_000  # most texts that are drawn from a corpus where runs are compared
+ASIDE_REASONS = {  # by the reason in set-aside.jsonl
+    support.GENERATOR: "none of its generator's texts are near the records",
+    support.SUBJECT: "it resembles the texts of generators that are not near the records",
+    support.DOUBT: "the records do not clear its generator, of which many texts are off the subject",
+    support.UNJUDGED: "the records do not clear its generator, and nothing judged its texts",
+}
 
 
 @dataclass(frozen=True)
@@ -70,10 +84,14 @@ class Exported:
 
 @dataclass(frozen=True)
 class Marks:
-    """Number of a run's published texts, and of those that the operator has marked as unfit for a receiver."""
+    """Number of a run's published texts, and of those that the operator has marked as unfit for a receiver.
+
+    ``aside`` counts the texts in the file set-aside.jsonl; 0 if there is none.
+    """
 
     texts: int
     marked: int
+    aside: int = 0
 
     @property
     def can_be_left_out(self) -> bool:
@@ -90,16 +108,20 @@ class Marks:
 
 def count_marks(home: Path, run: str) -> Marks:
     """Counts a finished run's texts and marks. Raises ConfigurationError for one that has not finished."""
-    return Marks(count_texts(home, run), len(CoordinatorHome(home).run(run).annotations().marked))
+    marked_rows = CoordinatorHome(home).run(run).annotations().marked
+    return Marks(count_texts(home, run), len(marked_rows), len(_aside_rows(_output(home, run))))
 
 
-def export(home: Path, run: str, folder: Path, *, without_marked: bool = False) -> Exported:
+def export(
+    home: Path, run: str, folder: Path, *, without_marked: bool = False, without_aside: bool = False
+) -> Exported:
     """Copies a finished run's corpus, card, report, manifest with receipts and ledgers into ``folder``.
 
     A name that ends in ".zip" becomes one file of these and the dossier (:func:`archive`).
 
     Args:
         without_marked: leaves the marked texts out, as only an archive can say so.
+        without_aside: leaves the file set-aside.jsonl out of an archive, whose card says so.
 
     Raises ConfigurationError for a run that is unknown or has not finished, if the folder cannot be written or holds
     another run, and without marked texts as :func:`archive_without_marked` does.
@@ -107,12 +129,13 @@ def export(home: Path, run: str, folder: Path, *, without_marked: bool = False) 
     finished_run = CoordinatorHome(home).finished(run, "export it when it has finished")
     marked_rows = finished_run.annotations().marked
     if folder.suffix == ".zip":
-        zip_bytes = archive_without_marked(home, run) if without_marked else archive(home, run)
+        make_archive = archive_without_marked if without_marked else archive
+        zip_bytes = make_archive(home, run, without_aside=without_aside)
         replace_file(folder, zip_bytes, durable=True)
         return Exported(run, folder.parent, (folder.name,), marked=0 if without_marked else len(marked_rows))
-    if without_marked:
+    if without_marked or without_aside:
         raise ConfigurationError(
-            f"{folder}: an export without the marked texts must be one .zip archive, not a folder",
+            f"{folder}: an export that leaves texts out must be one .zip archive, not a folder",
             "name a file that ends in .zip with --out",
             code="no-archive",
         )
@@ -143,20 +166,28 @@ def dossier(
     return dossier_page(folder, privacy_verdict, fingerprint=fingerprint, audit=audit_result), privacy_verdict
 
 
-def archive(home: Path, run: str) -> bytes:
+def archive(home: Path, run: str, *, without_aside: bool = False) -> bytes:
     """Makes a ZIP file of everything that a finished run published, and its dossier.
+
+    Args:
+        without_aside: leaves the file set-aside.jsonl out; the card says so, and :func:`verify` names it as missing.
 
     Raises ConfigurationError for a run that has not finished.
     """
-    published_files = {name: read_file(home, run, name) for name in files(home, run)}
+    names = _archived_names(home, run, without_aside=without_aside)
+    published_files = {name: read_file(home, run, name) for name in names}
     return _pack_archive(home, run, published_files, {})
 
 
-def archive_without_marked(home: Path, run: str) -> bytes:
+def _archived_names(home: Path, run: str, *, without_aside: bool) -> list[str]:
+    return [name for name in files(home, run) if not (without_aside and name == SET_ASIDE_NAME)]
+
+
+def archive_without_marked(home: Path, run: str, *, without_aside: bool = False) -> bytes:
     """Makes the ZIP file of :func:`archive` with a corpus that lacks the marked texts.
 
-    What shows texts or numbers them is left out, too. The archive's signed ``archive.json`` states how many texts are
-    missing, so that :func:`verify` knows the shorter corpus as the coordinator's.
+    What shows texts of the corpus or numbers them is left out, too. The archive's signed ``archive.json`` states how
+    many texts are missing, so that :func:`verify` knows the shorter corpus as the coordinator's.
 
     Raises ConfigurationError for a run that has not finished or has no marked text, and if all texts are marked.
     """
@@ -167,7 +198,8 @@ def archive_without_marked(home: Path, run: str) -> bytes:
     if len(marked_rows) >= len(_rows(output_folder)):
         raise ConfigurationError(f"run {run!r}: every text is marked", "take some marks away", code="no-text-left")
     corpus, left_out = corpus_without(output_folder, marked_rows)
-    paper_files = {name: read_file(home, run, name) for name in files(home, run) if name in PAPERS_WITHOUT_TEXTS}
+    names = _archived_names(home, run, without_aside=without_aside)
+    paper_files = {name: read_file(home, run, name) for name in names if name in PAPERS_WITHOUT_TEXTS}
     return _pack_archive(home, run, paper_files, corpus, left_out)
 
 
@@ -260,6 +292,7 @@ class Found:
         labels, generators: number of matching texts by name.
         corpus: number of texts in all.
         marked: rows of all marked texts.
+        aside: number of texts in the file set-aside.jsonl.
     """
 
     texts: tuple[Mapping[str, Any], ...]
@@ -268,20 +301,26 @@ class Found:
     generators: Mapping[str, int]
     corpus: int
     marked: tuple[int, ...] = ()
+    aside: int = 0
 
 
-def search(
-    home: Path, run: str, *, find: str = "", label: str = "", generator: str = "", marked_only: bool = False
-) -> Found:
+Texts = Literal["", "marked", "aside"]  # texts to search: those of the corpus, the marked ones, those set aside
+
+
+def search(home: Path, run: str, *, find: str = "", label: str = "", generator: str = "", texts: Texts = "") -> Found:
     """Returns the texts that contain ``find`` (in any case), with this label and generator; "" means any.
 
-    The counts leave out their own filter: they state what another choice would give.
+    The counts leave out their own filter: they state what another choice would give. Texts that were set aside have
+    the rows of their own file, from 1, and the ``reason`` in words.
     """
-    corpus_rows = _rows(_output(home, run))
+    output_folder = _output(home, run)
+    corpus_rows, aside_rows = _rows(output_folder), _aside_rows(output_folder)
     marked_rows = CoordinatorHome(home).run(run).annotations().marked
     folded_find = find.casefold()
-    if marked_only:
+    if texts == "marked":
         candidates = {number: corpus_rows[number - 1] for number in marked_rows}
+    elif texts == "aside":
+        candidates = dict(enumerate(map(_with_reason_words, aside_rows), 1))
     else:
         candidates = dict(enumerate(corpus_rows, 1))
     matching_rows = {
@@ -303,7 +342,14 @@ def search(
         generators=dict(Counter(str(row.get("generator", "")) for row in rows_of_label.values())),
         corpus=len(corpus_rows),
         marked=marked_rows,
+        aside=len(aside_rows),
     )
+
+
+def _with_reason_words(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row of set-aside.jsonl with its reason in words; a reason of a later version stays as it is."""
+    reason = str(row.get("reason", ""))
+    return {**row, "reason": ASIDE_REASONS.get(reason, reason)}
 
 
 def count_texts(home: Path, run: str) -> int:
@@ -408,9 +454,14 @@ def drawn_rows(count: int, drawn: int) -> list[int]:
     return [int(row) for row in np.random.default_rng(0).permutation(count)[:drawn]]
 
 
-def _rows(output: Path) -> list[dict[str, Any]]:
+def _rows(output: Path, name: str = JSONL_NAME) -> list[dict[str, Any]]:
     # A text may hold separators such as U+2028, which end a line for str.splitlines and not in this format.
-    return [json.loads(line) for line in (output / JSONL_NAME).read_bytes().split(b"\n") if line]
+    return [json.loads(line) for line in (output / name).read_bytes().split(b"\n") if line]
+
+
+def _aside_rows(output: Path) -> list[dict[str, Any]]:
+    """The rows of the texts that were set aside; none if there is no such file."""
+    return _rows(output, SET_ASIDE_NAME) if (output / SET_ASIDE_NAME).exists() else []
 
 
 def embedder(model: str, cluster: Cluster | None = None, public_cache: Path | None = None) -> Embed:

@@ -102,10 +102,33 @@ def test_the_download_without_marked_texts_is_audited(curation_page, monkeypatch
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as packed:
         packed.writestr("first/synthetic.jsonl", "")
-    monkeypatch.setattr(releases, "archive_without_marked", lambda home, run: buffer.getvalue())
+    monkeypatch.setattr(releases, "archive_without_marked", lambda home, run, without_aside: buffer.getvalue())
     answer = curation_page.get(f"{RUN}/without-marked.zip")
     assert answer.content == buffer.getvalue()
     assert curation_page.site.audit.entries()[-1].about == "first: everything without the marked texts"
+
+
+@pytest.mark.heavy
+def test_texts_that_were_set_aside_are_read_with_their_reason_and_can_be_left_out(curation_page, home, monkeypatch):
+    assert "set aside" not in curation_page.get(RESULT).text
+    row = {"text": "late check-in", "label": "a", "generator": "mixed", "reason": "generator"}
+    (home / "runs" / "first" / "output" / "set-aside.jsonl").write_text(json.dumps(row) + "\n")
+    assert "1 text set aside" in curation_page.get(f"{RESULT}?part=corpus").text
+    aside = curation_page.get(f"{RESULT}?part=corpus&marked=aside").text
+    assert "late check-in" in aside
+    assert "set aside: none of its generator's texts are near the records" in aside.replace("&#39;", "'")
+    assert "wrist pain" not in aside
+    assert "Mark text" not in aside
+    assert curation_page.post(f"{RUN}/marks", of=RESULT, mark="yes", marked="aside").status_code == 409
+    assert releases.search(home, "first").marked == ()
+    files = curation_page.get(f"{RESULT}?part=files").text
+    assert "Leave out set-aside.jsonl, whose 1 text is no part of the corpus" in files
+    asked = []
+    monkeypatch.setattr(releases, "archive", lambda home, run, without_aside: asked.append(without_aside) or b"PK")
+    for query in ("", "?without_aside=yes"):
+        curation_page.get(f"{RUN}/archive.zip{query}")
+    assert asked == [False, True]
+    assert curation_page.site.audit.entries()[-1].about == "first: everything, without set-aside.jsonl"
 
 
 @pytest.mark.heavy
@@ -132,12 +155,12 @@ def test_a_viewer_reads_notes_and_marks_and_changes_none(curation_page):
 def test_only_an_operator_who_takes_the_texts_ends_the_step(curation_page, home, monkeypatch, role, taken, is_noted):
     (home / "runs" / "first" / "output" / "README.md").write_text("a card")
     keep_evaluation(CoordinatorHome(home).run("first"), Evaluated("test.jsonl, 0123abcd", {}))
-    monkeypatch.setattr(releases, "archive", lambda home, run: b"PK")
+    monkeypatch.setattr(releases, "archive", lambda home, run, without_aside: b"PK")
     curation_page.site.accounts.set_role("vera", role)
     vera = Browser(curation_page.site).enter(curation_page.site.accounts.link("vera"))
     assert vera.get(f"{RUN}/{taken}").status_code == 200
     step = next_step_of(vera.get(RESULT).text)
     assert ("publish it" in step) is not is_noted
-    assert ("Downloaded last at" in vera.get(RESULT).text) is is_noted
+    assert ("downloaded the texts last at" in vera.get(RESULT).text) is is_noted
     curation_page.post(f"{RUN}/marks", of=RESULT, row="1", mark="yes")
     assert "without the marked texts, and publish it" in next_step_of(vera.get(RESULT).text)

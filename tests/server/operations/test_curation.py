@@ -84,7 +84,7 @@ def test_damaged_words_of_the_operator_leave_the_run_as_it_is(home):
 
 def test_marks_are_of_rows_that_the_corpus_has_and_are_found_again(home):
     curation.mark_texts(home.path, "first", [4, 1])
-    marked = releases.search(home.path, "first", marked_only=True)
+    marked = releases.search(home.path, "first", texts="marked")
     assert (marked.numbers, [row["text"] for row in marked.texts]) == ((1, 4), [TEXTS[0], TEXTS[3]])
     curation.mark_texts(home.path, "first", [4], marked=False)
     assert releases.search(home.path, "first", find="separator").numbers == (3,)

@@ -132,12 +132,25 @@ def test_an_export_without_marked_texts_says_how_many_are_missing(tmp_path, publ
     run = home.run("first")
     run.write_status(RunStatus("finished"))
     samples = [Sample(text, "a", "g", 1, "new") for text in ("a hotel", "left\u2028wrist", "fever")]
-    files = {**corpus_files(samples), "README.md": "---\nlicense: mit\n---\n\n# 3 texts\n", "report.html": "a hotel"}
+    card = "---\nlicense: mit\n---\n\n# 3 texts\n\nSee set-aside.jsonl.\n"
+    aside = json.dumps({"text": "late check-in", "reason": "subject"}) + "\n"
+    files = {**corpus_files(samples), "README.md": card, "report.html": "a hotel", "set-aside.jsonl": aside}
     write_files(run.output, files)
     hashes = {name: sha256_of(run.output / name) for name in files}
     signed = Signer("clinics", home.authority(), {name: public_of(name) for name in PARTIES})
     (run.output / "manifest.json").write_text(json.dumps(signed.sign({**published[0], "files": hashes})))
     archive_file = tmp_path / "shorter.zip"
+    whole_file = tmp_path / "whole.zip"
+    with raises(ConfigurationError, "no-archive"):
+        releases.export(home.path, "first", tmp_path / "folder", without_aside=True)
+    releases.export(home.path, "first", whole_file, without_aside=True)
+    with zipfile.ZipFile(whole_file) as packed:
+        assert not any(b"late check-in" in packed.read(name) for name in packed.namelist())
+        assert b"lacks set-aside.jsonl" in packed.read("first/README.md")
+        packed.extractall(tmp_path / "unmarked")
+    whole_verdict = verify(tmp_path / "unmarked" / "first", fingerprint=home.authority().fingerprint)
+    assert whole_verdict.holds
+    assert whole_verdict.conclusion()[0] == "Files: INCOMPLETE: 1 missing (set-aside.jsonl), the rest unchanged."
     with raises(ConfigurationError, "no-marks"):
         releases.export(home.path, "first", archive_file, without_marked=True)
     curation.mark_texts(home.path, "first", [1])
