@@ -217,8 +217,8 @@ def guarantee(epsilon: float, delta: float, unit: str) -> tuple[str, ...]:
 
 
 SEVERAL_HOSPITALS = (
-    "The figures are of a patient whose records lie at one hospital. One with records at h hospitals is protected as h"
-    " patients."
+    "The figures are of a patient whose records lie at one hospital. One with records at h hospitals is protected"
+    " less, as h patients together are."
 )
 
 

@@ -444,10 +444,11 @@ def verify(
 ) -> None:
     """Recomputes the whole (epsilon, delta) of a published data set offline, and says who took part.
 
-    Exit code 3 where anything does not hold; each fault is named. Exit code 8 where all papers fit together and nothing
-    shows who made them: without --fingerprint, or without a signature, everything in a folder may be invented. Exit
-    code 8 also where no file of the corpus is there, so that nothing was checked about it. Any other missing file is
-    named, and changes no code. A simulation is confirmed as one, and as nothing else.
+    Exit code 0 where all that is there holds, even if another file than the corpus is missing: "Files" then says
+    INCOMPLETE, and --json names it in files_not_there. Exit code 3 where anything does not hold; each fault is named.
+    Exit code 8 where all papers fit together and nothing shows who made them: without --fingerprint, or without a
+    signature, everything in a folder may be invented. Exit code 8 also where no file of the corpus is there, so that
+    nothing was checked about it. A simulation is confirmed as one, and as nothing else.
     """
     from undersong_protocol.agreement.enrolment import named_party
 
