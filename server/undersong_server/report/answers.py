@@ -20,6 +20,7 @@ from undersong_server.report.data import (
     ZERO_SHOT,
     PrivacyStatement,
     ReportData,
+    is_example,
     number,
 )
 from undersong_server.report.sum_answers import SUM_ANSWERS, WORTH
@@ -48,6 +49,10 @@ SIMULATED = "This is a simulation: one program played every hospital, on one mac
 ASK_PARTY = (  # follows what the command does
     " `--party NAME=FINGERPRINT`, once for each hospital that tells you its own fingerprint, checks that hospital's key"
     " without the coordinator's word."
+)
+EXIT_CODES = (
+    "Its exit code is 0 if all that is here holds, even if files are missing (INCOMPLETE names them); 3 if something"
+    " was changed; and 8 if nothing shows who made the files, or no file of the corpus is here."
 )
 IN_BROWSER = "Without installing anything:"  # begins the paragraph on what report.html checks
 NGRAM = "ngram"
@@ -143,25 +148,21 @@ def describe_demonstration(data: ReportData) -> str:
     """Says that a corpus is a demonstration if its makers state that every record is invented; else ""."""
     if not data.publication.invented_records:
         return ""
-    contact_words = f" {_warn_of_contact(data)}" if data.has_reserved_contact else ""
+    contact_words = "" if data.whom_to_ask else " Its contacts are examples, so nobody here can be asked."
     return f"This is a demonstration: by the makers' word alone, every record behind it is invented.{contact_words}"
 
 
-def _warn_of_contact(data: ReportData) -> str:
-    """Names the makers' contact that nobody answers, and who else is asked."""
-    else_words = f": ask {data.operator[1]}" if data.operator[1] else ""
-    return (
-        f"The makers' contact, {data.publication.contact}, is in a domain that is reserved for examples, and reaches"
-        f" nobody{else_words}."
-    )
+def _mark_example(address: str) -> str:
+    """A contact or address, marked if it is an example."""
+    return f"{address}; an example, which leads to nobody" if is_example(address) else address
 
 
 def _describe_records(data: ReportData) -> str:
     """Says whose the records are, as far as the makers have stated it."""
     if data.publication.records:
-        return f"The records, by the makers' word alone: {data.publication.records.rstrip('.')}."
+        return f"The records, as the makers state them: {data.publication.records.rstrip('.')}."
     if data.publication.invented_records:
-        return "By the makers' word alone, they are invented."
+        return "As the makers state, they are invented."
     return "Take them for records of real patients: the makers have stated nothing else."
 
 
@@ -212,35 +213,49 @@ LICENCES = {  # terms on which the licences of most corpora let a receiver publi
     " licence",
     "CC-BY-NC-4.0": "if you give credit, but not for money",
 }
-OPEN_SOURCE = "What stays open, for the texts and for models that you train on them, is the licence of their source."
+OPEN_SOURCE = (
+    "Publish no text, and no model that is trained on the texts, before the licence of their source is known to you"
+)
 THE_MAKERS = 'This page calls them "the makers".'
-MAKERS_WORDS = "The rest of this paragraph is the makers' word alone."
-WHAT_BINDS = (
-    "The licence binds you; intended use, purpose and limits are advice beside it, and bind you only where their own"
-    " words say that they do."
+MAKERS_WORDS = "As the makers state:"
+ONLY_LICENCE_BINDS = "The licence alone binds you; the rest of this paragraph is the makers' advice."
+LICENCE_DECIDES = (
+    "The licence binds you; the rest of this paragraph binds you where the licence's own words state it, and is the"
+    " makers' advice elsewhere."
 )
 
 
-def _allow(licence: str) -> str:
+def _allow(data: ReportData) -> str:
     """Says whether a receiver may train on the texts and publish what comes of it."""
+    licence = data.publication.licence
+    open_words = f"{OPEN_SOURCE}. " if _name_sources(data) else ""
+    if not licence:
+        return f"{open_words}Its makers have stated no licence{data.ask(' before you use or pass on the texts')}."
     if licence not in LICENCES:
-        return f"Licence: {licence}. Whether you may train on the texts and publish what comes of it, it says itself."
+        return (
+            f"{open_words}Licence: {licence}. Whether you may train on the texts and publish what comes of it, it says"
+            " itself."
+        )
+    opening = f"{OPEN_SOURCE}; then the licence, {licence}," if open_words else f"Yes, by the licence, {licence}: it"
     return (
-        f"Yes, by the licence, {licence}: it lets you publish the texts, changed texts, and models that you train on"
-        f" them, {LICENCES[licence]}."
+        f"{opening} lets you publish the texts, changed texts, and models that you train on them, {LICENCES[licence]}."
     )
 
 
 def _quote_makers(data: ReportData) -> str:
-    """What only the makers state of use, limits and trained models, in a paragraph of its own; "" if nothing."""
+    """What the makers state of use, limits, trained models and purpose, and if it binds; "" if they state nothing."""
     publication = data.publication
     text_by_title = {
         "Intended use": publication.intended_use,
         "Limits": publication.limits,
         "Models trained on the texts": publication.trained_models,
+        f"Purpose, {'as the plan states it' if data.simulated else 'as the hospitals approved it'}": data.purpose,
     }
     quoted = [f"{title}: {text.rstrip('.')}." for title, text in text_by_title.items() if text]
-    return " ".join([MAKERS_WORDS, *quoted]) if quoted else ""
+    opening = MAKERS_WORDS
+    if publication.licence:
+        opening = ONLY_LICENCE_BINDS if publication.licence in LICENCES else LICENCE_DECIDES
+    return " ".join([opening, *quoted]) if quoted else ""
 
 
 def _doubt_models(data: ReportData) -> str:
@@ -249,54 +264,49 @@ def _doubt_models(data: ReportData) -> str:
         return ""
     return (
         "Licence and limits are of the texts. What of the limits holds for a model that is trained on them, the makers"
-        f" have not stated: ask {data.whom_to_ask} before you use such a model."
+        f" have not stated{data.ask(' before you use such a model')}."
     )
 
 
-def _warn_of_sources(data: ReportData) -> str:
+def _name_sources(data: ReportData) -> str:
     """Says of which authors these files do not name the source of the texts, and its licence; "" if there are none."""
     names_by_words: dict[str, list[str]] = {}
     for use in data.author_uses:
         if use.kind != NAMES_ITS_MODEL:
             names_by_words.setdefault(UNNAMED_SOURCES.get(use.kind, UNNAMED_SOURCE), []).append(use.name)
-    sentences = [
-        f"{source_words.format(joined(names))} and under which licence, these files do not say: ask {data.whom_to_ask}"
-        " before you publish the texts or such a model."
+    return " ".join(
+        f"{source_words.format(joined(names))} and under which licence, these files do not say{data.ask()}."
         for source_words, names in names_by_words.items()
-    ]
-    return " ".join([OPEN_SOURCE, *sentences]) if sentences else ""
+    )
 
 
 def _name_makers(data: ReportData, maker_names: str) -> str:
     """Says who ran it, in whose name and where it is published, and how they are reached."""
     publication = data.publication
-    signed_words = "" if data.simulated else ", as every hospital has signed by the key that the coordinator names"
-    operator_words = f"Run by {words.run_by(*data.operator)}{signed_words}." if data.operator[0] else ""
-    makers_words = f"Published in the name of {words.run_by(maker_names, publication.contact)}. {THE_MAKERS}"
+    signed_words = "" if data.simulated else ", by the plan that every hospital has signed"
+    operator, operator_contact = data.operator
+    operator_words = f"Run by {words.run_by(operator, _mark_example(operator_contact))}{signed_words}."
+    contact = _mark_example(publication.contact)
+    makers_words = f"Published in the name of {words.run_by(maker_names, contact)}. {THE_MAKERS}"
     if not maker_names:
         makers_words = "Its makers have not named themselves."
     if not publication.contact:
         makers_words += " They have stated no contact."
     elif not maker_names:
-        makers_words += f" Contact: {publication.contact}."
-    if data.has_reserved_contact:
-        makers_words += f" {_warn_of_contact(data)}"
-    where_words = f"Where it is published: {publication.where.rstrip('.')}." if publication.where else ""
-    return " ".join(filter(None, (operator_words, makers_words, where_words)))
+        makers_words += f" Contact: {contact}."
+    where = _mark_example(publication.where.rstrip("."))
+    where_words = f"Where it is published: {where}." if where else ""
+    return " ".join(filter(None, (operator_words if operator else "", makers_words, where_words)))
 
 
 def _state_permission(data: ReportData) -> tuple[str, ...]:
     publication = data.publication
     maker_names = publication.makers or data.publisher[0]
     unfit_words = f"{UNFIT} " if is_unfit(data) else ""
-    purpose_source = "as the plan states it" if data.simulated else "as the hospitals approved it"
     may_credit = bool(publication.licence and maker_names)
     return (
-        _allow(publication.licence)
-        if publication.licence
-        else f"Its makers have stated no licence: ask {data.whom_to_ask} before you use or pass on the texts.",
-        *filter(None, [_warn_of_sources(data)]),
-        *([WHAT_BINDS] if publication.licence else []),
+        _allow(data),
+        *filter(None, [_name_sources(data)]),
         _name_makers(data, maker_names),
         *(
             [f'Credit to give: "{data.task} ({data.run}), by {maker_names}, {publication.licence}".']
@@ -305,10 +315,9 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
         ),
         *([] if publication.intended_use else ["Its makers have stated no intended use."]),
         *filter(None, [_quote_makers(data)]),
-        *([f"Purpose, {purpose_source}: {data.purpose.rstrip('.')}."] if data.purpose else []),
         f"Language: {publication.language}." if publication.language else "Its makers have not stated the language.",
-        f"{unfit_words}{data.origin} They may be wrong, and must not be read as facts about anybody or"
-        f" used for care. Nobody has read every text or checked every label.",
+        f"{unfit_words}{data.origin} They may be wrong, and are no facts about anybody and no ground for care."
+        " Nobody has read every text or checked every label.",
         *filter(None, [_doubt_models(data)]),
     )
 
@@ -329,8 +338,8 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
         leading_words = impact.guess(privacy_statement.best_guess, f"one {unit_words}")
     return (
         f"Suppose that somebody thinks it as likely as not that a certain {unit_words} is among the records, and then"
-        f" reads all that is published. Then {leading_words}. It protects"
-        f" {UNITS[privacy_statement.promise.unit]}.",
+        f" reads all that is published. Then {leading_words}. The promise is"
+        f" for {UNITS[privacy_statement.promise.unit]}.",
         *further_words,
         *_warn_of_collusion(privacy_statement),
         *([NOBODY_REAL] if data.publication.invented_records else []),
@@ -468,26 +477,30 @@ def _explain_baselines(data: ReportData) -> str:
 
 def _teller(data: ReportData) -> tuple[str, str]:
     """The role of who answers a receiver, operator or makers, with a contact that can be reached or ""."""
-    makers_contact = "" if data.has_reserved_contact else data.publication.contact
-    return ("operator", data.operator[1]) if data.operator[0] else ("makers", makers_contact)
+    role, contact = ("operator", data.operator[1]) if data.operator[0] else ("makers", data.publication.contact)
+    return role, "" if is_example(contact) else contact
 
 
 def _explain_fingerprint(data: ReportData) -> str:
     """Says which two fingerprints a receiver compares, and from whom the true one is to be had."""
     took_part, (teller, contact) = data.participation, _teller(data)
+    compared_words = f"Compare it with {data.publisher[1]}, all eight groups."
+    if not data.whom_to_ask:
+        return f"Nobody here can be asked for the true fingerprint. {compared_words}"
     hospitals = f", such as {', '.join(took_part.parties[:SHOWN_HOSPITALS])}" if took_part else ""
     return (
         f"Have the true fingerprint read to you by a hospital that took part{hospitals}, or by the {teller}"
         f"{f' ({contact})' if contact else ''}, over a number or an address that you look up elsewhere than in this"
-        f" folder. Compare it with {data.publisher[1]}, all eight groups."
+        f" folder. {compared_words}"
     )
 
 
 def _explain_check(data: ReportData) -> tuple[str, ...]:
+    else_words = f"; else ask the {_teller(data)[0]} for it" if data.whom_to_ask else ""
     placeholder_words = f" with the fingerprint in place of {TOLD_FINGERPRINT}" if data.publisher[1] else ""
     recompute_words = (
-        f"recomputes epsilon and the best guess offline, {words.AS_PLANNED} and {words.AS_IT_RAN}, and checks every"
-        " file's hash and signature"
+        f"recomputes epsilon and the best guess offline, {words.AS_PLANNED} and {words.AS_IT_RAN}, and checks"
+        " signatures and the hash of each file that is here"
     )
     if data.simulated:
         signer_words = (
@@ -504,9 +517,9 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
     return (
         OurWords(
             f"The command below, typed in the folder of the files{placeholder_words}, {recompute_words}."
-            f" `pip install undersong=={VERSION}` installs the program where your package index has it; else ask the"
-            f" {_teller(data)[0]} for it. With `--test FILE` it also trains small models on the corpus and states their"
-            f" score on your own test file.{'' if data.simulated else ASK_PARTY}"
+            f" `pip install undersong=={VERSION}` installs the program where your package index has it{else_words}."
+            " With `--test FILE` it also trains small models on the corpus and states their score on your own test"
+            f" file.{'' if data.simulated else ASK_PARTY} {EXIT_CODES}"
         ),
         signer_words,
         "No hospital has signed anything: what these files say is the word of whoever ran the simulation."

@@ -35,8 +35,29 @@ UNITS = {
     "user": "one patient (all records of one patient's id at one hospital)",
     "party": "one whole hospital (present with its records, or present with none)",
 }
-RESERVED_DOMAIN = re.compile(r"[@./](?:example|invalid|test|example\.(?:com|net|org))/?$", re.IGNORECASE)  # RFC 2606
+RESERVED_DOMAIN = re.compile(  # RFC 2606
+    r"(?:@|\.|//)(?:example|invalid|test|example\.(?:com|net|org))(?=[/,;)\s]|$)", re.IGNORECASE
+)
+# Ofcom's telephone numbers for drama, after the country's 44 or a leading 0; North America's 555-0100 to 555-0199.
+RESERVED_NUMBER = re.compile(
+    r"(?:440?|0)(?:(?:11[3-8]|1[2-6]1)4960|1914980|2079460|2896496|2920180|1632960|3069990|7700900|8081570|9098790)\d{3}"
+    r"|1?\d{3}55501\d{2}"
+)
+NUMBER = re.compile(r"\+?\(?\d[\d ().-]{6,}\d")
+NOBODY_TO_ASK = ", and nobody here can be asked"
 UNIT_WORDS = {"sample": "record", "user": "patient", "party": "hospital"}
+
+
+def is_example(address: str) -> bool:
+    """True if a contact or address has a domain or telephone number that is reserved for examples or drama.
+
+    >>> is_example("data@clinics.example"), is_example("https://a.example/triage, open"), is_example("a@test.com")
+    (True, True, False)
+    >>> is_example("Dr. Weller, +44 20 7946 0018"), is_example("+1 (212) 555-0142"), is_example("+44 20 7946 1018")
+    (True, True, False)
+    """
+    numbers = (re.sub(r"\D", "", number) for number in NUMBER.findall(address))
+    return any(map(RESERVED_NUMBER.fullmatch, numbers)) or bool(RESERVED_DOMAIN.search(address))
 
 
 @dataclass(frozen=True)
@@ -358,16 +379,21 @@ class ReportData:
         return tuple(generator_use for generator_use in self.usage if generator_use.name in authors)
 
     @property
-    def has_reserved_contact(self) -> bool:
-        """True if the makers' contact is in a domain that is reserved for examples."""
-        return bool(RESERVED_DOMAIN.search(self.publication.contact))
-
-    @property
     def whom_to_ask(self) -> str:
-        """The makers' contact; the operator's, or else "the makers", if that one is missing or reaches nobody."""
-        if self.publication.contact and not self.has_reserved_contact:
-            return self.publication.contact
-        return self.operator[1] or "the makers"
+        """The makers' contact or else the operator's, if it reaches somebody; "the makers" if neither is stated.
+
+        "" if each stated contact is an example.
+        """
+        contacts = [contact for contact in (self.publication.contact, self.operator[1]) if contact]
+        return next((contact for contact in contacts if not is_example(contact)), "" if contacts else "the makers")
+
+    def ask(self, purpose: str = "") -> str:
+        """Ends a sentence on what these files do not say: whom to ask, or that nobody can be asked.
+
+        Args:
+            purpose: follows whoever is asked, such as " before you publish the texts".
+        """
+        return f": ask {self.whom_to_ask}{purpose}" if self.whom_to_ask else NOBODY_TO_ASK
 
     @property
     def noun(self) -> str:

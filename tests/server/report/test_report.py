@@ -33,22 +33,25 @@ from undersong_server.release.files import corpus_files
 from undersong_server.report import html, screen
 from undersong_server.report.answers import (
     IN_BROWSER,
+    LICENCE_DECIDES,
     MAKERS_WORDS,
+    ONLY_LICENCE_BINDS,
     OPEN_SOURCE,
     SIMULATED,
     THE_MAKERS,
-    WHAT_BINDS,
     answers,
 )
 from undersong_server.report.check_words import CHECK_WORDS
 from undersong_server.report.data import (
     ALONE,
+    NOBODY_TO_ASK,
     ZERO_SHOT,
     Accuracy,
     GeneratorUse,
     Measure,
     PrivacyStatement,
     ReportData,
+    is_example,
     measures_of,
 )
 from undersong_server.report.html import render_card, render_html, spread
@@ -495,7 +498,7 @@ def test_the_promise_has_a_yardstick_and_says_what_the_run_before_told(place):
 )
 def test_whether_one_may_train_and_publish_is_answered_with_the_credit(place, licence, says):
     terms = PublicationSection(makers="clinics", licence=licence)
-    shown = both(run(publication=terms, purpose="To teach."))[place]
+    shown = both(run(publication=terms, purpose="To teach.", usage=()))[place]
     assert says in shown
     assert f', by clinics, {licence}".' in shown
     assert "Purpose, as the hospitals approved it: To teach." in shown
@@ -507,7 +510,9 @@ def test_whether_one_may_train_and_publish_is_answered_with_the_credit(place, li
         ("data@clinics.org", "+44 20", "data@clinics.org"),
         ("data@clinics.example", "+44 20", "+44 20"),
         ("https://www.example.org/", "+44 20", "+44 20"),
-        ("data@clinics.example", "", "the makers"),
+        ("data@clinics.example", "", ""),
+        ("data@clinics.example", "+44 20 7946 0018", ""),
+        ("", "+44 (0)20 7946 0018", ""),
         ("latest@test.com", "+44 20", "latest@test.com"),
         ("", "+44 20", "+44 20"),
         ("", "", "the makers"),
@@ -515,23 +520,46 @@ def test_whether_one_may_train_and_publish_is_answered_with_the_credit(place, li
 )
 def test_a_receiver_is_sent_to_a_contact_that_can_answer(contact, operator, whom):
     terms = PublicationSection(licence="CC-BY-4.0", limits="Not for care.", contact=contact)
-    data = run(publication=terms, operator=("Nordbrook", operator), test_hash="68bc")
+    data = run(publication=terms, operator=("Nordbrook", operator), test_hash="68bc", publisher=("one", "1a2b-3c4d"))
     for shown in both(data):
-        assert f"these files do not say: ask {whom}" in shown
-        warning = f"The makers' contact, {contact}, is in a domain that is reserved for examples, and reaches nobody"
-        assert (warning in shown) == ("example" in contact)
-        assert (f"{warning}: ask {operator}." in shown) == ("example" in contact and bool(operator))
+        assert (f"these files do not say: ask {whom}" in shown) == bool(whom)
+        for nobody in (NOBODY_TO_ASK, "Nobody here can be asked for the true fingerprint."):
+            assert (nobody in shown) != bool(whom), nobody
+        assert (" ask " in shown.partition("How good it is")[2].partition("What is in it")[0]) == bool(whom)
+        marks = sum(map(is_example, (contact, operator)))
+        assert shown.count("an example, which leads to nobody") == marks
+
+
+def test_place_of_publication_in_a_domain_for_examples_is_marked():
+    for where, is_marked in (("https://a.example/triage, open", True), ("https://a.org/example, open", False)):
+        shown = both(run(publication=PublicationSection(makers="clinics", contact="a@b.org", where=where)))[0]
+        assert (f"{where}; an example, which leads to nobody" in shown) is is_marked
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_the_licence_binds_and_the_makers_limits_are_their_words(place):
+def test_whether_the_makers_limits_bind_is_told_once_beside_them(place):
     terms = PublicationSection(licence="CC-BY-4.0", limits="Not for care.")
     shown = both(run(publication=terms))[place]
-    assert WHAT_BINDS in shown
-    assert f"{MAKERS_WORDS} Limits: Not for care." in shown
-    assert shown.count("Limits: ") == 1
-    unlicensed = both(run(publication=PublicationSection(limits="Not for care.")))[place]
-    assert WHAT_BINDS not in unlicensed
+    assert f"{ONLY_LICENCE_BINDS} Limits: Not for care." in shown
+    assert shown.count("Limits: ") == shown.count("advice") == 1
+    other = both(run(publication=terms.model_copy(update={"licence": "House terms"})))[place]
+    assert f"{LICENCE_DECIDES} Limits: Not for care." in other
+    unlicensed = both(run(publication=terms.model_copy(update={"licence": ""})))[place]
+    assert f"{MAKERS_WORDS} Limits: Not for care." in unlicensed
+    assert "binds you" not in unlicensed
+    assert "binds you" not in both(run(publication=PublicationSection(licence="CC-BY-4.0")))[place]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("licence", ["CC-BY-4.0", "House terms", ""])
+def test_unknown_licence_of_the_source_is_told_before_what_the_licence_allows(place, licence):
+    terms = PublicationSection(makers="clinics", licence=licence)
+    usage = tuple(GeneratorUse(name, "ngram", AuthorUsage(30)) for name in ("good", "mixed", "off"))
+    shown = both(run(publication=terms, usage=usage))[place]
+    permission = shown[shown.index(OPEN_SOURCE) :].removeprefix(OPEN_SOURCE)
+    says = {"CC-BY-4.0": "; then the licence, CC-BY-4.0, lets", "": ". Its makers have stated no licence: ask"}
+    assert permission.startswith(says.get(licence, ". Licence: House terms."))
+    assert shown.count(OPEN_SOURCE) == 1
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -539,15 +567,15 @@ def test_what_holds_for_trained_models_and_whose_records_they_are_is_told(place)
     terms = PublicationSection(contact="a@b.org", trained_models="No limit holds.", records="Invented notes.")
     shown = both(run(publication=terms))[place]
     assert f"{MAKERS_WORDS} Models trained on the texts: No limit holds." in shown
-    assert "The records, by the makers' word alone: Invented notes." in shown
+    assert "The records, as the makers state them: Invented notes." in shown
     silent = both(run(publication=PublicationSection(contact="a@b.org")))[place]
-    assert MAKERS_WORDS not in silent
+    assert f"{MAKERS_WORDS} " not in silent
     assert "the makers have not stated: ask a@b.org before you use such a model." in silent
     assert "Take them for records of real patients" in silent
     assert "no real person is protected" not in shown
     assert "demonstration" not in shown
     example = PublicationSection(contact="a@b.example", invented_records=True)
-    warning = "is invented. The makers' contact, a@b.example, is in a domain that is reserved for examples, and reaches"
+    warning = "is invented. Its contacts are examples, so nobody here can be asked."
     assert warning in both(run(publication=example))[place]
     invented = both(run(publication=PublicationSection(invented_records=True)))[place]
     assert invented.count("This is a demonstration: by the makers' word alone, every record behind it is inv") == 1
@@ -624,7 +652,7 @@ def test_the_card_names_makers_contact_and_the_way_to_verify():
     took_part = Participation(("north", "south", "west", "east"), ())
     asked = replace(run(publication=terms, publisher=("one", "1a2b-3c4d")), operator=("Nordbrook", "Dr. Weller, +44"))
     for shown in both(asked):
-        assert "Run by Nordbrook (contact: Dr. Weller, +44), as every hospital has signed by the key that" in shown
+        assert "Run by Nordbrook (contact: Dr. Weller, +44), by the plan that every hospital has signed." in shown
         assert "or by the operator (Dr. Weller, +44), over a number" in shown
         assert "--party NAME=FINGERPRINT" in shown
     for shown in both(replace(asked, simulated=True, publisher=("", ""))):
@@ -695,9 +723,9 @@ def test_card_and_report_answer_with_the_run_s_own_figures(place):
         *("77 % of cases (73 to 81)", "90.0 % (85.0 to 94.0)", "words 92.0 %", "zero-shot mixture: 60.0 %"),
         *(
             "7 texts of one generator are set aside",
-            "Yes, by the licence, CC-BY-4.0",
+            "then the licence, CC-BY-4.0",
             "a@b.org",
-            "the makers' word alone. Intended use: teaching.",
+            f"{ONLY_LICENCE_BINDS} Intended use: teaching.",
         ),
         *("undersong verify . --fingerprint FINGERPRINT-YOU-WERE-TOLD", "3 hospitals: north, south, west"),
         "west took part until sum 2 of 6 ('sum/2'); the 4 sums after it were opened without it.",
@@ -941,7 +969,7 @@ def test_the_opening_names_who_wrote_the_published_texts_and_what_they_are(place
     assert OPEN_SOURCE not in both(theirs)[place]
     for kind, unsaid in (("transformers", "Which language model wrote the"), ("function", "Where the")):
         unnamed = both(replace(theirs, usage=(GeneratorUse(other, kind, AuthorUsage(30)),)))[place]
-        end = "and under which licence, these files do not say: ask the makers before you publish"
+        end = "and under which licence, these files do not say: ask the makers."
         assert re.search(rf"{unsaid} texts of {other}(?: come from)? {end}", unnamed)
     third = "third"
     of_two = replace(data, generators=(first, other, third), samples=(*mine, replace(mine[0], generator=third)))
