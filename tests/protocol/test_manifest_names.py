@@ -7,6 +7,7 @@ import hashlib
 
 import pytest
 
+from tests.doubles.coded import raises
 from tests.doubles.forgeries import FORGERIES, harmless
 from undersong_common.errors import PrivacyRefusal
 from undersong_protocol.agreement import manifest
@@ -61,6 +62,22 @@ def test_manifest_with_half_a_surrogate_pair_cannot_be_read():
 def test_manifest_with_a_malformed_task_description_is_refused(task):
     with pytest.raises(PrivacyRefusal):
         read_back(dataclasses.replace(GOOD, task=task))
+
+
+@pytest.mark.parametrize(
+    "full_names",
+    ["Alpha", {"beta": "Beta Hospital"}, {"alpha": ""}, {"alpha": 5}, {"alpha": "a\u202eb"}, {"alpha": "a" * 201}],
+)
+def test_full_names_that_nobody_can_read_or_of_nobody_there_are_refused(full_names):
+    with raises(PrivacyRefusal, "full-names"):
+        read_back(dataclasses.replace(GOOD, task={**TASK, "full_names": full_names}))
+
+
+def test_a_plan_without_full_names_has_no_key_for_them():
+    named = dataclasses.replace(GOOD, task={**TASK, "full_names": {"alpha": "Alpha Hospital, Porto"}})
+    assert read_back(named).full_names == {"alpha": "Alpha Hospital, Porto"}
+    assert GOOD.full_names == {}
+    assert b"full_names" not in GOOD.to_bytes()
 
 
 def test_a_description_may_be_long_but_not_endless():

@@ -15,7 +15,7 @@ from undersong_client.consent.sheet import (
     Surroundings,
 )
 from undersong_client.home import unit_word
-from undersong_common.printable import counted
+from undersong_common.printable import counted, first_named
 from undersong_common.program.printed_page import PageSection
 
 NAME_STAYS = (
@@ -37,7 +37,7 @@ TWO_PEOPLE = (
     "If IT must not approve alone, have your policy ask for {deciders}. This counts for this run, too, unless it is"
     " approved already."
 )
-ASK_NAMES = " Ask for full name and town of the other hospitals."
+ASK_NAMES = " Ask for full name and town of {hospitals}."
 COMPARE = (
     "Compare the nine words, and the fingerprints {place}, by telephone with the operator{hospitals}."
     "{uncalled} If anything differs: Reject."
@@ -106,8 +106,16 @@ def steps(sheet: Sheet, beside: Surroundings) -> tuple[str, ...]:
         has_period = sheet.own is not None and any(row[0] == PERIOD for row in sheet.own.rows)
         period_words = "" if has_period else ASK_PERIOD
         first_steps.append(CHECK_OBJECTIONS.format(people=people, period=period_words))
-    names = ASK_NAMES if len(sheet.parties) > 1 else ""
-    return *first_steps, ASK_FIRST.format(names=names), _compare_words(sheet), DECIDE
+    return *first_steps, ASK_FIRST.format(names=_ask_names(sheet)), _compare_words(sheet), DECIDE
+
+
+def _ask_names(sheet: Sheet) -> str:
+    """Has a person ask for the full names that the plan does not state; "" if it states those of all others."""
+    if not sheet.without_full_name:
+        return ""
+    if sheet.has_full_names:
+        return ASK_NAMES.format(hospitals=first_named(sheet.without_full_name, MOST_NAMES))
+    return ASK_NAMES.format(hospitals="the other hospitals")
 
 
 def _compare_words(sheet: Sheet) -> str:

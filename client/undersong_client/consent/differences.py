@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from undersong_common.printable import printable
@@ -127,9 +127,19 @@ def differences(earlier: Manifest, later: Manifest) -> tuple[str, ...]:
             "generators", ", ".join(earlier.task.get("generators", ())), ", ".join(later.task.get("generators", ()))
         ),
         _value_change("columns", ", ".join(earlier.task.get("columns", ())), ", ".join(later.task.get("columns", ()))),
+        *_full_name_changes(earlier.full_names, later.full_names),
         "the embedding model" if earlier.embedder != later.embedder else "",
     ]
     return tuple(change_line for change_line in change_lines if change_line) or ("details that preview does not show",)
+
+
+def _full_name_changes(old_names: Mapping[str, str], new_names: Mapping[str, str]) -> list[str]:
+    return [
+        _value_change(
+            f"full name of {party_name}", old_names.get(party_name, "none"), new_names.get(party_name, "none")
+        )
+        for party_name in sorted({*old_names, *new_names})
+    ]
 
 
 def _value_change(name: str, old_value: Any, new_value: Any) -> str:

@@ -66,6 +66,7 @@ from undersong_common.program.printed_page import PageSection, PrintedPage
 from undersong_protocol import limits, statistics
 from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import party_fingerprint
+from undersong_protocol.agreement.full_names import LONGEST_FULL_NAME, with_full_name
 from undersong_protocol.agreement.manifest import Manifest, plan_words
 from undersong_protocol.statistics.support import WRITER_ASIDE
 
@@ -87,6 +88,7 @@ KNOWN_LABELS = "labels that the plan knows"  # names a signed row
 KNOWN_SHARE = re.compile(r"^those of (.*) of the records$")
 BRACKETED = re.compile(r" \([^()]*\)")
 NO_FULL_NAMES = " The plan has no full names."
+OPERATORS_WORDS = "The full names are the operator's words."
 LONGEST_SENTENCE = 600  # characters of the operator's words: one page must hold them
 
 
@@ -154,7 +156,12 @@ def make_sheet(manifest: Manifest, party: PartySide, ledger: Ledger | None) -> S
         party=party.name,
         required_parties=tuple(party_name for party_name, _ in bounds.required_parties),
         parties=tuple(
-            NamedParty(member.name, party_fingerprint(member.name, member.identity)) for member in manifest.roster
+            NamedParty(
+                member.name,
+                party_fingerprint(member.name, member.identity),
+                manifest.full_names.get(member.name, ""),
+            )
+            for member in manifest.roster
         ),
         others=words.others(plan),
         tolerated_dropouts=quorum.tolerated_dropouts,
@@ -560,15 +567,31 @@ def _hospital_section(sheet: Sheet) -> PageSection:
         title = "Who takes part"
     else:
         title = "Who was to take part" if run_end.cost is None else "Who took part, by the plan"
-    party_names = [party.name for party in sheet.parties]
-    shown_names = [f"{party_name} (you)" if party_name == sheet.party else party_name for party_name in party_names]
+    shown_names = [_shown_name(party, is_own=party.name == sheet.party) for party in sheet.parties]
     sentences = [
-        f"{counted(len(party_names), 'hospital')}, by the names that the operator has given them:"
-        f" {first_named(shown_names, MOST_NAMES)}."
-        f"{NO_FULL_NAMES if sheet.ended is None and len(party_names) > 1 else ''}",
+        f"{counted(len(shown_names), 'hospital')}, by the names that the operator has given them:"
+        f" {first_named(shown_names, MOST_NAMES)}.{_lacking_names(sheet)}",
+        *([OPERATORS_WORDS] if sheet.has_full_names else []),
         "Nobody can check another hospital's numbers: one that lies could spoil the texts.",
     ]
     return PageSection(title, tuple(sentences))
+
+
+def _shown_name(party: NamedParty, *, is_own: bool) -> str:
+    """The name of a party with its full name; the mark of the reader's own stands before the operator's words."""
+    if not is_own:
+        return with_full_name(party.name, party.full_name)
+    full_name_words = f"; {printable(party.full_name, LONGEST_FULL_NAME)}" if party.full_name else ""
+    return f"{party.name} (you{full_name_words})"
+
+
+def _lacking_names(sheet: Sheet) -> str:
+    """Says which other hospitals of an open run have no full name in the plan; "" if all have one."""
+    if sheet.ended is not None or not sheet.without_full_name:
+        return ""
+    if not sheet.has_full_names:
+        return NO_FULL_NAMES
+    return f" The plan has no full name of {first_named(sheet.without_full_name, MOST_NAMES)}."
 
 
 def marked(sheet: Sheet) -> list[PageSection]:
@@ -813,7 +836,8 @@ def fingerprints(sheet: Sheet) -> PageSection:
     # Fingerprint and marks stand before the name, because a name may imitate them.
     party_rows = [
         f"{party.fingerprint}  {'(you)  ' if party.name == sheet.party else ''}"
-        f"{'(named by your policy)  ' if party.name in required_names else ''}{party.name}"
+        f"{'(named by your policy)  ' if party.name in required_names else ''}"
+        f"{with_full_name(party.name, party.full_name)}"
         for party in parties
     ]
     proof_words = "Only a fingerprint that its hospital has told you says who it is."
@@ -825,6 +849,7 @@ def who_takes_part(sheet: Sheet) -> PageSection:
     party_section = fingerprints(sheet)
     sentences = [
         f"{counted(len(sheet.parties), 'hospital')}, as the operator names them.",
+        *([OPERATORS_WORDS] if sheet.has_full_names else []),
         *party_section.sentences,
         f"A sum opens with your numbers and those of at least {counted(sheet.others, 'other hospital')}."
         f" A run begins only when all have approved; {silence_words(sheet)}",

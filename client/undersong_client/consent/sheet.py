@@ -42,10 +42,19 @@ class OwnRecords:
 
 @dataclass(frozen=True)
 class NamedParty:
-    """The name and the fingerprint of a party, or of the coordinator."""
+    """The name and the fingerprint of a party, or of the coordinator.
+
+    Attributes:
+        full_name: full name and town of a party, in the operator's words; "" where the plan states none.
+    """
 
     name: str
     fingerprint: str
+    full_name: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """Returns the fields as JSON values; a sheet signs no full name where there is none."""
+        return {name: text for name, text in asdict(self).items() if text or name != "full_name"}
 
 
 @dataclass(frozen=True)
@@ -234,6 +243,16 @@ class Sheet:
     ended: RunEnd | None = None
 
     @property
+    def without_full_name(self) -> tuple[str, ...]:
+        """Names of the other parties whose full names the plan does not state."""
+        return tuple(party.name for party in self.parties if party.name != self.party and not party.full_name)
+
+    @property
+    def has_full_names(self) -> bool:
+        """True if the plan states the full name of a party."""
+        return any(party.full_name for party in self.parties)
+
+    @property
     def hash(self) -> str:
         """Hash (hex) of all figures: plan, budget before and after, and warnings, without the people who approved."""
         return hash_stored(self.to_json())
@@ -258,7 +277,11 @@ class Sheet:
     def to_json(self) -> dict[str, Any]:
         """Returns the figures as JSON values, in the order of the signed files."""
         sheet_json = asdict(self)
-        return sheet_json | {"cost": sheet_json["cost"] or {}}
+        named_parties = {
+            "coordinator": None if self.coordinator is None else self.coordinator.to_json(),
+            "parties": tuple(party.to_json() for party in self.parties),
+        }
+        return sheet_json | {"cost": sheet_json["cost"] or {}} | named_parties
 
     @classmethod
     def from_json(cls, figures: Mapping[str, Any]) -> "Sheet":

@@ -15,6 +15,7 @@ from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PeerFault, PrivacyRefusal
 from undersong_common.printable import counted, joined, name_fault, printable, repeated
 from undersong_protocol.agreement.enrolment import check_party_name
+from undersong_protocol.agreement.full_names import TASK_KEY, full_names_fault
 from undersong_protocol.agreement.plan import PLAN_ANEW, Plan
 from undersong_protocol.limits import LARGEST_LABELS, LARGEST_MANIFEST_BYTES, LARGEST_PARTIES, LARGEST_SUMS, check_size
 from undersong_protocol.secagg.keys import check_identity, verified
@@ -145,6 +146,10 @@ class Manifest:
                 raise PrivacyRefusal(
                     f"{name_place} {name_problem}: {printable(str(name), 60)!r}", "choose a name that people can read"
                 )
+        if fault := full_names_fault(task.get(TASK_KEY, {}), [member.name for member in self.roster]):
+            raise PrivacyRefusal(
+                f"the full names of the hospitals {fault}", "have the operator correct them", code="full-names"
+            )
         if not RUN_NAME.fullmatch(self.run):
             raise PrivacyRefusal(
                 f"the run's name {printable(self.run, 60)!r} has other characters than a name that people type",
@@ -167,6 +172,11 @@ class Manifest:
     def labels(self) -> tuple[str, ...]:
         """The task's labels, in order; () if the task has no labels."""
         return tuple(self.task.get("labels", ()))
+
+    @property
+    def full_names(self) -> dict[str, str]:
+        """Full names of hospitals by party, in the operator's words; {} where the plan states none."""
+        return dict(self.task.get(TASK_KEY, {}))
 
     def sum_parameters(self, name: str, attempt: int) -> SumParameters:
         """Returns the secure-aggregation parameters of one attempt at the private sum ``name``."""

@@ -1,10 +1,11 @@
 """Participation: which hospitals are in each opened sum of a run, in words for card, report, dossier and ``verify``."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from undersong_common.printable import counted, first_named, noun, printable
+from undersong_protocol.agreement.full_names import with_full_name
 
 
 @dataclass(frozen=True)
@@ -14,10 +15,12 @@ class Participation:
     Attributes:
         parties: names of all hospitals, in the manifest's order.
         sums: name and hospitals of each opened sum, in the plan's order.
+        full_names: full names by party, in the operator's words.
     """
 
     parties: tuple[str, ...]
     sums: tuple[tuple[str, Collection[str]], ...]
+    full_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:
@@ -31,8 +34,12 @@ class Participation:
         >>> Participation(("north", "south"), ()).named, Participation(("north",), ()).named
         ('2 hospitals: north, south', '1 hospital: north')
         """
-        party_names = ", ".join(printable(party, 120) for party in self.parties)
-        return f"{counted(len(self.parties), 'hospital')}: {party_names}"
+        return f"{counted(len(self.parties), 'hospital')}: {', '.join(self.names)}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of each hospital, with its full name where the plan states one."""
+        return tuple(with_full_name(party, self.full_names.get(party, "")) for party in self.parties)
 
     @property
     def chips(self) -> tuple[str, ...]:

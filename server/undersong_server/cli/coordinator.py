@@ -243,10 +243,21 @@ def notify(
     return TransportError.exit_code
 
 
+@dataclass(frozen=True)
+class HospitalNotes:
+    """The operator's notes about a hospital that is invited."""
+
+    contact: Annotated[str, typer.Option(help="Telephone contact there; `run watch` shows it. Never sent.")] = ""
+    full_name: Annotated[
+        str, typer.Option(metavar="NAME, TOWN", help="Full name and town; plans state it from now on.")
+    ] = ""
+
+
 @enrolment_app.command()
 @with_options()
 def invite(
     name: PartyName,
+    notes: HospitalNotes,
     output: Output,
     out: Annotated[Path | None, typer.Option(help="The package file to write (else NAME.package).")] = None,
     days: Annotated[
@@ -255,11 +266,12 @@ def invite(
     again: Annotated[
         bool, typer.Option("--again", help="For an enrolled hospital that has lost its folder and its keys.")
     ] = False,
-    contact: Annotated[str, typer.Option(help="Telephone contact there; `run watch` shows it. Never sent.")] = "",
     home: HomeFolder = DEFAULT_HOME,
 ) -> None:
     """Writes a signed enrolment package for one hospital. It admits one request: hand it over like a password."""
-    invitation = operations.enrolment.invite(home, name, days=days, again=again, contact=contact)
+    invitation = operations.enrolment.invite(
+        home, name, days=days, again=again, contact=notes.contact, full_name=notes.full_name
+    )
     operations.coordinator.note_command(home, "invite", name)
     path = _write(out or Path(f"{name}.package"), invitation.package)
     print_result(
@@ -285,6 +297,21 @@ def contact(
     operations.coordinator.note_command(home, "contact", name)
     noted = f"{name}: {words or 'nobody is noted'}"
     print_result({"party": name, "contact": words}, noted, as_json=as_json, quiet=quiet)
+
+
+@enrolment_app.command("full-name")
+def full_name(
+    name: PartyName,
+    words: Annotated[str, typer.Argument(metavar="WORDS", help='Full name and town; "" for none.')],
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+    quiet: entry.Quiet = False,
+) -> None:
+    """Notes a hospital's full name and town, in place of what `invite --full-name` noted. Later plans state it."""
+    operations.enrolment.note_full_name(home, name, words)
+    operations.coordinator.note_command(home, "full-name", name)
+    noted = f"{name}: {words or 'no full name is noted'}"
+    print_result({"party": name, "full_name": words}, noted, as_json=as_json, quiet=quiet)
 
 
 @enrolment_app.command()

@@ -143,6 +143,7 @@ class PartyScreens:
                 "/parties/one/{name}/leave-out": partial(self._leave_out, True),
                 "/parties/one/{name}/take-in": partial(self._leave_out, False),
                 "/parties/one/{name}/contact": self._note_contact,
+                "/parties/one/{name}/full-name": self._note_full_name,
             },
             least="operator",
         )
@@ -206,6 +207,7 @@ class PartyScreens:
             days=_days(visit.form.get("days", "")),
             again="again" in visit.form,
             contact=visit.form.get("contact", "").strip(),
+            full_name=visit.form.get("full_name", "").strip(),
         )
         visit.note("invite", name)
         key = visit.offer(f"{name}.{enrolment.PACKAGE}", invitation.package)
@@ -262,6 +264,12 @@ class PartyScreens:
         enrolment.note_contact(self._home, name, visit.form.get("contact", ""))
         visit.note("contact", name)
         return visit.go(f"/parties/one/{quote(name)}", "The contact is saved.")
+
+    def _note_full_name(self, visit: Visit) -> str:
+        name = visit.path["name"]
+        enrolment.note_full_name(self._home, name, visit.form.get("full_name", ""))
+        visit.note("full-name", name)
+        return visit.go(f"/parties/one/{quote(name)}", "The full name is saved. Plans made from now on state it.")
 
     def _leave_out(self, is_left_out: bool, visit: Visit) -> str:
         name = visit.path["name"]

@@ -43,6 +43,8 @@ CREATE TABLE IF NOT EXISTS certificate (
 );
 CREATE TABLE IF NOT EXISTS former_identity (party TEXT NOT NULL, identity TEXT NOT NULL, replaced_at REAL NOT NULL);
 """
+# Made when the first full name is noted, because a registry that an earlier program made has no such table.
+FULL_NAMES = "CREATE TABLE IF NOT EXISTS full_name (party TEXT PRIMARY KEY, words TEXT NOT NULL)"
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class EnrolledParty:
         does_not_start: reason why its daemon does not start, as a key of ``NOT_STARTED``; "" if it has reported none
             since it was connected.
         contact: person to telephone at the party, in the operator's words.
+        full_name: full name and town of the hospital, in the operator's words.
         former_identities: keys (hex) that it had enrolled with before, the oldest first.
     """
 
@@ -75,6 +78,7 @@ class EnrolledParty:
     certificate_expires_at: float | None
     former_identities: tuple[str, ...] = ()
     contact: str = ""
+    full_name: str = ""
     policy: str = ""
     does_not_start: str = ""
 
@@ -133,6 +137,23 @@ class Registry:
         with self.database.writing(alone=True) as database:
             self._required(name)
             database.execute("UPDATE party SET contact = ? WHERE name = ?", (contact[:200], name))
+
+    def note_full_name(self, name: str, full_name: str) -> None:
+        """Notes an invited party's full name and town; "" for none. Raises ConfigurationError for another name."""
+        with self.database.writing(alone=True) as database:
+            self._required(name)
+            database.execute(FULL_NAMES)
+            database.execute(
+                "INSERT INTO full_name VALUES (?, ?) ON CONFLICT (party) DO UPDATE SET words = excluded.words",
+                (name, full_name),
+            )
+
+    def full_names(self) -> dict[str, str]:
+        """Full name and town by party; a party without one is left out."""
+        if not self.database.has_table("full_name"):
+            return {}
+        name_rows = self.database.rows("SELECT party, words FROM full_name ORDER BY party")
+        return {name_row["party"]: name_row["words"] for name_row in name_rows if name_row["words"]}
 
     def token(self, name: str, *, now: float) -> bytes:
         """The invitation's token. Raises ConfigurationError for a name without an open invitation."""
@@ -328,6 +349,7 @@ class Registry:
             " FROM party ORDER BY name"
         )
         former_rows = self.database.rows("SELECT party, identity FROM former_identity ORDER BY replaced_at")
+        full_names = self.full_names()
         return [
             EnrolledParty(
                 name=party_row["name"],
@@ -344,6 +366,7 @@ class Registry:
                 paused=bool(party_row["paused"]),
                 certificate_expires_at=party_row["expires_at"],
                 contact=party_row["contact"],
+                full_name=full_names.get(party_row["name"], ""),
                 policy=party_row["policy"],
                 does_not_start=party_row["does_not_start"],
                 former_identities=tuple(

@@ -100,6 +100,10 @@ class Database(ABC):
         """
 
     @abstractmethod
+    def has_table(self, name: str) -> bool:
+        """True if the database has a table of that name."""
+
+    @abstractmethod
     def mark(self) -> object:
         """A value that is another one after any write."""
 

@@ -138,6 +138,9 @@ class Postgres(Database):
         # The server's own timeout does not count while a client is silent between the messages of one statement.
         self.rows(_END_OTHERS, (f"{_NAME} ", f"{_NAME} {epoch}"))
 
+    def has_table(self, name: str) -> bool:
+        return self.rows("SELECT to_regclass(?) IS NOT NULL AS found", (name,))[0]["found"] is True
+
     def mark(self) -> object:
         return object()
 

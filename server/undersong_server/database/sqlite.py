@@ -88,6 +88,9 @@ class Sqlite(Database):
             stack.close()
             time.sleep(WRITE_AGAIN_S)
 
+    def has_table(self, name: str) -> bool:
+        return bool(self.rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)))
+
     def mark(self) -> object:
         return self.rows("PRAGMA data_version")[0][0], self._connection.total_changes
 

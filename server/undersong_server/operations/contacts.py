@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.printable import printable
+from undersong_common.printable import name_fault, printable
+from undersong_protocol.agreement.full_names import LONGEST_FULL_NAME
 
 LONGEST_STATED = 200  # characters of a name, or of a contact
 FEWEST_DIGITS = 3  # of a telephone number, or of a postal address with house number and code
@@ -24,6 +25,21 @@ def stated_line(words: str) -> str:
             code="too-long",
         )
     return one_line
+
+
+def full_name_line(words: str) -> str:
+    """Returns a hospital's full name and town as one line; "" for none.
+
+    Raises ConfigurationError for one that is too long, or that has a character that cannot be seen.
+    """
+    full_name = stated_line(words)
+    if full_name and (fault := name_fault(full_name, LONGEST_FULL_NAME)):
+        raise ConfigurationError(
+            f"the full name {printable(full_name, 60)!r} {fault}",
+            "write name and town, for example: Stella Maris Hospital, Porto",
+            code="full-name",
+        )
+    return full_name
 
 
 def reachable_contact(words: str) -> str:

@@ -15,7 +15,7 @@ from undersong_protocol.agreement.words import first_difference
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED, INVITED, NOT_STARTED, TOUCHED_EVERY_S, EnrolledParty
-from undersong_server.operations.contacts import reachable_contact
+from undersong_server.operations.contacts import full_name_line, reachable_contact
 from undersong_server.runs.folder import read_json, replace_json
 
 PACKAGE, GRANT = "package", "grant"  # ends of the names of the files for a hospital
@@ -42,20 +42,29 @@ class Invitation:
 
 
 def invite(
-    home: Path, party: str, *, days: float = defaults.INVITATION_DAYS, again: bool = False, contact: str = ""
+    home: Path,
+    party: str,
+    *,
+    days: float = defaults.INVITATION_DAYS,
+    again: bool = False,
+    contact: str = "",
+    full_name: str = "",
 ) -> Invitation:
     """Invites a party, or invites it again; a token that was not used is replaced.
 
     Args:
         again: True for an enrolled party that has lost its keys; the old ones stay valid until it has new ones.
         contact: telephone contact, displayed while a run waits for the party's approval; "" keeps the former one.
+        full_name: full name and town of the hospital, which plans state from now on; "" keeps the former one.
 
-    Raises ConfigurationError for a name that is invalid, revoked, or enrolled without ``again``, and for a contact
-    without a number or an address.
+    Raises ConfigurationError for a name that is invalid, revoked, or enrolled without ``again``, for a contact without
+    a number or an address, and for a full name that nobody can read.
     """
     coordinator_home = CoordinatorHome(home)
-    stated_contact = reachable_contact(contact)
+    stated_contact, stated_full_name = reachable_contact(contact), full_name_line(full_name)
     invitation_package = coordinator_home.invite(party, now=time.time(), days=days, again=again, contact=stated_contact)
+    if stated_full_name:
+        note_full_name(home, party, stated_full_name)
     return Invitation(
         party,
         invitation_package.sign(coordinator_home.authority().signing_key),
@@ -71,6 +80,21 @@ def note_contact(home: Path, party: str, contact: str) -> None:
     """
     with closing(CoordinatorHome(home).registry()) as registry:
         registry.note_contact(party, reachable_contact(contact))
+
+
+def note_full_name(home: Path, party: str, full_name: str) -> None:
+    """Notes a hospital's full name and town, in place of what was noted; "" for none. Plans made afterwards state it.
+
+    Raises ConfigurationError for a name that was not invited, and for a full name that nobody can read.
+    """
+    with closing(CoordinatorHome(home).registry()) as registry:
+        registry.note_full_name(party, full_name_line(full_name))
+
+
+def full_names(home: Path) -> dict[str, str]:
+    """Returns the full names that are noted, by party."""
+    with closing(CoordinatorHome(home).registry()) as registry:
+        return registry.full_names()
 
 
 @dataclass(frozen=True)

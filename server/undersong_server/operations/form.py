@@ -24,8 +24,11 @@ from undersong_server.runs.task import AttributeSection, Task
 IGNORED = ("data", "output", "evaluation")  # sections that a coordinator's run ignores, or that name no choice of a run
 TABLES = ("generators", "attributes")  # sections that may stand several times
 # Keys without a field of their own: the number of parties follows from their names, "labels" holds the meanings,
-# a table's kind is chosen when it is added.
-WITHOUT_FIELD = ("federation.parties", "federation.alpha", "task.label_descriptions", "task.revises", "generators.kind")
+# a table's kind is chosen when it is added, full names are noted on the hospitals' own screens.
+WITHOUT_FIELD = (
+    *("federation.parties", "federation.alpha", "federation.full_names"),
+    *("task.label_descriptions", "task.revises", "generators.kind"),
+)
 REQUIRED = (
     "task.purpose",
     "publication.where",

@@ -19,6 +19,7 @@ from undersong_common.printable import counted, printable
 from undersong_common.program import configuration
 from undersong_common.program.drill import COORDINATOR_WORDS
 from undersong_protocol.agreement import bounds
+from undersong_protocol.agreement.full_names import TASK_KEY, stated_for
 from undersong_protocol.agreement.manifest import PLAN_WORDS
 from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.secagg.parameters import Member
@@ -26,7 +27,7 @@ from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettin
 from undersong_server.defaults import RUN_OPTIONS, RunOptions
 from undersong_server.methods.interface import ANEW
 from undersong_server.operations.contacts import REHEARSAL, contact_faults
-from undersong_server.operations.enrolment import PartyFacts, identities, parties, refuse_left_out, roster
+from undersong_server.operations.enrolment import PartyFacts, full_names, identities, parties, refuse_left_out, roster
 from undersong_server.report.evaluations import evaluated
 from undersong_server.report.usefulness import read_test_file
 from undersong_server.runs.folder import (
@@ -150,6 +151,7 @@ def plan_task(
     planned_run = preview(home, data, folder, options.parties, check=check)
     # The run would read it first, and end; a preview, which is made at each change of a form, does not wait for it.
     read_test_file(coordinator_task(data, folder, planned_run.parties))
+    data = _with_full_names(data, home, planned_run.parties)
     run_name = options.name
     name_suffix = options.suffix
     insecure_seed = options.insecure_noise_seed
@@ -356,6 +358,16 @@ def _with_operator(data: Mapping[str, Any], settings: CoordinatorSettings) -> di
     ]
     ConfigurationError.raise_together(missing_words, code="no-operator")
     return {**data, "task": {**task, "operator": operator, "contact": contact_words}}
+
+
+def _with_full_names(data: Mapping[str, Any], home: Path, parties: Sequence[str]) -> dict[str, Any]:
+    """The task with the parties' full names: those that the operator has noted, or else those that the task states."""
+    federation = data.get("federation", {})
+    stated_names = stated_for({**federation.get(TASK_KEY, {}), **full_names(home)}, parties)
+    if stated_names == federation.get(TASK_KEY, {}):
+        return dict(data)
+    other_keys = {key: value for key, value in federation.items() if key != TASK_KEY}
+    return {**data, "federation": other_keys | ({TASK_KEY: stated_names} if stated_names else {})}
 
 
 def _own_contact(data: Mapping[str, Any]) -> str:

@@ -678,7 +678,9 @@ def participation_of(manifest: Manifest, survivors: Mapping[str, Sequence[str]])
     """Returns who is in which opened sum. ``survivors``: the hospitals by the name of each opened sum."""
     opened_names = [planned_sum.name for planned_sum in manifest.plan.sums if planned_sum.name in survivors]
     return Participation(
-        tuple(member.name for member in manifest.roster), tuple((name, tuple(survivors[name])) for name in opened_names)
+        tuple(member.name for member in manifest.roster),
+        tuple((name, tuple(survivors[name])) for name in opened_names),
+        manifest.full_names,
     )
 
 

@@ -27,6 +27,7 @@ from undersong_common.privacy.spending import charged_of
 from undersong_common.program.printed_page import PageSection, PrintedPage
 from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import party_fingerprint, same_fingerprint
+from undersong_protocol.agreement.full_names import with_full_name
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.participation import Participation
 from undersong_protocol.agreement.receipt import Receipt, check_receipt, exposure
@@ -554,7 +555,7 @@ class PrivacyVerdict:
             (self.publication, f"where it is published: {self.publication}"),
             (True, f"each hospital was asked {words.asked(questions, 'its')}"),
             *((True, f"  {printable(question)}") for question in words.further(questions, "its")),
-            (True, f"took part: {', '.join(self.spent)}"),
+            (True, f"took part: {', '.join(self.participation.names)}"),
             *((True, f"  {sentence}") for sentence in self.participation.sentences),
             *((True, self._describe_sum(sum_name, opened_sum.by)) for sum_name, opened_sum in self.opened.items()),
             (self.unopened, f"planned and never opened: {_quote_names(self.unopened)}"),
@@ -910,7 +911,12 @@ def _parties_section(verdict: PrivacyVerdict) -> PageSection:
             identity_words = "certified by the coordinator"
         spent_epsilon = verdict.spent[member.name]
         party_rows.append(
-            (member.name, party_fingerprint(member.name, member.identity), identity_words, f"{spent_epsilon:.4g}")
+            (
+                with_full_name(member.name, verdict.manifest.full_names.get(member.name, "")),
+                party_fingerprint(member.name, member.identity),
+                identity_words,
+                f"{spent_epsilon:.4g}",
+            )
         )
     return PageSection("Who took part", verdict.participation.sentences, table=tuple(party_rows))
 

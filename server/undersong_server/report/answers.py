@@ -487,7 +487,7 @@ def _explain_fingerprint(data: ReportData) -> str:
     compared_words = f"Compare it with {data.publisher[1]}, all eight groups."
     if not data.whom_to_ask:
         return f"Nobody here can be asked for the true fingerprint. {compared_words}"
-    hospitals = f", such as {', '.join(took_part.parties[:SHOWN_HOSPITALS])}" if took_part else ""
+    hospitals = f", such as {', '.join(took_part.names[:SHOWN_HOSPITALS])}" if took_part else ""
     return (
         f"Have the true fingerprint read to you by a hospital that took part{hospitals}, or by the {teller}"
         f"{f' ({contact})' if contact else ''}, over a number or an address that you look up elsewhere than in this"

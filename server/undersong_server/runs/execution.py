@@ -12,6 +12,7 @@ from undersong_common.models.embedding import Embed
 from undersong_common.printable import printable
 from undersong_common.program.library_threads import one_thread_for_products
 from undersong_common.program.logs import place_of
+from undersong_protocol.agreement.full_names import TASK_KEY, stated_for
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.secagg.parameters import Member
@@ -333,9 +334,10 @@ def _sign_manifest(run_plan: RunPlan, started: StartedRun, parties: RunParties, 
                 "update the party's program",
                 code="unknown-statistic",
             )
+    full_names = stated_for(run_plan.task.federation.full_names, sorted(introductions))
     manifest = Manifest(
         run=started.name,
-        task=run_plan.task.public_words,
+        task=run_plan.task.public_words | ({TASK_KEY: full_names} if full_names else {}),
         method=run_plan.task.method.name,
         embedder=embedder,
         roster=tuple(Member(party, introductions[party].identity) for party in sorted(introductions)),

@@ -8,13 +8,24 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.models.model_files import MAX_WINDOWS, MOST_WINDOWS, PACKAGED
 from undersong_common.printable import counted, fingerprinted, joined, name_fault, printable, repeated
 from undersong_common.program import configuration
 from undersong_common.text.row_files import SUFFIXES
+from undersong_protocol.agreement.full_names import TASK_KEY, full_names_fault
 from undersong_protocol.agreement.manifest import LONGEST_NAME
 from undersong_protocol.agreement.plan import Privacy, Quorum
 from undersong_protocol.limits import LARGEST_LABELS, LARGEST_PARTIES, LARGEST_SPARE_ATTEMPTS
@@ -252,6 +263,8 @@ class FederationSection(StrictSection):
         threshold: parties that have to answer before a sum opens.
         spare_attempts: further attempts at a sum, each of which is charged in advance.
         post_quantum: masks that no later quantum computer opens.
+        full_names: full name and town by party, such as stella-maris = "Stella Maris Hospital, Porto", for sheets, card
+            and report; those that the coordinator's operator has noted replace them.
     """
 
     parties: Annotated[int, Field(ge=1, le=LARGEST_PARTIES)] | None = None
@@ -261,6 +274,20 @@ class FederationSection(StrictSection):
     threshold: Annotated[int, Field(ge=1)] | None = None
     spare_attempts: Annotated[int, Field(ge=0, le=LARGEST_SPARE_ATTEMPTS)] = 0
     post_quantum: bool = True
+    full_names: dict[str, str] = Field(default_factory=dict)
+
+    @model_serializer(mode="wrap")
+    def _stated_values(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A run's folder is recognised by a hash of these values, which a task without full names must keep.
+        section_values: dict[str, Any] = serialize(self)
+        return {key: value for key, value in section_values.items() if key != TASK_KEY or value}
+
+    @field_validator("full_names")
+    @classmethod
+    def _check_full_names(cls, full_names: dict[str, str]) -> dict[str, str]:
+        if fault := full_names_fault(full_names, full_names):
+            raise ValueError(fault)
+        return full_names
 
 
 class MethodSection(BaseModel):

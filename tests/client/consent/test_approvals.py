@@ -487,6 +487,10 @@ def test_daemon_and_commands_lose_no_decision_to_each_other(home, consent):
         (lambda m: dataclasses.replace(m, task={**m.task, "labels": ["a", "c"]}), "labels a, b -> a, c"),
         (lambda m: dataclasses.replace(m, task={**m.task, "name": "u"}), "task t -> u"),
         (lambda m: dataclasses.replace(m, task={**m.task, "description": "other"}), "description none -> other"),
+        (
+            lambda m: dataclasses.replace(m, task={**m.task, "full_names": {"alpha": "A, B"}}),
+            "full name of alpha none -> A, B",
+        ),
         (lambda m: dataclasses.replace(m, embedder="11" * 32), "the embedding model"),
         (lambda m: dataclasses.replace(m, roster=(Member("alpha", bytes(32)),)), "another identity key, of"),
         (lambda m: dataclasses.replace(m, roster=(Member("beta", bytes(32)),)), "without the party alpha"),

@@ -794,6 +794,42 @@ def test_short_part_of_the_sheet_names_limit_and_steps(home):
     assert "a run that has begun" in choices.points[-1]
 
 
+OTHERS = ("beta", "delta", "gamma", "omega")
+ALL_FOUR = {name: f"{name.capitalize()} Hospital, Porto" for name in OTHERS}
+
+
+@pytest.mark.parametrize(
+    ("full_names", "lacking", "ask"),
+    [
+        ({}, "The plan has no full names.", "Ask for full name and town of the other hospitals."),
+        ({"alpha": "Alpha, Faro"}, "no full name of beta, delta, gamma, omega.", "town of beta, delta, gamma, omega."),
+        ({**ALL_FOUR, "delta": ""}, "The plan has no full name of delta.", "Ask for full name and town of delta."),
+        (ALL_FOUR, "", ""),
+    ],
+)
+def test_sheet_names_hospitals_in_full_and_those_without_a_full_name(home, full_names, lacking, ask):
+    full_names = {name: full_name for name, full_name in full_names.items() if full_name}
+    proposed(home, task={"full_names": full_names} if full_names else None)
+    value, sections = sheet(home)
+    said = {section.title: " ".join((*section.sentences, *section.points)) for section in sections}
+    who, steps = said["Who takes part"], said["What you do, in order"]
+    for name in OTHERS:
+        assert (f"{name} (" in who) == (name in full_names)
+        assert f"{name} ({full_names[name]})" in who if name in full_names else True
+    assert ("alpha (you; Alpha, Faro)" if "alpha" in full_names else "alpha (you),") in who
+    assert ("no full name" in who, lacking in who) == (bool(lacking), True)
+    assert ("full name and town" in steps, ask in steps) == (bool(ask), True)
+    assert (preview.OPERATORS_WORDS in who) == bool(full_names)
+    assert [party.get("full_name", "") for party in value["parties"][1:]] == [
+        full_names.get(name, "") for name in OTHERS
+    ]
+    listed = preview.fingerprints(Sheet.from_json(value)).columns
+    assert all(
+        row.endswith(full_names.get(name, name) + ")" * (name in full_names))
+        for row, name in zip(listed[1:], OTHERS, strict=True)
+    )
+
+
 @pytest.mark.parametrize(
     ("objectors", "told"),
     [

@@ -128,6 +128,14 @@ def watched(home, task, status, *arguments, name="first"):
 
 
 @pytest.mark.heavy
+def test_full_name_is_noted_at_the_invitation_and_later(home, tmp_path):
+    operator("invite", "delta", "--full-name", "Delta Clinic, Faro", "--home", home, "--out", tmp_path / "package")
+    assert "Delta Clinic, Faro" in operator("parties", "--json", "--home", home)
+    assert operator("full-name", "delta", "Delta Hospital, Porto", "--home", home) == "delta: Delta Hospital, Porto\n"
+    assert operator("full-name", "delta", "", "--home", home) == "delta: no full name is noted\n"
+
+
+@pytest.mark.heavy
 def test_watch_tells_waiting_for_people_from_waiting_for_machines(home, task):
     operator("invite", "alpha", "--again", "--contact", "Dr Novak, 01 234", "--home", home, "--out", task.parent / "a")
     both = (AwaitedParty("alpha", True, 1.0), AwaitedParty("beta", False, 9.0))

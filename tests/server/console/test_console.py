@@ -439,6 +439,20 @@ def test_contact_changes_after_invitation_and_a_letter_states_the_frame(tmp_path
     assert console.post("/parties/one/nobody/contact", of=one, contact="x").status_code == 409
 
 
+def test_full_name_is_stated_at_the_invitation_and_changed_on_the_hospital_s_page(tmp_path, entered):
+    home = make_home(tmp_path / "home")
+    console = entered(home.path)
+    one = "/parties/one/delta"
+    console.led(console.post("/parties/invite", name="delta", full_name="Delta Clinic, Faro"))
+    assert "Delta Clinic, Faro" in console.get(one).text
+    console.post(f"{one}/full-name", of=one, full_name="Delta <b>Hospital, Porto")
+    assert "Delta &lt;b&gt;Hospital, Porto" in console.get(one).text
+    for unreadable in (HOSTILE, "a" * 201):
+        assert console.post(f"{one}/full-name", of=one, full_name=unreadable).status_code == 409
+    assert enrolment.full_names(home.path) == {"delta": "Delta <b>Hospital, Porto"}
+    assert console.post("/parties/one/nobody/full-name", of=one, full_name="x").status_code == 409
+
+
 def test_a_rejected_run_names_the_hospital_and_its_telephone(tmp_path, entered):
     home = make_home(tmp_path / "home", PARTIES)
     enrolment.note_contact(home.path, "beta", "Dr. Beta, 0999")

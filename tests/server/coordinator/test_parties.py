@@ -18,6 +18,9 @@ def test_each_fact_of_a_party_stands_under_its_name(tmp_path: Path) -> None:
     credentials = Credentials(home, "alpha", now=2_000_000_000.0, days=2.0)
     with closing(home.registry()) as registry:
         registry.note_contact("alpha", "Mara, 01 23")
+        assert registry.full_names() == {}  # no table yet, as in a registry that an earlier program made
+        registry.note_full_name("alpha", "Alpha Clinic, Faro")
+        registry.note_full_name("alpha", "Alpha Hospital, Porto")
         seen: dict[str, Any] = {
             "software": "undersong 9",
             "embedder": "ee",
@@ -30,6 +33,11 @@ def test_each_fact_of_a_party_stands_under_its_name(tmp_path: Path) -> None:
         party = registry.party("alpha")
         assert {name: getattr(party, name) for name in seen} == seen
         assert (party.contact, party.does_not_start) == ("Mara, 01 23", "policy")
+        assert party.full_name == "Alpha Hospital, Porto"
+        registry.note_full_name("alpha", "")
+        assert registry.full_names() == {}
+        with raises(ConfigurationError, "unknown-party"):
+            registry.note_full_name("nobody", "Nobody, Nowhere")
         assert (party.state, party.identity) == (ENROLLED, credentials.identity.public_key().public_bytes_raw().hex())
         assert (party.last_seen, party.revoked_at, party.reason) == (2_000_000_007.0, None, "")
         assert party.certificate_expires_at == 2_000_000_000.0 + 2 * 86400.0

@@ -90,6 +90,16 @@ def test_a_journal_of_many_runs_keeps_each_value_once(opened):
     assert (journal.get("d"), other.get("a")) == (b"4", b"other")
 
 
+def test_a_registry_without_the_table_of_full_names_gets_it_with_the_first(opened):
+    registry = Registry(opened())
+    registry.invite("alpha", b"token", expires_at=2e9, now=1e9)
+    assert not registry.database.has_table("full_name")
+    assert registry.full_names() == {}
+    registry.note_full_name("alpha", "Alpha Clinic, Faro")
+    registry.note_full_name("alpha", "Alpha Hospital, Porto")
+    assert Registry(opened()).party("alpha").full_name == "Alpha Hospital, Porto"
+
+
 def test_replaced_holder_of_the_lease_keeps_nothing(opened):
     place = opened()
     first = place.take("one", 60.0)

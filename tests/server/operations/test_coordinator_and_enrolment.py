@@ -92,6 +92,16 @@ def test_a_contact_with_number_or_address_is_taken(home, contact):
     assert coordinator.change(home, contact=contact).contact == contact
 
 
+@pytest.mark.parametrize(("full_name", "code"), [("a\u202eb", "full-name"), ("a" * 201, "too-long")])
+def test_a_full_name_that_nobody_can_read_is_refused_everywhere(home, full_name, code):
+    enrolment.invite(home, "lung", full_name="  Lung Clinic,\n Faro ")
+    for act in (enrolment.invite, enrolment.note_full_name):
+        with raises(ConfigurationError, code):
+            act(home, "lung", full_name=full_name)
+    enrolment.invite(home, "lung")  # another invitation keeps what was noted
+    assert enrolment.full_names(home) == {"lung": "Lung Clinic, Faro"}
+
+
 @pytest.mark.parametrize("days", [1e8, 1e300, math.inf, math.nan, -1.0])
 def test_days_beyond_the_authority_s_life_are_refused_unregistered(home, days):
     with raises(ConfigurationError, "days-out-of-range"):

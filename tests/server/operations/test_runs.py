@@ -20,7 +20,7 @@ from undersong_common.program.configuration import override, read_toml
 from undersong_protocol.agreement import bounds
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
-from undersong_server.operations import runs
+from undersong_server.operations import enrolment, runs
 from undersong_server.operations.overview import list_runs
 from undersong_server.operations.runs import watch
 from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus
@@ -79,6 +79,29 @@ def test_plan_refuses_a_contact_by_which_nobody_is_reached(home, task, key, word
         preview()
     assert list(refused.value.places) == [key]
     assert "e-mail address, a telephone number or a web address" in refused.value.remedy
+
+
+def test_a_plan_states_noted_full_names_before_the_task_s_and_of_its_parties_alone(tmp_path):
+    home = make_home(tmp_path / "home", PARTIES).path
+    task_names = "{beta = 'Beta, Faro', gamma = 'Gamma, Faro', delta = 'Delta'}"
+    enrolment.note_full_name(home, "beta", "Beta Hospital, Porto")
+    assignments = [f"federation.full_names={task_names}"]
+    runs.plan(home, make_task(tmp_path / "task"), RunOptions(name="named"), assignments=assignments)
+    stored = folder_of(home, "named").planned()
+    assert stored.task["federation"] == {"full_names": {"beta": "Beta Hospital, Porto", "gamma": "Gamma, Faro"}}
+    assert stored.load().task.federation.full_names == stored.task["federation"]["full_names"]
+
+
+def test_a_plan_without_full_names_is_stored_without_a_key_for_them(home, task):
+    runs.plan(home, task, RunOptions(name="unnamed"))
+    stored = folder_of(home, "unnamed").planned()
+    assert "full_names" not in stored.task["federation"]
+    assert "full_names" not in stored.load().task.model_dump()["federation"]
+
+
+def test_a_task_with_a_full_name_that_nobody_can_read_is_refused(home, task):
+    with pytest.raises(ConfigurationError, match="full_names"):
+        runs.plan(home, task, RunOptions(name="hidden"), assignments=["federation.full_names={beta='Beta\u202e'}"])
 
 
 @pytest.mark.parametrize("row", [{"note": "a", "label": "garden"}, {"text": "a", "label": "attic"}])

@@ -342,6 +342,17 @@ def test_verify_and_dossier_name_operator_and_place_of_the_plan(tmp_path, publis
     assert files[0] == stated.conclusion()[0]
 
 
+def test_verify_and_dossier_name_hospitals_in_full_where_the_plan_does(tmp_path, published, signer):
+    fingerprint = signed_by(tmp_path, signer, published[0])
+    verdict = verify(tmp_path, fingerprint=fingerprint)
+    task = {**verdict.manifest.task, "full_names": {"p1": "One Hospital, Porto"}}
+    named = replace(verdict, manifest=replace(verdict.manifest, task=task))
+    assert any(line.startswith("took part: p0, p1 (One Hospital, Porto), p2") for line in named.lines())
+    dossier = dossier_page(tmp_path, named, fingerprint=fingerprint, audit=None)
+    table = next(section.table for section in dossier.sections if section.title == "Who took part")
+    assert [row[0] for row in table[1:4]] == ["p0", "p1 (One Hospital, Porto)", "p2"]
+
+
 def test_the_signer_s_line_says_by_whose_word_each_hospital_is_known(tmp_path, published, signer):
     fingerprint = signed_by(tmp_path, signer, published[0])
     own = {name: party_fingerprint(name, public_of(name)) for name in ("p0", "p1", "p2", "p3", "p4")}

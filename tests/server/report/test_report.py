@@ -632,6 +632,13 @@ def test_the_head_of_the_report_names_hospitals_and_until_when():
     assert "until sum" not in render_html(run()).partition("</header>")[0]
 
 
+def test_card_and_report_name_hospitals_in_full_where_the_plan_does():
+    named = replace(LEFT, full_names={"south": "South <b>Hospital, Porto"})
+    for shown in both(run(participation=named, publisher=("one", "1a2b-3c4d"))):
+        assert re.search(r"3 hospitals: north, south \(South (<|&lt;)b(>|&gt;)Hospital, Porto\), west\.", shown)
+        assert "such as north, south (South" in shown
+
+
 def test_each_measure_stands_once_in_the_report():
     names = ("panel score", "recall", "coverage")
     measures = tuple(Measure(name, f"what {name} tells", 0.5, "0 to 1", "high") for name in names)
