@@ -27,6 +27,7 @@ from undersong_server.operations import (
     enrolment,
     form,
     form_faults,
+    open_points,
     overview,
     permissions,
     releases,
@@ -449,10 +450,6 @@ class RunScreens:
                 "downloaded_at": curation.show(self._home, run).downloaded_at,
                 "run": run,
             },
-            "card": lambda: {
-                "run": run,
-                "card": releases.read_file(self._home, run, "README.md").decode("utf-8", "replace"),
-            },
             "corpus": lambda: {
                 **visit.listed(list(zip(corpus_search().numbers, corpus_search().texts, strict=True))),
                 "found": corpus_search(),
@@ -493,11 +490,13 @@ class RunScreens:
         return {
             "figures": quality_figures,
             "leading": leading,
+            "tiles": comparison.shown_scores(quality_figures, leading),
+            "scores": comparison.named_scores(self._home, run),
+            "open_points": open_points.open_points(self._home, run),
             "meaning": comparison.leading_meaning(self._home, run, leading),
             "evaluation_error": runs.evaluation_error(self._home, run, status),
             "failed_at": status.at,
             "judgement": comparison.judge(self._home, run),
-            "to_read": comparison.texts_to_read(self._home, run),
             "explained": comparison.explain_figures(self._home, run),
             "own_evaluation": releases.own_evaluation(self._home, run),
             "evaluations_beside": comparison.beside_figures(self._home, run),

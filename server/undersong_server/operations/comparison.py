@@ -61,11 +61,12 @@ WORD_PAIRS = "different word pairs, drawn texts alone"  # the evaluation has a f
 HEADLINE = (HELP, PRIVATE_SCORE, PANEL_SCORE, WRONG_LABELS, "promised epsilon", "texts published", "money, US$")
 LEADING = {  # figures that lead, the first that was measured, each with the reason
     PRIVATE_SCORE: (
-        "It comes first because it is measured on the hospitals' own records; every other figure looks at public texts."
+        "The private score comes first because it is measured on the hospitals' own records; every other figure looks"
+        " at public texts."
     ),
     PANEL_SCORE: (
-        "It comes first because it says how well models trained on the texts label real ones, and no private score,"
-        " which would be of the hospitals' own records, was measured."
+        "The panel score comes first because it says how well models trained on the texts label real ones, and no"
+        " private score, which would be of the hospitals' own records, was measured."
     ),
     WORD_PAIRS: (
         "No figure says yet how good the texts are, since neither a private score nor a panel score was measured:"
@@ -210,6 +211,14 @@ def leading_figure(figures: Sequence[Figure], chosen: str = "") -> LeadingFigure
     measured = {figure.name: figure for figure in figures if figure.compares}
     reasons = {chosen: "You chose this figure.", **{name: why for name, why in LEADING.items() if name != chosen}}
     return next((LeadingFigure(measured[name], reason) for name, reason in reasons.items() if name in measured), None)
+
+
+def shown_scores(figures: Sequence[Figure], leading: LeadingFigure | None) -> tuple[Figure, ...]:
+    """Returns the leading figure and whichever of the two scores was measured beside it."""
+    if leading is None:
+        return ()
+    scores = (figure for figure in figures if figure.compares and figure.name in (PRIVATE_SCORE, PANEL_SCORE))
+    return (leading.figure, *(figure for figure in scores if figure is not leading.figure))
 
 
 @dataclass(frozen=True)
@@ -406,6 +415,26 @@ class ResultJudgement:
     def sentences(self) -> str:
         """Alarms and words in one paragraph."""
         return " ".join(filter(None, (*self.alarms, self.words)))
+
+
+@dataclass(frozen=True)
+class NamedScores:
+    """A run's two scores, each in a sentence with its name and what it was measured on; "" where it was not."""
+
+    panel: str = ""
+    private: str = ""
+
+
+def named_scores(home: Path, run: str) -> NamedScores:
+    """Returns a run's panel score and private score in words. Raises ConfigurationError for an unknown run."""
+    evaluation = evaluated(CoordinatorHome(home).run(run))
+    figures = {figure.name: figure.cells[0].words for figure in how_good(home, run) if figure.cells[0].is_known}
+    panel, private = "", ""
+    if evaluation is not None and PANEL_SCORE in figures:
+        panel = f"Panel score, on the test file {evaluation.file_name}: this corpus {figures[PANEL_SCORE]}."
+    if PRIVATE_SCORE in figures:
+        private = f"Private score, on the hospitals' own records: this corpus {figures[PRIVATE_SCORE]}."
+    return NamedScores(panel, private)
 
 
 HELP_WORDS: Mapping[int | None, str] = {1: "better", 0: "no measured gain", -1: "worse"}

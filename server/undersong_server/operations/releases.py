@@ -346,7 +346,7 @@ def search(home: Path, run: str, *, find: str = "", label: str = "", generator: 
     )
 
 
-def _with_reason_words(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_reason_words(row: dict[str, Any]) -> dict[str, Any]:
     """A row of set-aside.jsonl with its reason in words; a reason of a later version stays as it is."""
     reason = str(row.get("reason", ""))
     return {**row, "reason": ASIDE_REASONS.get(reason, reason)}

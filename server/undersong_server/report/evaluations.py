@@ -59,6 +59,11 @@ class Evaluated:
         return self.test.rpartition(", ")[2]
 
     @property
+    def file_name(self) -> str:
+        """Name of the test file."""
+        return self.test.rpartition(", ")[0] or self.test
+
+    @property
     def place_words(self) -> str:
         """Names the test file, the day and the texts that were drawn."""
         day = f" on {self.day}" if self.day else ""

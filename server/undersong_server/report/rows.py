@@ -57,18 +57,23 @@ def _say_lengths(texts: Sequence[str]) -> str:
     return f"Length in words: median {median}, nine in ten between {shortest} and {longest}."
 
 
+def frequent_phrases_by_row(texts: Sequence[str]) -> tuple[list[set[str]], int]:
+    """Returns each text's phrases that stand in many texts, and the number of texts from which on they are many."""
+    phrases_by_row = list(map(_phrases, texts))
+    rows_of_phrase = Counter(phrase for phrases in phrases_by_row for phrase in phrases)
+    least_rows = max(LEAST_ROWS, math.ceil(LEAST_SHARE * len(texts)))
+    frequent_phrases = {phrase for phrase, row_count in rows_of_phrase.items() if row_count >= least_rows}
+    return [phrases & frequent_phrases for phrases in phrases_by_row], least_rows
+
+
 def describe_phrases(data: ReportData) -> str:
     """Says in how many rows a phrase stands that other rows have, too, and which phrases are the most frequent."""
     rows = _public_rng(data).permutation(len(data.samples))[:MOST_ROWS].tolist()
-    phrases_by_row = [_phrases(data.samples[row].text) for row in rows]
-    rows_of_phrase = Counter(phrase for phrases in phrases_by_row for phrase in phrases)
-    least_rows = max(LEAST_ROWS, math.ceil(LEAST_SHARE * len(rows)))
-    frequent_phrases = {phrase for phrase, row_count in rows_of_phrase.items() if row_count >= least_rows}
+    frequent_by_row, least_rows = frequent_phrases_by_row([data.samples[row].text for row in rows])
     scope_words = f" of {number(len(rows))} rows that were drawn" if len(rows) < len(data.samples) else " rows"
-    if not frequent_phrases:
+    if not any(frequent_by_row):
         return f"No phrase of {PHRASE_WORDS} words stands in {least_rows} or more{scope_words}."
-    rows_with_phrase = sum(not phrases.isdisjoint(frequent_phrases) for phrases in phrases_by_row)
-    frequent_by_row = [phrases & frequent_phrases for phrases in phrases_by_row]
+    rows_with_phrase = sum(map(bool, frequent_by_row))
     (top_phrase, top_count), *further_phrases = _phrases_of_most_rows(frequent_by_row, least_rows)
     further_words = ", ".join(f'"{phrase}" ({number(row_count)})' for phrase, row_count in further_phrases)
     next_words = f"; then, in rows with none of those before it: {further_words}" if further_phrases else ""

@@ -34,7 +34,7 @@ BY_CHOICE = {
 UNFIT = "Not for training a model that you will use."
 UNMEASURED = "How good it is was not measured: test it on real texts of your own before you train on it."
 ABOVE_GUESSING = "Better than guessing."
-BETTER = f"{ABOVE_GUESSING} The card below says whether the hospitals' records helped."
+BETTER = f"{ABOVE_GUESSING} The report says whether the hospitals' records helped."
 HARDLY = "Hardly better than guessing: do not train on it; fit for testing programs."
 
 

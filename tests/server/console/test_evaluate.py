@@ -129,7 +129,8 @@ def test_result_begins_with_what_is_bad_in_the_words_of_the_card(evaluation_page
     lows = [measure.interval[0] for measure in measures.values() if measure.interval]
     expected = alarms(2, lows, measures["wrong labels"].value if "wrong labels" in measures else math.nan)
     assert len(expected) == alarm_count
-    assert re.findall(r'<p class="problem">([^<]+)</p>', opening) == list(expected)
+    assert re.findall(r"<li>([^<]+) <a", opening)[:alarm_count] == list(expected)
+    assert ('<div class="problem" id="publish">' in opening) == bool(expected)
     meaning = plain_words(measures["panel score"].value, TEST_TEXTS, 2) if "panel score" in measures else None
     assert re.findall(r"<p>(In plain words[^<]+)</p>", evaluation_of(evaluation_page)) == ([meaning] if meaning else [])
 

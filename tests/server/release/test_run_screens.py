@@ -165,7 +165,7 @@ def test_result_leads_to_the_texts_that_nothing_judged(tmp_path, published, reco
     with entered_console(home) as console:
         top = unescape(console.get(RESULT).text).partition('id="evaluation"')[2].partition("<details")[0]
         read = console.get(f"{RESULT}?generator={names[1]}").text
-    assert ("before you publish" in top) == (reason is not None)
+    assert (f"4 texts of {names[1]}" in top) == (reason is not None)
     assert (reason or "") in top
     assert (f'{RESULT}?generator={names[1]}#corpus">Read them' in top) == (reason is not None)
     assert '<details id="corpus-texts" open>' in read

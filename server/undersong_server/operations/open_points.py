@@ -1,0 +1,88 @@
+"""Points of a finished run that stay open before its texts are published, each from what was measured or planned."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+from undersong_common.printable import counted, joined, number
+from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.operations import comparison
+from undersong_server.operations.overview import run_plan
+from undersong_server.operations.releases import Found, drawn_rows, published_texts, search
+from undersong_server.report.answers import NAMES_ITS_MODEL, NGRAM, WORD_SALAD
+from undersong_server.report.evaluations import evaluated, kept_help
+from undersong_server.report.rows import MOST_ROWS, PHRASE_WORDS, frequent_phrases_by_row
+
+MANY_ROWS = 0.25  # share of rows with a frequent phrase, from which on an operator is told
+NO_GAIN = {  # by the sign of the records' help
+    0: "No gain over texts without records was measured.",
+    -1: "The corpus is worse than texts without records.",
+    None: "Whether the records helped was not measured.",
+}
+
+
+@dataclass(frozen=True)
+class OpenPoint:
+    """One point: a sentence, and a link to the place that says more, by its words and its address."""
+
+    words: str
+    link: str
+    address: str
+
+
+def open_points(home: Path, run: str) -> tuple[OpenPoint, ...]:
+    """Returns what speaks against publishing a finished run, or is not known yet. The most serious point is first.
+
+    Raises ConfigurationError for a run that is unknown or has not finished.
+    """
+    corpus = search(home, run)
+    result = f"/runs/one/{quote(run)}/result"
+    texts = _texts_to_read(home, run, corpus, result)
+    return (*_quality_points(home, run, result), *texts, *_source_points(home, run, corpus))
+
+
+def _quality_points(home: Path, run: str, result: str) -> Iterator[OpenPoint]:
+    folder = CoordinatorHome(home).run(run)
+    judgement = comparison.judge(home, run)
+    for alarm in judgement.alarms:
+        yield OpenPoint(alarm, "How good", f"{result}#evaluation")
+    if evaluated(folder) is None:
+        yield OpenPoint("No public test file says how good the texts are.", "Evaluate", f"{result}#evaluate")
+    records_help = kept_help(folder)
+    if records_help is not None and records_help.sign != 1:
+        yield OpenPoint(NO_GAIN[records_help.sign], "How good", f"{result}#evaluation")
+
+
+def _texts_to_read(home: Path, run: str, corpus: Found, result: str) -> Iterator[OpenPoint]:
+    for texts in comparison.texts_to_read(home, run):
+        query = urlencode({"generator": texts.generator})
+        words = f"{counted(texts.texts, 'text')} of {texts.generator}: {texts.reason}."
+        yield OpenPoint(words, "Read them", f"{result}?{query}#corpus")
+    corpus_texts = published_texts(home, run) or []
+    drawn_texts = [corpus_texts[row] for row in drawn_rows(len(corpus_texts), MOST_ROWS)]
+    frequent_by_row, least_rows = frequent_phrases_by_row(drawn_texts)
+    rows_with_phrase = sum(map(bool, frequent_by_row))
+    if drawn_texts and rows_with_phrase >= MANY_ROWS * len(drawn_texts):
+        words = (
+            f"{number(rows_with_phrase)} of {counted(len(drawn_texts), 'row')} hold a phrase of {PHRASE_WORDS} words"
+            f" that stands in {least_rows} or more."
+        )
+        yield OpenPoint(words, "Read texts", f"{result}?find=#corpus")
+    if corpus.aside:
+        words = f"The archive also holds the file set-aside.jsonl, with {counted(corpus.aside, 'text')} of no corpus."
+        yield OpenPoint(words, "Read its texts", f"{result}?marked=aside#corpus")
+
+
+def _source_points(home: Path, run: str, corpus: Found) -> Iterator[OpenPoint]:
+    address = f"/runs/one/{quote(run)}"
+    task = run_plan(home, run).planned.task
+    kinds = {str(table.get("name")): str(table.get("kind")) for table in task.get("generators", ())}
+    authors = [name for name in kinds if corpus.generators.get(name)]
+    if salads := [name for name in authors if kinds[name] == NGRAM]:
+        yield OpenPoint(f"{joined(salads)}: {WORD_SALAD}", "Read texts", f"{address}/result?find=#corpus")
+    if unnamed := [name for name in authors if kinds[name] != NAMES_ITS_MODEL]:
+        words = f"The plan does not name the source of the texts of {joined(unnamed)}, nor its licence."
+        yield OpenPoint(words, "The report", f"{address}/report")
+    if not task.get("publication", {}).get("licence"):
+        yield OpenPoint("The plan states no licence for the texts.", "The report", f"{address}/report")

@@ -1,0 +1,66 @@
+"""Points that stay open before a finished run is published: each state that raises one, and one that does not."""
+
+import json
+
+import pytest
+
+from tests.doubles.stream import make_home
+from tests.doubles.tasks import make_task
+from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.defaults import RunOptions
+from undersong_server.operations import runs
+from undersong_server.operations.open_points import NO_GAIN, open_points
+from undersong_server.report.evaluations import HELP_FILE, Evaluated, KeptMeasure, keep_evaluation
+from undersong_server.runs.folder import RunStatus, replace_json
+
+PANEL = {"panel score": KeptMeasure(0.9, "high", percent=True, interval=(0.85, 0.95))}
+
+
+@pytest.fixture
+def home(tmp_path):
+    home = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
+    stated = {"licence": "CC0-1.0", "contact": "a@b.example"}
+    runs.plan(home.path, make_task(tmp_path / "task", publication=stated), RunOptions(name="first"))
+    run = home.run("first")
+    run.write_status(RunStatus("finished", 1))
+    run.output.mkdir()
+    write(home.path, [f"text number {number}" for number in range(4)])
+    keep_evaluation(run, Evaluated("test.jsonl, 0123abcd", {"panel score": "90.0 %"}, PANEL, 4))
+    return home.path
+
+
+def write(home, texts, generator="another"):
+    lines = [json.dumps({"text": text, "label": "a", "generator": generator}) + "\n" for text in texts]
+    (CoordinatorHome(home).run("first").output / "synthetic.jsonl").write_text("".join(lines))
+
+
+def words_of(home):
+    return [point.words for point in open_points(home, "first")]
+
+
+def test_a_run_of_which_nothing_is_open_has_no_point(home):
+    assert words_of(home) == []
+
+
+@pytest.mark.parametrize(("sign", "words"), [(0, NO_GAIN[0]), (-1, NO_GAIN[-1]), (None, NO_GAIN[None]), (1, None)])
+def test_a_gain_that_was_not_measured_is_a_point(home, sign, words):
+    replace_json(CoordinatorHome(home).run("first").path / HELP_FILE, {"words": "x", "sign": sign}, durable=False)
+    assert words_of(home) == ([words] if words else [])
+
+
+def test_rows_that_share_phrases_and_texts_set_aside_are_points_with_a_link_to_them(home):
+    write(home, ["the same five words here", *["the same five words here again"] * 29])
+    aside = {"text": "late check-in", "label": "a", "generator": "g", "reason": "generator"}
+    (CoordinatorHome(home).run("first").output / "set-aside.jsonl").write_text(json.dumps(aside) + "\n")
+    phrases, beside = open_points(home, "first")
+    assert phrases.words.startswith("30 of 30 rows hold a phrase of 5 words")
+    assert "1 text" in beside.words
+    assert beside.address.endswith("?marked=aside#corpus")
+
+
+def test_a_source_that_the_plan_does_not_name_is_a_point(home):
+    names = [table["name"] for table in CoordinatorHome(home).run("first").planned().task["generators"]]
+    write(home, ["a text"], generator=names[0])
+    assert any(
+        f"does not name the source of the texts of {names[0]}, nor its licence" in words for words in words_of(home)
+    )
