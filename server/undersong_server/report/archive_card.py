@@ -13,7 +13,7 @@ from undersong_common.printable import counted, joined
 from undersong_server.report.answers import IN_BROWSER
 from undersong_server.report.before_training import BEFORE
 from undersong_server.report.html import FILES, REPORT, count_table, escape_markdown, hub_size
-from undersong_server.report.rows import ROWS_ELSEWHERE, TITLE
+from undersong_server.report.rows import EXAMPLES, TITLE
 from undersong_server.report.sum_answers import WORTH
 from undersong_server.report.writers import WRITERS
 
@@ -24,7 +24,10 @@ COUNTING_PARTS = (
     TITLE,
     "How it was made",
 )  # parts of a card that count the texts of a whole run
-PARAGRAPHS_OF_FILES = {IN_BROWSER: REPORT, ROWS_ELSEWHERE: REPORT}  # starts of paragraphs on one file alone
+PARAGRAPHS_OF_FILES = {  # starts of paragraphs that go with a file; the report goes where texts are left out
+    IN_BROWSER: REPORT,
+    EXAMPLES: REPORT,
+}
 OPENING = re.compile(r"^(## What it is\n\n)[\d,]+ ((?:synthetic )?)texts?\b", re.MULTILINE)
 SIZE = re.compile(r"^size_categories: .*$", re.MULTILINE)
 COUNTS = re.compile(r"^\| label \|.*\n\|---\|---:.*\n(?:\|.*\n)*", re.MULTILINE)

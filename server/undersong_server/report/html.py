@@ -23,7 +23,7 @@ from undersong_server.pool import Sample
 from undersong_server.report.answers import IN_BROWSER, OurWords, answers, describe_demonstration
 from undersong_server.report.check_words import CHECK_WORDS
 from undersong_server.report.data import EQUAL_WEIGHTS, USEFUL, GeneratorUse, Measure, ReportData, number
-from undersong_server.report.rows import ROWS_ELSEWHERE, TITLE, describe_rows, example_rows, length_at
+from undersong_server.report.rows import EXAMPLES, TITLE, describe_rows, example_rows, length_at, quote_rows
 from undersong_server.report.sum_answers import GIVE_OR_TAKE, SUM_ANSWERS
 from undersong_server.report.writers import COLUMNS, WRITERS
 
@@ -77,6 +77,7 @@ def render_html(data: ReportData) -> str:
         else "",
         length_chart=_draw_lengths(data),
         example_rows=example_rows(data),
+        examples_words=EXAMPLES,
         shown=[
             {"sample": sample, "colour": generator_colour[sample.generator]}
             for sample in spread(data.samples, SHOWN_TEXTS)
@@ -219,7 +220,7 @@ def render_card(data: ReportData) -> str:
         named=data.named_labels,
         counts=Markup(count_table(data.label_names, data.generators, text_counts)),  # noqa: S704 - escaped there
         hub_size=hub_size(len(data.samples)),
-        rows_elsewhere=ROWS_ELSEWHERE,
+        row_quotes=quote_rows(data),
         settings=(
             ("method", data.method),
             *data.settings,

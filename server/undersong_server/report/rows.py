@@ -4,6 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from textwrap import shorten
 
 import numpy as np
 
@@ -13,12 +14,13 @@ from undersong_server.pool import Sample
 from undersong_server.report.data import ReportData, number
 
 TITLE = "What the rows are like"
-ROWS_ELSEWHERE = "report.html shows rows of the corpus, drawn by chance."
+EXAMPLES = "Some rows, drawn by chance:"  # begins a paragraph
 PHRASE_WORDS = 5
 LEAST_ROWS, LEAST_SHARE = 5, 0.02  # rows, and share of the rows, in which a phrase stands at least
 SHOWN_PHRASES = 3
 MOST_ROWS = 2000  # rows whose phrases are counted
 SHOWN_ROWS = 4
+CARD_ROWS, CARD_LETTERS = 3, 300  # rows in a card, and letters of each at most
 
 WORD = re.compile(r"[^\W_]+")
 PLACEHOLDER = re.compile(r"<[A-Z][A-Z0-9_ -]*>|\[[A-Z][\w '-]{0,30}\]|\[\*\*|\{\{?\w+\}\}?")
@@ -40,6 +42,15 @@ def describe_rows(data: ReportData) -> tuple[str, ...]:
 def example_rows(data: ReportData) -> list[Sample]:
     """Draws a few rows by chance; the signed plan decides which, so that they are the same every time."""
     return [data.samples[row] for row in _public_rng(data).permutation(len(data.samples))[:SHOWN_ROWS].tolist()]
+
+
+def quote_rows(data: ReportData) -> str:
+    """Returns a few of these rows in one paragraph; "" for a corpus without texts."""
+    quotes = [
+        f'"{shorten(sample.text, CARD_LETTERS, placeholder="...")}"{f" ({sample.label})" if sample.label else ""}'
+        for sample in example_rows(data)[:CARD_ROWS]
+    ]
+    return f"{EXAMPLES} {'; '.join(quotes)}." if quotes else ""
 
 
 def length_at(word_counts: Sequence[int] | Int64, share: float) -> int:

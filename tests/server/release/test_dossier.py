@@ -41,7 +41,7 @@ from undersong_server.release.files import (
 from undersong_server.release.verify import verify
 from undersong_server.report.answers import IN_BROWSER
 from undersong_server.report.html import render_card
-from undersong_server.report.rows import ROWS_ELSEWHERE
+from undersong_server.report.rows import EXAMPLES
 from undersong_server.runs.folder import RunStatus
 
 
@@ -214,7 +214,7 @@ def test_card_of_each_export_names_exactly_its_files_and_texts(tmp_path, publish
     listed = card.partition("## The files")[2].partition("## ")[0]
     assert set(re.findall(r"^- ([^:]+):", listed, re.MULTILINE)) == names
     has_report = "report.html" in names
-    assert (f"\n{IN_BROWSER}" in card, ROWS_ELSEWHERE in card) == (has_report, has_report)
+    assert (f"\n{IN_BROWSER}" in card, EXAMPLES in card) == (has_report, has_report)
     assert has_report == ("without" not in kind)
     texts = len((unpacked / "synthetic.jsonl").read_bytes().splitlines())
     assert f"## What it is\n\n{texts} synthetic texts with 2 labels" in card

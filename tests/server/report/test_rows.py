@@ -1,5 +1,6 @@
 """What a card and a report say of the rows, counted from the corpus alone."""
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ from tests.server.report.test_report import both, run
 from undersong_server.pool import Origin
 from undersong_server.release.files import _count_mended_labels
 from undersong_server.report.html import render_html
-from undersong_server.report.rows import describe_phrases, describe_rows, example_rows
+from undersong_server.report.rows import EXAMPLES, describe_phrases, describe_rows, example_rows
 
 
 def run_of(texts, **changes):
@@ -102,3 +103,12 @@ def test_card_and_report_say_what_the_rows_are_like(place):
     assert shown.count("What the rows are like") == 1
     assert "with a placeholder such as" in shown
     assert "What the rows are like" not in both(run(0))[place]
+
+
+def test_the_card_quotes_three_rows_that_the_report_shows():
+    data = run(60)
+    report, card = both(data)
+    quoted = re.findall(r'"(text \d+ of a note)" \((?:chest|ankle)\)', card.partition(EXAMPLES)[2].partition("##")[0])
+    assert len(quoted) == 3
+    assert all(text in report.partition(EXAMPLES)[2] for text in quoted)
+    assert EXAMPLES not in both(run(0))[1]
