@@ -7,13 +7,14 @@ from undersong_common.printable import counted, joined, printable
 from undersong_common.privacy import impact
 from undersong_common.version import VERSION
 from undersong_protocol.agreement import words
-from undersong_server.methods.parts.support import DOUBT, UNJUDGED, WORD_FILTER
+from undersong_server.methods.parts.support import COUNTS, WORD_FILTER
 from undersong_server.report.before_training import (
     BEFORE,
     describe_nearness,
     describe_test_file,
     describe_training,
 )
+from undersong_server.report.conclusion import conclude
 from undersong_server.report.data import (
     UNIT_WORDS,
     UNITS,
@@ -83,6 +84,11 @@ NOBODY_REAL = (
 
 class OurWords(str):
     """A sentence of the program alone, in Markdown: code, and links to parts. A page escapes every other one whole."""
+
+
+MAKERS_FIGURES = OurWords(
+    "These figures are the makers' word; `undersong verify . --test FILE` measures the score on texts of your own."
+)
 
 
 @dataclass(frozen=True)
@@ -402,9 +408,9 @@ def _odds_words(epsilon: float, delta: float) -> str:
 
 
 def _state_worth(data: ReportData) -> tuple[str, ...]:
-    """The figure with its meaning, whether the records helped, what was not measured, and the texts set aside."""
-    opening = [headline(data), describe_test_file(data), *alarms_of(data), without_records(data), meaning(data)]
-    opening += [_explain_baselines(data), verdict(data)]
+    """The conclusion, its figures, what was not measured, and the texts set aside."""
+    opening = [conclude(data), headline(data), describe_test_file(data), *alarms_of(data), without_records(data)]
+    opening.append(verdict(data))
     sentences = list(dict.fromkeys(filter(None, opening)))
     if data.own_accuracy is None:
         reason = "" if data.test_set else ": the task names none"
@@ -414,19 +420,26 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
     if data.score is None:
         unread_words = UNREAD_SCORE if data.has_unread_score else ""
         sentences.append(f"On the hospitals' own records: {NOT_MEASURED}{unread_words}.")
-    sentences += [f"{remark.partition(WORD_FILTER)[0].strip().rstrip('.')}." for remark in data.remarks]
-    if any(f"({reason!r})" in remark for reason in (DOUBT, UNJUDGED) for remark in data.remarks):
-        sentences.append(f'By how much such a generator misses being cleared stands under "{SUM_ANSWERS}".')
+    sentences += [f"{_split_remark(remark)[0].rstrip('.')}." for remark in data.remarks]
     if not data.support_measured and not data.set_aside:
         sentences.append(f"Whether the texts are of the task's kind: {NOT_MEASURED}.")
     if not describe_nearness(data):
         sentences.append(f"Distance to {data.test_set or TEST_FILE}: {NOT_MEASURED}.")
+    if data.own_accuracy is not None or data.score is not None:
+        sentences.append(MAKERS_FIGURES)
     return tuple(sentences)
+
+
+def _split_remark(remark: str) -> tuple[str, str]:
+    """Returns what a remark says first, and the counts behind it with how far the word filter is to be trusted."""
+    places = [remark.find(start) for start in (COUNTS, WORD_FILTER) if start in remark]
+    place = min(places, default=len(remark))
+    return remark[:place].strip(), remark[place:]
 
 
 def _detail_worth(data: ReportData) -> tuple[str, ...]:
     """How the figures were measured, and what became of the other texts."""
-    sentences = []
+    sentences = [*filter(None, [meaning(data), _explain_baselines(data)])]
     if data.score is not None:
         if data.score.zero_shot is not None:
             sentences.append(f"{data.score.sentence(is_private=data.privacy.is_private)}{scored_hospitals(data)}.")
@@ -437,8 +450,7 @@ def _detail_worth(data: ReportData) -> tuple[str, ...]:
     sentences += _detail_panel(data)
     if data.test_hash:
         sentences.append(f"The test file is not in this folder. Its SHA-256 is {data.test_hash}.")
-    filter_words = [remark.partition(WORD_FILTER)[2] for remark in data.remarks if WORD_FILTER in remark]
-    sentences += [f"{WORD_FILTER}{trust_words}" for trust_words in filter_words]
+    sentences += filter(None, [_split_remark(remark)[1] for remark in data.remarks])
     if data.aside_starts:
         start_words = "; ".join(f'"{start}" ({generator})' for generator, start in data.aside_starts)
         sentences.append(f"Set aside were texts such as: {start_words}.")

@@ -29,38 +29,35 @@ PANEL_MODELS = {  # the panel's models in a receiver's words
 
 
 def describe_training(data: ReportData) -> tuple[str, ...]:
-    """Returns what to read first, repeated phrases, doubtful labels, nearness, scores by model, and the test file."""
+    """Returns what to read first, repeated phrases, nearness, scores by model, and doubtful labels."""
     read_words = "Read some texts of each label first" if data.named_labels else "Read some texts first"
     sentences = [
         f"{read_words}: {NO_CONTRADICTIONS}",
         describe_phrases(data) if data.samples else "",
-        _describe_doubt(data),
         describe_nearness(data),
         caution(data),
         _describe_scores(data),
+        _describe_doubt(data),
     ]
     return tuple(filter(None, sentences))
 
 
 def judge_likeness(value_by_name: Mapping[str, float]) -> str:
-    """Says if a corpus looks like the test texts, by :data:`ALIKE`; "" if none of these measures is there.
+    """Returns the degree in which a corpus looks like the test texts, by :data:`ALIKE`; "" if none of these is there.
 
     "little" and "much" need all measures; whatever lies between, or is not of one mind, is "in part".
 
     >>> judge_likeness({"coverage": 0.173, "density": 0.057, "MAUVE": 0.032})
-    'The corpus looks little like the test texts'
+    'little'
     >>> judge_likeness({"coverage": 0.9, "density": 0.2}), judge_likeness({"recall": 0.3})
-    ('The corpus looks in part like the test texts', '')
+    ('in part', '')
     """
     shares = [value_by_name[name] / equal for name, equal in ALIKE.items() if name in value_by_name]
     if not shares:
         return ""
-    degree_words = "in part"
     if max(shares) < LITTLE:
-        degree_words = "little"
-    elif min(shares) > MUCH:
-        degree_words = "much"
-    return f"The corpus looks {degree_words} like the test texts"
+        return "little"
+    return "much" if min(shares) > MUCH else "in part"
 
 
 def describe_nearness(data: ReportData) -> str:
@@ -76,8 +73,8 @@ def nearness_words(value_by_name: Mapping[str, float], shown_by_name: Mapping[st
         shown_by_name: the same figures, formatted.
         test_set: name of the test file; "" if it is not known.
     """
-    verdict_words = judge_likeness(value_by_name)
-    opening = f"{verdict_words} of" if verdict_words else "Beside"
+    degree = judge_likeness(value_by_name)
+    opening = f"The corpus looks {degree} like the test texts of" if degree else "Beside"
     clauses = [
         words.format(shown=round(100 * value_by_name[name]), value=shown_by_name[name])
         for name, words in NEIGHBOURS.items()

@@ -207,20 +207,11 @@ def _tell_verdict(run: OpenedRun) -> str:
 
 
 def _tell_set_aside(run: OpenedRun) -> str:
-    """The generators of which the votes set texts aside, and of one in between how near it came."""
+    """The generators of which the votes set texts aside."""
     aside_generators = _set_aside_generators(run)
     if not aside_generators:
         return "Decided: no text is set aside."
-    standings = [
-        f" Of {name}: {reason}."
-        for _, reason_by_name in run.records.get(support.LEFT_OUT, ())
-        for name, reason in reason_by_name.items()
-        if name in aside_generators and reason != support.HARDLY_NEAR
-    ]
-    return (
-        f"Decided: texts of {joined(aside_generators)} are set aside, with the reasons that stand under"
-        f' "{WORTH}".{"".join(standings)}'
-    )
+    return f'Decided: texts of {joined(aside_generators)} are set aside, with the reasons that stand under "{WORTH}".'
 
 
 def _set_aside_generators(run: OpenedRun) -> list[str]:

@@ -196,7 +196,7 @@ def doubt_words(share: float, decimals: int = 0) -> str:
     stayed_words = " These texts stayed in the corpus." if share else ""
     return (
         f"{percent} % of the labels are doubtful: models of embeddings that have not seen a text give it another label."
-        f"{stayed_words}"
+        f" A text that mixes several labels or cases is not counted.{stayed_words}"
     )
 
 

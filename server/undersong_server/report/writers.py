@@ -7,7 +7,6 @@ from typing import Any
 
 from undersong_server.methods.parts import support
 from undersong_server.pool import Sample
-from undersong_server.report.sum_answers import SUM_ANSWERS
 
 WRITERS = "Where the texts come from"  # heading of the table
 COLUMNS = (
@@ -20,7 +19,6 @@ COLUMNS = (
     "why it gave no more",
 )
 ALL_STAYED = "–"
-SEE_SUMS = f'see "{SUM_ANSWERS}"'
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,8 @@ def list_writers(
     published = Counter(sample.generator for sample in samples)
     set_aside = Counter(row[2] for _, rows in records.get(support.RECORD, ()) for row in rows)
     reasons = {
-        # What moved the orders stands once, in the list of the private sums.
-        name: f"after round {round_number + 1}: {SEE_SUMS if set_aside[name] else reason}"
+        # By how much the records do not clear a generator stands beside its texts that are set aside.
+        name: f"after round {round_number + 1}: {_shorten(reason) if set_aside[name] else reason}"
         for round_number, reason_by_name in records.get(support.LEFT_OUT, ())
         for name, reason in reason_by_name.items()
     }
@@ -87,3 +85,7 @@ def list_writers(
             *(name, written_texts, last_weight),
             *(published[name], set_aside[name], reasons.get(name, "")),
         )
+
+
+def _shorten(reason: str) -> str:
+    return reason if reason == support.HARDLY_NEAR else support.NOT_CLEARED

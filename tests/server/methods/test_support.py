@@ -276,6 +276,8 @@ def test_remark_on_support_counts_texts_and_votes():
     assert several.endswith("0 of the 60 texts of the 3 generators that the records clear.")
     unjudged = support.remark(judged([210.0, 88.0, 1.0]), {("half", support.UNJUDGED): 34}, NAMES, trial)
     assert "no word filter could judge its texts ('unjudged')" in unjudged
+    assert "(a text of it has on average 0.42 times as many records near it as a text of good, give or" in unjudged
+    assert "to be cleared it needs more than 0.75 plus twice that error)" in unjudged
     assert "it marked" not in unjudged
     assert support.remark(judged([100.0, 100.0, 100.0]), {}, NAMES) == ""
 

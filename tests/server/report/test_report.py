@@ -26,7 +26,7 @@ from undersong_server.evaluation.evaluate import Distances, EvaluationReport, ev
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.generators.author import AuthorUsage
 from undersong_server.methods.parts.private_score import SUMS, PrivateScore, ZeroShot
-from undersong_server.methods.parts.support import ClassifierTrial
+from undersong_server.methods.parts.support import COUNTS, ClassifierTrial
 from undersong_server.methods.undersong import CLEANED
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
@@ -34,6 +34,7 @@ from undersong_server.report import html, screen
 from undersong_server.report.answers import (
     IN_BROWSER,
     LICENCE_DECIDES,
+    MAKERS_FIGURES,
     MAKERS_WORDS,
     ONLY_LICENCE_BINDS,
     OPEN_SOURCE,
@@ -42,6 +43,7 @@ from undersong_server.report.answers import (
     answers,
 )
 from undersong_server.report.check_words import CHECK_WORDS
+from undersong_server.report.conclusion import conclude
 from undersong_server.report.data import (
     ALONE,
     NOBODY_TO_ASK,
@@ -427,7 +429,8 @@ def test_what_is_weak_about_a_corpus_is_told_before_training(place):
         assert words in told
         assert words in shown
     good = next(answer for answer in answers(data) if answer.anchor == "good").sentences
-    assert good[1] == ("Whether the test texts are real, and where they are from, these files do not say: ask a@b.org.")
+    assert "; not a stand-in for the test texts, which it looks little like." in good[0]
+    assert good[2] == ("Whether the test texts are real, and where they are from, these files do not say: ask a@b.org.")
     assert "The test file is not in this folder. Its SHA-256 is 68bc." in shown
     unmeasured = next(answer for answer in answers(run(accuracy=(), labels=())) if answer.anchor == "train")
     assert len(unmeasured.sentences) == 2  # what to read, and its phrases
@@ -1107,40 +1110,69 @@ ZERO = Accuracy(ZERO_SHOT, 0.44, 0.5, 0.5, 0.5, reference=True, by_texts=Interva
         (
             {"accuracy": (*panel_scores((0.6, 0.7), (0.4, 0.5))[:1], ZERO), "score": scored(0.7, 0.8)},
             (
+                "Good for training classifiers that may label 30 to 40 of 100 texts like those of the test file"
+                " wrongly; the records made it better.",
                 "65.0 % (60.0 to 70.0) right on 200 notes: so many of its texts get their true label from small models"
                 " (the panel) that learned from this corpus alone.",
                 "Better than as many zero-shot texts of all its generators: 44.0 % (40.0 to 48.0). This corpus is 21.0"
                 f" percentage points above that. {UNSTEERED} these.",
-                "In plain words: of 100 texts like those of the test file, small models that learn from this corpus"
-                " label about 65 rightly and about 35 wrongly; by guessing among the 6 labels, 17 would be right.",
             ),
         ),
         (
             {"score": scored(0.7, 0.8)},
             (
+                "Good for training classifiers that may label 20 to 30 of 100 records like those of the hospitals"
+                " wrongly.",
                 "75 % of cases (70 to 80) right on the hospitals' own records, measured privately: so many of them get"
                 " their true label from a classifier that learned from this corpus alone.",
                 "From as many texts that no private record has steered: not measured.",
-                "In plain words: of 100 records like those of the hospitals, small models that learn from this corpus"
-                " label about 75 rightly and about 25 wrongly; by guessing among the 6 labels, 17 would be right.",
             ),
         ),
         (
             {"labels": (), "score": PrivateScore(0.52, 0.5, 0.54, 0.01, 0.01, "similarity", ZeroShot(200, 0.47, 0.01))},
             (
+                "Nearer to the hospitals' records than texts that no record has steered.",
                 "0.52 (0.50 to 0.54) is the mean similarity of the hospitals' own records to the nearest of 200 of"
                 " these texts.",
                 "0.47 is that to the nearest of 200 texts that no record has steered.",
-                "Nearer to the hospitals' records than texts that no record has steered.",
             ),
         ),
         ({}, (UNMEASURED, "On a test file of real texts: not measured.")),
     ],
 )
-def test_how_good_it_is_opens_with_the_figure_and_its_meaning(changes, expected):
+def test_how_good_it_is_opens_with_the_conclusion_and_its_figures(changes, expected):
     data = run(**({"labels": SIX, "accuracy": ()} | changes))
     (good,) = [answer for answer in answers(data) if answer.anchor == "good"]
     assert good.sentences[: len(expected)] == expected
+    assert (MAKERS_FIGURES in good.sentences) == (UNMEASURED not in good.sentences)
+
+
+FAR = tuple(Measure(name, name, value, "0 to 1", "high") for name, value in WEAK.items())
+NEAR_SET = tuple(Measure(name, name, 0.95, "0 to 1", "high") for name in WEAK)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"accuracy": panel_scores((0.6, 0.7), (0.4, 0.5)), "measures": NEAR_SET}, "made it better; much like"),
+        ({"accuracy": panel_scores((0.6, 0.7), (0.5, 0.65)), "measures": FAR}, "was measured; not a stand-in for the"),
+        ({"accuracy": panel_scores((0.3, 0.4), (0.5, 0.65))}, "the records made it no better."),
+        ({"accuracy": panel_scores((0.6, 0.7), (0.5, 0.65))[:1], "measures": FAR[:2]}, "test file wrongly."),
+        ({"score": scored(0.26, 0.34), "measures": FAR}, "may label 66 to 74 of 100 records like those of the"),
+        ({"score": scored(0.22, 0.30), "measures": FAR}, HARDLY),
+        ({"measures": FAR}, UNMEASURED),
+    ],
+)
+def test_the_conclusion_follows_from_the_figures_that_were_measured(changes, says):
+    data = run(**({"labels": SIX, "accuracy": ()} | changes))
+    assert says in conclude(data)
+    assert says in both(data)[0]
+
+
+def test_a_blind_embedding_says_nothing_of_a_stand_in():
+    (own, _) = panel_scores((0.6, 0.7), (0.5, 0.65))
+    blind = replace(own, by_model={"words": 0.9, "head": 0.2, "mlp": 0.2})
+    assert "stand-in" not in conclude(run(labels=SIX, accuracy=(blind,), measures=FAR))
 
 
 @pytest.mark.parametrize(
@@ -1185,11 +1217,11 @@ def test_texts_that_were_copied_from_a_file_are_not_called_invented(writers, ope
 
 def test_how_far_the_word_filter_is_trusted_is_a_specialists_detail():
     trial = ClassifierTrial(66, 64, 609, 0).sentence
-    data = run(remarks=(f"7 texts are set aside. {trial}", "a remark"))
+    data = run(remarks=(f"7 texts are set aside. {COUNTS} 3 to good. {trial}", "a remark"))
     (good,) = [answer for answer in answers(data) if answer.anchor == "good"]
     assert "7 texts are set aside." in good.sentences
+    assert f"{COUNTS} 3 to good. {trial}" in good.details
     assert "a remark." in good.sentences
-    assert trial in good.details
 
 
 @pytest.mark.parametrize("simulated", [True, False])
@@ -1254,7 +1286,7 @@ def test_one_table_says_what_became_of_each_writer_and_why(place):
     assert [writer.cells[1:] for writer in writers] == [
         ("30", "100 %", "20", "0", "10", "–"),
         ("25", "0 %", "0", "0", "25", "after round 2: a classifier labels 9 fewer"),
-        ("25", "0 %", "0", "25", "0", 'after round 1: see "What each private sum gave"'),
+        ("25", "0 %", "0", "25", "0", "after round 1: hardly any record is near its texts"),
     ]
     shown = both(replace(data, writers=tuple(replace(writer, name=names[writer.name]) for writer in writers)))[place]
     assert shown.count("Where the texts come from") == 1

@@ -42,15 +42,18 @@ UNPUBLISHED = "unpublished"  # name under which a run counts by reason the texts
 GENERATOR, SUBJECT, DOUBT, UNJUDGED = "generator", "subject", "doubt", "unjudged"
 """Reasons: of an unsupported generator; unlike the supported ones' texts; of a generator in between of which many are
 unlike them, or which no classifier can judge."""
+COUNTS = "The counts:"  # begins the sentences on the records near each generator's texts
 WORD_FILTER = "The word filter is a program"  # begins the sentences on how far its judgement is to be trusted
+NOT_CLEARED = "the records' counts do not clear it"
 HARDLY_NEAR = "hardly any record is near its texts"
 STRAY = "texts of a generator that hardly any record is near"
 BECAUSE = {
     GENERATOR: "hardly any hospital record is near this generator's texts",
     SUBJECT: f"the word filter takes them for {STRAY}",
-    DOUBT: f"this generator, which the records' counts do not clear, has more than {100 * FEW:.0f} % such texts",
-    UNJUDGED: "the records' counts neither clear this generator nor speak against it, and no word filter could judge"
-    " its texts",
+    DOUBT: f"the records' counts do not clear this generator ({{standing}}), and more than {100 * FEW:.0f} % of its"
+    " texts are such ones",
+    UNJUDGED: "the records' counts neither clear this generator nor speak against it ({standing}), and no word filter"
+    " could judge its texts",
 }
 
 
@@ -112,8 +115,8 @@ class Support:
         record_multiple = max(0.0, float(support_ratio[generator_number]))
         return (
             f"a text of it has on average {record_multiple:.2f} times as many records near it as a text of"
-            f" {best_author}, give or take {float(error[generator_number]):.2f}; a generator is cleared if"
-            f" this figure, less twice what it may err, is above {ENOUGH}"
+            f" {best_author}, give or take {float(error[generator_number]):.2f}, and to be cleared it"
+            f" needs more than {ENOUGH} plus twice that error"
         )
 
     def _beside_best(self, most: float) -> tuple[Float64, Float64]:
@@ -417,7 +420,8 @@ def remark(
     ]
     expected_words = [f"{float(support.expected[number]):.0f} to {generators[number]}" for number in author_rows]
     clauses = [
-        f"{count_by_author[generators[number], reason]} of {generators[number]} because {BECAUSE[reason]} ({reason!r})"
+        f"{count_by_author[generators[number], reason]} of {generators[number]} because"
+        f" {BECAUSE[reason].format(standing=support.standing(number, generators))} ({reason!r})"
         for reason in BECAUSE
         for number in author_rows
         if (generators[number], reason) in count_by_author
@@ -431,7 +435,7 @@ def remark(
     return (
         f"{text_count} {texts_noun} of {models_noun} {'is' if text_count == 1 else 'are'} set aside, in"
         " set-aside.jsonl and in no other file,"
-        f" and no part of the corpus: {'; '.join(clauses)}. The counts: if the texts of all generators were equally"
+        f" and no part of the corpus: {'; '.join(clauses)}. {COUNTS} if the texts of all generators were equally"
         f" near, about {joined(expected_words)} of about {support.records:.0f} hospital records would be nearest;"
         f" counted were {joined(nearest_words)}.{classifier_words}"
     )

@@ -1,0 +1,50 @@
+"""The one sentence on what a corpus is good for and what it is not, from the figures that were measured."""
+
+from collections.abc import Mapping
+
+from undersong_server.report.before_training import judge_likeness
+from undersong_server.report.data import ReportData
+from undersong_server.report.verdict import HARDLY, OWN_RECORDS, TEST_TEXTS, UNMEASURED, caution, records_help, verdict
+
+RECORDS_CLAUSES: Mapping[int, str] = {  # by the sign of the records' help
+    1: "the records made it better",
+    0: "no gain from the records was measured",
+    -1: "the records made it no better",
+}
+LIKENESS_CLAUSES: Mapping[str, str] = {  # by the degree in which the corpus looks like the test texts
+    "little": "not a stand-in for the test texts, which it looks little like",
+    "in part": "in part like the test texts",
+    "much": "much like the test texts",
+}
+
+
+def conclude(data: ReportData) -> str:
+    """Says what a corpus is good for and what not, by its score, the records' help and its nearness to the test file.
+
+    Where no share of texts labelled rightly was measured, or it is hardly better than guessing, the verdict says all.
+    """
+    low, high, of_what = _score_ends(data)
+    if not of_what or verdict(data) in (HARDLY, UNMEASURED):
+        return verdict(data)
+    least_wrong, most_wrong = (round(100 * (1 - right)) for right in (high, low))
+    wrong_words = f"{least_wrong}" if least_wrong == most_wrong else f"{least_wrong} to {most_wrong}"
+    clauses = [f"Good for training classifiers that may label {wrong_words} of 100 {of_what} wrongly"]
+    sign = records_help(data).sign
+    if sign is not None:
+        clauses.append(RECORDS_CLAUSES[sign])
+    degree = judge_likeness({measure.name: measure.value for measure in data.measures})
+    if degree and not caution(data):
+        clauses.append(LIKENESS_CLAUSES[degree])
+    return f"{'; '.join(clauses)}."
+
+
+def _score_ends(data: ReportData) -> tuple[float, float, str]:
+    """Returns the ends of the headline's share, and of what texts it is; "" where no share was measured."""
+    own_accuracy, score = data.own_accuracy, data.score
+    if not data.named_labels or (score is not None and not score.is_share):
+        return 0.0, 0.0, ""
+    if own_accuracy is not None:
+        ends = own_accuracy.by_texts
+        low, high = (own_accuracy.accuracy, own_accuracy.accuracy) if ends is None else (ends.low, ends.high)
+        return low, high, TEST_TEXTS
+    return (score.low, score.high, OWN_RECORDS) if score is not None else (0.0, 0.0, "")
