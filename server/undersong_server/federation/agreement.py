@@ -81,7 +81,10 @@ class ManifestAgreement:
         return wire.Request(version=codec.VERSION, agree=agree_message).SerializeToString()
 
     def collect_signatures(self) -> dict[str, bytes]:
-        """Returns the signature of every party, in the journal or once all have signed."""
+        """Returns the signature of every party, in the journal or once all have signed.
+
+        Raises Rejected if a party refuses, or has withdrawn its approval before the last party has approved.
+        """
         stored_signatures = self._journal.get_json("manifest/signatures")
         if stored_signatures is not None:
             return {party_name: bytes.fromhex(signature) for party_name, signature in stored_signatures.items()}
@@ -115,6 +118,8 @@ class ManifestAgreement:
                 self._progress.await_people(pending_names, sorted(signatures), hash_words)
                 self._sleep(max(APPROVAL_POLL_S, len(pending_names) * len(propose_message.manifest) / APPROVAL_BYTES_S))
             undecided_before |= undecided_names
+            if not pending_names and (earlier_names := signatures.keys() - set(waiting_names)):
+                self._check_nobody_withdrew(earlier_names, propose_message, signatures)
             waiting_names = pending_names
         self._manifest.check_signatures(signatures)
         self._journal.put_json(
@@ -122,3 +127,19 @@ class ManifestAgreement:
             {party_name: signature_bytes.hex() for party_name, signature_bytes in signatures.items()},
         )
         return signatures
+
+    def _check_nobody_withdrew(
+        self, party_names: Iterable[str], proposal: wire.ProposeManifest, signatures: Mapping[str, bytes]
+    ) -> None:
+        """Raises Rejected if one of these parties, which signed while others still decided, refuses the plan now."""
+        refusals: dict[str, UndersongError] = {}
+        for name, reply in self._exchange.ask_all(sorted(party_names), propose=proposal).items():
+            try:
+                expect(name, reply, "signature")
+            except PrivacyRefusal as error:
+                self._progress.say(error.problem)
+                refusals[name] = error
+            except UndersongError:
+                continue  # A fault that is no refusal shows at the first sum.
+        if refusals:
+            raise _rejection_error(refusals, signatures.keys() - refusals.keys())
