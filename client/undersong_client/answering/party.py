@@ -19,7 +19,7 @@ from undersong_client.answering.computation import Computation, VectorRequest
 from undersong_client.answering.pending import Deferral, DeferredVector, DroppedRequest, PendingReply, UnheardStream
 from undersong_client.consent.approvals import Consent
 from undersong_client.consent.policy import review
-from undersong_client.storage.attempts import Attempt, Attempts, PartyKeys
+from undersong_client.storage.attempts import Attempt, Attempts, PartyKeys, agreed_key
 from undersong_client.storage.store import Store
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import PrivacyRefusal, UndersongError
@@ -391,7 +391,7 @@ class Party:
         if self._find_manifest(manifest.hash) is None and (reason := self._rules.consent.reason_to_wait(manifest)):
             # This party has signed the manifest, and the run was closed or the approval withdrawn since.
             raise PrivacyRefusal(f"run {manifest.run!r} {reason}", "have its people approve the run, then continue it")
-        self._store.put(f"agreed/{manifest.hash.hex()}", message.manifest)
+        self._store.put(agreed_key(manifest.hash), message.manifest)
         self._rules.consent.suspended(manifest.hash, is_suspended=False)
         self.computation.expect()
         return self._make_reply(agreed=wire.ManifestAgreed())
@@ -415,7 +415,7 @@ class Party:
 
     def _find_manifest(self, hash_: bytes) -> Manifest | None:
         if hash_ not in self._manifests:
-            manifest_bytes = self._store.get(f"agreed/{hash_.hex()}")
+            manifest_bytes = self._store.get(agreed_key(hash_))
             if manifest_bytes is None:
                 return None
             self._manifests[hash_] = Manifest.from_bytes(manifest_bytes)

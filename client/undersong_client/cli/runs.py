@@ -46,16 +46,18 @@ def mount(app: typer.Typer) -> None:
 def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """The plans that were proposed to this party, and what was decided."""
 
-    proposals = operations.runs.requests(home_of(home))
+    folder = home_of(home)
+    proposals = operations.runs.requests(folder)
     if as_json:
         print_json({"requests": [asdict(request) for request in proposals]})
         return
+    stages = operations.runs.stages(folder, proposals)
     show_rows(
         ("run", "decision", "epsilon", "delta", "parties", "method", "received", "manifest"),
         [
             (
                 request.run,
-                _standing(request),
+                _standing(request, stages.get(request.manifest, "")),
                 "not private" if request.epsilon is None else f"{request.epsilon:g}",
                 f"{request.delta:g}",
                 str(request.parties),
@@ -78,10 +80,11 @@ def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
         )
 
 
-def _standing(request: "Proposal") -> str:
-    """The state of a proposed plan, for a table's cell."""
+def _standing(request: "Proposal", stage: str) -> str:
+    """The state of a proposed plan, for a table's cell; ``stage`` says whether the run of an approved one has begun."""
     standing_parts = that_hold(
         (True, request.decision + (f" ({request.reason})" if request.reason else "")),
+        (stage, stage),
         (request.ended_s, f"ended {local_time(request.ended_s)}"),
         (request.has_lapsed, "RESTORED, waits for the approval once more"),
         (request.suspended, f"SUSPENDED {local_time(request.suspended_s)}: {request.suspended}"),

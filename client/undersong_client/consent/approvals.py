@@ -117,6 +117,11 @@ class Proposal:
         return self.decision == "approved" and bool(self.restored_s) and not self.ended_s
 
     @property
+    def goes_on(self) -> bool:
+        """True if the plan is approved and its run has not ended here."""
+        return self.decision == "approved" and not (self.has_lapsed or self.ended_s)
+
+    @property
     def is_open(self) -> bool:
         """True if nobody has decided, or if what was decided has lapsed."""
         return self.decision == "pending" or self.has_lapsed

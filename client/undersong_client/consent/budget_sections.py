@@ -9,6 +9,7 @@ from undersong_common.privacy import accounting, impact
 from undersong_common.program.printed_page import PageSection
 
 RUNS_TOGETHER = "Each run draws its random noise anew, so that together they use less."
+NOT_IN_STEP = "Per cent of the budget and the guess do not grow in step."
 NEWER_FILE = "A newer version of the file does not begin again at zero."
 LEAST_SAVING = 0.99  # A joint cost below this share of the sum of two costs is worth a sentence.
 
@@ -26,7 +27,7 @@ def budget_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     summary = used_words(*budget_shares(sheet_cost, sheet_cost.budget), list_runs(beside))
     whole_words = impact.whole_budget(guess_at_the_end(sheet_cost), guessed_unit(sheet.privacy))
     sentences = (
-        f"{summary} {whole_words} {NEWER_FILE}",
+        f"{summary} {NOT_IN_STEP} {whole_words} {NEWER_FILE}",
         *_passed_limits(sheet, sheet_cost, beside.largest_epsilon),
     )
     return [PageSection("Your budget for all runs over these records", sentences, bar=(share_before, share_after))]
@@ -100,7 +101,7 @@ def used_words(share_before: float, share_alone: float, share_after: float, earl
     remainder = 100 - round(100 * share_after, digits)
     added_share = round(100 * share_after, digits) - round(100 * share_before, digits)
     left = f"{remainder:.{digits}f} % would be left" if share_after <= 1 else "that is MORE than there is"
-    left += f". The bar shows what was used before, then the {added_share:.{digits}f} % that this run adds"
+    left += f". The bar shows the two: this run adds {added_share:.{digits}f} %"
     earlier = f" (by {earlier_runs}: Requests has the sheets)" if share_before else ""
     return f"Used before: {before}{earlier}. Used after this run: {after}; {left}."
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from undersong_client.consent.risk_sections import MORE_HELP
 from undersong_client.consent.rules import decider_consequence, decider_words
-from undersong_client.consent.run_terms import rejection_words
+from undersong_client.consent.run_terms import WITHDRAWAL, rejection_words
 from undersong_client.consent.sheet import (
     MOST_NAMES,
     NO_LIST,
@@ -28,15 +28,18 @@ CHECK_OBJECTIONS = (
     " list{period}. Do not approve before: the sheet is then made anew, and the nine words stay."
 )
 ASK_FIRST = (
-    "Look up the operator's telephone number elsewhere than on this sheet. Ask whether this run is theirs; under which"
-    " agreement and on which legal basis it uses your records (choose Reject if none is named); and what its own words"
-    " above leave open, such as whether the texts are published in your hospital's name.{names}"
+    "Look up the operator's telephone number elsewhere than on this sheet. Ask whether this run is theirs, under which"
+    " agreement with your hospital, and what its own words above leave open, such as whether the texts are published in"
+    " your hospital's name.{names} On which legal basis your hospital computes these numbers from its records is for"
+    " you to judge. Without both in writing, do not approve."
 )
 ASK_PERIOD = "; ask which period the records cover, too"
 TWO_PEOPLE = (
-    "If IT must not approve alone, have your policy ask for {deciders}. This counts for this run, too, unless it is"
-    " approved already."
+    "If IT must not approve alone, have your policy ask for {deciders}. It is set under Policy in this software, or by"
+    " IT at a terminal: order it in writing. From then on it takes both to undo it; a person in IT could still set it"
+    " back in the software's files. Log shows each change. It counts for this run, too, unless it is approved already."
 )
+TWO_PEOPLE_FIRST = " IT can approve while you wait: do step 1 first."
 ASK_NAMES = " Ask for full name and town of {hospitals}."
 COMPARE = (
     "Compare the nine words, and the fingerprints {place}, by telephone with the operator{hospitals}."
@@ -46,11 +49,6 @@ DECIDE = (
     "Decide in this software, which IT runs: Approve or Reject, on its page under Requests, or where it"
     " asks you. Only that counts."
 )
-WITHDRAW = (
-    "Change your mind: choose Withdraw under Requests, until the run ends, which Requests shows. What was opened before"
-    " may still steer the writers and be published, and counts against your budget, as does what had left and is opened"
-    " later; your hospital stays named, with the sum until which it took part."
-)
 TO_WRITE_ON = "______________"  # on the printed sheet
 
 
@@ -58,7 +56,11 @@ def choice_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     """What a person can do and in which order, and what becomes of the hospital's name; an ended run has the latter."""
     if sheet.ended is not None:
         return [] if sheet.ended.cost is None else [PageSection("What stays", points=(NAME_STAYS,))]
-    withdraw_words = f"{WITHDRAW} The others see that you no longer answer: {silence_words(sheet)}"
+    withdraw_words = (
+        f"Change your mind: choose Withdraw under Requests, until the run ends."
+        f" {WITHDRAWAL} The operator keeps its name and that it withdrew; what has left and is opened counts against"
+        f" your budget. The others see that you no longer answer: {silence_words(sheet)}"
+    )
     if sheet.as_signed:
         return [PageSection("What you can do", points=(withdraw_words,))]
     return [
@@ -66,13 +68,12 @@ def choice_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
         PageSection(
             "What you can do",
             points=(
-                "Approve: choose Approve and type the nine words below. The agreement or legal basis has a place in"
-                " the comment, which stays in your hospital.",
-                "Refuse: choose Reject. Nothing leaves, and this run does not take place, because it begins only when"
-                " all of its hospitals have approved. The operator is told that yours has refused, reads the reason"
-                " if you write one, and keeps both with your hospital's name; its software tells the others only that"
-                " the run has stopped."
-                " The operator may plan another run without you, or ask you anew.",
+                "Approve: choose Approve and type the nine words below. Agreement and legal basis have a place in the"
+                " comment, which stays in your hospital.",
+                "Refuse: choose Reject. Nothing leaves, and this run does not take place. The operator is told that"
+                " yours has refused, reads the reason if you write one, and keeps both with your hospital's name; its"
+                " software tells the others only that the run has stopped. The operator may plan another run without"
+                " you, or ask you anew.",
                 rejection_words(sheet, beside),
                 f"Ask or wait: choose nothing; {waiting_words(sheet, beside)} No date is set: the run waits for every"
                 " hospital of its plan, until its operator, who knows which ones have approved, gives it up.",
@@ -197,7 +198,7 @@ def waiting_words(sheet: Sheet, beside: Surroundings) -> str:
         return "it stops nothing, since no person has to approve; Reject and Withdraw do."
     if sheet.two_people:
         return "nothing leaves until both have approved, and silence is no consent."
-    return "nothing leaves while nobody here approves, and silence is no consent."
+    return f"nothing leaves while nobody here approves, and silence is no consent.{TWO_PEOPLE_FIRST}"
 
 
 def describe_deciders(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str]]:

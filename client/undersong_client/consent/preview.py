@@ -35,6 +35,8 @@ from undersong_client.consent.risk_sections import (
     risk_words,
 )
 from undersong_client.consent.run_terms import (
+    WITHDRAWAL,
+    beginning_words,
     duration_section,
     kept_section,
 )
@@ -75,15 +77,11 @@ WORDS_OF_ENDED = "The nine words of this plan"
 FOR_YOU = "Before you decide, for you alone (the operator is told nothing of it)"
 NOTED = "Noted before the decision, for you alone (the operator was told nothing of it)"
 ALLOWED = "What the plan allowed to leave, and no more"
-NO_PERIOD = "not recorded: ask who added the file"
-NO_BASIS = f"the plan states none: ask for it, see “{IN_ORDER}”"
+NO_PERIOD = "not recorded: ask IT"
+NO_AGREEMENT = "the plan states none"
+NOT_STATED = "the operator has not stated it"
 NOTHING_LEFT = "None of your numbers left."
-BASIS_ENTRY = "Agreement or legal basis of this run, as you have learned it:"
-UNDONE = (
-    "Before the run begins (with the last approval: at once, if it is yours), Withdraw stops it, and nothing published"
-    " names yours. Later, nothing more leaves; what has left may be opened, what was opened stays, and publications"
-    " name yours."
-)
+BASIS_ENTRY = "Agreement with the operator, and your hospital's own legal basis for this run:"
 KNOWN_LABELS = "labels that the plan knows"  # names a signed row
 KNOWN_SHARE = re.compile(r"^those of (.*) of the records$")
 BRACKETED = re.compile(r" \([^()]*\)")
@@ -304,7 +302,9 @@ def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPa
             *_change_sections(sheet, beside),
             *_refusal_sections(sheet),
             *_list_points("Who decided", map(_describe_decision, sheet.people)),
-            _in_short(sheet, beside),
+            _question_section(sheet),
+            *_in_short(sheet, beside),
+            *more_help(sheet, beside),
             purpose(sheet),
             *_request_in_full(sheet, beside),
             *meaning_section(sheet),
@@ -427,43 +427,46 @@ def _describe_decision(person: PersonalDecision) -> str:
     return person.words(f"{datetime.fromtimestamp(person.at_s, UTC):%Y-%m-%d %H:%M} UTC")
 
 
-def _in_short(sheet: Sheet, beside: Surroundings) -> PageSection:
-    """What a reader without statistics needs to sign, on at most half a printed page; each figure stands here alone."""
-    run_end = sheet.ended
-    request_words = _request_words(sheet)
-    if run_end is not None and run_end.cost is None:
-        return PageSection("In short", figures=(("What was asked", request_words), ("What left", NOTHING_LEFT)))
-    is_open = run_end is None
+def _question_section(sheet: Sheet) -> PageSection:
+    """Who asks, for what, and each question once, with the words that the questions use."""
+    is_open = sheet.ended is None
+    operator = sheet.operator
+    role = "" if operator.lower().startswith("the operator") else ", the operator"
+    rows = [("who asks", f"{operator}{role}"), ("for what", _cut_sentence(sheet.task.purpose or NOT_STATED))]
+    questions = [question.replace(f" {WRITER_ASIDE}", "") for question in words.each_asked(sheet.asked)]
+    labels = tuple(map(printable, sheet.task.labels or ()))
+    if labels and any("label" in question for question in questions):
+        rows.append(("a label", f"the kind of a record: {first_named(labels, MOST_NAMES)}"))
+    writers = sheet.task.generators or ()
+    steer_verb = "steer" if is_open else "steered"
+    rows.append(("the writers", f"{words.programs(writers)}; the answers {steer_verb} them"))
     return PageSection(
-        "In short",
-        figures=(
-            ("What is asked" if is_open else "What was asked", request_words),
-            *_data_words(sheet),
-            *describe_deciders(sheet, beside),
-            ("What leaves" if is_open else "What left", _leaving_words(sheet)),
-            ("The risk of this run", risk_words(sheet)),
-            *risk_of_all(sheet, beside),
-            *more_help(sheet, beside),
-            *([("What can be undone", UNDONE)] if is_open else []),
-            *([("What next", next_words(sheet))] if is_open and not sheet.as_signed else []),
-        ),
+        "What is asked" if is_open else "What was asked",
+        figures=tuple(rows),
+        points=tuple(questions) or ("nothing about records",),
     )
 
 
-def _request_words(sheet: Sheet) -> str:
-    """Who asks what, and what the answers steer."""
-    operator = sheet.operator
-    is_open = sheet.ended is None
-    role = "" if operator.lower().startswith("the operator") else ", the operator,"
-    asking = f"{operator[0].upper()}{operator[1:]}{role} {'asks' if is_open else 'asked'}"
-    rest = words.brief_questions(sheet.asked)
-    list_place = f"below: {rest[0]}" if len(rest) == 1 else "below"
-    request_words = f"{asking}: {words.asked(sheet.asked, list_place=list_place)}."
-    if sheet.ended is not None and sheet.ended.cost is None:
-        return request_words
-    request_words = request_words.replace(f" {WRITER_ASIDE}", "")  # the next sentence says it
-    writers = words.programs(sheet.task.generators or ())
-    return f"{request_words} These numbers {'steer' if is_open else 'steered'} the run's writers: {writers}."
+def _in_short(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
+    """The answers to sign by for a reader without statistics: with the questions, on at most half a printed page."""
+    run_end = sheet.ended
+    if run_end is not None and run_end.cost is None:
+        return [PageSection("In short", figures=(("What left", NOTHING_LEFT),))]
+    is_open = run_end is None
+    rows = (
+        *_data_words(sheet),
+        *describe_deciders(sheet, beside),
+        ("What leaves" if is_open else "What left", _leaving_words(sheet)),
+        ("The risk of this run", risk_words(sheet)),
+        *risk_of_all(sheet, beside),
+        *([("What can be undone", _undone_words(sheet))] if is_open else []),
+        *([("What next", next_words(sheet))] if is_open and not sheet.as_signed else []),
+    )
+    return [PageSection("In short", figures=rows)]
+
+
+def _undone_words(sheet: Sheet) -> str:
+    return f"{beginning_words(alone=len(sheet.parties) == 1)} {WITHDRAWAL}"
 
 
 def _data_words(sheet: Sheet) -> list[tuple[str, str]]:
@@ -481,10 +484,12 @@ def _data_words(sheet: Sheet) -> list[tuple[str, str]]:
 
 def _leaving_words(sheet: Sheet) -> str:
     """How many numbers leave, with whose they are opened, and what the operator can read."""
-    counts_words = f"{words.counted_numbers(sheet.numbers_in_all)} about your records"
     end_cost = None if sheet.ended is None else sheet.ended.cost
-    if end_cost is not None:
-        counts_words = f"At most {counts_words} in {counted(end_cost.releases, 'answer')}"
+    if end_cost is None:
+        counts_words = words.most_numbers(sheet.numbers_in_all)
+    else:
+        planned_numbers = f"{words.counted_numbers(sheet.numbers_in_all)} about your records"
+        counts_words = f"At most {planned_numbers} in {counted(end_cost.releases, 'answer')}"
     seen_words = ", and the time of each answer, which hints at how many records you have" if sheet.clock_bits else ""
     return (
         f"{counts_words}, blurred here by random noise and then scrambled; no record and no part of a text."
@@ -499,13 +504,13 @@ def _request_in_full(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     own_statistics = [release.statistic for release in sheet.releases if not release.source]
     writers = [words.split_writer(writer)[0] for writer in sheet.task.generators or ()]
     examples = tuple(map(printable, words.examples(own_statistics, sheet.task.labels or (), writers)))
-    rows = [("Also asked", f"{further_clause}.") for further_clause in words.further(sheet.asked)]
+    rows = []
     if examples:
         rows.append(("For example", f"{'; '.join(examples)}."))
     if limit_words := _limit_words(sheet, beside):
         rows.append(("Records that count", limit_words))
     if sheet.ended is None:
-        rows.append(("How often", words.anew(sheet.numbers_in_all)))
+        rows.append(("How often", words.ANEW))
     return [PageSection("More on what is asked and what leaves", figures=tuple(rows))] if rows else []
 
 
@@ -544,6 +549,8 @@ def _own_records(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     record_rows = tuple(map(_plain_row, record_rows))
     if PERIOD not in dict(record_rows):
         record_rows = (*record_rows, (PERIOD, NO_PERIOD))
+    if beside.record_fields:
+        record_rows = (*record_rows, ("one record", beside.record_fields))
     later = (
         f"Of {people} who object later, nothing more leaves as soon as IT has added the file anew with the longer list,"
         " which ends your hospital's part in a run under way."
@@ -655,22 +662,34 @@ def purpose(sheet: Sheet, *, is_complete: bool = False) -> PageSection:
         is_complete: True for a page that has no other part of the sheet: who runs it, and the kinds of models.
     """
     task = sheet.task
-    not_stated = "the operator has not stated it"
     writers = task.generators or ()
-    generator_names = _join_writers(writers if is_complete else _in_plain_words(writers)) or not_stated
-    publication = task.publication or f"{not_stated}; take it as published to everyone"
+    generator_names = _join_writers(writers if is_complete else _in_plain_words(writers)) or NOT_STATED
+    publication = task.publication or f"{NOT_STATED}; take it as published to everyone"
     published_words = _cut_sentence(words.publication(publication))
+    is_open = sheet.ended is None and not (sheet.as_signed or is_complete)
     purpose_rows = [
-        ("purpose", _cut_sentence(task.purpose or not_stated)),
-        *([("who runs it", printable(sheet.operator, LONGEST_SENTENCE))] if is_complete else []),
-        (words.description_label(writers), _cut_sentence(task.description or not_stated)),
-        ("labels", printable(", ".join(task.labels or ()), LONGEST_SENTENCE) or "none"),
+        *_purpose_rows(sheet, is_complete=is_complete),
+        (words.description_label(writers), _cut_sentence(task.description or NOT_STATED)),
         ("who writes the texts", generator_names),
         *([("columns beside the text", printable(", ".join(task.columns)))] if task.columns else []),
         ("published", published_words),
-        ("agreement, legal basis", NO_BASIS if sheet.ended is None and not sheet.as_signed else "the plan states none"),
+        ("agreement", f"{NO_AGREEMENT}; see “{IN_ORDER}”" if is_open else NO_AGREEMENT),
     ]
-    return PageSection("What it is for, in the operator's words", figures=tuple(purpose_rows))
+    title = "What it is for" if is_complete else "What is written and published"
+    return PageSection(f"{title}, in the operator's words", figures=tuple(purpose_rows))
+
+
+def _purpose_rows(sheet: Sheet, *, is_complete: bool) -> list[tuple[str, str]]:
+    """The rows that the questions' own section has already, unless the page has no such section."""
+    label_names = sheet.task.labels or ()
+    label_row = ("labels", printable(", ".join(label_names), LONGEST_SENTENCE) or "none")
+    if is_complete:
+        return [
+            ("purpose", _cut_sentence(sheet.task.purpose or NOT_STATED)),
+            ("who runs it", printable(sheet.operator, LONGEST_SENTENCE)),
+            label_row,
+        ]
+    return [label_row] if len(label_names) > MOST_NAMES else []
 
 
 def _in_plain_words(writers: Sequence[str]) -> tuple[str, ...]:

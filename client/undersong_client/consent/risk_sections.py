@@ -31,12 +31,9 @@ KNOWS_MORE = (
     "Somebody who knows more beforehand guesses right more often without this run, too; {rare}the run shifts the odds"
     " of that guess by a factor of at most {factor}: a chance of 1 in 100 becomes at most {after} in 100{of_all}."
 )
-HELPS = "(shares its numbers or keys, adds no noise, lies, or is its invention)"
+HELPING = "shares its numbers or keys, adds no noise, lies, or is its invention"
 MORE_HELP = "If more hospitals help"  # names the row of the first answers; others refer to it by this name
-DRAWN = (
-    "The noise is drawn by chance: an average is one over all draws of it. The limit of a single run holds outside the"
-    " excepted runs{of_all_units}; in the excepted ones, the noise hides less, and nothing is promised."
-)
+OVER_THE_NOISE = "on average over the chance of the noise"
 MOST_EXCEPTED = 0.1  # A larger share of excepted runs is said with its reason.
 
 
@@ -48,12 +45,8 @@ def meaning_section(sheet: Sheet) -> list[PageSection]:
     seen = "Each guess is made by somebody who sees everything published and all numbers that the operator sees."
     beyond = BEYOND_PARTICIPATION.format(subject=guessed_unit(privacy))
     sentences = [f"{seen} {beyond} {_knows_more(sheet)}", NO_RECORD_SHOWN]
-    of_all_units = _excepted_of_all_units(sheet, privacy.delta, "the operator")
     if sheet.ended is None:
-        sentences += [
-            *([DRAWN.format(of_all_units=of_all_units)] if privacy.delta else []),
-            "Not in these figures: the time of an answer, and what people in your own house see.",
-        ]
+        sentences.append("Not in these figures: the time of an answer, and what people in your own house see.")
     return [PageSection("What the figures of the risk mean", tuple(sentences))]
 
 
@@ -100,34 +93,58 @@ def _worst_risks(sheet: Sheet) -> list[float]:
     return risks
 
 
-def more_help(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str]]:
-    """The figures if more hospitals help the operator than the promise allows: one more, and all others."""
+def more_help(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
+    """The figures by how many hospitals help the operator: as many as the promise allows, one more, and all others."""
     if sheet.ended is not None or sheet.privacy.epsilon is None or not _can_be_undone(sheet):
         return []
-    clauses = []
+    cost = sheet.cost
+    rows = [_help_row(_most_helpers(sheet), *_promised_risks(sheet))]
     if (one_more := beside.one_more) is not None:
-        helpers = counted(sheet.colluders + 1, "other hospital")
-        verb = "helps" if not sheet.colluders else "help"
-        clauses.append(f"if {helpers} {verb}, {_two_cases(*one_more)}")
-    reader = _worst_reader(sheet)
-    guess, certainty, *of_all = _worst_risks(sheet)
-    if guess == 1.0:
-        clauses.append(f"if {reader}, nothing is promised")
-    else:
-        all_runs = f", and from all runs {_two_cases(*of_all)}" if of_all else ""
-        clauses.append(f"if {reader}, {_two_cases(guess, certainty)}{all_runs}")
-    most_runs = impact.nearly_all(sheet.privacy.delta, "runs")
-    return [
-        (
-            MORE_HELP,
-            f"The best guess is then right in at most so many of 100 cases, on average and {most_runs}:"
-            f" {'; '.join(clauses)}.",
-        )
-    ]
+        rows.append(_help_row(_one_more_helpers(sheet), *one_more, *_one_more_of_all(sheet, beside)))
+    rows.append(_help_row(_worst_reader(sheet), *_worst_risks(sheet)))
+    sentences = [f"A hospital helps the operator if it {HELPING}."]
+    sentences += [f"The best guess about {guessed_unit(sheet.privacy)} is right in at most so many of 100 cases."]
+    head: tuple[str, ...] = ("who helps the operator", "this run, on average", "this run, with bad luck")
+    if cost is not None and cost.best_guess_after is not None:
+        head = (*head, "all runs, on average", "all runs, with bad luck")
+        if beside.one_more is not None and cost.before:
+            sentences.append(f"Where {_one_more_helpers(sheet)}, all others may have helped in the earlier runs.")
+    return [PageSection(MORE_HELP, (" ".join(sentences),), table=(head, *rows))]
 
 
-def _two_cases(right: float, certainty: float) -> str:
-    return f"in {impact.cases(right)} and {impact.cases(certainty)}{impact.protection_words(right)}"
+def _help_row(helpers: str, *risks: float) -> tuple[str, ...]:
+    """A row of the table: who helps, and each share of right guesses as a number of cases."""
+    if risks[0] == 1.0:
+        return helpers, *("nothing is promised" for _ in risks)
+    return helpers, *(impact.cases(right) for right in risks)
+
+
+def _one_more_helpers(sheet: Sheet) -> str:
+    helpers = sheet.colluders + 1
+    return f"{counted(helpers, 'other hospital')} {'helps' if helpers == 1 else 'help'}"
+
+
+def _promised_risks(sheet: Sheet) -> list[float]:
+    """The shares of right guesses that the promise bounds: of this run, and of all runs where a budget counts them."""
+    privacy, cost = sheet.privacy, sheet.cost
+    risks = [privacy.best_guess, _certainty(privacy.epsilon, privacy.delta)]
+    if cost is not None and cost.best_guess_after is not None:
+        risks += [cost.best_guess_after, _certainty_of_all(cost.after, cost, _delta_of_all(sheet, cost))]
+    return risks
+
+
+def _one_more_of_all(sheet: Sheet, beside: Surroundings) -> list[float]:
+    """The shares of all runs if one hospital more helps in this run, and all others may have in the earlier ones."""
+    cost, spent, one_more = sheet.cost, beside.one_more_spent, beside.one_more
+    if cost is None or cost.best_guess_after is None or one_more is None:
+        return []
+    if not cost.before and not cost.worst_before:
+        return list(one_more)
+    if spent is None:
+        return [1.0, 1.0]
+    guess = accounting.best_guess_of(spent, cost.delta, one_gaussian=are_one_gaussian(cost))
+    certainty = _certainty_of_all(spent, cost, _delta_of_all(sheet, cost))
+    return [max(guess, cost.best_guess_after, one_more[0]), max(certainty, one_more[1])]
 
 
 def _cases_words(right: float) -> str:
@@ -143,7 +160,7 @@ def _worst_reader(sheet: Sheet) -> str:
 
 
 def _excepted_of_all_units(sheet: Sheet, delta: float, chooser: str) -> str:
-    """Says in brackets how many runs are excepted for any of the data set's units, and why if that is a large share.
+    """Says how many runs are excepted for any of the data set's units, and why if that is a large share.
 
     Args:
         chooser: whoever has chosen ``delta``, with the verb.
@@ -155,9 +172,9 @@ def _excepted_of_all_units(sheet: Sheet, delta: float, chooser: str) -> str:
     people = f"all {unit_total:,} {unit_word('user', sheet.own.word if sheet.own else '', 2)}"
     reason = f"because {chooser} counts with {impact.chance(delta)}"
     if share >= 1.0:
-        return f" (for {people} at once, nothing is promised, {reason})"
+        return f"; for {people} together, nothing is promised, {reason}"
     large = f": more than 1 in {math.floor(1.0 / share) + 1}, {reason}" if share > MOST_EXCEPTED else ""
-    return f" (for {people} at once, {impact.nearly_all(delta, 'runs', unit_total)}{large})"
+    return f"; {2 * unit_total:,} for {people} together{large}"
 
 
 def _unit_total(sheet: Sheet) -> int:
@@ -237,18 +254,29 @@ def risk_words(sheet: Sheet) -> str:
         return f"This run is NOT private: nothing is promised to any {unit_word}."
     subjects = {"sample": "one record was", "party": "the records of one hospital were"}
     subject = subjects.get(promised_privacy.unit, f"one {unit_word}'s records were")
-    delta = promised_privacy.delta
-    if sheet.ended is None:
-        sure = impact.cases(impact.certainty(epsilon, delta))
-        rare = f"; {impact.nearly_all(delta)}, in at most {sure}."
-    else:
-        rare = f" (epsilon {epsilon:.4g}, {words.AS_IT_RAN}). {_start_sentence(impact.worst_guess(epsilon, delta))}."
+    as_ran = "" if sheet.ended is None else f" (epsilon {epsilon:.4g}, {words.AS_IT_RAN})"
+    mean_guess = impact.guess(promised_privacy.best_guess, f"whether {subject} used", OVER_THE_NOISE)
     several = case_caution(unit_word) if promised_privacy.unit == "user" else ""
-    return (
-        f"{_start_sentence(impact.guess(promised_privacy.best_guess, f'whether {subject} used'))}"
-        f"{rare} {helper_words(sheet)}"
-        f"{f' {several[0].upper()}{several[1:]}.' if several else ''}"
-    ).rstrip()
+    sentences = (
+        f"{_start_sentence(mean_guess)}{as_ran}.",
+        _bad_luck(sheet, epsilon, promised_privacy.delta),
+        helper_words(sheet),
+        f"{_start_sentence(several)}." if several else "",
+    )
+    return " ".join(filter(None, sentences))
+
+
+def _bad_luck(sheet: Sheet, epsilon: float, delta: float) -> str:
+    """Says what a guess reaches in a single run at most, and in how many runs nothing is promised."""
+    sentence = f"With bad luck in this one run, in up to {impact.cases(impact.certainty(epsilon, delta))}."
+    if not delta:
+        return sentence
+    of_all_units = _excepted_of_all_units(sheet, delta, "the operator")
+    return f"{sentence} In {_excepted_share(delta)} such runs (the excepted runs{of_all_units}), nothing is promised."
+
+
+def _excepted_share(delta: float) -> str:
+    return f"at most {impact.chance_of_more(delta).replace(' in ', ' of ')}"
 
 
 def _start_sentence(clause: str) -> str:
@@ -261,8 +289,9 @@ def helper_words(sheet: Sheet) -> str:
     if other_count < 1:
         return ""
     if sheet.colluders >= other_count:
-        return f"This holds even if all other hospitals help the operator {HELPS}."
-    holds = f"This holds only while {_most_helpers(sheet)} the operator {HELPS}"
+        return f"This holds even if all other hospitals help the operator: even if each {HELPING}."
+    helping = "" if sheet.ended is None else f" ({HELPING})"  # the table of an undecided sheet says it
+    holds = f"This holds only while {_most_helpers(sheet)} the operator{helping}"
     if sheet.colluders:
         holds += "."
     else:
@@ -325,12 +354,14 @@ def _guess_before(cost: BudgetEffect) -> str:
 
 
 def _rare_of_all(sheet: Sheet, cost: BudgetEffect) -> str:
-    """Says what a guess from all runs reaches in nearly all series of such runs, and for all units if it is new."""
+    """Says what a guess from all runs reaches with bad luck, and the excepted series where delta is another one."""
     delta = _delta_of_all(sheet, cost)
-    certainty = impact.cases(_certainty_of_all(cost.after, cost, delta))
-    is_new = delta != sheet.privacy.delta
-    of_all_units = _excepted_of_all_units(sheet, delta, "your hospital's budget") if is_new else ""
-    return f"; {impact.nearly_all(delta, 'such series')}, in at most {certainty}{of_all_units}"
+    bad_luck = f"; with bad luck, in up to {impact.cases(_certainty_of_all(cost.after, cost, delta))}"
+    if delta == sheet.privacy.delta:
+        return bad_luck
+    of_all_units = _excepted_of_all_units(sheet, delta, "your hospital's budget")
+    bracket = f" ({of_all_units.removeprefix('; ')})" if of_all_units else ""
+    return f"{bad_luck}, outside {_excepted_share(delta)} such series{bracket}"
 
 
 def guessed_unit(privacy: UnitPromise) -> str:

@@ -17,6 +17,24 @@ REJECT_IS_FINAL = (
     "A Reject binds your own IT too: one person can reject, and this software then lets nobody here approve that plan."
     " A person in IT could get round it by deleting the software's files."
 )
+WITHDRAWAL = (
+    "Withdraw before: no number has left, the run stops, and nothing published names your hospital. Withdraw later:"
+    " nothing more leaves; what has left may be opened, used and published, and publications name your hospital."
+)
+BEGUN, NOT_BEGUN = "begun", "not begun yet"  # of an approved run, by what this software has been told
+
+
+def beginning_words(*, alone: bool) -> str:
+    """Returns when a run begins and where a person sees it.
+
+    Args:
+        alone: True for a run of this hospital only.
+    """
+    if alone:
+        begins = "The run begins once your hospital has approved"
+    else:
+        begins = "The run begins when the last hospital has approved; yours may be the last"
+    return f"{begins}. Requests shows whether it has begun."
 
 
 def duration_section(sheet: Sheet) -> PageSection:
@@ -24,8 +42,8 @@ def duration_section(sheet: Sheet) -> PageSection:
     sums = sum(release.releases for release in sheet.releases)
     given_up_words = (
         "its operator gives it up, or proposes another plan under its name. If this software is not told, the run"
-        f" stays listed here as approved; {ABANDONED_S / 86400:.0f} days after a sum was begun, it erases the secrets"
-        " with which that sum could still be opened."
+        f" stays listed here as approved; {ABANDONED_S / 86400:.0f} days after a sum was begun, this software erases"
+        " the secrets with which that sum could still be opened."
     )
     return PageSection(
         "How long it takes, and what ends it",
@@ -33,8 +51,8 @@ def duration_section(sheet: Sheet) -> PageSection:
             f"The plan states no length and no end date. It asks its"
             f" {counted(len(sheet.asked), 'question')} in {counted(sums, 'sum')}, one after the other, and"
             " texts are written in between: how long that takes depends on the writers and on how soon each hospital"
-            " answers. Requests shows when it has ended, once this software is told. It ends when the first of these"
-            " happens:",
+            " answers. Requests shows when it has ended, once the operator's software has told this one. It ends when"
+            " the first of these happens:",
         ),
         points=(
             "all sums are opened and the texts are written;",

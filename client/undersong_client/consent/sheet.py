@@ -159,7 +159,10 @@ class Surroundings:
         earlier_plan: what became of the plan that this one follows; "" without one.
         one_more: share of right guesses about one unit, on average and in nearly all runs, if one hospital more helps
             the operator than the plan assumes; None if it was not computed, or no other hospital is left.
+        one_more_spent: epsilon of all runs at the budget's delta, if so many help in this one and all others in every
+            earlier one; None if it is without limit, or was not computed.
         is_undecided: True if nobody of this hospital has decided about the plan yet.
+        record_fields: what is read of one record, in words; "" if the data set was not looked at.
     """
 
     earlier_runs: Sequence[str] = ()
@@ -169,7 +172,9 @@ class Surroundings:
     objection_list: str = ""
     earlier_plan: str = ""
     one_more: tuple[float, float] | None = None
+    one_more_spent: float | None = None
     is_undecided: bool = False
+    record_fields: str = ""
 
 
 NOTHING_BESIDE = Surroundings()

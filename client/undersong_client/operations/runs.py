@@ -25,7 +25,7 @@ from undersong_client.consent.sheet import (
 from undersong_client.home import PartyHome
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
-from undersong_common.printable import counted, finite, printable, shell_word
+from undersong_common.printable import counted, finite, joined, printable, shell_word
 
 if TYPE_CHECKING:
     from undersong_common.privacy.ledger import Ledger
@@ -118,34 +118,62 @@ def _preview(
     # A signed sheet says what it said when it was signed: beside it stand only the runs that were charged by then.
     beside = Surroundings(_earlier_runs(ledger, request.run, until_s=request.decided_s))
     if signed is None:
+        one_more, one_more_spent = _risks_with_one_more(proposals, request, ledger)
         beside = Surroundings(
-            _earlier_runs(ledger, request.run),
-            hospital_policy.run_epsilon,
-            hospital_policy.approval == "standing",
-            _count_cut_units(party_home, shown_sheet.privacy),
-            datasets.exclusion_list_words(party_home),
-            _earlier_plan_words(proposals, request, ledger),
-            _guesses_with_one_more(proposals, request),
-            request.undecided and not request.people,
+            earlier_runs=_earlier_runs(ledger, request.run),
+            largest_epsilon=hospital_policy.run_epsilon,
+            is_standing=hospital_policy.approval == "standing",
+            units_cut=_count_cut_units(party_home, shown_sheet.privacy),
+            objection_list=datasets.exclusion_list_words(party_home),
+            earlier_plan=_earlier_plan_words(proposals, request, ledger),
+            one_more=one_more,
+            one_more_spent=one_more_spent,
+            is_undecided=request.undecided and not request.people,
+            record_fields=_record_fields(party_home),
         )
     return Preview(request, with_request(shown_sheet, request, is_signed=signed is not None, end=run_end), beside)
 
 
-def _guesses_with_one_more(proposals: Proposals, request: Proposal) -> tuple[float, float] | None:
+def _risks_with_one_more(
+    proposals: Proposals, request: Proposal, ledger: "Ledger"
+) -> tuple[tuple[float, float] | None, float | None]:
     """The best guess if one other hospital more than the plan assumes helps the operator; None if that is all others.
 
-    It is right so often on average, and in nearly all runs. The figures for all others stand on the sheet.
+    It is right so often on average, and with bad luck. Beside it stands the epsilon of all runs, where all others may
+    have helped in the earlier ones. The figures for all others stand on the sheet.
     """
     from undersong_common.privacy import accounting, impact
+    from undersong_common.privacy.spending import Charge
     from undersong_protocol.agreement.manifest import Manifest
 
     plan = Manifest.from_bytes(proposals.manifest_bytes(request)).plan
     helpers = plan.quorum.colluders + 1
     if helpers >= plan.quorum.parties - 1:
-        return None
-    events = plan.events_with(helpers)
+        return None, None
+    events = tuple(plan.events_with(helpers))
     epsilon = accounting.epsilon(events, plan.usable_delta)
-    return accounting.best_guess(events), impact.certainty(epsilon, plan.privacy.delta)
+    one_more = accounting.best_guess(events), impact.certainty(epsilon, plan.privacy.delta)
+    if ledger.budget is None:
+        return one_more, None
+    charge = Charge(
+        request.run, request.manifest, "", 0, tuple(plan.charged_events()), alone=events, unit=plan.privacy.unit
+    )
+    return one_more, finite(ledger.spent_if_all_others_collude(ledger.budget.delta, charge))
+
+
+def _record_fields(party_home: PartyHome) -> str:
+    """What these programs read of one record of the data set, in words."""
+    from undersong_client.home import unit_word
+    from undersong_client.storage import datasets
+
+    table = datasets.load(party_home).table
+    fields = ["one text"]
+    if table.labels is not None:
+        fields.append("one label")
+    if table.users is not None:
+        fields.append(f"one {unit_word('user', party_home.settings.user_is)}'s number")
+    fields += map(printable, table.columns)
+    return f"{joined(fields)}, as the file has them; ask IT what the texts hold"
 
 
 def _earlier_runs(ledger: "Ledger", run: str, until_s: float = math.inf) -> tuple[str, ...]:
@@ -224,34 +252,82 @@ def _ended(party_home: PartyHome, proposals: Proposals, request: Proposal, ledge
     return RunEnd(FinalCost(finite(cost.epsilon), finite(cost.spent), cost.releases, delta), signed_receipt)
 
 
-def own_part(home: Path, request: Proposal) -> str:
-    """Returns a sentence on the sums that this party's numbers left for before a run was withdrawn; "" for other runs.
+def begun(home: Path, requests: Sequence[Proposal]) -> frozenset[str]:
+    """Returns the hashes (hex) of those plans whose run has begun, as far as this party has been told.
 
-    It reads the ledger and the plan. Raises ConfigurationError if the plan is damaged, PrivacyRefusal if the ledger is.
+    A run has begun here once this party has seen the signature of every hospital. Raises ConfigurationError if the
+    journal is damaged.
     """
-    if request.decision != "revoked":
+    from undersong_client.storage.attempts import agreed_key
+    from undersong_client.storage.store import Store
+
+    party_home = PartyHome(home)
+    if not party_home.journal.exists():
+        return frozenset()
+    party_store = Store(party_home.journal, party_home.settings.party, keys.secret(party_home, "store"))
+    return frozenset(
+        request.manifest for request in requests if party_store.get(agreed_key(bytes.fromhex(request.manifest)))
+    )
+
+
+def stages(home: Path, requests: Sequence[Proposal]) -> dict[str, str]:
+    """Returns whether each run that goes on by an approval has begun, in words, by its plan's hash (hex)."""
+    from undersong_client.consent.run_terms import BEGUN, NOT_BEGUN
+
+    approved_requests = [request for request in requests if request.goes_on]
+    begun_manifests = begun(home, approved_requests) if approved_requests else frozenset()
+    return {
+        request.manifest: BEGUN if request.manifest in begun_manifests else NOT_BEGUN for request in approved_requests
+    }
+
+
+def own_part(home: Path, request: Proposal) -> str:
+    """Returns a sentence on the sums for which this party's numbers have left, of an approved or a withdrawn run.
+
+    It reads journal, ledger and plan; "" for other runs. Raises ConfigurationError if the plan or the journal is
+    damaged, PrivacyRefusal if the ledger is.
+    """
+    if request.decision != "revoked" and not request.goes_on:
         return ""
+    sent_sums, sum_total = _sent_sums(PartyHome(home), request)
+    if request.decision == "revoked":
+        return _part_of_withdrawn(sent_sums, sum_total)
+    if not sent_sums:
+        left_words = "None of your numbers has left."
+    else:
+        left_words = f"Your numbers have left for {len(sent_sums)} of {counted(sum_total, 'sum')}."
+    if begun(home, [request]):
+        return f"This run has begun. {left_words}"
+    return f"This run has not begun, as far as this software has been told. {left_words}"
+
+
+def _part_of_withdrawn(sent_sums: Sequence[tuple[int, str]], sum_total: int) -> str:
+    if not sent_sums:
+        return "This hospital took part in no sum: none of its numbers has left."
+    last_number, last_name = sent_sums[-1]
+    return (
+        f"This hospital took part until sum {last_number} of {sum_total} ({printable(last_name, 60)!r}): its numbers"
+        f" left for {counted(len(sent_sums), 'sum')}, and for none after that. What was opened before stays opened, and"
+        " the published texts name this hospital as one that took part until then."
+    )
+
+
+def _sent_sums(party_home: PartyHome, request: Proposal) -> tuple[list[tuple[int, str]], int]:
+    """The number and the name of each sum for which this party's numbers have left, and the number of all sums."""
     from undersong_common.privacy.ledger import Ledger
     from undersong_protocol.agreement.manifest import Manifest
 
-    party_home = PartyHome(home)
     manifest = Manifest.from_bytes(Proposals(party_home).manifest_bytes(request))
     sums = [query.name for query in manifest.plan.sums]
-    sent_numbers: list[int] = []
-    if party_home.ledger.exists():
-        ledger = Ledger.read(party_home.ledger)
-        sent_numbers = [
-            sum_number
-            for sum_number, sum_name in enumerate(sums, 1)
-            if "sent" in ledger.attempts(request.run, sum_name).values()
-        ]
-    if not sent_numbers:
-        return "This hospital took part in no sum: none of its numbers has left."
-    last_sum = printable(sums[sent_numbers[-1] - 1], 60)
-    return (
-        f"This hospital took part until sum {sent_numbers[-1]} of {len(sums)} ({last_sum!r}): its numbers left"
-        f" for {counted(len(sent_numbers), 'sum')}, and for none after that."
-    )
+    if not party_home.ledger.exists():
+        return [], len(sums)
+    ledger = Ledger.read(party_home.ledger)
+    sent_sums = [
+        (sum_number, sum_name)
+        for sum_number, sum_name in enumerate(sums, 1)
+        if "sent" in ledger.attempts(request.run, sum_name).values()
+    ]
+    return sent_sums, len(sums)
 
 
 def others_part(home: Path, request: Proposal) -> tuple[str, ...]:

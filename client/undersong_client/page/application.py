@@ -18,7 +18,7 @@ from fastapi.responses import Response
 from undersong_client.consent import policy, two_people
 from undersong_client.consent.people import ROLES, ROLES_OF_TWO, Person
 from undersong_client.consent.rules import PolicyOptions, PolicyRules, decider_choices, form_fields
-from undersong_client.consent.run_terms import REJECT_IS_FINAL
+from undersong_client.consent.run_terms import REJECT_IS_FINAL, WITHDRAWAL
 from undersong_client.home import Declared, PartyHome, chosen_user_is
 from undersong_client.operations import daemon, data, dossier, evidence, joining, outbox, rules, runs
 from undersong_client.records.declared import caution_remedy
@@ -217,7 +217,13 @@ class HospitalPage:
                 proposals = [request for request in proposals if request.decision == chosen_decision]
             if search_text := visit.query.get("find", "").strip().lower():
                 proposals = [request for request in proposals if search_text in request.run.lower()]
-            return {"wanted": chosen_decision or "", "text": visit.query.get("find", ""), **visit.listed(proposals)}
+            listing = visit.listed(proposals)
+            return {
+                "wanted": chosen_decision or "",
+                "text": visit.query.get("find", ""),
+                "stages": runs.stages(self._home, listing["rows"]),
+                **listing,
+            }
 
         return visit.page("Requests", {"requests": requests}, **self._live())
 
@@ -230,6 +236,7 @@ class HospitalPage:
                 "request": shown_proposal,
                 "roles": _roles(visit),
                 "reject_is_final": REJECT_IS_FINAL,
+                "withdrawal": WITHDRAWAL,
                 "part": runs.own_part(self._home, shown_proposal),
                 "others": runs.others_part(self._home, shown_proposal),
             }

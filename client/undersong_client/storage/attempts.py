@@ -359,6 +359,11 @@ def survivors_of(store: Store, manifest: Manifest, query: str) -> tuple[str, ...
     return tuple(json.loads(survivor_names))
 
 
+def agreed_key(manifest_hash: bytes) -> str:
+    """Returns the store's key of a plan of which this party has seen every party's signature: its run has begun."""
+    return f"agreed/{manifest_hash.hex()}"
+
+
 def _survivors_key(manifest: Manifest, query: str) -> str:
     return f"survivors/{manifest.hash.hex()}/{query}"
 

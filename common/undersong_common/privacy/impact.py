@@ -89,23 +89,25 @@ def chance(delta: float, times: str = "1") -> str:
     return f"{times} in {round(1 / delta):,}"
 
 
-def guess(right: float, about: str) -> str:
+def guess(right: float, about: str, mean: str = "on average") -> str:
     """Returns in words how often the best guess is right that somebody who sees all of a release makes about one unit.
+
+    ``mean`` says of which mean the figure is.
 
     >>> guess(0.678, "one patient")
     'the best guess about one patient is, on average, right in at most 68 of 100 cases, instead of 50 by tossing a coin'
     """
-    return f"{right_guess(right, about)}, instead of 50 by tossing a coin"
+    return f"{right_guess(right, about, mean)}, instead of 50 by tossing a coin"
 
 
-def right_guess(right: float, about: str) -> str:
+def right_guess(right: float, about: str, mean: str = "on average") -> str:
     """Returns :func:`guess` without the coin, for a sentence beside one that has it.
 
     >>> right_guess(0.9999, "one patient").partition("right ")[2]
     'in at most 99.99 of 100 cases (practically no protection)'
     """
     return (
-        f"the best guess about {about} is, on average, right in at most {cases(right)} of 100 cases"
+        f"the best guess about {about} is, {mean}, right in at most {cases(right)} of 100 cases"
         f"{protection_words(right)}"
     )
 

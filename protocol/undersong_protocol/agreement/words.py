@@ -29,7 +29,7 @@ KEPT = (
         "a hospital's answers, scrambled",
         "with the operator",
         "until their sum is opened, then erased; those of a sum that never opens, until the operator removes the run."
-        " Alone they tell nobody anything",
+        " Without the keys of other hospitals they tell nobody anything",
     ),
     (
         "opened sums, and what was ordered and written",
@@ -257,22 +257,22 @@ def asked(
     return _with_possessive("; ".join(listed_clauses) or "nothing about records", possessive)
 
 
+def each_asked(clauses: Sequence[str], possessive: str = "your") -> tuple[str, ...]:
+    """Returns every question as an item of a list.
+
+    >>> each_asked(["how many of your records are long"], "its")
+    ('how many of its records are long',)
+    """
+    return tuple(_with_possessive(clause, possessive) for clause in clauses)
+
+
 def further(clauses: Sequence[str], possessive: str = "your") -> tuple[str, ...]:
     """Returns the questions that :func:`asked` only counts, for the list below it.
 
     >>> further(["a", "b", "c", "how many of your records are long"], "its"), further(["a"])
     (('how many of its records are long',), ())
     """
-    return tuple(_with_possessive(clause, possessive) for clause in clauses[MOST_QUESTIONS:])
-
-
-def brief_questions(clauses: Sequence[str]) -> tuple[str, ...]:
-    """Returns :func:`further` without what explains a question.
-
-    >>> brief_questions(["a", "b", "c", "how many of your records (all of them) are long, and by how much"])
-    ('how many of your records are long',)
-    """
-    return tuple(map(_cut_explanations, further(clauses)))
+    return each_asked(clauses[MOST_QUESTIONS:], possessive)
 
 
 def examples(statistic_names: Sequence[str], labels: Sequence[str], writers: Sequence[str]) -> tuple[str, ...]:
@@ -310,16 +310,19 @@ def first_difference(typed: Sequence[str], plan_words: Sequence[str]) -> str:
     return "no word differs"
 
 
-def anew(count: int) -> str:
-    """Returns how often the numbers of a plan, ``count`` in all, may leave again, and what the risk counts of it.
+ANEW = (
+    "If an attempt at a sum fails, your numbers may leave for it again, blurred anew, at most"
+    f" {VOIDED_VECTORS} times. {CONFIRMED}"
+)
 
-    >>> anew(48).partition(". ")[0].partition("again, ")[2]
-    'blurred anew, at most 3 times: 192 numbers in all'
+
+def most_numbers(count: int) -> str:
+    """Returns how many numbers leave for a plan, of ``count`` coordinates in all, once or if attempts fail.
+
+    >>> most_numbers(48)
+    '48 numbers about your records, up to 192 if attempts fail'
     """
-    return (
-        f"If an attempt at a sum fails, your numbers may leave for it again, blurred anew, at most {VOIDED_VECTORS}"
-        f" times: {counted_numbers(count * (1 + VOIDED_VECTORS))} in all. {CONFIRMED}"
-    )
+    return f"{counted_numbers(count)} about your records, up to {count * (1 + VOIDED_VECTORS):,} if attempts fail"
 
 
 def counted_numbers(count: int) -> str:

@@ -19,7 +19,7 @@ from undersong_client.consent import budget_sections, choice_sections, preview, 
 from undersong_client.consent.approvals import Proposal, Proposals
 from undersong_client.consent.people import PersonalDecision
 from undersong_client.consent.policy import HospitalPolicy
-from undersong_client.consent.run_terms import REJECT_IS_FINAL
+from undersong_client.consent.run_terms import REJECT_IS_FINAL, WITHDRAWAL
 from undersong_client.consent.sheet import (
     MOST_NAMES,
     NO_LIST,
@@ -37,6 +37,7 @@ from undersong_client.consent.sheet import (
     UnitPromise,
 )
 from undersong_client.home import Declared, PartyHome
+from undersong_client.operations import runs
 from undersong_client.storage import datasets
 from undersong_client.storage.own_figures import OwnFigures, delta_of, own_figures, proposed_delta
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
@@ -213,10 +214,10 @@ def test_the_steps_stand_before_the_choices_each_in_its_order():
 def test_the_sheet_begins_with_who_asks(home):
     proposed(home, task=WHO)
     _, sections = sheet(home)
-    name, first = sections[0].figures[0]
-    assert name == "What is asked"
-    assert first.startswith("North Research Office (Mara Holm, 0123 456 78")
-    assert " asks: how many of your records have each label" in first
+    asked = sections[0]
+    assert asked.title == "What is asked"
+    assert asked.figures[0] == ("who asks", "North Research Office (Mara Holm, 0123 456 78), the operator")
+    assert asked.points[0] == "how many of your records have each label"
 
 
 @pytest.mark.heavy
@@ -322,7 +323,7 @@ def test_sheet_says_why_the_risk_of_all_runs_is_less_than_their_sum(home):
     this_run, all_runs = map(float, of_all.groups())
     odds = odds_factor(epsilon([Gaussian(4.0), *manifest.plan.charged_events()], 1e-5), 1e-5)
     assert this_run < all_runs == math.ceil(100 * odds / (odds + 99))
-    risk = dict(sections[0].figures)["The risk of all runs"]
+    risk = dict(sections[1].figures)["The risk of all runs"]
     assert f"on average, right in at most {-int(-100 * both // 1)} of 100 cases" in risk
     assert value["privacy"]["delta"] < value["cost"]["delta"]
     assert "1 in 10,000, which your hospital chose; the promise of this run is computed with 1 in" in folded
@@ -333,7 +334,7 @@ def test_sheet_says_why_the_risk_of_all_runs_is_less_than_their_sum(home):
     assert before == pytest.approx(100 * value["cost"]["before"] / budget_epsilon, abs=0.051)
     assert after == pytest.approx(100 * value["cost"]["after"] / budget_epsilon, abs=0.051)
     guess_before = cases(best_guess([Gaussian(4.0)]))
-    assert f"of 100 cases ({guess_before} before this one); in all but at most 2 of 100,000 such series" in risk
+    assert f"of 100 cases ({guess_before} before this one); with bad luck, in up to" in risk
 
 
 @pytest.mark.heavy
@@ -357,36 +358,42 @@ def test_each_figure_of_the_risk_stands_once_in_the_first_answers(home):
     manifest = proposed(home)
     value, sections = sheet(home)
     privacy, cost = value["privacy"], value["cost"]
-    in_short = dict(sections[0].figures)
+    in_short = dict(sections[1].figures)
     this_run, all_runs = in_short["The risk of this run"], in_short["The risk of all runs"]
     assert f"right in at most {cases(privacy['best_guess'])} of 100 cases" in this_run
     sure = cases(certainty(privacy["epsilon"], privacy["delta"]))
-    assert f"; in all but at most 2 of 100,000 runs like it, in at most {sure}. This holds only while" in this_run
-    (meaning,) = [section for section in sections if section.title == "What the figures of the risk mean"]
-    assert "runs (for all 6 patients at once, in all but at most 12 of 100,000 runs); in the" in repr(meaning)
+    assert (
+        f"With bad luck in this one run, in up to {sure}. In at most 2 of 100,000 such runs (the excepted" in this_run
+    )
+    assert "excepted runs; 12 for all 6 patients together), nothing is promised. This holds only while" in this_run
     assert "From all runs over these records (none before this one) and" in all_runs
     assert all_runs.endswith(  # the first run, at its own delta, though the budget has a larger one
-        f"; in all but at most 2 of 100,000 such series, in at most {sure}. The same condition holds."
+        f"; with bad luck, in up to {sure}. The same condition holds."
     )
     assert cost["delta"] > privacy["delta"]
-    assert not any(section.table for section in sections if "risk" in section.title)
     alone = cases(best_guess(manifest.plan.alone_events()))
-    assert (
-        f"if all other hospitals help (3 suffice if 1 does not answer), in {alone} and"
-        in in_short[risk_sections.MORE_HELP]
+    (more_help,) = [section for section in sections if section.title == risk_sections.MORE_HELP]
+    guess_of_all = cases(cost["best_guess_after"])
+    assert more_help.table[1] == (
+        "at most 1 other hospital helps",
+        cases(privacy["best_guess"]),
+        sure,
+        guess_of_all,
+        sure,
     )
+    assert more_help.table[-1][:2] == ("all other hospitals help (3 suffice if 1 does not answer)", alone)
     shown = repr(sections)
-    assert shown.count(f"does not answer), in {alone} and") == 1
-    assert shown.count("on average, right in at") == 3  # the budget has the third
+    assert shown.count("on average, right in at") == 2  # of all runs; the budget has the other
+    assert shown.count(f"{risk_sections.OVER_THE_NOISE}, right in at") == 1
     assert "unlucky" not in shown
 
 
 @pytest.mark.parametrize(
     ("delta", "says"),
     [
-        (1e-5, "(for all 6 patients at once, in all but at most 12 of 100,000 runs)"),
-        (1e-2, "in all but at most 12 of 100 runs: more than 1 in 9, because your hospital's budget counts with 1 in"),
-        (1e-1, "(for all 6 patients at once, nothing is promised, because your hospital's budget counts with"),
+        (1e-5, "outside at most 2 of 100,000 such series (12 for all 6 patients together)"),
+        (1e-2, "(12 for all 6 patients together: more than 1 in 9, because your hospital's budget counts with 1 in"),
+        (1e-1, "(for all 6 patients together, nothing is promised, because your hospital's budget counts with"),
     ],
 )
 def test_a_large_share_of_excepted_runs_has_its_reason(home, delta, says):
@@ -400,33 +407,47 @@ def test_a_large_share_of_excepted_runs_has_its_reason(home, delta, says):
     assert says in of_all
 
 
+def table_of(page):
+    (section,) = [section for section in page.sections if section.title == risk_sections.MORE_HELP]
+    return section.table
+
+
 def test_one_hospital_more_than_the_promise_allows_has_a_figure(home):
+    ledger = Ledger.read(home / "ledger.jsonl")
+    earlier = Charge("earlier", "00" * 32, "votes", 0, (Gaussian(4.0),), alone=(Gaussian(2.0),))
+    ledger.charge(earlier, at=5.0)
+    ledger.send(earlier, "aa" * 32, at=5.0)
     manifest = proposed(home)
-    shown = " ".join(command("preview", "spring", "--home", home).split())
+    preview_of_run = runs.preview(home, "spring", checkpoints=home / "checkpoints")
     events = manifest.plan.events_with(2)
     right, sure = cases(best_guess(events)), cases(certainty(epsilon(events, 1e-5), 1e-5))
-    assert f"if 2 other hospitals help, in {right} and {sure}; if all other hospitals help" in shown
-    stored = Sheet.from_json(sheet(home)[0])
+    of_all = cases(best_guess([*events, Gaussian(2.0)]))
+    _, one_helps, two_help, all_help = table_of(preview_of_run.page)
+    assert two_help[:4] == ("2 other hospitals help", right, sure, of_all)
+    for column in range(1, 5):
+        assert float(one_helps[column]) < float(two_help[column]) < float(all_help[column])
+    stored = preview_of_run.sheet
     unlimited = replace(stored, privacy=replace(stored.privacy, epsilon_if_all_others_collude=None))
-    assert "if all other hospitals help (3 suffice if 1 does not answer), nothing is promised." in repr(
-        preview.sheet_page(unlimited)
-    )
+    assert table_of(preview.sheet_page(unlimited))[-1][1:] == ("nothing is promised",) * 4
+    without_budget = preview.sheet_page(replace(stored, cost=None), preview_of_run.beside)
+    assert {len(row) for row in table_of(without_budget)} == {3}
 
 
 def test_the_first_answers_are_at_most_half_a_printed_page(home):
-    """A line of the print holds about 80 characters beside the names of the rows, and half a page 30 lines."""
+    """A line of the print holds about 90 characters beside the names of the rows, and half a page 34 lines."""
     proposed(home)
     page = preview.sheet_page(Sheet.from_json(sheet(home)[0]), Surroundings(("winter",), one_more=(0.6, 0.9)))
-    assert page.sections[0].title == "In short"
-    lines = {name: math.ceil(len(answer) / 80) for name, answer in page.sections[0].figures}
-    assert sum(lines.values()) <= 30, lines
+    questions, answers = page.sections[:2]
+    assert (questions.title, answers.title) == ("What is asked", "In short")
+    texts = [*questions.points, *(answer for _, answer in (*questions.figures, *answers.figures))]
+    assert sum(math.ceil(len(text) / 90) for text in texts) <= 34
 
 
 def test_no_worst_case_is_stated_where_the_promise_holds_against_all(home):
     proposed(home)
     stored = Sheet.from_json(sheet(home)[0])
     everybody = len(stored.parties) - 1
-    more_help = f"('{risk_sections.MORE_HELP}', "
+    more_help = f"title='{risk_sections.MORE_HELP}', "
     assert more_help in repr(preview.sheet_page(stored))
     assert more_help not in repr(preview.sheet_page(replace(stored, colluders=everybody)))
 
@@ -435,18 +456,18 @@ def test_no_worst_case_is_stated_where_the_promise_holds_against_all(home):
 @pytest.mark.parametrize(
     ("others", "colluders", "says"),
     [
-        (1, 0, "if one other hospital is alone with you in a sum, or all other hospitals help, in "),
-        (3, 0, "if all other hospitals help (3 suffice if 1 does not answer), in "),
-        (2, 1, "if all other hospitals help (2 suffice if 2 do not answer), in "),
-        (4, 1, "if all other hospitals help, in "),
+        (1, 0, "one other hospital is alone with you in a sum, or all other hospitals help"),
+        (3, 0, "all other hospitals help (3 suffice if 1 does not answer)"),
+        (2, 1, "all other hospitals help (2 suffice if 2 do not answer)"),
+        (4, 1, "all other hospitals help"),
     ],
 )
 def test_the_first_answers_name_whoever_undoes_the_promise(home, others, colluders, says):
     """Of five hospitals, of which a sum opens with as few others as are planned."""
     proposed(home)
     stored = replace(Sheet.from_json(sheet(home)[0]), others=others, colluders=colluders)
-    ((_, more_help),) = risk_sections.more_help(stored, NOTHING_BESIDE)
-    assert more_help.partition("in all but at most 2 of 100,000 runs: ")[2].startswith(says)
+    (more_help,) = risk_sections.more_help(stored, NOTHING_BESIDE)
+    assert more_help.table[-1][0] == says
     words_of_risk = risk_sections.helper_words(stored)
     assert ("guesses for itself" in words_of_risk) == (colluders == 0)
 
@@ -517,7 +538,7 @@ def test_the_first_answers_say_by_the_policy_s_rule_who_decides(changes, says):
     policy = HospitalPolicy(**changes)
     stored = blank_sheet(two_people=policy.two_people)
     page = preview.sheet_page(stored, Surroundings(is_standing=policy.approval == "standing", is_undecided=True))
-    answers = dict(page.sections[0].figures)
+    answers = dict(page.sections[1].figures)
     assert answers["Who decides here"].startswith(
         f"By your hospital's policy (its rules in this software, Undersong), {says}"
     )
@@ -525,40 +546,42 @@ def test_the_first_answers_say_by_the_policy_s_rule_who_decides(changes, says):
     names = list(answers)
     assert names.index("Who decides here") < names.index("What leaves")
     decided = preview.sheet_page(replace(stored, as_signed=True))
-    assert "Who decides here" not in dict(decided.sections[0].figures)
+    assert "Who decides here" not in dict(decided.sections[1].figures)
 
 
 @pytest.mark.parametrize(
     ("writers", "says"),
     [
-        (("one (a language model)", "two"), "programs that write invented texts."),
+        (("one (a language model)", "two"), "programs that write invented texts;"),
         (
             (f"pool ({words.WRITTEN_BEFORE})",),
-            "programs that take texts from a file of texts that were written before.",
+            "programs that take texts from a file of texts that were written before;",
         ),
         (
             ("one", f"pool ({words.WRITTEN_BEFORE})"),
             "programs that write invented texts and programs that take texts from a file of texts that were written",
         ),
-        (None, "programs that give texts."),
+        (None, "programs that give texts;"),
     ],
 )
 def test_the_sheet_names_the_origin_of_the_texts_as_it_is(writers, says):
     task = StatedTask("triage", None, None, None, None, writers, None)
     page = preview.sheet_page(blank_sheet(task=task))
-    assert f"steer the run's writers: {says}" in dict(page.sections[0].figures)["What is asked"]
+    assert dict(page.sections[0].figures)["the writers"].startswith(says)
     shown = "\n".join(page.lines())
     assert ("invented texts" in shown) == ("write invented texts" in says)
 
 
-@pytest.mark.parametrize(
-    ("count", "says"),
-    [(3, "; and 1 more"), (4, "and 1 more, below: how many are long."), (5, "and 2 more, below.")],
-)
-def test_the_first_answer_names_one_question_more_than_it_lists(count, says):
-    asked = ["a", "b", "c", "how many are long (by the plan), and by how much", "e"][:count]
-    answer = dict(preview.sheet_page(blank_sheet(asked=asked)).sections[0].figures)["What is asked"]
-    assert (says in answer) == (count > words.MOST_QUESTIONS)
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_each_question_stands_once_on_the_sheet(count):
+    asked = ["a label", "b", "c", "how many are long (by the plan), and by how much", "e"][:count]
+    task = StatedTask("triage", None, ("good", "bad"), "teaching", None, None, None)
+    page = preview.sheet_page(blank_sheet(asked=asked, task=task))
+    section = page.sections[0]
+    assert section.points == (tuple(asked) or ("nothing about records",))
+    assert repr(page).count("how many are long") == (count == 5)
+    assert dict(section.figures)["for what"] == "teaching"
+    assert ("a label" in dict(section.figures)) == (count > 0)
 
 
 def test_questions_have_examples_of_the_plan_s_own_labels(home):
@@ -715,7 +738,7 @@ def test_the_sheet_says_what_the_coordinator_keeps_after_the_run(ended):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({}, "nothing leaves while nobody here approves"),
+        ({}, "nothing leaves while nobody here approves, and silence is no consent. IT can approve while you wait"),
         ({"two_people": True}, "nothing leaves until both have approved"),
         ({"is_standing": True}, "it stops nothing"),
     ],
@@ -764,7 +787,7 @@ def test_only_shares_of_the_budget_that_save_something_have_tenths(after, shown)
 def test_short_part_of_the_sheet_names_limit_and_steps(home):
     proposed(home)
     value, sections = sheet(home)
-    figures = dict(sections[0].figures)
+    figures = dict(sections[1].figures)
     (more,) = [dict(section.figures) for section in sections if section.title.startswith("More on what is asked")]
     (meaning,) = [section for section in sections if section.title == "What the figures of the risk mean"]
     limit = value["privacy"]["max_per_unit"]
@@ -781,16 +804,22 @@ def test_short_part_of_the_sheet_names_limit_and_steps(home):
     assert steps.ordered
     two_people, objections, ask, compare, _ = steps.points
     assert two_people.startswith("If IT must not approve alone")
+    assert "IT at a terminal: order it in writing" in two_people
+    assert "could still set it back in the software's files. Log shows each change." in two_people
     assert objections.startswith("Ask IT for the list of patients who object")
-    assert "choose Reject if none is named" in ask
+    assert "under which agreement with your hospital" in ask
+    assert "is for you to judge. Without both in writing, do not approve." in ask
     assert "full name and town of the other hospitals" in ask
     assert "with the operator and with 3 of the other hospitals (look up the numbers" in compare
     assert f" {choice_sections.count_uncalled(Sheet.from_json(value))} If one more" in compare
     assert f"If one more helps, “{risk_sections.MORE_HELP}” says what holds. If" in compare
-    assert risk_sections.MORE_HELP in figures
+    assert risk_sections.MORE_HELP in [section.title for section in sections]
     assert compare.endswith("If anything differs: Reject.")
     (choices,) = [section for section in sections if section.title == "What you can do"]
-    assert "begins only when all of its hospitals have approved" in choices.points[1]
+    assert "do step 1 first" in choices.points[3]
+    assert WITHDRAWAL in choices.points[-1]
+    assert WITHDRAWAL in figures["What can be undone"]
+    assert "begins when the last hospital has approved; yours may be the last" in figures["What can be undone"]
     assert "a run that has begun" in choices.points[-1]
 
 

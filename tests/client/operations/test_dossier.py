@@ -10,7 +10,8 @@ from tests.doubles.party_home import command, joined
 from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
 from undersong_client.keys import secret
-from undersong_client.operations.runs import others_part, own_part
+from undersong_client.operations.runs import others_part, own_part, stages
+from undersong_client.storage.attempts import agreed_key
 from undersong_client.storage.outbox import Outbox
 from undersong_client.storage.store import Store
 from undersong_common.privacy.accounting import Gaussian
@@ -99,7 +100,8 @@ def test_a_withdrawal_says_until_which_sum_the_hospital_took_part(home, tmp_path
         if number < 2:  # the third was charged, and its vector never left
             ledger.send(charge, "aa" * 32, at=5.0)
     request = Proposals(PartyHome(home)).find("spring")
-    assert own_part(home, request) == ""
+    not_begun = "This run has not begun, as far as this software has been told. Your numbers have left for 2 of 4 sums."
+    assert own_part(home, request) == not_begun
     command("revoke", "spring", "--home", home)
     request = Proposals(PartyHome(home)).find("spring")
     assert "took part until sum 2 of 4 ('votes/1')" in own_part(home, request)
@@ -107,6 +109,23 @@ def test_a_withdrawal_says_until_which_sum_the_hospital_took_part(home, tmp_path
     page = tmp_path / "dossier.html"
     command("dossier", "spring", "--out", page, "--home", home)
     assert "numbers left for 2 sums" in page.read_text()
+
+
+def test_requests_show_if_an_approved_run_has_begun(home):
+    manifest = proposed(home)
+    proposals = Proposals(PartyHome(home))
+    assert (stages(home, proposals.all()), own_part(home, proposals.find("spring"))) == ({}, "")
+    command("preview", "spring", "--home", home)
+    command("approve", "spring", plan_words(manifest.hash), "--home", home)
+    assert stages(home, proposals.all()) == {manifest.hash.hex(): "not begun yet"}
+    assert "approved; not begun yet" in command("requests", "--home", home)
+    store = Store(PartyHome(home).journal, "alpha", secret(PartyHome(home), "store"))
+    store.put(agreed_key(manifest.hash), manifest.to_bytes())
+    assert stages(home, proposals.all()) == {manifest.hash.hex(): "begun"}
+    assert "approved; begun" in command("requests", "--home", home)
+    assert own_part(home, proposals.find("spring")) == "This run has begun. None of your numbers has left."
+    command("revoke", "spring", "--home", home)
+    assert stages(home, proposals.all()) == {}
 
 
 def test_a_withdrawal_before_the_first_sum_says_so(home):
