@@ -21,7 +21,6 @@ WITHDRAWAL = (
     "Withdraw before: no number has left, the run stops, and nothing published names your hospital. Withdraw later:"
     " nothing more leaves; what has left may be opened, used and published, and publications name your hospital."
 )
-BEGUN, NOT_BEGUN = "begun", "not begun yet"  # of an approved run, by what this software has been told
 
 
 def beginning_words(*, alone: bool) -> str:

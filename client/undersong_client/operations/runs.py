@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from undersong_common.privacy.ledger import Ledger
     from undersong_common.program.printed_page import PrintedPage
 
+BEGUN, NOT_BEGUN = "begun", "not begun yet"  # of an approved run, by what this software has been told
+
 
 def requests(home: Path) -> tuple[Proposal, ...]:
     """Returns the plans that were proposed to this party, with the decisions, oldest first."""
@@ -272,8 +274,6 @@ def begun(home: Path, requests: Sequence[Proposal]) -> frozenset[str]:
 
 def stages(home: Path, requests: Sequence[Proposal]) -> dict[str, str]:
     """Returns whether each run that goes on by an approval has begun, in words, by its plan's hash (hex)."""
-    from undersong_client.consent.run_terms import BEGUN, NOT_BEGUN
-
     approved_requests = [request for request in requests if request.goes_on]
     begun_manifests = begun(home, approved_requests) if approved_requests else frozenset()
     return {
