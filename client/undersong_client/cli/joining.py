@@ -210,7 +210,9 @@ def _completed(steps: Sequence[str], options: Mapping[str, Any]) -> dict[str, An
     return option_values
 
 
-def _accept(folder: Path, package: bytes, fingerprint: str | None) -> tuple[operations.joining.MadeRequest, list[str]]:
+def _accept(
+    folder: Path, package: bytes, fingerprint: str | None
+) -> "tuple[operations.joining.MadeRequest, list[str]]":
     """Trusts the package's coordinator, in a folder that is made where there is none; the lines tell of a new one."""
     from undersong_client.consent.people import person_of_terminal
 
