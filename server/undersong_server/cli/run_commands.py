@@ -270,8 +270,8 @@ def compare(
     comparison = operations.comparison.compare(home, names, sort=sort)
     if file is not None:
         replace_file(file, comparison.csv())
-    if comparison.difference_words and not as_json:
-        show_lines([comparison.difference_words])
+    if comparison.conclusion and not as_json:
+        show_lines([comparison.conclusion, comparison.difference_words])
     if not as_json:
         show_lines(comparison.judgements)
     if comparison.leading is not None and not as_json:

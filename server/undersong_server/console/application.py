@@ -1,12 +1,13 @@
 """The console's application and its screens, but for those of runs."""
 
+import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from fastapi.responses import Response
 
@@ -96,6 +97,7 @@ def _home(visit: Visit, context: ConsoleContext) -> Response:
             "under_way": [run for run in other_runs() if run.status.state in runs.UNDER_WAY][:20],
             "any_under_way": any(run.status.state in runs.UNDER_WAY for run in shown_runs()),
             "latest": other_runs()[:5],
+            "compare_query": _compare_query(shown_runs()),
         },
         "figures": lambda: {
             "enrolled": len(enrolled()),
@@ -108,9 +110,22 @@ def _home(visit: Visit, context: ConsoleContext) -> Response:
     return visit.page("Home", parts, **context.live("all"))
 
 
+def _compare_query(listed: Sequence[runs.RunSummary]) -> str:
+    """The query that compares the two runs which finished last; "" before there are two.
+
+    Args:
+        listed: newest first.
+    """
+    finished = [run.run for run in listed if run.status.state == "finished"][:2]
+    return urlencode([("run", name) for name in finished]) if len(finished) == 2 else ""
+
+
 def _next_step(visit: Visit, context: ConsoleContext) -> NextStep:
     has_made_file = "package" in visit.query or "grant" in visit.query
     step = beginning.step_of_form(visit.request.url.path, visit.query.get("name", "") if has_made_file else "")
+    if step is None and visit.request.url.path == "/compare":
+        with contextlib.suppress(ConfigurationError):  # The screen tells of an unknown run.
+            step = beginning.step_of_comparison(context.compare_runs(visit))
     if step is None:
         step = beginning.next_step(context.home, partial(context.list_runs, visit), visit.path.get("run", ""))
     return NextStep(step.words, step.address)

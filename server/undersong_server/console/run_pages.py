@@ -1,5 +1,6 @@
 """The console's screens for runs: list, new run, one run, its result, comparison."""
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +13,7 @@ from urllib.parse import quote, urlencode
 from fastapi.responses import Response
 from markupsafe import Markup
 
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.pages.site import LIVE, Part, Site, Visit, download
 from undersong_common.pages.store import WorkUnderWay
 from undersong_common.pages.stream import Pulse
@@ -70,6 +71,25 @@ class ConsoleContext:
             request_state.runs = overview.list_runs(self.home)
         listed: list[RunSummary] = request_state.runs
         return listed
+
+    def compared_names(self, visit: Visit) -> tuple[list[str], str]:
+        """The runs that the address names, at most six, the oldest first, and the figure to sort them by."""
+        run_names = visit.request.query_params.getlist("run")[:6]
+        newest_first = {run.run: place for place, run in enumerate(self.list_runs(visit))}
+        oldest_first = sorted(run_names, key=lambda name: -newest_first.get(name, -1))
+        return oldest_first, visit.query.get("sort", "")
+
+    def compare_runs(self, visit: Visit) -> comparison.RunComparison:
+        """Compares the runs that the address names; all parts of a screen share one comparison.
+
+        Raises ConfigurationError for an unknown run or figure.
+        """
+        request_state = visit.request.state
+        if not hasattr(request_state, "comparison"):
+            run_names, sort = self.compared_names(visit)
+            request_state.comparison = comparison.compare(self.home, run_names, sort=sort)
+        compared: comparison.RunComparison = request_state.comparison
+        return compared
 
     def pulse(self, topic: str) -> Pulse:
         """Version that changes with the state of the coordinator (``topic`` "all"), of a run, or of its result.
@@ -562,11 +582,15 @@ class RunScreens:
         return Response(data, media_type="text/html; charset=utf-8", headers={"content-security-policy": REPORT_POLICY})
 
     def _compare(self, visit: Visit) -> Response:
-        run_names, sort = self._asked(visit)
-        choices = [run.run for run in overview.listed_runs(self._context.list_runs(visit))[:200]]
+        run_names, sort = self._context.compared_names(visit)
+        listed = [run.run for run in overview.listed_runs(self._context.list_runs(visit))[:200]]
+        if sort:  # The numbers are those of the sorted runs.
+            with contextlib.suppress(UndersongError):  # The part tells of a run or figure that is unknown.
+                run_names = [run.run for run in self._context.compare_runs(visit).runs]
+        choices = [*run_names, *(name for name in listed if name not in run_names)]
         return visit.page(
             "Compare runs",
-            {"compared": lambda: {"found": comparison.compare(self._home, run_names, sort=sort), "named": run_names}},
+            {"compared": lambda: {"found": self._context.compare_runs(visit), "named": run_names}},
             template="compare.html.j2",
             named=run_names,
             choices=choices,
@@ -574,16 +598,9 @@ class RunScreens:
         )
 
     def _compare_csv(self, visit: Visit) -> Response:
-        run_names, sort = self._asked(visit)
+        run_names, _ = self._context.compared_names(visit)
         visit.note("export", f"comparison of {', '.join(run_names)}")
-        return download(comparison.compare(self._home, run_names, sort=sort).csv(), "compared-runs.csv", "text/csv")
-
-    def _asked(self, visit: Visit) -> tuple[list[str], str]:
-        """The runs that the address names, at most six, the oldest first, and the figure to sort them by."""
-        run_names = visit.request.query_params.getlist("run")[:6]
-        newest_first = {run.run: place for place, run in enumerate(self._context.list_runs(visit))}
-        oldest_first = sorted(run_names, key=lambda name: -newest_first.get(name, -1))
-        return oldest_first, visit.query.get("sort", "")
+        return download(self._context.compare_runs(visit).csv(), "compared-runs.csv", "text/csv")
 
 
 def _by_place(paths: Iterable[str], places: Mapping[str, int]) -> list[str]:

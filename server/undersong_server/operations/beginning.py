@@ -115,6 +115,17 @@ def step_of_form(path: str, made: str) -> OperatorStep | None:
     return None
 
 
+def step_of_comparison(compared: comparison.RunComparison) -> OperatorStep | None:
+    """Returns the step after a comparison: the result of the best run; None where no figure says which one it is."""
+    if compared.ahead is None:
+        return None
+    run = compared.runs[compared.ahead.place].run
+    words = f"Read what is open on the result of {run}, which is ahead"
+    if not compared.ahead.is_certain:
+        words = f"Choose by promise, cost and open points, since no run is shown to be ahead: read the result of {run}"
+    return OperatorStep(words, f"/runs/one/{quote(run)}/result")
+
+
 def _still_open(runs: Sequence[RunSummary]) -> list[RunSummary]:
     """Returns the runs down to the newest finished one, and of older ones those that are under way; newest first."""
     newest_result = next((place for place, run in enumerate(runs) if run.status.state == "finished"), len(runs))

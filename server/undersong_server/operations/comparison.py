@@ -31,6 +31,7 @@ from undersong_server.report.verdict import (
     BY_SIMILARITY,
     DOUBTFUL,
     HARDLY,
+    NOT_MEASURED,
     OWN_RECORDS,
     TEST_TEXTS,
     UNMEASURED,
@@ -155,6 +156,7 @@ class Figure:
     Attributes:
         good: the good end of its scale; None for a figure that is neither good nor bad, or does not compare.
         mark: the figure near which it is good, and whose that is; "" where it has none, or runs have different ones.
+        not_compared: why the runs do not compare by it; "" where they do, or it is neither good nor bad.
     """
 
     group: str
@@ -163,11 +165,12 @@ class Figure:
     good: Good | None = None
     percent: bool = False
     mark: str = ""
+    not_compared: str = ""
 
     @property
     def good_words(self) -> str:
         if self.good is None:
-            return ""
+            return self.not_compared
         if self.good == "beside":
             if self.mark:
                 return f"good near {self.mark}"
@@ -211,6 +214,15 @@ def leading_figure(figures: Sequence[Figure], chosen: str = "") -> LeadingFigure
     measured = {figure.name: figure for figure in figures if figure.compares}
     reasons = {chosen: "You chose this figure.", **{name: why for name, why in LEADING.items() if name != chosen}}
     return next((LeadingFigure(measured[name], reason) for name, reason in reasons.items() if name in measured), None)
+
+
+@dataclass(frozen=True)
+class RunAhead:
+    """The place of the best run by a figure, those of the others, and if chance tells it apart from all of these."""
+
+    place: int
+    others: tuple[int, ...]
+    is_certain: bool
 
 
 def shown_scores(figures: Sequence[Figure], leading: LeadingFigure | None) -> tuple[Figure, ...]:
@@ -262,6 +274,60 @@ class RunComparison:
         return tuple(printable(f"{run.run}: {run.judgement}", 1_000) for run in self.runs if run.judgement)
 
     @property
+    def ahead(self) -> "RunAhead | None":
+        """The best run by the leading figure; None where that is no figure of quality and nobody chose it."""
+        if self.leading is None or (self.leading.figure.group != HOW_GOOD and not self.sorted_by):
+            return None
+        return self._find_best()
+
+    def _find_best(self) -> "RunAhead | None":
+        """The best run by the leading figure; None where fewer than two runs have one."""
+        figure = self.leading.figure if self.leading else None
+        known = [] if figure is None else [place for place, cell in enumerate(figure.cells) if cell.is_known]
+        if figure is None or len(known) < 2:
+            return None
+        sign = 1.0 if figure.good == "high" else -1.0
+        best, *others = sorted(known, key=lambda place: -sign * figure.cells[place].value)
+        is_certain = all(figure.cells[best].exceeds(figure.cells[place], sign) for place in others)
+        return RunAhead(best, tuple(others), is_certain)
+
+    @property
+    def conclusion(self) -> str:
+        """Says which run is ahead, if one is better than texts without records, and the promises; "" for one run."""
+        if len(self.runs) < 2:
+            return ""
+        return " ".join((self._ahead_words(), self._help_words(), self._promise_words()))
+
+    def _ahead_words(self) -> str:
+        if self.ahead is None or self.leading is None:
+            return "No measured figure says which run is ahead."
+        figure = self.leading.figure
+        values = [
+            f"run {place + 1} has {figure.cells[place].words}" for place in (self.ahead.place, *self.ahead.others)
+        ]
+        if self.ahead.is_certain:
+            opening = f"Run {self.ahead.place + 1} is ahead by {figure.name}"
+        else:
+            opening = f"The runs are not told apart by {figure.name}"
+        return f"{opening}: {joined(values)}."
+
+    def _help_words(self) -> str:
+        places_by_help: dict[str, list[str]] = {}
+        for number_of_run, run in enumerate(self.runs, 1):
+            places_by_help.setdefault(run.help, []).append(f"run {number_of_run}")
+        sentences = [
+            f"Beside texts that no record steered, {words}: {joined(places)}."
+            for words, places in ((help_words or NOT_MEASURED, runs) for help_words, runs in places_by_help.items())
+        ]
+        return " ".join(sentences)
+
+    def _promise_words(self) -> str:
+        promises = ["not private" if run.epsilon is None else f"epsilon {number(run.epsilon)}" for run in self.runs]
+        if len(set(promises)) == 1:
+            return f"All of them promise {promises[0]}." if self.runs[0].epsilon is not None else "None is private."
+        return f"Promises: {joined([f'run {place} {words}' for place, words in enumerate(promises, 1)])}."
+
+    @property
     def difference_words(self) -> str:
         """Says in what the runs were planned otherwise, each run by its number; "" for one run."""
         if len(self.runs) < 2:
@@ -278,12 +344,12 @@ class RunComparison:
     @property
     def best_words(self) -> str:
         """Says which run is best by the leading figure, and from which ones chance tells it apart; "" for one run."""
-        figure = self.leading.figure if self.leading else None
-        known = [] if figure is None else [place for place, cell in enumerate(figure.cells) if cell.is_known]
-        if figure is None or len(known) < 2:
+        ahead = self._find_best()
+        if ahead is None or self.leading is None:
             return ""
+        figure, best, others = self.leading.figure, ahead.place, ahead.others
+        known = {best, *others}
         sign = 1.0 if figure.good == "high" else -1.0
-        best, *others = sorted(known, key=lambda place: -sign * figure.cells[place].value)
         close = [place for place in others if not figure.cells[best].exceeds(figure.cells[place], sign)]
         missing = [run.run for place, run in enumerate(self.runs) if place not in known]
         sentences = [f"Best by it: {self.runs[best].run}, {figure.cells[best].words}."]
@@ -664,7 +730,7 @@ def _how_good(scores: Sequence[PrivateScore | None], evaluated_runs: Sequence[Ev
 def _evaluated_figures(evaluated_runs: Sequence[Evaluated | None]) -> Iterator[Figure]:
     """The figures of `undersong run evaluate` of each run.
 
-    They have a good end only where the file is the same and the numbers of texts are close.
+    They compare only where the file is the same and the numbers of texts are close; else each says why not.
     """
     test_cells = tuple(
         ComparedFigure(evaluation.test if evaluation else "not measured") for evaluation in evaluated_runs
@@ -677,9 +743,11 @@ def _evaluated_figures(evaluated_runs: Sequence[Evaluated | None]) -> Iterator[F
         ComparedFigure(evaluation.texts_words if evaluation else NOTHING) for evaluation in evaluated_runs
     )
     yield Figure(HOW_GOOD, "texts drawn for it", size_cells)
-    are_comparable = len({evaluation.file_hash for evaluation in known_evaluations}) == 1 and _are_close(
-        [evaluation.texts for evaluation in known_evaluations]
-    )
+    is_one_file = len({evaluation.file_hash for evaluation in known_evaluations}) == 1
+    are_comparable = is_one_file and _are_close([evaluation.texts for evaluation in known_evaluations])
+    not_compared = ""
+    if not are_comparable and len(known_evaluations) > 1:
+        not_compared = _why_not_compared(known_evaluations, is_one_file=is_one_file)
     for measure_name in _names(evaluation.figures for evaluation in known_evaluations):
         measures = [
             evaluation.measures[measure_name] for evaluation in known_evaluations if measure_name in evaluation.measures
@@ -692,7 +760,15 @@ def _evaluated_figures(evaluated_runs: Sequence[Evaluated | None]) -> Iterator[F
         measure_cells = tuple(
             _evaluated_cell(evaluation, measure_name, with_mark=not common_mark) for evaluation in evaluated_runs
         )
-        yield Figure(HOW_GOOD, measure_name, measure_cells, good_direction, percent_flags == {True}, common_mark)
+        is_percent = percent_flags == {True}
+        yield Figure(HOW_GOOD, measure_name, measure_cells, good_direction, is_percent, common_mark, not_compared)
+
+
+def _why_not_compared(evaluations: Sequence[Evaluated], *, is_one_file: bool) -> str:
+    """Says why figures of these evaluations do not compare: by their files, or by their numbers of texts."""
+    if not is_one_file:
+        return "not comparable: on different test files"
+    return f"not comparable: of {joined([evaluation.texts_words for evaluation in evaluations])} texts"
 
 
 def _are_close(text_counts: Sequence[int]) -> bool:

@@ -26,6 +26,7 @@ from undersong_server.defaults import RunOptions
 from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations import comparison, coordinator, runs
+from undersong_server.operations.beginning import step_of_comparison
 from undersong_server.operations.releases import evaluate_run
 from undersong_server.report.evaluations import (
     EVALUATION_FILE,
@@ -334,6 +335,44 @@ def test_one_figure_leads_and_says_why_and_what_chance_explains(home):
     CoordinatorHome(home).run("first").tell("record", {"name": "score", "round": 0, "value": score})
     leading = comparison.leading_figure(comparison.how_good(home, "first"))
     assert (leading.figure.name, "hospitals' own records" in leading.reason) == ("private score", True)
+
+
+def test_a_comparison_begins_with_its_conclusion_and_the_next_step_agrees(home):
+    assert comparison.compare(home, ["first"]).conclusion == ""
+    nothing = comparison.compare(home, ["first", "second"])
+    assert nothing.conclusion.startswith("No measured figure says which run is ahead.")
+    assert step_of_comparison(nothing) is None
+    for name, value, sign in (("first", 0.6, 1), ("second", 0.8, 0)):
+        publish(home, name, ["a b c"])
+        keep(home, name, kept(value))
+        folder = CoordinatorHome(home).run(name)
+        replace_json(folder.path / HELP_FILE, asdict(RecordsHelp("x", sign)), durable=False)
+    certain = comparison.compare(home, ["first", "second"])
+    assert certain.conclusion == (
+        "Run 2 is ahead by panel score: run 2 has 80.0 % (75.0 to 85.0) and run 1 has 60.0 % (55.0 to 65.0)."
+        " Beside texts that no record steered, better: run 1. Beside texts that no record steered, no measured gain:"
+        " run 2. All of them promise epsilon 4."
+    )
+    assert certain.conclusion in " ".join(operator("run", "compare", "first", "second", "--home", home).split())
+    assert step_of_comparison(certain).words == "Read what is open on the result of second, which is ahead"
+    keep(home, "second", kept(0.62))
+    close = comparison.compare(home, ["first", "second"])
+    assert close.conclusion.startswith("The runs are not told apart by panel score: run 2 has 62.0 %")
+    assert "no run is shown to be ahead" in step_of_comparison(close).words
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (kept(0.8, texts=300), "high is good"),
+        (kept(0.8, texts=600), "not comparable: of 300 and 600 texts"),
+        (kept(0.8, test="u.jsonl, 11"), "not comparable: on different test files"),
+    ],
+)
+def test_a_row_says_where_figures_on_a_test_file_do_not_compare(home, other, words):
+    keep(home, "first", kept(0.6))
+    keep(home, "second", other)
+    assert figure_of(comparison.compare(home, ["first", "second"]), "panel score").good_words == words
 
 
 def test_names_of_compared_runs_stand_whole_below_their_chart(home, monkeypatch):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import zipfile
 
 import pytest
@@ -74,6 +75,18 @@ def test_the_archive_is_left_out_of_home_lists_and_compare(curation_page):
     curation_page.post(f"{RUN}/take-back", of=RUN)
     assert runs_listed(curation_page) == ["first", "second"]
     assert did(curation_page)[-2:] == ["run put-away", "run take-back"]
+
+
+@pytest.mark.heavy
+def test_two_finished_runs_are_offered_for_comparison(curation_page, home):
+    assert "/compare?run=" not in curation_page.get("/?part=under_way").text
+    CoordinatorHome(home).run("second").write_status(RunStatus("finished", 1))
+    assert "/compare?run=" in curation_page.get("/?part=under_way").text
+    shown = curation_page.get("/compare?run=first").text
+    assert "Tick at least one run beside first." in shown
+    ticked, other = re.findall(r'<input type="checkbox" name="run" value="(?:first|second)"( checked)?>', shown)
+    assert (ticked, other) == (" checked", "")
+    assert "Tick at least" not in curation_page.get("/compare?run=first&run=second").text
 
 
 @pytest.mark.heavy
