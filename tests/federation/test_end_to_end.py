@@ -14,13 +14,15 @@ pytestmark = pytest.mark.slow
 
 SEED = 7
 REDUCED = ["--set", "method.samples=60", "--set", "method.rounds=3"]
+NAMED = ["--set", 'federation.full_names={stella-maris = "Stella Maris Hospital, Porto"}']
 TESTED = ["--set", f"evaluation.test={CLINIC / 'data' / 'test.jsonl'}"]
 
 
 @pytest.mark.timeout(1200)
 def test_five_hospitals_go_from_enrolment_to_verify_as_the_simulation_does(clinic, tmp_path):
-    check_run(clinic, clinic.task, [*REDUCED, *TESTED], tmp_path, 600.0)
+    check_run(clinic, clinic.task, [*REDUCED, *TESTED, *NAMED], tmp_path, 600.0)
     card = (tmp_path / "published" / "README.md").read_text(encoding="utf-8")
+    assert "stella-maris (Stella Maris Hospital, Porto)" in re.sub(r"\\(\W)", r"\1", card)
     ours = json.loads((tmp_path / "simulated" / "manifest.json").read_text())["files"]
     assert ours.keys() == json.loads((tmp_path / "published" / "manifest.json").read_text())["files"].keys()
     alone = (tmp_path / "simulated" / "README.md").read_text(encoding="utf-8")
