@@ -475,7 +475,10 @@ class Answering:
                     time.sleep(HEARD_S)
 
     def _is_asked(self, open_request: _OpenRequest) -> bool:
-        """True if the stream that asked still stands, or a new one has asked again. Raises UnheardStream."""
+        """Returns True if the stream that asked still stands, or a new one has asked again.
+
+        Raises UnheardStream while the stream has been silent for too long to tell.
+        """
         if not open_request.is_wanted:
             return False
         stream_stands = self._stands()
@@ -484,7 +487,10 @@ class Answering:
         return stream_stands and open_request.is_wanted
 
     def _is_slot_asked(self, open_request: _OpenRequest, slot: Slot) -> bool:
-        """True if this request for a slot's vector is asked for, or one that waits for it. Raises UnheardStream."""
+        """Returns True if a stream still asks for this request, or for another one that waits for the same vector.
+
+        Raises UnheardStream while the stream has been silent for too long to tell.
+        """
         with self._lock:
             other_requests = [
                 other_request

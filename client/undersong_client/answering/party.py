@@ -178,7 +178,11 @@ class ResolvedQuestion:
         self._checked: tuple[bytes, str] | None = None  # manifest and sum for which these inputs were checked
 
     def resolve(self, manifest: Manifest, name: str, inputs: tuple[Input, ...]) -> statistics.PublicInputs:
-        """Returns the sum's public inputs. Raises ConfigurationError and PeerFault."""
+        """Returns the sum's public inputs.
+
+        Raises PeerFault if a named block is missing or malformed, ConfigurationError if the inputs do not fit the
+        sum's statistic.
+        """
         if self._resolved is None or self._resolved[0] != inputs:
             self._checked = None
             self._resolved = (inputs, resolve(inputs, self._blocks))

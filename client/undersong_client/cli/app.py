@@ -439,8 +439,8 @@ def page(
     listening_address = address.listening()
     if not is_loopback(address.bind) and not login.issuer:
         raise ConfigurationError(
-            f"{address.bind} is not this machine alone",
-            "name the hospital's identity provider: --oidc-issuer",
+            f"other machines can reach the page at {address.bind}, so a password alone must not open it",
+            "let people log in by the hospital's identity provider (--oidc-issuer), or listen on 127.0.0.1 (--bind)",
             code="no-issuer",
         )
     entry.only_tls_1_3()  # for `check`, before gRPC is imported

@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 WELCOME_S = 20.0
 PING_SHARE = 1.5  # keepalive periods of silence after which a ping has surely been sent
-PONG_S = 2.0  # time in which a ping is usually answered
+PONG_S = 2.0  # usual time until a ping is answered
 SILENCES = 3  # a stream that was silent for so many keepalive periods is given up
 GOODBYE_S = 2.0
-UNREAD_BYTES = 2**21  # bytes that the coordinator may send before they are read
+UNREAD_BYTES = 2**21  # largest amount that the coordinator may send before this party has read it
 # Somebody has to act before the coordinator accepts this party. A refusal by the coordinator's clock passes by itself.
 REFUSALS_OF_PEOPLE = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 REFUSALS = (*REFUSALS_OF_PEOPLE, grpc.StatusCode.FAILED_PRECONDITION)
@@ -128,9 +128,10 @@ class Connection:
         self._reassembler = reassembler
         self.welcome: wire.Welcome | None = None
         self.ended: Ended | None = None
-        self._changed = threading.Condition()  # It tells that ``welcome`` or ``ended`` has changed.
+        self._changed = threading.Condition()  # notified when ``welcome`` or ``ended`` changes
         self._heard_at = time.monotonic()
-        self._opens = False  # a long request, and so reads nothing: pings go out, and the silence is its own
+        # While a long request is opened, nothing is read. Pings still go out, and the silence does not end the stream.
+        self._is_opening_request = False
         self._queue: asyncio.Queue[Frames | None] = asyncio.Queue()
         self._pings = 0
         self._over = threading.Event()
@@ -176,9 +177,9 @@ class Connection:
         """Sends a ping if the stream has been silent, and ends it after a long silence; call it regularly."""
         if self.welcome is None:
             return
-        keepalive_s = max(0.2, min(300.0, self.welcome.keepalive_s))  # so that what is no number is 300
+        keepalive_s = max(0.2, min(300.0, self.welcome.keepalive_s))  # this order of the arguments reads NaN as 300
         silence_s = now_s - self._heard_at
-        if silence_s > SILENCES * keepalive_s and not self._opens:
+        if silence_s > SILENCES * keepalive_s and not self._is_opening_request:
             self._end_stream(Ended(f"silent for {silence_s:.0f} s", welcomed=True))
             self._loop.call_soon_threadsafe(self._cancel_stream)
         elif silence_s > keepalive_s * (1 + self._pings):
@@ -197,7 +198,7 @@ class Connection:
 
     def silent_s(self, now_s: float) -> float:
         """Seconds since the last frame arrived; 0 while a long request is opened, during which nothing is read."""
-        if self._opens:
+        if self._is_opening_request:
             return 0.0
         return max(0.0, now_s - self._heard_at)
 
@@ -228,7 +229,7 @@ class Connection:
         self._task.add_done_callback(self._finish_stream)
 
     def _cancel_stream(self) -> None:
-        task, self._task = self._task, None  # once: a second one would break off what the first one has to end
+        task, self._task = self._task, None  # A second cancellation would interrupt the cleanup of the first one.
         if task is not None:
             task.cancel()
 
@@ -270,7 +271,7 @@ class Connection:
                     await call.write(frame.SerializeToString())
             await call.done_writing()
         except (grpc.RpcError, asyncio.InvalidStateError):
-            pass  # the stream is over, and who reads it learns why
+            pass  # The stream has ended; its reader raises the reason.
         except Exception as error:  # noqa: BLE001 - its words may hold private data
             log.error("internal error %s; the stream is given up", type(error).__name__)
             call.cancel()
@@ -343,12 +344,12 @@ class Connection:
         if arrived.plain_size <= framing.CHUNK_BYTES:
             message_bytes = arrived.open()
         else:
-            self._opens = True
+            self._is_opening_request = True
             try:
                 message_bytes = await self._loop.run_in_executor(None, arrived.open)
             finally:
                 self._heard_at = time.monotonic()
-                self._opens = False
+                self._is_opening_request = False
         for id_ in wanted_ids:
             self._listener.request(framing.Envelope(id_, message_bytes))
 

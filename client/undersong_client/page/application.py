@@ -47,7 +47,7 @@ MENU: tuple[tuple[str, str, Role], ...] = (
     ("/coordinator", "Coordinator", "viewer"),
     ("/log", "Log", "viewer"),
 )
-# The page offers the first action that fits instead of a command: its own screen, or who works at that machine.
+# Screen or person that a page names instead of a command in a remedy; the first entry that fits the command counts.
 ACTIONS = {
     f"undersong-party{command and ' '}{command}": action
     for commands, action in (

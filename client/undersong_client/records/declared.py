@@ -14,8 +14,8 @@ from undersong_common.text.row_files import NO_GZIP, Row, file_lines
 Cause: TypeAlias = Literal["lost", "refused", "hospital", "resource"]
 
 NO_LABEL_REMEDY = "name a label for it: --label-map =LABEL (--label-map = leaves it out)"
-PLACES_NAMED = 3  # places of rows that a message names for one reason
-LONGEST_PLACES = 240  # characters of the places of a row
+LARGEST_PLACE_COUNT = 3  # A message names at most so many rows for one reason.
+LONGEST_PLACE = 240  # characters that a message shows of a row's place ("FILE: row N")
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Skip(Protocol):
 
 
 def first_places(places: Sequence[str], further: str = "") -> str:
-    """Returns the first places of rows in words; ``further`` says where the others stand."""
-    return first_named([printable(place, LONGEST_PLACES) for place in places], PLACES_NAMED, further)
+    """Returns the first places of rows as a phrase; ``further`` says where the other places are listed."""
+    return first_named([printable(place, LONGEST_PLACE) for place in places], LARGEST_PLACE_COUNT, further)
 
 
 def look_alike_words(look_alikes: LookAlikes) -> str:
-    """Returns what was found about look-alikes, with the first places."""
+    """Returns the sentence on look-alike ids, with the places of the first ones."""
     pairs = [f"{resembling_id} like {listed_id}" for listed_id, resembling_id in look_alikes.places]
     return f"{look_alikes.sentence} ({first_places(pairs)})"
 

@@ -117,12 +117,12 @@ class Addition:
     options: AdditionOptions = field(default_factory=AdditionOptions)
 
     def run(self) -> Added:
-        """Takes the four steps.
+        """Reads the source, binds the ledger, seals the records and publishes the ledger's checkpoint, in this order.
 
         Raises:
-            ConfigurationError: the file, a column, a second data set without ``new_version``, or a run under way
-                without ``abandon``.
-            PrivacyRefusal: the data set was released from before and its ledger is not here.
+            ConfigurationError: the source cannot be read, a declared column is missing, a data set was added already
+                and ``new_version`` is not set, or a run is under way and ``abandon`` is not set.
+            PrivacyRefusal: a run was answered from this data set before, and its ledger is missing here.
         """
         read_source = self.read()
         bound_ledger = self.bind(read_source)

@@ -343,7 +343,10 @@ class PartyJournal:
             self._end()
 
     def commit(self) -> None:
-        """Puts onto the disk what this thread has written :meth:`together` so far. Raises ConfigurationError."""
+        """Commits to the disk what this thread has written within :meth:`together` so far.
+
+        Raises MachineFault or ConfigurationError if SQLite cannot write the file.
+        """
         try:
             self._end(keep=True)
         except sqlite3.OperationalError as error:
@@ -390,7 +393,10 @@ _JOURNALS_LOCK = threading.Lock()
 
 
 def journal(path: Path) -> PartyJournal:
-    """The file's journal, which is made if it is missing. Raises ConfigurationError."""
+    """Returns the journal in this file, which is made if it is missing; one journal per file and process.
+
+    Raises ConfigurationError if the file cannot be opened or is no journal of this version.
+    """
     # One connection per file and process: a thousand simulated parties must not hold a thousand files open.
     with _JOURNALS_LOCK:
         absolute_path = path.absolute()

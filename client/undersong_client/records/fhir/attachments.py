@@ -47,7 +47,7 @@ class Attachments:
                 self._owners[target] = _SEVERAL
 
     def targets(self, entry: ResourceEntry) -> set[Hashable]:
-        """Returns what identifies the stored attachments of a document; what is not in the export has no part."""
+        """Returns the keys of a document's stored attachments, without those that the export does not hold."""
         target_addresses = set()
         for url in entry.facts.urls:
             try:
@@ -57,9 +57,11 @@ class Attachments:
         return target_addresses
 
     def content(self, attachment: dict[str, Any], entry: ResourceEntry) -> tuple[str, bytes, Hashable]:
-        """Returns an attachment's content type, its bytes, and what identifies it where it is stored.
+        """Returns an attachment's content type, its bytes, and the key under which the export stores it.
 
-        Raises Unreadable.
+        The key is None for an attachment within the document.
+
+        Raises Unreadable if the attachment is missing, several patients' documents name it, or it cannot be decoded.
         """
         content_type = attachment.get("contentType")
         content_type = content_type if isinstance(content_type, str) else ""
@@ -104,7 +106,10 @@ class Attachments:
                     yield binary_entry.place, "Binary"
 
     def _locate(self, url: str, entry: ResourceEntry) -> tuple[Hashable, ResourceEntry | Path]:
-        """Returns the key of the attachment at an address, and its place. Raises Unreadable."""
+        """Returns the key of the attachment at an address, and its file or Binary.
+
+        Raises Unreadable if the export does not hold it.
+        """
         if url.lower().startswith("urn:uuid:"):
             uuid_kind, resource_name = entry.uuids.get(url.lower(), ("", ""))
             if uuid_kind != "Binary":
@@ -155,7 +160,10 @@ class Attachments:
         return ("Binary", id(newest_binary)), newest_binary
 
     def _file(self, url: str, folders: list[Path]) -> tuple[Hashable, Path] | None:
-        """The file at a relative address, of the nearest folder that has one. Raises Unreadable."""
+        """Returns the key and path of the file at a relative address, in the nearest folder that has one, or None.
+
+        Raises Unreadable if the file holds resources or cannot be read.
+        """
         for folder in folders:
             real_folder = folder.resolve()
             plain_path = unquote(url).replace("\\", "/")  # Windows writes an address with backslashes

@@ -176,13 +176,16 @@ class Patients:
             self._by_name[patient_node.name].add(self._names.get(patient_node, patient_node))
 
     def subject_of(self, document: ResourceEntry) -> PatientId:
-        """Returns the id that a document's subject names. Raises NoPatient."""
+        """Returns the id that a document's subject names. Raises NoPatient if the subject is no known patient."""
         subject_identity = self.resolve(document.facts.subject, document)
         self._named.add(self.patient_of(subject_identity))
         return subject_identity
 
     def resolve(self, subject: Subject, entry: ResourceEntry) -> PatientId:
-        """Returns the id that a reference of a resource names. Raises NoPatient."""
+        """Returns the patient's id that a reference of a resource names.
+
+        Raises NoPatient if the reference is missing, malformed, or names something else than a patient.
+        """
         subject_reference = subject.reference
         if subject.contained is not None:
             return self._contained(*subject.contained)
@@ -211,7 +214,7 @@ class Patients:
     def patient_of(self, identity: PatientId) -> PatientId:
         """Returns the id under which a patient's ids are joined.
 
-        Raises ConfigurationError for an identifier of several Patient resources: it says of none that it is meant.
+        Raises ConfigurationError for an identifier that several Patient resources have, because it names none of them.
         """
         if identity.is_identifier:
             owner_names = {

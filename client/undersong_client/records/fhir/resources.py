@@ -184,7 +184,10 @@ class Resources:
         return False
 
     def newest(self, entries: Iterable[ResourceEntry]) -> ResourceEntry | None:
-        """Returns the newest version that is not deleted; None if all are. Raises Conflict."""
+        """Returns the newest version that is not deleted; None if all are deleted.
+
+        Raises Conflict if nothing tells which of several versions with different contents is the newest.
+        """
         distinct_versions = list({entry.digest: entry for entry in entries if not self.deleted(entry)}.values())
         if len(distinct_versions) < 2:
             if distinct_versions:
@@ -225,7 +228,11 @@ def _one_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse(line: bytes) -> Any:
-    """Parses JSON in which no key stands twice. Raises ValueError or RecursionError."""
+    """Parses one JSON value.
+
+    Raises ValueError for text that is no JSON or in which an object has one key twice, and RecursionError for one that
+    is nested too deeply.
+    """
     return json.loads(line, object_pairs_hook=_one_of_each)
 
 

@@ -34,7 +34,10 @@ _CHARACTERS = frozenset(
 
 
 def rtf_text(content: bytes) -> str:
-    """Returns the text of all documents in RTF bytes, one after the other. Raises Unreadable."""
+    """Returns the text of all documents in RTF bytes, one after the other.
+
+    Raises Unreadable if the bytes are no RTF, or a document cannot be parsed.
+    """
     from striprtf.striprtf import charset_map, rtf_to_text
 
     try:
