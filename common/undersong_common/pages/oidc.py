@@ -199,7 +199,10 @@ class _OidcLogin:
 
     def _begin_connecting(self, visit: Visit) -> Response:
         if visit.session is None:
-            raise PrivacyRefusal("a script's token connects no account", "log in at the page")
+            raise PrivacyRefusal(
+                "a script's token cannot connect an account with the identity provider",
+                "log in to the page in a browser, and connect the account there",
+            )
         login_state, login_answer = self._led_there()
         with self._lock:
             self._connecting[visit.person.name] = login_state, visit.secret

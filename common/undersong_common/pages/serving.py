@@ -59,7 +59,7 @@ class Listening:
             ),
             (
                 self.certificate is None and not is_loopback(self.host),
-                f"{self.host} is not this machine alone, and passwords would cross the network in clear",
+                f"other machines can reach the page at {self.host}, and passwords would cross the network in clear",
                 "give --tls-certificate and --tls-key, or listen on 127.0.0.1",
                 "page-without-tls",
             ),

@@ -146,7 +146,11 @@ class Visit:
         return max(1, int(page_text)) if is_number(page_text) else 1
 
     def listed(self, rows: Sequence[Any]) -> dict[str, Any]:
-        """Returns the page that the query asks for, or the last one: ``rows``, ``page`` of ``of``; ``all`` counts."""
+        """Returns the fields of a template for one page of a long list: the page that the query asks for, or the last.
+
+        ``rows`` holds the page's rows, ``page`` its number from 1, ``of`` the number of pages, and ``all`` the number
+        of rows on all pages.
+        """
         page_count = max(1, math.ceil(len(rows) / PAGE_ROWS))
         page = min(self.page_number, page_count)
         return {

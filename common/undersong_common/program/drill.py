@@ -46,7 +46,11 @@ def announce(settings: Path, words: str) -> None:
 
 @dataclass(frozen=True)
 class LogEntry:
-    """One invented entry of a lighthouse log; ``person`` is the keeper who wrote it, the privacy unit of a drill."""
+    """One invented entry of a lighthouse log.
+
+    Attributes:
+        person: author of the entry, a lighthouse keeper; the privacy unit of a drill.
+    """
 
     text: str
     label: str
@@ -54,7 +58,7 @@ class LogEntry:
 
 
 def invented(count: int, chance: random.Random) -> list[LogEntry]:
-    """Draws ``count`` invented records whose labels take turns and whose keepers are drawn at random."""
+    """Returns ``count`` invented records; their labels alternate, and their authors are drawn by ``chance``."""
     drill_records = []
     for record_number in range(count):
         label = LABELS[record_number % len(LABELS)]

@@ -108,13 +108,15 @@ class DottedColumns:
 
     def __init__(self, columns: Iterable[str]) -> None:
         self._columns = [column for column in columns if "." in column]
-        self._keys: dict[str, tuple[str, ...]] = {}  # keys on the way to the column, in the rows before
+        self._keys: dict[str, tuple[str, ...]] = {}  # keys that lead to a column's value in the earlier rows, by column
 
     def read(self, row: Row) -> Row:
-        """Returns the row with its nested values under their dotted names. Raises ConfigurationError.
+        """Returns the row with its nested values added under their dotted names.
 
-        A value is None where the row has the first key of the path alone, and :class:`Several` where a list on the
-        way holds several.
+        A value is None if the row has the first key of the path and not the rest. It is a :class:`Several` if a list
+        on the path holds different values.
+
+        Raises ConfigurationError if the row holds a value under ``a.b`` both as one key and as ``b`` inside ``a``.
         """
         nested_values = {
             column: self._path_value(row, column)

@@ -137,7 +137,11 @@ class NoLabel(RefusedRow):
 
 
 def empty_reason(source: str) -> str:
-    """Returns the reason for a row of a source without a text: only in a workbook it may be a formula's."""
+    """Returns the reason why a row of this source has no text; in a workbook, a formula without a stored value is one.
+
+    Args:
+        source: path of the file that holds the row.
+    """
     if source.lower().endswith(".xlsx"):
         return EMPTY_CELL
     return EMPTY
