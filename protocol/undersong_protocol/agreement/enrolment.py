@@ -180,7 +180,10 @@ class _SignedFile(BaseModel):
 
     @classmethod
     def _open_file(cls, data: bytes) -> tuple[Self, dict[str, Any], bytes]:
-        """The file's values, its body and its signature, which is not checked yet. Raises ConfigurationError."""
+        """Returns the object of the file, its values and its signature, which is not checked yet.
+
+        Raises ConfigurationError if the file is too large, damaged, or of another kind or version.
+        """
         file_kind = cls.kind[10:]
         if len(data) > LARGEST_FILE_BYTES:
             raise ConfigurationError(

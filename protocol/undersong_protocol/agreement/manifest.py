@@ -271,7 +271,10 @@ class Manifest:
 
 
 def _check_counts(value: Mapping[str, Any]) -> None:
-    """Checks the lengths of the parsed lists before anything is built from them. Raises PrivacyRefusal."""
+    """Checks the lengths of the parsed lists before anything is built from them.
+
+    Raises PrivacyRefusal for more parties, private sums or labels than any run may have.
+    """
     for entry_kind, entry_count, largest_count in (
         ("parties", value["roster"], LARGEST_PARTIES),
         ("private sums", value["plan"]["sums"], LARGEST_SUMS),

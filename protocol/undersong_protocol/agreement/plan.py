@@ -518,9 +518,9 @@ def _describe_owner(source: str) -> str:
 
 
 def _check_sizes(plan: Plan) -> None:
-    """Checks the plan's sizes, so that no plan exhausts a party's time or memory. Raises PrivacyRefusal.
+    """Checks the plan's sizes before a statistic is built from it, so that no plan exhausts a party's time or memory.
 
-    Runs before a statistic is built from the plan.
+    Raises PrivacyRefusal for the first size above its limit, and for a quorum that cannot hold.
     """
     parties = plan.quorum.parties
     sums = len(plan.sums)

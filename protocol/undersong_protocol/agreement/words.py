@@ -50,16 +50,16 @@ KEPT = (
     ),
     ("records, budgets, secret keys", "with each hospital alone", "as each hospital decides"),
 )
-WRITTEN_BEFORE = "texts that were written before"  # a plan's words on a generator that reads its texts from a file
-OF_ANOTHER_PACKAGE = "of another package"  # ends a plan's words on a generator that another package brings
-OF_THIS_PROCESS = "of this process"  # ends them on one that is a function of whoever runs a simulation
-NOMINAL = "nominal"  # names an epsilon that the plan has and that protects nobody, such as a test's
+WRITTEN_BEFORE = "texts that were written before"  # a plan's description of a generator that reads a file of texts
+OF_ANOTHER_PACKAGE = "of another package"  # end of a plan's description of a generator from another package
+OF_THIS_PROCESS = "of this process"  # end of a plan's description of a generator that is a simulation's own function
+NOMINAL = "nominal"  # marks a planned epsilon that protects nobody, such as that of a test with known noise
 NO_GUARANTEE = "This corpus carries no privacy guarantee. Do not release it."
-LONGEST_TITLE = 200  # characters of a question where it names its sum
+LONGEST_TITLE = 200  # characters of a question that stands as the title of its sum
 _ASIDE = re.compile(r" \([^)]*\)")
 _ADDED = re.compile(r"; |, (?=which|where|each of which|corrected|for single|and by how much)")
-MOST_QUESTIONS = 3  # A sentence names so many, then it refers to a list.
-LONGEST_FOREIGN = 600  # characters of another package's words
+MOST_QUESTIONS = 3  # A sentence names at most so many questions, then it refers to a list.
+LONGEST_FOREIGN = 600  # characters of a description that another package wrote
 _PUBLICATION_KEY = re.compile("; (?:licence|made by|contact): ")
 
 

@@ -251,9 +251,12 @@ class Adverts(dict[int, Advert]):
             check_fresh(parameters.name(party), self[party], used_values)
 
     def verify(self, reader_entry: Entry) -> None:
-        """Checks the signature that this object's first reader left out because it was its own. Raises PeerFault.
+        """Checks the one signature that the first reader of this object did not check, because it was its own.
 
-        ``reader_entry``: the present reader's entry; nothing is left to check for the first reader.
+        Raises PeerFault, which names the signer, if the signature is false.
+
+        Args:
+            reader_entry: roster index, body and signature of the present reader; the first reader checks nothing.
         """
         if reader_entry != self._unverified and self._unverified[0] in self:
             _check_advert(self._parameters, *self._unverified)

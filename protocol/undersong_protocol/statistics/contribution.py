@@ -36,13 +36,13 @@ TOLERANCE = 2.0**-40
 LARGEST_INTEGER = 2.0**53  # float64 holds every integer below, so scaling and rounding are exact there
 LARGEST_COORDINATE = 2.0**400  # bound of a row's coordinate before clipping, so that sums of squares stay finite
 SMALLEST_NORM = 2.0**-400  # A shorter vector of votes counts as zero, because its squares are not exact.
-TRUNCATION = 0.01  # largest share of a unit's norm that rounding toward zero may take
+TRUNCATION = 0.01  # largest share of the norm of a privacy unit's contribution that rounding toward zero may take
 
 UnitContribution = Literal["mean", "sum"]
 
 
 def is_scaled(statistic: Statistic, unit_contribution: UnitContribution, max_per_unit: int) -> bool:
-    """True where the votes of a unit's records are scaled to the whole bound."""
+    """Returns True if the votes of a privacy unit's records are scaled so that their norm is the whole bound."""
     return unit_contribution == "mean" and max_per_unit > 1 and statistic.votes_of_a_record > 0
 
 
@@ -68,17 +68,27 @@ def unit_sensitivity(
 
 
 def largest_coordinate(statistic: Statistic, unit_contribution: UnitContribution, max_per_unit: int, law: Law) -> float:
-    """Returns what one record may add to a coordinate: clamp and modulus allow ``max_records`` times as much."""
+    """Returns the largest amount that one record adds to a coordinate, in natural units.
+
+    Clamp and modulus allow ``max_records`` times as much.
+    """
     if is_scaled(statistic, unit_contribution, max_per_unit):
         return unit_sensitivity(statistic, unit_contribution, max_per_unit, law).linf
     return statistic.sensitivity.linf
 
 
 def least_scale(statistic: Statistic, unit_contribution: UnitContribution, max_per_unit: int, law: Law) -> int:
-    """Returns the least number of integer units per natural unit at which little is lost by rounding toward zero."""
+    """Returns the least scale, in grid steps per natural unit, at which rounding toward zero loses little.
+
+    Rounding then takes at most the share ``TRUNCATION`` of the norm of one privacy unit's contribution.
+
+    Args:
+        max_per_unit: largest number of records of a privacy unit; a mean is counted on a grid so many times as fine.
+        law: law of the noise; it decides in which norm the loss is measured, L1 for "laplace" and L2 for "gaussian".
+    """
     grid_scale = statistic.base_scale * (max_per_unit if unit_contribution == "mean" else 1)
     if is_scaled(statistic, unit_contribution, max_per_unit):
-        # Rounding takes less than one unit of each coordinate that has votes.
+        # Rounding takes less than one grid step from each coordinate that has votes.
         votes = _most_votes(statistic, max_per_unit)
         record_bound = statistic.sensitivity
         if law == "laplace":

@@ -314,7 +314,10 @@ class Statistic(ABC):
         """Tight bounds on the norms of one record's row; the framework clips rows to them."""
 
     def __post_init__(self) -> None:
-        """Checks every parameter that is marked by :class:`Between` or is a bool. Raises ConfigurationError."""
+        """Checks every parameter that is annotated with :class:`Between` or is a bool.
+
+        Raises ConfigurationError for a number outside its range, and for a value that is no bool.
+        """
         for name, type_hint in bounded_parameters(type(self)).items():
             parameter_value = getattr(self, name)
             if isinstance(type_hint, Between):

@@ -297,7 +297,10 @@ class FourierFeatures(Statistic, question="directions"):
         super().__post_init__()
         positive_integers(self.name, "lengths", self.lengths, entries=MOST_LENGTHS, most=LARGEST_PHRASES)
         if self.averaged and self.lengths != (1,):
-            raise ConfigurationError(f"{self.name}: averaged phrases have one structure, of length 1")
+            raise ConfigurationError(
+                f"{self.name}.lengths is {list(self.lengths)}, and averaged phrases have the length 1 only",
+                "give lengths = [1], or averaged = false",
+            )
         if not isinstance(self.width, int | float) or not 0 < self.width < 1e6:
             raise ConfigurationError(f"{self.name}.width is {self.width!r}", "give a positive number")
 
