@@ -17,10 +17,10 @@ from undersong_server.database.interface import Database, Statements
 SCHEMA_VERSION = 2
 RENEWABLE_SHARE = 0.5  # renewal is allowed from this share of a certificate's life on; parties ask when a third is left
 RENEWALS_AN_HOUR = 3
-CLOCKS_DIFFER_S = 600.0  # largest difference of two clocks that are right
+CLOCKS_DIFFER_S = 600.0  # largest difference at which two clocks both count as right
 VALID_CERTIFICATES = 16  # most valid certificates per party that it may ask for over its stream
-EXPIRED = "has expired"  # ends the one reason for a refusal that a clock which is set right takes away
-TOUCHED_EVERY_S = 10  # between two notes of when each connected party was last heard
+EXPIRED = "has expired"  # End of one reason for a refusal. It no longer holds once a wrong clock has been set right.
+TOUCHED_EVERY_S = 10  # time between two notes of the times at which connected parties were last heard
 INVITED, ENROLLED, REVOKED = "invited", "enrolled", "revoked"
 # Reasons that a daemon reports when it does not start; without one, the party counts as away.
 NOT_STARTED = {

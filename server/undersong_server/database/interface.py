@@ -93,10 +93,15 @@ class Database(ABC):
 
     @abstractmethod
     def writing(self, *, alone: bool = False) -> AbstractContextManager[Statements]:
-        """One transaction, all or none, on the disk on return. Raises Superseded, Away or ConfigurationError.
+        """Runs the block in one transaction, which is on the disk when the block ends; an error undoes all of it.
 
         Args:
-            alone: True for one that decides by what it reads: no other such one runs meanwhile.
+            alone: True for a transaction that decides by what it reads; no other such transaction runs meanwhile.
+
+        Raises:
+            Superseded: another process serves this coordinator now.
+            Away: the database cannot be reached.
+            ConfigurationError: the database refuses the transaction.
         """
 
     @abstractmethod
@@ -105,7 +110,7 @@ class Database(ABC):
 
     @abstractmethod
     def mark(self) -> object:
-        """A value that is another one after any write."""
+        """Returns a value that differs after any write."""
 
     @abstractmethod
     def close(self) -> None: ...

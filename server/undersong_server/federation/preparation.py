@@ -158,7 +158,15 @@ class Preparation:
         return self.find(sum_names[next_place], 0)
 
     def prepare_next(self, attempt: SumAttempt) -> SumAttempt | None:
-        """Returns the sum to prepare with this exchange, as late as possible: prepared parties could only drop out."""
+        """Returns the attempt at the next sum whose round travels with the next exchange of ``attempt``.
+
+        Returns None if ``attempt`` is not at its masked vectors yet, if no sum follows, or if a party was late in the
+        next sum's preparation. It also returns None while later exchanges of ``attempt`` suffice: a party that drops
+        out after the preparation is missing from the next sum.
+
+        Args:
+            attempt: the attempt at the present sum.
+        """
         if not attempt.rounds_left:
             return None
         next_attempt = self.find_next(attempt.name)

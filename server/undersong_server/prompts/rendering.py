@@ -481,7 +481,7 @@ def fitted(
 def _drop_texts(shown: PromptTexts) -> PromptTexts:
     most_texts = max(len(texts) for texts in shown)
     if most_texts > 1:
-        # The bad examples go first if two lists have one length.
+        # Of two lists with equally many texts, the one that comes earlier in this order loses a text.
         list_name = next(
             list_name for list_name in ("bad", "good", "parents") if len(getattr(shown, list_name)) == most_texts
         )

@@ -428,8 +428,13 @@ ARCHIVE_TAG = "undersong archive"
 
 
 @dataclass(frozen=True)
-class ArchivePapers:
-    """An archive's word for what it has beside the published files, or in the place of some: hashes (hex) by name."""
+class ArchiveStatement:
+    """The signed statement ``archive.json`` of an archive on those of its files that are not the published ones.
+
+    Attributes:
+        files: SHA-256 (hex) by name of the files that the archive adds, or that replace published ones.
+        left_out: number of texts that the archive's corpus lacks; None if the corpus is the published one.
+    """
 
     files: Mapping[str, str]
     left_out: LeftOut | None = None
@@ -455,7 +460,7 @@ def sign_archive(
     return json.dumps({**archive_statement, "signature": signature.hex()}, indent=2) + "\n"
 
 
-def read_archive(folder: Path, published: Mapping[str, Any]) -> ArchivePapers:
+def read_archive(folder: Path, published: Mapping[str, Any]) -> ArchiveStatement:
     """Returns what an archive's ``archive.json`` states; nothing if there is no such file.
 
     Raises PrivacyRefusal if it is not signed by the coordinator that signed ``manifest.json``, for that file; raises
@@ -463,7 +468,7 @@ def read_archive(folder: Path, published: Mapping[str, Any]) -> ArchivePapers:
     """
     archive_text = read_text(folder / ARCHIVE_NAME)
     if archive_text is None:
-        return ArchivePapers({})
+        return ArchiveStatement({})
     try:
         archive = json.loads(archive_text, object_pairs_hook=once)
         files = {str(file_name): str(digest) for file_name, digest in archive["files"].items()}
@@ -482,7 +487,7 @@ def read_archive(folder: Path, published: Mapping[str, Any]) -> ArchivePapers:
         raise PrivacyRefusal("the archive is not signed by this coordinator, for this manifest.json", FRESH) from None
     if not set(files) <= {DOSSIER_NAME, CARD_NAME, *(() if left_out is None else (JSONL_NAME, PARQUET_NAME))}:
         raise PrivacyRefusal("the archive names files that no archive has", FRESH)
-    return ArchivePapers(files, left_out)
+    return ArchiveStatement(files, left_out)
 
 
 def check_simulation(published: Mapping[str, Any], roster: Sequence[Member]) -> bool:

@@ -42,7 +42,7 @@ from undersong_server.release.files import (
     OUTPUT_NAMES,
     ROWS_NAMES,
     WORKSPACE_NAME,
-    ArchivePapers,
+    ArchiveStatement,
     LeftOut,
     PublisherSignature,
     check_simulation,
@@ -90,11 +90,11 @@ def verify(
         party_name: _price_events(manifest, events, manifest.plan.privacy.delta)
         for party_name, events in charged_events.items()
     }
-    archive_papers = ArchivePapers({})
+    archive_statement = ArchiveStatement({})
     if (folder / ARCHIVE_NAME).exists():
         with _note_faults(fault_words, ARCHIVE_NAME):
-            archive_papers = read_archive(folder, published_json)
-    unchecked_files, outside_files = _check_files(folder, published_json, archive_papers.files, fault_words)
+            archive_statement = read_archive(folder, published_json)
+    unchecked_files, outside_files = _check_files(folder, published_json, archive_statement.files, fault_words)
     signature = _publisher_signature(published_json, fingerprint, fault_words)
     is_simulated = False
     with _note_faults(fault_words, "the simulation's signatures"):
@@ -130,7 +130,7 @@ def verify(
         unchecked=unchecked_files,
         outside=outside_files,
         workspace=workspace,
-        left_out=archive_papers.left_out,
+        left_out=archive_statement.left_out,
         other_signer=fingerprint is not None and signature is not None and not is_confirmed,
         stated_parties=tuple(party_name for party_name in confirmed_parties if party_name in (parties or {})),
         certified_parties=tuple(party_name for party_name in confirmed_parties if party_name in certified_parties),

@@ -397,7 +397,7 @@ class ReportData:
 
     @property
     def noun(self) -> str:
-        """What one text of the corpus is called: "text" if a generator has copied some of them from a file."""
+        """Noun for one text of the corpus: "text" if a generator copied texts from a file, else "synthetic text"."""
         return "text" if any(use.is_copied for use in self.author_uses) else "synthetic text"
 
     @property

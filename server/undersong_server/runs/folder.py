@@ -467,7 +467,10 @@ class RunFolder:
     # Every file of a run is read through these two methods.
 
     def read_object(self, name: str, made: Callable[[dict[str, Any]], Kept]) -> Kept | None:
-        """Returns what ``made`` makes of a JSON object; None if the file is missing. Raises UnreadableRun."""
+        """Reads a JSON object and returns what ``made`` returns for it; None if the file is missing.
+
+        Raises UnreadableRun if the file cannot be read, is no JSON object, or has keys or values that ``made`` refuses.
+        """
         file_data = self._read_file(name)
         if file_data is None:
             return None

@@ -24,21 +24,21 @@ from undersong_server.methods.parts.words import windows, word_classifier, word_
 
 RECORD = "set aside"  # name under which a run records the texts that it sets aside
 HALF = 0.5  # share of the best support: that of a weak generator on the subject
-LIKELIER = 3.0  # likelihood of no support over that of HALF, from which on a generator is unsupported
-LEAST = 0.25  # support; where the best generator's lower end is below it, the votes tell nothing
-ENOUGH = 0.75  # share of the best support; a generator whose lower end is above it is supported
+LIKELIER = 3.0  # a generator is unsupported if no support is so many times as likely as the support HALF
+LEAST = 0.25  # support; the votes tell nothing if the lower bound of the best generator's support is below it
+ENOUGH = 0.75  # share of the best support; a generator is supported if the lower bound of its support is above it
 MOST = 2.0  # largest best support beside which others may look unsupported
-ERRORS = 2.0  # standard errors to either end
+ERRORS = 2.0  # standard errors from an estimated support to each of its bounds
 NO_VOTES = 1e-9  # expected votes of a generator without texts
 LENIENCE = 0.02  # share of the supported generators' texts that may look like texts to set aside
 FOLDS = 5  # folds of the public classifier's texts; each text is judged by a classifier that did not see it
 TEXTS_BY_LABEL = 3  # mean texts of a generator and label; with fewer the votes are not by label
-FEW = 0.1  # share of the texts of a generator in between that may be off the subject; with more it is left out whole
+FEW = 0.1  # largest share of texts off the subject; a generator neither supported nor unsupported is left out above it
 MOST_STANDINGS = 3  # generators in between whose figures a sentence states
 RECALL = 0.5  # share of the unsupported generators' texts that a classifier must recognise before it judges others
 CORPUS = "support/corpus"  # name of the sum that a task asks for beside a method's own
-LEFT_OUT = "left out"  # name under which a run records why a generator writes no more, by its name
-UNPUBLISHED = "unpublished"  # name under which a run counts by reason the texts in no file that are not set aside
+LEFT_OUT = "left out"  # names a run's record of the reason why a generator writes no more, by generator
+UNPUBLISHED = "unpublished"  # names a run's counts, by reason, of texts that are not set aside and are in no file
 GENERATOR, SUBJECT, DOUBT, UNJUDGED = "generator", "subject", "doubt", "unjudged"
 """Reasons: of an unsupported generator; unlike the supported ones' texts; of a generator in between of which many are
 unlike them, or which no classifier can judge."""
@@ -349,7 +349,7 @@ def supported_samples(run: RunContext, samples: Sequence[Sample]) -> list[Sample
 
 
 def record_left_out(run: RunContext, support: Support, verdict: Judgement) -> None:
-    """Records of each generator that writes no more why, in words for the card and the report."""
+    """Adds to the run's records, by generator that writes no more, the reason; card and report show it."""
     names, classifier_words = run.setting.generators, "no word filter told the other generators' texts apart"
     if verdict.too_few:
         classifier_words = "there were too few texts to teach a word filter, which would judge its texts"
