@@ -3,8 +3,8 @@
 Noise of the right law that others can compute is no noise. Component 0 of a share must follow from its own secret seed
 alone (``noise_own``), which never leaves. Two comparisons show that it does:
 
-- *Twin.* A second machine has the same secrets but that seed. All that leaves is the same for both, so noise that is
-  the same too follows from what leaves, whatever the formula.
+- *Reseeded machine.* A second machine has the same secrets and another seed of component 0. Both send the same
+  messages. If both have the same noise, the noise follows from the messages, whatever the formula.
 - *Recomputed.* Noise is drawn from each value of a party's messages, and from hashes of it. This also shows a secret
   seed that was public before the machine had it.
 
@@ -41,10 +41,10 @@ from undersong_protocol.secagg.transitions import SECRETS
 from undersong_protocol.statistics.vectors import GridVector, NoisyVector
 from undersong_protocol.wire.messages import secagg_pb2 as wire
 
-LONGEST_RECOMPUTED = 1 << 16  # coordinates; longer sums are compared with the twin alone
+LONGEST_RECOMPUTED = 1 << 16  # coordinates; longer sums are compared only with the reseeded machine
 DOMAINS = {"a hash of ": b"", "a chain hash of ": CHAIN_DOMAIN, "a seed hash of ": SEED_DOMAIN}
-LASTING = ", component 0"  # ends the name of that part of a share
-TWIN = "something else than its own secret seed"
+LASTING = ", component 0"  # end of the name of a share's noise component 0, which no party can remove
+RESEEDED = "something else than its own secret seed"
 ADVERTISED = "a party's advert follows from the seed of its own noise"
 
 
@@ -215,10 +215,10 @@ class NoiseWatch:
 
 
 class _WatchedMachine(PartyMachine):
-    """A machine that shows its noise to an audit, with a twin that has another seed of component 0."""
+    """A machine that shows its noise to an audit, with a second one that has another seed of component 0."""
 
     watch: NoiseWatch
-    _twin: PartyMachine
+    _reseeded: PartyMachine
 
     @classmethod
     def open(
@@ -239,10 +239,10 @@ class _WatchedMachine(PartyMachine):
         assert isinstance(machine, _WatchedMachine)
         random_blocks[SECRETS.index("noise_own")] = os.urandom(SEED_BYTES)
         replayed_blocks: Iterator[bytes] = iter(random_blocks)
-        machine._twin = PartyMachine.open(
+        machine._reseeded = PartyMachine.open(
             parameters, party_name, identity, lambda _count: next(replayed_blocks), encapsulate
         )
-        cls.watch.advertised |= machine._twin._state.advert != machine._state.advert
+        cls.watch.advertised |= machine._reseeded._state.advert != machine._state.advert
         return machine
 
     def _add_noise_share(self, grid: GridVector, state: PartyState) -> NoisyVector:
@@ -259,9 +259,9 @@ class _WatchedMachine(PartyMachine):
             return NoiseDraw.of_law(vector.values - grid.values + removable_noise, plan, 0)
 
         lasting_noise = lasting(noisy_vector)
-        twin_state = copy.copy(state)
-        twin_state.secrets = self._twin._state.secrets
-        self.watch.compare(TWIN, lasting_noise.likeness(lasting(super()._add_noise_share(grid, twin_state))))
+        reseeded_state = copy.copy(state)
+        reseeded_state.secrets = self._reseeded._state.secrets
+        self.watch.compare(RESEEDED, lasting_noise.likeness(lasting(super()._add_noise_share(grid, reseeded_state))))
         if len(grid.values) <= LONGEST_RECOMPUTED:
             for name, seed in _known_seeds(self._parameters, state, plan, root):
                 seed_noise = plan.component_law(0).sample(KeyStream(seed), len(grid.values))
