@@ -51,10 +51,10 @@ FILE_MODE = 0o600
 SETTINGS = "settings.json"
 REFUSED_START = "the daemon refuses to start"
 PATIENT = "patient"  # the default meaning of a column of user ids
-VARIABLE = "env:"  # stands before the name of a variable that holds a database's URL
-CLOCK_TOLERANCE_S = 60.0  # beyond that, this machine's clock and the coordinator's differ enough to be told
+VARIABLE = "env:"  # prefix of the name of an environment variable that holds a database's URL
+CLOCK_TOLERANCE_S = 60.0  # largest difference from the coordinator's clock without a warning
 LONGEST_PERIOD = 100  # characters of the words for the period that the records cover
-ABANDONED_S = 7 * 86400.0  # an attempt may go on this long after its start; then its secrets are destroyed
+ABANDONED_S = 7 * 86400.0  # time from an attempt's start until its secrets are destroyed, if it has not ended
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,9 @@ class Declared:
         """The decisions about look-alikes. Raises ConfigurationError for an unknown kind."""
         other_kinds = set(self.other_patient)
         if len(self.fhir_systems) > 1 and "bases" not in self.same_patient:
-            other_kinds.add("bases")  # whoever names the systems has said that their ids are apart
+            other_kinds.add(
+                "bases"
+            )  # A person who names the systems has decided that their ids are different patients.
         return Choice(frozenset(self.same_patient), frozenset(other_kinds))
 
     def decided(self, same_patient: str, other_patient: str) -> "Declared":
@@ -324,7 +326,7 @@ class PartyHome:
         return os.path.lexists(self._settings_file)
 
     def check_reachable(self) -> None:
-        """Raises MachineFault while the folder is away."""
+        """Raises MachineFault while the folder does not exist or cannot be entered, such as an unmounted one."""
         if not self.is_reachable:
             missing_home = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
             raise fault_of(missing_home, root=self.path / SETTINGS)

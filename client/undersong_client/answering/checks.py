@@ -10,7 +10,7 @@ EPOCH_AHEAD_S = 86400  # seconds by which an epoch may lie ahead of this party's
 
 
 def check_epoch_clock(epoch: int, now_s: float) -> None:
-    """Raises TransportError for an epoch ahead of the clock.
+    """Raises TransportError for an epoch that is more than a day ahead of this party's clock.
 
     One forged request would shut out the coordinator for good: its own epochs are never so far ahead.
     """

@@ -126,7 +126,9 @@ class RecordComputation(Computation):
         self._contribution = contribution
         self._records: tuple[tuple[tuple[str, ...], Privacy], PrivateRecords, tuple[str, ...]] | None = None
         self._cautioned: dict[str, tuple[str, ...]] = {}  # cautions in the log, by run
-        self._memory: dict[str, Any] = {}  # states that statistics keep between sums, the newest last
+        self._memory: dict[
+            str, Any
+        ] = {}  # states that statistics keep between sums, in the order in which they were added
 
     def vector(self, request: VectorRequest, *, start_s: float = 0.0) -> Computed:
         private_records, run_cautions = self.records(request.labels, request.privacy)
@@ -138,7 +140,7 @@ class RecordComputation(Computation):
             request.planned, private_records, request.public, request.privacy, coins=request.coins, memory=self._memory
         )
         while len(self._memory) > KEPT_STATES:
-            del self._memory[next(iter(self._memory))]  # the one that was put there first
+            del self._memory[next(iter(self._memory))]  # the state that was added first
         return Computed(vector, run_cautions)
 
     def warm(self) -> None:

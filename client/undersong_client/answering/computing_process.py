@@ -48,8 +48,8 @@ from undersong_protocol.wire.public import Block, Input, named_blocks, resolve
 # Added to the daemon's nice value: the daemon is served first. By ten, vectors starved on a machine with other work.
 LESS_PRIORITY = 5
 LEAST_PRIORITY = 19
-RESTART_S = 5.0  # least time between two starts of a process that nobody waits for
-_ENDING_S = 1.0  # in which a process that has closed its connection ends by itself, while nobody waits for a vector
+RESTART_S = 5.0  # shortest time between two starts of the process while nobody waits for a vector
+_ENDING_S = 1.0  # longest wait for a process to end that has closed its connection, while nobody waits for a vector
 _WARM = "warm"
 _TAKEN_OVER = "taken over"
 _HEAD_BYTES = 4  # A message is the length of the cautions, the cautions as JSON, then the vector.
@@ -82,7 +82,7 @@ class ComputingProcess(Computation):
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
-        self._readable = select.poll()  # the connection's own poll() makes one each time
+        self._readable = select.poll()  # kept, because Connection.poll() makes a new selector at each call
         self._started_at = 0.0
         self._sent_blocks: frozenset[bytes] = frozenset()  # public blocks that the process has
         self._stopped = False
@@ -147,7 +147,7 @@ class ComputingProcess(Computation):
     def stop(self) -> None:
         self._stopped = True
         if self._process is not None:
-            self._process.kill()  # it writes nothing but whole transactions
+            self._process.kill()  # safe, because the process writes in transactions only
             self._process.wait()
         if self._lock.acquire(blocking=False):
             self._close_connection()
@@ -243,7 +243,7 @@ def _end_process(process: subprocess.Popen[bytes], patience_s: float) -> str:
 
 
 def main() -> None:
-    """Entry point of the child process: computes requested vectors until the daemon is gone."""
+    """Entry point of the child process: computes requested vectors until the daemon has ended."""
     _step_back()
     connection = Connection(int(sys.argv[1]))
     try:

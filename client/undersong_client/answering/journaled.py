@@ -36,10 +36,10 @@ from undersong_protocol.wire.framing import Envelope, Outgoing
 from undersong_protocol.wire.messages import federation_pb2 as wire
 
 KEPT_REPLIES = 64
-HEARD_S = 0.1  # time between two looks whether a silent stream has been heard again
+HEARD_S = 0.1  # time between two checks if a frame of a silent stream has arrived
 WAITING_TOLD_S = 3600.0  # time between two lines of the log while a run waits for a decision
 LONG_WAIT_S = 1.0  # a request that waited longer says so in the log
-ANSWERING = "answering the coordinator"  # the step that a fault of the machine holds up
+ANSWERING = "answering the coordinator"  # name of the step that waits while the machine has a fault
 LOOK_AFTER_S = 3600.0
 WAITING_REQUESTS = 64
 WAITING_BYTES = 256 * 2**20  # size of all requests that wait; one request may always wait
@@ -66,8 +66,8 @@ class JournaledParty:
         self._looked_after: list[object] = []
         self._proposals = Proposals(home)
         self._runs: dict[bytes, str] = {}  # names, by the manifest's hash
-        self._waiting_told_s: dict[str, float] = {}  # when the log said last that a run waits, by the run
-        self.last: tuple[float, str] | None = None  # when and what was answered, for the status
+        self._waiting_told_s: dict[str, float] = {}  # time of the last log line on a waiting run, by the run's name
+        self.last: tuple[float, str] | None = None  # time and description of the last answer, for the status
         self._turn = threading.Lock()  # held while a request is answered and journaled, not while a vector is computed
         self._computing = threading.Lock()  # The computation's caches allow one vector at a time.
 
@@ -260,9 +260,10 @@ class _OpenRequest:
 
     data: bytes = field(repr=False)
     since: float
-    is_wanted: bool = True  # A new stream begins with False: the coordinator asks again for what it still needs.
+    # False after a new stream has begun, until the coordinator asks again: it repeats the requests that it still needs.
+    is_wanted: bool = True
     is_taken: bool = False  # the request is being answered
-    is_held: bool = False  # a fault of this machine was met for it, and it is tried again
+    is_held: bool = False  # a fault of this machine has stopped the answer, which is tried again
 
 
 class Answering:
@@ -305,7 +306,7 @@ class Answering:
         self._open_requests: dict[bytes, _OpenRequest] = {}
         self._replies: OrderedDict[bytes, tuple[Outgoing, PendingReply]] = OrderedDict()
         self._computing: set[threading.Thread] = set()
-        self._waiting: dict[Slot, list[bytes]] = {}  # ids that wait for a vector which is computed for another request
+        self._waiting: dict[Slot, list[bytes]] = {}  # ids of requests that wait for the vector of another request
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve_requests, name="answers", daemon=True)
         self._thread.start()
@@ -325,8 +326,8 @@ class Answering:
             request_bytes = [
                 len(open_request.data) for open_request in self._open_requests.values() if not open_request.is_taken
             ]
-            too_many = max(len(request_bytes), len(self._computing)) >= WAITING_REQUESTS
-            if too_many or (request_bytes and sum(request_bytes) + len(envelope.data) > WAITING_BYTES):
+            is_full = max(len(request_bytes), len(self._computing)) >= WAITING_REQUESTS
+            if is_full or (request_bytes and sum(request_bytes) + len(envelope.data) > WAITING_BYTES):
                 raise PeerFault(
                     "coordinator",
                     f"asks faster than this party answers: {len(request_bytes)} requests of {sum(request_bytes)} bytes"

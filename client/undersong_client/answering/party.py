@@ -50,7 +50,7 @@ from undersong_protocol.wire.public import (
     resolve,
 )
 
-MOST_REFUSALS = 10  # of the reasons that people may read
+MOST_REFUSALS = 10  # largest number of refusals whose reasons are kept for this party's people
 EPOCH_SILENCE_S = 86400.0  # An epoch that was not heard for so long is forgotten.
 EPOCH_NOTED_S = 3600.0  # The journal says to this last when an epoch was heard, instead of a write for each request.
 
@@ -127,7 +127,7 @@ class Epochs:
         self._store = store
         self._coordinator = ""
         self._highest: int | None = None  # None until it is read from the journal
-        self._heard_s = self._noted_s = 0.0  # when it was heard last, and what the journal says of that
+        self._heard_s = self._noted_s = 0.0  # time at which the epoch was last heard, and the time that the journal has
 
     def forget(self, coordinator: str | None = None) -> None:
         """Reads the journal again at the next request, of another coordinator (fingerprint) if one is named."""
@@ -169,7 +169,7 @@ class Epochs:
 
 
 class ResolvedQuestion:
-    """The public inputs of the last request, checked by what is public alone."""
+    """The public inputs of the last request, resolved and checked; reads no record."""
 
     def __init__(self, blocks: BlockStore, embedder: EmbedderFacts) -> None:
         self._blocks = blocks
@@ -231,7 +231,8 @@ class Party:
         self._question = ResolvedQuestion(storage.blocks, rules.embedder)
         self._manifests: dict[bytes, Manifest] = {}
         self._attempts = Attempts(storage.store, name, keys, clock)
-        self._prices: dict[tuple[bytes, str], tuple[Event, Event]] = {}  # a vector's events: as planned, and alone
+        # Privacy events of a vector by manifest and sum: as planned, and if all other parties collude.
+        self._prices: dict[tuple[bytes, str], tuple[Event, Event]] = {}
         # The number of times that the coordinator has suspended or ended a run, by the manifest's hash.
         self._suspensions: Counter[bytes] = Counter()
 

@@ -46,7 +46,7 @@ class Deferral:
         return _slot_of(self.vector_request)
 
     def take(self, request: VectorRequest, start_s: float) -> Computed:
-        """Returns the vector. Raises DeferredVector in the first pass, and if another one is wanted now."""
+        """Returns the vector. Raises DeferredVector in the first pass, and if the request needs another vector."""
         is_same_vector = (
             self.vector_request is not None
             and _slot_of(self.vector_request) == _slot_of(request)

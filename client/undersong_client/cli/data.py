@@ -701,7 +701,7 @@ def _print_costs(facts: "LedgerFacts") -> None:
 def _bar(spent: float, total: float) -> str:
     """A bar of ten characters that shows the used part of a budget."""
     if is_used_up(spent, total):
-        filled_cells = 10
+        filled_cell_count = 10
     else:
-        filled_cells = int(10 * spent / total)
-    return "#" * filled_cells + "." * (10 - filled_cells)
+        filled_cell_count = int(10 * spent / total)
+    return "#" * filled_cell_count + "." * (10 - filled_cell_count)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from undersong_client.storage.checkpoints import LedgerSpending
 
 HEADS = "undersong/ledgers"
-USED_UP_SHARE = 1e-3  # of a budget, below which nothing of use is left
+USED_UP_SHARE = 1e-3  # largest remaining share of a budget at which the budget counts as used up
 
 
 def _marked(context: typer.Context, given: Path | None) -> Path | None:
@@ -101,7 +101,7 @@ def confirm_cautions(cautions: Sequence[str], confirmed: bool) -> None:
 
 
 def warn(sentences: Sequence[str]) -> None:
-    """Says what is weak, on standard error; nothing is asked."""
+    """Prints a warning about a weak choice to standard error, and asks nothing."""
     for sentence in sentences:
         print(f"warning: {sentence}", file=sys.stderr)
 
@@ -155,5 +155,8 @@ def spending_words(spending: "LedgerSpending") -> str:
 
 
 def is_used_up(spent: float, budget: float) -> bool:
-    """Returns True if no run of use fits into what is left; a run that is planned for a whole budget leaves a rest."""
+    """Returns True if no useful run fits into the remaining budget.
+
+    A run that was planned for the whole budget leaves a small remainder.
+    """
     return not math.isinf(budget) and budget - spent <= USED_UP_SHARE * budget

@@ -370,7 +370,7 @@ def _dial_directly(home: PartyHome, coordinator: trust.TrustedCoordinator, host:
 
 
 def _remedy_of_dial(error: OSError) -> str:
-    """Returns whom to ask first: a machine that refuses was reached, so that no firewall lies between."""
+    """Returns the remedy for a failed connection; after a refusal it names no firewall, as the machine was reached."""
     network_team = "ask your network team to allow outgoing TCP to this address; nothing inbound is needed"
     if isinstance(error, ConnectionRefusedError):
         return f"its machine answers and nothing listens there: telephone the operator first; then {network_team}"
@@ -419,7 +419,7 @@ def _dial_through_proxy(
 
 
 def _raise_tls_fault(home: PartyHome, coordinator: trust.TrustedCoordinator, host: str, raw: socket.socket) -> NoReturn:
-    """Raises the reason why no coordinator answers on an open connection."""
+    """Raises the error that says why no coordinator answers on an open connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=coordinator.ca_certificate)

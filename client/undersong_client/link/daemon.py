@@ -40,13 +40,13 @@ from undersong_protocol.wire.messages import transport_pb2 as wire
 
 log = logging.getLogger(__name__)
 
-CONNECTING = "connecting"  # the step that a fault before or in a stream holds up
-LOOK_S = 0.25  # time between two looks for decisions, pauses and silence
+CONNECTING = "connecting"  # name of the step that waits after a fault of the machine before or within a stream
+LOOK_S = 0.25  # time between two checks for decisions, pauses and silence
 AWAY_TOLD_S = 3600.0  # time between two lines of the log while nothing connects
 STATUS_S = 5.0
 RENEW_LOOK_S = 3600.0
-BUDGET_LOW = 0.1  # share of the budget that is left when people are told
-TELL_REASON_S = 10.0  # longest time to tell a failed start to one address of the coordinator
+BUDGET_LOW = 0.1  # remaining share of the budget at which people are told
+TELL_REASON_S = 10.0  # longest time for telling one address of the coordinator why the daemon does not start
 
 # Figures for a monitor, by name, with their help texts. No figure depends on a record: the spent budget follows from
 # the approved plans and the requested sums, both of which the coordinator knows.
@@ -138,9 +138,11 @@ class Daemon(Listener):
         settings = home.settings
         self._notices = Notices(settings.notify, settings.party, clock)
         self._decisions_seen = 0
-        self._away_since_s = self._away_told_s = 0.0  # since nothing connects, and when the log said so; 0 for never
+        # Time since which no connection succeeds, and time of the last log line about it; 0 for never.
+        self._away_since_s = self._away_told_s = 0.0
         self._away_reason = ""
-        self._trust_seen: tuple[str, FileState, FileState] | None = None  # when it was last found
+        # Fingerprint and file states at the last check that the coordinator is trusted.
+        self._trust_seen: tuple[str, FileState, FileState] | None = None
 
     def stop(self) -> None:
         """Ends :meth:`run` after the present request; may be called from a signal handler."""
@@ -226,7 +228,7 @@ class Daemon(Listener):
             _hello_text(hello_message, address).encode(), at=self._clock(), kind="hello", answer_to="a new connection"
         )
         self._note_status(state="connecting", address=address)
-        self._answering.stream_ended()  # not later: a request may follow the welcome at once
+        self._answering.stream_ended()  # before the next stream, because a request may follow its welcome at once
         connection = Connection(
             address,
             coordinator,

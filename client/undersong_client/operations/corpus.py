@@ -19,7 +19,7 @@ from undersong_common.text.overlap import ClosestRecords, Overlap, closest_dista
 from undersong_common.text.personal_data import PersonalData, patterns, personal_data
 from undersong_common.text.table import Table, read_table
 
-FEWEST = 20  # records on each side: with fewer an interval says nothing
+FEWEST = 20  # records in and outside the data set, at least; with fewer an interval says nothing
 CORPUS = "synthetic.jsonl"
 
 

@@ -25,12 +25,12 @@ EMPTY = "the data set has no record: this party would answer with zeros"
 def of_plan(manifest: Manifest, policy: HospitalPolicy) -> list[str]:
     """Returns warnings about weak choices in a plan, which do not depend on the records."""
     plan_privacy = manifest.plan.privacy
-    parties = len(manifest.roster)
+    party_count = len(manifest.roster)
     fewest_parties = manifest.plan.quorum.fewest
     few_cautions = that_hold(
-        (parties == 1, "you are the only party: the sum that opens is your own"),
+        (party_count == 1, "you are the only party: the sum that opens is your own"),
         (
-            parties > 1 and fewest_parties < FEW_PARTIES,
+            party_count > 1 and fewest_parties < FEW_PARTIES,
             opened_numbers(fewest_parties - 1),
         ),
     )

@@ -59,8 +59,8 @@ from undersong_common.text.table import (
 
 ANY_LABEL = "*"  # this key of a label map stands for every label that the map does not name
 LONGEST_EXAMPLE = 100  # characters of a masked example
-LOST_SHARE = 20  # a source with more than one lost row in this many is sealed only after a person confirms
-LINES_TRIED = 100  # lines of a file that are read to see if it holds FHIR resources
+LOST_SHARE = 20  # A person must confirm a source with more than one lost row in so many rows.
+LINES_TRIED = 100  # first lines of a file in which a FHIR resource is looked for
 NOTHING: Mapping[str, float] = MappingProxyType({})
 ROWS_A_NOTE = 1000  # rows that are read between two reports of progress
 
@@ -352,7 +352,7 @@ _LEFT_OUT = object()
 
 
 def _is_name(value: Any, column: str) -> bool:
-    """True for the name of a column in the place of a value, as where files were joined with their headers."""
+    """Returns True if a value is its column's name, as in files that were concatenated with their header lines."""
     return isinstance(value, str) and clean_text(value) == clean_text(column)
 
 

@@ -92,7 +92,11 @@ class ReadSource:
 
 @dataclass(frozen=True)
 class BoundLedger:
-    """The ledger that counts for the data set; ``restored`` says how it came back, None if it was here."""
+    """The ledger of the data set.
+
+    Attributes:
+        restored: how the ledger was restored; None if it was not missing.
+    """
 
     ledger: Ledger
     restored: RestoredLedger | None
@@ -303,7 +307,7 @@ def _naming(declared: Declared) -> tuple[object, ...]:
 
 
 def _check_hold_out(home: PartyHome, declared: Declared, ledger: Ledger | None) -> None:
-    """Raises ConfigurationError where records that a run was answered from would count as held out."""
+    """Raises ConfigurationError if records would count as held out from which a run was answered before."""
     was_charged = ledger is not None and (ledger.totals() or ledger.lost_budgets)
     if was_charged and declared.hold_out > _still_out(declared, home.settings):
         raise ConfigurationError(

@@ -364,7 +364,7 @@ def read_receipts(path: Path, party: str) -> tuple[Manifest, Receipt]:
 
 
 def _present(home: PartyHome) -> tuple[Ledger | None, bool]:
-    """The ledger that is here, and whether one is here that cannot be read."""
+    """Returns the ledger in the party's folder or None, and True if there is a ledger that cannot be read."""
     if not home.ledger.exists():
         return None, False
     try:

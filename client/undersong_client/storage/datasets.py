@@ -239,7 +239,7 @@ def sealed_objections(home: PartyHome) -> SealedObjections | None:
 
 
 def check_retention(home: PartyHome, at: float) -> None:
-    """Raises PrivacyRefusal if the last day for use of the data set, which its people set, is over."""
+    """Raises PrivacyRefusal after the last day on which the hospital allows the use of the data set."""
     last_day = home.settings.keep_until
     if last_day and date.fromtimestamp(at) > date.fromisoformat(last_day):
         raise PrivacyRefusal(

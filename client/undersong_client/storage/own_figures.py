@@ -56,7 +56,7 @@ class OwnFigures:
         return "a list was given; none of it is in the file"
 
     def for_sheet(self) -> OwnRecords:
-        """Returns what a sheet signs: the rows in the words that are signed, and the word for a user."""
+        """Returns the two parts that a signed sheet contains: the rows as (name, value), and the word for a user."""
         return OwnRecords(self.unit_word, self.rows(no_list=NO_LIST_AS_SIGNED))
 
     def rows(self, *, no_list: str = NO_LIST) -> tuple[tuple[str, str], ...]:

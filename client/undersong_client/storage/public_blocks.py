@@ -49,7 +49,7 @@ class DiskBlocks:
         return self._remember(decode_block(block_bytes))
 
     def add(self, data: bytes) -> Block:
-        """Keeps a block. Raises PeerFault for one that is malformed."""
+        """Stores a block. Raises PeerFault if the block is malformed."""
         block_identity = block_id(data)
         if (decoded_block := self._decoded.get(block_identity)) is not None:
             return decoded_block

@@ -73,7 +73,7 @@ class Store:
         self.put_all({key: value})
 
     def put_all(self, values: Mapping[str, bytes]) -> None:
-        """Keeps several values, all or none, replacing what was there; on disk when this returns."""
+        """Stores several values in one transaction, in place of earlier ones; they are on the disk on return."""
         self._write(
             puts=[
                 (entry_key, self._sealed(entry_key, entry_value, self._cipher))
@@ -107,7 +107,7 @@ class Store:
         )
 
     def begin_compartment(self, name: str) -> "Compartment":
-        """A compartment with a fresh key, which is on the disk; what an earlier one of the name held is gone."""
+        """Returns a new compartment; its fresh key is on the disk. Values of an earlier one of this name are lost."""
         compartment_id = _identity(self._scope, name)
         self._end_compartment(compartment_id, {}, "")
         if self._keys is None:
@@ -228,7 +228,7 @@ class Compartment:
         return self._store._read(self._place(key), self._cipher)
 
     def put_all(self, values: Mapping[str, bytes], beside: Mapping[str, bytes] | None = None) -> None:
-        """Keeps values here and, in the same transaction, values of the store ``beside`` them; on disk afterwards."""
+        """Stores values here and in the store ``beside`` in one transaction; they are on the disk on return."""
         party_store = self._store
         placed_values = {self._place(entry_key): entry_value for entry_key, entry_value in values.items()}
         compartment_rows = [
@@ -269,9 +269,9 @@ class PartyJournal:
         self.lock = threading.RLock()
         self.log_left = file_state(Path(f"{path}-wal"))[2] > 0
         self._path = path
-        self._joining: set[int] = set()  # threads whose writes are one transaction
-        self._open = False  # True while such a transaction is open; its thread holds the lock
-        self.undone = 0  # such transactions that an error undid
+        self._joining: set[int] = set()  # ids of threads whose writes are joined into one transaction
+        self._open = False  # True while a joined transaction is open; its thread holds the lock
+        self.undone = 0  # number of joined transactions that an error has rolled back
         self._afterwards: list[Callable[[], None]] = []
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -28,8 +28,8 @@ from undersong_common.text.row_files import NO_GZIP, file_lines, has_suffix
 DOCUMENTS = ("DocumentReference", "DiagnosticReport")
 PEOPLE = ("Patient", "Person")
 LARGEST_MANIFEST_BYTES = 16 * 2**20
-HEAD_BYTES = 1024  # a JSON file of a resource names its type within them
-DEEPEST_BUNDLE = 8  # a batch's answer holds the Bundle of a search, and a message another one
+HEAD_BYTES = 1024  # largest number of bytes before the type's name in a JSON file of a resource
+DEEPEST_BUNDLE = 8  # levels of Bundles within Bundles, such as a search's Bundle in a batch's response
 BUNDLES_HELD = 4  # parsed lines of Bundles in memory, so that one is not parsed anew for each of its entries
 _ADDRESS = re.compile(r"(?:(.*)/)?([A-Za-z]{1,64})/([^/?#]{1,256})(?:/_history(?:/[^/?#]*)?)?/?(?:[?#].*)?")
 _EXPORT = re.compile(r"(.*?)(?:/Patient|/Group/[^/]+)?/\$[a-z-]+(?:[?#].*)?")
