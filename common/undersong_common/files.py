@@ -20,7 +20,7 @@ FileIdentity = tuple[int, int]
 
 LOST_AND_FOUND = "lost+found"
 WRITE_AGAIN_S = 0.02  # pause between two attempts to write a database
-ASKING_S = 0.2  # for which a process may hold a lock that only asks whether another one does
+ASKING_S = 0.2  # longest time for which a process holds a lock only to learn if another process holds it
 
 
 def is_empty(folder: Path) -> bool:

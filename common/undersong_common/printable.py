@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 Value = TypeVar("Value", bound=Hashable)
 
-LONGEST = 300  # characters of a peer's sentence that are shown
-MOST_MARKS = 2  # combining marks on one letter; more of them reach into the lines above and below
+LONGEST = 300  # default number of characters that are shown of a text from another program
+MOST_MARKS = 2  # largest number of combining marks on one letter; more would cover the neighbouring lines
 
 # Printable by Unicode's general categories, and yet shown as nothing: fillers, joiners and variation selectors.
 _BLANK = frozenset(
@@ -287,13 +287,13 @@ def repeated(values: Iterable[Value]) -> list[Value]:
     return [value for value, count in Counter(values).items() if count > 1]
 
 
-def that_hold(*said: tuple[object, str]) -> list[str]:
-    """Returns the sentences of ``said`` that hold; each is (whether it holds, sentence).
+def that_hold(*cases: tuple[object, str]) -> list[str]:
+    """Returns the sentences whose condition is true; each case is (condition, sentence).
 
     >>> that_hold((False, "it rains"), (3, "it snows"))
     ['it snows']
     """
-    return [sentence for holds, sentence in said if holds]
+    return [sentence for is_true, sentence in cases if is_true]
 
 
 def is_number(text: str) -> bool:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 PREFIX = "plug-in:"
 FUNCTION = "function:"
-FUNCTIONS: dict[str, Callable[[str], Sequence[float]]] = {}  # text -> its vector, by name
+FUNCTIONS: dict[str, Callable[[str], Sequence[float]]] = {}  # by name; each returns the vector of a text
 _NAMED = re.compile(r"plug-in:([^@\s]+)(?:@([0-9a-f]{64}))?")
 
 

@@ -196,10 +196,10 @@ class Embedder:
         # those that it adds. Reading half a million notes for this count alone would take minutes.
         long_texts = [text for text in texts if not text.isascii() or len(text) + _ADDED_TOKENS > encoder.window]
         token_counts = [len(tokens) for _, tokens in self._tokens_of_each(encoder, long_texts)]
-        cut_texts = sum(token_count > encoder.window for token_count in token_counts)
+        cut_text_count = sum(token_count > encoder.window for token_count in token_counts)
         return TextLengths(
             len(texts),
-            cut_texts,
+            cut_text_count,
             sum(token_count > _longest_reach(encoder, self.max_windows) for token_count in token_counts),
         )
 

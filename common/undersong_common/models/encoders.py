@@ -111,7 +111,7 @@ class TorchModel:
 
 def special_around(mask: Sequence[int]) -> tuple[int, int]:
     """Returns the numbers of special tokens before and after a text's own, from its mask (1: special, 0: own)."""
-    text_positions = [place for place, special in enumerate(mask) if not special]
+    text_positions = [position for position, is_special in enumerate(mask) if not is_special]
     if text_positions:
         return (text_positions[0], len(mask) - 1 - text_positions[-1])
     return (0, 0)

@@ -30,8 +30,8 @@ from undersong_common.program.library_threads import one_library_thread
 from undersong_common.text.table import read_table
 
 ARRAYS = "hidden_states.safetensors"
-WINDOW = 256  # tokens that are read at once, where nothing else is stated
-_LEAST_DEVIATION = 1e-3  # part of the median deviation; it keeps a coordinate that hardly varies from being blown up
+WINDOW = 256  # default number of tokens that the model reads at once
+_LEAST_DEVIATION = 1e-3  # smallest divisor of a coordinate that hardly varies, as a share of the median deviation
 _SPECIAL_TOKENS_OF = "card"  # a text whose special tokens are those of any text
 
 

@@ -214,7 +214,7 @@ def _check_json(folder: Path, name: str) -> None:
 
 
 def _check_index(path: Path) -> None:
-    """Shards are safetensors files beside their index."""
+    """Raises ConfigurationError unless an index names safetensors files in its own folder only."""
     shard_names = _read_json(path).get("weight_map", {})
     for shard in set(shard_names.values()) if isinstance(shard_names, dict) else {""}:
         if not isinstance(shard, str) or not re.fullmatch(r"[\w.-]+\.safetensors", shard):

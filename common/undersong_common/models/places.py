@@ -99,5 +99,7 @@ def _longest_run(product: Product, trials: Sequence[Float32], period: int) -> Pl
     lengths = np.diff(edges)[::2]
     if not len(starts):
         return Places(product, 0, 0, period)
-    longest_run = int(lengths.argmax())
-    return Places(product, int(starts[longest_run]), (int(lengths[longest_run]) + period) // period * period, period)
+    longest_index = int(lengths.argmax())
+    return Places(
+        product, int(starts[longest_index]), (int(lengths[longest_index]) + period) // period * period, period
+    )

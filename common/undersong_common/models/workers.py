@@ -64,12 +64,12 @@ def _core_count() -> int:
     """The cores that this process may use; OMP_NUM_THREADS, by which libraries are limited, limits ours."""
     limit = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
+        core_count = len(os.sched_getaffinity(0))
     else:
-        cores = os.cpu_count() or 1
+        core_count = os.cpu_count() or 1
     if limit.isdecimal() and int(limit):
-        return min(cores, int(limit))
-    return cores
+        return min(core_count, int(limit))
+    return core_count
 
 
 # Arithmetic on rows of numbers whose result for one row is the same beside any other rows, to the last bit.

@@ -27,13 +27,13 @@ from undersong_common.program.uptime import Instant, instant
 
 RoleName = TypeVar("RoleName", bound=str)
 Role = Literal["viewer", "operator", "administrator"]
-ROLES: tuple[Role, ...] = get_args(Role)  # each may do what the ones before it may
+ROLES: tuple[Role, ...] = get_args(Role)  # ascending; a role includes all rights of the earlier ones
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 SHORTEST_PASSWORD, LONGEST_PASSWORD = 12, 512
 LINK_S = 15 * 60.0
 IDLE_S, SESSION_S = 30 * 60.0, 12 * 3600.0
 LONGEST_NAME = 200  # characters by which a name at the log-in is counted
-FAILURES_S = 5 * 60.0  # a failed log-in counts for so long
+FAILURES_S = 5 * 60.0  # time for which a failed log-in counts
 FAILURES, SOURCE_FAILURES = 5, 20  # An account at one source has the first limit, a source the second.
 HASHES_AT_ONCE = 2  # argon2id takes 64 MiB each
 SOURCE_TRIES_AT_ONCE, TRIES_AT_ONCE = 5, 20  # log-ins of one source, and of all, that wait for their hash
@@ -149,7 +149,7 @@ class Accounts:
         self._clock = clock
         self._hasher = hasher or PasswordHasher()
         self._hashing = threading.BoundedSemaphore(HASHES_AT_ONCE)
-        self._tries: Counter[str] = Counter()  # tries under way by source
+        self._tries: Counter[str] = Counter()  # number of log-ins under way, by source
         self._counting = threading.Lock()
         self._nobody = self._hasher.hash(secrets.token_urlsafe(16))
 

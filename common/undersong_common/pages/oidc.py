@@ -38,9 +38,9 @@ from undersong_common.printable import printable
 
 ALGORITHMS = ["RS256", "ES256", "EdDSA", "PS256"]
 TIMEOUT_S = 10.0
-WAITS_S = 10 * 60.0  # longest time between the begin of a log-in and the way back
+WAITS_S = 10 * 60.0  # longest time from the begin of a log-in until the provider sends the browser back
 ADDRESSES_S = 5 * 60.0  # longest use of the provider's addresses before they are asked for again
-MOST_ASKING = 4  # requests of people that ask the provider at a time; more are told to try again at once
+MOST_ASKING = 4  # largest number of log-ins that ask the provider at one time; others are told to try again
 SMALLEST_RSA_BITS = 2048
 LEEWAY_S = 60
 
@@ -149,10 +149,11 @@ class _OidcLogin:
         # State and secrets of a log-in follow from this key and the cookie: nothing is kept of one that was only begun.
         self._key = secrets.token_bytes(32)
         self._asking = threading.BoundedSemaphore(MOST_ASKING)
-        self._known: tuple[float, Mapping[str, Any]] | None = None  # the provider's addresses, and until when
+        # Time until which the provider's addresses are used without asking again, and the addresses.
+        self._known: tuple[float, Mapping[str, Any]] | None = None
         self._cookie = f"{site.settings.cookie}_oidc"
         self._lock = threading.Lock()
-        self._entered: dict[str, float] = {}  # states by which somebody has entered, and until when they would count
+        self._entered: dict[str, float] = {}  # end of validity (seconds since the epoch) by state that was used
         self._connecting: dict[str, tuple[str, str]] = {}  # state and session's secret, by account
         site.raw("/oidc/start", self._guard_route(self._begin_login))
         site.entrance("/oidc/return", "Log in", self._finish_login)

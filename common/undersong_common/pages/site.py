@@ -42,11 +42,11 @@ from undersong_common.version import VERSION
 log = logging.getLogger(__name__)
 
 MOST_FIELDS = 2_000
-MOST_FILES = 100  # a form has one for each generator that reads a file, chosen or not
+MOST_FILES = 100  # largest number of file fields in one form, empty ones included
 PAGE_ROWS = 50  # rows of a long list on one page
 NEXT_STEP = "next_step"  # name of the part with which every screen ends
 LIVE = "/live"  # end of the addresses of forms that are sent while somebody types
-MOST_COOKIES = 8  # cookies of one name that are tried
+MOST_COOKIES = 8  # largest number of cookies of one name of which each is tried as the session's
 ASSETS = {
     "page.css": "text/css",
     "page.js": "text/javascript",
@@ -95,7 +95,12 @@ class PageSettings:
 
 @dataclass(frozen=True)
 class NextStep:
-    """The step that comes next, in words, and the address of its screen; "" where this screen has it, or none has."""
+    """The step that a person takes next.
+
+    Attributes:
+        words: the step as an order.
+        address: address of the screen for it; "" if it is this screen, or none.
+    """
 
     words: str
     address: str = ""

@@ -20,9 +20,9 @@ from undersong_common.program.machine import fault_of
 
 PAGE_FILE = "page.sqlite"
 ACTION_KEPT_S = 24 * 3600.0
-PATIENCE_S = 5.0  # a second form waits so long for the first, which then still runs
+PATIENCE_S = 5.0  # longest wait of a repeated form for the first one, which goes on after that
 LONGEST_KEY = 64
-RUNNING = "action-running"  # code of an error that is none: the same action is under way
+RUNNING = "action-running"  # error code that says that the same action is under way; it is no failure
 STILL_RUNNING = "wait for it: the screen shows the result, and nothing is done twice"
 DOWNLOAD_S = 15 * 60.0
 MOST_DOWNLOADS = 100
@@ -71,7 +71,7 @@ _ADDED = {
 }
 
 
-Grade = Literal["done", "news", "warn", "bad"]  # of what a box says: success, plain news, a warning, a failure
+Grade = Literal["done", "news", "warn", "bad"]  # kind of a box: success, plain news, warning or failure
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class PageStore:
 
     def __init__(self, folder: Path) -> None:
         self._lock = threading.RLock()
-        self._running_keys: set[str] = set()  # of the actions that this process carries out now
+        self._running_keys: set[str] = set()  # keys of the actions that this process carries out now
         path = self._path = folder / PAGE_FILE
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -149,7 +149,7 @@ class PageStore:
             return database.execute(query, values).fetchall()
 
     def once(self, key: str, act: Callable[[], str], *, of: str) -> str:
-        """Calls ``act`` once per key and returns its result; later calls with the key return the first call's result.
+        """Calls ``act`` at the first call with a key and returns its result; later calls return the same result.
 
         A call that comes while the first still runs waits for it a few seconds. If ``act`` raises, the key is free
         again.

@@ -16,7 +16,7 @@ from undersong_common.pages.site import Site
 
 BEAT_S = 1.0
 MOST_STREAMS, MOST_OF_SESSION = 200, 10
-LASTS_S = 3600.0  # then the browser connects again, and who asks is looked at anew
+LASTS_S = 3600.0  # longest life of one stream; the browser then connects again, and its session is checked anew
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class PulseStream:
         self._look = look
         self._seen: dict[str, tuple[float, Pulse]] = {}
         self._looking: dict[str, asyncio.Lock] = {}
-        self._watching: Counter[object] = Counter()  # streams of each session
+        self._watching: Counter[object] = Counter()  # number of open streams, by session
         site.raw("/stream", self._stream_endpoint)
         site.raw("/alive", self._answer_alive)
 

@@ -90,7 +90,7 @@ def chance(delta: float, times: str = "1") -> str:
 
 
 def guess(right: float, about: str, mean: str = "on average") -> str:
-    """Returns in words how often the best guess is right that somebody who sees all of a release makes about one unit.
+    """Returns, as a clause, how often the best guess about one unit is right, made by somebody who sees the release.
 
     ``mean`` says of which mean the figure is.
 
@@ -122,7 +122,7 @@ def protection_words(right: float) -> str:
 
 
 def whole_budget(right: float, about: str) -> str:
-    """Returns what a budget that is used up protects, beside what is left of it: sheet, policy and ledger say it so.
+    """Returns the sentence on what a fully used budget still protects, as sheet, policy and ledger state it.
 
     >>> whole_budget(0.7, "one patient")
     'At 100 % of the budget, the best guess about one patient is, on average, right in at most 70 of 100 cases.'
@@ -301,9 +301,9 @@ def audit_section(audit: Mapping[str, Any] | None) -> PageSection:
     if not fault_words and any(_checked_number(verdict["epsilon"]) > promised_epsilon for verdict in audit["verdicts"]):
         fault_words = ["an attack proves more than the promise, whatever else the file says"]
     played_parties = _checked_list(audit.get("played", ()))
-    messages = sum(_checked_count(log["messages"]) for log in played_parties)
+    message_count = sum(_checked_count(log["messages"]) for log in played_parties)
     audit_points = [
-        f"a hostile coordinator sent {messages:,} messages to two copies of a"
+        f"a hostile coordinator sent {message_count:,} messages to two copies of a"
         " party that differ in their records; it compared every byte of their answers but for masked vectors"
     ] * bool(played_parties)
     if "refutable_by_noise" in audit:

@@ -70,7 +70,7 @@ def budget_from_json(value: Mapping[str, Any] | None) -> Budget | None:
 
 
 def parts(runs: Runs) -> list[list[Event]]:
-    """Groups the events of all runs by part of the budget: purely Gaussian runs together, every other run by itself."""
+    """Groups the events of all runs by part of the budget: purely Gaussian runs are one part, each other run is one."""
     gaussian_runs = {run for run, events in runs.items() if accounting.is_one_gaussian(events)}
     gaussian_events = [event for run in runs if run in gaussian_runs for event in runs[run]]
     other_runs = [list(events) for run, events in runs.items() if run not in gaussian_runs]

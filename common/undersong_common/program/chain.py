@@ -47,7 +47,7 @@ class HashChain:
         self._apply = apply
         self._read_bytes = 0
         self._identity: FileIdentity | None = None  # identity of the file that was read
-        self._file = -1  # while it is locked
+        self._file = -1  # file descriptor while the file is locked, else -1
 
     def refresh(self) -> None:
         """Reads the entries that other processes have appended. Raises as :meth:`locked`."""

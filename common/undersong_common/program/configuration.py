@@ -172,8 +172,8 @@ def _truth_values_as_numbers(validated: Any, given: Any, key_path: str = "") -> 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
     """Returns a model's field descriptions by field name, read from "Attributes:" in its and its bases' docstrings."""
     words_by_field: dict[str, str] = {}
-    for base in reversed(model.__mro__):
-        _, _, attributes = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")
+    for base_class in reversed(model.__mro__):
+        _, _, attributes = inspect.cleandoc(base_class.__doc__ or "").partition("Attributes:\n")
         for field_names, field_words in re.findall(r"^ {4}(\w[\w, ]*): (.+(?:\n {8}.*)*)", attributes, re.MULTILINE):
             words_by_field |= dict.fromkeys(field_names.split(", "), " ".join(field_words.replace("``", "").split()))
     return words_by_field
@@ -335,7 +335,10 @@ def _describe_problem(model: type[BaseModel], item: dict[str, Any], given: Any) 
 
 
 def _missing_remedy(location: Sequence[str | int]) -> str:
-    """Returns where to write a missing key: of several tables of one name no key path in the file names the one."""
+    """Returns the remedy for a missing key.
+
+    It numbers the tables of one name, because a key path in the file does not tell them apart.
+    """
     *table, key = location
     if len(table) == 2 and isinstance(table[1], int):
         return f"write {key} = ... under [[{table[0]}]], table {table[1] + 1} of that name"

@@ -74,7 +74,7 @@ def run(command: Callable[[], object], traceback_of: Callable[[BaseException], s
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
-    """Returns what an encoding lacks as escapes that JSON knows, and the place at which the encoder goes on."""
+    """Returns JSON escapes for characters that the output's encoding lacks, and the index of the next character."""
     assert isinstance(error, UnicodeEncodeError)
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
@@ -152,7 +152,7 @@ def _exit_interrupted() -> NoReturn:
 
 
 def _output_closed() -> NoReturn:
-    """Ends the program whose reader has gone, and lets nothing that is still buffered raise another error."""
+    """Ends the program after its output's reader has closed the pipe; buffered output raises no second error."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     print("error: what reads the output has closed it", file=sys.stderr)

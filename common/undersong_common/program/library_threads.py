@@ -29,8 +29,8 @@ class LibraryThreads:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._users = {False: 0, True: 0}  # number of users, by whether they limit torch too
-        self._before: dict[str, int] = {}  # numbers that hold for the process, by library
+        self._users = {False: 0, True: 0}  # number of users that do not limit torch (False), and that do (True)
+        self._before: dict[str, int] = {}  # the process's own numbers of threads, by library
         self._thread = threading.local()
 
     def enter(self, *, torch_too: bool = True) -> None:

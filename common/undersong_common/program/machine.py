@@ -187,7 +187,7 @@ def _database_fault(error: sqlite3.Error, place: str) -> UndersongError:
 
 
 def _missing_resource(path: Path) -> OSError | None:
-    """The error that the system answers with when the file is opened, or another one is made beside it."""
+    """Returns the system's error from opening the file, or from making another file in its folder; None without one."""
     try:
         os.close(os.open(path, os.O_RDWR))
         if not path.is_file():
@@ -275,7 +275,7 @@ class HeldSteps:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._steps: dict[str, HeldStep] = {}
-        self._again: dict[str, tuple[float, float]] = {}  # pause, and the time at which its step is tried again
+        self._again: dict[str, tuple[float, float]] = {}  # pause (s) and time of the next try, by step
         self._file: int | None = None
         if file is not None:
             with suppress(OSError):

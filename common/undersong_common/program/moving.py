@@ -24,8 +24,8 @@ from typing import Any
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file, sync_folder
 
-WITHDRAWN = "moving.json"  # the settings file of a folder that is on its way
-_ARRIVING = ".arriving"  # a copy that is not whole yet
+WITHDRAWN = "moving.json"  # name of the settings file while its folder is moved
+_ARRIVING = ".arriving"  # end of the name of a copy that is not complete yet
 _LEFT = ".left-"  # begins the name of an entry whose copy has arrived
 
 
@@ -60,7 +60,7 @@ def is_moving(folder: Path) -> bool:
 
 
 def owner_of(folder: Path) -> Owner:
-    """Returns whose a folder and everything in it is.
+    """Returns the account that owns a folder and everything in it.
 
     Raises ConfigurationError if it holds a link, or a file of somebody else: root would follow the one and give away
     the other.

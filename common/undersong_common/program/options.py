@@ -73,7 +73,7 @@ class _OptionGroup:
         hints = get_type_hints(options, include_extras=True)
         self.parameters: list[inspect.Parameter] = []
         self._class = options
-        self._lists: dict[str, tuple[Callable[[str], Any], str]] = {}  # type of the parts, and the option's name
+        self._lists: dict[str, tuple[Callable[[str], Any], str]] = {}  # type of each element and option name, by field
         for option_field in fields(options):
             hint = hints[option_field.name]
             if get_origin(hint) is Annotated and option_field.name in (names or hints):

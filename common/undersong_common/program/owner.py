@@ -92,15 +92,15 @@ def _stated_uid() -> int | None:
 def _ancestor_uids() -> list[int]:
     """The accounts of the processes that have started this one, nearest first, as far as the system tells them."""
     uids = []
-    process = os.getppid()
-    while process > 0:
+    parent_pid = os.getppid()
+    while parent_pid > 0:
         try:
-            lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = Path(f"/proc/{parent_pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
             status = {
                 status_field: uid_fields.split()
                 for status_field, _, uid_fields in (line.partition(":") for line in lines)
             }
-            process = int(status["PPid"][0])
+            parent_pid = int(status["PPid"][0])
             uid = int(status["Uid"][0])
         except (OSError, KeyError, ValueError, IndexError):
             break

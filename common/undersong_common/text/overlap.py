@@ -80,21 +80,21 @@ def find_overlap(synthetic: Sequence[str], private: Sequence[str]) -> Overlap:
     private_corpus = _Corpus.read(private, vocabulary)
     # Random 64-bit values for words: equal sums of different sequences are as rare as equal random numbers.
     token_hashes = np.random.default_rng(0x0EA1).integers(0, 1 << 64, size=len(vocabulary) + 1, dtype=np.uint64)
-    verbatim = _mark_verbatim(synthetic_corpus, private_corpus)
-    contained, run = _shared_runs(synthetic_corpus, private_corpus, token_hashes)
-    mark = len(vocabulary)
-    near = (contained >= CONTAINED) | _mark_resembling(
-        synthetic_corpus.padded(mark), private_corpus.padded(mark), token_hashes
+    is_verbatim = _mark_verbatim(synthetic_corpus, private_corpus)
+    contained_shares, longest_runs = _shared_runs(synthetic_corpus, private_corpus, token_hashes)
+    padding_token = len(vocabulary)
+    is_near = (contained_shares >= CONTAINED) | _mark_resembling(
+        synthetic_corpus.padded(padding_token), private_corpus.padded(padding_token), token_hashes
     )
-    near &= ~verbatim
-    shared = (run >= RUN_WORDS) & ~near & ~verbatim
+    is_near &= ~is_verbatim
+    has_shared_run = (longest_runs >= RUN_WORDS) & ~is_near & ~is_verbatim
     return Overlap(
         rows=len(synthetic),
-        verbatim=_row_numbers(verbatim),
-        near_verbatim=_row_numbers(near),
-        shared_run=_row_numbers(shared),
-        longest_run=int(run.max(initial=0)),
-        runs={int(row) + 1: int(run[row]) for row in np.flatnonzero(run)},
+        verbatim=_row_numbers(is_verbatim),
+        near_verbatim=_row_numbers(is_near),
+        shared_run=_row_numbers(has_shared_run),
+        longest_run=int(longest_runs.max(initial=0)),
+        runs={int(row) + 1: int(longest_runs[row]) for row in np.flatnonzero(longest_runs)},
     )
 
 
@@ -152,11 +152,12 @@ class _Corpus:
         text = np.repeat(np.arange(len(self)), self.lengths)
         position = np.arange(token_count)
         if token_count:
-            fits = position + length <= self.starts[1:][text]
+            is_within_text = position + length <= self.starts[1:][text]
         else:
-            fits = np.zeros(0, dtype=bool)
-        sequence_starts = position[fits]
-        return (sums[sequence_starts + length] - sums[sequence_starts]) * inverse_powers[sequence_starts], text[fits]
+            is_within_text = np.zeros(0, dtype=bool)
+        sequence_starts = position[is_within_text]
+        hashes = (sums[sequence_starts + length] - sums[sequence_starts]) * inverse_powers[sequence_starts]
+        return hashes, text[is_within_text]
 
 
 def _mark_verbatim(ours: _Corpus, theirs: _Corpus) -> Bools:
@@ -176,15 +177,15 @@ def _mark_verbatim(ours: _Corpus, theirs: _Corpus) -> Bools:
 
 def _shared_runs(ours: _Corpus, theirs: _Corpus, token_hashes: UInt64) -> tuple[Float64, Int64]:
     """Returns per text of ours the share of its 8-word runs found in theirs, and its longest shared run (0 below 8)."""
-    sharing, records = _matching_texts(ours, theirs, RUN_WORDS, token_hashes)
-    all_runs = np.bincount(ours.sequences(RUN_WORDS, token_hashes)[1], minlength=len(ours))
-    contained = np.bincount(sharing, minlength=len(ours)) / np.maximum(all_runs, 1)  # no run, no hit
+    our_text_of_run, their_text_of_run = _matching_texts(ours, theirs, RUN_WORDS, token_hashes)
+    run_counts = np.bincount(ours.sequences(RUN_WORDS, token_hashes)[1], minlength=len(ours))
+    contained_shares = np.bincount(our_text_of_run, minlength=len(ours)) / np.maximum(run_counts, 1)  # no run, no hit
     longest_runs = np.zeros(len(ours), dtype=np.int64)
-    rows = np.unique(sharing)
+    rows = np.unique(our_text_of_run)
     longest_runs[rows] = RUN_WORDS
     high = int(ours.lengths.max(initial=0)) + 1
-    _lengthen_runs(ours, theirs, rows, np.unique(records), RUN_WORDS, high, longest_runs, token_hashes)
-    return contained, longest_runs
+    _lengthen_runs(ours, theirs, rows, np.unique(their_text_of_run), RUN_WORDS, high, longest_runs, token_hashes)
+    return contained_shares, longest_runs
 
 
 def _lengthen_runs(
@@ -242,9 +243,9 @@ def _mark_resembling(ours: _Corpus, theirs: _Corpus, token_hashes: UInt64) -> Bo
         column = met.col.astype(np.int64)
         small = np.minimum(size_ours[row], size_theirs[column])
         large = np.maximum(size_ours[row], size_theirs[column])
-        possible = small >= JACCARD * large
-        row = row[possible]
-        column = column[possible]
+        is_possible = small >= JACCARD * large
+        row = row[is_possible]
+        column = column[is_possible]
         for pair_start in range(0, len(row), _PAIRS):
             i = row[pair_start : pair_start + _PAIRS]
             j = column[pair_start : pair_start + _PAIRS]
@@ -287,7 +288,7 @@ def _pair_matrices(ours: _Corpus, theirs: _Corpus, token_hashes: UInt64) -> tupl
 # Distances of synthetic texts to the closest records, of equally many records on two sides.
 
 BLOCK_ROWS = 1024  # rows of a distance block: 1 024 x 50 000 float32 are 200 MB
-LOW_SHARE = 0.05  # the quantile that is stated beside the median: near copies are few
+LOW_SHARE = 0.05  # quantile that is stated in addition to the median, since only few texts are near copies
 
 
 @dataclass(frozen=True)

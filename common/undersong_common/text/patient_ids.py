@@ -290,7 +290,7 @@ def _as_number(text: str) -> str:
 @dataclass(frozen=True)
 class _Kind:
     reduce: Callable[[str], str]
-    words: str  # end of the sentence "differ from another one only by ..."
+    words: str  # completes the sentence "differ from another one only by ..."
 
 
 _KINDS: Mapping[str, _Kind] = {
@@ -419,8 +419,8 @@ def find_look_alikes(places: Mapping[PatientId, str], choice: Choice, pairs: Ite
     """
     findings: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
     undecided = [kind for kind in KINDS if kind not in choice.same | choice.other and kind != "identifiers"]
-    units: dict[str, str] = {}  # first place by unit
-    systems: dict[str, dict[str, str]] = defaultdict(dict)  # first place by unit and reference base
+    units: dict[str, str] = {}  # place of the first row, by privacy unit
+    systems: dict[str, dict[str, str]] = defaultdict(dict)  # place of the first row, by unit and base of the reference
     for identity, place in places.items():
         unit = choice.unit(identity)
         units.setdefault(unit, place)

@@ -44,10 +44,10 @@ _BYTE_ORDER_MARKS = (  # UTF-32 comes first, because its mark begins as that of 
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-INFLATED_BYTES = 64 * 2**20  # bytes that every gzip file or workbook may hold, however small
-INFLATION = 100  # multiple of the size of a larger one; notes reach 3 to 30
+INFLATED_BYTES = 64 * 2**20  # size to which any gzip file or workbook may inflate, however small it is
+INFLATION = 100  # largest inflated size of a larger file, as a multiple of its size; notes reach 3 to 30
 LARGEST_SHEET_CELLS = 20_000_000  # cells of the area that a sheet's filled cells span; a reader holds all in memory
-UTF_16_BYTES = 4096  # bytes in which the encoding of a text without a mark shows
+UTF_16_BYTES = 4096  # first bytes from which the encoding of a text without a byte order mark is guessed
 NO_GZIP = "it is cut off or no gzip file"
 ROWS_AT_ONCE = 1000
 _OTHERS = {  # remedies by the suffix of a file that people have instead
@@ -312,7 +312,7 @@ def gzip_lines(path: Path) -> Generator[bytes, None, None]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Reads a file, which may be compressed. Raises ConfigurationError that names it."""
+    """Reads a file, which may be compressed. Raises ConfigurationError, which names it, if it cannot be read."""
     _check_regular(path)
     try:
         if has_suffix(path, ".gz"):

@@ -169,7 +169,7 @@ def read_record(row: Row, columns: Columns, empty: str = EMPTY) -> Record:
 
 
 def read_user(row: Row, column: str) -> PatientId:
-    """Reads the patient's id of a row. Raises RefusedRow for a missing value or one that holds no id."""
+    """Reads the patient's id of a row. Raises RefusedRow if the value is missing or is no id."""
     try:
         identity = patient_id(row.values[column])
     except ConfigurationError as error:
