@@ -10,17 +10,17 @@ from typing import Literal
 
 from undersong_common.errors import PrivacyRefusal
 
-RequirePostQuantum = Literal["always", "never"]  # a party's demand on a run's masks
-MinimumColluders = int | Literal["default"]  # a party's demand on a run's assumption
+RequirePostQuantum = Literal["always", "never"]  # a party's rule on post-quantum masks
+MinimumColluders = int | Literal["default"]  # fewest colluders that a party's rule lets a run assume
 LARGEST_MANIFEST_BYTES = 4 * 2**20
 LARGEST_PARTIES = 10_000
 LARGEST_SUMS = 1_000
 LARGEST_PARTIES_TIMES_SUMS = 500_000  # the noise of every sum is checked against every party that may drop out
 LARGEST_LABELS = 1_000
 LARGEST_DIMENSION = 2**24  # coordinates of one private sum
-LARGEST_DRAWS = 2**30  # Drawing so much noise takes one party some minutes for one sum.
+LARGEST_DRAWS = 2**30  # numbers of noise that one party draws for one sum, which takes some minutes
 LARGEST_SPARE_ATTEMPTS = 100
-LARGEST_PARAMETERS = 2_048  # values of one statistic's public parameters
+LARGEST_PARAMETERS = 2_048  # number of values in one statistic's public parameters
 LARGEST_NUMBER = 2**53  # No figure of a plan is larger.
 LARGEST_RECORDS = 2**40  # records of a party; the modulus is computed for them
 LARGEST_RECORDS_OF_A_UNIT = 2**20

@@ -134,7 +134,7 @@ def new_tls_key() -> ec.EllipticCurvePrivateKey:
 
 
 def _from_hex(value: object) -> object:
-    """Bytes of a file's value, which are written as lower-case hexadecimal digits; anything else is left as it is."""
+    """Returns the bytes of a value that is written in lower-case hexadecimal digits; any other value unchanged."""
     if not isinstance(value, str):
         return value
     hex_bytes = bytes.fromhex(value)
@@ -144,7 +144,7 @@ def _from_hex(value: object) -> object:
 
 
 def _check_identity(key: bytes) -> bytes:
-    """An Ed25519 public key. Raises ConfigurationError for one that proves nothing about who signs."""
+    """Returns an Ed25519 public key. Raises ConfigurationError for a key of low order, under which anybody can sign."""
     try:
         check_identity(key)
     except ValueError:

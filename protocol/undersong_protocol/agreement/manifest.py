@@ -24,8 +24,8 @@ from undersong_protocol.secagg.parameters import Member, SumParameters
 VERSION = 3
 # People compare, type and copy a run's name, so it has no other signs.
 RUN_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._-]{0,118}[A-Za-z0-9])?")
-PLAN_WORDS = "; this plan's words: "  # before the nine words of the plan, at the end of a sentence
-LONGEST_NAME = 120  # characters, of a run, a task, a method, a label, a party or a private sum
+PLAN_WORDS = "; this plan's words: "  # precedes the nine words of the plan at the end of a sentence
+LONGEST_NAME = 120  # characters of the name of a run, a task, a method, a label, a party or a private sum
 LONGEST_DESCRIPTION = 20_000
 
 
@@ -275,12 +275,12 @@ def _check_counts(value: Mapping[str, Any]) -> None:
 
     Raises PrivacyRefusal for more parties, private sums or labels than any run may have.
     """
-    for entry_kind, entry_count, largest_count in (
+    for entry_kind, entries, largest_count in (
         ("parties", value["roster"], LARGEST_PARTIES),
         ("private sums", value["plan"]["sums"], LARGEST_SUMS),
         ("labels", value["task"].get("labels", ()), LARGEST_LABELS),
     ):
-        check_size(entry_kind, len(entry_count), largest_count)
+        check_size(entry_kind, len(entries), largest_count)
 
 
 # A plan's hash as nine words, short enough for a telephone: what ``preview`` shows and ``approve`` takes.
@@ -291,7 +291,7 @@ def _check_counts(value: Mapping[str, Any]) -> None:
 # (``consent.approvals``).
 
 COUNT = 9
-BITS = 10  # per word
+BITS = 10  # bits that one word of a plan's words stands for
 _COST = {"n": 2**14, "r": 8, "p": 1, "maxmem": 2**26}
 
 # No two begin with the same four letters or differ in one letter only.

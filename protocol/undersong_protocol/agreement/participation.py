@@ -96,7 +96,7 @@ class Participation:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Sentences on who took part, beside the names: none if every hospital is in every sum."""
+        """Returns the sentences on which hospitals are not in every sum; none if every hospital is in every sum."""
         if self.absences:
             return (*self.absences, f"Opened: {self.counts}.")
         return ()
@@ -135,7 +135,7 @@ class Participation:
         )
 
 
-MOST_CHIPS = 12  # names of hospitals beside their number
+MOST_CHIPS = 12  # largest number of hospitals that are listed by name and not only counted
 MOST_NAMES = 20  # names of sums in one sentence
 
 

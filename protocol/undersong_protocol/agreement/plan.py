@@ -52,7 +52,7 @@ LAPLACE_CALIBRATIONS = 8  # one lowers epsilon by the loss distributions' roundi
 LAPLACE_SCALES = (64.0, 4096.0)  # integer units: fine beside the noise, and a share's table builds in half a second
 LAPLACE_TAIL = 5.0  # times the Gaussian's 12 deviations: 85 scales, e^-85 per coordinate
 INTEGER_NORM_TOLERANCE = 2.0**-36  # relative; larger than the excess that statistics.contribution allows
-REPLY_BYTES = 2**20  # the part of a reply that does not grow with the run
+REPLY_BYTES = 2**20  # size of the part of a reply that does not depend on the run
 REPLY_BYTES_A_PARTY = 8192
 REPLY_BYTES_AN_ATTEMPT = 16_384  # A receipt holds a sum's charges and voids, a few tries of each.
 SOURCE = re.compile(r"([0-9a-f]{64})?")
@@ -66,7 +66,10 @@ def _check_epsilon(epsilon: float) -> float:
 
 
 def _check_parameters(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A statistic's parameters. Raises ValueError for many, or a number of a size that no statistic takes."""
+    """Returns a statistic's parameters.
+
+    Raises ValueError if there are too many values, or a number is larger than any statistic takes.
+    """
     unread_values: list[Any] = [parameters]
     # The list grows while it is read: the contents of each container are appended to it.
     for value in unread_values:
@@ -150,7 +153,7 @@ class Quorum:
 
     @property
     def honest_survivors(self) -> int:
-        """The least number of parties that bring a sum's noise together, as in ``noise_share.NoisePlan``."""
+        """Smallest number of honest parties whose noise adds up to the planned noise (``noise_share.NoisePlan``)."""
         return self.fewest - self.noise_colluders
 
 
@@ -522,19 +525,19 @@ def _check_sizes(plan: Plan) -> None:
 
     Raises PrivacyRefusal for the first size above its limit, and for a quorum that cannot hold.
     """
-    parties = plan.quorum.parties
-    sums = len(plan.sums)
+    party_count = plan.quorum.parties
+    sum_count = len(plan.sums)
     for count_words, count, largest_count in (
-        ("parties", parties, LARGEST_PARTIES),
-        ("private sums", sums, LARGEST_SUMS),
-        ("parties times private sums", parties * sums, LARGEST_PARTIES_TIMES_SUMS),
+        ("parties", party_count, LARGEST_PARTIES),
+        ("private sums", sum_count, LARGEST_SUMS),
+        ("parties times private sums", party_count * sum_count, LARGEST_PARTIES_TIMES_SUMS),
         ("spare attempts", plan.quorum.spare_attempts, LARGEST_SPARE_ATTEMPTS),
         ("records of a party", plan.privacy.max_records, LARGEST_RECORDS),
         ("records of a privacy unit", plan.privacy.max_per_unit, LARGEST_RECORDS_OF_A_UNIT),
     ):
         check_size(count_words, count, largest_count)
     try:
-        check_quorum(parties, plan.quorum.threshold, plan.quorum.tolerated_dropouts, plan.quorum.colluders)
+        check_quorum(party_count, plan.quorum.threshold, plan.quorum.tolerated_dropouts, plan.quorum.colluders)
     except ConfigurationError as error:
         raise PrivacyRefusal(error.problem, error.remedy, code=error.code) from None
     for planned in plan.sums:

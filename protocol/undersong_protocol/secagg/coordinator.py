@@ -183,11 +183,11 @@ class _Attempt:
         opened_set = sid.opened_set(
             transcript, question, to_bitmap(sharers, parameters.size), to_bitmap(survivors, parameters.size)
         )
-        faults_before = len(self._faults)
+        earlier_fault_count = len(self._faults)
         signatures = self._collect_replies(
             Stage.CONSISTENCY, replies, survivors, partial(self._parse_statement, opened_set)
         )
-        if parameters.direct and len(self._faults) > faults_before:
+        if parameters.direct and len(self._faults) > earlier_fault_count:
             # Nobody's mask is opened here, so a vector of another question would leave its masks in the sum.
             raise self._abort_error(Stage.CONSISTENCY, "a party does not sign what was asked of all")
         evidence_message = evidence_bytes(parameters, transcript, question, sharers, survivors, signatures)
@@ -360,7 +360,9 @@ class _Attempt:
 
         if topology.complete or not parameters.post_quantum:
             return self._request_to_all(present, request(present))
-        return {parameters.name(party): request(topology.holders(party, present)) for party in present}
+        return {
+            parameters.name(party_index): request(topology.holders(party_index, present)) for party_index in present
+        }
 
     def _mask_requests(
         self,
@@ -374,27 +376,27 @@ class _Attempt:
         bitmap = to_bitmap(sharers, parameters.size)
         sharer_set = frozenset(sharers)
 
-        def request(party: int) -> bytes:
+        def request(party_index: int) -> bytes:
             if parameters.deals:
-                neighbours = topology.neighbours(party, sharer_set)
+                neighbours = topology.neighbours(party_index, sharer_set)
             else:
                 neighbours = ()
             dealers: list[int] = []
             if not parameters.direct:
-                dealers = [dealer for dealer in topology.dealers(party, sharer_set) if dealer != party]
+                dealers = [dealer for dealer in topology.dealers(party_index, sharer_set) if dealer != party_index]
             lower_neighbours: list[int] = []
             if parameters.post_quantum:
-                lower_neighbours = [dealer for dealer in neighbours if topology.leads(dealer, party)]
+                lower_neighbours = [dealer for dealer in neighbours if topology.leads(dealer, party_index)]
             return request_bytes(
                 parameters,
                 mask=wire.MaskRequest(
                     adverts=signed,
                     nonces=nonces,
                     sharers=bitmap,
-                    ciphertexts=b"".join(dealt[dealer].sealed[party] for dealer in dealers),
-                    hashes=b"".join(dealt[dealer].hashes[party] for dealer in dealers),
-                    pairs=b"".join(dealt[dealer].pairs[party] for dealer in lower_neighbours),
-                    pair_hashes=b"".join(dealt[dealer].pair_hashes[party] for dealer in lower_neighbours),
+                    ciphertexts=b"".join(dealt[dealer].sealed[party_index] for dealer in dealers),
+                    hashes=b"".join(dealt[dealer].hashes[party_index] for dealer in dealers),
+                    pairs=b"".join(dealt[dealer].pairs[party_index] for dealer in lower_neighbours),
+                    pair_hashes=b"".join(dealt[dealer].pair_hashes[party_index] for dealer in lower_neighbours),
                 ),
             )
 

@@ -36,7 +36,7 @@ from undersong_common.privacy.stream import KeyStream
 from undersong_protocol.secagg.graph import RECOVERY_BITS, SECRECY_BITS, Neighbourhood, below, upper_tails
 
 MERKLE_ABOVE = 2_000
-LARGEST_STRAY = 100  # at most one party in this many may be stray
+LARGEST_STRAY = 100  # parties for each stray party, at least
 LARGEST_DRAW = 256  # neighbours that a party draws: a plan that needs more costs too much to send
 
 INDEX = Struct("<I")
@@ -105,9 +105,9 @@ def _fit_draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
     if n * upper_tails(n - 1, adversaries, k)[2 * threshold - k] << SECRECY_BITS > draws:
         return None
 
-    def surprise(marked: int, least: int) -> float:
-        """-log2 of the probability that one party draws ``least`` of ``marked`` others."""
-        tail_ways = upper_tails(n - 1, min(marked, n - 1), k)[least]
+    def surprise(marked_count: int, least_count: int) -> float:
+        """-log2 of the probability that one party draws at least ``least_count`` of ``marked_count`` others."""
+        tail_ways = upper_tails(n - 1, min(marked_count, n - 1), k)[least_count]
         if tail_ways:
             return math.log2(draws) - math.log2(tail_ways)
         return math.inf
@@ -117,9 +117,9 @@ def _fit_draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
 
     # Sets of one size are so unlikely that sets of all n sizes together stay below the bound.
     least_log2 = -SECRECY_BITS - math.log2(n)
-    honest_parties = n - adversaries
-    half_honest = honest_parties // 2
-    dropped_sets = sets(honest_parties, dropouts)
+    honest_count = n - adversaries
+    half_honest = honest_count // 2
+    dropped_sets = sets(honest_count, dropouts)
 
     def largest_size(largest: int, bound: Callable[[int], float], least: float = least_log2) -> int:
         """The largest size of which ``bound`` is ``least`` or more; it stays below once it is."""
@@ -132,20 +132,27 @@ def _fit_draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
                 high_size = middle_size - 1
         return low_size
 
-    def misled(signers: int) -> int:
-        """The most parties that see T signatures of views that ``signers`` honest parties sign."""
-        split_surprise = surprise(signers - 1 + adversaries, threshold)
-        return largest_size(signers, lambda r: sets(honest_parties, signers) + sets(signers, r) - r * split_surprise)
+    def misled(signer_count: int) -> int:
+        """Largest number of parties that see T signatures of views that ``signer_count`` honest parties sign."""
+        split_surprise = surprise(signer_count - 1 + adversaries, threshold)
+        return largest_size(
+            signer_count, lambda r: sets(honest_count, signer_count) + sets(signer_count, r) - r * split_surprise
+        )
 
-    def unheard(absent: int, missed: int) -> float:
-        """Bits: sets of ``absent`` and of ``missed`` honest parties such that nobody else drew one of ``missed``."""
-        if missed > n - 1 - k:
+    def unheard(absent_count: int, missed_count: int) -> float:
+        """Bits of the expected number of pairs of sets of honest parties, of which nobody outside drew the second.
+
+        Args:
+            absent_count: size of the first set, the parties that are away.
+            missed_count: size of the second set, the parties that nobody else drew.
+        """
+        if missed_count > n - 1 - k:
             return -math.inf
-        avoiding_sets = sets(n - 1, k) - sets(n - 1 - missed, k)
+        avoiding_sets = sets(n - 1, k) - sets(n - 1 - missed_count, k)
         return (
-            sets(honest_parties, absent)
-            + sets(honest_parties, missed)
-            - (honest_parties - absent - missed) * avoiding_sets
+            sets(honest_count, absent_count)
+            + sets(honest_count, missed_count)
+            - (honest_count - absent_count - missed_count) * avoiding_sets
         )
 
     def has_no_set(largest: int, least: int) -> bool:
@@ -156,58 +163,59 @@ def _fit_draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
             # one of the first.
             largest_tried = min(largest, size + size // 128)
             if (
-                sets(honest_parties, largest_tried) - size * surprise(largest_tried - 1 + adversaries, least)
+                sets(honest_count, largest_tried) - size * surprise(largest_tried - 1 + adversaries, least)
                 >= least_log2
             ):
                 return False
             size = largest_tried + 1
         return True
 
-    misled_parties = misled(half_honest)
-    if not has_no_set(misled_parties, 2 * threshold - k):
+    misled_count = misled(half_honest)
+    if not has_no_set(misled_count, 2 * threshold - k):
         return None
-    signed_surprise = surprise(misled_parties + adversaries, threshold)
+    signed_surprise = surprise(misled_count + adversaries, threshold)
     turned_size = largest_size(
-        half_honest, lambda s: sets(honest_parties, misled_parties) + sets(honest_parties, s) - s * signed_surprise
+        half_honest, lambda s: sets(honest_count, misled_count) + sets(honest_count, s) - s * signed_surprise
     )
-    absent_parties = dropouts + turned_size
+    largest_absent_count = dropouts + turned_size
     # Numbers of honest parties that a sum may miss: it always has more of them than can be misled.
-    missed_counts = range(honest_parties - absent_parties - misled_parties)
-    farthest_missed = max((w for w in missed_counts if unheard(absent_parties, w) >= least_log2), default=-1)
-    if farthest_missed in (-1, len(missed_counts) - 1):
+    missed_counts = range(honest_count - largest_absent_count - misled_count)
+    largest_missed_count = max((w for w in missed_counts if unheard(largest_absent_count, w) >= least_log2), default=-1)
+    if largest_missed_count in (-1, len(missed_counts) - 1):
         return None
     # One choice of dropouts serves both: the parties unheard, and the holders of those turned. Each pair of numbers
     # must be unlikely.
-    stray_parties = 0
-    for missed_parties in range(farthest_missed + 1):
-        turn_surprise = surprise(dropouts + missed_parties + adversaries, threshold)
+    stray_count = 0
+    for fixed_missed_count in range(largest_missed_count + 1):
+        turn_surprise = surprise(dropouts + fixed_missed_count + adversaries, threshold)
 
-        def joint_bits(s: int, missed: int = missed_parties, turn: float = turn_surprise) -> float:
+        def joint_bits(s: int, missed: int = fixed_missed_count, turn: float = turn_surprise) -> float:
             return (
-                sets(honest_parties, s)
+                sets(honest_count, s)
                 - s * turn
                 + unheard(dropouts + s, missed)
-                - sets(honest_parties, dropouts + s)
+                - sets(honest_count, dropouts + s)
                 + dropped_sets
             )
 
         if joint_bits(0) >= least_log2 - math.log2(n):
-            stray_parties = max(
-                stray_parties, missed_parties + largest_size(turned_size, joint_bits, least_log2 - math.log2(n))
+            stray_count = max(
+                stray_count, fixed_missed_count + largest_size(turned_size, joint_bits, least_log2 - math.log2(n))
             )
-    if stray_parties > n // LARGEST_STRAY or dropouts + stray_parties >= half_honest:
+    if stray_count > n // LARGEST_STRAY or dropouts + stray_count >= half_honest:
         return None
-    choosers = k + 1  # Chernoff: P[X >= x] <= exp(x - k) (k/x)^x for a sum of independent choices with mean k
-    while choosers < n - 1 and choosers * math.log(choosers / k) - choosers + k < -least_log2 * math.log(2):
-        choosers += 1
-    return Draw(k, threshold, choosers, stray_parties)
+    chooser_count = k + 1  # Chernoff: P[X >= x] <= exp(x - k) (k/x)^x for a sum of independent choices with mean k
+    least_exponent = -least_log2 * math.log(2)
+    while chooser_count < n - 1 and chooser_count * math.log(chooser_count / k) - chooser_count + k < least_exponent:
+        chooser_count += 1
+    return Draw(k, threshold, chooser_count, stray_count)
 
 
-def draw(parties: int, party: int, degree: int, coins: bytes) -> tuple[int, ...]:
+def draw(party_count: int, party_index: int, degree: int, coins: bytes) -> tuple[int, ...]:
     """Returns ``degree`` others than ``party`` out of 0..n-1, ascending; uniform and exact, from a 32-byte seed."""
     stream = KeyStream(coins)
     neighbours: set[int] = set()
     while len(neighbours) < degree:
-        index = below(stream, parties - 1)
-        neighbours.add(index + (index >= party))
+        index = below(stream, party_count - 1)
+        neighbours.add(index + (index >= party_index))
     return tuple(sorted(neighbours))

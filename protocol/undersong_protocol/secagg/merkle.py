@@ -26,7 +26,7 @@ def leaf(label: str, index: int, *fields: Field) -> bytes:
 
 
 class Tree:
-    """A tree with all its nodes, at whoever made it."""
+    """A Merkle tree with all its nodes, from which proofs are made."""
 
     def __init__(self, label: str, leaves: Sequence[bytes]) -> None:
         if not leaves:
@@ -47,7 +47,7 @@ class Tree:
 
 
 def places(size: int, indices: Iterable[int]) -> Places:
-    """Returns the places of the nodes that prove the leaves ``indices`` in a tree of ``size`` leaves."""
+    """Returns, per level of a tree of ``size`` leaves, the positions of the nodes that prove the leaves ``indices``."""
     proof_places: Places = []
     nodes = np.unique(np.fromiter(indices, np.int64))
     while size > 1:
@@ -71,11 +71,11 @@ def check(
         subject: names the leaves in the error.
     """
     if leaves:
-        required_nodes = sum(map(len, places(size, leaves)))
+        required_node_count = sum(map(len, places(size, leaves)))
     else:
-        required_nodes = -1
+        required_node_count = -1
     missing_proof = PeerFault(sender, f"{subject}: not under the root that was shown", code="not-under-root")
-    if len(proof) != required_nodes * DIGEST_BYTES:
+    if len(proof) != required_node_count * DIGEST_BYTES:
         raise missing_proof
     proof_nodes = iter(
         [proof[start_byte : start_byte + DIGEST_BYTES] for start_byte in range(0, len(proof), DIGEST_BYTES)]

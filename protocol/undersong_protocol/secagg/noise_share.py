@@ -98,7 +98,7 @@ class NoisePlan:
 
     @property
     def honest_survivors(self) -> int:
-        """The least number of parties that bring the noise together, n - D - c."""
+        """Smallest number of honest survivors whose noise adds up to the planned noise: n - D - c."""
         return self.parties - self.dropouts - self.colluders
 
     @property
@@ -240,10 +240,10 @@ def add_noise(grid: GridVector, plan: NoisePlan, seeds: NoiseSeeds) -> NoisyVect
 
 def check_opening(value: bytes, plan: NoisePlan, dropped: int, anchor: bytes, party: str) -> None:
     """Raises PeerFault that names ``party`` unless ``value`` is V_{r+1} of the chain that ends at its ``anchor``."""
-    seed_steps = len(plan.opened_components(dropped))
-    if not seed_steps:
+    step_count = len(plan.opened_components(dropped))
+    if not step_count:
         raise PeerFault(party, "opened noise where the plan takes none back", code="noise-not-taken-back")
-    if len(value) != SEED_BYTES or _advance_chain(value, seed_steps) != anchor:
+    if len(value) != SEED_BYTES or _advance_chain(value, step_count) != anchor:
         raise PeerFault(
             party, "the opened noise value does not lead to the advertised anchor", code="noise-off-its-anchor"
         )

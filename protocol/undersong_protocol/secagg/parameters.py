@@ -279,7 +279,7 @@ class SumParameters:
 
     @property
     def draw(self) -> Draw:
-        """Numbers of the Merkle graph. Raises InternalError for any other graph."""
+        """Degree, threshold and limits of the Merkle graph. Raises InternalError if the sum has another graph."""
         if not isinstance(self.graph, Draw):
             raise InternalError("only the Merkle graph is drawn")
         return self.graph

@@ -68,7 +68,7 @@ class _Pending:
     """A verified masked-input request that waits for the vector."""
 
     request: bytes
-    draft: PartyState
+    next_state: PartyState
 
 
 class PartyMachine:
@@ -217,13 +217,13 @@ class PartyMachine:
                     "a stage can be neither skipped nor repeated; start a new attempt",
                     code="out-of-order",
                 )
-            draft = copy.copy(self._state)
-            draft.peers = dict(self._state.peers)
-            reply_body = self._handlers[stage](self, draft, message)
+            next_state = copy.copy(self._state)
+            next_state.peers = dict(self._state.peers)
+            reply_body = self._handlers[stage](self, next_state, message)
             if reply_body is None:
-                self._pending = _Pending(request_digest, draft)
+                self._pending = _Pending(request_digest, next_state)
                 return WantsInput()
-            return self._commit_answer(rule, roll, request_digest, draft, [reply_body], sid.body_hash(reply_body))
+            return self._commit_answer(rule, roll, request_digest, next_state, [reply_body], sid.body_hash(reply_body))
         except UndersongError as error:
             self.end(error.problem)
             raise
@@ -254,13 +254,13 @@ class PartyMachine:
         rule = party_rule(self._state.phase, Stage.MASK, self._parameters.traits)
         if rule is None:
             raise InternalError("a vector was provided in the wrong phase")
-        draft_state = pending_sum.draft
-        draft_state.question = question
-        noisy_vector = self._add_noise_share(grid, draft_state)
-        masked_bytes, digest = masked_body(noisy_vector, self._list_masks(draft_state), self._parameters.modulus_bits)
+        next_state = pending_sum.next_state
+        next_state.question = question
+        noisy_vector = self._add_noise_share(grid, next_state)
+        masked_bytes, digest = masked_body(noisy_vector, self._list_masks(next_state), self._parameters.modulus_bits)
         del noisy_vector
         self._pending = None
-        return self._commit_answer(rule, 0, pending_sum.request, draft_state, masked_bytes, digest)
+        return self._commit_answer(rule, 0, pending_sum.request, next_state, masked_bytes, digest)
 
     def _add_noise_share(self, grid: GridVector, state: PartyState) -> NoisyVector:
         """Returns the vector with this party's noise share."""
@@ -299,7 +299,7 @@ class PartyMachine:
 
     # --- what each stage checks and answers -------------------------------------------------------------------------
 
-    def _answer_advertise(self, draft: PartyState, message: wire.Request) -> bytes:
+    def _answer_advertise(self, next_state: PartyState, message: wire.Request) -> bytes:
         requested_terms = message.advertise
         parameters = self._parameters
         compared_terms = (
@@ -327,25 +327,25 @@ class PartyMachine:
                     "use the manifest every party signed",
                     code="other-terms",
                 )
-        return draft.advert
+        return next_state.advert
 
-    def _answer_reveal(self, draft: PartyState, message: wire.Request) -> bytes:
-        return self._graph.reveal(draft, message.reveal)
+    def _answer_reveal(self, next_state: PartyState, message: wire.Request) -> bytes:
+        return self._graph.reveal(next_state, message.reveal)
 
-    def _answer_share(self, draft: PartyState, message: wire.Request) -> bytes:
-        self._graph.fix_transcript(draft, message.share)
-        kem_keys = self._kem_keys(draft, message.share.kem_keys)
-        hasher = keys.ShareHasher(draft.transcript)
+    def _answer_share(self, next_state: PartyState, message: wire.Request) -> bytes:
+        self._graph.fix_transcript(next_state, message.share)
+        kem_keys = self._kem_keys(next_state, message.share.kem_keys)
+        hasher = keys.ShareHasher(next_state.transcript)
         reply = wire.Shares()
         if self._parameters.post_quantum:
-            self._deal_pairs(draft, kem_keys, hasher, reply)
+            self._deal_pairs(next_state, kem_keys, hasher, reply)
         if self._parameters.direct:
-            draft.peers = {party: Peer(mask_key=peer.mask_key) for party, peer in draft.peers.items()}
+            next_state.peers = {party: Peer(mask_key=peer.mask_key) for party, peer in next_state.peers.items()}
         else:
-            self._deal_shares(draft, kem_keys, hasher, reply)
+            self._deal_shares(next_state, kem_keys, hasher, reply)
         return reply.SerializeToString()
 
-    def _kem_keys(self, draft: PartyState, key_bytes: bytes) -> dict[int, tuple[bytes, bytes]]:
+    def _kem_keys(self, next_state: PartyState, key_bytes: bytes) -> dict[int, tuple[bytes, bytes]]:
         """(channel key, mask key) of each neighbour, as the hashes in their adverts name them."""
         parameters = self._parameters
         self_index = self._index
@@ -353,13 +353,13 @@ class PartyMachine:
         if not parameters.post_quantum:
             split_blocks(key_bytes, keys.KEM_KEY_BYTES, 0, COORDINATOR, "ML-KEM-768 keys")
             return kem_keys
-        holders = self._graph.mask_graph(draft).holders(self_index, draft.present)
+        holders = self._graph.mask_graph(next_state).holders(self_index, next_state.present)
         key_blocks = split_blocks(key_bytes, parameters.kem_keys_bytes, len(holders), COORDINATOR, "ML-KEM-768 keys")
-        advert_keys = parse_advert(parameters, self_index, draft.advert, b"").keys
+        advert_keys = parse_advert(parameters, self_index, next_state.advert, b"").keys
         for party, key_block in zip(holders, key_blocks, strict=True):
             channel = key_block[: -keys.KEM_KEY_BYTES]
             mask = key_block[-keys.KEM_KEY_BYTES :]
-            expected_keys = advert_keys if party == self_index else draft.peers[party]
+            expected_keys = advert_keys if party == self_index else next_state.peers[party]
             has_other_channel_key = channel and keys.kem_key_hash(channel) != expected_keys.channel_kem
             if has_other_channel_key or keys.kem_key_hash(mask) != expected_keys.mask_kem:
                 raise PeerFault(
@@ -378,15 +378,15 @@ class PartyMachine:
 
     def _deal_pairs(
         self,
-        draft: PartyState,
+        next_state: PartyState,
         kem_keys: dict[int, tuple[bytes, bytes]],
         hasher: keys.ShareHasher,
         reply: wire.Shares,
     ) -> None:
         """r_ij for every neighbour j of a higher index (Merkle graph: that i drew), to j's mask key."""
         self_index = self._index
-        transcript = draft.transcript
-        topology = self._graph.mask_graph(draft)
+        transcript = next_state.transcript
+        topology = self._graph.mask_graph(next_state)
         mask_keys = self._mask_keys
         sealed_pairs, pair_hashes = [], []
         for party, (_, public) in kem_keys.items():
@@ -395,7 +395,7 @@ class PartyMachine:
             secret = mask_keys.pair_secret(transcript, party)
             pair_hashes.append(hasher.one("pair", self_index, party, secret))
             kem_encapsulation = self._encapsulate_for(party, public)
-            x25519_secret = mask_keys.agreed(self._parameters.name(party), draft.peers[party].mask_key)
+            x25519_secret = mask_keys.agreed(self._parameters.name(party), next_state.peers[party].mask_key)
             sealed_pairs.append(
                 seal_pair(x25519_secret, kem_encapsulation, transcript, self_index, party, secret, pair_hashes[-1])
             )
@@ -403,7 +403,7 @@ class PartyMachine:
 
     def _deal_shares(
         self,
-        draft: PartyState,
+        next_state: PartyState,
         kem_keys: dict[int, tuple[bytes, bytes]],
         hasher: keys.ShareHasher,
         reply: wire.Shares,
@@ -411,13 +411,15 @@ class PartyMachine:
         """Shares of the self-mask seed and of the mask secret for every holder, sealed to its channel keys."""
         parameters = self._parameters
         self_index = self._index
-        holders = self._graph.mask_graph(draft).holders(self_index, draft.present)
+        holders = self._graph.mask_graph(next_state).holders(self_index, next_state.present)
         share_points = [holder + 1 for holder in holders]
         dealt_shares = []
         for secret_name, label in (("self_mask", b"self"), ("mask", b"mask")):
-            seed = keys.hkdf(draft.transcript, draft.secret("sharing"), label)
+            seed = keys.hkdf(next_state.transcript, next_state.secret("sharing"), label)
             dealt_shares.append(
-                shamir.share(draft.secret(secret_name), parameters.share_threshold, share_points, KeyStream(seed).read)
+                shamir.share(
+                    next_state.secret(secret_name), parameters.share_threshold, share_points, KeyStream(seed).read
+                )
             )
         self_shares, mask_shares = dealt_shares
         channel = self._channel_agreement
@@ -429,64 +431,68 @@ class PartyMachine:
             share_hash = hasher.both(self_index, holder, self_share, mask_share)
             share_hashes.append(share_hash)
             if holder == self_index:
-                draft.peers[self_index] = Peer(self_share=self_share, mask_share=mask_share)
+                next_state.peers[self_index] = Peer(self_share=self_share, mask_share=mask_share)
                 continue
-            holder_peer = draft.peers[holder]
+            holder_peer = next_state.peers[holder]
             channel_secret = channel.shared(parameters.name(holder), holder_peer.channel_key)
-            if self._graph.receives_from(draft, holder):
+            if self._graph.receives_from(next_state, holder):
                 kept_secret = channel_secret
             else:
                 kept_secret = b""
-            draft.peers[holder] = Peer(agreed=kept_secret, mask_key=holder_peer.mask_key, identity=holder_peer.identity)
+            next_state.peers[holder] = Peer(
+                agreed=kept_secret, mask_key=holder_peer.mask_key, identity=holder_peer.identity
+            )
             kem_secret = ciphertext = b""
             if parameters.post_quantum:
                 kem_secret, ciphertext = self._encapsulate_for(holder, kem_keys[holder][0])
-            share_key = keys.share_key(draft.transcript, channel_secret + kem_secret, self_index, holder)
+            share_key = keys.share_key(next_state.transcript, channel_secret + kem_secret, self_index, holder)
             sealed_share = keys.seal(
                 share_key,
-                draft.transcript,
+                next_state.transcript,
                 self_index,
                 holder,
                 self_share + mask_share,
                 ciphertext + share_hash + bound_mask_key,
             )
             share_ciphertexts.append(ciphertext + sealed_share)
-        for party in draft.choosers:
-            holder_peer = draft.peers[party]
+        for party in next_state.choosers:
+            holder_peer = next_state.peers[party]
             if not holder_peer.agreed:
                 channel_secret = channel.shared(parameters.name(party), holder_peer.channel_key)
-                draft.peers[party] = Peer(agreed=channel_secret, mask_key=holder_peer.mask_key)
+                next_state.peers[party] = Peer(agreed=channel_secret, mask_key=holder_peer.mask_key)
         reply.ciphertexts, reply.hashes = b"".join(share_ciphertexts), b"".join(share_hashes)
 
-    def _answer_mask(self, draft: PartyState, message: wire.Request) -> None:
+    def _answer_mask(self, next_state: PartyState, message: wire.Request) -> None:
         mask_request = message.mask
         parameters = self._parameters
         self_index = self._index
         if not parameters.deals:
-            self._graph.fix_transcript(draft, mask_request)
+            self._graph.fix_transcript(next_state, mask_request)
         elif mask_request.adverts or mask_request.nonces:
             raise PeerFault(COORDINATOR, "showed adverts or nonces again with the masked-input request")
         sharing_parties = from_bitmap(mask_request.sharers, parameters.size, COORDINATOR, "U2")
         self._graph.check_set(sharing_parties, "U2 (who shared keys)")
-        if not set(sharing_parties) <= set(draft.present):
-            unadvertised = sorted(set(sharing_parties) - set(draft.present))
+        if not set(sharing_parties) <= set(next_state.present):
+            unadvertised = sorted(set(sharing_parties) - set(next_state.present))
             raise PrivacyRefusal(
                 f"the coordinator's U2 lists parties that did not advertise keys: {unadvertised}", TELL_OPERATOR
             )
-        topology = self._graph.mask_graph(draft)
+        topology = self._graph.mask_graph(next_state)
         topology.check(self_index, sharing_parties, "U2")
-        draft.sharers = sharing_parties
-        hasher = keys.ShareHasher(draft.transcript)
-        received_shares = self._take_shares(draft, mask_request, hasher)
-        draft.mask_secrets = self._agree_pairs(draft, mask_request, hasher)
+        next_state.sharers = sharing_parties
+        hasher = keys.ShareHasher(next_state.transcript)
+        received_shares = self._take_shares(next_state, mask_request, hasher)
+        next_state.mask_secrets = self._agree_pairs(next_state, mask_request, hasher)
         # The later stages need only shares (this party's own included) and the identities of those whose signatures
         # this party will see.
-        signers = {party: Peer(identity=peer.identity) for party, peer in draft.peers.items() if peer.identity}
-        draft.peers = {party: peer for party, peer in draft.peers.items() if party == self_index} | signers
+        signers = {party: Peer(identity=peer.identity) for party, peer in next_state.peers.items() if peer.identity}
+        next_state.peers = {party: peer for party, peer in next_state.peers.items() if party == self_index} | signers
         for party, peer in received_shares.items():
-            draft.peers[party] = peer._replace(identity=signers[party].identity if party in signers else b"")
+            next_state.peers[party] = peer._replace(identity=signers[party].identity if party in signers else b"")
 
-    def _take_shares(self, draft: PartyState, request: wire.MaskRequest, hasher: keys.ShareHasher) -> dict[int, Peer]:
+    def _take_shares(
+        self, next_state: PartyState, request: wire.MaskRequest, hasher: keys.ShareHasher
+    ) -> dict[int, Peer]:
         """Open and check the shares that every neighbour of U2 dealt to this party."""
         parameters = self._parameters
         self_index = self._index
@@ -494,7 +500,7 @@ class PartyMachine:
         if not parameters.direct:
             dealers = [
                 party
-                for party in self._graph.mask_graph(draft).dealers(self_index, draft.sharers)
+                for party in self._graph.mask_graph(next_state).dealers(self_index, next_state.sharers)
                 if party != self_index
             ]
         kem_size = keys.CIPHERTEXT_BYTES if parameters.post_quantum else 0
@@ -510,10 +516,17 @@ class PartyMachine:
             ciphertext = share_ciphertext[:kem_size]
             sealed_share = share_ciphertext[kem_size:]
             kem_secret = b"" if secret is None else secret.decapsulate(ciphertext)
-            share_key = keys.share_key(draft.transcript, draft.peers[dealer].agreed + kem_secret, dealer, self_index)
-            bound_mask_key = self._graph.bind_mask_key(draft.peers[dealer].mask_key)
+            share_key = keys.share_key(
+                next_state.transcript, next_state.peers[dealer].agreed + kem_secret, dealer, self_index
+            )
+            bound_mask_key = self._graph.bind_mask_key(next_state.peers[dealer].mask_key)
             opened_shares = keys.unseal(
-                share_key, draft.transcript, dealer, self_index, sealed_share, ciphertext + share_hash + bound_mask_key
+                share_key,
+                next_state.transcript,
+                dealer,
+                self_index,
+                sealed_share,
+                ciphertext + share_hash + bound_mask_key,
             )
             if opened_shares is None:
                 raise PeerFault(
@@ -531,16 +544,18 @@ class PartyMachine:
             received_shares[dealer] = Peer(self_share=self_share, mask_share=mask_share)
         return received_shares
 
-    def _agree_pairs(self, draft: PartyState, request: wire.MaskRequest, hasher: keys.ShareHasher) -> dict[int, bytes]:
+    def _agree_pairs(
+        self, next_state: PartyState, request: wire.MaskRequest, hasher: keys.ShareHasher
+    ) -> dict[int, bytes]:
         """The shared secret of each pair in U2: X25519, and post-quantum also the secret that one of the two dealt.
 
         Those that neighbours of a lower index dealt are opened and checked here.
         """
         parameters = self._parameters
         self_index = self._index
-        transcript = draft.transcript
-        topology = self._graph.mask_graph(draft)
-        neighbours = topology.neighbours(self_index, draft.sharers)
+        transcript = next_state.transcript
+        topology = self._graph.mask_graph(next_state)
+        neighbours = topology.neighbours(self_index, next_state.sharers)
         if parameters.post_quantum:
             dealers = [neighbour for neighbour in neighbours if not topology.leads(self_index, neighbour)]
         else:
@@ -551,7 +566,7 @@ class PartyMachine:
         )
         mask_keys = self._mask_keys
         pair_secrets = {
-            neighbour: mask_keys.agreed(parameters.name(neighbour), draft.peers[neighbour].mask_key)
+            neighbour: mask_keys.agreed(parameters.name(neighbour), next_state.peers[neighbour].mask_key)
             for neighbour in neighbours
         }
         if not parameters.post_quantum:
@@ -576,41 +591,41 @@ class PartyMachine:
             pair_secrets[holder] += mask_keys.pair_secret(transcript, holder)
         return pair_secrets
 
-    def _answer_consistency(self, draft: PartyState, message: wire.Request) -> bytes:
+    def _answer_consistency(self, next_state: PartyState, message: wire.Request) -> bytes:
         parameters = self._parameters
         survivors = from_bitmap(message.consistency.survivors, parameters.size, COORDINATOR, "U3")
         self._graph.check_set(survivors, "U3 (whose vectors arrived)")
-        if not set(survivors) <= set(draft.sharers):
-            unshared = sorted(set(survivors) - set(draft.sharers))
+        if not set(survivors) <= set(next_state.sharers):
+            unshared = sorted(set(survivors) - set(next_state.sharers))
             raise PrivacyRefusal(
                 f"the coordinator's U3 lists parties that did not share keys, so are not in U2: {unshared}",
                 TELL_OPERATOR,
             )
-        self._graph.mask_graph(draft).check(self._index, survivors, "U3")
-        draft.survivors = survivors
-        return self._opened_set(draft)
+        self._graph.mask_graph(next_state).check(self._index, survivors, "U3")
+        next_state.survivors = survivors
+        return self._opened_set(next_state)
 
-    def _answer_unmask(self, draft: PartyState, message: wire.Request) -> bytes:
+    def _answer_unmask(self, next_state: PartyState, message: wire.Request) -> bytes:
         parameters = self._parameters
         signers = from_bitmap(message.unmask.signers, parameters.size, COORDINATOR, "the signers of U3")
-        if not set(signers) <= set(draft.survivors):
+        if not set(signers) <= set(next_state.survivors):
             raise PrivacyRefusal("U3 is signed by parties that are not in it (foreign signatures)", TELL_OPERATOR)
-        required_count = self._graph.check_signers(draft, signers)
+        required_count = self._graph.check_signers(next_state, signers)
         if len(signers) < required_count:
             raise PrivacyRefusal(
                 f"{len(signers)} signatures on U3 where {required_count} are needed",
                 "start a new attempt when more parties are present",
             )
-        opened_set = self._opened_set(draft)
+        opened_set = self._opened_set(next_state)
         signatures = split_blocks(
             message.unmask.signatures, keys.SIGNATURE_BYTES, len(signers), COORDINATOR, "signatures on U3"
         )
-        reader_statement = self._index, *draft.recorded_reply(Stage.CONSISTENCY)
+        reader_statement = self._index, *next_state.recorded_reply(Stage.CONSISTENCY)
         for signer, signature in zip(signers, signatures, strict=True):
             if (signer, opened_set, signature) == reader_statement:
                 continue
             keys.check_signature(
-                self._graph.identity_of(draft, signer),
+                self._graph.identity_of(next_state, signer),
                 parameters.name(signer),
                 parameters.sid,
                 Stage.CONSISTENCY,
@@ -619,13 +634,13 @@ class PartyMachine:
                 signature,
                 "its statement on this U3 (forged, duplicate, of another question, or for a split view)",
             )
-        survivor_set = set(draft.survivors)
-        dealers = self._graph.mask_graph(draft).dealers(self._index, draft.sharers)
+        survivor_set = set(next_state.survivors)
+        dealers = self._graph.mask_graph(next_state).dealers(self._index, next_state.sharers)
         opened_shares = [
-            draft.peers[dealer].self_share if dealer in survivor_set else draft.peers[dealer].mask_share
+            next_state.peers[dealer].self_share if dealer in survivor_set else next_state.peers[dealer].mask_share
             for dealer in dealers
         ]
-        seeds = NoiseSeeds(bytes(32), draft.secret("noise_root"))
+        seeds = NoiseSeeds(bytes(32), next_state.secret("noise_root"))
         noise_opening = seeds.opening(parameters.noise_plan, parameters.size - len(survivor_set))
         return wire.Opening(shares=b"".join(opened_shares), noise_chain=noise_opening or b"").SerializeToString()
 
@@ -742,20 +757,20 @@ class PartyMachine:
         rule: PartyRule,
         roll: int,
         request: bytes,
-        draft: PartyState,
+        next_state: PartyState,
         body: Sequence[bytes],
         digest: bytes,
     ) -> Reply:
         payload = self._sign_reply(rule.stage, body, digest)
-        draft.answered = {**draft.answered, (rule.stage, roll): Answered(request, payload)}
-        draft.phase = rule.then
-        draft.erase(rule.erases)
+        next_state.answered = {**next_state.answered, (rule.stage, roll): Answered(request, payload)}
+        next_state.phase = rule.then
+        next_state.erase(rule.erases)
         self._forget_keys(rule.erases)
-        draft.mask_secrets = {}
+        next_state.mask_secrets = {}
         if rule.then is Phase.DONE:
-            draft.peers = {}
-        draft.released = draft.released or rule.releases
-        self._state = draft
+            next_state.peers = {}
+        next_state.released = next_state.released or rule.releases
+        self._state = next_state
         return Reply(payload, rule.charged)
 
     def _check_alive(self) -> None:

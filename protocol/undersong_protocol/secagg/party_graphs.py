@@ -33,7 +33,7 @@ TELL_OPERATOR = "start a new attempt, and tell the coordinator's operator"
 class CompleteGraph:
     """Every party exchanges masks and shares with every other one; the transcript follows from the adverts.
 
-    The other graphs differ from it in the methods that they define anew. A method that takes a draft changes it.
+    The other graphs override some of its methods. A method changes the ``next_state`` that it is given.
     """
 
     largest_rolls = 0
@@ -46,23 +46,24 @@ class CompleteGraph:
         """Returns the advert's commitment to this party's nonces; empty for a graph that draws nothing by them."""
         return b""
 
-    def reveal(self, draft: PartyState, request: wire.RevealRequest) -> bytes:
+    def reveal(self, next_state: PartyState, request: wire.RevealRequest) -> bytes:
         """Returns the body of the reply to a reveal request."""
-        if request.roll != draft.rolls or request.roll >= self.largest_rolls:
+        if request.roll != next_state.rolls or request.roll >= self.largest_rolls:
             raise PrivacyRefusal(
-                f"the coordinator asks for nonce roll {request.roll}; roll {draft.rolls} is next, of at most {ROLLS}",
+                f"the coordinator asks for nonce roll {request.roll}; roll {next_state.rolls} is next, of at most"
+                f" {ROLLS}",
                 "start a new attempt",
             )
-        return self._answer_reveal(draft, request)
+        return self._answer_reveal(next_state, request)
 
-    def _answer_reveal(self, draft: PartyState, request: wire.RevealRequest) -> bytes:
+    def _answer_reveal(self, next_state: PartyState, request: wire.RevealRequest) -> bytes:
         raise InternalError("a party on the complete graph was asked for a nonce, and it has none")
 
-    def fix_transcript(self, draft: PartyState, request: wire.ShareRequest | wire.MaskRequest) -> None:
+    def fix_transcript(self, next_state: PartyState, request: wire.ShareRequest | wire.MaskRequest) -> None:
         """Fixes the transcript and the peers of this attempt."""
         if request.nonces:
             raise PeerFault(COORDINATOR, "showed nonces although the graph is complete")
-        self._adopt_adverts(draft, request.adverts)
+        self._adopt_adverts(next_state, request.adverts)
 
     def mask_graph(self, state: PartyState) -> MaskGraph:
         """Returns the mask graph; of a Merkle graph, only this party's part."""
@@ -99,19 +100,19 @@ class CompleteGraph:
                 "start a new attempt when more parties are present",
             )
 
-    def _adopt_adverts(self, draft: PartyState, signed: Sequence[wire.SignedAdvert]) -> None:
+    def _adopt_adverts(self, next_state: PartyState, signed: Sequence[wire.SignedAdvert]) -> None:
         """Adopts everyone's adverts: they fix U1 and sid'."""
-        reader_entry = self._index, *draft.recorded_reply(Stage.ADVERTISE)
+        reader_entry = self._index, *next_state.recorded_reply(Stage.ADVERTISE)
         adverts = adverts_from_wire(self._parameters, signed, reader_entry)
         present_parties = tuple(adverts)
         self.check_set(present_parties, "the list of adverts")
-        if adverts[self._index].body != draft.advert:
+        if adverts[self._index].body != next_state.advert:
             raise PrivacyRefusal(
                 "the coordinator shows other keys for this party than it advertised (swapped keys)", TELL_OPERATOR
             )
-        draft.present = present_parties
-        draft.transcript = draft.adverts_hash = adverts.hash
-        draft.peers = {party: peer for party, peer in adverts.peers.items() if party != self._index}
+        next_state.present = present_parties
+        next_state.transcript = next_state.adverts_hash = adverts.hash
+        next_state.peers = {party: peer for party, peer in adverts.peers.items() if party != self._index}
 
 
 class RegularGraph(CompleteGraph):
@@ -122,15 +123,15 @@ class RegularGraph(CompleteGraph):
     def commit_nonce(self, state: PartyState) -> bytes:
         return sid.advance(state.secret("nonce"), ROLLS)
 
-    def _answer_reveal(self, draft: PartyState, request: wire.RevealRequest) -> bytes:
+    def _answer_reveal(self, next_state: PartyState, request: wire.RevealRequest) -> bytes:
         if request.roll == 0:
-            self._adopt_adverts(draft, request.adverts)
+            self._adopt_adverts(next_state, request.adverts)
         revealers = from_bitmap(request.present, self._parameters.size, COORDINATOR, "who reveals nonces")
-        if request.roll == 0 and revealers != draft.present:
+        if request.roll == 0 and revealers != next_state.present:
             raise PrivacyRefusal(
                 "the coordinator asks others than those who advertised for the first nonces", TELL_OPERATOR
             )
-        if request.roll and not set(revealers) < set(draft.present):
+        if request.roll and not set(revealers) < set(next_state.present):
             parameters = self._parameters
             raise PrivacyRefusal(
                 f"{parameters.query}, attempt {parameters.attempt}: the coordinator asks for nonces anew"
@@ -138,31 +139,33 @@ class RegularGraph(CompleteGraph):
                 "start a new attempt",
             )
         self.check_set(revealers, "the nonce round")
-        draft.present = revealers
-        draft.rolls += 1
-        return _reveal_nonce(draft, request.roll)
+        next_state.present = revealers
+        next_state.rolls += 1
+        return _reveal_nonce(next_state, request.roll)
 
-    def fix_transcript(self, draft: PartyState, request: wire.ShareRequest | wire.MaskRequest) -> None:
+    def fix_transcript(self, next_state: PartyState, request: wire.ShareRequest | wire.MaskRequest) -> None:
         parameters = self._parameters
         if request.adverts:
             raise PeerFault(COORDINATOR, "showed adverts again after the nonces were revealed")
         nonce_blocks = split_blocks(
-            request.nonces, sid.DIGEST_BYTES, len(draft.present), COORDINATOR, "revealed nonces"
+            request.nonces, sid.DIGEST_BYTES, len(next_state.present), COORDINATOR, "revealed nonces"
         )
-        roll_number = draft.rolls - 1
+        roll_number = next_state.rolls - 1
         expected_commitments = _commit_nonces(request.nonces, roll_number + 1)
-        for party, nonce, commitment in zip(draft.present, nonce_blocks, expected_commitments, strict=True):
+        for party, nonce, commitment in zip(next_state.present, nonce_blocks, expected_commitments, strict=True):
             if party == self._index:
-                if nonce != _reveal_nonce(draft, roll_number):
+                if nonce != _reveal_nonce(next_state, roll_number):
                     raise PrivacyRefusal("the coordinator shows another nonce for this party than it revealed")
-            elif commitment != draft.peers[party].nonce_commitment:
+            elif commitment != next_state.peers[party].nonce_commitment:
                 raise PeerFault(
                     parameters.name(party), "its nonce is not the one it committed to", "start a new attempt"
                 )
-        present_bitmap = to_bitmap(draft.present, parameters.size)
-        draft.transcript = graph_seed(sid.roll_hash(draft.adverts_hash, roll_number, present_bitmap), nonce_blocks)
-        neighbours = set(self.mask_graph(draft).neighbours(self._index, draft.present))
-        draft.peers = {party: peer for party, peer in draft.peers.items() if party in neighbours}
+        present_bitmap = to_bitmap(next_state.present, parameters.size)
+        next_state.transcript = graph_seed(
+            sid.roll_hash(next_state.adverts_hash, roll_number, present_bitmap), nonce_blocks
+        )
+        neighbours = set(self.mask_graph(next_state).neighbours(self._index, next_state.present))
+        next_state.peers = {party: peer for party, peer in next_state.peers.items() if party in neighbours}
 
 
 class MerkleGraph(CompleteGraph):
@@ -170,7 +173,7 @@ class MerkleGraph(CompleteGraph):
 
     largest_rolls = 1
 
-    def _answer_reveal(self, draft: PartyState, request: wire.RevealRequest) -> bytes:
+    def _answer_reveal(self, next_state: PartyState, request: wire.RevealRequest) -> bytes:
         """Fixes the transcript, then draws the neighbours."""
         parameters = self._parameters
         self_index = self._index
@@ -178,7 +181,7 @@ class MerkleGraph(CompleteGraph):
             raise PeerFault(COORDINATOR, "showed adverts with the root of all, before this party drew its neighbours")
         present_parties = from_bitmap(request.present, parameters.size, COORDINATOR, "who advertised keys")
         self.check_set(present_parties, "the root of adverts")
-        own_leaf = {self_index: merkle.leaf("advert", self_index, draft.advert)}
+        own_leaf = {self_index: merkle.leaf("advert", self_index, next_state.advert)}
         merkle.check(
             "adverts",
             request.root,
@@ -188,20 +191,20 @@ class MerkleGraph(CompleteGraph):
             COORDINATOR,
             "the keys that this party advertised",
         )
-        draft.present = present_parties
-        draft.adverts_hash = request.root
-        draft.transcript = sid.rooted_hash(parameters.sid, parameters.terms, request.root, request.present)
-        draw_coins = keys.hkdf(draft.transcript, draft.secret("nonce"), b"draw")
-        draft.drawn = draw(parameters.size, self_index, parameters.draw.degree, draw_coins)
-        draft.rolls = 1
-        return drawn_bytes(draft.drawn)
+        next_state.present = present_parties
+        next_state.adverts_hash = request.root
+        next_state.transcript = sid.rooted_hash(parameters.sid, parameters.terms, request.root, request.present)
+        draw_coins = keys.hkdf(next_state.transcript, next_state.secret("nonce"), b"draw")
+        next_state.drawn = draw(parameters.size, self_index, parameters.draw.degree, draw_coins)
+        next_state.rolls = 1
+        return drawn_bytes(next_state.drawn)
 
-    def fix_transcript(self, draft: PartyState, request: wire.ShareRequest | wire.MaskRequest) -> None:
+    def fix_transcript(self, next_state: PartyState, request: wire.ShareRequest | wire.MaskRequest) -> None:
         """Adopts the adverts of those around this party; the transcript stands since the draw."""
         if not isinstance(request, wire.ShareRequest):
             raise InternalError("the Merkle graph fixes its peers in the share-keys round")
-        self.mask_graph(draft).check(self._index, draft.present, "U1 (who advertised keys)")
-        draft.choosers, draft.peers = around_from_wire(self._parameters, self._index, draft, request)
+        self.mask_graph(next_state).check(self._index, next_state.present, "U1 (who advertised keys)")
+        next_state.choosers, next_state.peers = around_from_wire(self._parameters, self._index, next_state, request)
 
     def mask_graph(self, state: PartyState) -> MaskGraph:
         return drawn_graph(self._parameters.draw, {self._index: state.drawn}, {self._index: state.choosers})

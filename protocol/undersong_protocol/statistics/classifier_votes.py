@@ -197,8 +197,8 @@ class ClassifierVotesInBlocks(ClassifierVotes):
 
 
 BUCKETS = 1 << 14  # number of hashed word features
-GRAMS = (3, 4)  # characters within a word, padded with a space
-SQUARE = 0.5  # weight of the second coordinate: it only says how precise the first one is
+GRAMS = (3, 4)  # shortest and longest run of characters within a word that is padded with spaces
+SQUARE = 0.5  # weight of the second coordinate, which only serves the first one's standard error
 
 
 def word_features(text: str) -> Int64:

@@ -345,8 +345,8 @@ class AttributeMarginals(Statistic, question="counts"):
 
     @property
     def sensitivity(self) -> Sensitivity:
-        attributes = len(self.sizes)
-        return Sensitivity(float(attributes), math.sqrt(attributes), 1.0)
+        attribute_count = len(self.sizes)
+        return Sensitivity(float(attribute_count), math.sqrt(attribute_count), 1.0)
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[AttributeMarginals, Inputs]":

@@ -61,7 +61,7 @@ class RecordView(Protocol):
 
     @property
     def columns(self) -> Mapping[str, Sequence[str]]:
-        """Further columns by the attribute that they stand for, M values each; "" for a missing value."""
+        """Further columns of the records by attribute, M values each; "" for a missing value."""
 
     @property
     def local_model(self) -> str:

@@ -30,7 +30,7 @@ from undersong_protocol.statistics.interface import (
 )
 from undersong_protocol.statistics.terms import words
 
-NOTHING = -1  # stands behind the last cell of a label's order
+NOTHING = -1  # marks the end of a label's order
 LARGEST_CELLS = 2**16
 LARGEST_ORDER = 2**20  # numbers of all orders together, which a party turns into tables
 LARGEST_DISTINCT = 64
@@ -166,7 +166,7 @@ class LabelWords(Statistic, question="counts"):
 
 
 def _word_ranks(public: PublicInputs) -> list[dict[str, int]]:
-    """The place of each word in each label's order."""
+    """Returns the rank of each word in each label's order."""
     listed_words = public.texts_of("words")
     word_orders = public.numbers_of("order").astype(np.int64)
     return [

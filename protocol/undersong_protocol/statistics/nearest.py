@@ -23,10 +23,10 @@ _Number = TypeVar("_Number", bound=np.number[Any])
 NONE = -1  # stands for a missing candidate's index if a record has fewer than Q candidates
 GROUP = 8  # candidates per group
 SETS = 6  # sets of candidates to find a bar, as a multiple of Q: fewer give a lower bar, and more scores to sort
-MANY = 2  # groups of a record that are worth a second look for a higher bar, as a multiple of Q
-FEW = 16  # so many candidates, as a multiple of Q, are sorted outright
-BLOCK_SCORES = 3 << 20  # a block of records has at most so many: 12 MiB
-BLOCK_ROWS = 64  # a block is a multiple of it; a ragged product is a quarter slower
+MANY = 2  # mean number of groups per record above which a higher bar is searched, as a multiple of Q
+FEW = 16  # number of candidates up to which all are sorted without a bar, as a multiple of Q
+BLOCK_SCORES = 3 << 20  # largest number of scores of a block of records, 12 MiB
+BLOCK_ROWS = 64  # The records of a block are a multiple of it; other products are a quarter slower.
 USUAL_ROWS = 512  # of a block; more make it no faster, and leave other cores without work
 LEAST_SCORES = 3 << 18  # of a block; handing on one with fewer takes longer than the work itself
 # The fewest records that are compared at once meet no more candidates than a block of scores has room for.

@@ -31,9 +31,9 @@ from undersong_protocol.statistics.interface import (
     register,
 )
 
-COUNT = 0.5  # a record's last coordinate
+COUNT = 0.5  # value of a record's last coordinate, which counts the records
 SIMILARITY_SCALE = 4096  # integer units: a similarity is rounded toward zero
-FIRST, SECOND = 1, 2  # bits of a text's number: the corpora that it is in
+FIRST, SECOND = 1, 2  # bits of a text's number in "corpora": it belongs to the first corpus, to the second, or to both
 MEMBERSHIPS = 4
 
 

@@ -25,7 +25,7 @@ _Body = TypeVar("_Body", wire.Request, wire.Reply)
 
 VERSION = 3
 NO_MESSAGE = "sent bytes that are not a message", "check that the peer is Undersong"
-LONGEST_WORDS = 600  # characters of a refusal that are read
+LONGEST_WORDS = 600  # largest number of characters that are read of a refusal
 LARGEST_BLOCKS_BYTES = 128 * 2**20  # size of all public blocks in one request
 LARGEST_BLOCKS = 4096
 # Sizes of a request's body by its kind, without blocks: several times what the largest accepted manifest needs.

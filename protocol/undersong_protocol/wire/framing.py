@@ -21,11 +21,11 @@ CLOCK_METADATA = "undersong-clock"  # seconds since the epoch, beside the answer
 METHOD = f"/{SERVICE}/Connect"
 CHUNK_BYTES = 256 * 2**10
 MAX_FRAME_BYTES = CHUNK_BYTES + 4096  # gRPC's largest message at both ends
-LONGEST_QUEUE = 10_000  # frames that a peer was sent and did not read
+LONGEST_QUEUE = 10_000  # largest number of frames that a peer was sent and has not read
 MAX_HELD_PARTS = 64
-MAX_IDS = 8  # One content may be announced under so many.
-LARGEST_INFLATION = 64  # plain bytes for one byte that travelled; what shrinks more is sent as it is
-SMALL_BYTES = 2**20  # a message up to this size may inflate from anything
+MAX_IDS = 8  # largest number of ids under which one content may be announced
+LARGEST_INFLATION = 64  # bytes of a message per compressed byte; a message that shrinks more is sent uncompressed
+SMALL_BYTES = 2**20  # A message up to this size may exceed LARGEST_INFLATION.
 ID_BYTES = 16
 CONTENT_BYTES = 32
 
@@ -217,8 +217,8 @@ class Reassembler:
     def __init__(self, peer: str, limits: FrameLimits | None = None, room: SharedRoom | None = None) -> None:
         self._peer = peer
         self._limits = limits or FrameLimits()
-        self._parts: dict[bytes, _Part] = {}  # messages in part, keyed by content, least recently touched first
-        self._declined: dict[bytes, None] = {}  # contents whose chunks are on their way and not wanted
+        self._parts: dict[bytes, _Part] = {}  # incomplete messages by content hash, least recently touched first
+        self._declined: dict[bytes, None] = {}  # hashes of contents whose chunks still arrive and are dropped
         self._room = room
         self.held_bytes = 0  # payload of all messages that are not whole
         if room is not None:

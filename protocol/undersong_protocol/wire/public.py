@@ -161,7 +161,7 @@ def decode_block(data: bytes) -> Block:
 
 
 class _TooLarge(ValueError):
-    """A block beyond what is allowed; its words name the figure."""
+    """Raised for a block with a size above its limit; the message names that size."""
 
 
 def _read_block(message: wire.Block, identity: bytes) -> Block:

@@ -464,7 +464,7 @@ def test_a_masked_pair_secret_is_in_no_snapshot_between_request_and_vector() -> 
     before = machine.snapshot()
     machine.receive(requests[0])
     assert machine._pending is not None
-    assert [len(secret) for secret in machine._pending.draft.mask_secrets.values()] == [64, 64, 64]
+    assert [len(secret) for secret in machine._pending.next_state.mask_secrets.values()] == [64, 64, 64]
     assert machine.snapshot() == before
 
 
