@@ -27,7 +27,7 @@ from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.models import embedders
 from undersong_common.models.embedding import CachedEmbedder, Embedder, EmbeddingCache, Progress
 
-HERE = "local"  # this machine, if no cluster is named
+HERE = "local"  # address that begins Ray on this machine instead of joining a cluster
 # Environment of each worker, for which Ray counts one core; numpy and torch read it when they are loaded.
 SINGLE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # Environment of this process before Ray begins: no usage statistics, and the installed packages as they are. Workers
@@ -46,7 +46,7 @@ RESTARTS = 1  # repeats of a call whose worker or machine was lost
 _LOST = "its worker was lost: killed, or out of memory"
 
 TEXTS_A_CALL = 512  # some seconds of one core
-FEWEST = 2048  # texts; below, loading the model in other processes takes longer than embedding them
+FEWEST = 2048  # smallest number of texts for which loading the model in other processes saves time
 _CALLS_A_CORE = 8  # calls a core between two writes to a cache, so that a stop loses about a minute's work
 _WORDS = ("the", "patient", "was", "seen", "on", "Monday", "with", "chest", "pain;", "BP", "137/82", "naïve")
 _TRIED = tuple(" ".join(_WORDS[place % len(_WORDS)] for place in range(length)) for length in (1, 5, 12, 30, 70, 400))

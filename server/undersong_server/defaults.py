@@ -14,7 +14,7 @@ METRICS = "127.0.0.1:9464"  # host:port of a coordinator's metrics and health
 INVITATION_DAYS = 14.0
 PATIENCE_S = 120.0  # longest wait of a request for a party
 TOKEN_DAYS = 90.0  # life of a token with which a script reads the console
-KEEPALIVE_S = 20.0  # silence on a stream after which either side asks
+KEEPALIVE_S = 20.0  # silence on a stream after which either side sends a ping
 Head = Literal["auto", "linear", "mlp", "three-layer"]  # kinds of task models on frozen embeddings
 HEADS: tuple[Head, ...] = ("auto", "linear", "mlp", "three-layer")
 

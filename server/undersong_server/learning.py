@@ -460,7 +460,7 @@ def _choose_epochs(
 
 WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0)
 EPOCHS = 15
-BATCH = 256  # covariances of 256 hidden units need many rows
+BATCH = 256  # rows of a step; covariances of 256 hidden units need many
 LEAST_TARGET_TEXTS = 20
 
 

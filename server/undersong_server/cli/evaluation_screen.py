@@ -60,8 +60,10 @@ def _table(title: str, *columns: str, rows: Iterable[Sequence[str]] = ()) -> Tab
 
 
 def _task_models(report: EvaluationReport) -> Table:
-    several = len(report.trained[0].runs)
-    title = "Task models on the test file" + (f" (means of {several} seeds, 95 % intervals)" if several > 1 else "")
+    seed_count = len(report.trained[0].runs)
+    title = "Task models on the test file" + (
+        f" (means of {seed_count} seeds, 95 % intervals)" if seed_count > 1 else ""
+    )
     rows = [
         [
             *(escape(trained.data), f"{trained.rows:,}"),
@@ -197,12 +199,12 @@ def _overlap(found: Overlap, base: Overlap | None) -> Table:
 
 
 def _membership(found: Membership) -> Table:
-    several = found.attacks[0].auc_over_seeds is not None
+    has_several_seeds = found.attacks[0].auc_over_seeds is not None
     return _table(
         f"Membership inference on the model trained on {escape(found.data)}: {found.members:,} members,"
         f" {found.nonmembers:,} others (95 % intervals)",
         *("attack", "members found", "others taken for one", "AUC (guessing: 0.5)"),
-        *(["AUC over the seeds"] if several else []),
+        *(["AUC over the seeds"] if has_several_seeds else []),
         *("balanced accuracy (0.5)", "true positives at 1 % false (0.01)"),
         rows=[
             [

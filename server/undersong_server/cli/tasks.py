@@ -97,12 +97,12 @@ def try_(
         lines.append(f"=== {number}. {trial.label or 'a text'}: {trial.fault or 'kept'}")
         parts = {"system": trial.system, "prompt": trial.prompt, "answer": trial.answer, "text": trial.text}
         lines += [f"--- {part}\n{words}" for part, words in parts.items() if words]
-    usable = sum(not trial.fault for trial in tried)
-    summary = f"\n{usable} of {len(tried)} kept, {operations.tasks.cost_of(tried)}"
+    usable_count = sum(not trial.fault for trial in tried)
+    summary = f"\n{usable_count} of {len(tried)} kept, {operations.tasks.cost_of(tried)}"
     report = {"texts": [asdict(trial) for trial in tried]}
-    if usable or not as_json:  # With --json an error prints the one object itself, with the report in it.
+    if usable_count or not as_json:  # With --json an error prints the one object itself, with the report in it.
         print_result(report, *map(printable_lines, lines), summary, as_json=as_json)
-    if not usable:
+    if not usable_count:
         error = GenerationError(
             f"generator {generator}: none of its answers is a text",
             "read them above, and mend what the endpoint names or the prompts",

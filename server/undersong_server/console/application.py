@@ -376,8 +376,8 @@ class OversightScreens:
 
         def generators() -> dict[str, Any]:
             used = overview.generator_usage(self._home, newest)
-            written = any(usage.counts for usage in used)
-            return {"used": used, "written": written, "runs": newest, "columns": overview.usage_columns(used)}
+            has_written = any(usage.counts for usage in used)
+            return {"used": used, "written": has_written, "runs": newest, "columns": overview.usage_columns(used)}
 
         return visit.page("Generators", {"generators": generators})
 

@@ -351,10 +351,10 @@ class RunScreens:
             draft = self._with_file_labels(draft, place)
             anchor = "#label-1"
         elif act == "rows":
-            sent_rows = len(visit.lists.get("label", ()))
+            sent_row_count = len(visit.lists.get("label", ()))
             anchor = f"#label-{1 + sum(any(row) for row in draft.label_rows)}"
-            lacking_rows = sent_rows + drafts.FEWEST_EMPTY_ROWS - len(draft.label_rows)
-            draft = replace(draft, more_rows=draft.more_rows + max(0, lacking_rows))
+            lacking_row_count = sent_row_count + drafts.FEWEST_EMPTY_ROWS - len(draft.label_rows)
+            draft = replace(draft, more_rows=draft.more_rows + max(0, lacking_row_count))
         drafts.save(self._home, draft)
         return visit.go(f"{address}{anchor}")
 
@@ -491,13 +491,13 @@ class RunScreens:
     def _mark(self, visit: Visit) -> str:
         """Marks one text, or all that the form's search finds; leads back to where the person was."""
         run, row = visit.path["run"], visit.form.get("row", "")
-        marked = visit.form.get("mark", "yes") == "yes"
+        is_marked = visit.form.get("mark", "yes") == "yes"
         query = {key: visit.form[key] for key in (*SEARCHED, "page") if visit.form.get(key)}
         if query.get("marked") == ASIDE:
             raise ConfigurationError("texts that were set aside have no marks", "leave their file out of the archive")
         rows = (_whole(row),) if row else self._search(run, query).numbers
-        curation.mark_texts(self._home, run, rows, marked=marked)
-        visit.note("run mark" if marked else "run unmark", f"{run}: {counted(len(rows), 'text')}")
+        curation.mark_texts(self._home, run, rows, marked=is_marked)
+        visit.note("run mark" if is_marked else "run unmark", f"{run}: {counted(len(rows), 'text')}")
         anchor = f"text-{row}" if row else "corpus"
         return visit.go(f"/runs/one/{quote(run)}/result?{urlencode(query)}#{anchor}")
 

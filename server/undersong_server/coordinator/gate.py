@@ -18,13 +18,13 @@ from undersong_server.coordinator.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 256  # connections that wait to be accepted, and that are accepted in one turn of the event loop
+BACKLOG = 256  # largest number of connections that wait, and that one turn of the event loop accepts
 SILENT_S = 5.0  # a connection that has sent nothing by then is closed
 HANDSHAKE_S = 20.0  # a connection that has not authenticated by then is closed
 QUIET_S = 3600.0  # pause before the same refusal of the same source is logged again
 BUFFER_BYTES = 1 << 20
 TLS_HANDSHAKE = 0x16
-REMEMBERED = 10_000  # sources or parties whose state is kept at once
+REMEMBERED = 10_000  # largest number of sources or parties whose state is kept
 
 NOT_TLS = "does not speak TLS"
 SILENT = "connected and said nothing"

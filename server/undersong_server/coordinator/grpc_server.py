@@ -45,12 +45,12 @@ FRAMES_A_SECOND = 500.0  # frames a second of one party; beyond them the server 
 FRAMES_AT_ONCE = 2000.0
 REVIEW_S = 1.0  # longest time until a revocation ends a live stream
 MOST_STREAMS = 2000  # streams of all parties at one time
-STREAMS_OF_A_PARTY = 4  # the live stream and those that end or begin
-STREAMS_AT_ONCE = 60.0  # streams that one party may open at once; STREAMS_A_SECOND in the long run
+STREAMS_OF_A_PARTY = 4  # largest number of open streams of one party: the live one, and those that end or begin
+STREAMS_AT_ONCE = 60.0  # streams that one party may open in a burst; STREAMS_A_SECOND holds in the long run
 STREAMS_A_SECOND = 2.0
 GOODBYE_S = 2.0  # longest wait for a party to read why its stream ends
 UNREAD_BYTES = 2**19  # bytes of one stream that a party may send ahead
-DECISION_S = 1.0  # shortest time between two messages of a party, that its people decided, that count
+DECISION_S = 1.0  # A party's message that its people have decided counts at most once in this time.
 OPENING_THREADS = 2  # threads that join, hash and inflate long replies
 
 OTHER_NAME = "claims another party's name"

@@ -20,7 +20,7 @@ from undersong_protocol.wire.messages import transport_pb2 as wire
 from undersong_server.coordinator.metrics import Metrics
 
 WATCH_S = 0.25  # pause between two checks of a waiting run
-WATCH_A_PARTY_S = 0.002  # the same, times the number of missing parties: naming them takes the loop's time
+WATCH_A_PARTY_S = 0.002  # the pause lasts at least this time per missing party, because listing them blocks the loop
 ACKNOWLEDGE_S = 0.25  # longest wait of an acknowledgement for a request that carries it
 ACKNOWLEDGED = 16  # largest number of one party's acknowledgements that wait
 UNFINISHED_BYTES = 2**30  # most memory for replies that arrived in part, of all parties together
@@ -62,7 +62,7 @@ class Waiting:
 class _Exchange:
     """Requests of one run that are under way; the condition guards the two maps."""
 
-    pending: dict[str, bytes]  # id by party
+    pending: dict[str, bytes]  # id of the request that waits for a reply, by party
     reply_bytes: int  # largest size of one reply
     replies: dict[str, bytes] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -110,7 +110,7 @@ class Mailbox:
         self.heard_at: float | None = None
         self.reassembler = Reassembler(name, limits, room)
         self._open: dict[bytes, tuple[Outgoing, _Exchange]] = {}
-        self._arrived: list[bytes] = []  # ids of replies that are not acknowledged yet
+        self._arrived: list[bytes] = []  # ids of received replies that are not acknowledged yet
         self._timer: asyncio.TimerHandle | None = None
 
     @property

@@ -34,7 +34,7 @@ from undersong_common.version import VERSION
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-HELD_UP = "held up"  # status of a process that goes on by itself once the machine has what it lacks
+HELD_UP = "held up"  # status while a fault of the machine stops a step; the process goes on by itself after it
 REQUEST_S = 10  # longest time for a request to arrive
 
 Health = Callable[[], dict[str, Any]]

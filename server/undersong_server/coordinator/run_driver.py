@@ -65,12 +65,12 @@ from undersong_server.runs.task import Task
 
 log = logging.getLogger(__name__)
 
-SUM_PHASE = "private sum "  # begins the phase in which a sum is asked
+SUM_PHASE = "private sum "  # start of the name of a phase in which a private sum is asked
 ROSTER_POLL_S = 0.5
-STATUS_S = 0.5  # the status file is renewed at most this often
+STATUS_S = 0.5  # shortest time between two writes of the status file
 ENDINGS_POLL_S = 0.5
 ASK_AGAIN_S = 2.0  # time between two requests to a party that cannot answer now
-TELL_TIMEOUT_S = 5.0  # a party at work answers later, and is asked again
+TELL_TIMEOUT_S = 5.0  # longest wait for a party's answer on the end of a run; it is told again later
 
 
 class Interrupted(BaseException):
@@ -475,7 +475,7 @@ class GrpcRunDriver(RunDriver):
         super().__init__(folder, **rest)
         self.carrier = self
         self._transport = transport
-        self._gone: dict[str, float] = {}  # since when a party that was waited for in vain has been away
+        self._gone: dict[str, float] = {}  # time at which a party that did not answer in time went away, by party
         self.thread = threading.Thread(target=self.run, name=f"run {folder.name}", daemon=True)
 
     def start(self) -> None:
@@ -645,7 +645,7 @@ class Endings:
 
     def _work(self) -> None:
         while not self._stopping.wait(ENDINGS_POLL_S):
-            silent: set[str] = set()  # one that does not answer is waited for once
+            silent: set[str] = set()  # names of parties that did not answer, which are not waited for again
             for run, status, waiting in list(self._endings.values()):
                 presences = self._transport.presence(waiting - silent)
                 connected = [party_name for party_name, presence in presences.items() if presence.connected]

@@ -36,7 +36,7 @@ STOP_S = 10.0  # longest wait for a run to reach its next step when the process 
 POLL_S = 0.25
 DESCRIPTORS = 8192  # three per connection: the party's, and both ends of the relay to gRPC
 REVIEWING = "reviewing certificates"
-RUN_STEP = "run "  # begins the name of the step that tends a run
+RUN_STEP = "run "  # start of the name of a step that serves one run
 
 
 class Coordinator:
@@ -95,11 +95,11 @@ class Coordinator:
         if home.settings.metrics:
             self.endpoint = MetricsServer(*host_port(home.settings.metrics), self.metrics.registry, self.health)
         self._notices = Notices(home.settings.notify, home.settings.name)
-        self._under_way: set[str] = set()  # runs, as they were last seen
+        self._under_way: set[str] = set()  # names of the runs that were under way at the last check
         self._listed: list[RunFolder] = []
         self._since = time.time()
         self._written: dict[str, float] = {}
-        self._stated_at: dict[str, float] = {}  # by party, since this process began
+        self._stated_at: dict[str, float] = {}  # time of the last statement since this process began, by party
         self._write_serving({})
 
     def health(self) -> dict[str, Any]:
@@ -244,11 +244,11 @@ class Coordinator:
         """
         now_s = time.time()
         server_names = self._home.settings.server_names
-        soon = self._authority.server_expires_at - now_s < RENEW_BEFORE_DAYS * 86400
-        ahead = "server" in self._authority.not_yet_valid(now_s)
-        if soon or ahead or sorted(self._authority.server_names) != sorted(server_names):
+        is_expiring = self._authority.server_expires_at - now_s < RENEW_BEFORE_DAYS * 86400
+        is_not_valid_yet = "server" in self._authority.not_yet_valid(now_s)
+        if is_expiring or is_not_valid_yet or sorted(self._authority.server_names) != sorted(server_names):
             self._authority.issue_server(server_names, now=now_s, days=SERVER_DAYS)
-            if ahead:
+            if is_not_valid_yet:
                 reason = ": it was not yet valid, issued while the clock was ahead"
             else:
                 reason = ""

@@ -19,9 +19,9 @@ from undersong_common.errors import ConfigurationError, TransportError, Underson
 log = logging.getLogger(__name__)
 
 LEASE_S = 4.0  # a holder that has not renewed its lease for so long may be replaced
-LONGEST_LEASE_S = 60.0  # one that ends later was given before the database's clock was set back, and holds nobody off
-AHEAD_S = 86400.0  # seconds; an epoch farther ahead of this machine's clock is refused
-PATIENCE_S = 20.0  # longest time in which a write is tried again while the database is away
+LONGEST_LEASE_S = 60.0  # A lease that ends later dates from before the clock was set back, and does not count.
+AHEAD_S = 86400.0  # largest time by which an epoch may lie ahead of this machine's clock
+PATIENCE_S = 20.0  # longest time for which a write is repeated while the database cannot be reached
 AGAIN_S = 0.1
 LEASE = (
     "CREATE TABLE IF NOT EXISTS lease (id INTEGER PRIMARY KEY, epoch BIGINT NOT NULL, until REAL NOT NULL,"
@@ -79,8 +79,8 @@ class Database(ABC):
     """
 
     now: str  # the database's clock in SQL, seconds since the epoch of Unix
-    share = ""  # ends a SELECT whose row must stay as it is until the transaction has ended
-    remote = True  # False for a file, where a lock and no time ends a lease
+    share = ""  # end of a SELECT statement whose row must not change until the transaction has ended
+    remote = True  # False for a file, whose lease ends with its lock and not after a time
 
     def __init__(self, place: str, epoch: int | None = None) -> None:
         self.place = place

@@ -12,7 +12,7 @@ from undersong_server.database.interface import Database, Superseded
 log = logging.getLogger(__name__)
 
 RENEW_S = 1.0
-LOST_S = 15.0  # a holder that reaches no database for so long ends, so that its parties find the one that does
+LOST_S = 15.0  # A holder ends after so long without the database, so that its parties connect to its successor.
 LAST_RENEWAL_S = 10.0  # longest wait for a renewal that is under way when the process ends
 
 

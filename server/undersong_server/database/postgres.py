@@ -9,10 +9,10 @@ from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.program import extras
 from undersong_server.database.interface import AGAIN_S, PATIENCE_S, Away, Database, Statements
 
-SILENT_S = 10.0  # a server that says nothing for so long while it is waited for is given up, connected or not
-STALLED_MS = 5000  # the server ends the transaction of a client that is silent in it for so long
+SILENT_S = 10.0  # longest wait for the server's answer, connected or not
+STALLED_MS = 5000  # silence of a client within a transaction after which the server ends the transaction
 FORMAT = b"1"  # version of the tables
-TIMELINE = "left(pg_walfile_name(pg_current_wal_lsn()), 8)"  # another one once a replica was promoted
+TIMELINE = "left(pg_walfile_name(pg_current_wal_lsn()), 8)"  # SQL of a text that changes when a replica is promoted
 _NAME = "undersong"  # application name of every connection; a serving process adds its epoch
 _END_OTHERS = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"

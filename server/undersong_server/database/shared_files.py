@@ -42,8 +42,8 @@ class SharedFiles:
             return bytes(data_rows[0]["data"])
         return None
 
-    def changed(self, folder: Path, *names: str) -> Iterator[tuple[Path, bytes]]:
-        """Yields path and data of each file that differs from the one below ``folder``; statuses come last.
+    def changed(self, runs_folder: Path, *names: str) -> Iterator[tuple[Path, bytes]]:
+        """Yields path and data of each file that differs from the one below ``runs_folder``; statuses come last.
 
         Args:
             names: the files of a run that are looked at; none for all.
@@ -59,7 +59,7 @@ class SharedFiles:
                     "find out who has written it; nothing of it was copied",
                     code="shared-name",
                 )
-            path = folder.joinpath(*run_and_name)
+            path = runs_folder.joinpath(*run_and_name)
             if not path.is_file() or _content_digest(path.read_bytes()) != file_row["digest"]:
                 yield path, self.get(*run_and_name) or b""
             self._known[run_and_name] = file_row["digest"]

@@ -93,16 +93,16 @@ class Storage:
             return None
         return self._shared_files.get(run, name)
 
-    def changed(self, folder: Path, *names: str) -> Iterator[tuple[Path, bytes]]:
+    def changed(self, runs_folder: Path, *names: str) -> Iterator[tuple[Path, bytes]]:
         """Yields path and data of each file of a run that another machine has changed; statuses come last.
 
         Args:
-            folder: the folder of all runs.
-            names: the files of a run that are looked at; none for all.
+            runs_folder: the folder that holds the folders of all runs.
+            names: names of the files that are compared in each run; none compares all.
         """
         if self._shared_files is None:
             return iter(())
-        return self._shared_files.changed(folder, *names)
+        return self._shared_files.changed(runs_folder, *names)
 
     @property
     def last_turn(self) -> tuple[int, str, bool]:

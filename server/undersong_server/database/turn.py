@@ -15,7 +15,7 @@ from undersong_server.database.storage import Storage
 
 log = logging.getLogger(__name__)
 
-STANDBY_S = 0.5  # time between two attempts to take over
+STANDBY_S = 0.5  # time between two attempts of a standby to take over
 _OWNED = "SELECT key, value FROM entry WHERE key IN ('coordinator', 'served by')"
 _SERVES = "INSERT INTO entry VALUES ('served by', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 

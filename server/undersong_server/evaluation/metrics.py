@@ -134,10 +134,10 @@ def neighbourhoods(
         ball_count += int(is_inside.sum())
         is_covered |= is_inside.any(axis=0)
     distance_blocks = pairwise_distances_chunked(real, synthetic, working_memory=BLOCK_MIB)
-    inside_synthetic = sum(int((block <= own_radius).any(axis=1).sum()) for block in distance_blocks)
+    inside_count = sum(int((block <= own_radius).any(axis=1).sum()) for block in distance_blocks)
     return {
         "precision": inside_real / len(synthetic),
-        "recall": inside_synthetic / len(real),
+        "recall": inside_count / len(real),
         "density": ball_count / (coverage_neighbours * len(synthetic)),
         "coverage": float(is_covered.mean()),
     }

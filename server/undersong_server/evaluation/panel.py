@@ -97,15 +97,15 @@ def score(true: Sequence[str], predicted: Sequence[str]) -> Scores:
     for figure_name, label_values in (("precision", precision), ("recall", recall), ("f1", f1)):
         average_by_figure[f"macro_{figure_name}_of_all_labels"] = float(label_values.mean())
         average_by_figure[f"weighted_{figure_name}"] = float(np.average(label_values, weights=support))
-    occurs = support > 0
+    is_present = support > 0
     return Scores(
         tuple(label_names),
         confusion_counts,
         recall,
         accuracy=float(np.trace(confusion_counts) / len(true)),
-        balanced_accuracy=float(recall[occurs].mean()),
+        balanced_accuracy=float(recall[is_present].mean()),
         macro_f1=float(f1.mean()),
-        rarest_recall=float(recall[np.where(occurs, support, len(true) + 1).argmin()]),
+        rarest_recall=float(recall[np.where(is_present, support, len(true) + 1).argmin()]),
         averages=average_by_figure,
     )
 

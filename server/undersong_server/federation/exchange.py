@@ -65,7 +65,7 @@ class PublicBlocks:
         return block_identity
 
     def get(self, identity: bytes) -> bytes:
-        """The block's bytes. Raises InternalError where it was never added."""
+        """Returns the block's bytes. Raises InternalError if the block was never added."""
         block_bytes = self._journal.get(_block_key(identity))
         if block_bytes is None:
             raise InternalError(f"the public block {identity.hex()[:12]} is not in the journal", code="block-missing")

@@ -30,7 +30,7 @@ from undersong_protocol.statistics.vectors import NoisySum
 from undersong_protocol.wire.messages import secagg_pb2
 from undersong_server.database.journal import Journal, json_bytes
 
-ROUNDS_LEFT = {"mask": 3, "consistency": 2, "unmask": 1}  # exchanges from this stage on, itself included
+ROUNDS_LEFT = {"mask": 3, "consistency": 2, "unmask": 1}  # number of exchanges from this round to the last, by round
 ROUNDS_LEFT_DIRECT = {"mask": 2, "consistency": 1}
 
 
@@ -79,7 +79,7 @@ class SumAttempt:
 
     @property
     def rounds_without_inputs(self) -> int:
-        """Number of exchanges of this sum that need no public inputs, and so may come before its turn."""
+        """Number of exchanges of this sum that need no public inputs, so that they may be made in advance."""
         if self.parameters.direct:
             return 1
         if self.parameters.graph is None:

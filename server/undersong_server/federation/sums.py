@@ -34,7 +34,7 @@ from undersong_server.federation.exchange import STAGE_TIMEOUT_S, PartyExchange,
 from undersong_server.federation.preparation import Preparation, SumAttempt, noisy_sum, opened_sum
 from undersong_server.progress import Progress
 
-AGREE_TIMEOUT_S = 10.0  # A party that misses everyone's signatures in this time sees them before its first sum.
+AGREE_TIMEOUT_S = 10.0  # longest wait for a party that is sent all signatures; else it gets them before its first sum
 LARGEST_ATTEMPTS = 3  # per sum: void attempts cost no privacy, but more of them point to a fault
 
 
@@ -79,20 +79,20 @@ class Federation:
         all parties were asked. A party that does not see the signatures now is shown them before its first sum.
         """
         signatures = self._agreement.collect_signatures()
-        first_attempt = self._preparation.find_next(None)
-        if first_attempt is not None and (first_attempt.outcome or first_attempt.stage):
-            first_attempt = None
+        first_sum_attempt = self._preparation.find_next(None)
+        if first_sum_attempt is not None and (first_sum_attempt.outcome or first_sum_attempt.stage):
+            first_sum_attempt = None
 
         def write_requests(name: str) -> list[bytes]:
-            if first_attempt is None:
+            if first_sum_attempt is None:
                 prepare_requests = []
             else:
                 prepare_requests = [
-                    self._write_request(first_attempt, "prepare_sum", first_attempt.first_requests[name])
+                    self._write_request(first_sum_attempt, "prepare_sum", first_sum_attempt.first_requests[name])
                 ]
             return [self._agreement.request, *prepare_requests]
 
-        if first_attempt is None:
+        if first_sum_attempt is None:
             timeout_s = min(self._exchange.timeout_s, AGREE_TIMEOUT_S)
         else:
             timeout_s = self._exchange.timeout_s
@@ -103,10 +103,10 @@ class Federation:
                 self._progress.say(f"{party_name} does not take part: {error.problem}")
                 continue
             self._agreement.informed.add(party_name)
-            if first_attempt is not None:
-                self._record_reply(first_attempt, party_name, replies[1])
-        if first_attempt is not None:
-            self._end_round(first_attempt, patient=True)
+            if first_sum_attempt is not None:
+                self._record_reply(first_sum_attempt, party_name, replies[1])
+        if first_sum_attempt is not None:
+            self._end_round(first_sum_attempt, patient=True)
         return signatures
 
     def private_sum(self, name: str, inputs: Sequence[Input]) -> NoisySum:
@@ -156,7 +156,7 @@ class Federation:
         return noisy_sum(sum_outcome.values, sum_meta)
 
     def _gave_up(self, attempt: SumAttempt, aborted: RoundAborted) -> UndersongError:
-        """Returns the error of a sum that is not tried again, with what every missing party said."""
+        """Returns the error of a sum that is not tried again; it quotes every missing party's reason."""
         absence_errors = attempt.absences.values()
         problem = "".join([f"{attempt.name}: {aborted.problem}", *(f"\n  {error.problem}" for error in absence_errors)])
         refusals = [error for error in absence_errors if isinstance(error, PrivacyRefusal)]

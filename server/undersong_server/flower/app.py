@@ -297,10 +297,10 @@ class FlowerTransport:
         give_up_at = time.monotonic() + timeout_s
         while unsent_nodes or asked_by_message:
             if self._outstanding is None:
-                free_places = len(unsent_nodes)
+                free_slot_count = len(unsent_nodes)
             else:
-                free_places = self._outstanding - len(asked_by_message)
-            node_batch = [unsent_nodes.pop() for _ in range(min(free_places, len(unsent_nodes)))]
+                free_slot_count = self._outstanding - len(asked_by_message)
+            node_batch = [unsent_nodes.pop() for _ in range(min(free_slot_count, len(unsent_nodes)))]
             asked_by_message |= self._push_messages(
                 {node: requests[node] for node in node_batch}, max(give_up_at - time.monotonic(), 1.0)
             )

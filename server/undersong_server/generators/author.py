@@ -36,7 +36,7 @@ from undersong_server.pool import TRIAL_REMEDY, Origin, Sample
 from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import LIST_KINDS, Prompts
 
-RETRIES = 2  # retries of an answer that is no text, before the sample is dropped
+RETRIES = 2  # number of retries after an answer without a text; then the sample is dropped
 TRIAL_ORDERS = 4  # per generator, if a private sum would come before its first text
 FEWEST_JUDGED = 4  # orders of a first batch that its share of useless answers is judged by
 USELESS_SHARE = 0.5  # share of a first batch; above it the run stops
@@ -246,7 +246,7 @@ class Author:
         self._journal = journal
         self._progress = progress
         self._screening = screening or Screening()
-        self._steps: set[str] = set()  # written by this process
+        self._steps: set[str] = set()  # names of the steps that this process has written
         self._unwritten: dict[str, bool] = {}  # labels without a text so far: True if all their orders were refused
         self.origins: list[Origin] = []  # every text of a step, in the order of writing
         self._open: list[tuple[str, bytes]] = []  # verdicts with failures of the last step, which nothing builds on yet
@@ -808,10 +808,10 @@ def _stops_run(order_count: int, useless: Sequence[Completion | GenerationError]
 
     An order that was refused for its content is no reason, unless nothing became a text.
     """
-    refusals = sum(map(_is_refused_by_endpoint, useless))
-    judged_count = len(useless) - refusals
+    refusal_count = sum(map(_is_refused_by_endpoint, useless))
+    judged_count = len(useless) - refusal_count
     return order_count >= FEWEST_JUDGED and (
-        judged_count > USELESS_SHARE * (order_count - refusals) or len(useless) == order_count
+        judged_count > USELESS_SHARE * (order_count - refusal_count) or len(useless) == order_count
     )
 
 
@@ -878,7 +878,7 @@ def _decode_answer(entry: bytes) -> Completion:
     return Completion(*json.loads(entry.decode("utf-8", "surrogatepass")))
 
 
-_ANEW = re.compile(r"anew \d+")  # a step that writes what the choice of texts lacks
+_ANEW = re.compile(r"anew \d+")  # name of a step that writes texts in place of those that the choice left out
 
 
 def step_phase(step: str) -> str:

@@ -110,7 +110,7 @@ class AttemptLog:
             self._worst.pop(key, None)
 
     def give_up(self) -> Loss:
-        """Counts what is in flight as lost, and returns it: nobody waits for it any more in this process."""
+        """Counts the calls in flight as lost, and returns the largest loss that they may have caused together."""
         with self._lock:
             losses = {attempt_key: replace(loss, words=_UNSETTLED) for attempt_key, loss in self._worst.items()}
             self._worst = {}

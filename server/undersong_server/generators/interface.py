@@ -107,7 +107,7 @@ _ENDS: dict[Finish, End] = {
     "refusal": "filtered",
     "overlong": "overlong",
 }
-MOST_CHARACTERS = 20  # for each token that an answer may have; more come from an endpoint that heeds no limit
+MOST_CHARACTERS = 20  # characters per allowed token of an answer, at most; more show that an endpoint ignores the limit
 
 
 @dataclass(frozen=True)

@@ -69,9 +69,9 @@ class Options(PresetOptions):
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns one private sum per round: a nearest vote per record for the round's texts."""
     check_named(options.label_shares, setting.labels)
-    labels = len(setting.labels)
+    label_count = len(setting.labels)
     return [
-        SumRequest(f"histogram/{t}", TopQVotes(q=1, candidates=population_size, labels=labels, furthest=False))
+        SumRequest(f"histogram/{t}", TopQVotes(q=1, candidates=population_size, labels=label_count, furthest=False))
         for t, population_size in enumerate(options.populations, start=1)
     ]
 

@@ -367,7 +367,7 @@ class RunState:
             self.weights = self.chosen / self.chosen.sum(axis=0)
 
     def judgement(self) -> support.Judgement:
-        """Texts so far that are set aside."""
+        """Judgement of all texts that were written so far."""
         pool = self.run.pool
         if self.support is None:
             return support.Judgement([""] * len(pool), np.zeros(len(self.chosen), dtype=np.bool_))
@@ -456,8 +456,8 @@ class RunState:
         ``t`` is the round whose texts were written last.
         """
         if len(self.shares) > 1:
-            first_example = int(form.WORDS in self.asked)
-            self.examples = form.voted_examples(self.run, name, self.samples_left(), first_example)
+            first_example_index = int(form.WORDS in self.asked)
+            self.examples = form.voted_examples(self.run, name, self.samples_left(), first_example_index)
             return
         correction, author = hubness_correction(*self._texts()[:2]), self.run.pool.generator_of
         sum_inputs = [self.run.publish_pool(), self.run.publish_numbers("hubness correction", correction)]

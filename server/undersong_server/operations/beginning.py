@@ -63,7 +63,7 @@ def _invite_next(parties: Sequence[PartyFacts]) -> str:
 
 @dataclass(frozen=True)
 class OperatorStep:
-    """The one step that comes next: ``words`` lead to the screen ``address``."""
+    """The one step that the operator takes next, as an order (``words``), and the address of its screen."""
 
     words: str
     address: str
@@ -147,8 +147,8 @@ def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
         return _step_of_result(home, run, result)
     if status.waiting is not None:
         whom = ", ".join(party.party for party in status.waiting.parties)
-        people = status.waiting.whom == "people"
-        if people:
+        is_for_people = status.waiting.whom == "people"
+        if is_for_people:
             words = f"Telephone whom {run.run} waits for"
         else:
             words = f"Wait, or ask whom {run.run} waits for"

@@ -42,7 +42,7 @@ from undersong_server.report.verdict import (
 )
 from undersong_server.runs.folder import RunFolder
 
-MOST_DIFFERENCES = 8  # that the line above the figures names
+MOST_DIFFERENCES = 8  # largest number of differences that the line above the figures names
 # The keys, or sections of them, that tell runs apart best, in the order of that line.
 DIFFERENCES_FIRST = (
     *("task.labels", "method.name", "privacy.epsilon", "parties", "method.samples", "generators", "evaluation.test"),
@@ -199,7 +199,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class LeadingFigure:
-    """The one figure to read first, and why it is the one."""
+    """The figure that a reader of a comparison should read first, and the reason."""
 
     figure: Figure
     reason: str

@@ -554,7 +554,7 @@ def _is_whole(database: Path) -> bool:
 
 
 def _read_run(run: RunFolder, faults: dict[str, str]) -> str:
-    """The state of a run in a backup; notes in ``faults`` what is wrong with its files."""
+    """Returns the state of a run in a backup, and adds the faults of the run's files to ``faults``."""
     try:
         run.planned(), run.requested(), run.annotations()
         status = run.status()

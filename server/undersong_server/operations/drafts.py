@@ -231,32 +231,34 @@ def _keep(
     home: Path,
     source: str,
     folder: Path,
-    data: Mapping[str, Any],
+    task_data: Mapping[str, Any],
     operators: Mapping[str, Any],
     **settings: Any,
 ) -> Draft:
-    if not is_task_file(data):
+    if not is_task_file(task_data):
         raise ConfigurationError(
             f"{source}: is no task file, since it has no [task] section", "choose another file", code="no-task"
         )
-    for section_name in Task.model_fields.keys() & data.keys():
+    for section_name in Task.model_fields.keys() & task_data.keys():
         if section_name in TABLES:
-            section_entries = data[section_name]
+            section_entries = task_data[section_name]
         else:
-            section_entries = [data[section_name]]
+            section_entries = [task_data[section_name]]
         if not isinstance(section_entries, list) or not all(isinstance(entry, Mapping) for entry in section_entries):
             raise ConfigurationError(
                 f"{source}: {section_name} is not a section", f"write it as [{section_name}]", code="no-task"
             )
-    revised_run = data["task"].get("revises", "")
+    revised_run = task_data["task"].get("revises", "")
     if revised_run != "" and not (isinstance(revised_run, str) and CoordinatorHome(home).run(revised_run).exists):
         raise ConfigurationError(
             f"{source}: task.revises: there is no run {printable(str(revised_run), 100)!r}",
             "remove that line, or revise a run from its own screen",
             code="unknown-run",
         )
-    federation = {key: value for key, value in data.get("federation", {}).items() if key != "parties"}
-    draft = Draft(os.urandom(8).hex(), source, str(folder), {**data, "federation": federation}, operators, **settings)
+    federation = {key: value for key, value in task_data.get("federation", {}).items() if key != "parties"}
+    draft = Draft(
+        os.urandom(8).hex(), source, str(folder), {**task_data, "federation": federation}, operators, **settings
+    )
     drafts_folder = _folder(home)
     drafts_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for draft_path in sorted(drafts_folder.glob("*.json"), key=lambda path: path.stat().st_mtime)[: -MOST_DRAFTS + 1]:

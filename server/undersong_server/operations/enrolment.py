@@ -271,7 +271,7 @@ class UnfetchedFile:
 
     @property
     def is_overdue(self) -> bool:
-        """True once whoever made the file had time enough to download it, or if a clock ahead of now noted it."""
+        """Returns True if the file was made more than ``UNFETCHED_S`` ago, or by a clock that was ahead of now."""
         return not 0.0 <= time.time() - self.since < UNFETCHED_S
 
 

@@ -50,8 +50,8 @@ REJECTED = "rejected"  # beside the states of runs: those that have failed becau
 CERTIFICATE_DAYS = 30.0
 INVITED_S = 86400.0  # time in which an invited party sends its request
 AWAY_S = 120.0  # a party that is away for less may be restarting
-NEW_S = 900.0  # time in which an enrolled party installs its grant
-MOST_SUMMARIES = 50_000  # kept in memory, former ones of a run too
+NEW_S = 900.0  # time within which an enrolled party should have installed its grant
+MOST_SUMMARIES = 50_000  # largest number of summaries in memory, outdated ones of a run included
 BUNDLED_LOGS = 50  # newest runs whose log is in a support bundle
 
 

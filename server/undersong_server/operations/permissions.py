@@ -128,8 +128,8 @@ def test_file_warnings(draft: Draft, folders: Sequence[Path]) -> list[str]:
 def _row_count(path: Path, _changed_ns: int, _size: int) -> int:
     """Number of lines with a character, without the header of a CSV or TSV file."""
     with path.open("rb") as lines:
-        filled_lines = sum(1 for line in lines if line.strip())
-    return filled_lines - (path.suffix.lower() in (".csv", ".tsv") and filled_lines > 0)
+        filled_line_count = sum(1 for line in lines if line.strip())
+    return filled_line_count - (path.suffix.lower() in (".csv", ".tsv") and filled_line_count > 0)
 
 
 def _size_words(size: float) -> str:
@@ -269,7 +269,7 @@ def _texts(where: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _destinations(data: Mapping[str, Any]) -> Iterator[tuple[Any, list[Any]]]:
-    """Yields each generator's name with the parts of its table that say which key goes where."""
+    """Yields each generator's name with the parts of its table that decide to which host a key is sent."""
     generator_tables = data.get("generators", ())
     for table in generator_tables if isinstance(generator_tables, list) else ():
         if isinstance(table, Mapping):

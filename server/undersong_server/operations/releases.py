@@ -206,7 +206,7 @@ def archive_without_marked(home: Path, run: str, *, without_aside: bool = False)
 def _pack_archive(
     home: Path, run: str, published: Mapping[str, bytes], changed: Mapping[str, bytes], left_out: LeftOut | None = None
 ) -> bytes:
-    """Packs files as they were published, ``changed`` ones, card, dossier, and the coordinator's word for the latter.
+    """Packs the published files, the ``changed`` ones, card and dossier, and the coordinator's signed hashes of these.
 
     The card names the archive's own files.
     """
@@ -227,7 +227,7 @@ def _pack_archive(
 
 
 def _check_target(folder: Path, output: Path) -> None:
-    """Raises ConfigurationError for a folder that holds another run: its papers would not match this run's texts."""
+    """Raises ConfigurationError for a folder of another run, whose manifest would not match this run's texts."""
     if not (folder / MANIFEST_NAME).exists():
         return
     try:
@@ -265,11 +265,13 @@ def own_score(folder: Path, options: EvaluationOptions) -> str:
         return f"on {test_name}: not measured, for the file or the corpus has no labels"
     first_models = report.trained[0]
     test_accuracy = report.trained[0].accuracy_by_texts
-    shared = 0
+    shared_count = 0
     if isinstance(options.test, Path):
         corpus_texts = {str(row["text"]) for row in _rows(folder)}
-        shared = sum(text in corpus_texts for text in read_column(options.test, options.text_field))
-    shared_words = f"; {shared} of these texts stand in the corpus, so the score says too much" if shared else ""
+        shared_count = sum(text in corpus_texts for text in read_column(options.test, options.text_field))
+    shared_words = (
+        f"; {shared_count} of these texts stand in the corpus, so the score says too much" if shared_count else ""
+    )
     return (
         f"on {test_name}: small models trained on this corpus label {test_accuracy.percent_words} of"
         f" {counted(first_models.scores.rows, 'text')} rightly ({first_models.description}){shared_words}"

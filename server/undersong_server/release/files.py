@@ -68,8 +68,8 @@ SET_ASIDE_NAME = "set-aside.jsonl"  # texts that the records do not support, eac
 SEQUENCES_NAME = "sequences.jsonl"  # Only a method that writes from keyphrases has this file.
 LINEAGE_NAME = "lineage.jsonl"  # each text's parents and examples
 ROUNDS_NAME = "rounds.csv"  # figures by round
-DOSSIER_NAME = "dossier.html"  # Only an archive has it, because it is written after the run's papers were signed.
-ARCHIVE_NAME = "archive.json"  # hashes of what an archive has beside the published files, signed by the coordinator
+DOSSIER_NAME = "dossier.html"  # Only an archive has this file, because it is written after the manifest was signed.
+ARCHIVE_NAME = "archive.json"  # signed hashes of an archive's files that are not among the published ones
 WORKSPACE_NAME = ".undersong"  # folder beside the files in which a simulation works; it is never published
 ADAPTERS_NAME = "adapters.zip"  # Only a method that tunes its generators has this file.
 ROWS_NAMES = (JSONL_NAME, PARQUET_NAME)  # the corpus's rows, in one format each
@@ -324,11 +324,10 @@ def _parquet_bytes(table: Any) -> bytes:
     return parquet_buffer.getvalue()
 
 
-# The signatures under a published data set: its files and papers are those that its run wrote.
-# The parties sign what was asked and spent, never the corpus: that is the coordinator's work, and so is its
-# signature. Who knows the coordinator's fingerprint, as every hospital does, can tell its data sets from anybody
-# else's. With it the coordinator certifies which keys its parties have enrolled with: anybody can make keys and call
-# them a hospital.
+# The signatures of a published data set show that its files are those that its run wrote.
+# The parties sign what was asked and spent, never the corpus. The coordinator makes the corpus and signs it. Whoever
+# knows the coordinator's fingerprint, as every hospital does, can tell its data sets from anybody else's. The signature
+# also certifies the keys with which the parties have enrolled, since anybody can make keys and call them a hospital's.
 # A simulation has no coordinator, and holds the keys of all its parties. Each of them signs what is published, which
 # no party of a federation does: the signatures prove that one hand held every key, and that nobody else changed a
 # file.
@@ -702,8 +701,8 @@ def _read_score(outcome: Outcome) -> PrivateScore | None:
     return PrivateScore.from_json(recorded_score)
 
 
-SHOWN_ASIDE = 3  # texts that were set aside whose first words card and report show
-SHOWN_LENGTH = 60  # characters of each
+SHOWN_ASIDE = 3  # number of texts set aside of which card and report show the first words
+SHOWN_LENGTH = 60  # characters that are shown of a text set aside
 
 
 def _start_set_aside(outcome: Outcome) -> Iterator[tuple[str, str]]:
@@ -741,7 +740,7 @@ def _list_steered(run: OpenedRun) -> Iterator[str]:
 
 
 def _is_support_told(outcome: Outcome) -> bool:
-    """True if votes were asked for, and told at least one generator from one that nobody votes for.
+    """Returns True if a vote was held and told at least one generator from one without any votes.
 
     Without that, none is judged.
     """

@@ -1,9 +1,12 @@
-"""``undersong verify``: what a published data set really cost in privacy, from its own papers, with no network.
+"""``undersong verify``: recomputes the privacy cost of a published data set from its own papers, without a network.
+
+The *papers* of a data set are its ``manifest.json`` and everything in it: the plan, the sums, and every party's receipt
+and signature.
 
 Everything is recomputed: the plan's sensitivities, noise and epsilon; everyone's signature under it; for every opened
 sum the parties' signed statements on who is in it; every party's receipt, charge by charge. A fault names its place.
 
-Papers that fit together prove nothing about who wrote them: anybody can invent hospitals, give each a key and sign for
+Consistent papers prove nothing about who wrote them: anybody can invent hospitals, give each a key and sign for
 all of them. So a data set is confirmed only by a fingerprint that the caller has from elsewhere: the coordinator's,
 whose signature covers the texts and certifies the keys of the parties it has enrolled; or a party's own, for what that
 party has signed. A simulation claims no hospitals: that one program held all keys and wrote these files is shown by the
@@ -143,7 +146,7 @@ def _read_papers(
 ) -> tuple[Manifest, dict[str, Any], dict[str, Any], dict[str, bytes]]:
     """Returns the manifest, the sums by name, and receipts and signatures by party, as published; checks none of them.
 
-    Raises PrivacyRefusal if they cannot be read.
+    Raises PrivacyRefusal if one of them is missing or malformed.
     """
     try:
         manifest = Manifest.from_bytes(canonical_json(published["manifest"]))
@@ -357,7 +360,7 @@ NOT_CHECKED = (
     " word, as the records and the test file behind them are not here; a test file of your own measures a panel score"
     " (--test FILE)"
 )
-LONGEST_LIST = 40  # faults or names on a screen; JSON has them all
+LONGEST_LIST = 40  # largest number of faults or names on a screen; JSON has all of them
 
 
 @dataclass(frozen=True)
@@ -373,24 +376,25 @@ class PrivacyVerdict:
     """The recomputed privacy cost of a data set, and every fault of its papers.
 
     Attributes:
-        manifest: what every party has signed: the run's name, its plan with the promise, its parties.
-        epsilon: of the whole data set for any one privacy unit at any party; inf if it is not private.
-        spent: epsilon by party, in the roster's order, from its final receipt. One ``without_receipt``, or whose
-            receipt does not end the run, has the price of the whole plan, for papers that are missing say nothing.
-        alone: the largest epsilon of any party against everyone else together: of every vector that left it, with its
-            own share of the noise. An attempt that is void counts, for whoever made the other parties signed for that.
-        guess, guess_alone: chance of a right guess about one unit, at most, at these two figures; None if unbounded.
-        voided: number of vectors that left a party and count as void (nothing was opened), by the parties' word.
-        faults: everything that does not hold, in words; the figures mean nothing unless this is empty.
-        insecure: the noise came from a fixed seed, by the data set's own word.
+        manifest: the terms that every party has signed: the run's name, its plan with the promise, its parties.
+        epsilon: epsilon of the whole data set for any one privacy unit at any party; inf if it is not private.
+        spent: epsilon by party, in the roster's order, from its final receipt. A party ``without_receipt``, or whose
+            receipt does not end the run, has the epsilon of the whole plan.
+        alone: the largest epsilon of any party if all others collude: of every vector that left it, with its own share
+            of the noise. A void attempt counts too, since colluding parties could have signed it void.
+        guess, guess_alone: largest chance of a right guess about one unit at ``epsilon`` and at ``alone``; None if
+            unbounded.
+        voided: number of vectors that left a party in an attempt that the parties signed as void (nothing was opened).
+        faults: sentences on everything that does not hold; the figures mean nothing unless this is empty.
+        insecure: True if the data set states that its noise came from a fixed seed.
         signature: the coordinator that signed the papers and the hashes of the files; None if nobody did.
-        confirmed: its fingerprint is the one that the caller has stated.
-        simulated: every party's key signed the papers and the hashes of the files, so one program played all parties.
+        confirmed: True if the fingerprint of that coordinator is the one that the caller has stated.
+        simulated: True if every party's key signed the papers and the hashes of the files: one program held all keys.
         known: parties whose keys are certified by that signature, or have the fingerprint that the caller has stated.
-        unchecked: files of the data set that are not there.
+        unchecked: names of the data set's files that are missing in the folder.
         outside: names of files in the folder that the manifest does not list.
-        workspace: the folder in which a simulation works lies among the files.
-        left_out: the texts that an archive's corpus lacks by the coordinator's word; None if it lacks none.
+        workspace: True if the folder also holds the files that a simulation works with.
+        left_out: number of texts that the archive's corpus lacks, as the coordinator signed it; None if it lacks none.
         other_signer: a coordinator signed it whose fingerprint is not the one that the caller has stated.
         stated_parties: those of ``known`` whose own fingerprint the caller has stated.
         certified_parties: those of ``known`` whose keys the coordinator's signature names.
@@ -436,7 +440,7 @@ class PrivacyVerdict:
 
     @property
     def is_only_signed_by_another(self) -> bool:
-        """True if nothing is wrong with the papers but that another coordinator than the stated one signed them."""
+        """True if the only fault is that another coordinator than the stated one signed the manifest."""
         return self.other_signer and len(self.faults) == 1
 
     @property
@@ -446,7 +450,7 @@ class PrivacyVerdict:
 
     @property
     def holds(self) -> bool:
-        """True if the papers hold and a file with rows of the corpus is there, which is theirs then."""
+        """True if the papers hold and a file with rows of the corpus is there; its hash is then the signed one."""
         return self.papers_hold and not self.lacks_corpus
 
     @property
@@ -607,7 +611,7 @@ class PrivacyVerdict:
         return case_lines
 
     def conclusion(self) -> list[str]:
-        """The last three lines: if the files are whole, by whom they are, and what is promised of them."""
+        """The last three lines: are the files complete, who made them, and what privacy is promised."""
         signer = ""
         if self.signer:
             signer = f"the coordinator '{self.signer}'"
@@ -647,7 +651,7 @@ class PrivacyVerdict:
         )
 
     def _describe_keys(self) -> str:
-        """Says by whose word the hospitals' keys are theirs: the coordinator's, or that of a hospital itself.
+        """Says who confirms the hospitals' keys: the coordinator, or a hospital itself.
 
         Only if the papers hold.
         """
@@ -686,14 +690,14 @@ class PrivacyVerdict:
         return words.sum_titles(self.manifest.plan.sums)
 
     def _state_doubts(self) -> list[str]:
-        """Lists first what no paper proves; empty if everything of a federation is confirmed."""
+        """Lists what the manifest does not prove; empty if everything of a federation is confirmed."""
         if not self.lacks_corpus:
             return self._doubt_makers()
         missing_words = f"NOTHING SHOWN OF THE TEXTS: neither {' nor '.join(ROWS_NAMES)} is here to be checked."
         return [*self._doubt_makers(), missing_words]
 
     def _doubt_makers(self) -> list[str]:
-        """Lists what no paper proves of who made the data set; empty if a federation's coordinator is confirmed."""
+        """Lists what the manifest does not prove about the maker; empty if a federation's coordinator is confirmed."""
         if self.simulated:
             return [
                 "SIMULATION, CONFIRMED: one program held every party's key and signed these files and papers with all.",

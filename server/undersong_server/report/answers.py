@@ -173,7 +173,7 @@ def _describe_records(data: ReportData) -> str:
 
 
 def _number_questions(data: ReportData) -> list[str]:
-    """Says which sum asked which question, where a hospital is not in all sums, and that its reason is not told."""
+    """Returns the sentences that number the questions by sum if a hospital is missing from a sum; no reason is told."""
     took_part = data.participation
     if took_part is None or took_part.is_whole or not data.sum_questions:
         return []
@@ -356,7 +356,7 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
 
 
 def _warn_of_collusion(privacy_statement: PrivacyStatement) -> list[str]:
-    """The best guess if all others join against one hospital, and what is true of patients at several hospitals."""
+    """Returns the sentences on the best guess if all others collude, and on patients of several hospitals."""
     cases = {
         words.AS_PLANNED: privacy_statement.best_guess_if_all_others_collude,
         words.AS_IT_RAN: privacy_statement.best_guess_against_all_as_it_ran,
@@ -408,7 +408,7 @@ def _odds_words(epsilon: float, delta: float) -> str:
 
 
 def _state_worth(data: ReportData) -> tuple[str, ...]:
-    """The conclusion, its figures, what was not measured, and the texts set aside."""
+    """Returns the answer on the corpus's quality: the conclusion, its figures, what was not measured, and the texts set aside."""
     opening = [conclude(data), headline(data), describe_test_file(data), *alarms_of(data), without_records(data)]
     opening.append(verdict(data))
     sentences = list(dict.fromkeys(filter(None, opening)))

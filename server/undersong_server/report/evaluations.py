@@ -17,7 +17,7 @@ from undersong_server.report.verdict import RecordsHelp, records_help
 from undersong_server.runs.folder import RunFolder, UnreadableRun, replace_json
 
 EVALUATION_FILE = "evaluation.json"  # a run's own figures, in its folder
-BESIDE_FILES = "evaluation-{}.json"  # figures beside another test file, by the first digits of its SHA-256
+BESIDE_FILES = "evaluation-{}.json"  # name of the figures on another test file, with the first digits of its SHA-256
 HELP_FILE = "records-help.json"  # what the run's card says of the records' help
 
 

@@ -84,12 +84,12 @@ def describe_phrases(data: ReportData) -> str:
     scope_words = f" of {number(len(rows))} rows that were drawn" if len(rows) < len(data.samples) else " rows"
     if not any(frequent_by_row):
         return f"No phrase of {PHRASE_WORDS} words stands in {least_rows} or more{scope_words}."
-    rows_with_phrase = sum(map(bool, frequent_by_row))
+    phrase_row_count = sum(map(bool, frequent_by_row))
     (top_phrase, top_count), *further_phrases = _phrases_of_most_rows(frequent_by_row, least_rows)
     further_words = ", ".join(f'"{phrase}" ({number(row_count)})' for phrase, row_count in further_phrases)
     next_words = f"; then, in rows with none of those before it: {further_words}" if further_phrases else ""
     return (
-        f"{number(rows_with_phrase)} of {number(len(rows))} rows ({100 * rows_with_phrase / len(rows):.0f} %) hold a"
+        f"{number(phrase_row_count)} of {number(len(rows))} rows ({100 * phrase_row_count / len(rows):.0f} %) hold a"
         f" phrase of {PHRASE_WORDS} words that stands in {least_rows} or more{scope_words}. The most frequent:"
         f' "{top_phrase}" ({counted(top_count, "row")}){next_words}.'
     )
@@ -122,10 +122,10 @@ def _say_faults(texts: Sequence[str]) -> str:
     placeholder_rows, markup_rows = (
         sum(bool(pattern.search(text)) for text in texts) for pattern in (PLACEHOLDER, MARKUP)
     )
-    open_rows = sum(not CLOSING.search(text) for text in texts)
+    open_row_count = sum(not CLOSING.search(text) for text in texts)
     return (
         f"{counted(placeholder_rows, 'row')} with a placeholder such as <NAME> or [NAME], {number(markup_rows)} with"
-        f" pieces of links or markup, {number(open_rows)} without a closing mark at the end."
+        f" pieces of links or markup, {number(open_row_count)} without a closing mark at the end."
     )
 
 

@@ -43,17 +43,17 @@ def final_screen(data: ReportData, folder: Path) -> RenderableType:
 
 
 def _summary_text(data: ReportData) -> Text:
-    labels = len(data.named_labels)
-    dropped_texts = sum(use.count.dropped for use in data.usage)
+    label_count = len(data.named_labels)
+    dropped_text_count = sum(use.count.dropped for use in data.usage)
     texts_words = f"{number(len(data.samples))} {noun(len(data.samples), 'text')}"
-    texts_words += f", {counted(labels, 'label')}" if labels else ""
+    texts_words += f", {counted(label_count, 'label')}" if label_count else ""
     texts_words += f", {counted(data.rounds, 'round')}"
     texts_words += f", {data.privacy.quorum.parties} parties" if data.privacy.quorum.parties > 1 else ""
     texts_words += f"; {number(data.set_aside)} set aside" if data.set_aside else ""
-    texts_words += f"; {number(dropped_texts)} dropped (no text of their own)" if dropped_texts else ""
+    texts_words += f"; {number(dropped_text_count)} dropped (no text of their own)" if dropped_text_count else ""
     texts_words += "".join(f"; {label}: no text (refused for its content)" for label in data.refused_labels)
-    lost_answers = sum(use.count.lost for use in data.usage)
-    texts_words += f"; {counted(lost_answers, 'answer')} lost on the way" if lost_answers else ""
+    lost_answer_count = sum(use.count.lost for use in data.usage)
+    texts_words += f"; {counted(lost_answer_count, 'answer')} lost on the way" if lost_answer_count else ""
     unreported_calls = sum(use.count.notes.get(UNREPORTED, 0) for use in data.usage)
     texts_words += f"; {UNREPORTED}: {number(unreported_calls)}" if unreported_calls else ""
     price_usd = sum(use.count.price_usd + use.count.lost_usd for use in data.usage)
@@ -87,7 +87,7 @@ def _weight_table(data: ReportData, most_rows: int) -> Table:
 
 
 def _equal_weights_text(data: ReportData) -> Text:
-    """Says of weights whose differences are noise how far apart they are, in place of bars that would show noise."""
+    """Returns the sentence on weights that differ by noise only: their range, in place of bars."""
     lowest_percent, highest_percent = (round(100 * weight) for weight in (min(data.weights[-1]), max(data.weights[-1])))
     error = round(100 * max(data.weight_errors))
     share_words = (

@@ -128,7 +128,7 @@ def _tell_sum(planned_sum: PlannedSum, run: OpenedRun) -> SumAnswer:
 
 
 def _tell_answer(planned_sum: PlannedSum, noisy_sum: NoisySum, run: OpenedRun) -> str:
-    """The sentence on what came out, by the statistic; of a statistic without words of its own, its range."""
+    """Returns the sentence on a sum's result; for a statistic without its own sentence, the range of the values."""
     numbers, error = noisy_sum.natural, float(noisy_sum.sigma)
     match planned_sum.statistic:
         case LabelHistogram.name:
@@ -159,7 +159,7 @@ def _tell_answer(planned_sum: PlannedSum, noisy_sum: NoisySum, run: OpenedRun) -
 
 
 def _tell_support(run: OpenedRun) -> str:
-    """The generators' votes beside those at equal nearness; of generators with texts set aside, where they stand."""
+    """Returns the sentence on the generators' votes, compared with those at equal nearness."""
     votes = support.Support.from_json(run.records["support"][-1][1])
     aside_generators = _set_aside_generators(run)
     clauses = [

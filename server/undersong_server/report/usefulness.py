@@ -1,4 +1,4 @@
-"""Figures of a corpus beside the task's public test file, when a run has ended."""
+"""Computes the figures of a finished run's corpus on the task's public test file."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -103,12 +103,12 @@ def _name_baseline(figure: Accuracy, data: ReportData) -> str:
 
 def meaning(data: ReportData) -> str:
     """Returns the headline in numbers of 100 texts, beside guessing; "" where nothing is labelled or measured."""
-    labels = len(data.named_labels)
+    label_count = len(data.named_labels)
     own_accuracy, private_figure = data.own_accuracy, data.score
     if own_accuracy is not None:
-        return plain_words(own_accuracy.accuracy, TEST_TEXTS, labels)
+        return plain_words(own_accuracy.accuracy, TEST_TEXTS, label_count)
     if private_figure is not None and private_figure.is_share:
-        return plain_words(private_figure.value, OWN_RECORDS, labels)
+        return plain_words(private_figure.value, OWN_RECORDS, label_count)
     return ""
 
 
@@ -258,24 +258,24 @@ def records_help(data: ReportData) -> RecordsHelp:
     return RecordsHelp(BY_CHOICE[sign], sign)
 
 
-def _compare(ours: Accuracy, beside: Accuracy, name: str) -> str:
+def _compare(ours: Accuracy, baseline: Accuracy, name: str) -> str:
     """Says by how much the corpus is better or worse than one that no record has steered, and if that is chance."""
-    beside_words = f"as many {name}: {accuracy_words(beside)}"
-    if ours.by_texts is None or beside.by_texts is None:
-        return f"Beside {beside_words}."
+    baseline_words = f"as many {name}: {accuracy_words(baseline)}"
+    if ours.by_texts is None or baseline.by_texts is None:
+        return f"Beside {baseline_words}."
     # As a reader subtracts the figures that stand here.
-    difference = round(100 * ours.accuracy, 1) - round(100 * beside.accuracy, 1)
+    difference = round(100 * ours.accuracy, 1) - round(100 * baseline.accuracy, 1)
     distance_words = f"{abs(difference):.1f} percentage points {'above' if difference >= 0 else 'below'} that"
-    sign = _difference_sign(ours, beside)
+    sign = _difference_sign(ours, baseline)
     opening = {1: "Better than", 0: "No measured gain over", -1: "Worse than"}[sign]
     chance_words = "" if sign else ", which is within chance"
-    return f"{opening} {beside_words}. This corpus is {distance_words}{chance_words}."
+    return f"{opening} {baseline_words}. This corpus is {distance_words}{chance_words}."
 
 
-def _difference_sign(ours: Accuracy, beside: Accuracy) -> int:
+def _difference_sign(ours: Accuracy, baseline: Accuracy) -> int:
     """Returns 1 if the corpus is better than the other one, -1 if worse, 0 if intervals meet or one has none."""
-    if ours.by_texts is None or beside.by_texts is None:
+    if ours.by_texts is None or baseline.by_texts is None:
         return 0
-    if ours.by_texts.low > beside.by_texts.high:
+    if ours.by_texts.low > baseline.by_texts.high:
         return 1
-    return -1 if ours.by_texts.high < beside.by_texts.low else 0
+    return -1 if ours.by_texts.high < baseline.by_texts.low else 0

@@ -34,7 +34,7 @@ ENDED = ("finished", "stopped", "failed")
 UNREADABLE: Final = "unreadable"  # state of a run whose files cannot be read, and the code of the error
 FINAL = ("finished", "stopped")  # no requested action changes these any more
 STATE_AFTER: Mapping[str, State] = {"pause": "paused", "stop": "stopped"}  # state of a run after a requested action
-STANDING = (*ENDED, "paused")  # states in which a run does nothing and waits for nobody
+STANDING = (*ENDED, "paused")  # states in which no process works on a run and the run waits for nobody
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ RESTART_REMEDY = (
     " then: undersong run resume; if it fails again, give whoever maintains the program a support bundle:"
     " undersong console support"
 )
-TALK = "talk to its people"  # remedy of a hospital's program where people have decided
+TALK = "talk to its people"  # remedy of a refusal that a hospital's people have decided
 _PEOPLE = re.compile(  # A run's name has no quotes.
     r"^(.+?) refuses: its people have (rejected|withdrawn from) run '[^'\n]*'(?:: (.+))?$", re.MULTILINE
 )

@@ -1,4 +1,4 @@
-"""A test file beside the texts that generators read: a score on texts that a generator has seen is worth nothing."""
+"""Compares a test file with the texts that generators read: a score on texts that a generator saw means nothing."""
 
 import hashlib
 from collections.abc import Iterator

@@ -547,8 +547,8 @@ class Task(StrictSection):
             if stated_parties is None:
                 return DEFAULT_PARTIES
             return stated_parties
-        files = len(self.files)
-        if not files:
+        file_count = len(self.files)
+        if not file_count:
             raise ConfigurationError(
                 f"data.path: no file is at {joined([printable(str(path)) for path in self._stated_paths])}",
                 "correct the folder or the pattern",
@@ -560,12 +560,13 @@ class Task(StrictSection):
                 "name each party's own file",
                 code="file-twice",
             )
-        if stated_parties is not None and stated_parties != files:
+        if stated_parties is not None and stated_parties != file_count:
             raise ConfigurationError(
-                f"federation.parties is {stated_parties} but data.path names {counted(files, 'file')}, one per party",
+                f"federation.parties is {stated_parties} but data.path names {counted(file_count, 'file')}, one per"
+                " party",
                 "correct one of them; a single file is dealt to any number of parties",
             )
-        return files
+        return file_count
 
     def quorum(self) -> Quorum:
         """Numbers of parties, threshold, dropouts and colluders; defaults as in docs/secagg.md, "Manifest"."""

@@ -274,8 +274,8 @@ class NgramGenerator(StatelessGenerator):
 
     def _build_model(self, texts: Sequence[Sequence[int]], counts: tuple[Counts, ...]) -> _Model:
         lengths = tuple(max(1, self._count_words(text)) for text in texts)
-        whole_texts = sum(ends_sentence(self._surfaces[text[-1]]) for text in texts if text)
-        return _Model(counts, lengths, 2 * whole_texts > len(texts))
+        whole_text_count = sum(ends_sentence(self._surfaces[text[-1]]) for text in texts if text)
+        return _Model(counts, lengths, 2 * whole_text_count > len(texts))
 
     def _count_words(self, ids: Sequence[int]) -> int:
         return sum(is_word(self._surfaces[token]) for token in ids)

@@ -221,15 +221,15 @@ class ReplayGenerator:
         least_used = np.flatnonzero(use_counts == fewest_uses)
         uniform_draw = Random(f"{self.name} {request.seed}").random()
         if scores is None:
-            chosen_place = int(uniform_draw * least_used.size)
+            chosen_index = int(uniform_draw * least_used.size)
         else:
             open_scores = scores[least_used]
             cumulative_weights = np.cumsum(np.exp((open_scores - open_scores.max()) / self._temperature))
-            chosen_place = min(
+            chosen_index = min(
                 int(np.searchsorted(cumulative_weights, uniform_draw * cumulative_weights[-1], side="right")),
                 least_used.size - 1,
             )
-        text_row = label_slice.start + int(least_used[chosen_place])
+        text_row = label_slice.start + int(least_used[chosen_index])
         self._mark_used(self._keys[text_row])
         return Completion(self._texts[text_row], note="repeat" if fewest_uses else "")
 

@@ -546,15 +546,15 @@ def load(
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
         # Any other model is loaded whole and moved to its device; one that is in fewer bits already cannot be moved.
-        placed = bool(device_map or quantization or hasattr(config, "quantization_config"))
-        if placed:
+        is_placed = bool(device_map or quantization or hasattr(config, "quantization_config"))
+        if is_placed:
             options["device_map"] = device_map or {"": torch_device}
         if quantization:
             options["quantization_config"] = _fewer_bits(quantization, double_quantization, dtype)
         model, loading = kind.from_pretrained(path, dtype=dtype, output_loading_info=True, **options)
         if absent := sorted({*loading["missing_keys"], *(str(key) for key in loading["mismatched_keys"])}):
             raise ValueError(f"its weights lack {len(absent)} of the model's, such as {absent[0]}")
-        model = (model if placed else model.to(torch_device)).eval()
+        model = (model if is_placed else model.to(torch_device)).eval()
     except Exception as error:  # noqa: BLE001 - a broken folder makes the library fail in any way
         reason = " ".join(str(error).split())[:300]
         raise ConfigurationError(
@@ -562,7 +562,7 @@ def load(
             _REMEDY,
             code="model-unloadable",
         ) from None
-    return model, tokenizer, model.get_input_embeddings().weight.device if placed else torch_device
+    return model, tokenizer, model.get_input_embeddings().weight.device if is_placed else torch_device
 
 
 def _check_packages(place: str, device_map: object, quantization: str) -> None:
@@ -644,8 +644,8 @@ def _stopping_criteria(
                 bool(len(row) >= longest or not ends.isdisjoint(row) or (stops and _has_stopped(tokenizer, row, stops)))
                 for row, (stops, longest) in zip(input_ids[:, start:].tolist(), limits, strict=True)
             ]
-            enough = self.ended.count(False) <= leave
-            return torch.tensor([has_ended or enough for has_ended in self.ended], device=input_ids.device)
+            has_ended_enough = self.ended.count(False) <= leave
+            return torch.tensor([has_ended or has_ended_enough for has_ended in self.ended], device=input_ids.device)
 
     return Stops()
 

@@ -130,16 +130,16 @@ def length_drawer(run: RunContext, opened: NoisySum, labels: int) -> Callable[[n
 
 def words_request(setting: Setting) -> SumRequest:
     """Returns the request that counts words."""
-    labels = len(setting.labels)
-    word_count = min(FORM.words_of_label * labels, max(FORM.most_words, labels))
-    return SumRequest(WORDS, LabelWords(word_count, labels, FORM.distinct), FORM.part_words)
+    label_count = len(setting.labels)
+    word_count = min(FORM.words_of_label * label_count, max(FORM.most_words, label_count))
+    return SumRequest(WORDS, LabelWords(word_count, label_count, FORM.distinct), FORM.part_words)
 
 
 def votes_request(setting: Setting, name: str, texts: int, sums: int) -> SumRequest:
     """Returns one of ``sums`` requests that vote on examples, among as many of ``texts`` as are voted on."""
-    labels = len(setting.labels)
-    votes_per_record = max(1, int(FORM.voted_for * min(texts // labels, FORM.voted_on)))
-    votes = EqualVotes(q=votes_per_record, candidates=min(texts, FORM.voted_on * labels), labels=labels)
+    label_count = len(setting.labels)
+    votes_per_record = max(1, int(FORM.voted_for * min(texts // label_count, FORM.voted_on)))
+    votes = EqualVotes(q=votes_per_record, candidates=min(texts, FORM.voted_on * label_count), labels=label_count)
     return SumRequest(name, votes, FORM.part_shown / sums)
 
 

@@ -26,7 +26,7 @@ RANGE_EDGES = (
     *(1323, 1720, 2236, 2907, 3779, 4913),
 )
 RANGE_TAIL = 0.005  # share of the records that may lie beyond either end of the range
-RANGE_DEVIATIONS = 3.0  # standard deviations of its noise that a tail must exceed to count
+RANGE_DEVIATIONS = 3.0  # A tail counts if it is above so many standard deviations of its noise.
 
 
 def shares_of_counts(counts: Float64) -> Float64:
@@ -43,8 +43,8 @@ def shares_of_counts(counts: Float64) -> Float64:
         return np.full(len(counts), 1.0 / len(counts))
     falling_counts = np.sort(counts)[::-1]
     excess_by_size = (np.cumsum(falling_counts) - total_count) / np.arange(1, len(counts) + 1)
-    last_bin = int(np.flatnonzero(falling_counts > excess_by_size)[-1])
-    lowered_counts = np.maximum(counts - excess_by_size[last_bin], 0.0)
+    last_bin_index = int(np.flatnonzero(falling_counts > excess_by_size)[-1])
+    lowered_counts = np.maximum(counts - excess_by_size[last_bin_index], 0.0)
     label_shares: Float64 = lowered_counts / lowered_counts.sum()
     return label_shares
 
@@ -134,8 +134,11 @@ class Metadata:
         4 in every twelfth run.
         """
         label_points = (rng.random() + np.arange(count)) / max(1, count)
-        last_label = int(np.flatnonzero(self.labels)[-1])  # rounding may point beyond the last label that has a share
-        label_numbers = np.minimum(np.searchsorted(np.cumsum(self.labels), label_points, side="right"), last_label)
+        # Rounding may point beyond the last label that has a share.
+        last_label_index = int(np.flatnonzero(self.labels)[-1])
+        label_numbers = np.minimum(
+            np.searchsorted(np.cumsum(self.labels), label_points, side="right"), last_label_index
+        )
         return rng.permutation(label_numbers).astype(np.int64)
 
     def draw_words(self, rng: np.random.Generator) -> int | None:
@@ -205,7 +208,7 @@ def draw_by(opened: NoisySum) -> Callable[[Random], int]:
 
 RECORD = "lengths"  # name under which a run records the quantiles of the records' lengths
 LEVELS = (0.1, 0.5, 0.9)
-ALIKE = 1.5  # times as long, up to which texts are called as long as the records
+ALIKE = 1.5  # largest ratio of two lengths at which texts are called as long as the records
 
 
 def length_quantiles(opened: NoisySum) -> list[float]:

@@ -106,7 +106,7 @@ class PrivateScore:
 
 
 def measured_words(*, is_private: bool) -> str:
-    """Says in what way a private sum measured a score; a test's noise protects nobody."""
+    """Returns the clause on how a private sum measured a score: privately, or with noise that protects nobody."""
     if is_private:
         return "measured privately"
     return "measured by a sum that protects nobody"

@@ -126,11 +126,11 @@ class Support:
         topic, the larger a part of them is in the nearest third. Where a third is, half of a generator's texts suffice
         for the votes of its whole share.
         """
-        best_author = int(self.shares.argmax())
-        top_share = min(max(float(self.shares[best_author]), 1e-9), most)
+        best_author_index = int(self.shares.argmax())
+        top_share = min(max(float(self.shares[best_author_index]), 1e-9), most)
         support_ratio = self.shares / top_share
-        error = np.sqrt(self.error**2 + (support_ratio * self.error[best_author]) ** 2) / top_share
-        error[best_author] = 0.0
+        error = np.sqrt(self.error**2 + (support_ratio * self.error[best_author_index]) ** 2) / top_share
+        error[best_author_index] = 0.0
         return support_ratio, error
 
 
@@ -250,9 +250,11 @@ def judgement(support: Support, texts: Sequence[str], authors: Int64, rng: np.ra
                 *(int(left_out.sum()), int(support.supported.sum())),
             )
             reason_of_text[is_off_subject & (reason_of_text == "")] = SUBJECT
-            generators = len(left_out)
-            texts_of_author = np.maximum(np.bincount(authors, minlength=generators), 1)
-            is_doubtful &= np.bincount(authors, weights=is_off_subject, minlength=generators) > FEW * texts_of_author
+            generator_count = len(left_out)
+            texts_of_author = np.maximum(np.bincount(authors, minlength=generator_count), 1)
+            is_doubtful &= (
+                np.bincount(authors, weights=is_off_subject, minlength=generator_count) > FEW * texts_of_author
+            )
         doubt_reason = UNJUDGED if is_off_subject is None else DOUBT
         reason_of_text[is_doubtful[authors] & (reason_of_text == "")] = doubt_reason
         left_out = left_out | is_doubtful

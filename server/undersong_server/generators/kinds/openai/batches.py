@@ -36,7 +36,7 @@ LOOKS = 4
 _GONE = frozenset(
     {"model", "forbidden", "refused", "withdrawn", "content", "long"}
 )  # refusals of a look, but the account's
-_LISTED = 100  # batches of a page in which one is looked for that was submitted and not noted
+_LISTED = 100  # number of batches on a page of the endpoint's list, in which an unrecorded batch is searched
 _PAGES = 20
 _FILE_TIMEOUT_S = 900.0  # shortest timeout for a file of up to 200 MB
 _SMALL_BYTES = 10_000_000  # bound of an answer that is no file
@@ -230,13 +230,13 @@ class Batches:
             if line.identifier in batch.identifiers:
                 verdicts.setdefault(line.identifier, line.verdict)
         exchanged = {line.identifier for line in lines if line.is_exchange and line.identifier in verdicts}
-        unreadable = sum(not line.identifier for line in lines)
+        unreadable_count = sum(not line.identifier for line in lines)
         left_out = self._batch_failure(batch_body)
-        if unreadable:
-            unreadable_words = f"{unreadable} lines of its result cannot be read"
+        if unreadable_count:
+            unreadable_words = f"{unreadable_count} lines of its result cannot be read"
         else:
             unreadable_words = left_out.words
-        is_billed = unreadable > 0 or _may_bill_the_rest(
+        is_billed = unreadable_count > 0 or _may_bill_the_rest(
             batch_body, [verdicts[request_name] for request_name in exchanged]
         )
         left_out = lost_verdict or replace(left_out, words=unreadable_words, billed=is_billed)
@@ -349,9 +349,9 @@ class Batches:
         time.sleep(max(0.0, self._next_s - time.monotonic()))
         prefix = batch_prefix(self._name)
         identifiers = list(part)
-        batch_place = sum(journal_key.endswith("/requests") for journal_key in self._journal.items(prefix))
+        batch_number = sum(journal_key.endswith("/requests") for journal_key in self._journal.items(prefix))
         mark = uuid.uuid4().hex
-        stem = f"{batch_place:08}-{mark}"
+        stem = f"{batch_number:08}-{mark}"
         lines = [_request_line(request_name, request, endpoint) for request_name, request in part.items()]
         boundary = f"undersong-{mark}"
         form = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
