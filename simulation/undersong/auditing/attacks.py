@@ -17,7 +17,7 @@ from undersong_server.evaluation.evaluate import entropy, of_label
 from undersong_server.pool import Sample
 
 CONFIDENCE = 0.999  # confidence with which all bounds of one audit hold together
-STAKES = np.array([[0.125], [0.25], [0.5], [1.0]])  # shares of the wealth that the bets of mean_at_least risk
+STAKES = np.array([[0.125], [0.25], [0.5], [1.0]])  # shares of its wealth that each bettor of mean_at_least risks
 
 
 @dataclass(frozen=True)

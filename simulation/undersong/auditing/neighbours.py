@@ -24,9 +24,9 @@ from undersong_common.text.table import Table, concatenate
 from undersong_protocol.agreement.plan import PlannedSum, Privacy
 from undersong_protocol.statistics import PublicInputs, RecordView, Rows, Statistic
 
-NEIGHBOURS = 500  # records of a party among which units come and go, at most
+NEIGHBOURS = 500  # largest number of a party's records from which units are removed and added
 CROWDS = (41, 47, 54, 62, 71, 82, 94, 108, 124, 143, 164, 189, 200)  # units of a data set, steps of 15 % at most
-VARIANTS = ("today", "again", "since then")  # ends of the texts of nearly equal units
+VARIANTS = ("today", "again", "since then")  # last words in which the texts of nearly equal units differ
 ALTERNATING = 4  # records of the unit that alternates with others, at most
 DOWNWARD_PREFIX = "opposite: "  # The texts of aligned records whose rows point down begin with it.
 

@@ -147,7 +147,7 @@ class _WatchedComputation:
 
 @cache
 def _load_embedder(model: str, max_windows: int) -> tuple[Embedder, MemoryCache]:
-    """The embedder of one worker process, or of one audit here, and what it has embedded."""
+    """Returns the embedder of one worker process, or of one audit in this process, with its cache."""
     return embedders.load(model, max_windows), MemoryCache()
 
 

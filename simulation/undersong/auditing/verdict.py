@@ -28,7 +28,7 @@ MEANING = (
     "One that succeeds beyond the promise refutes it.",
 )
 PROBE_ROW_SCALE = 1_000.0  # norm of a probe row, in multiples of its bound
-SURE = 0.01  # false-positive rate of the attack that names only the surest records
+SURE = 0.01  # false-positive rate of the attack that names only the records with the highest scores
 DEFAULT_RUNS = 64  # An audit of fewer runs says what it cannot see.
 ZERO = ", where a party's exact vector is 0"  # The name of the noise at these coordinates ends with it.
 LEARNT = 0.5  # share of the runs from which the corpus attacks learn their thresholds
@@ -317,13 +317,13 @@ def _noise_deviation(observed: Sequence[Observations]) -> tuple[tuple[float, flo
     bounds, excess = [], 0.0
     for law_sums in sums_by_law:
         sum_noises = [run.noise[name] for run in observed for name in law_sums if name in run.noise]
-        coordinates = sum(part.coordinates for part in sum_noises)
+        coordinate_count = sum(part.coordinates for part in sum_noises)
         size = math.fsum(part.size for part in sum_noises)
         is_gaussian = sum_noises[0].law == "gaussian"
         # Squares of normals, or exponentials: more shares of Laplace noise than the honest ones' only add to these.
-        law, size_power = (chi2(coordinates), 0.5) if is_gaussian else (gamma(coordinates), 1.0)
+        law, size_power = (chi2(coordinate_count), 0.5) if is_gaussian else (gamma(coordinate_count), 1.0)
         check_alarm = NOISE_ALARM / (NOISE_CHECKS * 2 * len(sums_by_law))
-        bounds.append((float(size / law.ppf(check_alarm)) ** size_power, (size / coordinates) ** size_power))
+        bounds.append((float(size / law.ppf(check_alarm)) ** size_power, (size / coordinate_count) ** size_power))
         if is_gaussian:
             excess = max(excess, float(size / law.isf(check_alarm)) ** size_power)
     if not bounds:
@@ -380,14 +380,14 @@ def _proven_epsilon(detection: Detection, delta: float, gaussian: bool) -> float
 
 
 def _make_verdict(attack: str, detection: Detection, delta: float, gaussian: bool, by_rates: bool = False) -> Verdict:
-    runs = len(detection.right)
+    run_count = len(detection.right)
     perfect_detection = replace(
         detection,
         hits=detection.present,
         false_alarms=0,
-        right=(1.0,) * runs,
-        caught=(0.5,) * runs,
-        alarms=(0.0,) * runs,
+        right=(1.0,) * run_count,
+        caught=(0.5,) * run_count,
+        alarms=(0.0,) * run_count,
     )
     reached_bound, perfect_bound = (
         outcome.epsilon_of_rates(delta, gaussian) if by_rates else _proven_epsilon(outcome, delta, gaussian)
@@ -397,7 +397,7 @@ def _make_verdict(attack: str, detection: Detection, delta: float, gaussian: boo
 
 
 def _corpus_verdict(name: str, observed: Sequence[Observations], delta: float, alarm: float) -> Verdict:
-    """A threshold that told the first runs' canaries apart best, judged on the others."""
+    """Returns the verdict of the threshold that was best on the first runs' canaries, judged on the other runs."""
     runs = [(run.present, run.corpus[name]) for run in observed]
     learning_runs = max(1, round(LEARNT * len(runs)))
     present, scores = (np.concatenate(column) for column in zip(*runs[:learning_runs], strict=True))

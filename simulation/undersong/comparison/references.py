@@ -43,7 +43,7 @@ class Reference(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def check(self, task: Task) -> None:
-        """Raises ConfigurationError if it cannot run on the task."""
+        """Raises ConfigurationError if the reference cannot run on the task."""
         raise NotImplementedError
 
     def train(

@@ -20,7 +20,7 @@ from undersong_server.runs import task as tasks
 
 TASK_NAME = "task.toml"
 PRIVATE = "private"  # folder of the parties' records beside the task file
-RECORDS = "records"  # name of the records when one frame is dealt to all parties
+RECORDS = "records"  # name of the file of records if one frame is divided among all parties
 TEST_NAME = "test.jsonl"
 DEFAULT_DELTA = 1e-5
 
@@ -109,15 +109,15 @@ class Task:
             str(attribute["name"]): str(attribute["column"]) for attribute in attributes if attribute.get("column")
         }
         columns = [text, *([label] if label else []), *([user] if user else []), *attribute_columns.values()]
-        several = isinstance(records, Mapping)
+        has_several_frames = isinstance(records, Mapping)
         parts = records if isinstance(records, Mapping) else {RECORDS: records}
-        if several and parties not in (None, len(parts)):
+        if has_several_frames and parties not in (None, len(parts)):
             raise ConfigurationError(
                 f"parties= is {parties}, but records= holds {counted(len(parts), 'frame')}, one per party",
                 "leave parties= away, or give one frame, which is dealt",
                 code="argument",
             )
-        frame_names = {party: f"records of {party}" if several else RECORDS for party in parts}
+        frame_names = {party: f"records of {party}" if has_several_frames else RECORDS for party in parts}
         frames = {
             party: with_patient_ids(selected(frame, columns, frame_names[party]), user, frame_names[party])
             for party, frame in parts.items()
@@ -144,7 +144,7 @@ class Task:
             "task": {"name": name, "description": description, "labels": list(labels or ())},
             "data": {
                 "path": [path for path in files if path.startswith(f"{PRIVATE}/")]
-                if several
+                if has_several_frames
                 else f"{PRIVATE}/{RECORDS}.jsonl",
                 "text": text,
                 **({} if label is None else {"label": label}),

@@ -41,11 +41,11 @@ def traceback_of(error: BaseException) -> str:
     It is "" for an expected error of this program, too, unless another error caused it.
     """
     chain = led_to(error)
-    expected = all(
+    is_expected = all(
         isinstance(cause, UndersongError) and _modules_within(PRODUCT_PACKAGES, _frame_modules(cause)[-1:])
         for cause in chain
     )
-    if expected or not all(map(_is_public, chain)):
+    if is_expected or not all(map(_is_public, chain)):
         return ""
     return "".join(traceback.format_exception(error))
 

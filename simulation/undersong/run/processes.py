@@ -13,12 +13,16 @@ from undersong_server.cluster import SINGLE_THREAD
 def each_in_processes(
     function: Callable[..., Any], calls: Sequence[Sequence[Any]], jobs: int
 ) -> Iterator[tuple[int, Any]]:
-    """Yields (number of the call, its result) as each call of ``function`` completes; raises the first error.
+    """Calls ``function`` once for each entry of ``calls``; yields (index of the call, its result) as each completes.
 
-    One job stays in this process: no other one has a notebook's functions.
+    Raises the first error of a call.
+
+    Args:
+        calls: positional arguments of each call.
+        jobs: number of processes; 1 calls the function in this process, as a function of a notebook requires.
     """
     if jobs == 1 or not calls:
-        yield from ((number, function(*call)) for number, call in enumerate(calls))
+        yield from ((number, function(*arguments)) for number, arguments in enumerate(calls))
         return
     # Fresh processes: forking one that has started torch's threads would hang.
     context = multiprocessing.get_context("spawn")
@@ -26,10 +30,10 @@ def each_in_processes(
     os.environ.update(SINGLE_THREAD)  # read by the libraries when a worker loads them
     try:
         with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_worker) as pool:
-            waiting = {pool.submit(function, *call): number for number, call in enumerate(calls)}
+            number_by_future = {pool.submit(function, *arguments): number for number, arguments in enumerate(calls)}
             try:
-                for finished in as_completed(waiting):
-                    yield waiting[finished], finished.result()
+                for future in as_completed(number_by_future):
+                    yield number_by_future[future], future.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -39,7 +43,7 @@ def each_in_processes(
 
 
 def _begin_worker() -> None:
-    """Ends a worker with its parent: one whose parent was killed would wait for its next call for ever."""
+    """Ends this worker when its parent ends. Without this, a worker of a killed parent would wait for ever."""
 
     def end_with_parent() -> None:
         if (parent := multiprocessing.parent_process()) is not None:

@@ -233,7 +233,7 @@ class SimulatedParties:
 
 
 class SimulatedComputation(RecordComputation):
-    """Keeps why a statistic failed, for whoever simulates and owns the records.
+    """Computes vectors and keeps the error of a statistic for the person who simulates and owns the records.
 
     A hospital's program computes such a vector record by record, or answers with zeros: a missing party would tell
     something of its records.
