@@ -709,7 +709,7 @@ TESTED = {
         f"{PROGRAM}test_entry.py::test_exit_code_is_the_error_s_where_the_output_s_disk_is_full"
     ),
     "server/undersong_server/coordinator/run_driver.py RunDriver._evaluate": (
-        "tests/server/coordinator/test_grpc_driver.py::test_what_holds_up_the_machine_is_no_failed_evaluation"
+        "tests/server/coordinator/test_grpc_driver.py::test_fault_of_the_machine_does_not_count_as_failed_evaluation"
     ),
     "server/undersong_server/coordinator/run_driver.py RunDriver._run": (
         f"{ONE_FAULT}run_waits_for_a_resource_that_the_coordinator_lacks"

@@ -37,7 +37,7 @@ def wasp_plan(privacy, quorum=QUORUM, q=8, releases=4):
         (Privacy(8, 1e-5, "user", 8, "sum"), 15.68),
     ],
 )
-def test_sigma_of_wasp_is_the_contract_s(privacy, sigma):
+def test_planned_sigma_of_top_q_votes_is_the_documented_one(privacy, sigma):
     plan = wasp_plan(privacy)
     assert {round(planned.sigma, 6) for planned in plan.sums} == {round(plan.sums[0].sigma, 6)}
     assert plan.sums[0].sigma == pytest.approx(sigma, rel=5e-4)
@@ -45,19 +45,19 @@ def test_sigma_of_wasp_is_the_contract_s(privacy, sigma):
     plan.verify()
 
 
-def test_integer_sigma_and_scale_of_the_contract():
+def test_integer_sigma_and_scale_are_the_documented_ones():
     planned = wasp_plan(Privacy(4, 1e-5)).sums[0]
     assert planned.scale == 128
     assert planned.sigma_integer == pytest.approx(451.97, abs=0.05)
     assert planned.drawn_sigma_integer == pytest.approx(math.sqrt(planned.sigma_integer**2 + 4))
 
 
-def test_the_mean_of_a_user_keeps_the_resolution_of_one_record():
+def test_scale_of_a_users_mean_grows_with_the_users_most_records():
     assert wasp_plan(Privacy(4, 1e-5, "user", 8, "mean")).sums[0].scale == 8 * 128
     assert wasp_plan(Privacy(4, 1e-5, "user", 8, "sum")).sums[0].scale == 128
 
 
-def test_a_small_sigma_gets_a_finer_scale_so_that_every_share_can_be_drawn():
+def test_scale_is_refined_until_every_noise_share_can_be_drawn():
     plan = wasp_plan(Privacy(8, 1e-5), Quorum(1000, 600, 100, 100), q=1)
     planned = plan.sums[0]
     smallest = planned.drawn_sigma_integer / math.sqrt((1000 - 100 - 100 + 1) * (1000 - 100 - 100))
@@ -65,7 +65,7 @@ def test_a_small_sigma_gets_a_finer_scale_so_that_every_share_can_be_drawn():
     assert planned.scale & (planned.scale - 1) == 0
 
 
-def test_the_running_epsilon_grows_to_the_whole():
+def test_epsilon_after_each_sum_grows_to_the_plans_epsilon():
     plan = wasp_plan(Privacy(4, 1e-5))
     spent = [plan.epsilon_after(releases) for releases in range(5)]
     assert spent[0] == 0
@@ -73,13 +73,13 @@ def test_the_running_epsilon_grows_to_the_whole():
     assert spent[4] == pytest.approx(plan.epsilon())
 
 
-def test_spare_attempts_are_priced_in_advance():
+def test_spare_attempts_raise_sigma_and_keep_the_plans_epsilon():
     with_spare = wasp_plan(Privacy(4, 1e-5), dataclasses.replace(QUORUM, spare_attempts=2))
     assert with_spare.sums[0].sigma == pytest.approx(3.5310 * math.sqrt(6 / 4), rel=1e-3)
     assert with_spare.epsilon() == pytest.approx(4, rel=1e-5)
 
 
-def test_when_all_others_collude_every_vector_counts_that_may_leave():
+def test_epsilon_against_all_others_counts_void_and_spare_vectors():
     plan = wasp_plan(Privacy(4, 1e-5))
     # One party's own share has a quarter of the variance here (n - c = 4) and each of the four sums may leave four
     # times, three of them void by false certificates: mu doubles twice. Of the share the rounding's 4 is given away.
@@ -94,7 +94,7 @@ def test_when_all_others_collude_every_vector_counts_that_may_leave():
     assert [event.count for event in spare.alone_events()] == [4, 4, 4, 4, 1, 1]
 
 
-def test_one_colluder_more_takes_its_share_of_the_noise_away():
+def test_one_colluder_beyond_the_plan_lowers_the_noise_of_each_sum():
     """Of three honest survivors two are left: their noise has two thirds of the variance, before the rounding's 4.
 
     The liars are too many for a void certificate, so each sum counts four times.
@@ -111,7 +111,7 @@ def test_one_colluder_more_takes_its_share_of_the_noise_away():
 
 
 @pytest.mark.parametrize("quorum", [Quorum(5, 4, 0, 2), Quorum(5, 5, 0, 4)])
-def test_one_colluder_beyond_the_quorum_gives_the_figure_of_all(quorum):
+def test_colluder_beyond_quorum_of_all_others_equals_all_others(quorum):
     plan = wasp_plan(Privacy(4, 1e-5), quorum)
     assert plan.events_with(quorum.colluders + 1) == plan.alone_events()
 
@@ -126,7 +126,7 @@ def test_one_colluder_beyond_the_quorum_gives_the_figure_of_all(quorum):
         (Quorum(1, 1, 0, 0), lambda drawn: drawn),
     ],
 )
-def test_the_rounding_is_given_away_in_the_share_that_is_left(quorum, share):
+def test_rounding_variance_is_subtracted_from_the_remaining_share(quorum, share):
     planned = wasp_plan(Privacy(4, 1e-5), quorum).sums[0]
     drawn = planned.drawn_sigma_integer**2
     assert drawn == pytest.approx(planned.sigma_integer**2 + 4)
@@ -137,7 +137,7 @@ def test_the_rounding_is_given_away_in_the_share_that_is_left(quorum, share):
 
 
 @pytest.mark.parametrize(("variance", "percent"), [(9.0, 34.2), (21.0, 11.2), (452.0**2 / 1000, 1.0)])
-def test_share_charged_without_its_rounding_is_too_small_by_so_much(variance, percent):
+def test_charge_without_rounding_understates_a_share_by_known_percent(variance, percent):
     """1000 parties: sqrt((1000 v - 4) / 1000) against sqrt(v - 4), in percent of the latter."""
     once = math.sqrt((1000 * variance - 4) / 1000)
     assert 100 * (once / accounting.charged_sigma(variance) - 1) == pytest.approx(percent, abs=0.1)
@@ -145,7 +145,7 @@ def test_share_charged_without_its_rounding_is_too_small_by_so_much(variance, pe
 
 @pytest.mark.parametrize("sigma", [3.0, 4.5, 8.0])
 @pytest.mark.parametrize("shift", [1, 2, 5])
-def test_a_discrete_share_costs_no_more_than_what_it_is_charged_as(sigma, shift):
+def test_discrete_gaussian_share_costs_at_most_its_charged_gaussian(sigma, shift):
     """The exact privacy profile of one discrete Gaussian share against the continuous one of sigma^2 - 4."""
     support = np.arange(-400, 401)
     law = np.exp(-(support**2) / (2 * sigma**2))
@@ -194,13 +194,13 @@ def test_plan_survives_json_and_refuses_unknown_sums():
         plan["votes/9"]
 
 
-def test_infinite_epsilon_draws_no_noise_and_says_so():
+def test_plan_of_infinite_epsilon_draws_no_noise_and_is_not_private():
     plan = wasp_plan(Privacy(math.inf, 1e-5))
     assert plan.sums[0].drawn_sigma_integer == 0
     assert plan.epsilon() == math.inf
 
 
-def test_sampler_s_distance_is_paid_from_delta_before_the_noise():
+def test_samplers_distance_is_subtracted_from_delta_before_planning():
     plan = wasp_plan(Privacy(4, 1e-5))
     assert plan.privacy.delta * (1 - 1e-12) < plan.usable_delta < plan.privacy.delta
     assert plan.epsilon() <= 4 * (1 + 1e-9)
@@ -224,7 +224,7 @@ def test_roster_without_a_safe_mask_graph_is_refused_before_any_request():
     dataclasses.replace(manifest, plan=wasp_plan(Privacy(4, 1e-5), feasible, releases=1)).verify()
 
 
-def test_masks_are_post_quantum_unless_a_plan_says_otherwise():
+def test_masks_are_post_quantum_by_default():
     assert Quorum(3, 2, 1, 0).post_quantum is True
     assert Quorum(3, 2, 1, 0, post_quantum=False).post_quantum is False
     fields = {field.name: field.default for field in dataclasses.fields(SumParameters)}

@@ -204,7 +204,7 @@ def test_shares_of_a_budget_are_before_the_run_by_it_and_after_it():
     assert budget_sections.budget_shares(replace(cost, alone=None), 8.0) == (0.125, math.inf, 0.5)
 
 
-def test_the_steps_stand_before_the_choices_each_in_its_order():
+def test_choice_sections_list_the_steps_before_the_choices():
     sections = choice_sections.choice_sections(blank_sheet(), NOTHING_BESIDE)
     assert [section.title for section in sections] == [choice_sections.IN_ORDER, "What you can do"]
     choices = [point.partition(" ")[0].rstrip(":,") for point in sections[1].points]
@@ -396,7 +396,7 @@ def test_each_figure_of_the_risk_stands_once_in_the_first_answers(home):
         (1e-1, "(for all 6 patients together, nothing is promised, because your hospital's budget counts with"),
     ],
 )
-def test_a_large_share_of_excepted_runs_has_its_reason(home, delta, says):
+def test_large_delta_of_the_budget_is_explained_beside_the_risk(home, delta, says):
     """The runs are no single Gaussian here, so that their figures hold at the budget's delta alone."""
     proposed(home)
     stored = Sheet.from_json(sheet(home)[0])
@@ -412,7 +412,7 @@ def table_of(page):
     return section.table
 
 
-def test_one_hospital_more_than_the_promise_allows_has_a_figure(home):
+def test_sheet_states_the_risk_of_one_colluder_beyond_the_promise(home):
     ledger = Ledger.read(home / "ledger.jsonl")
     earlier = Charge("earlier", "00" * 32, "votes", 0, (Gaussian(4.0),), alone=(Gaussian(2.0),))
     ledger.charge(earlier, at=5.0)
@@ -462,7 +462,7 @@ def test_no_worst_case_is_stated_where_the_promise_holds_against_all(home):
         (4, 1, "all other hospitals help"),
     ],
 )
-def test_the_first_answers_name_whoever_undoes_the_promise(home, others, colluders, says):
+def test_first_answers_say_how_many_colluders_undo_the_promise(home, others, colluders, says):
     """Of five hospitals, of which a sum opens with as few others as are planned."""
     proposed(home)
     stored = replace(Sheet.from_json(sheet(home)[0]), others=others, colluders=colluders)
@@ -564,7 +564,7 @@ def test_the_first_answers_say_by_the_policy_s_rule_who_decides(changes, says):
         (None, "programs that give texts;"),
     ],
 )
-def test_the_sheet_names_the_origin_of_the_texts_as_it_is(writers, says):
+def test_sheet_says_if_generators_write_texts_or_take_them_from_files(writers, says):
     task = StatedTask("triage", None, None, None, None, writers, None)
     page = preview.sheet_page(blank_sheet(task=task))
     assert dict(page.sections[0].figures)["the writers"].startswith(says)
@@ -743,7 +743,7 @@ def test_the_sheet_says_what_the_coordinator_keeps_after_the_run(ended):
         ({"is_standing": True}, "it stops nothing"),
     ],
 )
-def test_waiting_is_said_by_who_decides(changes, says):
+def test_waiting_sentence_depends_on_who_decides(changes, says):
     is_standing = changes.get("is_standing", False)
     stored = blank_sheet(two_people=changes.get("two_people", False))
     assert says in choice_sections.waiting_words(stored, Surroundings(is_standing=is_standing))
@@ -779,7 +779,7 @@ def test_sheet_says_length_and_day_of_the_list_of_objections(home):
 
 
 @pytest.mark.parametrize(("after", "shown"), [(0.317, "32 %; 68 %"), (0.25, "25.0 %; 75.0 %")])
-def test_only_shares_of_the_budget_that_save_something_have_tenths(after, shown):
+def test_budget_shares_have_tenths_only_if_runs_together_use_less(after, shown):
     said = budget_sections.used_words(0.214, 0.104, after, "'winter'")
     assert f"Used after this run: {shown} would be left" in said
 

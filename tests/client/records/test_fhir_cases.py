@@ -99,7 +99,7 @@ def test_references_beside_identifiers_stop_and_are_not_sealed(home):
 
 
 @pytest.mark.parametrize("second", ["Patient/child", "Group/1"])
-def test_an_attachment_of_two_patients_is_read_for_neither(home, tmp_path, second):
+def test_attachment_named_by_two_patients_documents_is_not_read(home, tmp_path, second):
     folder = tmp_path / "export"
     folder.mkdir()
     references = (
@@ -272,7 +272,7 @@ def merged(tmp_path):
         ("M-7", "being an identifier", "identifiers"),
     ],
 )
-def test_objection_like_any_id_of_a_patient_stops_the_seal(tmp_path, merged, line, words, kinds):
+def test_objector_that_resembles_a_patients_id_stops_data_add(tmp_path, merged, line, words, kinds):
     (tmp_path / "objectors.txt").write_text(f"third\n{line}\n", encoding="utf-8")
     declared = Declared(str(merged), user_field="patient", exclusions=str(tmp_path / "objectors.txt"))
     for other in ([], kinds.split(",")):
@@ -297,7 +297,7 @@ def test_every_id_and_identifier_of_a_patient_is_an_objection(tmp_path, merged, 
 
 
 @pytest.mark.parametrize("later", ["no Patient resources", "no link"])
-def test_a_patient_whose_ids_are_parted_is_not_sealed_unasked(tmp_path, home, merged, later):
+def test_refresh_stops_if_the_ids_of_an_objector_are_no_longer_joined(tmp_path, home, merged, later):
     (tmp_path / "objectors.txt").write_text("p-Old\n")
     old = document(2, attachment("text/plain", b"an older note"), patient="Patient/p-Old")
     with (merged / "DocumentReference.ndjson").open("a") as file:
@@ -319,7 +319,7 @@ def test_a_dry_run_stops_where_every_patient_objects(tmp_path, home, merged):
     assert "the data set has no record" in command(*add, code=2)
 
 
-def test_a_second_text_of_a_document_is_counted_and_a_second_form_is_not(tmp_path):
+def test_second_text_of_a_document_is_lost_and_a_second_form_is_not(tmp_path):
     forms = (attachment("text/plain", b"One note."), attachment("text/html", b"<p>One  <b>note</b>.</p>"))
     texts = (attachment("text/plain", b"first part"), attachment("text/plain", b"second part"))
     pdf = (attachment("application/pdf", b"%PDF"), attachment("text/plain", b"a text"))
@@ -342,7 +342,7 @@ def test_a_second_text_of_a_document_is_counted_and_a_second_form_is_not(tmp_pat
         ("none.txt", "its attachment is not in the folder"),
     ],
 )
-def test_an_attachment_that_is_not_read_is_named_by_its_true_reason(tmp_path, url, why):
+def test_unread_attachment_is_reported_with_its_reason(tmp_path, url, why):
     write_lines(tmp_path / "a.ndjson", [document(1, attachment("text/plain", url=url))])
     (skipped,) = sources.read(Declared(str(tmp_path), user_field="patient")).skipped
     assert skipped.why == why
@@ -438,7 +438,7 @@ def test_bundles_that_are_too_deep_are_refused(tmp_path):
         sources.read(Declared(str(tmp_path), user_field="patient"))
 
 
-def test_a_version_that_does_not_count_is_named_beside_the_newer_one(tmp_path):
+def test_older_version_is_skipped_with_the_place_of_the_newer_one(tmp_path):
     rows = [document(1, attachment("text/plain", b"a note"), meta={"versionId": str(n)}) for n in (1, 2)]
     write_lines(tmp_path / "a.ndjson", rows)
     (skipped,) = sources.read(Declared(str(tmp_path), user_field="patient")).skipped

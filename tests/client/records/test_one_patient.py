@@ -212,7 +212,7 @@ def test_a_look_alike_of_an_objector_stops_until_somebody_decides(party, tmp_pat
 
 
 @pytest.mark.heavy
-def test_look_alike_confirmed_once_is_no_question_until_another_comes(party, tmp_path):
+def test_confirmed_look_alike_is_asked_about_again_only_with_a_new_one(party, tmp_path):
     notes, wishes = tmp_path / "notes.jsonl", tmp_path / "wishes.txt"
     write_patients(notes, ["0042", "8"])
     wishes.write_text("42\n")
@@ -232,7 +232,7 @@ def test_look_alike_confirmed_once_is_no_question_until_another_comes(party, tmp
 
 
 @pytest.mark.heavy
-def test_an_objection_does_not_lapse_when_an_export_writes_ids_otherwise(party, tmp_path):
+def test_objection_stays_in_force_if_the_export_writes_ids_differently(party, tmp_path):
     notes, wishes, told = tmp_path / "notes.jsonl", tmp_path / "wishes.txt", tmp_path / "told.json"
     write_patients(notes, ["42", "43", "44"])
     wishes.write_text(" Patient/42\n")
@@ -264,7 +264,7 @@ def test_an_objection_does_not_lapse_when_an_export_writes_ids_otherwise(party, 
 
 
 @pytest.mark.heavy
-def test_an_objection_that_lapses_beside_one_that_starts_stops(party, tmp_path):
+def test_refresh_stops_if_one_objection_lapses_and_another_begins(party, tmp_path):
     """The count of matched identifiers alone would not show it."""
     notes, wishes = tmp_path / "notes.jsonl", tmp_path / "wishes.txt"
     write_patients(notes, ["3", "43", "44"])
@@ -358,7 +358,7 @@ def test_exclusion_line_with_an_id_and_more_is_asked_about(tmp_path, line):
     assert caution.startswith("1 identifier on the list matches an id of the source but for ")
 
 
-def test_exclusion_lists_in_utf_16_and_with_a_system_are_read(tmp_path):
+def test_utf_16_exclusion_list_with_system_and_identifier_is_read(tmp_path):
     write_patients(tmp_path / "notes.jsonl", ["42", "Patient?identifier=http://h/mrn|7"])
     source = {
         "data": str(tmp_path / "notes.jsonl"),

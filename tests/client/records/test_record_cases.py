@@ -230,7 +230,7 @@ def test_a_declared_column_that_a_query_selects_twice_is_refused(home, tmp_path,
     assert "the column 'text' stands 2 times" in error
 
 
-def test_a_key_that_stands_twice_is_refused_where_it_is_declared(home, tmp_path):
+def test_repeated_json_key_is_refused_only_if_it_is_declared(home, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a", "text": "b", "patient": {"id": 1, "x": 1, "x": 2}}\n')
     fields = ("--user-field", "patient.id")
     code, _, error = dry(home, tmp_path / "a.jsonl", *fields)
@@ -386,7 +386,7 @@ def test_exception_of_a_parser_is_a_file_error_and_no_bug(home, tmp_path, suffix
     assert code == 0 or "remedy" in error
 
 
-def test_a_dry_run_that_would_stop_prints_one_object(home, monkeypatch, capsys):
+def test_failing_dry_run_prints_counts_and_error_as_one_json_object(home, monkeypatch, capsys):
     arguments = ["data", "add", str(CASES / "csv_empty_text.csv"), "--user-field", "person_id", "--dry-run", "--json"]
     monkeypatch.setattr("sys.argv", ["undersong-party", *arguments, "--home", str(home)])
     with pytest.raises(SystemExit) as ended:
@@ -410,7 +410,7 @@ def test_source_that_stops_a_dry_run_is_sealed_only_after_a_decision(home):
     )
 
 
-def test_a_refresh_names_the_command_that_takes_the_option_of_a_remedy(home, tmp_path):
+def test_refresh_remedy_names_the_command_that_has_its_option(home, tmp_path):
     notes = tmp_path / "notes.tsv"
     notes.write_text("text\tpatient\na note\t1\n")
     command("data", "add", notes, "--user-field", "patient", "--home", home)

@@ -98,7 +98,7 @@ def hospital(tmp_path, authority, monkeypatch):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("happens", ["changed", "broken", "gone"])
-def test_party_keeps_the_sealed_records_whatever_becomes_of_the_file(hospital, tmp_path, happens):
+def test_party_answers_from_sealed_records_after_its_file_changed(hospital, tmp_path, happens):
     before = computation(hospital).data.table
     notes = tmp_path / "alpha.jsonl"
     if happens == "changed":
@@ -112,7 +112,7 @@ def test_party_keeps_the_sealed_records_whatever_becomes_of_the_file(hospital, t
     assert "nobody else is told" in findings
 
 
-def test_damaged_copy_counts_as_empty_and_only_the_party_hears_of_it(hospital, tmp_path, caplog):
+def test_damaged_sealed_copy_counts_as_empty_and_is_logged_locally(hospital, tmp_path, caplog):
     path = PartyHome(hospital).sealed
     data = bytearray(path.read_bytes())
     data[-1] ^= 1

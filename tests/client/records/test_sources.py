@@ -304,7 +304,7 @@ def test_a_query_cannot_write_and_its_url_is_guarded(omop, tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_query_that_is_not_read_to_its_end_warns_of_nothing(omop, monkeypatch):
+def test_query_that_is_closed_early_raises_no_warning(omop, monkeypatch):
     warnings = []
     monkeypatch.setattr(sys, "unraisablehook", warnings.append)
     rows = select(OMOP, omop)
@@ -316,7 +316,7 @@ def test_a_query_that_is_not_read_to_its_end_warns_of_nothing(omop, monkeypatch)
     assert warnings == []
 
 
-def test_an_error_of_the_database_shows_nothing_of_it(tmp_path):
+def test_database_error_shows_no_value_of_query_or_url(tmp_path):
     pytest.importorskip("sqlalchemy")
     query = tmp_path / "query.sql"
     query.write_text(f"SELECT '{SECRET}' FROM nowhere")
@@ -373,7 +373,7 @@ def test_a_patient_in_several_spellings_is_one_user_and_excluded_as_one(tmp_path
     assert (left.table.users, left.objections.present) == (("P2",), 1)
 
 
-def test_records_of_objectors_are_part_of_what_could_be_read(tmp_path):
+def test_share_of_lost_rows_counts_objectors_records(tmp_path):
     rows = [{"text": f"a note {number}", "patient": "P1" if number < 20 else "P2"} for number in range(30)]
     write_lines(tmp_path / "notes.jsonl", [*rows, {"text": "", "patient": "P2"}])
     (tmp_path / "wishes.txt").write_text("P1\n")

@@ -82,7 +82,7 @@ def test_sheets_named_after_patients_are_counted(home, tmp_path):
     assert "sheet 2 of 3 has a similar name" in shown
 
 
-def test_a_usual_name_is_still_proposed(home, tmp_path):
+def test_similar_column_name_is_proposed_in_a_file_without_header(home, tmp_path):
     source = write_headless(tmp_path / "notes.csv", (["Note Text", "kind", "patient"], *ROWS))
     assert "did you mean 'Note Text'?" in failed("data", "add", source, "--text-field", "note_text", "--home", home)
     assert "column 1 of 3 has a similar name" in failed(

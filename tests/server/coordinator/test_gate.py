@@ -24,7 +24,7 @@ SMALL = {"total": 20, "most_unauthenticated": 8, "per_source": 3, "known_factor"
         max_size=120,
     )
 )
-def test_no_limit_is_passed_and_whoever_gives_way_was_connected(steps):
+def test_connection_limits_hold_and_only_open_connections_give_way(steps):
     limits: ConnectionLimits[int] = ConnectionLimits(**SMALL)
     alive: set[int] = set()
     for number, (step, *arguments) in enumerate(steps, 1000):
@@ -45,7 +45,7 @@ def test_no_limit_is_passed_and_whoever_gives_way_was_connected(steps):
         assert limits.unauthenticated <= SMALL["most_unauthenticated"]
 
 
-def test_a_newcomer_takes_the_place_of_whoever_holds_most():
+def test_source_with_most_connections_gives_way_to_a_new_one():
     limits: ConnectionLimits[str] = ConnectionLimits(**SMALL)
     for number in range(100):
         limits.enter(f"crowd {number % 4} {number}", f"crowd {number % 4}", 0.0)
@@ -57,7 +57,7 @@ def test_a_newcomer_takes_the_place_of_whoever_holds_most():
     assert limits.authenticate("honest", "heart") == []
 
 
-def test_strangers_push_nobody_out_where_parties_have_authenticated():
+def test_unauthenticated_connections_displace_no_authenticated_source():
     limits: ConnectionLimits[str] = ConnectionLimits(**SMALL)
     limits.enter("first", "hospital", 0.0)
     limits.authenticate("first", "heart")

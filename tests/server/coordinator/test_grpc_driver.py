@@ -202,7 +202,7 @@ def test_a_failed_evaluation_leaves_the_texts_and_is_told(driver, monkeypatch, e
     assert "the evaluation failed: " in ended.words
 
 
-def test_what_holds_up_the_machine_is_no_failed_evaluation(driver, monkeypatch):
+def test_fault_of_the_machine_does_not_count_as_failed_evaluation(driver, monkeypatch):
     monkeypatch.setattr(driver, "_figures", fail_with(MachineFault("no space", "free some")))
     with pytest.raises(MachineFault):
         driver._evaluate(None, None, None, None, None)

@@ -54,7 +54,7 @@ def test_health_is_asked_past_the_proxy_of_the_environment(served, home, monkeyp
     operator("coordinator", "healthy", "--home", home)
 
 
-def test_the_notice_s_command_is_named_tried_and_taken_back(home):
+def test_notice_command_is_set_tested_and_removed(home):
     notify = ("coordinator", "notify", "--home", home)
     operator(*notify, "http://example.org/hook", code=ConfigurationError.exit_code)
     assert "it arrived" in operator(*notify, "true", "--test")
@@ -63,7 +63,7 @@ def test_the_notice_s_command_is_named_tried_and_taken_back(home):
     assert json.loads(operator(*notify, "--none", "--json")) == {"notify": ""}
 
 
-def test_a_served_coordinator_is_well_and_counts_its_runs(home, served):
+def test_health_and_metrics_of_a_served_coordinator_count_its_runs(home, served):
     health = operations.health(home)
     assert health == {"status": "ok", "connected": [], "runs": {"first": "planned"}, "held_up": []}
     with urllib.request.urlopen(f"http://127.0.0.1:{served.endpoint.port}/metrics", timeout=5) as reply:
@@ -105,7 +105,7 @@ def test_a_run_goes_on_by_itself_once_the_database_answers_again(home, served, m
     assert (folder.status().state, away) == ("finished", [])
 
 
-def test_run_without_a_database_keeps_nothing_from_ending(home, served, monkeypatch):
+def test_run_that_waits_for_its_database_does_not_delay_the_stop(home, served, monkeypatch):
     tried = threading.Event()
 
     def start(_driver):

@@ -197,7 +197,7 @@ JOURNAL_DAMAGES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", JOURNAL_DAMAGES)
-def test_a_damaged_journal_is_that_runs_fault_and_asks_nobody_anew(home, damage):
+def test_damaged_journal_makes_its_run_unreadable_and_stays_unchanged(home, damage):
     folder = CoordinatorHome(home).run("first")
     with closing(folder.journal()) as journal:
         for number in range(40):
@@ -215,7 +215,7 @@ def test_a_damaged_journal_is_that_runs_fault_and_asks_nobody_anew(home, damage)
         assert len(journal.items("sum/")) == 40
 
 
-def test_what_a_crash_left_of_the_last_write_is_dropped_from_a_journal(home):
+def test_journal_drops_a_last_write_that_a_crash_cut_off(home):
     """The write-ahead log ends in a write that was cut off: nobody acted upon it."""
     folder = CoordinatorHome(home).run("first")
     log_path = folder.path / "journal.sqlite-wal"
@@ -234,7 +234,7 @@ def test_what_a_crash_left_of_the_last_write_is_dropped_from_a_journal(home):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("damage", ["cut off", "no keys", "a folder"])
-def test_the_other_run_goes_on_and_this_one_too_once_it_is_mended(home, monkeypatch, damage, caplog):
+def test_damaged_request_holds_up_its_own_run_until_it_is_restored(home, monkeypatch, damage, caplog):
     path = home / "runs" / "first" / "requested.json"
     whole = path.read_bytes()
     DAMAGES[damage](path)
@@ -254,7 +254,7 @@ def test_the_other_run_goes_on_and_this_one_too_once_it_is_mended(home, monkeypa
     assert len(logged) == 1, "it is logged once, and not at each look"
 
 
-def test_an_action_requested_anew_replaces_one_that_cannot_be_read(home):
+def test_new_request_replaces_an_unreadable_request(home):
     path = home / "runs" / "first" / "requested.json"
     path.write_text("{}")
     runs.request(home, "first", "stop")

@@ -256,7 +256,7 @@ def test_archive_list_of_another_manifest_is_a_fault(tmp_path, published):
         assert any(fault.startswith("archive.json: the archive is not signed") for fault in faults) is not is_sound
 
 
-def test_dossier_of_unconfirmed_papers_has_the_exit_code_of_verify(folder):
+def test_dossier_of_unconfirmed_data_set_has_verifys_exit_code(folder):
     page = dossier(folder, code=8)
     assert "only its name is known" not in page.partition("Who took part")[0]
     assert "nothing shows whose it is" in page

@@ -134,7 +134,7 @@ def test_a_simulation_is_confirmed_as_one_and_as_nothing_else(tmp_path, simulate
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", HASHED_NAMES)
-def test_no_file_of_a_simulation_changes_unseen(tmp_path, simulated, name):
+def test_changed_file_of_a_simulation_is_a_fault(tmp_path, simulated, name):
     other = b"another"
     folder = write_folder(tmp_path, simulated, **{name: other})
     assert verify_folder(folder)[0] == FALSE
@@ -144,7 +144,7 @@ def test_no_file_of_a_simulation_changes_unseen(tmp_path, simulated, name):
     )
 
 
-def test_no_key_of_a_simulation_s_papers_changes_unseen(tmp_path, simulated):
+def test_changed_key_of_a_simulations_manifest_is_a_fault(tmp_path, simulated):
     folder = write_folder(tmp_path, simulated)
     for key in simulated:
         for left in ({**simulated, key: HOSTILE[0]}, {each: v for each, v in simulated.items() if each != key}):
@@ -162,7 +162,7 @@ def test_a_federation_is_no_simulation_while_one_party_has_not_signed(tmp_path, 
 
 
 @pytest.mark.slow
-def test_signatures_of_a_simulation_may_be_anything(tmp_path, simulated):
+def test_malformed_signatures_of_a_simulation_are_not_valid(tmp_path, simulated):
     for forged in HOSTILE:
         for signatures in (forged, {**simulated[SIMULATION], PARTIES[0]: forged}):
             assert not verify(write_folder(tmp_path, {**simulated, SIMULATION: signatures})).holds
@@ -170,7 +170,7 @@ def test_signatures_of_a_simulation_may_be_anything(tmp_path, simulated):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", HASHED_NAMES)
-def test_every_file_beside_a_good_signature_is_covered_by_it(tmp_path, value, signer, name):
+def test_changed_file_of_a_signed_data_set_is_a_fault(tmp_path, value, signer, name):
     folder, fingerprint = write_folder(tmp_path, signer.sign(value)), signer.authority.fingerprint
     assert verify_folder(folder, "--fingerprint", fingerprint)[0] == CONFIRMED
     (folder / name).write_bytes(b"another")
@@ -184,7 +184,7 @@ def test_every_file_beside_a_good_signature_is_covered_by_it(tmp_path, value, si
 
 
 @pytest.mark.parametrize("missing", [("synthetic.jsonl",), ("synthetic.parquet",), ROWS_NAMES, tuple(CONTENTS)])
-def test_nothing_is_shown_of_a_corpus_that_is_not_there(tmp_path, value, signer, missing):
+def test_verify_confirms_no_data_set_whose_corpus_is_missing(tmp_path, value, signer, missing):
     folder, fingerprint = write_folder(tmp_path, signer.sign(value)), signer.authority.fingerprint
     for name in missing:
         (folder / name).unlink()
@@ -197,14 +197,14 @@ def test_nothing_is_shown_of_a_corpus_that_is_not_there(tmp_path, value, signer,
     assert verify(folder, fingerprint=fingerprint).to_json()["holds"] == (not lacks_corpus)
 
 
-def test_a_simulation_without_its_corpus_shows_nothing_of_it(tmp_path, simulated):
+def test_simulation_whose_corpus_is_missing_is_unconfirmed(tmp_path, simulated):
     folder = write_folder(tmp_path, simulated)
     for name in ROWS_NAMES:
         (folder / name).unlink()
     assert verify_folder(folder)[0] == UNCONFIRMED
 
 
-def test_what_no_paper_speaks_of_is_said_to_be_outside(tmp_path, value, signer):
+def test_files_outside_the_manifest_are_listed_as_outside(tmp_path, value, signer):
     """Also the card of a data set that was published when the papers held no hash of it."""
     del value["files"]["README.md"]
     folder = write_folder(tmp_path, signer.sign(value))
@@ -260,7 +260,7 @@ def harmlessly_judged(folder):
 
 
 @pytest.mark.slow
-def test_anything_at_any_place_of_the_papers_is_judged_harmlessly(tmp_path, value, signer):
+def test_any_value_at_any_key_of_the_manifest_raises_no_foreign_error(tmp_path, value, signer):
     signed = {**signer.sign(value), "unknown": 1}
     del signed["manifest"]["plan"]["sums"][1:], signed["sums"]["votes/2"]
     tried = 0
@@ -286,7 +286,7 @@ def test_names_under_which_sums_and_receipts_stand_forge_no_line(tmp_path, value
 
 
 @pytest.mark.slow
-def test_the_name_that_a_coordinator_gives_itself_forges_no_line(tmp_path, value, signer):
+def test_coordinators_name_forges_no_line_of_the_output(tmp_path, value, signer):
     for forged in (each for each in FORGERIES if "\ud800" not in each):
         signed = dataclasses.replace(signer, name=forged).sign(value)
         (tmp_path / "manifest.json").write_text(json.dumps(signed))
@@ -295,7 +295,7 @@ def test_the_name_that_a_coordinator_gives_itself_forges_no_line(tmp_path, value
 
 
 @pytest.mark.slow
-def test_anything_in_a_signed_receipt_is_judged_harmlessly(tmp_path, value):
+def test_any_value_in_a_signed_receipt_raises_no_foreign_error(tmp_path, value):
     entries = json.loads(value["receipts"]["p0"]["body"])["entries"]
     for number, path in enumerate(leaves(entries)):
         for hostile in HOSTILE[number % 3 :: 3]:
@@ -363,7 +363,7 @@ def voided(entries, times, slot="votes/3"):
         entries.insert(-1, {"kind": "void", "certificate": "00", **place})
 
 
-def test_what_sybils_declared_void_is_counted_against_them(tmp_path, value, published):
+def test_vectors_that_sybils_declared_void_count_as_released(tmp_path, value, published):
     """n - 1 invented parties sign that a vector was never opened: its price is refunded, and said beside it."""
     plan = published[1]
     (tmp_path / "manifest.json").write_text(json.dumps(value))

@@ -32,7 +32,7 @@ def verdict_of(folder, value):
 
 
 @pytest.mark.heavy
-def test_an_honest_data_set_is_priced_from_its_papers_alone(tmp_path, published):
+def test_verify_computes_epsilon_of_each_party_from_the_manifest_alone(tmp_path, published):
     value, plan = published
     verdict = verdict_of(tmp_path, value)
     assert verdict.faults == ()
@@ -105,7 +105,7 @@ def test_a_sub_sampled_run_that_stopped_is_priced_at_its_whole_plan(tmp_path):
     assert Ledger.read(tmp_path / "p2.ledger.jsonl").spent(1e-5) == pytest.approx(whole)  # it made one sum of three
 
 
-def test_a_receipt_that_does_not_hold_prices_nothing(tmp_path, published):
+def test_invalid_receipt_is_a_fault_and_sets_no_price(tmp_path, published):
     value = json.loads(json.dumps(published[0]))
     value["receipts"]["p2"]["signature"] = "00" * 64
     verdict = verdict_of(tmp_path, value)
@@ -188,7 +188,7 @@ def test_tampering_with_a_data_set_is_named(tmp_path, published, tamper, named):
 
 
 @pytest.mark.parametrize("tamper", [_less_noise, _smaller_promise, _lower_sensitivity])
-def test_plan_that_does_not_hold_prices_nothing(tmp_path, published, tamper):
+def test_invalid_plan_is_a_fault_and_sets_no_price(tmp_path, published, tamper):
     value = json.loads(json.dumps(published[0]))
     tamper(value)
     with pytest.raises(PrivacyRefusal, match="the plan"):
@@ -240,7 +240,7 @@ def test_a_party_that_signs_a_false_receipt_is_named(tmp_path, published, change
     assert any(words in fault for fault in verdict.faults), verdict.faults
 
 
-def test_a_receipt_says_nothing_of_the_data_set(published):
+def test_receipt_has_no_time_and_no_position_in_the_partys_ledger(published):
     """Its chain begins at the manifest and runs over the run's own entries; no time, no place in the ledger."""
     for party, found in published[0]["receipts"].items():
         body = json.loads(found["body"])
@@ -319,7 +319,7 @@ def test_coordinator_s_signature_and_fingerprint_are_checked(tmp_path, published
         (True, True, ("Files: CHANGED: 1 fault", "By: nobody", "Promise: none that counts")),
     ],
 )
-def test_the_last_three_lines_say_whole_by_whom_and_what(tmp_path, published, signer, stated, changed, ends):
+def test_last_three_lines_state_completeness_signer_and_promise(tmp_path, published, signer, stated, changed, ends):
     signed = signer.sign({**published[0], "files": {"synthetic.jsonl": hashlib.sha256(b"the corpus").hexdigest()}})
     (tmp_path / "manifest.json").write_text(json.dumps(signed))
     (tmp_path / "synthetic.jsonl").write_bytes(b"another" if changed else b"the corpus")
@@ -327,7 +327,7 @@ def test_the_last_three_lines_say_whole_by_whom_and_what(tmp_path, published, si
     assert [line.startswith(end) for line, end in zip(lines[-3:], ends, strict=True)] == [True, True, True], lines
 
 
-def test_verify_and_dossier_name_operator_and_place_of_the_plan(tmp_path, published, signer):
+def test_verify_and_dossier_name_operator_and_place_of_publication(tmp_path, published, signer):
     fingerprint = signed_by(tmp_path, signer, published[0])
     silent = verify(tmp_path, fingerprint=fingerprint)
     assert not any("run by" in line for line in silent.lines())
@@ -353,7 +353,7 @@ def test_verify_and_dossier_name_hospitals_in_full_where_the_plan_does(tmp_path,
     assert [row[0] for row in table[1:4]] == ["p0", "p1 (One Hospital, Porto)", "p2"]
 
 
-def test_the_signer_s_line_says_by_whose_word_each_hospital_is_known(tmp_path, published, signer):
+def test_signers_line_says_who_confirms_each_hospitals_key(tmp_path, published, signer):
     fingerprint = signed_by(tmp_path, signer, published[0])
     own = {name: party_fingerprint(name, public_of(name)) for name in ("p0", "p1", "p2", "p3", "p4")}
     lines = [
@@ -378,7 +378,7 @@ def test_only_a_stated_fingerprint_confirms_a_party_in_json(tmp_path, published,
     assert verify(tmp_path, parties=parties).to_json()["parties_certified_by_coordinator"] == []
 
 
-def test_without_a_signature_the_data_set_says_so(tmp_path, published):
+def test_unsigned_data_set_is_reported_as_unsigned(tmp_path, published):
     verdict = verdict_of(tmp_path, published[0])
     assert verdict.signature is None
     assert verdict.to_json()["coordinator"] is None
@@ -393,7 +393,7 @@ def signed_by(folder, signer, value):
     return signer.authority.fingerprint
 
 
-def test_told_fingerprints_prove_the_parties_but_not_the_texts(tmp_path, published):
+def test_stated_fingerprints_confirm_parties_and_not_the_corpus(tmp_path, published):
     (tmp_path / "manifest.json").write_text(json.dumps(published[0]))
     own = {name: party_fingerprint(name, public_of(name)) for name in ("p0", "p1", "p2", "p3", "p4")}
     verdict = verify(tmp_path, parties={"p1": own["p1"]})
@@ -423,7 +423,7 @@ def test_the_coordinator_certifies_the_keys_that_its_parties_enrolled_with(tmp_p
 
 
 @pytest.mark.heavy
-def test_a_run_without_noise_is_not_private_whatever_is_left_out(tmp_path):
+def test_run_without_noise_is_not_private_if_sums_are_left_out_too(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     value = federated(folder, math.inf)[0]
@@ -441,7 +441,7 @@ def test_noise_of_a_fixed_seed_is_not_private_in_the_verdict_s_json(tmp_path, pu
     assert verdict.to_json()["private"] is False
 
 
-def test_files_that_the_papers_do_not_know_are_named(tmp_path, published):
+def test_files_that_the_manifest_does_not_list_are_named(tmp_path, published):
     (tmp_path / "synthetic.jsonl").write_bytes(b"slipped in")
     assert "know no such file" in verdict_of(tmp_path, published[0]).faults[0]
     for files in ([], {"../../etc/passwd": "00"}, {"synthetic.jsonl": 5}):
@@ -469,7 +469,7 @@ def _no_key(value):
 
 
 @pytest.mark.parametrize("tamper", [_other_corpus, _no_receipt, _other_name, _other_authority, _no_key])
-def test_what_changed_after_the_signature_is_a_fault(tmp_path, published, signer, tamper):
+def test_change_after_the_signature_is_a_fault(tmp_path, published, signer, tamper):
     value = signer.sign({**json.loads(json.dumps(published[0])), "files": {"synthetic.jsonl": "00"}})
     tamper(value)
     assert [fault for fault in verdict_of(tmp_path, value).faults if fault.startswith("the coordinator's signature")]
