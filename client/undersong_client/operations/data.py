@@ -378,7 +378,7 @@ def ledger(home: Path, *, verify: bool = False) -> LedgerFacts:
     """
     path = PartyHome(home).ledger
     if not path.exists():
-        raise ConfigurationError(f"{path}: no such ledger", "it begins with `undersong-party data add`")
+        raise ConfigurationError(f"{path}: no such ledger", "add a data set first: undersong-party data add")
     if verify:
         Ledger.verify(path)
     party_ledger = Ledger.snapshot(path)  # a run may append to it between two of these figures

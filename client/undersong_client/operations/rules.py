@@ -86,7 +86,8 @@ def set_budget(
     party_home = PartyHome(home)
     if not epsilon > 0:
         raise ConfigurationError(
-            f"epsilon {epsilon:g} is not above 0", "to take part in nothing: undersong-party pause"
+            f"epsilon {epsilon:g} is not above 0",
+            "give an epsilon above 0; to take part in no run: undersong-party pause",
         )
     changed_rules = {
         "total_epsilon": epsilon,

@@ -304,7 +304,7 @@ class HospitalPage:
     def _reject(self, visit: Visit) -> str:
         rejected_proposal = self._find(visit.path["manifest"])
         if visit.form.get("sure") != "yes":
-            raise ConfigurationError("the second step is missing", "tick that you reject it for good")
+            raise ConfigurationError("the rejection was not confirmed", "tick that you reject the plan for good")
         runs.reject(self._home, rejected_proposal.manifest, _person(visit, "reason"))
         return visit.go(f"/requests/{rejected_proposal.manifest}", "Rejected. The operator reads your reason.")
 
@@ -413,7 +413,7 @@ class HospitalPage:
     def _ledger_copy(self, visit: Visit) -> Response:
         path = PartyHome(self._home).ledger
         if not path.exists():
-            raise ConfigurationError("there is no ledger yet", "it begins when a data set is added")
+            raise ConfigurationError("this party has no ledger yet", "add a data set first")
         visit.note("download", "ledger")
         return download(path.read_bytes(), f"{PartyHome(self._home).settings.party}.ledger.jsonl")
 

@@ -53,7 +53,9 @@ class RowFilter:
             try:
                 row_values = json_object(output_line, f"the filter's line {row_number}", columns)
             except ConfigurationError as error:
-                raise ConfigurationError(error.problem, "one object a line, in UTF-8", code="filter") from None
+                raise ConfigurationError(
+                    error.problem, "have the filter write one JSON object a line, in UTF-8", code="filter"
+                ) from None
             self.rows_out += 1
             filtered_row = dotted_columns.read(Row(f"the filter's row {row_number}", row_values))
             yield filtered_row._replace(values={**dict.fromkeys(columns), **filtered_row.values})

@@ -326,7 +326,9 @@ def recover(
     kept_heads = kept.read()
     ledger, is_broken = _present(home)
     if not source.named:
-        raise ConfigurationError("which backup?", f"name a BACKUP; without one, {WITHOUT}", code="which-backup")
+        raise ConfigurationError(
+            "no backup of the ledger was named", f"name a BACKUP; without one, {WITHOUT}", code="which-backup"
+        )
     if ledger is not None and source.backup is None and _complete(ledger, kept_heads, source.receipts):
         raise ConfigurationError(
             "the ledger holds everything that its checkpoints know of",

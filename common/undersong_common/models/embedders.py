@@ -195,7 +195,9 @@ def check_pinned(model: str) -> None:
     It also refuses a notebook's function. At a party an embedder reads the private records.
     """
     if model.startswith(FUNCTION):
-        raise ConfigurationError(f"the embedder {model!r} is a notebook's: for simulations only", "name another one")
+        raise ConfigurationError(
+            f"the embedder {model!r} is a function of a notebook, which only a simulation can use", "name another one"
+        )
     if not _is_foreign(model) or _split_name(model)[1]:
         return
     plugin = plugins.find("embedders", _split_name(model)[0])

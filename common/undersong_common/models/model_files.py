@@ -205,7 +205,7 @@ def _check_json(folder: Path, name: str) -> None:
     lower_name = path.name.lower()  # some file systems open Config.json where config.json is asked for
     if lower_name == "modules.json":
         if name != "modules.json":
-            raise ConfigurationError(f"{path}: a model within a model", _REMEDY)
+            raise ConfigurationError(f"{path}: the folder holds a second model", _REMEDY)
         list(_list_modules(folder))
     elif lower_name.endswith(".index.json"):
         _check_index(path)

@@ -85,7 +85,9 @@ class Provider:
     def __post_init__(self) -> None:
         if not self.client or not self.secret:
             raise ConfigurationError(
-                "the identity provider needs this page's name and secret", "see --oidc-client", code="no-client"
+                "the client id or the client secret of this page at the identity provider is missing",
+                "see --oidc-client",
+                code="no-client",
             )
         _address_origin(self.issuer)
 
@@ -137,7 +139,7 @@ def _http_client(proxy: str) -> httpx.Client:
         return httpx.Client(timeout=TIMEOUT_S, trust_env=False, verify=context, proxy=proxy or None)
     except (httpx.InvalidURL, ValueError):
         raise ConfigurationError(
-            "the address of the identity provider's proxy is none", "give http://HOST:PORT: --oidc-proxy"
+            "the address of the identity provider's proxy is not an HTTP address", "give http://HOST:PORT: --oidc-proxy"
         ) from None
 
 

@@ -222,7 +222,7 @@ class DiscreteGaussian(IntegerNoise):
         """
         if not math.isfinite(sigma) or sigma <= 0:
             raise ConfigurationError(
-                f"noise of standard deviation {sigma}", "sigma must be a positive number", code="sigma-out-of-range"
+                f"the standard deviation of the noise is {sigma}", "give a positive number", code="sigma-out-of-range"
             )
         self._set_variance(Fraction(sigma) ** 2)
 

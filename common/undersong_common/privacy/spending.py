@@ -50,7 +50,9 @@ class Budget:
                 f"budget of epsilon {self.epsilon}, delta {self.delta}", "epsilon above 0, delta between 0 and 1"
             )
         if self.parts < 1:
-            raise ConfigurationError(f"a budget of {self.parts} parts", "give an integer, 1 or more", code="no-parts")
+            raise ConfigurationError(
+                f"the budget's number of parts is {self.parts}", "give an integer, 1 or more", code="no-parts"
+            )
 
 
 def budget_json(budget: Budget | None) -> dict[str, Any] | None:

@@ -374,7 +374,9 @@ class Installation:
     @contextmanager
     def _hold_lock(self, action: str) -> Iterator[None]:
         if os.geteuid():
-            raise ConfigurationError("units and accounts are root's", self._command_line(action), code="not-root")
+            raise ConfigurationError(
+                "only root may change units and accounts", self._command_line(action), code="not-root"
+            )
         lock = self._machine.path(LOCKS) / f"{self._service.name}.service.lock"
         lock.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         busy = ConfigurationError("the same command is under way", "wait until it has ended", code="service-busy")

@@ -606,7 +606,9 @@ def _pure_epsilons(requests: Sequence[SumRequest], epsilon: float, spares: int) 
         if request.epsilon is not None and not request.epsilon > 0:
             raise ConfigurationError(f"{request.name}: its epsilon is {request.epsilon}", "give a number above 0")
         if request.sampling_rate != 1.0:
-            raise ConfigurationError(f"{request.name}: Laplace noise with subsampling", "use Gaussian noise")
+            raise ConfigurationError(
+                f"{request.name}: Laplace noise cannot be combined with subsampling", "use Gaussian noise"
+            )
     fixed_epsilons = {request.name: request.epsilon for request in laplace_requests if request.epsilon is not None}
     if not math.isfinite(epsilon):
         return {request.name: math.inf for request in laplace_requests} | fixed_epsilons
@@ -670,7 +672,9 @@ def _spare_events(events: Sequence[accounting.Event], spares: int) -> list[accou
 def _plan_fixed_noise(request: SumRequest, multiplier: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
     """A Gaussian sum whose noise is given."""
     if request.law != "gaussian":
-        raise ConfigurationError(f"{request.name}: a noise multiplier of its own is for Gaussian sums", "give epsilon")
+        raise ConfigurationError(
+            f"{request.name}: only a Gaussian sum takes its own noise multiplier", "give its epsilon instead"
+        )
     if not (multiplier > 0 or math.isinf(privacy.epsilon)):
         raise ConfigurationError(f"{request.name}: its noise multiplier is {multiplier}", "give a number above 0")
     return _plan_gaussian(request, multiplier, privacy, quorum)

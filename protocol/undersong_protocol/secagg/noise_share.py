@@ -70,7 +70,7 @@ class NoisePlan:
             )
         if not math.isfinite(self.sigma) or self.sigma < 0:
             raise ConfigurationError(
-                f"noise of standard deviation {self.sigma}", "sigma must be finite and not negative"
+                f"the standard deviation of the noise is {self.sigma}", "give a finite number that is not negative"
             )
         component_variances: list[Fraction] = []
         if self.sigma > 0 and self.law == "laplace":

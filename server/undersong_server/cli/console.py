@@ -72,7 +72,9 @@ class OfferedTasks:
         """Returns the hosts with the variables of their keys. Raises ConfigurationError for an incomplete pair."""
         pairs = tuple((host, variable) for host, _, variable in (pair.partition("=") for pair in self.keys or ()))
         if not all(host and variable for host, variable in pairs):
-            raise ConfigurationError("--key names no host or no variable", "write --key api.openai.com=OPENAI_API_KEY")
+            raise ConfigurationError(
+                "--key lacks the host or the name of the variable", "write --key api.openai.com=OPENAI_API_KEY"
+            )
         return pairs
 
 

@@ -335,7 +335,9 @@ def _days(text: str) -> float:
     except ValueError:
         days = math.nan
     if not 0.1 <= days <= 365:
-        raise ConfigurationError(f"days that the invitation is open: {text!r} is not between 0.1 and 365", "write 14")
+        raise ConfigurationError(
+            f"days that the invitation is open: {text!r} is not between 0.1 and 365", "write for example 14"
+        )
     return days
 
 

@@ -430,7 +430,7 @@ def _check_days(days: float) -> float:
     if not 0 < days <= AUTHORITY_DAYS:
         raise ConfigurationError(
             f"--days is {days:g}",
-            f"give at most {AUTHORITY_DAYS}: so long the authority lives",
+            f"give at most {AUTHORITY_DAYS}, the life of the certificate authority in days",
             code="days-out-of-range",
         )
     return days

@@ -352,7 +352,9 @@ def _train_adapted(
 ) -> tuple[str, panel.Predicted]:
     if not corpus.labels:
         raise ConfigurationError(
-            "the synthetic texts have no labels: nothing to adapt", "leave out --adapt", code="labels-missing"
+            "the synthetic texts have no labels, so no task model can be adapted",
+            "leave out --adapt",
+            code="labels-missing",
         )
     model = learning.adapt(corpus.x, tuple(corpus.labels), target, seed=seed, head=head)
     return model.description, {model.description: learning.predict(model, test.x)}

@@ -37,7 +37,11 @@ def offer(name: str, method: Method[Any]) -> None:
     Raises ConfigurationError for a name that one of this program's own methods has, and for what is no method.
     """
     if not isinstance(name, str) or not name.strip():
-        raise ConfigurationError("the first argument is no name", 'offer("NAME", Method(...))', code="method-form")
+        raise ConfigurationError(
+            "the first argument of offer() is not the name of a method",
+            'offer("NAME", Method(...))',
+            code="method-form",
+        )
     if not isinstance(method, Method):
         raise ConfigurationError(
             f"what is offered as {name!r} is no Method",

@@ -577,7 +577,7 @@ def _sorted(comparison: RunComparison, sort: str) -> RunComparison:
     if figure is None:
         raise ConfigurationError(
             f"these runs have no figure {sort!r} to sort by",
-            f"one of: {', '.join(figure_by_name)}",
+            f"choose one of: {', '.join(figure_by_name)}",
             code="unknown-figure",
         )
     sort_sign = -1.0 if figure.good == "high" else 1.0

@@ -348,7 +348,9 @@ def name_upload(home: Path, draft: Draft, path: str, name: str, content: bytes) 
     """
     form_field = next((form_field for form_field in _fields(draft) if form_field.path == path), None)
     if form_field is None or form_field.control != "file":
-        raise ConfigurationError(f"{printable(path, 100)!r} names no file", "upload at a field that does")
+        raise ConfigurationError(
+            f"{printable(path, 100)!r} is not a key that names a file", "upload the file at the field of such a key"
+        )
     if not content:
         raise ConfigurationError("no file was chosen", "choose a file of texts, then Upload")
     file_name = _name_from(Path(draft.folder), keep_upload(home, name, content))

@@ -506,7 +506,7 @@ def evaluate(
     compared_files = (options.test, options.train_private, options.overlap, options.membership)
     if all(source is None for source in compared_files) and not options.personal_data:
         raise ConfigurationError(
-            f"{folder}: nothing to compare with",
+            f"{folder}: no file was named to compare its texts with",
             "name a file to compare with (--test or --overlap)",
             code="nothing-to-compare",
         )

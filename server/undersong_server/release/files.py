@@ -485,7 +485,7 @@ def read_archive(folder: Path, published: Mapping[str, Any]) -> ArchiveStatement
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError, InvalidSignature, ConfigurationError):
         raise PrivacyRefusal("the archive is not signed by this coordinator, for this manifest.json", FRESH) from None
     if not set(files) <= {DOSSIER_NAME, CARD_NAME, *(() if left_out is None else (JSONL_NAME, PARQUET_NAME))}:
-        raise PrivacyRefusal("the archive names files that no archive has", FRESH)
+        raise PrivacyRefusal("archive.json names files that an archive does not have", FRESH)
     return ArchiveStatement(files, left_out)
 
 

@@ -74,7 +74,7 @@ class Variant:
         wrong_options = [key for key, equals, value in option_pairs if not (key and equals and value)]
         if wrong_options:
             raise ConfigurationError(
-                f"--methods {text}: {wrong_options[0]!r} is no option",
+                f"--methods {text}: {wrong_options[0]!r} is not key=value",
                 "write METHOD:key=value+key=value",
                 code="no-option",
             )

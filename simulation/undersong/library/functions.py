@@ -149,7 +149,9 @@ def simulate(
     choices = SimulationOptions(**check_options(options, SimulationOptions, unknown_code=CODE))
     if choices.ray is not None and choices.engine == "flower":
         raise ConfigurationError(
-            "Flower's engine has Ray for itself: no second cluster beside it", "leave one away", code="two-clusters"
+            "Flower's engine begins its own Ray and cannot use another cluster",
+            "leave out engine or ray",
+            code="two-clusters",
         )
     settings = task.settings()
     folder = Path(settings.output.dir if out is None else out)

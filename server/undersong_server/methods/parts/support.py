@@ -323,7 +323,9 @@ def with_support(requests: Sequence[SumRequest], generators: int, texts: int, sh
     """
     if generators < 2:
         raise ConfigurationError(
-            "privacy.support compares generators, and the task has one", "take it out", code="support-of-one"
+            "privacy.support compares several generators, and the task has only one",
+            "take it out",
+            code="support-of-one",
         )
     return append_sum(requests, SumRequest(CORPUS, SupportVotes(generators, texts)), share, "privacy.support")
 
