@@ -155,9 +155,9 @@ class LedgerCheckpoints:
         mark_bytes = self._mark(replace(ledger_statement, lost_budgets=(*ledger_statement.lost_budgets, whole)))
         replace_where_possible([path for path in self._paths if path not in newer._paths and path.exists()], mark_bytes)
 
-    def _mark(self, said: Statement) -> bytes:
+    def _mark(self, statement: Statement) -> bytes:
         # For every vector, with the price of a whole plan: without indentation it is encoded by compiled code.
-        return json.dumps({**said.to_json(), "home": str(self._home.path)}, ensure_ascii=False).encode("utf-8")
+        return json.dumps({**statement.to_json(), "home": str(self._home.path)}, ensure_ascii=False).encode("utf-8")
 
 
 def checkpoint_name(table: Table, checkpoints: Path) -> str:

@@ -239,17 +239,21 @@ def _read_layer(weights: dict[str, Float32], name: str) -> Layer:
 
 def _group_texts(lengths: Sequence[int], step: int) -> Iterator[_TextGroup]:
     """Groups of texts of one length side by side, as many as the cache has room for; a text begins at a ``step``."""
-    start = first = 0
-    while first < len(lengths):
-        length = lengths[first]
+    start = first_index = 0
+    while first_index < len(lengths):
+        length = lengths[first_index]
         most_texts = max(1, _SCORES_AT_ONCE // (length * length))
-        texts = 1
-        while texts < most_texts and first + texts < len(lengths) and lengths[first + texts] == length:
-            texts += 1
-        group = _TextGroup(start, texts, length, -(-length // step) * step)
+        text_count = 1
+        while (
+            text_count < most_texts
+            and first_index + text_count < len(lengths)
+            and lengths[first_index + text_count] == length
+        ):
+            text_count += 1
+        group = _TextGroup(start, text_count, length, -(-length // step) * step)
         yield group
-        start += texts * group.step
-        first += texts
+        start += text_count * group.step
+        first_index += text_count
 
 
 def _token_lists(groups: Sequence[_TextGroup], places: Places | None) -> list[_List]:

@@ -136,15 +136,15 @@ class ShortStreams:
     def __repr__(self) -> str:
         return f"ShortStreams({len(self._ciphers)} of AES-256-CTR)"
 
-    def each_into(self, room: memoryview) -> Iterator[None]:
-        """Overwrites ``room`` with one stream after the other and yields after each.
+    def each_into(self, buffer: memoryview) -> Iterator[None]:
+        """Overwrites ``buffer`` with one stream after the other and yields after each.
 
         Args:
-            room: a writable contiguous buffer of at least 48 and at most ``CHUNK_BYTES`` + 48 bytes; its last 16 bytes
+            buffer: writable and contiguous, of at least 48 and at most ``CHUNK_BYTES`` + 48 bytes. Its last 16 bytes
                 are scratch space.
         """
-        head_bytes = room[:HEAD_BYTES]
-        bytes_behind = room[HEAD_BYTES:]
+        head_bytes = buffer[:HEAD_BYTES]
+        bytes_behind = buffer[HEAD_BYTES:]
         zero_bytes = ZEROS[: len(bytes_behind) - TAG_BYTES]
         head_view = memoryview(self._heads)
         head_start = 0

@@ -206,12 +206,14 @@ def _lengthen_runs(
     if not len(rows) or high - low <= 1:
         return
     middle = min(2 * low, (low + high) // 2)
-    sharing, shared_records = _matching_texts(ours.take(rows), theirs.take(records), middle, token_hashes)
-    alive = np.zeros(len(rows), dtype=bool)
-    alive[sharing] = True
-    longest[rows[alive]] = middle
-    _lengthen_runs(ours, theirs, rows[alive], records[np.unique(shared_records)], middle, high, longest, token_hashes)
-    _lengthen_runs(ours, theirs, rows[~alive], records, low, middle, longest, token_hashes)
+    our_text_of_run, their_text_of_run = _matching_texts(ours.take(rows), theirs.take(records), middle, token_hashes)
+    has_longer_run = np.zeros(len(rows), dtype=bool)
+    has_longer_run[our_text_of_run] = True
+    longest[rows[has_longer_run]] = middle
+    _lengthen_runs(
+        ours, theirs, rows[has_longer_run], records[np.unique(their_text_of_run)], middle, high, longest, token_hashes
+    )
+    _lengthen_runs(ours, theirs, rows[~has_longer_run], records, low, middle, longest, token_hashes)
 
 
 def _matching_texts(ours: _Corpus, theirs: _Corpus, length: int, token_hashes: UInt64) -> tuple[Int64, Int64]:
@@ -232,25 +234,25 @@ def _mark_resembling(ours: _Corpus, theirs: _Corpus, token_hashes: UInt64) -> Bo
     resembles = np.zeros(len(ours), dtype=bool)
     if not len(ours.tokens) or not len(theirs.tokens):
         return resembles
-    first, second = _pair_matrices(ours, theirs, token_hashes)
-    size_ours = np.diff(first.indptr)
-    size_theirs = np.diff(second.indptr)
-    their_rarest = _rarest_members(second).T.tocsr()
-    prefix = _rarest_members(first)
+    our_pairs, their_pairs = _pair_matrices(ours, theirs, token_hashes)
+    size_ours = np.diff(our_pairs.indptr)
+    size_theirs = np.diff(their_pairs.indptr)
+    their_rarest = _rarest_members(their_pairs).T.tocsr()
+    prefix = _rarest_members(our_pairs)
     for block_start in range(0, len(ours), _BLOCK_ROWS):
-        met = (prefix[block_start : block_start + _BLOCK_ROWS] @ their_rarest).tocoo()
-        row = block_start + met.row.astype(np.int64)
-        column = met.col.astype(np.int64)
-        small = np.minimum(size_ours[row], size_theirs[column])
-        large = np.maximum(size_ours[row], size_theirs[column])
-        is_possible = small >= JACCARD * large
+        shared_pairs = (prefix[block_start : block_start + _BLOCK_ROWS] @ their_rarest).tocoo()
+        row = block_start + shared_pairs.row.astype(np.int64)
+        column = shared_pairs.col.astype(np.int64)
+        smaller_size = np.minimum(size_ours[row], size_theirs[column])
+        larger_size = np.maximum(size_ours[row], size_theirs[column])
+        is_possible = smaller_size >= JACCARD * larger_size
         row = row[is_possible]
         column = column[is_possible]
         for pair_start in range(0, len(row), _PAIRS):
             i = row[pair_start : pair_start + _PAIRS]
             j = column[pair_start : pair_start + _PAIRS]
-            common = first[i].multiply(second[j]).sum(axis=1)
-            resembles[i[common >= JACCARD * (size_ours[i] + size_theirs[j] - common)]] = True
+            common_count = our_pairs[i].multiply(their_pairs[j]).sum(axis=1)
+            resembles[i[common_count >= JACCARD * (size_ours[i] + size_theirs[j] - common_count)]] = True
     return resembles
 
 

@@ -112,8 +112,10 @@ def _fit_draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
             return math.log2(draws) - math.log2(tail_ways)
         return math.inf
 
-    def sets(population: int, size: int) -> float:
-        return (math.lgamma(population + 1) - math.lgamma(size + 1) - math.lgamma(population - size + 1)) / math.log(2)
+    def sets(population_size: int, size: int) -> float:
+        return (
+            math.lgamma(population_size + 1) - math.lgamma(size + 1) - math.lgamma(population_size - size + 1)
+        ) / math.log(2)
 
     # Sets of one size are so unlikely that sets of all n sizes together stay below the bound.
     least_log2 = -SECRECY_BITS - math.log2(n)
