@@ -68,7 +68,7 @@ def each_once(samples: Sequence[Sample]) -> list[Sample]:
     label_counts: dict[str, Counter[str]] = {}
     for sample in samples:
         label_counts.setdefault(sample.text, Counter())[sample.label] += 1
-    heaviest = {text: found.most_common(1)[0][0] for text, found in label_counts.items()}
+    heaviest = {text: counts.most_common(1)[0][0] for text, counts in label_counts.items()}
     first_samples = {sample.text: sample for sample in reversed(samples) if sample.label == heaviest[sample.text]}
     return [first_samples[text] for text in label_counts]
 

@@ -139,44 +139,50 @@ def _distances(report: EvaluationReport) -> Table:
     )
 
 
-def _label_errors(found: LabelErrors, shares: Sequence[float]) -> Text:
-    rows = _some([row + 1 for row in found.suspected.tolist()]) or "none"
+def _label_errors(label_errors: LabelErrors, shares: Sequence[float]) -> Text:
+    rows = _some([row + 1 for row in label_errors.suspected.tolist()]) or "none"
     share = over_seeds(shares).percent_words
     return Text(f"About {share} of the synthetic labels seem to be wrong (confident learning); rows: {rows}")
 
 
-def _closest(found: ClosestRecords) -> Table:
+def _closest(closest_records: ClosestRecords) -> Table:
     return _table(
-        f"Distance to the closest of {found.records:,} private training records, and of as many held-out ones",
+        f"Distance to the closest of {closest_records.records:,} private training records,"
+        " and of as many held-out ones",
         *("", "training", "held out"),
         rows=[
             *(
-                [name, _number(found.training[number]), _number(found.holdout[number])]
+                [name, _number(closest_records.training[number]), _number(closest_records.holdout[number])]
                 for number, name in enumerate(("nearest 5 % of the texts (1 - cosine)", "half of the texts"))
             ),
-            ["texts nearer to this side (about 50 %: nothing copied)", found.closer.percent_words, ""],
+            ["texts nearer to this side (about 50 %: nothing copied)", closest_records.closer.percent_words, ""],
         ],
     )
 
 
-def _personal(found: PersonalData) -> Table:
-    columns = ["", "found", "different", *(["of these in the private file"] if found.in_private is not None else [])]
+def _personal(personal_data: PersonalData) -> Table:
+    columns = [
+        "",
+        "found",
+        "different",
+        *(["of these in the private file"] if personal_data.in_private is not None else []),
+    ]
     table = _table("Names, numbers and dates in the synthetic texts", *columns)
-    for kind, count in found.found.items():
-        if found.in_private is None:
+    for kind, count in personal_data.found.items():
+        if personal_data.in_private is None:
             private_counts = []
         else:
-            private_counts = [f"{found.in_private[kind]:,}"]
-        table.add_row(kind, f"{count:,}", f"{found.different[kind]:,}", *private_counts)
-    if found.private_rows:
-        table.add_row("rows with one that the private file holds", _some(found.private_rows), "", "")
-    table.caption = found.finder
+            private_counts = [f"{personal_data.in_private[kind]:,}"]
+        table.add_row(kind, f"{count:,}", f"{personal_data.different[kind]:,}", *private_counts)
+    if personal_data.private_rows:
+        table.add_row("rows with one that the private file holds", _some(personal_data.private_rows), "", "")
+    table.caption = personal_data.finder
     table.caption_justify = "left"
     return table
 
 
-def _overlap(found: Overlap, base: Overlap | None) -> Table:
-    sides = [found] if base is None else [found, base]
+def _overlap(overlap: Overlap, test_overlap: Overlap | None) -> Table:
+    sides = [overlap] if test_overlap is None else [overlap, test_overlap]
     names = (
         "word for word",
         f"nearly (pairs {JACCARD:.0%} alike, or {CONTAINED:.0%} of 8-word runs)",
@@ -198,11 +204,11 @@ def _overlap(found: Overlap, base: Overlap | None) -> Table:
     )
 
 
-def _membership(found: Membership) -> Table:
-    has_several_seeds = found.attacks[0].auc_over_seeds is not None
+def _membership(membership: Membership) -> Table:
+    has_several_seeds = membership.attacks[0].auc_over_seeds is not None
     return _table(
-        f"Membership inference on the model trained on {escape(found.data)}: {found.members:,} members,"
-        f" {found.nonmembers:,} others (95 % intervals)",
+        f"Membership inference on the model trained on {escape(membership.data)}: {membership.members:,} members,"
+        f" {membership.nonmembers:,} others (95 % intervals)",
         *("attack", "members found", "others taken for one", "AUC (guessing: 0.5)"),
         *(["AUC over the seeds"] if has_several_seeds else []),
         *("balanced accuracy (0.5)", "true positives at 1 % false (0.01)"),
@@ -215,7 +221,7 @@ def _membership(found: Membership) -> Table:
                 *([_interval(attack.auc_over_seeds)] if attack.auc_over_seeds is not None else []),
                 *map(_interval, (attack.accuracy, attack.true_positives)),
             ]
-            for attack in found.attacks
+            for attack in membership.attacks
         ],
     )
 

@@ -399,9 +399,11 @@ class Screening:
         self.add([texts[index] for index in kept_rows], [labels[index] for index in kept_rows])
         return text_faults
 
-    def _find_near(self, texts: Sequence[str], labels: Sequence[str], near: Sequence[bool], found: list[str]) -> None:
+    def _find_near(
+        self, texts: Sequence[str], labels: Sequence[str], near: Sequence[bool], text_faults: list[str]
+    ) -> None:
         assert self._embed is not None
-        open_rows = [index for index, fault in enumerate(found) if not fault]
+        open_rows = [index for index, fault in enumerate(text_faults) if not fault]
         for label in dict.fromkeys(labels[index] for index in open_rows):
             label_rows = [index for index in open_rows if labels[index] == label]
             vectors = self._embed([*self._texts.get(label, ()), *(texts[index] for index in label_rows)])
@@ -410,6 +412,6 @@ class Screening:
             is_kept = np.arange(len(vectors)) < known_count
             for row, index in enumerate(label_rows):
                 if near[index] and bool((similarities[row][is_kept] > self._bound).any()):
-                    found[index] = NEAR_DUPLICATE
+                    text_faults[index] = NEAR_DUPLICATE
                 else:
                     is_kept[known_count + row] = True

@@ -63,20 +63,26 @@ def is_refusal(text: str) -> bool:
     (True, False)
     """
     # Somebody who is quoted first, in a text that goes on, is not the writer.
-    told = _QUOTED.sub("", " ".join(text.split()))
-    first = told.translate(_APOSTROPHES)[:FIRST_CHARACTERS]
-    clauses = {clause.strip() for words in (first, _ASIDE.sub("", first)) for clause in _CLAUSE_END.split(words)}
+    unquoted_text = _QUOTED.sub("", " ".join(text.split()))
+    first_words = unquoted_text.translate(_APOSTROPHES)[:FIRST_CHARACTERS]
+    clauses = {
+        clause.strip() for words in (first_words, _ASIDE.sub("", first_words)) for clause in _CLAUSE_END.split(words)
+    }
     return any(
-        language["plain"].search(first)
-        or (language["unable"].search(first) and any(_is_refusing(clause, language) for clause in clauses))
+        language["plain"].search(first_words)
+        or (language["unable"].search(first_words) and any(_is_refusing(clause, language) for clause in clauses))
         for language in _compile_refusals()
     )
 
 
 def _is_refusing(clause: str, language: Mapping[str, re.Pattern[str]]) -> bool:
     """Returns True if a clause says that its writer cannot write a text, or not serve a request."""
-    said = {part for part, pattern in language.items() if pattern.search(clause)}
-    return "unable" in said and "own" not in said and ({"write", "text"} <= said or {"serve", "request"} <= said)
+    matching_parts = {part for part, pattern in language.items() if pattern.search(clause)}
+    return (
+        "unable" in matching_parts
+        and "own" not in matching_parts
+        and ({"write", "text"} <= matching_parts or {"serve", "request"} <= matching_parts)
+    )
 
 
 @cache

@@ -171,8 +171,8 @@ def shown_once(order: Order, style: Style = "chat") -> PromptTexts:
     good: dict[str, str] = {}
     for text in order_good:
         good.setdefault(duplicate_key(text), text)
-    shown = len(good) + len(order_bad)
-    if style == "completion" and shown < FEWEST_CONTINUED and not order.good_terms:
+    shown_count = len(good) + len(order_bad)
+    if style == "completion" and shown_count < FEWEST_CONTINUED and not order.good_terms:
         return PromptTexts(parents=order.parents)
     bad: dict[str, str] = {}
     for text in order_bad:
@@ -184,8 +184,14 @@ def shown_once(order: Order, style: Style = "chat") -> PromptTexts:
 def _terms_of(order: Order, shown: Sequence[str]) -> tuple[str, ...]:
     """Returns the terms of each shown example, as a list with commas; of one that was cut, those that are left."""
     if order.good_terms:
-        known = list(zip(order.good, order.good_terms, strict=True))
+        terms_by_example = list(zip(order.good, order.good_terms, strict=True))
     else:
-        known = []
-    found = [(text, next(terms for whole, terms in known if whole.startswith(text))) for text in shown if known]
-    return tuple(", ".join(term for term in terms if term.casefold() in text.casefold()) for text, terms in found)
+        terms_by_example = []
+    terms_by_text = [
+        (text, next(terms for whole, terms in terms_by_example if whole.startswith(text)))
+        for text in shown
+        if terms_by_example
+    ]
+    return tuple(
+        ", ".join(term for term in terms if term.casefold() in text.casefold()) for text, terms in terms_by_text
+    )

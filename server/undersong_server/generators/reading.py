@@ -207,10 +207,10 @@ def without_title(text: str, told: Sequence[str]) -> str:
     titles = list(_TITLED.finditer(text))
     if len(titles) != 1 or text[: titles[0].start()].strip():
         return text
-    said = " ".join(told).casefold()
-    owners = set(_OWNER.findall(said))
+    task_words = " ".join(told).casefold()
+    owners = set(_OWNER.findall(task_words))
     heading = re.sub(r"['’]s?(?!\w)", "", titles[0][1].casefold()).split()
-    is_writer = heading[0] in owners and set(heading[1:]) <= set(re.findall(r"[^\W\d_]+", said))
+    is_writer = heading[0] in owners and set(heading[1:]) <= set(re.findall(r"[^\W\d_]+", task_words))
     if is_writer or _names_kind(heading, told[0].casefold() if told else ""):
         return text[titles[0].end() :].strip()
     return text

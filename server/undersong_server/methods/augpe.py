@@ -96,20 +96,20 @@ def standing_out(votes: Float64, sigma: float) -> Int64:
     return highest(votes, winning_cells if len(winning_cells) else positions, len(votes))
 
 
-def members(cells: Cells, embeddings: Float32, order: Int64, room: int) -> Int64:
-    """Returns positions of at most ``room`` candidates, ascending, int64; cells are filled in the given order.
+def members(cells: Cells, embeddings: Float32, order: Int64, most_candidates: int) -> Int64:
+    """Returns the positions of at most ``most_candidates``, ascending, int64; cells are filled in the given order.
 
     If a cell does not fit, the candidates nearest to its centre are taken.
     """
     selected: list[Int64] = []
     for cell in order:
         cell_members = np.flatnonzero(cells.of == cell)
-        if len(cell_members) > room:
+        if len(cell_members) > most_candidates:
             closeness = embeddings[cell_members] @ cells.centres[cell]
-            cell_members = cell_members[np.argsort(-closeness, kind="stable")[:room]]
+            cell_members = cell_members[np.argsort(-closeness, kind="stable")[:most_candidates]]
         selected.append(cell_members)
-        room -= len(cell_members)
-        if not room:
+        most_candidates -= len(cell_members)
+        if not most_candidates:
             break
     return np.sort(np.concatenate(selected))
 

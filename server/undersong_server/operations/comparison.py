@@ -792,16 +792,16 @@ def _common_evaluations(folders: Sequence[RunFolder]) -> list[Evaluated | None]:
     return [evaluations.get(common_hash) for evaluations in evaluations_by_run]
 
 
-def _evaluated_cell(found: Evaluated | None, name: str, *, with_mark: bool) -> ComparedFigure:
-    if found is None or name not in found.figures:
+def _evaluated_cell(evaluation: Evaluated | None, name: str, *, with_mark: bool) -> ComparedFigure:
+    if evaluation is None or name not in evaluation.figures:
         return ComparedFigure()
-    measure = found.measures.get(name)
+    measure = evaluation.measures.get(name)
     if measure is None:
-        return ComparedFigure(found.figures[name])
+        return ComparedFigure(evaluation.figures[name])
     if measure.mark and with_mark:
-        return ComparedFigure(f"{found.figures[name]} (beside {measure.mark})", measure.value, has_mark=True)
+        return ComparedFigure(f"{evaluation.figures[name]} (beside {measure.mark})", measure.value, has_mark=True)
     if measure.interval is None:
-        return ComparedFigure(found.figures[name], measure.value)
+        return ComparedFigure(evaluation.figures[name], measure.value)
     return _interval_cell(Interval(measure.value, *measure.interval), percent=measure.percent)
 
 

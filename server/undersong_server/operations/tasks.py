@@ -121,17 +121,17 @@ def write_template(
     out.write_text(task_text, encoding="utf-8")
 
 
-def _column(found: list[str], role: str, source: Path) -> str:
+def _column(columns: list[str], role: str, source: Path) -> str:
     role_synonyms = {
         "text": ("text", "note", "content", "sentence", "document"),
         "label": ("label", "class", "category", "intent"),
     }
     for candidate in role_synonyms[role]:
-        if candidate in found:
+        if candidate in columns:
             return candidate
     raise ConfigurationError(
         f"{source}: no column looks like the {role}",
-        f"name one with --{role}-field; {nearest(role, found)}",
+        f"name one with --{role}-field; {nearest(role, columns)}",
         code="no-such-column",
     )
 

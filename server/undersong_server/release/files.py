@@ -661,21 +661,23 @@ def _warn_readers(outcome: Outcome, has_equal_weights: bool) -> Iterator[str]:
 
 def _describe_options(task: Task, run: OpenedRun) -> Iterator[tuple[str, str]]:
     """Yields the name of each option that is on, and its value with the first sentence of its description."""
-    said = descriptions(type(task.options))
+    description_by_option = descriptions(type(task.options))
     for name, value in task.options.model_dump().items():
         if name == "label_shares" and not task.task.labels:
             continue
         if value is False or value is None or value in ("", (), []):  # What is off was not done.
             continue
-        shown = str(value)
+        value_words = str(value)
         if value is True:
-            shown = "yes"
-        first = said.get(name, "").partition(". ")[0].partition("; or ")[0].rstrip(".")  # of this value's form alone
+            value_words = "yes"
+        # A description of several forms has "; or " between them; this value has the first form.
+        description = description_by_option.get(name, "").partition(". ")[0]
+        first_sentence = description.partition("; or ")[0].rstrip(".")
         if name == "label_shares" and run.has_equal_label_shares and not run.sets_label_shares:
-            first = "in this run, equally many texts of each label were ordered"
-        if first:
-            shown = f"{shown} ({first})"
-        yield name.replace("_", " "), shown
+            first_sentence = "in this run, equally many texts of each label were ordered"
+        if first_sentence:
+            value_words = f"{value_words} ({first_sentence})"
+        yield name.replace("_", " "), value_words
 
 
 def participation_of(manifest: Manifest, survivors: Mapping[str, Sequence[str]]) -> Participation:

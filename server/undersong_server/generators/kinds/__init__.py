@@ -40,13 +40,13 @@ def load(kind: str) -> type[GeneratorSettings]:
         )
     if plugin is None:
         raise ConfigurationError(f"kind {kind!r} is unknown", nearest(kind, names()))
-    found = plugins.load(plugin)
-    if not isinstance(found, type) or not issubclass(found, GeneratorSettings):
+    plugin_class = plugins.load(plugin)
+    if not isinstance(plugin_class, type) or not issubclass(plugin_class, GeneratorSettings):
         raise ConfigurationError(
             f"the generator {kind!r} of the package {plugin.words} is no subclass of GeneratorSettings",
             "correct its entry point",
         )
-    return found
+    return plugin_class
 
 
 def _own_names() -> frozenset[str]:

@@ -90,8 +90,8 @@ def forbidden(method: str, preset: str) -> list[str]:
     """Says which of a preset's steps are not private in a federation; a daemon refuses a run with one."""
     element_rows = elements(method, preset) if preset else []
     return [
-        f"{said}: {row[element_key]}"
+        f"{statement}: {row[element_key]}"
         for row in element_rows
-        for element_key, said in NOT_PRIVATE.items()
+        for element_key, statement in NOT_PRIVATE.items()
         if element_key in row
     ]

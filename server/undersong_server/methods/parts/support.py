@@ -297,7 +297,7 @@ def _least_chances(texts: Sequence[str], good: Bools, bad: Bools, fold: Int64) -
     """
     windows_by_text = [windows(text) for text in texts]
     text_of = np.repeat(np.arange(len(texts)), [len(text_windows) for text_windows in windows_by_text])
-    window_rows = word_rows([piece for text_windows in windows_by_text for piece in text_windows])
+    window_rows = word_rows([window for text_windows in windows_by_text for window in text_windows])
     is_taught = good | bad
     least_chances = np.ones(len(texts))
     for held_out_fold in (None, *range(FOLDS)):

@@ -311,14 +311,14 @@ class OpenAIGenerator:
                 return None
 
     def _end_request(
-        self, verdict: ExchangeOutcome, connection: EndpointConnection, said: str = ""
+        self, verdict: ExchangeOutcome, connection: EndpointConnection, problem_words: str = ""
     ) -> Completion | GenerationError:
         """Returns what becomes of a request without an answer. Raises GenerationError if the run stops with it."""
         if verdict.kind == "content":
             self._count_event("failed")
             return Completion(verdict.words, note=f"refused by the endpoint ({verdict.words})", finish="filter")
-        if said:
-            words = f"{said} ({verdict.words})"
+        if problem_words:
+            words = f"{problem_words} ({verdict.words})"
         else:
             words = verdict.words
         is_fatal = verdict.state is ExchangeState.ACCOUNT or verdict.kind == "unreachable"
