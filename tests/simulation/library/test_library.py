@@ -475,7 +475,7 @@ def test_a_function_that_moves_to_another_module_keeps_its_task(monkeypatch, tmp
 
 
 def test_a_daemon_refuses_a_notebooks_embedder():
-    with pytest.raises(ConfigurationError, match="for simulations only"):
+    with pytest.raises(ConfigurationError, match="only a simulation can use"):
         embedders.check_pinned("function:three")
 
 
