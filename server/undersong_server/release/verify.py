@@ -232,9 +232,7 @@ def _publisher_signature(
                 signer = "nobody"
             else:
                 signer = f"a coordinator with the fingerprint {signature.fingerprint}"
-            raise PrivacyRefusal(
-                f"{signer} signed manifest.json, and not the coordinator whose fingerprint was stated", REMEDY
-            )
+            raise PrivacyRefusal(f"{signer} signed manifest.json, not the one that was stated", REMEDY)
     return signature
 
 
