@@ -408,7 +408,7 @@ def _odds_words(epsilon: float, delta: float) -> str:
 
 
 def _state_worth(data: ReportData) -> tuple[str, ...]:
-    """Returns the answer on the corpus's quality: the conclusion, its figures, what was not measured, and the texts set aside."""
+    """Returns the answer on quality: the conclusion, its figures, what was not measured, and the texts set aside."""
     opening = [conclude(data), headline(data), describe_test_file(data), *alarms_of(data), without_records(data)]
     opening.append(verdict(data))
     sentences = list(dict.fromkeys(filter(None, opening)))
