@@ -438,13 +438,19 @@ def _question_section(sheet: Sheet) -> PageSection:
     if labels and any("label" in question for question in questions):
         rows.append(("a label", f"the kind of a record: {first_named(labels, MOST_NAMES)}"))
     writers = sheet.task.generators or ()
-    steer_verb = "steer" if is_open else "steered"
-    rows.append(("the writers", f"{words.programs(writers)}; the answers {steer_verb} them"))
+    rows.append(("the writers", f"{words.programs(writers)}{_steering_words(sheet)}"))
     return PageSection(
         "What is asked" if is_open else "What was asked",
         figures=tuple(rows),
         points=tuple(questions) or ("nothing about records",),
     )
+
+
+def _steering_words(sheet: Sheet) -> str:
+    """Says that the answers steer the writers; "" of a run that ended without them."""
+    if sheet.ended is None:
+        return "; the answers steer them"
+    return "" if sheet.ended.cost is None else "; the answers steered them"
 
 
 def _in_short(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
@@ -466,7 +472,7 @@ def _in_short(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
 
 
 def _undone_words(sheet: Sheet) -> str:
-    return f"{beginning_words(alone=len(sheet.parties) == 1)} {WITHDRAWAL}"
+    return f"{beginning_words(sheet)} {WITHDRAWAL}"
 
 
 def _data_words(sheet: Sheet) -> list[tuple[str, str]]:
@@ -812,9 +818,10 @@ def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise) -> list[tuple[st
         return []
     delta_words = ""
     if cost.delta != privacy.delta:
+        promised_chance = impact.chance(privacy.delta) if privacy.delta else "no such chance"
         delta_words = (
             f" Your budget is computed with {impact.chance(cost.delta)}, which your hospital chose; the promise of this"
-            f" run is computed with {impact.chance(privacy.delta)}, which its operator chose."
+            f" run is computed with {promised_chance}, which its operator chose."
         )
     return [
         (

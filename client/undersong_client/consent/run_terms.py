@@ -23,16 +23,13 @@ WITHDRAWAL = (
 )
 
 
-def beginning_words(*, alone: bool) -> str:
-    """Returns when a run begins and where a person sees it.
-
-    Args:
-        alone: True for a run of this hospital only.
-    """
-    if alone:
+def beginning_words(sheet: Sheet) -> str:
+    """Returns when a run begins and where a person sees it."""
+    if len(sheet.parties) == 1:
         begins = "The run begins once your hospital has approved"
     else:
-        begins = "The run begins when the last hospital has approved; yours may be the last"
+        begins = "The run begins when the last hospital has approved"
+        begins += "" if sheet.as_signed else "; yours may be the last"
     return f"{begins}. Requests shows whether it has begun."
 
 

@@ -559,7 +559,8 @@ def test_the_first_answers_say_by_the_policy_s_rule_who_decides(changes, says):
         ),
         (
             ("one", f"pool ({words.WRITTEN_BEFORE})"),
-            "programs that write invented texts and programs that take texts from a file of texts that were written",
+            "programs that write invented texts and programs that take texts from a file of texts that were written"
+            " before;",
         ),
         (None, "programs that give texts;"),
     ],
@@ -567,9 +568,36 @@ def test_the_first_answers_say_by_the_policy_s_rule_who_decides(changes, says):
 def test_sheet_says_if_generators_write_texts_or_take_them_from_files(writers, says):
     task = StatedTask("triage", None, None, None, None, writers, None)
     page = preview.sheet_page(blank_sheet(task=task))
-    assert dict(page.sections[0].figures)["the writers"].startswith(says)
+    assert dict(page.sections[0].figures)["the writers"] == f"{says} the answers steer them"
+    unused = preview.sheet_page(blank_sheet(task=task, ended=RunEnd(None, None)))
+    assert dict(unused.sections[1].figures)["the writers"] == says.removesuffix(";")
     shown = "\n".join(page.lines())
     assert ("invented texts" in shown) == ("write invented texts" in says)
+
+
+def test_a_run_without_delta_excepts_no_run_on_its_sheet(home):
+    proposed(home)
+    stored = Sheet.from_json(sheet(home)[0])
+    page = preview.sheet_page(replace(stored, privacy=replace(stored.privacy, delta=0.0)))
+    risk = dict(page.sections[1].figures)["The risk of this run"]
+    assert "With bad luck in this one run, in up to" in risk
+    assert "nothing is promised" not in risk
+    assert "the promise of this run is computed with no such chance" in repr(page)
+
+
+@pytest.mark.parametrize(
+    ("hospitals", "is_signed", "says"),
+    [
+        (1, False, "once your hospital has approved. Requests"),
+        (2, False, "when the last hospital has approved; yours may be the last. Requests"),
+        (12, True, "when the last hospital has approved. Requests"),
+    ],
+)
+def test_the_sheet_says_when_its_run_begins(hospitals, is_signed, says):
+    parties = tuple(NamedParty(f"h{number}", f"{number:04}-print") for number in range(hospitals))
+    stored = blank_sheet(party="h0", parties=parties, as_signed=is_signed, tolerated_dropouts=0)
+    undone = dict(preview.sheet_page(stored).sections[1].figures)["What can be undone"]
+    assert undone.startswith(f"The run begins {says}")
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
