@@ -7,7 +7,10 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
 import time
+import traceback
 
 import numpy as np
 import pytest
@@ -82,14 +85,24 @@ class Run:
         return self.federation.private_sum(f"votes/{number}", self.inputs)
 
 
+def stacks_of_threads():
+    """Where each thread of this process stands: one that hangs is the reason why a party does not answer."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    stacks = (
+        (names.get(ident, ident), traceback.format_stack(frame)) for ident, frame in sys._current_frames().items()
+    )
+    return "\n".join(f"{name}:\n{''.join(lines)}" for name, lines in stacks)
+
+
 def opened_by(kind, folder, lost=frozenset()):
     """What two sums open to and what they cost."""
     with carried(kind, folder) as (hospitals, transport):
-        run = Run(hospitals, losing(transport, lost) if lost else transport, folder)
+        heard = Heard()
+        run = Run(hospitals, losing(transport, lost) if lost else transport, folder, progress=heard)
         run.federation.agree()
         opened = [run.open(number) for number in (1, 2)]
         receipts = run.federation.receipts()
-        assert sorted(receipts) == sorted(hospitals.homes)
+        assert sorted(receipts) == sorted(hospitals.homes), f"{heard.said}\n{stacks_of_threads()}"
         return [(each.values.tolist(), each.survivors) for each in opened], hospitals.charges()
 
 
