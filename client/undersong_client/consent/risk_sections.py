@@ -69,12 +69,16 @@ def _raised_chance(certainty: float) -> str:
     return impact.cases(certainty / (certainty + 99.0 * (1.0 - certainty)))
 
 
-def _fewer_suffice(sheet: Sheet) -> str:
-    """Says in brackets that fewer than all others undo a sum that opens without some; "" where each sum needs all."""
+def _fewer_suffice(sheet: Sheet) -> list[str]:
+    """Says which fewer hospitals count as all others, because they alone are with this one in a sum; [] if none do."""
     missing_count = len(sheet.parties) - 1 - sheet.others
-    if sheet.others < 2 or missing_count < 1:
-        return ""
-    return f" ({sheet.others} suffice if {missing_count} {'does' if missing_count == 1 else 'do'} not answer)"
+    if missing_count < 1:
+        return []
+    if sheet.others <= 1:
+        return ["One that is alone with you in a sum counts as all others."]
+    return [
+        f"{sheet.others} count as all others if {missing_count} {'does' if missing_count == 1 else 'do'} not answer."
+    ]
 
 
 def _can_be_undone(sheet: Sheet) -> bool:
@@ -98,17 +102,23 @@ def more_help(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     if sheet.ended is not None or sheet.privacy.epsilon is None or not _can_be_undone(sheet):
         return []
     cost = sheet.cost
-    rows = [_help_row(_most_helpers(sheet), *_promised_risks(sheet))]
+    allowed = f"at most {counted(sheet.colluders, 'other')}" if sheet.colluders else "no other"
+    rows = [_help_row(allowed, *_promised_risks(sheet))]
+    sentences = [
+        f"A hospital helps the operator if it {HELPING}. The best guess about {guessed_unit(sheet.privacy)} is right in"
+        " at most so many of 100 cases, on average and with bad luck.",
+        *_fewer_suffice(sheet),
+    ]
+    head: tuple[str, ...] = ("who helps", "this run", "with bad luck")
+    has_all_runs = cost is not None and cost.best_guess_after is not None
+    if has_all_runs:
+        head = (*head, "all runs", "bad luck in all")
     if (one_more := beside.one_more) is not None:
-        rows.append(_help_row(_one_more_helpers(sheet), *one_more, *_one_more_of_all(sheet, beside)))
-    rows.append(_help_row(_worst_reader(sheet), *_worst_risks(sheet)))
-    sentences = [f"A hospital helps the operator if it {HELPING}."]
-    sentences += [f"The best guess about {guessed_unit(sheet.privacy)} is right in at most so many of 100 cases."]
-    head: tuple[str, ...] = ("who helps the operator", "this run, on average", "this run, with bad luck")
-    if cost is not None and cost.best_guess_after is not None:
-        head = (*head, "all runs, on average", "all runs, with bad luck")
-        if beside.one_more is not None and cost.before:
-            sentences.append(f"Where {_one_more_helpers(sheet)}, all others may have helped in the earlier runs.")
+        one_more_words = counted(sheet.colluders + 1, "other")
+        rows.append(_help_row(one_more_words, *one_more, *_one_more_of_all(sheet, beside)))
+        if has_all_runs and cost is not None and cost.before:
+            sentences.append(f"In the row of {one_more_words}, all others may have helped in the earlier runs.")
+    rows.append(_help_row("all others", *_worst_risks(sheet)))
     return [PageSection(MORE_HELP, (" ".join(sentences),), table=(head, *rows))]
 
 
@@ -117,11 +127,6 @@ def _help_row(helpers: str, *risks: float) -> tuple[str, ...]:
     if risks[0] == 1.0:
         return helpers, *("nothing is promised" for _ in risks)
     return helpers, *(impact.cases(right) for right in risks)
-
-
-def _one_more_helpers(sheet: Sheet) -> str:
-    helpers = sheet.colluders + 1
-    return f"{counted(helpers, 'other hospital')} {'helps' if helpers == 1 else 'help'}"
 
 
 def _promised_risks(sheet: Sheet) -> list[float]:
@@ -149,14 +154,6 @@ def _one_more_of_all(sheet: Sheet, beside: Surroundings) -> list[float]:
 
 def _cases_words(right: float) -> str:
     return f"{impact.cases(right)} of 100 cases{impact.protection_words(right)}"
-
-
-def _worst_reader(sheet: Sheet) -> str:
-    """Says who helps where the promise no longer holds: whoever can subtract the numbers of all others of a sum."""
-    together = "all other hospitals help"
-    if not sheet.colluders and sheet.others <= 1:
-        return f"one other hospital is alone with you in a sum, or {together}"
-    return f"{together}{_fewer_suffice(sheet)}"
 
 
 def _excepted_of_all_units(sheet: Sheet, delta: float, chooser: str) -> str:

@@ -381,7 +381,7 @@ def test_each_figure_of_the_risk_stands_once_in_the_first_answers(home):
         guess_of_all,
         sure,
     )
-    assert more_help.table[-1][:2] == ("all other hospitals help (3 suffice if 1 does not answer)", alone)
+    assert more_help.table[-1][:2] == ("all others", alone)
     shown = repr(sections)
     assert shown.count("on average, right in at") == 2  # of all runs; the budget has the other
     assert shown.count(f"{risk_sections.OVER_THE_NOISE}, right in at") == 1
@@ -423,7 +423,7 @@ def test_sheet_states_the_risk_of_one_colluder_beyond_the_promise(home):
     right, sure = cases(best_guess(events)), cases(certainty(epsilon(events, 1e-5), 1e-5))
     of_all = cases(best_guess([*events, Gaussian(2.0)]))
     _, one_helps, two_help, all_help = table_of(preview_of_run.page)
-    assert two_help[:4] == ("2 other hospitals help", right, sure, of_all)
+    assert two_help[:4] == ("2 others", right, sure, of_all)
     for column in range(1, 5):
         assert float(one_helps[column]) < float(two_help[column]) < float(all_help[column])
     stored = preview_of_run.sheet
@@ -456,10 +456,10 @@ def test_no_worst_case_is_stated_where_the_promise_holds_against_all(home):
 @pytest.mark.parametrize(
     ("others", "colluders", "says"),
     [
-        (1, 0, "one other hospital is alone with you in a sum, or all other hospitals help"),
-        (3, 0, "all other hospitals help (3 suffice if 1 does not answer)"),
-        (2, 1, "all other hospitals help (2 suffice if 2 do not answer)"),
-        (4, 1, "all other hospitals help"),
+        (1, 0, "One that is alone with you in a sum counts as all others."),
+        (3, 0, "3 count as all others if 1 does not answer."),
+        (2, 1, "2 count as all others if 2 do not answer."),
+        (4, 1, "on average and with bad luck."),
     ],
 )
 def test_first_answers_say_how_many_colluders_undo_the_promise(home, others, colluders, says):
@@ -467,7 +467,8 @@ def test_first_answers_say_how_many_colluders_undo_the_promise(home, others, col
     proposed(home)
     stored = replace(Sheet.from_json(sheet(home)[0]), others=others, colluders=colluders)
     (more_help,) = risk_sections.more_help(stored, NOTHING_BESIDE)
-    assert more_help.table[-1][0] == says
+    assert more_help.sentences[0].endswith(says)
+    assert more_help.table[-1][0] == "all others"
     words_of_risk = risk_sections.helper_words(stored)
     assert ("guesses for itself" in words_of_risk) == (colluders == 0)
 
