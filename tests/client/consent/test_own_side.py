@@ -375,7 +375,7 @@ def test_each_figure_of_the_risk_stands_once_in_the_first_answers(home):
     (more_help,) = [section for section in sections if section.title == risk_sections.MORE_HELP]
     guess_of_all = cases(cost["best_guess_after"])
     assert more_help.table[1] == (
-        "at most 1 other hospital helps",
+        "at most 1 other",
         cases(privacy["best_guess"]),
         sure,
         guess_of_all,
