@@ -209,6 +209,7 @@ class PartyScreens:
             facts=coordinator.show(self._home),
             package=key if waits else "",
             made=name,
+            is_again="second" in visit.query,
             prefilled="" if key and (waits or downloaded_at) else name,  # a second invitation would end the first
             downloaded_at=downloaded_at,
             days=defaults.INVITATION_DAYS,
@@ -216,6 +217,7 @@ class PartyScreens:
 
     def _invite(self, visit: Visit) -> str:
         name = visit.form.get("name", "").strip()
+        is_again = any(party.party.name == name for party in enrolment.parties(self._home))
         invitation = enrolment.invite(
             self._home,
             name,
@@ -226,7 +228,8 @@ class PartyScreens:
         )
         visit.note("invite", name)
         key = visit.offer(f"{name}.{enrolment.PACKAGE}", invitation.package)
-        return visit.go(f"/parties/invite?package={key}&name={quote(name)}")
+        second = "&second=yes" if is_again else ""
+        return visit.go(f"/parties/invite?package={key}&name={quote(name)}{second}")
 
     def _sign_form(self, visit: Visit) -> Response:
         key, name = visit.query.get("grant", ""), visit.query.get("name", "")

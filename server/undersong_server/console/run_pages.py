@@ -239,7 +239,8 @@ class RunScreens:
             "draft.html.j2",
             "New run",
             **self._so_far(draft, checked="checked" in visit.query),
-            enrolled=[party for party in enrolment.parties(self._home) if party.party.state == "enrolled"],
+            enrolled=enrolment.enrolled(self._home),
+            missing_hospitals=enrolment.missing_words(self._home),
             files=offered_files,
             file_words={name: permissions.file_words(Path(draft.folder) / name, test_files) for name in offered_files},
             uploads=uploads.uploads_folder(self._home),
@@ -370,7 +371,10 @@ class RunScreens:
     def _plan(self, visit: Visit, draft: drafts.Draft, address: str) -> str:
         checked = self._so_far(draft, checked=True)
         if checked["beside"] or checked["general"]:
-            return visit.go(f"{address}?checked=yes", "No run is planned yet: some fields need another look.", "warn")
+            words = "some fields need another look." if checked["beside"] else "the plan below says why."
+            if not enrolment.enrolled(self._home):
+                words = f"nobody is enrolled. {enrolment.missing_words(self._home)}"
+            return visit.go(f"{address}?checked=yes", f"No run is planned yet: {words}", "warn")
         options = RunOptions(
             name=draft.name or None,
             parties=draft.parties,
@@ -408,6 +412,8 @@ class RunScreens:
             awaited, revision = runs.awaited(self._home, status), runs.revision(self._home, run)
             standing = {"run": run, "status": status, "awaited": awaited, "put_away": put_away, "revision": revision}
             others = status.error.others(runs.roster_of(self._home, run)) if status.error else ""
+            is_rejected = status.error is not None and bool(status.error.rejected_by)
+            standing["promise"] = runs.requested_promise(self._home, run) if is_rejected else ""
             standing["labels"] = runs.labels_of(self._home, run)
             standing["evaluation_error"] = runs.evaluation_error(self._home, run, status)
             contacts = {name: facts.party.contact for name, facts in awaited.items()}

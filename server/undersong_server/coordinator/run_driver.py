@@ -66,6 +66,7 @@ from undersong_server.runs.task import Task
 log = logging.getLogger(__name__)
 
 SUM_PHASE = "private sum "  # start of the name of a phase in which a private sum is asked
+MEASURING = "measuring how good it is"  # name of the phase after the last private sum
 ROSTER_POLL_S = 0.5
 STATUS_S = 0.5  # shortest time between two writes of the status file
 ENDINGS_POLL_S = 0.5
@@ -119,6 +120,7 @@ class RunDriver(Progress, ABC):
         self._cluster = cluster
         self._journal: Journal | None = None
         self._interrupted: State | None = None
+        self._embedding_phase = "embedding texts"
         charged = folder.status().charged
         self._status = RunStatus(state="waiting", number=number, since=time.time(), phase=PREPARING, charged=charged)
         self._written = 0.0
@@ -278,6 +280,7 @@ class RunDriver(Progress, ABC):
             # The operator may have requested another action that the serving process has not seen yet.
             self._interrupted = STATE_AFTER.get(self.folder.requested().action or "", self._interrupted)
             self.check()
+            self._embedding_phase = MEASURING  # Every sum is opened.
             report = report_data(
                 run_plan,
                 outcome,
@@ -376,7 +379,7 @@ class RunDriver(Progress, ABC):
         """Figures of the corpus beside the task's public test file, for the card that is signed; none without one."""
         if test is None:
             return (), ()
-        self._show(phase="training the task models", done=0, total=1)
+        self._show(phase=MEASURING, done=0, total=1)
         assert self._planned is not None
         seed = self._planned.seed
         corpora = {usefulness.OURS: usefulness.table_of(outcome.samples)}
@@ -387,7 +390,7 @@ class RunDriver(Progress, ABC):
 
     def _shown(self, embedder: CachedEmbedder) -> Embed:
         """An embedder of public texts that shows how far it is."""
-        return lambda texts: embedder.encode(texts, partial(self.update, "embedding texts"))
+        return lambda texts: embedder.encode(texts, partial(self.update, self._embedding_phase))
 
     def _observe(self, kind: str, facts: Mapping[str, Any]) -> None:
         if kind == "asks":

@@ -1,5 +1,6 @@
 """The parties of a coordinator: invite, sign, revoke, list."""
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -9,8 +10,13 @@ from typing import Any, Literal
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.store import Offer
-from undersong_common.printable import joined
-from undersong_protocol.agreement.enrolment import EnrolmentRequest, party_fingerprint, same_fingerprint
+from undersong_common.printable import counted, joined, printable
+from undersong_protocol.agreement.enrolment import (
+    EnrolmentRequest,
+    check_party_name,
+    party_fingerprint,
+    same_fingerprint,
+)
 from undersong_protocol.agreement.words import first_difference
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome
@@ -60,6 +66,12 @@ def invite(
     Raises ConfigurationError for a name that is invalid, revoked, or enrolled without ``again``, for a contact without
     a number or an address, and for a full name that nobody can read.
     """
+    if (offered_name := short_name(party)) not in ("", party):
+        raise ConfigurationError(
+            f"{printable(party, 100)}: is no short name, which has lower-case letters, digits, - and _",
+            f"write {offered_name}, and the name in full in its own field",
+            code="name-not-short",
+        )
     coordinator_home = CoordinatorHome(home)
     stated_contact, stated_full_name = reachable_contact(contact), full_name_line(full_name)
     invitation_package = coordinator_home.invite(party, now=time.time(), days=days, again=again, contact=stated_contact)
@@ -71,6 +83,28 @@ def invite(
         invitation_package.fingerprint,
         invitation_package.expires_s,
     )
+
+
+def short_name(name: str) -> str:
+    """Returns the name that a hospital can be invited by, made of any name; "" where no Latin letter or digit is."""
+    try:
+        return check_party_name(name)
+    except ConfigurationError:
+        return re.sub(r"[^a-z0-9_]+", "-", name.casefold())[:63].strip("-_")
+
+
+def enrolled(home: Path) -> "list[PartyFacts]":
+    """Returns the hospitals that are enrolled now."""
+    return [party for party in parties(home) if party.party.state == ENROLLED]
+
+
+def missing_words(home: Path) -> str:
+    """Says what comes before a run where no hospital is enrolled: how many are invited, and what to do."""
+    invited = [party for party in parties(home) if party.party.state == INVITED]
+    if not invited:
+        return "No hospital is invited yet: invite hospitals first."
+    is_are = "is" if len(invited) == 1 else "are"
+    return f"{counted(len(invited), 'hospital')} {is_are} invited, none is signed: sign their requests."
 
 
 def note_contact(home: Path, party: str, contact: str) -> None:

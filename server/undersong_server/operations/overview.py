@@ -22,7 +22,7 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal, Underson
 from undersong_common.files import file_state
 from undersong_common.models.model_files import WEIGHTS_MISSING, has_packaged_weights
 from undersong_common.pages.store import Offer
-from undersong_common.printable import duration, json_text, number, with_iso_times
+from undersong_common.printable import counted, duration, joined, json_text, number, with_iso_times
 from undersong_common.privacy import impact
 from undersong_common.program.machine import fault_of
 from undersong_common.version import SOFTWARE
@@ -219,6 +219,7 @@ def _needs(
             needed=name in needed_parties,
             awaited=name in awaited_parties,
         )
+    yield from _unsigned(parties, unfetched, now_s)
     facts_by_name = {party_facts.party.name: party_facts for party_facts in parties}
     for run, reason in waiting:
         awaited_facts = [
@@ -261,6 +262,23 @@ def _needs(
             ago = duration(max(0.0, now_s - (status.at or now_s)))
             says = f"has finished, and {UNEVALUATED} {ago} ago: {failure.problem}"
             yield Need("soon", "run", run.run, says, failure.remedy)
+
+
+def _unsigned(parties: Sequence[PartyFacts], unfetched: Mapping[str, UnfetchedFile], now_s: float) -> Iterator[Need]:
+    """The hospitals that were invited lately and are not signed, as one notice; each older one has a notice of its own.
+
+    Args:
+        unfetched: files that nobody has downloaded, by the hospital that waits for one.
+    """
+    names = [
+        facts.party.name
+        for facts in parties
+        if facts.party.state == INVITED and facts.party.name not in unfetched
+        if now_s - facts.party.invited_at <= INVITED_S
+    ]
+    if names:
+        says = f"{'is' if len(names) == 1 else 'are'} invited and not signed yet: {joined(names)}"
+        yield Need("soon", "coordinator", counted(len(names), "hospital"), says, "sign each request when it comes")
 
 
 def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool, awaited: bool) -> Iterator[Need]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from undersong_common.errors import ConfigurationError, InternalError, PrivacyRefusal, TransportError
 from undersong_common.files import file_state
-from undersong_common.printable import counted, printable
+from undersong_common.printable import counted, joined, number, printable
 from undersong_common.program import configuration
 from undersong_common.program.drill import COORDINATOR_WORDS
 from undersong_protocol.agreement import bounds
@@ -294,6 +294,17 @@ def take_back(home: Path, run: str) -> None:
 def labels_of(home: Path, run: str) -> tuple[str, ...]:
     """Returns the labels that a run's plan lists; () without labels. Raises ConfigurationError for an unknown run."""
     return tuple(map(str, CoordinatorHome(home).run(run).planned().task["task"].get("labels", ())))
+
+
+def requested_promise(home: Path, run: str) -> str:
+    """Says which epsilon and delta a run's plan asks for. Raises ConfigurationError for an unknown run."""
+    privacy = CoordinatorHome(home).run(run).planned().task.get("privacy", {})
+    amounts = [
+        f"{name} {number(float(privacy[name]))}"
+        for name in ("epsilon", "delta")
+        if isinstance(privacy.get(name), int | float)
+    ]
+    return f"This plan asks for {joined(amounts)}." if amounts else ""
 
 
 def is_put_away(home: Path, run: str) -> bool:

@@ -97,21 +97,21 @@ def test_home_leads_through_the_first_steps_until_a_corpus_is_downloaded(tmp_pat
     assert console.site.audit.entries()[-1].what == "change"
     assert steps_on(console.get("/").text)[1] == ["done"]
     enrolment.invite(home.path, "alpha")
-    assert steps_on(console.get("/").text)[1] == ["done", "done"]
+    assert steps_on(console.get("/").text)[1] == ["done", "1"]  # hospital so far
     Credentials(home, "alpha")
-    assert steps_on(console.get("/").text)[1] == ["done", "done", "done"]
+    assert steps_on(console.get("/").text)[1] == ["done", "1", "done"]
     planned = runs.plan(
         home.path,
         make_task(tmp_path / "task"),
         RunOptions(name="first"),
         assignments=["federation.parties=1", "federation.colluders=0", "federation.tolerated_dropouts=0"],
     )
-    assert steps_on(console.get("/").text)[1] == ["done", "done", "done", "done"]
+    assert steps_on(console.get("/").text)[1] == ["done", "1", "done", "done"]
     folder = home.run(planned.run)
     folder.write_status(RunStatus("running", since=time.time()))  # its people have not decided yet
-    assert steps_on(console.get("/").text)[1] == ["done", "done", "done", "done"]
+    assert steps_on(console.get("/").text)[1] == ["done", "1", "done", "done"]
     folder.write_status(RunStatus("running", since=time.time(), charged=True))
-    assert steps_on(console.get("/").text)[1] == ["done"] * 5
+    assert steps_on(console.get("/").text)[1] == ["done", "1", *["done"] * 3]
     folder.write_status(RunStatus("finished", since=time.time(), charged=True))
     steps = console.get("/").text.partition("First steps")[2].partition("</ol>")[0]
     assert steps.count("<a ") == 2  # a further hospital, and the result
@@ -465,9 +465,37 @@ def test_a_rejected_run_names_the_hospital_and_its_telephone(tmp_path, entered):
         assert "rejected by beta, gamma" in page
         assert "Dr. Beta, 0999" in page
         assert ">failed<" not in page
-    assert "no telephone number is noted" in console.get("/runs/one/first").text
+    shown = console.get("/runs/one/first").text
+    assert "no telephone number is noted" in shown
+    privacy = home.run("first").planned().task["privacy"]
+    assert f"This plan asks for epsilon {privacy['epsilon']:g} and delta" in shown
     assert "rejected by beta" in console.get("/runs").text
     assert list_runs(home.path)[0].status.words.startswith("rejected by beta, gamma: ")
+
+
+def test_an_invitation_offers_a_short_name_and_says_that_a_second_one_ends_the_first(tmp_path, entered):
+    console = entered(make_home(tmp_path / "home", ()).path)
+    refused = console.post("/parties/invite", name="Heart Institute", contact="", days="14")
+    assert "write heart-institute, and the name in full in its own field" in refused.text
+    first, second = (
+        console.get(console.led(console.post("/parties/invite", name="heart-institute", contact="", days="14"))).text
+        for _ in range(2)
+    )
+    ended = "An earlier package for heart-institute admits nobody any more"
+    assert (ended in first, ended in second) == (False, True)
+    console.get(re.search(r'href="[^"]*(/download/[^"]+)"', second)[1])
+    assert "invited and not signed yet: heart-institute" in console.get("/").text
+
+
+def test_a_new_run_without_hospitals_says_whom_to_sign_and_blames_no_field(tmp_path, entered):
+    home = make_home(tmp_path / "home", ())
+    enrolment.invite(home.path, "alpha")
+    console = entered(home.path)
+    address = console.led(console.post("/runs/new", source="example")).partition("?")[0]
+    assert "1 hospital is invited, none is signed: sign their requests." in console.get(address).text
+    told = console.get(console.led(console.post(address, do="plan"))).text
+    assert "No run is planned yet: nobody is enrolled. 1 hospital is invited" in told
+    assert "need another look" not in told
 
 
 PEOPLE = "its people have rejected run 'first'"

@@ -394,7 +394,7 @@ def test_one_invitation_of_several_leads_to_the_next_one_too(tmp_path, entered):
     enrolment.invite(made.path, "alpha")
     console = entered(made.path)
     assert unescape(next_step_of(console.get("/").text)) == "Sign each hospital's request, or invite the next."
-    assert "Invite each hospital: done ( 1 hospital so far, invite the next )" in visible(console.get("/").text)
+    assert "Invite each hospital: 1 hospital so far ( invite the next )" in visible(console.get("/").text)
 
 
 @pytest.mark.heavy
