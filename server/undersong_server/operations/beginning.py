@@ -16,7 +16,7 @@ from undersong_server.report.evaluations import evaluated
 from undersong_server.runs.folder import UNREADABLE, RunFolder, UnreadableRun
 
 SIGN = "/parties/sign"
-PUBLISH = "Send the archive of {run} to its receivers, or place it where they fetch it: that alone publishes it"
+PUBLISH = "Send the downloaded ZIP file of {run} to its receivers, or place it where they fetch it: that publishes it"
 
 
 @dataclass(frozen=True)

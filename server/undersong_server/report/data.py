@@ -358,12 +358,14 @@ class ReportData:
 
     @property
     def summary(self) -> str:
-        """The finished run in a few figures: its texts, its promise, and its panel's score if one was measured."""
+        """The finished run in a few figures: its texts, its promise, and those of its two scores that were measured."""
         summary_parts = [printable.counted(len(self.samples), "text")]
         epsilon = number(self.privacy.promise.epsilon) if self.privacy.epsilon_after else "0"
         summary_parts.append(f"epsilon {epsilon}" if self.privacy.is_private else "not private")
         if self.own_accuracy is not None:
             summary_parts.append(f"panel {100 * self.own_accuracy.accuracy:.1f} %")
+        if self.score is not None and self.score.is_share:
+            summary_parts.append(f"private score {100 * self.score.value:.1f} %")
         return ", ".join(summary_parts)
 
     @property

@@ -79,7 +79,9 @@ def test_an_upload_that_is_no_table_is_refused_and_not_kept(console, home, addre
 
 
 def test_an_upload_at_a_field_of_no_file_is_refused(console, home, address):
-    assert "names no file" in html.unescape(upload(console, address, "a.jsonl", ROWS, "task.name").text)
+    assert "is not a key that names a file" in html.unescape(
+        upload(console, address, "a.jsonl", ROWS, "task.name").text
+    )
     assert list(uploads.uploads_folder(home).iterdir()) == []
 
 

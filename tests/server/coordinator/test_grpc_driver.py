@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,7 @@ from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRef
 from undersong_server.authority import Authority
 from undersong_server.coordinator.grpc_transport import Presence, Waiting
 from undersong_server.coordinator.metrics import Metrics
-from undersong_server.coordinator.run_driver import GrpcRunDriver, _describe_test, _name_test
+from undersong_server.coordinator.run_driver import MEASURING, GrpcRunDriver, _describe_test, _name_test
 from undersong_server.database.journal import Journal
 from undersong_server.federation.agreement import Rejected
 from undersong_server.release.files import Signer
@@ -152,6 +153,15 @@ def test_a_run_that_is_prepared_says_so_before_the_plan_is_loaded(driver, monkey
     monkeypatch.setattr(Planned, "load", lambda _: said.append(driver.folder.status().message) or 1 / 0)
     driver.run()
     assert [words[:16] for words in said] == ["prepares the run"]
+
+
+@pytest.mark.parametrize("phase", ["embedding texts", MEASURING])
+def test_an_embedding_is_named_by_what_it_is_for(driver, phase):
+    driver._embedding_phase = phase
+    driver._shown(SimpleNamespace(encode=lambda texts, on_progress: on_progress(1, 2)))(["a text"])
+    driver._show(durable=True)
+    status = driver.folder.status()
+    assert (status.phase, status.done, status.total) == (phase, 1, 2)
 
 
 @pytest.mark.parametrize(

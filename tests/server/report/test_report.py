@@ -785,8 +785,9 @@ def test_files_and_the_first_words_of_texts_set_aside_are_shown(place):
     assert "Set aside were" not in both(run())[place]
 
 
-def test_a_summary_has_texts_promise_and_the_measured_panel_only():
-    assert run(**SCORED).summary == "60 texts, epsilon 4, panel 90.0 %"
+def test_a_summary_has_texts_promise_and_the_measured_scores_only():
+    assert run(**SCORED).summary == "60 texts, epsilon 4, panel 90.0 %, private score 77.0 %"
+    assert run(**{**SCORED, "score": None}).summary == "60 texts, epsilon 4, panel 90.0 %"
     assert run(1, accuracy=()).summary == "1 text, epsilon 4"
     assert (
         run(privacy=replace(PRIVACY, promise=Privacy(math.inf, 1e-5)), accuracy=()).summary == "60 texts, not private"
