@@ -27,7 +27,7 @@ class Exchange:
         return {name: reply for name, reply in answers.items() if reply is not None}
 
 
-def agree(**replies):
+def collect_signatures(**replies):
     manifest = SimpleNamespace(
         roster=[SimpleNamespace(name=name) for name in replies],
         to_bytes=lambda: b"plan",
@@ -47,16 +47,16 @@ def agree(**replies):
 
 def test_a_withdrawal_before_the_last_approval_stops_the_run():
     with pytest.raises(agreement.Rejected, match="have withdrawn") as rejected:
-        agree(alpha=[SIGNED, WITHDRAWN], beta=[PENDING, PENDING, SIGNED], gamma=[PENDING, SIGNED, SIGNED])
+        collect_signatures(alpha=[SIGNED, WITHDRAWN], beta=[PENDING, PENDING, SIGNED], gamma=[PENDING, SIGNED, SIGNED])
     assert rejected.value.parties == ("alpha",)
     assert rejected.value.approved == ("beta", "gamma")
 
 
 @pytest.mark.parametrize("again", [SIGNED, SILENT_LATER, None])
 def test_a_run_begins_with_those_that_have_not_withdrawn(again):
-    agree(alpha=[SIGNED, again], beta=[PENDING, SIGNED])
+    collect_signatures(alpha=[SIGNED, again], beta=[PENDING, SIGNED])
 
 
 def test_hospitals_that_approve_at_once_are_asked_once():
-    exchange = agree(alpha=[SIGNED, WITHDRAWN], beta=[SIGNED])
+    exchange = collect_signatures(alpha=[SIGNED, WITHDRAWN], beta=[SIGNED])
     assert len(exchange.replies["alpha"]) == 1
