@@ -150,7 +150,8 @@ class RunFailure:
         """
         if not self.rejected_by:
             return self.remedy or RESTART_REMEDY
-        people = [f"{name} ({contacts[name]})" if contacts.get(name) else name for name in self.rejected_by]
+        reasoning_parties = {decision[1] for decision in _PEOPLE.finditer(self.problem) if decision[3]}
+        people = [_person_words(name, contacts.get(name, ""), name in reasoning_parties) for name in self.rejected_by]
         verb = "telephone" if any(contacts.get(name) for name in self.rejected_by) else "talk to"
         own_remedies = [words for words in self.remedy.split("; ") if words not in ("", TALK)]
         return "; ".join([f"{verb} {joined(people)}", *own_remedies, "then revise the run, and start the revised one"])
@@ -277,6 +278,13 @@ _PEOPLE = re.compile(  # A run's name has no quotes.
 UNEVALUATED = "the evaluation failed"  # begins the line of the log of a run that has no figures for that reason
 FAILED, REJECTED = "failed", "is rejected"  # begin the last line of the log of a run that has not finished
 LONGEST_LINE = 4096  # characters of a line of a run's log
+
+
+def _person_words(party: str, contact: str, has_reason: bool) -> str:
+    """Names a hospital and whom to ask for there: first whom its own reason names, then whom the operator noted."""
+    if not contact:
+        return party
+    return f"{party} (whom its reason names, else {contact})" if has_reason else f"{party} ({contact})"
 
 
 def _quote_people(decision: re.Match[str]) -> str:

@@ -530,7 +530,8 @@ def test_a_rejection_quotes_people_and_names_whom_to_telephone(tmp_path, entered
     for path in ("/", "/runs/one/first"):
         shown = html.unescape(re.sub(r"<[^>]+>", "", console.get(path).text))
         own = "; lower privacy.epsilon to 2" if "people" not in problem else ""
-        assert f"Remedy: telephone beta (Dr. Beta, 0999){own}; then revise the run" in shown, path
+        whom = "whom its reason names, else Dr. Beta, 0999" if REASON in problem else "Dr. Beta, 0999"
+        assert f"Remedy: telephone beta ({whom}){own}; then revise the run" in shown, path
 
 
 def test_home_explains_its_total_beside_that_of_a_ledger(console, monkeypatch):
