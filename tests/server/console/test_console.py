@@ -439,7 +439,7 @@ def test_contact_changes_after_invitation_and_a_letter_states_the_frame(tmp_path
     assert console.post("/parties/one/nobody/contact", of=one, contact="x").status_code == 409
 
 
-def test_full_name_is_stated_at_the_invitation_and_changed_on_the_hospital_s_page(tmp_path, entered):
+def test_full_name_is_stated_at_invitation_and_changed_on_the_page(tmp_path, entered):
     home = make_home(tmp_path / "home")
     console = entered(home.path)
     one = "/parties/one/delta"
@@ -473,7 +473,7 @@ def test_a_rejected_run_names_the_hospital_and_its_telephone(tmp_path, entered):
     assert list_runs(home.path)[0].status.words.startswith("rejected by beta, gamma: ")
 
 
-def test_an_invitation_offers_a_short_name_and_says_that_a_second_one_ends_the_first(tmp_path, entered):
+def test_invitation_offers_a_short_name_and_ends_the_first_package(tmp_path, entered):
     console = entered(make_home(tmp_path / "home", ()).path)
     refused = console.post("/parties/invite", name="Heart Institute", contact="", days="14")
     assert "write heart-institute, and the name in full in its own field" in refused.text

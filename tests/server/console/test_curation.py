@@ -122,7 +122,7 @@ def test_the_download_without_marked_texts_is_audited(curation_page, monkeypatch
 
 
 @pytest.mark.heavy
-def test_texts_that_were_set_aside_are_read_with_their_reason_and_can_be_left_out(curation_page, home, monkeypatch):
+def test_set_aside_texts_are_read_with_reason_and_can_be_left_out(curation_page, home, monkeypatch):
     assert "set aside" not in curation_page.get(RESULT).text
     row = {"text": "late check-in", "label": "a", "generator": "mixed", "reason": "generator"}
     (home / "runs" / "first" / "output" / "set-aside.jsonl").write_text(json.dumps(row) + "\n")

@@ -48,7 +48,7 @@ def test_a_gain_that_was_not_measured_is_a_point(home, sign, words):
     assert words_of(home) == ([words] if words else [])
 
 
-def test_rows_that_share_phrases_and_texts_set_aside_are_points_with_a_link_to_them(home):
+def test_shared_phrases_and_set_aside_texts_are_points_with_links(home):
     write(home, ["the same five words here", *["the same five words here again"] * 29])
     aside = {"text": "late check-in", "label": "a", "generator": "g", "reason": "generator"}
     (CoordinatorHome(home).run("first").output / "set-aside.jsonl").write_text(json.dumps(aside) + "\n")

@@ -81,7 +81,7 @@ def test_plan_refuses_a_contact_by_which_nobody_is_reached(home, task, key, word
     assert "e-mail address, a telephone number or a web address" in refused.value.remedy
 
 
-def test_a_plan_states_noted_full_names_before_the_task_s_and_of_its_parties_alone(tmp_path):
+def test_plan_states_noted_full_names_of_its_own_parties_alone(tmp_path):
     home = make_home(tmp_path / "home", PARTIES).path
     task_names = "{beta = 'Beta, Faro', gamma = 'Gamma, Faro', delta = 'Delta'}"
     enrolment.note_full_name(home, "beta", "Beta Hospital, Porto")

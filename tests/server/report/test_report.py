@@ -555,7 +555,7 @@ def test_whether_the_makers_limits_bind_is_told_once_beside_them(place):
 
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("licence", ["CC-BY-4.0", "House terms", ""])
-def test_unknown_licence_of_the_source_is_told_before_what_the_licence_allows(place, licence):
+def test_unknown_source_licence_is_told_before_what_is_allowed(place, licence):
     terms = PublicationSection(makers="clinics", licence=licence)
     usage = tuple(GeneratorUse(name, "ngram", AuthorUsage(30)) for name in ("good", "mixed", "off"))
     shown = both(run(publication=terms, usage=usage))[place]
