@@ -87,7 +87,7 @@ def test_operator_and_hospital_go_from_invitation_to_verify_in_browsers(demo, wi
     operator.page.get_by_text("every signature, charge and statement holds").wait_for()
     operator.check("result")
     operator.shoot("life-result-wide")
-    whole = operator.fetch(operator.page.get_by_role("link", name="Download everything").click, tmp_path)
+    whole = operator.fetch(operator.page.get_by_role("button", name="Download everything").click, tmp_path)
     assert "spring/dossier.html" in zipfile.ZipFile(whole).namelist()
     operator.page.get_by_text("Read and mark the").click()
     operator.page.get_by_label("Label", exact=True).select_option(index=1)
