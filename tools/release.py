@@ -55,11 +55,14 @@ def clean_tree() -> None:
 
 
 def build(dist: Path) -> tuple[Path, Path]:
-    """Wheel and sdist, and the wheel once more from the sdist, with the same bytes: files have the commit's time."""
+    """Returns the wheel, and the sdist from which it was built twice with the same bytes: files have the commit's time.
+
+    A wheel that is built from the tree itself would hold files of earlier builds, which the folder `build` keeps.
+    """
     os.environ["SOURCE_DATE_EPOCH"] = run(["git", "log", "-1", "--format=%ct"]).strip()
     uv = Path(sys.executable).parent / "uv"
     isolated = ["--no-build-isolation", "--python", sys.executable, "--offline", "--quiet"]
-    run([uv, "build", "--wheel", "--sdist", "--out-dir", dist, *isolated, ROOT])
+    run([uv, "build", "--out-dir", dist, *isolated, ROOT])
     (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
     with tempfile.TemporaryDirectory() as folder:
         run([uv, "build", "--wheel", "--out-dir", folder, *isolated, sdist])
