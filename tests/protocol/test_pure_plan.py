@@ -191,7 +191,7 @@ def test_gaussian_sum_may_keep_its_paper_s_noise_and_others_get_the_rest():
     alone.verify()
     with pytest.raises(ConfigurationError, match="above 0"):
         plan_sums([SumRequest("votes", COUNTS, noise_multiplier=0.0)], Privacy(1.0, 1e-5), QUORUM)
-    with pytest.raises(ConfigurationError, match="for Gaussian sums"):
+    with pytest.raises(ConfigurationError, match="only a Gaussian sum takes"):
         plan_sums([laplace("votes", epsilon=0.1, noise_multiplier=2.0)], Privacy(1.0, 1e-5), QUORUM)
     with raises(PrivacyRefusal, "over-epsilon"):  # a paper's noise that spends more than is promised
         plan_sums([SumRequest("votes", COUNTS, noise_multiplier=1.0)], Privacy(1.0, 1e-5), QUORUM).verify()

@@ -47,7 +47,7 @@ TURNS = [
     (P, "outbox --entry 99 --home heart", 2, "no entry 99", "undersong-party outbox"),
     (P, "ledger --home lung", 2, "no such ledger", "undersong-party data add"),
     (P, "ledger --backup notes.jsonl --home heart", 2, "exists already", "another file"),
-    (P, "restore-ledger --home heart", 2, "which backup", "--charge-missing"),
+    (P, "restore-ledger --home heart", 2, "no backup of the ledger was named", "--charge-missing"),
     (P, "restore-ledger notes.jsonl --home heart", 3, "does not fit the chain", "backup"),
     (P, "restore-ledger --charge-missing --home heart", 2, "the ledger holds everything", "nothing to restore"),
     (P, "run --log-format xml --home heart", 2, "'xml' is unknown", "text or json"),
