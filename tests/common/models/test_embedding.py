@@ -477,7 +477,10 @@ def test_private_cache_under_another_key_or_damaged_is_empty(tmp_path: Path) -> 
     np.testing.assert_array_equal(stranger.encode(["a"]), rows[:1])
     assert other.asked == ["a"]
     with sqlite3.connect(path) as database:
-        database.execute("UPDATE embeddings SET row = CAST(substr(row, 1, length(row) - 1) || x'00' AS BLOB)")
+        database.execute(
+            "UPDATE embeddings SET row = CAST(substr(row, 1, length(row) - 1)"
+            " || iif(substr(row, -1) = x'00', x'01', x'00') AS BLOB)"
+        )
     database.close()
     fresh, again = cached(EncryptedFileCache(path, KEY))
     np.testing.assert_array_equal(again.encode(["a", "b"]), rows)
