@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 SEED = 7
 STOPPED_S = 30.0
-TAKEN_OVER_S = 10.0
+TAKEN_OVER_S = 15.0  # ten seconds on a machine that runs nothing else
 NAMES = tuple(f"site-{number}" for number in range(4))
 
 
