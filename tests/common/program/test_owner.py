@@ -24,6 +24,8 @@ def test_a_folder_of_another_account_is_refused_with_the_whole_line(tmp_path, mo
     monkeypatch.setattr(sys, "argv", ["/usr/bin/undersong", "run", "plan", "my task.toml", "--name", "x"])
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     monkeypatch.setattr(owner, "_program_folder", None)
+    for variable in owner.FOLDER_VARIABLES:  # a fixture of the same process may have set them
+        monkeypatch.delenv(variable, raising=False)
     with raises(ConfigurationError, "other-account") as refused:
         owner.check_owner(tmp_path)
     name = pwd.getpwuid(os.getuid()).pw_name
