@@ -218,11 +218,16 @@ def leading_figure(figures: Sequence[Figure], chosen: str = "") -> LeadingFigure
 
 @dataclass(frozen=True)
 class RunAhead:
-    """The place of the best run by a figure, those of the others, and if chance tells it apart from all of these."""
+    """The place of the best run by a figure, those of the others, and of these the ones that chance keeps close."""
 
     place: int
     others: tuple[int, ...]
-    is_certain: bool
+    close: tuple[int, ...]
+
+    @property
+    def is_certain(self) -> bool:
+        """True if chance tells the best run apart from all others."""
+        return not self.close
 
 
 def shown_scores(figures: Sequence[Figure], leading: LeadingFigure | None) -> tuple[Figure, ...]:
@@ -288,8 +293,8 @@ class RunComparison:
             return None
         sign = 1.0 if figure.good == "high" else -1.0
         best, *others = sorted(known, key=lambda place: -sign * figure.cells[place].value)
-        is_certain = all(figure.cells[best].exceeds(figure.cells[place], sign) for place in others)
-        return RunAhead(best, tuple(others), is_certain)
+        close = tuple(place for place in others if not figure.cells[best].exceeds(figure.cells[place], sign))
+        return RunAhead(best, tuple(others), close)
 
     @property
     def conclusion(self) -> str:
@@ -347,14 +352,11 @@ class RunComparison:
         ahead = self._find_best()
         if ahead is None or self.leading is None:
             return ""
-        figure, best, others = self.leading.figure, ahead.place, ahead.others
-        known = {best, *others}
-        sign = 1.0 if figure.good == "high" else -1.0
-        close = [place for place in others if not figure.cells[best].exceeds(figure.cells[place], sign)]
-        missing = [run.run for place, run in enumerate(self.runs) if place not in known]
-        sentences = [f"Best by it: {self.runs[best].run}, {figure.cells[best].words}."]
-        if close:
-            sentences += self._close_words(figure, best, close)
+        figure = self.leading.figure
+        missing = [run.run for place, run in enumerate(self.runs) if place not in (ahead.place, *ahead.others)]
+        sentences = [f"Best by it: {self.runs[ahead.place].run}, {figure.cells[ahead.place].words}."]
+        if ahead.close:
+            sentences += self._close_words(figure, ahead.place, ahead.close)
         if missing:
             sentences.append(f"Without this figure: {joined(missing)}.")
         return " ".join(sentences)
