@@ -466,13 +466,14 @@ class RunScreens:
         query = {key: visit.query.get(key, "") for key in SEARCHED}
 
         corpus_search = cache(lambda: self._search(run, query))
+        file_names = cache(lambda: releases.files(self._home, run))
         parts: dict[str, Part] = {
             "evaluation": lambda: self._evaluation(run),
             "verdict": lambda: {"verdict": releases.verdict(self._home, run)},
             "files": lambda: {
-                "files": releases.files(self._home, run),
+                "files": file_names(),
                 "marks": releases.count_marks(self._home, run),
-                "lacking": [name for name in releases.files(self._home, run) if name in releases.LEFT_OUT_NAMES],
+                "lacking": [name for name in file_names() if name in releases.LEFT_OUT_NAMES],
                 "downloaded_at": curation.show(self._home, run).downloaded_at,
                 "run": run,
             },
@@ -512,17 +513,18 @@ class RunScreens:
         quality_figures = comparison.how_good(self._home, run)
         files = {path: permissions.file_words(path) for path in self._test_files()}
         leading = comparison.leading_figure(quality_figures)
+        judgement = comparison.judge(self._home, run)
         status = runs.status(self._home, run)
         return {
             "figures": quality_figures,
             "leading": leading,
             "tiles": comparison.shown_scores(quality_figures, leading),
-            "scores": comparison.named_scores(self._home, run),
-            "open_points": open_points.open_points(self._home, run),
+            "scores": comparison.named_scores(self._home, run, quality_figures),
+            "open_points": open_points.open_points(self._home, run, judgement),
             "meaning": comparison.leading_meaning(self._home, run, leading),
             "evaluation_error": runs.evaluation_error(self._home, run, status),
             "failed_at": status.at,
-            "judgement": comparison.judge(self._home, run),
+            "judgement": judgement,
             "explained": comparison.explain_figures(self._home, run),
             "own_evaluation": releases.own_evaluation(self._home, run),
             "evaluations_beside": comparison.beside_figures(self._home, run),

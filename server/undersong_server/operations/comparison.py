@@ -19,7 +19,7 @@ from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.methods.parts.private_score import NORMAL_95, PrivateScore
 from undersong_server.operations.form import change_value, change_words
 from undersong_server.operations.overview import RunPlanFacts, live, run_plan
-from undersong_server.operations.releases import DRAWN_TEXTS, published_texts, search
+from undersong_server.operations.releases import DRAWN_TEXTS, published_texts
 from undersong_server.operations.runs import plan_differences
 from undersong_server.report.before_training import nearness_words
 from undersong_server.report.data import PANEL_SCORE, UNIT_WORDS, WORDS, WRONG_LABELS, Good
@@ -493,15 +493,18 @@ class NamedScores:
     private: str = ""
 
 
-def named_scores(home: Path, run: str) -> NamedScores:
-    """Returns a run's panel score and private score in words. Raises ConfigurationError for an unknown run."""
+def named_scores(home: Path, run: str, figures: Sequence[Figure]) -> NamedScores:
+    """Returns a run's panel score and private score in words, from its figures of :func:`how_good`.
+
+    Raises ConfigurationError for an unknown run.
+    """
     evaluation = evaluated(CoordinatorHome(home).run(run))
-    figures = {figure.name: figure.cells[0].words for figure in how_good(home, run) if figure.cells[0].is_known}
+    words_by_name = {figure.name: figure.cells[0].words for figure in figures if figure.cells[0].is_known}
     panel, private = "", ""
-    if evaluation is not None and PANEL_SCORE in figures:
-        panel = f"Panel score, on the test file {evaluation.file_name}: this corpus {figures[PANEL_SCORE]}."
-    if PRIVATE_SCORE in figures:
-        private = f"Private score, on the hospitals' own records: this corpus {figures[PRIVATE_SCORE]}."
+    if evaluation is not None and PANEL_SCORE in words_by_name:
+        panel = f"Panel score, on the test file {evaluation.file_name}: this corpus {words_by_name[PANEL_SCORE]}."
+    if PRIVATE_SCORE in words_by_name:
+        private = f"Private score, on the hospitals' own records: this corpus {words_by_name[PRIVATE_SCORE]}."
     return NamedScores(panel, private)
 
 
@@ -552,13 +555,16 @@ class TextsToRead:
     reason: str
 
 
-def texts_to_read(home: Path, run: str) -> tuple[TextsToRead, ...]:
-    """Returns the generators with published texts that nothing judged, or from which the last round ordered none."""
+def texts_to_read(home: Path, run: str, counts: Mapping[str, int]) -> tuple[TextsToRead, ...]:
+    """Returns the generators with published texts that nothing judged, or from which the last round ordered none.
+
+    Args:
+        counts: number of published texts by generator.
+    """
     live_run = live(home, run, run_plan(home, run))
     last_weights = live_run.weights[-1] if live_run.weights else ()
     stopped = [name for name, weight in zip(live_run.generators, last_weights, strict=False) if weight == 0]
     reasons = dict.fromkeys(stopped, STOPPED) | dict.fromkeys(live_run.unjudged, UNJUDGED)
-    counts = search(home, run).generators
     return tuple(TextsToRead(name, counts[name], reason) for name, reason in reasons.items() if counts.get(name))
 
 

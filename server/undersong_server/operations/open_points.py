@@ -9,7 +9,7 @@ from undersong_common.printable import counted, joined, number
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations import comparison
 from undersong_server.operations.overview import run_plan
-from undersong_server.operations.releases import Found, drawn_rows, published_texts, search
+from undersong_server.operations.releases import Found, drawn_rows, search
 from undersong_server.report.answers import NAMES_ITS_MODEL, NGRAM, WORD_SALAD
 from undersong_server.report.evaluations import evaluated, kept_help
 from undersong_server.report.rows import MOST_ROWS, PHRASE_WORDS, frequent_phrases_by_row
@@ -31,20 +31,22 @@ class OpenPoint:
     address: str
 
 
-def open_points(home: Path, run: str) -> tuple[OpenPoint, ...]:
+def open_points(home: Path, run: str, judgement: comparison.ResultJudgement) -> tuple[OpenPoint, ...]:
     """Returns what speaks against publishing a finished run, or is not known yet. The most serious point is first.
+
+    Args:
+        judgement: the run's, of :func:`comparison.judge`.
 
     Raises ConfigurationError for a run that is unknown or has not finished.
     """
     corpus = search(home, run)
     result = f"/runs/one/{quote(run)}/result"
     texts = _texts_to_read(home, run, corpus, result)
-    return (*_quality_points(home, run, result), *texts, *_source_points(home, run, corpus))
+    return (*_quality_points(home, run, result, judgement), *texts, *_source_points(home, run, corpus))
 
 
-def _quality_points(home: Path, run: str, result: str) -> Iterator[OpenPoint]:
+def _quality_points(home: Path, run: str, result: str, judgement: comparison.ResultJudgement) -> Iterator[OpenPoint]:
     folder = CoordinatorHome(home).run(run)
-    judgement = comparison.judge(home, run)
     for alarm in judgement.alarms:
         yield OpenPoint(alarm, "How good", f"{result}#evaluation")
     if evaluated(folder) is None:
@@ -55,12 +57,11 @@ def _quality_points(home: Path, run: str, result: str) -> Iterator[OpenPoint]:
 
 
 def _texts_to_read(home: Path, run: str, corpus: Found, result: str) -> Iterator[OpenPoint]:
-    for texts in comparison.texts_to_read(home, run):
+    for texts in comparison.texts_to_read(home, run, corpus.generators):
         query = urlencode({"generator": texts.generator})
         words = f"{counted(texts.texts, 'text')} of {texts.generator}: {texts.reason}."
         yield OpenPoint(words, "Read them", f"{result}?{query}#corpus")
-    corpus_texts = published_texts(home, run) or []
-    drawn_texts = [corpus_texts[row] for row in drawn_rows(len(corpus_texts), MOST_ROWS)]
+    drawn_texts = [str(corpus.texts[row]["text"]) for row in drawn_rows(corpus.corpus, MOST_ROWS)]
     frequent_by_row, least_rows = frequent_phrases_by_row(drawn_texts)
     rows_with_phrase = sum(map(bool, frequent_by_row))
     if drawn_texts and rows_with_phrase >= MANY_ROWS * len(drawn_texts):

@@ -9,6 +9,7 @@ from tests.doubles.tasks import make_task
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import runs
+from undersong_server.operations.comparison import judge
 from undersong_server.operations.open_points import NO_GAIN, open_points
 from undersong_server.report.evaluations import HELP_FILE, Evaluated, KeptMeasure, keep_evaluation
 from undersong_server.runs.folder import RunStatus, replace_json
@@ -35,7 +36,7 @@ def write(home, texts, generator="another"):
 
 
 def words_of(home):
-    return [point.words for point in open_points(home, "first")]
+    return [point.words for point in open_points(home, "first", judge(home, "first"))]
 
 
 def test_a_run_of_which_nothing_is_open_has_no_point(home):
@@ -52,7 +53,7 @@ def test_shared_phrases_and_set_aside_texts_are_points_with_links(home):
     write(home, ["the same five words here", *["the same five words here again"] * 29])
     aside = {"text": "late check-in", "label": "a", "generator": "g", "reason": "generator"}
     (CoordinatorHome(home).run("first").output / "set-aside.jsonl").write_text(json.dumps(aside) + "\n")
-    phrases, beside = open_points(home, "first")
+    phrases, beside = open_points(home, "first", judge(home, "first"))
     assert phrases.words.startswith("30 of 30 rows hold a phrase of 5 words")
     assert "1 text" in beside.words
     assert beside.address.endswith("?marked=aside#corpus")

@@ -161,7 +161,7 @@ def test_result_leads_to_the_texts_that_nothing_judged(tmp_path, published, reco
     for name, value in records.items():
         folder.tell("record", {"round": 0, "name": name, "value": value})
     expected = () if reason is None else (comparison.TextsToRead(names[1], 4, reason),)
-    assert comparison.texts_to_read(home, RUN) == expected
+    assert comparison.texts_to_read(home, RUN, releases.search(home, RUN).generators) == expected
     with entered_console(home) as console:
         top = unescape(console.get(RESULT).text).partition('id="evaluation"')[2].partition("<details")[0]
         read = console.get(f"{RESULT}?generator={names[1]}").text
