@@ -137,7 +137,7 @@ def make_sheet(manifest: Manifest, party: PartySide, ledger: Ledger | None) -> S
         except UndersongError as error:
             refusals.append(error)
         plan_cost = _compute_cost(ledger, plan_charge)
-    coordinator = party.coordinator
+    coordinator, full_names = party.coordinator, manifest.full_names
     return Sheet(
         two_people=party.policy.two_people,
         drill=party.drill,
@@ -157,7 +157,7 @@ def make_sheet(manifest: Manifest, party: PartySide, ledger: Ledger | None) -> S
             NamedParty(
                 member.name,
                 party_fingerprint(member.name, member.identity),
-                manifest.full_names.get(member.name, ""),
+                full_names.get(member.name, ""),
             )
             for member in manifest.roster
         ),
@@ -303,7 +303,7 @@ def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPa
             *_refusal_sections(sheet),
             *_list_points("Who decided", map(_describe_decision, sheet.people)),
             _question_section(sheet),
-            *_in_short(sheet, beside),
+            _in_short(sheet, beside),
             *more_help(sheet, beside),
             purpose(sheet),
             *_request_in_full(sheet, beside),
@@ -453,11 +453,11 @@ def _steering_words(sheet: Sheet) -> str:
     return "" if sheet.ended.cost is None else "; the answers steered them"
 
 
-def _in_short(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
+def _in_short(sheet: Sheet, beside: Surroundings) -> PageSection:
     """The answers to sign by for a reader without statistics: with the questions, on at most half a printed page."""
     run_end = sheet.ended
     if run_end is not None and run_end.cost is None:
-        return [PageSection("In short", figures=(("What left", NOTHING_LEFT),))]
+        return PageSection("In short", figures=(("What left", NOTHING_LEFT),))
     is_open = run_end is None
     rows = (
         *_data_words(sheet),
@@ -468,7 +468,7 @@ def _in_short(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
         *([("What can be undone", _undone_words(sheet))] if is_open else []),
         *([("What next", next_words(sheet))] if is_open and not sheet.as_signed else []),
     )
-    return [PageSection("In short", figures=rows)]
+    return PageSection("In short", figures=rows)
 
 
 def _undone_words(sheet: Sheet) -> str:

@@ -30,7 +30,6 @@ from undersong_common.privacy.spending import charged_of
 from undersong_common.program.printed_page import PageSection, PrintedPage
 from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import party_fingerprint, same_fingerprint
-from undersong_protocol.agreement.full_names import with_full_name
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.participation import Participation
 from undersong_protocol.agreement.receipt import Receipt, check_receipt, exposure
@@ -714,7 +713,7 @@ class PrivacyVerdict:
         elif not self.confirmed:
             doubt_lines += [
                 f"  A coordinator with the fingerprint {self.signature.fingerprint} has signed them;",
-                f"  it calls itself '{printable(self.signature.name, 63)}'. Anybody can make one of that name:",
+                f"  it calls itself '{self.signer}'. Anybody can make one of that name:",
                 "  have one of its hospitals tell you the true fingerprint, and state it (--fingerprint).",
                 f"  {CHECK_WORDS['copied']}",
             ]
@@ -906,7 +905,8 @@ def _guarantee_section(verdict: PrivacyVerdict, unit: str) -> PageSection:
 
 def _parties_section(verdict: PrivacyVerdict) -> PageSection:
     party_rows = [("hospital", "fingerprint", "identity", "epsilon spent")]
-    for member in verdict.manifest.roster:
+    participation = verdict.participation
+    for member, shown_name in zip(verdict.manifest.roster, participation.names, strict=True):
         unknown_words = "simulated" if verdict.simulated else "only its name is known"
         identity_words = unknown_words
         if member.name in verdict.stated_parties:
@@ -916,13 +916,13 @@ def _parties_section(verdict: PrivacyVerdict) -> PageSection:
         spent_epsilon = verdict.spent[member.name]
         party_rows.append(
             (
-                with_full_name(member.name, verdict.manifest.full_names.get(member.name, "")),
+                shown_name,
                 party_fingerprint(member.name, member.identity),
                 identity_words,
                 f"{spent_epsilon:.4g}",
             )
         )
-    return PageSection("Who took part", verdict.participation.sentences, table=tuple(party_rows))
+    return PageSection("Who took part", participation.sentences, table=tuple(party_rows))
 
 
 def _files_section(folder: Path, published: Mapping[str, Any], verdict: PrivacyVerdict) -> PageSection:
