@@ -93,8 +93,8 @@ class JournaledParty:
         must not leave then. What was journaled before stays.
         """
         start_s = time.monotonic() if start_s is None else start_s
-        self.look_after()
         with self._turn:
+            self._end_abandoned()
             deferred_vector: DeferredVector | None = None
             try:
                 with self._outbox.together(), named_faults(self._home.path, root=self._home.path / SETTINGS):
@@ -152,7 +152,18 @@ class JournaledParty:
         return replace(party_reply, may_leave=may_leave)
 
     def look_after(self) -> None:
-        """Destroys the secrets of attempts that will not go on; acts at the first call, hourly, and after decisions."""
+        """Destroys the secrets of attempts that will not go on; acts at the first call, hourly, and after decisions.
+
+        Returns at once during an answer, which does the same: party and ledger serve one thread at a time.
+        """
+        if not self._turn.acquire(blocking=False):
+            return
+        try:
+            self._end_abandoned()
+        finally:
+            self._turn.release()
+
+    def _end_abandoned(self) -> None:
         coordinator = file_state(self._coordinator)
         file_states = [file_state(self._requests), coordinator, self._clock() // LOOK_AFTER_S]
         if file_states == self._looked_after:
@@ -163,13 +174,12 @@ class JournaledParty:
         else:
             stop_reason = ""
         try:
-            if self._assembled.party.end_abandoned(stop_reason):
-                self._looked_after = file_states
+            self._assembled.party.end_abandoned(stop_reason)
         except MachineFault:
             raise
         except UndersongError as error:
             log.error("attempts that are over could not be erased: %s", error.problem)
-            self._looked_after = file_states
+        self._looked_after = file_states
 
     def _journal_reply(self, answer: PendingReply, took_s: float, waited_s: float) -> None:
         request_kind, run, query, attempt = self._describe_request(answer.request)

@@ -261,8 +261,8 @@ class Party:
             self._attempts.forget()
             self._epochs.forget()
 
-    def end_abandoned(self, stop_reason: str = "") -> bool:
-        """Destroys the secrets of attempts that will not go on; returns False, and does nothing, during an answer.
+    def end_abandoned(self, stop_reason: str = "") -> None:
+        """Destroys the secrets of attempts that will not go on.
 
         These are attempts of runs whose consent was withdrawn, and attempts that were begun long ago (``attempts``).
 
@@ -279,13 +279,8 @@ class Party:
                 return refusal.problem
             return stop_reason or ("the run has ended here" if self._ledger.is_closed(manifest.run) else "")
 
-        if not self._lock.acquire(blocking=False):
-            return False
-        try:
+        with self._lock:
             self._attempts.end_abandoned(self._find_manifest, over)
-        finally:
-            self._lock.release()
-        return True
 
     def handle(self, data: bytes) -> bytes:
         """Returns the reply of :meth:`answer` at once, for simulations, where the time reveals nothing."""

@@ -32,6 +32,8 @@ from undersong_client.storage.outbox import Outbox
 from undersong_common.errors import ConfigurationError, MachineFault, TransportError, UndersongError
 from undersong_common.files import FileState, file_state, replace_file
 from undersong_common.printable import printable, shell_path
+from undersong_common.privacy.ledger import Ledger
+from undersong_common.privacy.spending import Budget
 from undersong_common.program.machine import HeldSteps, is_passing_fault
 from undersong_common.program.notices import EXPIRES_SOON_S, Notices
 from undersong_common.version import SOFTWARE
@@ -112,6 +114,8 @@ class Daemon(Listener):
         self._home = home
         self._figures = figures
         self._assembled = assembled
+        # Threads must not share a ledger: the party's own is charged by the threads that answer.
+        self._ledger = Ledger.read(assembled.ledger.path)
         self._backoff = backoff or Backoff()
         self._use_proxy = use_proxy
         self._warm = warm
@@ -374,7 +378,7 @@ class Daemon(Listener):
         datasets.check_retention(self._home, self._clock())
         if valid_until.timestamp() - self._clock() < EXPIRES_SOON_S:
             self._notices.tell("certificate-expires", valid_until.isoformat())
-        budget = self._assembled.ledger.budget
+        budget = self._declared_budget()
         if budget is not None and self._epsilon_left() < BUDGET_LOW * budget.epsilon:
             self._notices.tell("budget-low", str(budget))
         if not trust.renewal_due(self._home, self._clock()):
@@ -413,12 +417,15 @@ class Daemon(Listener):
             hello_message.epsilon_left = self._epsilon_left()
         return hello_message
 
+    def _declared_budget(self) -> Budget | None:
+        self._ledger.refresh()
+        return self._ledger.budget
+
     def _epsilon_left(self) -> float:
-        ledger = self._assembled.ledger
-        budget = ledger.budget
+        budget = self._declared_budget()
         if budget is None:
             return 0.0
-        return max(0.0, budget.epsilon - ledger.spent(budget.delta))
+        return max(0.0, budget.epsilon - self._ledger.spent(budget.delta))
 
     # These methods serve the time without a stream.
 
@@ -510,7 +517,7 @@ class Daemon(Listener):
             return
         link_state = self._facts["state"]
         certificate_end = self._facts.get("certificate_until")
-        budget = self._assembled.ledger.budget
+        budget = self._declared_budget()
         figure_values = {
             "connected": float(link_state == "connected"),
             "paused": float(self._home.pause.exists()),

@@ -81,10 +81,10 @@ class HashChain:
         A missing file is created. Raises PrivacyRefusal if the file became shorter, was replaced by one with other
         entries, or holds a line with a wrong number or hash.
         """
-        self._file = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        file = self._file = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-            status = os.fstat(self._file)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            status = os.fstat(file)
             if status.st_size < self._read_bytes:
                 problem = f"{self.path} became shorter"
                 raise PrivacyRefusal(problem, "restore it; entries are never removed", code="shorter")
@@ -97,7 +97,7 @@ class HashChain:
                 self.sync()
             yield
         finally:
-            os.close(self._file)
+            os.close(file)  # this block's own: one that stayed open would hold the lock for good
 
     def sync(self) -> None:
         """Flushes all entries to the disk, those of other processes included; call it while the file is locked."""

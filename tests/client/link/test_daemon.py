@@ -35,6 +35,8 @@ from undersong_client.link.daemon import METRICS, Backoff, Daemon
 from undersong_client.storage.outbox import Outbox
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.models.embedding import Embedder
+from undersong_common.privacy.accounting import Gaussian
+from undersong_common.privacy.spending import Charge
 from undersong_protocol.agreement.enrolment import EnrolmentRequest
 from undersong_protocol.agreement.manifest import Manifest, plan_words
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
@@ -161,6 +163,35 @@ def test_a_monitor_reads_since_when_the_first_of_several_steps_is_held_up(runnin
     first_step, second_step = running.daemon._held.all()
     running.daemon._write_figures()
     assert figures(running.daemon._figures)["held_up_seconds"] == first_step.since_s < second_step.since_s
+
+
+def test_budget_is_read_while_a_vector_is_charged(home, tmp_path, monkeypatch):
+    """The daemon's thread and the one that answers share no ledger: each would close the other's lock of the file."""
+    assembled = assemble(
+        home,
+        checkpoints=tmp_path / "state" / "undersong" / "ledgers",
+        clock=time.time,
+        embedder=HashedEmbedder(),
+        computation=HospitalComputation(home, HashedEmbedder()),
+    )
+    daemon = Daemon(home, assembled)
+    chain = assembled.ledger._chain
+    epsilon_left = []
+    reader = threading.Thread(target=lambda: epsilon_left.append(daemon._epsilon_left()), daemon=True)
+    sync = chain.sync
+
+    def sync_while_the_budget_is_read():
+        if not reader.ident:
+            reader.start()
+            reader.join(0.2)
+            assert reader.is_alive(), "the charge is written and not yet on the disk"
+        sync()
+
+    monkeypatch.setattr(chain, "sync", sync_while_the_budget_is_read)
+    assembled.ledger.charge(Charge("a run", "ab" * 32, "votes/1", 0, (Gaussian(5.0),)))
+    reader.join(10.0)
+    assert 0.0 < epsilon_left[0] < 4.0
+    assert assembled.ledger.spent(1e-4) == pytest.approx(4.0 - epsilon_left[0])
 
 
 def figures(file):

@@ -275,6 +275,19 @@ def test_write_ahead_log_read_by_another_process_is_emptied_later(erased: Erased
             assert log.stat().st_size == 0
 
 
+def test_attempts_are_looked_after_between_two_answers_and_not_meanwhile(erased: Erased) -> None:
+    """The ledger that both read and write serves one thread at a time."""
+    with erased.secrets.watched():
+        erased.run(until="mask")
+        with PartyHome(erased.hospital.path).running():
+            command("revoke", erased.federated.manifest.run, "--home", erased.hospital.path)
+        with erased.party._turn:  # as an answer holds it
+            erased.party.look_after()
+            assert erased.found
+        erased.party.look_after()
+    assert erased.found == set()
+
+
 def test_discarding_with_a_restored_or_continued_ledger_leaves_no_record(erased: Erased) -> None:
     with erased.secrets.watched():
         erased.run(until="mask")

@@ -1,8 +1,10 @@
 """The ledger: charged once, before a send, in a chain that a crash cannot break and nobody can rewrite unseen."""
 
+import fcntl
 import json
 import math
 import multiprocessing
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -65,6 +67,32 @@ def test_charges_are_read_back_from_the_ledger(path: Path) -> None:
     assert again.head == ledger.head
     assert [entry["at"] for entry in again.entries()] == [5.0, 6.5, 0.0]
     assert Ledger.verify(path) == 3
+
+
+def test_ledger_that_two_threads_share_is_not_locked_for_good(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger.open(path, "f1", at=5.0)
+    chain = ledger._chain
+    is_waiting = threading.Event()
+    lock, sync = fcntl.flock, chain.sync
+    reader = threading.Thread(target=ledger.refresh, daemon=True)
+
+    def flock(file: int, operation: int) -> None:
+        if threading.current_thread() is reader:
+            is_waiting.set()
+        lock(file, operation)
+
+    def sync_while_another_thread_reads() -> None:
+        if not reader.ident:
+            reader.start()
+            assert is_waiting.wait(10.0)
+        sync()
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(chain, "sync", sync_while_another_thread_reads)
+    ledger.charge(vote(1), at=6.0)
+    reader.join(10.0)
+    assert not reader.is_alive()
+    assert Ledger.read(path).state(vote(1)) == "charged"
 
 
 def test_the_same_attempt_is_charged_once(path: Path) -> None:
