@@ -13,7 +13,7 @@ from tests.doubles.example_console import add_result
 from tests.server.report.test_report import SCORED, run
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations import releases
-from undersong_server.release.files import ROWS_NAMES, sign_archive
+from undersong_server.release.files import KEY, ROWS_NAMES, Signer, sign_archive
 from undersong_server.release.verify import verify
 from undersong_server.report.check_words import CHECK_WORDS
 from undersong_server.report.html import render_html
@@ -250,6 +250,27 @@ def test_the_report_knows_the_files_of_the_consoles_archive(published, coordinat
     assert "manifest.json and archive.json held the hashes" in said
     assert "has signed manifest.json" in said
     assert "unknown origin" not in said
+
+
+def test_the_report_names_a_file_that_the_operator_left_out(published, coordinator, window, tmp_path):
+    authority = CoordinatorHome(coordinator).authority()
+    manifest = json.loads((published / "manifest.json").read_text())
+    del manifest[KEY]
+    manifest["files"]["set-aside.jsonl"] = "0" * 64
+    signed = Signer("clinics", authority, {}).sign(manifest)
+    (tmp_path / "manifest.json").write_text(json.dumps(signed, indent=2, ensure_ascii=False) + "\n")
+    signed_bytes = (tmp_path / "manifest.json").read_bytes()
+    archive = sign_archive(authority.signing_key, signed_bytes, {}, left_out_files=["set-aside.jsonl"])
+    (tmp_path / "archive.json").write_text(archive)
+    files = {path.name: path for path in (*published.iterdir(), *tmp_path.iterdir()) if path.is_file()}
+    reader = window("file://")
+    reader.go(str(published / "report.html"))
+    reader.page.locator("#told").fill(authority.fingerprint)
+    said = checked(reader, list(files.values()))
+    assert said.startswith(f"Files: {CHECK_WORDS['whole']}.")
+    assert CHECK_WORDS["left out"].format(files="set-aside.jsonl") in said
+    del files["archive.json"]
+    assert checked(reader, list(files.values())).startswith("Files: INCOMPLETE: 1 missing (set-aside.jsonl)")
 
 
 @pytest.mark.parametrize("length", [0, 1, 55, 56, 63, 64, 65, 119, 120, 1000])

@@ -37,6 +37,7 @@ from undersong_server.release.files import (
     JSONL_NAME,
     LEFT_OUT_NAMES,
     MANIFEST_NAME,
+    OPTIONAL_NAMES,
     OUTPUT_NAMES,
     PAPERS_WITHOUT_TEXTS,
     SEQUENCES_NAME,
@@ -121,7 +122,7 @@ def export(
 
     Args:
         without_marked: leaves the marked texts out, as only an archive can say so.
-        without_aside: leaves the file set-aside.jsonl out of an archive, whose card says so.
+        without_aside: leaves the file set-aside.jsonl out of an archive, whose card and ``archive.json`` say so.
 
     Raises ConfigurationError for a run that is unknown or has not finished, if the folder cannot be written or holds
     another run, and without marked texts as :func:`archive_without_marked` does.
@@ -170,7 +171,7 @@ def archive(home: Path, run: str, *, without_aside: bool = False) -> bytes:
     """Makes a ZIP file of everything that a finished run published, and its dossier.
 
     Args:
-        without_aside: leaves the file set-aside.jsonl out; the card says so, and :func:`verify` names it as missing.
+        without_aside: leaves the file set-aside.jsonl out, as card, ``archive.json`` and :func:`verify` then say.
 
     Raises ConfigurationError for a run that has not finished.
     """
@@ -208,7 +209,7 @@ def _pack_archive(
 ) -> bytes:
     """Packs the published files, the ``changed`` ones, card and dossier, and the coordinator's signed hashes of these.
 
-    The card names the archive's own files.
+    The card names the archive's own files, ``archive.json`` the optional ones that are not among ``published``.
     """
     output_folder = _output(home, run)  # This comes first, because a page's reader names no folder.
     home_authority = CoordinatorHome(home).authority()
@@ -218,7 +219,10 @@ def _pack_archive(
     if card is not None:
         added_files[CARD_NAME] = card_of_archive(card.decode("utf-8"), {*published, *added_files, ARCHIVE_NAME})
     manifest = read_file(home, run, MANIFEST_NAME)
-    added_files[ARCHIVE_NAME] = sign_archive(home_authority.signing_key, manifest, dict(added_files), left_out)
+    left_out_files = [name for name in files(home, run) if name in OPTIONAL_NAMES and name not in published]
+    added_files[ARCHIVE_NAME] = sign_archive(
+        home_authority.signing_key, manifest, dict(added_files), left_out, left_out_files
+    )
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as zip_file:
         for file_name, file_bytes in {**published, **added_files}.items():

@@ -78,6 +78,7 @@ CORPUS_NAMES = (*ROWS_NAMES, SEQUENCES_NAME, ADAPTERS_NAME)
 HASHED_NAMES = (*CORPUS_NAMES, SET_ASIDE_NAME, LINEAGE_NAME, ROUNDS_NAME, CARD_NAME, REPORT_NAME)
 # What an archive lacks if texts are left out of its corpus: each of these shows texts or numbers them.
 LEFT_OUT_NAMES = (SEQUENCES_NAME, LINEAGE_NAME, REPORT_NAME)
+OPTIONAL_NAMES = (SET_ASIDE_NAME,)  # An operator may leave these files out of an archive, which then names them.
 # Papers that neither show texts of the corpus nor number them: they stay true of it where texts are left out.
 PAPERS_WITHOUT_TEXTS = (ADAPTERS_NAME, SET_ASIDE_NAME, ROUNDS_NAME, MANIFEST_NAME)
 PURPOSES = {  # what each published file is for, as card and report say it
@@ -433,10 +434,12 @@ class ArchiveStatement:
     Attributes:
         files: SHA-256 (hex) by name of the files that the archive adds, or that replace published ones.
         left_out: number of texts that the archive's corpus lacks; None if the corpus is the published one.
+        left_out_files: names of published files that the operator left out of the archive.
     """
 
     files: Mapping[str, str]
     left_out: LeftOut | None = None
+    left_out_files: tuple[str, ...] = ()
 
 
 def sign_archive(
@@ -444,16 +447,19 @@ def sign_archive(
     manifest: bytes,
     contents: Mapping[str, bytes | str],
     left_out: LeftOut | None = None,
+    left_out_files: Sequence[str] = (),
 ) -> str:
     """Returns the text of ``archive.json``: hashes of ``contents``, signed for this ``manifest.json`` and no other.
 
     Args:
         left_out: the texts that the corpus in ``contents`` lacks; None if it is the published one.
+        left_out_files: names of published files that the archive lacks by the operator's choice.
     """
     archive_statement = {
         "manifest": _hash_content(manifest),
         "files": {file_name: _hash_content(content) for file_name, content in contents.items()},
         **({} if left_out is None else {"left_out": asdict(left_out)}),
+        **({"left_out_files": list(left_out_files)} if left_out_files else {}),
     }
     signature = signing_key.sign(tagged_hash(ARCHIVE_TAG, canonical_json(archive_statement)))
     return json.dumps({**archive_statement, "signature": signature.hex()}, indent=2) + "\n"
@@ -476,6 +482,9 @@ def read_archive(folder: Path, published: Mapping[str, Any]) -> ArchiveStatement
         if "left_out" in archive:
             left_out = LeftOut(int(archive["left_out"]["texts"]), int(archive["left_out"]["of"]))
             archive_statement["left_out"] = asdict(left_out)
+        if "left_out_files" in archive:
+            archive_statement["left_out_files"] = list(map(str, archive["left_out_files"]))
+        left_out_files = tuple(archive_statement.get("left_out_files", ()))
         signing_key = bytes.fromhex(published[KEY]["signing_key"])
         verified(
             signing_key,
@@ -486,7 +495,9 @@ def read_archive(folder: Path, published: Mapping[str, Any]) -> ArchiveStatement
         raise PrivacyRefusal("the archive is not signed by this coordinator, for this manifest.json", FRESH) from None
     if not set(files) <= {DOSSIER_NAME, CARD_NAME, *(() if left_out is None else (JSONL_NAME, PARQUET_NAME))}:
         raise PrivacyRefusal("archive.json names files that an archive does not have", FRESH)
-    return ArchiveStatement(files, left_out)
+    if not set(left_out_files) <= set(OPTIONAL_NAMES):
+        raise PrivacyRefusal("archive.json leaves files out that an archive must have", FRESH)
+    return ArchiveStatement(files, left_out, left_out_files)
 
 
 def check_simulation(published: Mapping[str, Any], roster: Sequence[Member]) -> bool:

@@ -133,6 +133,7 @@ def verify(
         outside=outside_files,
         workspace=workspace,
         left_out=archive_statement.left_out,
+        left_out_files=tuple(name for name in archive_statement.left_out_files if name in unchecked_files),
         other_signer=fingerprint is not None and signature is not None and not is_confirmed,
         stated_parties=tuple(party_name for party_name in confirmed_parties if party_name in (parties or {})),
         certified_parties=tuple(party_name for party_name in confirmed_parties if party_name in certified_parties),
@@ -394,6 +395,7 @@ class PrivacyVerdict:
         outside: names of files in the folder that the manifest does not list.
         workspace: True if the folder also holds the files that a simulation works with.
         left_out: number of texts that the archive's corpus lacks, as the coordinator signed it; None if it lacks none.
+        left_out_files: those of ``unchecked`` that the operator left out of the archive, as the coordinator signed it.
         other_signer: a coordinator signed it whose fingerprint is not the one that the caller has stated.
         stated_parties: those of ``known`` whose own fingerprint the caller has stated.
         certified_parties: those of ``known`` whose keys the coordinator's signature names.
@@ -421,6 +423,7 @@ class PrivacyVerdict:
     outside: tuple[str, ...]
     workspace: bool
     left_out: LeftOut | None = None
+    left_out_files: tuple[str, ...] = ()
     other_signer: bool = False
     stated_parties: tuple[str, ...] = ()
     certified_parties: tuple[str, ...] = ()
@@ -470,10 +473,12 @@ class PrivacyVerdict:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Names of the published files that are not there, without those that go if texts are left out."""
-        if self.left_out is None:
-            return self.unchecked
-        return tuple(name for name in self.unchecked if name not in LEFT_OUT_NAMES)
+        """Names of the published files that are not there, without those that the operator left out.
+
+        With texts some files go that show or number them.
+        """
+        chosen_names = {*self.left_out_files, *(() if self.left_out is None else LEFT_OUT_NAMES)}
+        return tuple(name for name in self.unchecked if name not in chosen_names)
 
     @property
     def participation(self) -> Participation:
@@ -517,6 +522,7 @@ class PrivacyVerdict:
             "absences": list(self.participation.absences),
             "planned_but_not_opened": list(self.unopened),
             "files_not_there": list(self.unchecked),
+            "files_left_out": list(self.left_out_files),
             "files_outside": list(self.outside),
             "texts_left_out": 0 if self.left_out is None else self.left_out.texts,
         }
@@ -572,6 +578,7 @@ class PrivacyVerdict:
                 " and nobody else needs it",
             ),
             (self.left_out is not None, self._describe_left_out()),
+            (self.left_out_files, CHECK_WORDS["left out"].format(files=", ".join(self.left_out_files))),
             (self.outside, f"outside the papers, so of unknown origin: {_quote_names(self.outside)}"),
             (self.insecure, "NOT PRIVATE: by its own word the noise came from a fixed seed (tests)"),
             (

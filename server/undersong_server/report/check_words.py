@@ -10,6 +10,7 @@ from undersong_common.printable import counted
 CHECK_WORDS: Mapping[str, str] = {
     "whole": "whole: every file here is as it was written",
     "incomplete": "INCOMPLETE: {count} missing ({files}), the rest unchanged",
+    "left out": "left out by the operator: {files}",
     "no corpus": "no file of the corpus is here, so nothing was checked about its texts",
     "outside": "{files} of unknown origin",
     "changed": "CHANGED: {faults}, named {place}",

@@ -81,6 +81,7 @@
 
   const drop = byId("drop"), checked = byId("checked"), told = byId("told"), PAPERS = ["manifest.json", "archive.json"];
   const ROWS = ["synthetic.jsonl", "synthetic.parquet"];  // the corpus in its formats
+  const OPTIONAL = ["set-aside.jsonl"];  // files that an operator may leave out of an archive
   const verdict = byId("verdict"), SIGNER = "the coordinator";
   // The words of `undersong verify`, and those parts of the verdict that only a page has.
   const WORDS = JSON.parse(drop.dataset.words);
@@ -104,11 +105,12 @@
     const text = await file.text();
     return digest(new TextEncoder().encode(text.slice(0, Math.max(0, text.indexOf('\n  "files": {')))));
   };
-  const hashes = async (file, what) => {
-    if (!file) return {};
-    const stated = JSON.parse(await file.text()).files;
-    if (!stated || typeof stated !== "object") throw new Error(what);
-    return stated;
+  // The content of manifest.json or archive.json, with hashes by name under "files"; no hash without the file.
+  const readPaper = async (file) => {
+    if (!file) return {files: {}};
+    const paper = JSON.parse(await file.text());
+    if (!paper.files || typeof paper.files !== "object") throw new Error("no hashes");
+    return paper;
   };
   // Parts with their lengths before them, of which a hash is taken, as canonical.py writes them.
   const tagged = (...parts) => {
@@ -216,10 +218,12 @@
   const check = async (list) => {
     const files = Array.from(list), named = (name) => files.find((file) => file.name === name);
     if (!named("manifest.json")) return {todo: "Add manifest.json: it holds the hashes of the other files."};
-    let written, added;
+    let written, added, leftOut;
     try {
-      written = await hashes(named("manifest.json"));
-      added = await hashes(named("archive.json"));
+      written = (await readPaper(named("manifest.json"))).files;
+      const archive = await readPaper(named("archive.json"));
+      added = archive.files;
+      leftOut = (archive.left_out_files || []).filter((name) => OPTIONAL.includes(name) && !named(name));
     } catch (error) {
       return {faults: ["manifest.json or archive.json cannot be read"], notes: [], missing: [], outside: [], same: 0};
     }
@@ -240,10 +244,11 @@
     const own = told ? await makers(named("manifest.json"), named("archive.json")).catch(() => ({key: ""})) : undefined;
     if (own && own.signed === false) faults.push("FORGED: manifest.json does not hold a signature of its contents");
     if (own && own.added === false) faults.push("FORGED: archive.json does not hold the coordinator's signature");
-    const missing = Array.from(stated.keys()).filter((name) => !named(name));
+    const missing = Array.from(stated.keys()).filter((name) => !named(name) && !leftOut.includes(name));
     const replaced = Object.keys(added).filter((name) => name in written);
     const notes = [
       counted(same, "file") + " compared and found as written; " + PAPERS.filter(named).join(" and ") + " held the hashes to compare with.",
+      ...(leftOut.length ? [fill("left out", {files: leftOut.join(", ")})] : []),
       ...outside.map((name) => name + ": of unknown origin, since manifest.json does not name it"),
       ...replaced.map((name) => name + ": not the run's own, but the file that the coordinator put into the archive in its place"),
     ];

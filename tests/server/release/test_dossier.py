@@ -150,7 +150,10 @@ def test_an_export_without_marked_texts_says_how_many_are_missing(tmp_path, publ
         packed.extractall(tmp_path / "unmarked")
     whole_verdict = verify(tmp_path / "unmarked" / "first", fingerprint=home.authority().fingerprint)
     assert whole_verdict.holds
-    assert whole_verdict.conclusion()[0] == "Files: INCOMPLETE: 1 missing (set-aside.jsonl), the rest unchanged."
+    assert whole_verdict.missing == ()
+    assert whole_verdict.to_json()["files_left_out"] == ["set-aside.jsonl"]
+    assert "left out by the operator: set-aside.jsonl" in whole_verdict.lines()
+    assert whole_verdict.conclusion()[0] == "Files: whole: every file here is as it was written."
     with raises(ConfigurationError, "no-marks"):
         releases.export(home.path, "first", archive_file, without_marked=True)
     curation.mark_texts(home.path, "first", [1])
@@ -254,6 +257,18 @@ def test_archive_list_of_another_manifest_is_a_fault(tmp_path, published):
         (unpacked / "archive.json").write_text(sign_archive(key, manifest, contents))
         faults = verify(unpacked, fingerprint=fingerprint).faults
         assert any(fault.startswith("archive.json: the archive is not signed") for fault in faults) is not is_sound
+
+
+def test_archive_that_leaves_out_a_file_it_must_have_is_a_fault(tmp_path, published):
+    unpacked, fingerprint = archived(tmp_path, published[0])
+    (unpacked / "synthetic.jsonl").unlink()
+    contents = {"dossier.html": (unpacked / "dossier.html").read_bytes()}
+    key = CoordinatorHome(tmp_path / "home").authority().signing_key
+    manifest = (unpacked / "manifest.json").read_bytes()
+    (unpacked / "archive.json").write_text(sign_archive(key, manifest, contents, left_out_files=["synthetic.jsonl"]))
+    verdict = verify(unpacked, fingerprint=fingerprint)
+    assert verdict.faults == ("archive.json: archive.json leaves files out that an archive must have",)
+    assert (verdict.holds, verdict.left_out_files) == (False, ())
 
 
 def test_dossier_of_unconfirmed_data_set_has_verifys_exit_code(folder):
