@@ -28,6 +28,13 @@ from undersong_client.consent.choice_sections import (
 from undersong_client.consent.differences import changes_to_read
 from undersong_client.consent.people import PersonalDecision, remedy_of_refusal
 from undersong_client.consent.policy import HospitalPolicy, review
+from undersong_client.consent.question_sections import (
+    LONGEST_SENTENCE,
+    NOT_STATED,
+    cut_sentence,
+    list_sections,
+    question_section,
+)
 from undersong_client.consent.risk_sections import (
     meaning_section,
     more_help,
@@ -70,7 +77,6 @@ from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.full_names import LONGEST_FULL_NAME, with_full_name
 from undersong_protocol.agreement.manifest import Manifest, plan_words
-from undersong_protocol.statistics.support import WRITER_ASIDE
 
 WORDS = "The nine words of this plan, to approve it by and to compare over the telephone"
 WORDS_OF_ENDED = "The nine words of this plan"
@@ -79,7 +85,6 @@ NOTED = "Noted before the decision, for you alone (the operator was told nothing
 ALLOWED = "What the plan allowed to leave, and no more"
 NO_PERIOD = "not recorded: ask IT"
 NO_AGREEMENT = "the plan states none"
-NOT_STATED = "the operator has not stated it"
 NOTHING_LEFT = "None of your numbers left."
 BASIS_ENTRY = "Agreement with the operator, and your hospital's own legal basis for this run:"
 KNOWN_LABELS = "labels that the plan knows"  # names a signed row
@@ -87,7 +92,6 @@ KNOWN_SHARE = re.compile(r"^those of (.*) of the records$")
 BRACKETED = re.compile(r" \([^()]*\)")
 NO_FULL_NAMES = " The plan has no full names."
 OPERATORS_WORDS = "The full names are the operator's words."
-LONGEST_SENTENCE = 600  # characters of the operator's words: one page must hold them
 
 
 @dataclass(frozen=True)
@@ -302,9 +306,10 @@ def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPa
             *_change_sections(sheet, beside),
             *_refusal_sections(sheet),
             *_list_points("Who decided", map(_describe_decision, sheet.people)),
-            _question_section(sheet),
+            question_section(sheet),
             _in_short(sheet, beside),
             *more_help(sheet, beside),
+            *list_sections(sheet),
             purpose(sheet),
             *_request_in_full(sheet, beside),
             *meaning_section(sheet),
@@ -425,32 +430,6 @@ def _refusal_sections(sheet: Sheet) -> list[PageSection]:
 
 def _describe_decision(person: PersonalDecision) -> str:
     return person.words(f"{datetime.fromtimestamp(person.at_s, UTC):%Y-%m-%d %H:%M} UTC")
-
-
-def _question_section(sheet: Sheet) -> PageSection:
-    """Who asks, for what, and each question once, with the words that the questions use."""
-    is_open = sheet.ended is None
-    operator = sheet.operator
-    role = "" if operator.lower().startswith("the operator") else ", the operator"
-    rows = [("who asks", f"{operator}{role}"), ("for what", _cut_sentence(sheet.task.purpose or NOT_STATED))]
-    questions = [question.replace(f" {WRITER_ASIDE}", "") for question in words.each_asked(sheet.asked)]
-    labels = tuple(map(printable, sheet.task.labels or ()))
-    if labels and any("label" in question for question in questions):
-        rows.append(("a label", f"the kind of a record: {first_named(labels, MOST_NAMES)}"))
-    writers = sheet.task.generators or ()
-    rows.append(("the writers", f"{words.programs(writers)}{_steering_words(sheet)}"))
-    return PageSection(
-        "What is asked" if is_open else "What was asked",
-        figures=tuple(rows),
-        points=tuple(questions) or ("nothing about records",),
-    )
-
-
-def _steering_words(sheet: Sheet) -> str:
-    """Says that the answers steer the writers; "" of a run that ended without them."""
-    if sheet.ended is None:
-        return "; the answers steer them"
-    return "" if sheet.ended.cost is None else "; the answers steered them"
 
 
 def _in_short(sheet: Sheet, beside: Surroundings) -> PageSection:
@@ -671,11 +650,11 @@ def purpose(sheet: Sheet, *, is_complete: bool = False) -> PageSection:
     writers = task.generators or ()
     generator_names = _join_writers(writers if is_complete else _in_plain_words(writers)) or NOT_STATED
     publication = task.publication or f"{NOT_STATED}; take it as published to everyone"
-    published_words = _cut_sentence(words.publication(publication))
+    published_words = cut_sentence(words.publication(publication))
     is_open = sheet.ended is None and not (sheet.as_signed or is_complete)
     purpose_rows = [
         *_purpose_rows(sheet, is_complete=is_complete),
-        (words.description_label(writers), _cut_sentence(task.description or NOT_STATED)),
+        (words.description_label(writers), cut_sentence(task.description or NOT_STATED)),
         ("who writes the texts", generator_names),
         *([("columns beside the text", printable(", ".join(task.columns)))] if task.columns else []),
         ("published", published_words),
@@ -691,7 +670,7 @@ def _purpose_rows(sheet: Sheet, *, is_complete: bool) -> list[tuple[str, str]]:
     label_row = ("labels", printable(", ".join(label_names), LONGEST_SENTENCE) or "none")
     if is_complete:
         return [
-            ("purpose", _cut_sentence(sheet.task.purpose or NOT_STATED)),
+            ("purpose", cut_sentence(sheet.task.purpose or NOT_STATED)),
             ("who runs it", printable(sheet.operator, LONGEST_SENTENCE)),
             label_row,
         ]
@@ -709,7 +688,7 @@ def _in_plain_words(writers: Sequence[str]) -> tuple[str, ...]:
 
 def _join_writers(writers: Sequence[str]) -> str:
     """The generators by name; what several of them are stands once."""
-    return _cut_sentence(words.join_writers(writers))
+    return cut_sentence(words.join_writers(writers))
 
 
 def leaves(sheet: Sheet, title: str = "What leaves, sum by sum") -> PageSection:
@@ -883,13 +862,6 @@ def who_takes_part(sheet: Sheet) -> PageSection:
     if not sheet.required_parties and len(sheet.parties) > 1:
         sentences.append("Your policy names none of them that must take part.")
     return replace(party_section, sentences=tuple(sentences))
-
-
-def _cut_sentence(text: str) -> str:
-    cut_sentence = printable(" ".join(text.split()), LONGEST_SENTENCE)
-    if len(text) <= LONGEST_SENTENCE:
-        return cut_sentence
-    return f"{cut_sentence} ({len(text)} characters in all)"
 
 
 def _epsilon_words(value: float | None, unlimited: str = "without limit") -> str:

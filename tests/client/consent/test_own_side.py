@@ -19,6 +19,7 @@ from undersong_client.consent import budget_sections, choice_sections, preview, 
 from undersong_client.consent.approvals import Proposal, Proposals
 from undersong_client.consent.people import PersonalDecision
 from undersong_client.consent.policy import HospitalPolicy
+from undersong_client.consent.question_sections import ALL_QUESTIONS
 from undersong_client.consent.run_terms import REJECT_IS_FINAL, WITHDRAWAL
 from undersong_client.consent.sheet import (
     MOST_NAMES,
@@ -216,8 +217,9 @@ def test_the_sheet_begins_with_who_asks(home):
     _, sections = sheet(home)
     asked = sections[0]
     assert asked.title == "What is asked"
-    assert asked.figures[0] == ("who asks", "North Research Office (Mara Holm, 0123 456 78), the operator")
-    assert asked.points[0] == "how many of your records have each label"
+    assert asked.sentences[0].startswith(
+        "North Research Office (Mara Holm, 0123 456 78), the operator, asks: how many of your records have each label;"
+    )
 
 
 @pytest.mark.heavy
@@ -439,7 +441,7 @@ def test_the_first_answers_are_at_most_half_a_printed_page(home):
     page = preview.sheet_page(Sheet.from_json(sheet(home)[0]), Surroundings(("winter",), one_more=(0.6, 0.9)))
     questions, answers = page.sections[:2]
     assert (questions.title, answers.title) == ("What is asked", "In short")
-    texts = [*questions.points, *(answer for _, answer in (*questions.figures, *answers.figures))]
+    texts = [*questions.sentences, *(answer for _, answer in (*questions.figures, *answers.figures))]
     assert sum(math.ceil(len(text) / 90) for text in texts) <= 34
 
 
@@ -601,13 +603,23 @@ def test_the_sheet_says_when_its_run_begins(hospitals, is_signed, says):
     assert undone.startswith(f"The run begins {says}")
 
 
-@pytest.mark.parametrize("count", [0, 1, 5])
-def test_each_question_stands_once_on_the_sheet(count):
+@pytest.mark.parametrize(
+    ("count", "says"),
+    [
+        (0, "nothing about records."),
+        (1, "a label."),
+        (3, "a label; b; and c."),
+        (5, "a label; b; c; and 2 more, below."),
+    ],
+)
+def test_sheet_names_three_questions_and_lists_each_once_below(count, says):
     asked = ["a label", "b", "c", "how many are long (by the plan), and by how much", "e"][:count]
     task = StatedTask("triage", None, ("good", "bad"), "teaching", None, None, None)
     page = preview.sheet_page(blank_sheet(asked=asked, task=task))
     section = page.sections[0]
-    assert section.points == (tuple(asked) or ("nothing about records",))
+    assert section.sentences == (f"The operator asks: {says}",)
+    listed = [section.points for section in page.sections if section.title == ALL_QUESTIONS]
+    assert listed == [tuple(asked)] * (count > 0)
     assert repr(page).count("how many are long") == (count == 5)
     assert dict(section.figures)["for what"] == "teaching"
     assert ("a label" in dict(section.figures)) == (count > 0)
