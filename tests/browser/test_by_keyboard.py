@@ -1,6 +1,7 @@
 """The operator's and the privacy officer's decisions by keys alone: no click, and no field that a program fills."""
 
 import re
+import time
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_keyboard_alone_revises_a_rejected_run(coordinator, console, window):
     # A fault gets the focus, and is described where it stands.
     keys.until("Epsilon (required)").write("1.5").to("Plan this run").follow()
     page.get_by_text("Planned: no hospital is asked until you start it.").wait_for()
-    planned = CoordinatorHome(coordinator).run("refused 2").planned()
+    planned = CoordinatorHome(coordinator).run(f"refused revised {time.strftime('%Y-%m-%d')}").planned()
     assert (planned.task["task"]["revises"], planned.task["privacy"]["epsilon"]) == ("refused", 1.5)
     assert console.site.violations == []
 

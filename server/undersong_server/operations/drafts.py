@@ -212,19 +212,11 @@ def from_run(home: Path, run: str, *, revises: bool = False) -> Draft:
         Path(stored_plan.folder),
         task_data,
         stored_plan.task,
-        name=_name_of_revision(home, run, stored_plan.task) if revises else "",
         begun_with=run,
         parties=enrolment.remaining(home, stored_plan.roster),
         seed=str(stored_plan.seed),
         patience=f"{stored_plan.patience_s:.0f}",
     )
-
-
-def _name_of_revision(home: Path, run: str, task: Mapping[str, Any]) -> str:
-    """The next name of a run that its operator has named; "" for a proposed one, which states what is revised."""
-    if runs.is_proposed_name(run, str(task["task"].get("name", ""))):
-        return ""
-    return runs.next_name(home, run)
 
 
 def _keep(

@@ -58,7 +58,8 @@ from undersong_server.runs.task import Task, for_its_preset
 
 WHO_ASKS = "state both once: undersong coordinator change --operator NAME --contact WORDS"
 UNDER_WAY = ("waiting", "running", "paused")
-LONGEST_STEM = 80  # characters of a task's name in a run's
+LONGEST_STEM = 80  # characters of a task's name, or of the name of a revised run, in a run's
+CLOCKS = (" %H.%M", " %H.%M.%S")  # end the name of a second run of one day, and of another in the same minute
 LOG_LINES = 20  # lines of a run's log that are displayed with it
 POLL_S = 0.2
 Check = Callable[[Task], None]
@@ -69,7 +70,7 @@ STAMP = len("2026-01-01 00:00:00 ")  # characters before the words of a log line
 class PlannedRun:
     """Result of planning a run, which is not started yet; ``run`` is its name, "" for a preview.
 
-    ``proposed_name``: the name that it would get without one of the operator's.
+    ``proposed_name``: the name that it would get now without one of the operator's.
     ``refusals``: (party, reason) for hospitals that share their policy and would refuse the run.
     """
 
@@ -173,26 +174,41 @@ def plan_task(
 
 
 def proposed_name(home: Path, data: Mapping[str, Any]) -> str:
-    """Returns a free name that tells runs of a task apart: "triage epsilon 4 2026-11-30", else with a number."""
+    """Returns a free name that tells runs apart: "triage epsilon 4 2026-11-30", the next one with its time.
+
+    A revision of a run that its operator has named keeps that name: "spring revised 2026-11-30" for "spring".
+    """
+    subject = _revised_name(home, data) or _task_and_promise(data)
+    dated_name, *timed_names = (f"{subject} {time.strftime(f'%Y-%m-%d{clock}')}" for clock in ("", *CLOCKS))
+    numbered_names = (f"{timed_names[-1]} {number}" for number in itertools.count(2))
+    names = itertools.chain([dated_name], timed_names, numbered_names)
+    return next(name for name in names if not CoordinatorHome(home).run(name).exists)
+
+
+def _task_and_promise(data: Mapping[str, Any]) -> str:
     epsilon = data.get("privacy", {}).get("epsilon")
     is_stated = isinstance(epsilon, int | float) and math.isfinite(epsilon)
     promise = [f"epsilon {epsilon:g}"] if is_stated else []
-    stem = " ".join([str(data["task"]["name"])[:LONGEST_STEM].rstrip(), *promise, time.strftime("%Y-%m-%d")])
-    names = itertools.chain([stem], (f"{stem} {number}" for number in itertools.count(2)))
-    return next(name for name in names if not CoordinatorHome(home).run(name).exists)
+    return " ".join([str(data["task"]["name"])[:LONGEST_STEM].rstrip(), *promise])
+
+
+def _revised_name(home: Path, data: Mapping[str, Any]) -> str:
+    """Returns "spring revised" for a task that revises "spring"; "" without one, or if its name was proposed."""
+    revised_run = str(data["task"].get("revises") or "")
+    if not revised_run:
+        return ""
+    revised_task = CoordinatorHome(home).run(revised_run).planned().task
+    if is_proposed_name(revised_run, str(revised_task["task"].get("name", ""))):
+        return ""
+    first_name = re.sub(r" revised \d{4}-\d\d-\d\d.*", "", revised_run)
+    return f"{first_name[:LONGEST_STEM].rstrip()} revised"
 
 
 def is_proposed_name(run: str, task: str) -> bool:
     """True for a name that :func:`proposed_name`, now or in earlier releases, made for a run of this task."""
     stem = re.escape(task[:LONGEST_STEM].rstrip())
-    return re.fullmatch(rf"{stem}((?: epsilon \S+)? \d{{4}}-\d\d-\d\d| [0-9a-f]{{8}})(?: \d+)?", run) is not None
-
-
-def next_name(home: Path, run: str) -> str:
-    """The first free name for a revision of a run: "spring 2", else "spring 3" and so on, for "spring"."""
-    name_stem = re.sub(r" [0-9]{1,3}$", "", run)
-    possible_names = (f"{name_stem} {name_number}" for name_number in range(2, 1000))
-    return next(name for name in possible_names if not CoordinatorHome(home).run(name).exists)
+    date_and_time = r"\d{4}-\d\d-\d\d(?: \d\d\.\d\d(?:\.\d\d)?)?"
+    return re.fullmatch(rf"{stem}((?: epsilon \S+)? {date_and_time}| [0-9a-f]{{8}})(?: \d+)?", run) is not None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from html import unescape
 from io import BytesIO
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -750,12 +751,13 @@ def test_a_rejected_run_leads_to_its_revision(console, home, tasks):
     address = console.led(console.post("/runs/new", of="/runs/one/refused", source="revise refused"))
     assert "too much" in console.get(address).text
     form = fields_of(console.get(address).text)
-    assert (form["name"], form["party"], form["seed"]) == (["refused 2"], ["alpha", "beta"], ["9"])
+    assert (form["name"], form["party"], form["seed"]) == ([""], ["alpha", "beta"], ["9"])
+    revision = f"refused revised {time.strftime('%Y-%m-%d')}"
     console.post(address, {**form, "key privacy.epsilon": "1", "do": "plan"})
-    planned = CoordinatorHome(home).run("refused 2").planned()
+    planned = CoordinatorHome(home).run(revision).planned()
     assert planned.task["task"]["revises"] == "refused"
     assert ">refused</strong>" not in console.get("/?part=needs").text
-    after = console.get("/runs/one/refused%202").text
+    after = console.get(f"/runs/one/{quote(revision)}").text
     assert ("Epsilon: 4.0 → 1" in after, "refused</a>; changed:" in after) == (True, True)
     console.post("/runs/one/refused/put-away", of="/runs/one/refused")  # anew, which forgets no successor
     assert 'Replaced by <a href="/s/' in console.get("/runs/one/refused").text

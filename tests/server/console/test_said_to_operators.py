@@ -359,15 +359,16 @@ def test_the_next_step_of_a_run_leads_to_its_button(console, home, tasks, state,
 def test_proposed_names_tell_runs_of_one_task_apart(console, home, tasks):
     task_file, day = next(tasks.glob("*.toml")), time.strftime("%Y-%m-%d")
     names = [runs.plan(home, task_file, assignments=changes).run for changes in ([], ["privacy.epsilon=1.5"], [])]
-    assert names == [f"small epsilon 4 {day}", f"small epsilon 1.5 {day}", f"small epsilon 4 {day} 2"]
-    for name in (*names, "small 11807f6d", "small 11807f6d 2"):
+    assert names[:2] == [f"small epsilon 4 {day}", f"small epsilon 1.5 {day}"]
+    assert re.fullmatch(rf"small epsilon 4 {day} \d\d\.\d\d", names[2])
+    for name in (*names, f"{names[2]}.59", f"small epsilon 4 {day} 2", "small 11807f6d", "small 11807f6d 2"):
         assert runs.is_proposed_name(name, "small"), name
     for name in ("small", "small spring", "small 2", f"other epsilon 4 {day}"):
         assert not runs.is_proposed_name(name, "small"), name
     draft = drafts.from_run(home, names[0], revises=True)
     assert draft.name == ""  # so that the revised epsilon names it
     address = f"/runs/new/{draft.identity}"
-    assert f"is called small epsilon 4 {day} 3" in visible(console.get(address).text)
+    assert f"the run is called small epsilon 4 {day} " in visible(console.get(address).text)
     sent = {**fields_of(console.get(address).text), "key privacy.epsilon": "3", "do": "plan"}
     assert console.led(console.post(address, sent)) == f"/runs/one/small%20epsilon%203%20{day}"
 

@@ -270,17 +270,30 @@ def test_a_plan_says_which_shared_policies_would_refuse_it(home, task):
     assert "does not allow the statistic" in dict(foreign.refusals)["alpha"]
 
 
+def test_names_of_runs_of_one_day_differ_by_their_time(home, task, monkeypatch):
+    clock = time.strptime("2031-01-09 14:05:09", "%Y-%m-%d %H:%M:%S")
+    written = time.strftime
+    monkeypatch.setattr(time, "strftime", lambda words, when=clock: written(words, when))
+    names = [runs.plan(home, task).run.removeprefix("small epsilon 4 ") for _ in range(4)]
+    assert names == ["2031-01-09", "2031-01-09 14.05", "2031-01-09 14.05.09", "2031-01-09 14.05.09 2"]
+    runs.plan(home, task, RunOptions(name="spring 2"))
+    revised = ["spring 2"]
+    for _ in range(2):
+        revised.append(runs.plan(home, None, revises=revised[-1]).run)
+    assert revised[1:] == ["spring 2 revised 2031-01-09", "spring 2 revised 2031-01-09 14.05"]
+    proposed = runs.plan(home, None, assignments=["privacy.epsilon=3"], revises="small epsilon 4 2031-01-09")
+    assert proposed.run == "small epsilon 3 2031-01-09"
+
+
 def test_revision_takes_task_parties_and_place_of_the_run(home, task):
     runs.plan(home, task, RunOptions(name="rejected", parties=PARTIES[:3], seed=5), assignments=["privacy.epsilon=3"])
     folder_of(home, "rejected").write_status(RunStatus("failed", 1, error=RunFailure("beta refuses", "revise it", 3)))
-    assert runs.next_name(home, "rejected") == "rejected 2"
     made = runs.plan(home, None, RunOptions(name="rejected 2"), assignments=["privacy.epsilon=1"], revises="rejected")
     planned = folder_of(home, "rejected 2").planned()
     assert (planned.task["task"]["revises"], planned.task["privacy"]["epsilon"]) == ("rejected", 1)
     assert made.parties == PARTIES
     assert planned.load().task.public_words["revises"] == "rejected"
     assert folder_of(home, "rejected").is_put_away
-    assert runs.next_name(home, "rejected 2") == "rejected 3"
     runs.plan(home, None, RunOptions(name="rejected 3"), revises="rejected 2")
     assert folder_of(home, "rejected 2").requested().action == "stop"
     folder_of(home, "rejected 3").write_status(RunStatus("finished", 1))
