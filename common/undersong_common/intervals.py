@@ -1,7 +1,7 @@
 """Estimates with their 95 % intervals."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,8 @@ from undersong_common.arrays import Float64
 
 CONFIDENCE_LEVEL = 0.95
 CHANCE_ERRORS = 2.0  # standard errors within which a difference is chance
+DIFFERENCE_WORDS: Mapping[int | None, str] = {1: "better", 0: "within chance", -1: "worse", None: "not measured"}
+"""The word that every page has for a difference, by its sign (:func:`told_apart`); None for one not measured."""
 
 
 def told_apart(difference: float, error: float) -> int:
@@ -21,6 +23,15 @@ def told_apart(difference: float, error: float) -> int:
     if abs(difference) <= CHANCE_ERRORS * error:
         return 0
     return 1 if difference > 0 else -1
+
+
+def compare_words(sign: int, other: str) -> str:
+    """Says how something compares with another one.
+
+    >>> compare_words(0, "all texts"), compare_words(-1, "all texts")
+    ('within chance of all texts', 'worse than all texts')
+    """
+    return f"{DIFFERENCE_WORDS[sign]} {'than' if sign else 'of'} {other}"
 
 
 @dataclass(frozen=True)

@@ -28,17 +28,18 @@ from undersong_server.report.html import series_chart
 from undersong_server.report.verdict import (
     ABOVE_GUESSING,
     BETTER,
-    BY_SIMILARITY,
     DOUBTFUL,
     HARDLY,
+    HELP,
     NOT_MEASURED,
     OWN_RECORDS,
     TEST_TEXTS,
     UNMEASURED,
+    RecordsHelp,
     alarms,
     doubt_words,
     plain_words,
-    similarity_sign,
+    similarity_help,
 )
 from undersong_server.runs.folder import RunFolder
 
@@ -56,7 +57,6 @@ STOPPED = "the last round ordered none from it"
 UNJUDGED = "the records neither clear nor refuse it, and nothing judged its texts one by one"
 NEAR_REAL = "good near the value of real texts"
 HOW_GOOD = "How good"  # group of the figures that say how good a run's texts are
-HELP = "beside texts that no record steered"
 PRIVATE_SCORE = "private score"
 WORD_PAIRS = "different word pairs, drawn texts alone"  # the evaluation has a figure beside a test file
 HEADLINE = (HELP, PRIVATE_SCORE, PANEL_SCORE, WRONG_LABELS, "promised epsilon", "texts published", "money, US$")
@@ -319,12 +319,10 @@ class RunComparison:
     def _help_words(self) -> str:
         places_by_help: dict[str, list[str]] = {}
         for number_of_run, run in enumerate(self.runs, 1):
-            places_by_help.setdefault(run.help, []).append(f"run {number_of_run}")
-        sentences = [
-            f"Beside texts that no record steered, {words}: {joined(places)}."
-            for words, places in ((help_words or NOT_MEASURED, runs) for help_words, runs in places_by_help.items())
-        ]
-        return " ".join(sentences)
+            places_by_help.setdefault(run.help or NOT_MEASURED, []).append(f"run {number_of_run}")
+        return " ".join(
+            f"{HELP[0].upper()}{HELP[1:]}, {words}: {joined(places)}." for words, places in places_by_help.items()
+        )
 
     def _promise_words(self) -> str:
         promises = ["not private" if run.epsilon is None else f"epsilon {number(run.epsilon)}" for run in self.runs]
@@ -473,11 +471,15 @@ def leading_meaning(home: Path, run: str, leading: LeadingFigure | None) -> str:
 
 @dataclass(frozen=True)
 class ResultJudgement:
-    """A finished run's alarms, and whether its texts are good in one sentence; "" where an alarm says it."""
+    """A finished run's alarms, and whether its texts are good in one sentence; "" where an alarm says it.
+
+    ``help`` is what its card says of the records' help; None before a run has finished, or of an earlier version's.
+    """
 
     alarms: tuple[str, ...] = ()
     words: str = ""
     grade: Grade = "warn"
+    help: RecordsHelp | None = None
 
     @property
     def sentences(self) -> str:
@@ -508,8 +510,7 @@ def named_scores(home: Path, run: str, figures: Sequence[Figure]) -> NamedScores
     return NamedScores(panel, private)
 
 
-HELP_WORDS: Mapping[int | None, str] = {1: "better", 0: "no measured gain", -1: "worse"}
-GRADES: Mapping[int, Grade] = {1: "done", 0: "warn", -1: "bad"}  # boxes by the sign of a difference
+GRADES: Mapping[int | None, Grade] = {1: "done", 0: "warn", -1: "bad", None: "news"}  # boxes by the records' help
 
 
 def judge(home: Path, run: str) -> ResultJudgement:
@@ -534,16 +535,17 @@ def _judge(folder: RunFolder, plan: RunPlanFacts, score: PrivateScore | None) ->
         wrong_labels = evaluation.measures[WRONG_LABELS].value
     alarm_sentences = alarms(len(plan.planned.task["task"].get("labels", ())), low_shares, wrong_labels)
     if score is not None and score.zero_shot is not None:
-        sign = similarity_sign(score.value, score.zero_shot)
-        return ResultJudgement(alarm_sentences, BY_SIMILARITY[sign], GRADES[sign])
+        by_similarity = similarity_help(score.value, score.zero_shot)
+        return ResultJudgement(alarm_sentences, by_similarity.words, GRADES[by_similarity.sign], by_similarity)
+    records_help = kept_help(folder)
     if not low_shares:
-        return ResultJudgement(alarm_sentences, UNMEASURED)
+        return ResultJudgement(alarm_sentences, UNMEASURED, help=records_help)
     if HARDLY in alarm_sentences:
-        return ResultJudgement(alarm_sentences)
-    if (records_help := kept_help(folder)) is not None:
-        grade = "news" if records_help.sign is None else GRADES[records_help.sign]
-        return ResultJudgement(alarm_sentences, f"{ABOVE_GUESSING} {records_help.words}", grade)
-    return ResultJudgement(alarm_sentences, BETTER, "news")
+        return ResultJudgement(alarm_sentences, help=records_help)
+    if records_help is None:
+        return ResultJudgement(alarm_sentences, BETTER, "news")
+    words = f"{ABOVE_GUESSING} {records_help.words}"
+    return ResultJudgement(alarm_sentences, words, GRADES[records_help.sign], records_help)
 
 
 @dataclass(frozen=True)
@@ -612,9 +614,6 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
     spent: float | None = 0.0
     if live_run.sums:
         spent = live_run.sums[-1].epsilon_after
-    help_words = ""
-    if (records_help := kept_help(folder)) is not None:
-        help_words = HELP_WORDS.get(records_help.sign, "")
     compared_run = ComparedRun(
         run=run,
         state=folder.status().state_words,
@@ -631,7 +630,7 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
         price_usd=sum(float(usage["price_usd"]) for usage in live_run.usage.values()),
         score=live_run.score,
         judgement="",
-        help=help_words,
+        help="",
         texts=None,
         text_figures={},
     )
@@ -640,8 +639,14 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
     text_figures: Mapping[str, Interval] = {}
     if texts:
         text_figures = _text_figures(texts, drawn)
-    judgement = _judge(folder, plan, live_run.score).sentences
-    return replace(compared_run, judgement=judgement, texts=len(texts), text_figures=text_figures)
+    judgement = _judge(folder, plan, live_run.score)
+    return replace(
+        compared_run,
+        judgement=judgement.sentences,
+        help="" if judgement.help is None else judgement.help.word,
+        texts=len(texts),
+        text_figures=text_figures,
+    )
 
 
 @dataclass(frozen=True)

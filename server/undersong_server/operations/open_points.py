@@ -11,15 +11,10 @@ from undersong_server.operations import comparison
 from undersong_server.operations.overview import run_plan
 from undersong_server.operations.releases import Found, drawn_rows, search
 from undersong_server.report.answers import NAMES_ITS_MODEL, NGRAM, WORD_SALAD
-from undersong_server.report.evaluations import evaluated, kept_help
+from undersong_server.report.evaluations import evaluated
 from undersong_server.report.rows import MOST_ROWS, PHRASE_WORDS, frequent_phrases_by_row
 
 MANY_ROWS = 0.25  # share of rows with a frequent phrase, from which on an operator is told
-NO_GAIN = {  # by the sign of the records' help
-    0: "No gain over texts without records was measured.",
-    -1: "The corpus is worse than texts without records.",
-    None: "Whether the records helped was not measured.",
-}
 
 
 @dataclass(frozen=True)
@@ -51,9 +46,9 @@ def _quality_points(home: Path, run: str, result: str, judgement: comparison.Res
         yield OpenPoint(alarm, "How good", f"{result}#evaluation")
     if evaluated(folder) is None:
         yield OpenPoint("No public test file says how good the texts are.", "Evaluate", f"{result}#evaluate")
-    records_help = kept_help(folder)
-    if records_help is not None and records_help.sign != 1:
-        yield OpenPoint(NO_GAIN[records_help.sign], "How good", f"{result}#evaluation")
+    if judgement.help is not None and judgement.help.sign != 1:
+        clause = judgement.help.clause
+        yield OpenPoint(f"{clause[0].upper()}{clause[1:]}.", "How good", f"{result}#evaluation")
 
 
 def _texts_to_read(home: Path, run: str, corpus: Found, result: str) -> Iterator[OpenPoint]:

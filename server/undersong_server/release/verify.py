@@ -356,9 +356,9 @@ OTHER_SIGNER_REMEDY = (
     " took part, and do not use the files before it is the same"
 )
 NOT_CHECKED = (
-    "not checked: how good the texts are. Private score, panel score and distances on card and report are their makers'"
-    " word, as the records and the test file behind them are not here; a test file of your own measures a panel score"
-    " (--test FILE)"
+    "not checked: how good the texts are. Private score, panel score, distances and whether the records helped, on card"
+    " and report, are their makers' word, as the records and the test file behind them are not here; a test file of"
+    " your own measures a panel score (--test FILE)"
 )
 LONGEST_LIST = 40  # largest number of faults or names on a screen; JSON has all of them
 

@@ -6,11 +6,6 @@ from undersong_server.report.before_training import judge_likeness
 from undersong_server.report.data import ReportData
 from undersong_server.report.verdict import HARDLY, OWN_RECORDS, TEST_TEXTS, UNMEASURED, caution, records_help, verdict
 
-RECORDS_CLAUSES: Mapping[int, str] = {  # by the sign of the records' help
-    1: "the records made it better",
-    0: "no gain from the records was measured",
-    -1: "the records made it no better",
-}
 LIKENESS_CLAUSES: Mapping[str, str] = {  # by the degree in which the corpus looks like the test texts
     "little": "not a stand-in for the test texts, which it looks little like",
     "in part": "in part like the test texts",
@@ -29,9 +24,9 @@ def conclude(data: ReportData) -> str:
     least_wrong, most_wrong = (round(100 * (1 - right)) for right in (high, low))
     wrong_words = f"{least_wrong}" if least_wrong == most_wrong else f"{least_wrong} to {most_wrong}"
     clauses = [f"Good for training classifiers that may label {wrong_words} of 100 {of_what} wrongly"]
-    sign = records_help(data).sign
-    if sign is not None:
-        clauses.append(RECORDS_CLAUSES[sign])
+    help_of_records = records_help(data)
+    if help_of_records.sign is not None:
+        clauses.append(help_of_records.clause)
     degree = judge_likeness({measure.name: measure.value for measure in data.measures})
     if degree and not caution(data):
         clauses.append(LIKENESS_CLAUSES[degree])

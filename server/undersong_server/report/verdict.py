@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from undersong_common.intervals import told_apart
+from undersong_common.intervals import DIFFERENCE_WORDS, compare_words, told_apart
 from undersong_common.printable import counted, joined, that_hold
 from undersong_server.methods.parts.private_score import SUMS, ZeroShot, measured_words
 from undersong_server.report.data import ALONE, NO_PRIVATE_DATA, WRONG_LABELS, ZERO_SHOT, Accuracy, ReportData
@@ -20,17 +20,9 @@ FAR_FROM_TASK = (
     "Distances are of embeddings by which models of these texts tell labels apart hardly better than guessing:"
     " precision, recall, coverage, MAUVE and Frechet distance mean little here."
 )
-BY_SIMILARITY = {  # by the sign of the difference, 0 where chance explains it
-    1: "Nearer to the hospitals' records than texts that no record has steered.",
-    0: "Not shown to be nearer to the hospitals' records than texts that no record has steered.",
-    -1: "Further from the hospitals' records than texts that no record has steered.",
-}
-BY_CHOICE = {
-    1: "The records' choice of texts and labels made it better.",
-    0: "Whether the records' choice of texts and labels made it better is within chance.",
-    # A choice that is worse is never published: its gain is below any certainty.
-    -1: "The records' choice of texts and labels was worse than all texts, so it is not published.",
-}
+HELP = "effect of the records on quality"  # begins the clause that has the word of the records' help
+UNPUBLISHED_CHOICE = "so their choice is not published"
+UNMEASURED_HELP = f"Whether the records helped was {DIFFERENCE_WORDS[None]}."
 UNFIT = "Not for training a model that you will use."
 UNMEASURED = "How good it is was not measured: test it on real texts of your own before you train on it."
 ABOVE_GUESSING = "Better than guessing."
@@ -38,7 +30,7 @@ BETTER = f"{ABOVE_GUESSING} The report says whether the hospitals' records helpe
 HARDLY = "Hardly better than guessing: do not train on it; fit for testing programs."
 
 
-NOT_MEASURED = "not measured"
+NOT_MEASURED = DIFFERENCE_WORDS[None]
 TEST_FILE = "a public test file"  # names one whose name no run has kept
 
 
@@ -149,17 +141,12 @@ def verdict(data: ReportData) -> str:
     """Returns in a sentence or two whether to train on the corpus at all, and whether the records helped."""
     private_figure = data.score
     if private_figure is not None and private_figure.zero_shot is not None:
-        return BY_SIMILARITY[similarity_sign(private_figure.value, private_figure.zero_shot)]
+        return records_help(data).words
     if not _measured_shares(data):
         return UNMEASURED
     if HARDLY in alarms_of(data):
         return HARDLY
     return records_help(data).words
-
-
-def similarity_sign(value: float, zero_shot: ZeroShot) -> int:
-    """Returns 1 if texts are nearer to the records than texts without records, -1 if further, 0 within chance."""
-    return told_apart(value - zero_shot.value, zero_shot.error)
 
 
 def is_unfit(data: ReportData) -> bool:
@@ -233,29 +220,55 @@ def _measured_shares(data: ReportData) -> list[float]:
 
 @dataclass(frozen=True)
 class RecordsHelp:
-    """What a card says of the records' help.
+    """What card, report, Result and Compare say of the records' help.
 
     Attributes:
         words: a sentence or more.
         sign: 1 if the records made the corpus better, -1 if worse, 0 if chance may explain the difference; None if it
             was not measured. Of several comparisons the least favourable one counts.
+        is_of_choice: the records' choice was compared with all texts. A worse choice is not published.
     """
 
     words: str
     sign: int | None
+    is_of_choice: bool = False
+
+    @property
+    def word(self) -> str:
+        """The word for the sign, and what follows of a choice that is worse."""
+        is_unpublished = self.is_of_choice and self.sign == -1
+        return f"{DIFFERENCE_WORDS[self.sign]}{f', {UNPUBLISHED_CHOICE}' if is_unpublished else ''}"
+
+    @property
+    def clause(self) -> str:
+        """Names what was compared, with the word."""
+        return f"{HELP}: {self.word}"
+
+
+def similarity_help(value: float, zero_shot: ZeroShot) -> RecordsHelp:
+    """Says if texts are nearer to the records than texts without records, by the mean similarity of both."""
+    sign = told_apart(value - zero_shot.value, zero_shot.error)
+    comparison = compare_words(sign, "texts that no record has steered")
+    return RecordsHelp(f"By similarity to the hospitals' records, this corpus is {comparison}.", sign)
 
 
 def records_help(data: ReportData) -> RecordsHelp:
-    """Says if the records helped, by the panel beside each corpus without records, else by the sum on the choice."""
+    """Says if the records helped: by similarity, or by the panel beside texts without records, or by their choice."""
+    if data.score is not None and data.score.zero_shot is not None:
+        return similarity_help(data.score.value, data.score.zero_shot)
     own_accuracy = data.own_accuracy
     baselines = [figure for figure in list_baselines(data) if figure.by_texts]
     if own_accuracy is not None and own_accuracy.by_texts and baselines:
         signs = [_difference_sign(own_accuracy, figure) for figure in baselines]
         return RecordsHelp(without_records(data), min(signs))
     if data.gain is None:
-        return RecordsHelp("Whether the records helped was not measured.", None)
+        return RecordsHelp(UNMEASURED_HELP, None)
     sign = told_apart(*data.gain)
-    return RecordsHelp(BY_CHOICE[sign], sign)
+    comparison = compare_words(sign, "all texts")
+    published_words = f", {UNPUBLISHED_CHOICE}" if sign == -1 else ""
+    return RecordsHelp(
+        f"The records' choice of texts and labels is {comparison}{published_words}.", sign, is_of_choice=True
+    )
 
 
 def _compare(ours: Accuracy, baseline: Accuracy, name: str) -> str:
@@ -266,10 +279,8 @@ def _compare(ours: Accuracy, baseline: Accuracy, name: str) -> str:
     # As a reader subtracts the figures that stand here.
     difference = round(100 * ours.accuracy, 1) - round(100 * baseline.accuracy, 1)
     distance_words = f"{abs(difference):.1f} percentage points {'above' if difference >= 0 else 'below'} that"
-    sign = _difference_sign(ours, baseline)
-    opening = {1: "Better than", 0: "No measured gain over", -1: "Worse than"}[sign]
-    chance_words = "" if sign else ", which is within chance"
-    return f"{opening} {baseline_words}. This corpus is {distance_words}{chance_words}."
+    comparison = compare_words(_difference_sign(ours, baseline), baseline_words)
+    return f"{comparison[0].upper()}{comparison[1:]}. This corpus is {distance_words}."
 
 
 def _difference_sign(ours: Accuracy, baseline: Accuracy) -> int:

@@ -37,7 +37,7 @@ from undersong_server.report.evaluations import (
     keep_evaluation,
     kept_help,
 )
-from undersong_server.report.verdict import ABOVE_GUESSING, BETTER, RecordsHelp
+from undersong_server.report.verdict import ABOVE_GUESSING, BETTER, HELP, RecordsHelp
 from undersong_server.runs.folder import RunStatus, replace_json
 
 USED = {"calls": 9, "kept": 7, "retried": 2, "dropped": 0, "cut": 0, "price_usd": 0.25, "faults": {"duplicate": 2}}
@@ -350,8 +350,8 @@ def test_a_comparison_begins_with_its_conclusion_and_the_next_step_agrees(home):
     certain = comparison.compare(home, ["first", "second"])
     assert certain.conclusion == (
         "Run 2 is ahead by panel score: run 2 has 80.0 % (75.0 to 85.0) and run 1 has 60.0 % (55.0 to 65.0)."
-        " Beside texts that no record steered, better: run 1. Beside texts that no record steered, no measured gain:"
-        " run 2. All of them promise epsilon 4."
+        " Effect of the records on quality, better: run 1. Effect of the records on quality, within chance: run 2."
+        " All of them promise epsilon 4."
     )
     assert certain.conclusion in " ".join(operator("run", "compare", "first", "second", "--home", home).split())
     assert step_of_comparison(certain).words == "Read what is open on the result of second, which is ahead"
@@ -422,9 +422,13 @@ def test_neighbouring_texts_are_mixed_before_a_corpus_is_cut_into_blocks(home):
     ("records_help", "words"),
     [
         (RecordsHelp("Better than as many texts of a.", 1), "better"),
-        (RecordsHelp("No measured gain over as many texts of a.", 0), "no measured gain"),
+        (RecordsHelp("Within chance of as many texts of a.", 0), "within chance"),
         (RecordsHelp("Worse than as many texts of a.", -1), "worse"),
-        (RecordsHelp("Whether the records helped was not measured.", None), "–"),
+        (
+            RecordsHelp("x, so their choice is not published.", -1, is_of_choice=True),
+            "worse, so their choice is not published",
+        ),
+        (RecordsHelp("Whether the records helped was not measured.", None), "not measured"),
         (None, "–"),
     ],
 )
@@ -436,7 +440,7 @@ def test_what_a_card_says_of_the_records_help_stands_in_the_comparison(home, rec
         replace_json(folder.path / HELP_FILE, asdict(records_help), durable=False)
         assert kept_help(folder) == records_help
     found = comparison.compare(home, ["first"])
-    assert figure_of(found, "beside texts that no record steered").cells[0].words == words
+    assert figure_of(found, HELP).cells[0].words == words
     expected = f"first: {BETTER}" if records_help is None else f"first: {ABOVE_GUESSING} {records_help.words}"
     assert comparison.compare(home, ["first", "second"]).judgements == (expected,)
     assert expected in " ".join(operator("run", "compare", "first", "second", "--home", home).split())

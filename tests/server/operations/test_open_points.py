@@ -10,7 +10,7 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import runs
 from undersong_server.operations.comparison import judge
-from undersong_server.operations.open_points import NO_GAIN, open_points
+from undersong_server.operations.open_points import open_points
 from undersong_server.report.evaluations import HELP_FILE, Evaluated, KeptMeasure, keep_evaluation
 from undersong_server.runs.folder import RunStatus, replace_json
 
@@ -43,10 +43,10 @@ def test_a_run_of_which_nothing_is_open_has_no_point(home):
     assert words_of(home) == []
 
 
-@pytest.mark.parametrize(("sign", "words"), [(0, NO_GAIN[0]), (-1, NO_GAIN[-1]), (None, NO_GAIN[None]), (1, None)])
-def test_a_gain_that_was_not_measured_is_a_point(home, sign, words):
+@pytest.mark.parametrize(("sign", "word"), [(0, "within chance"), (-1, "worse"), (None, "not measured"), (1, None)])
+def test_a_gain_that_was_not_measured_is_a_point(home, sign, word):
     replace_json(CoordinatorHome(home).run("first").path / HELP_FILE, {"words": "x", "sign": sign}, durable=False)
-    assert words_of(home) == ([words] if words else [])
+    assert words_of(home) == ([f"Effect of the records on quality: {word}."] if word else [])
 
 
 def test_shared_phrases_and_set_aside_texts_are_points_with_links(home):

@@ -1022,15 +1022,15 @@ SIX = tuple("abcdef")
         ({"score": scored(0.26, 0.34)}, "Whether the records helped was not measured."),
         (
             {"score": scored(0.7, 0.8), "gain": (0.05, 0.02)},
-            "The records' choice of texts and labels made it better.",
+            "The records' choice of texts and labels is better than all texts.",
         ),
         (
             {"score": scored(0.7, 0.8), "gain": (0.03, 0.02)},
-            "Whether the records' choice of texts and labels made it better is within chance.",
+            "The records' choice of texts and labels is within chance of all texts.",
         ),
         (
             {"score": scored(0.7, 0.8), "gain": (-0.05, 0.02)},
-            "The records' choice of texts and labels was worse than all texts, so it is not published.",
+            "The records' choice of texts and labels is worse than all texts, so their choice is not published.",
         ),
         (
             {"accuracy": panel_scores((0.6, 0.7), (0.4, 0.5))},
@@ -1039,8 +1039,8 @@ SIX = tuple("abcdef")
         ),
         (
             {"accuracy": panel_scores((0.6, 0.7), (0.5, 0.65)), "gain": (0.5, 0.01)},
-            "No measured gain over as many mixture: 57.5 % (50.0 to 65.0). This corpus is 7.5 percentage points above"
-            f" that, which is within chance. {UNSTEERED} these.",
+            "Within chance of as many mixture: 57.5 % (50.0 to 65.0). This corpus is 7.5 percentage points above that."
+            f" {UNSTEERED} these.",
         ),
         (
             {"accuracy": panel_scores((0.3, 0.4), (0.5, 0.65))},
@@ -1049,9 +1049,9 @@ SIX = tuple("abcdef")
         ),
         (
             {"accuracy": (*panel_scores((0.6, 0.7), (0.4, 0.5)), NEAR)},
-            "No measured gain over as many texts of good alone: 67.0 % (62.0 to 72.0). This corpus is 2.0 percentage"
-            " points below that, which is within chance. Better than as many mixture: 45.0 % (40.0 to 50.0). This"
-            f" corpus is 20.0 percentage points above that. {UNSTEERED} any of these.",
+            "Within chance of as many texts of good alone: 67.0 % (62.0 to 72.0). This corpus is 2.0 percentage points"
+            " below that. Better than as many mixture: 45.0 % (40.0 to 50.0). This corpus is 20.0 percentage points"
+            f" above that. {UNSTEERED} any of these.",
         ),
         ({"accuracy": panel_scores((0.2, 0.3), (0.1, 0.2)), "score": scored(0.7, 0.8)}, HARDLY),
         ({"labels": ("a", "b"), "score": scored(0.54, 0.9)}, HARDLY),
@@ -1059,15 +1059,16 @@ SIX = tuple("abcdef")
         ({"labels": ()}, UNMEASURED),
         (
             {"labels": (), "score": replace(scored(0.5, 0.54), zero_shot=ZeroShot(200, 0.47, 0.01))},
-            "Nearer to the hospitals' records than texts that no record has steered.",
+            "By similarity to the hospitals' records, this corpus is better than texts that no record has steered.",
         ),
         (
             {"labels": (), "score": replace(scored(0.5, 0.54), zero_shot=ZeroShot(200, 0.51, 0.01))},
-            "Not shown to be nearer to the hospitals' records than texts that no record has steered.",
+            "By similarity to the hospitals' records, this corpus is within chance of texts that no record has"
+            " steered.",
         ),
         (
             {"labels": (), "score": replace(scored(0.5, 0.54), zero_shot=ZeroShot(200, 0.6, 0.01))},
-            "Further from the hospitals' records than texts that no record has steered.",
+            "By similarity to the hospitals' records, this corpus is worse than texts that no record has steered.",
         ),
     ],
 )
@@ -1112,7 +1113,7 @@ ZERO = Accuracy(ZERO_SHOT, 0.44, 0.5, 0.5, 0.5, reference=True, by_texts=Interva
             {"accuracy": (*panel_scores((0.6, 0.7), (0.4, 0.5))[:1], ZERO), "score": scored(0.7, 0.8)},
             (
                 "Good for training classifiers that may label 30 to 40 of 100 texts like those of the test file"
-                " wrongly; the records made it better.",
+                " wrongly; effect of the records on quality: better.",
                 "65.0 % (60.0 to 70.0) right on 200 notes: so many of its texts get their true label from small models"
                 " (the panel) that learned from this corpus alone.",
                 "Better than as many zero-shot texts of all its generators: 44.0 % (40.0 to 48.0). This corpus is 21.0"
@@ -1132,7 +1133,7 @@ ZERO = Accuracy(ZERO_SHOT, 0.44, 0.5, 0.5, 0.5, reference=True, by_texts=Interva
         (
             {"labels": (), "score": PrivateScore(0.52, 0.5, 0.54, 0.01, 0.01, "similarity", ZeroShot(200, 0.47, 0.01))},
             (
-                "Nearer to the hospitals' records than texts that no record has steered.",
+                "By similarity to the hospitals' records, this corpus is better than texts that no record has steered.",
                 "0.52 (0.50 to 0.54) is the mean similarity of the hospitals' own records to the nearest of 200 of"
                 " these texts.",
                 "0.47 is that to the nearest of 200 texts that no record has steered.",
@@ -1155,9 +1156,12 @@ NEAR_SET = tuple(Measure(name, name, 0.95, "0 to 1", "high") for name in WEAK)
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"accuracy": panel_scores((0.6, 0.7), (0.4, 0.5)), "measures": NEAR_SET}, "made it better; much like"),
-        ({"accuracy": panel_scores((0.6, 0.7), (0.5, 0.65)), "measures": FAR}, "was measured; not a stand-in for the"),
-        ({"accuracy": panel_scores((0.3, 0.4), (0.5, 0.65))}, "the records made it no better."),
+        ({"accuracy": panel_scores((0.6, 0.7), (0.4, 0.5)), "measures": NEAR_SET}, "on quality: better; much like"),
+        (
+            {"accuracy": panel_scores((0.6, 0.7), (0.5, 0.65)), "measures": FAR},
+            "on quality: within chance; not a stand-in for the",
+        ),
+        ({"accuracy": panel_scores((0.3, 0.4), (0.5, 0.65))}, "effect of the records on quality: worse."),
         ({"accuracy": panel_scores((0.6, 0.7), (0.5, 0.65))[:1], "measures": FAR[:2]}, "test file wrongly."),
         ({"score": scored(0.26, 0.34), "measures": FAR}, "may label 66 to 74 of 100 records like those of the"),
         ({"score": scored(0.22, 0.30), "measures": FAR}, HARDLY),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from undersong_common.arrays import Bools
-from undersong_common.intervals import told_apart
+from undersong_common.intervals import DIFFERENCE_WORDS, told_apart
 from undersong_protocol.statistics.classifier_votes import SQUARE
 from undersong_protocol.statistics.similarity import COUNT, FIRST, SECOND
 from undersong_protocol.statistics.vectors import NoisySum
@@ -95,7 +95,7 @@ class PrivateScore:
         if told_apart(gain, zero_shot.error):
             chance_clause = ""
         else:
-            chance_clause = ", which is within chance"
+            chance_clause = f", which is {DIFFERENCE_WORDS[0]}"
         return (
             f"Each record of the hospitals was compared with {zero_shot.texts} of these texts. The nearest of them is"
             f" on average {self.figure} similar to the record, {method_words}; of {zero_shot.texts} texts that no"
