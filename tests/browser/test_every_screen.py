@@ -116,7 +116,7 @@ def test_compare_and_result_screens_pass_the_browser_checks(console, coordinator
         operator.check(f"result with Evaluate open, {width}, dark: {dark}")
         page.get_by_text("Read and mark the").click()
         page.get_by_role("button", name="Mark text 1", exact=True).click()
-        page.get_by_role("link", name="Download without the 1 marked").wait_for()
+        page.get_by_role("button", name="Download without the 1 marked").wait_for()
         operator.check(f"result with a marked text, {width}, dark: {dark}")
         page.get_by_role("button", name="Unmark text 1", exact=True).click()
         page.get_by_text("0 marked").wait_for()
@@ -143,6 +143,14 @@ def test_a_second_click_on_evaluate_begins_nothing_and_says_that_work_runs(
     page.get_by_text("This is under way. Another click changes nothing.").wait_for()
     page.get_by_text("Evaluated on ward notes.csv").wait_for()
     assert len(calls) == 1
+
+
+def test_a_button_that_downloads_can_be_used_again_at_once(console, finished, window, tmp_path):
+    operator = window(console.address).enter(console.link("downloads"))
+    button = operator.go(RESULT["result"]).get_by_role("button", name="Download everything")
+    for _ in range(2):
+        operator.fetch(button.click, tmp_path)
+        assert button.is_enabled()
 
 
 @pytest.mark.parametrize("dark", [False, True])

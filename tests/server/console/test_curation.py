@@ -100,7 +100,7 @@ def test_one_text_or_all_that_a_search_finds_are_marked(curation_page, home):
     page = curation_page.get(f"{RESULT}?part=corpus&marked=yes").text
     assert (page.count("<strong>marked</strong>"), "fever" in page) == (2, False)
     files = curation_page.get(f"{RESULT}?part=files").text
-    leading = files.partition('class="button"')[2].partition("</a>")[0]
+    leading = files.partition("<button")[2].partition("</button>")[0]
     assert "/without-marked.zip" in leading
     assert "Download without the 2 marked texts" in leading
     assert "Download everything, 2 marked texts of 4 included" in files
@@ -124,6 +124,9 @@ def test_the_download_without_marked_texts_is_audited(curation_page, monkeypatch
 @pytest.mark.heavy
 def test_set_aside_texts_are_read_with_reason_and_can_be_left_out(curation_page, home, monkeypatch):
     assert "set aside" not in curation_page.get(RESULT).text
+    files = curation_page.get(f"{RESULT}?part=files").text
+    buttons = files.partition('<p class="actions">')[2].partition("</form>")[0]
+    assert ("<button>Download everything</button>" in buttons, "without_aside" in files) == (True, False)
     row = {"text": "late check-in", "label": "a", "generator": "mixed", "reason": "generator"}
     (home / "runs" / "first" / "output" / "set-aside.jsonl").write_text(json.dumps(row) + "\n")
     assert "1 text set aside" in curation_page.get(f"{RESULT}?part=corpus").text
@@ -136,6 +139,7 @@ def test_set_aside_texts_are_read_with_reason_and_can_be_left_out(curation_page,
     assert releases.search(home, "first").marked == ()
     files = curation_page.get(f"{RESULT}?part=files").text
     assert "Leave out set-aside.jsonl, whose 1 text is no part of the corpus" in files
+    assert files.partition('<p class="actions">')[2].partition("</form>")[0] == buttons
     asked = []
     monkeypatch.setattr(releases, "archive", lambda home, run, without_aside: asked.append(without_aside) or b"PK")
     for query in ("", "?without_aside=yes"):

@@ -213,6 +213,7 @@
   /* A form that is refused stays on the screen as it was typed, and says at its button why. */
   document.addEventListener("submit", async (event) => {
     const form = event.target;
+    if (form.matches("[data-download]")) return;  // The screen stays, and its buttons can be used again at once.
     const button = event.submitter;
     const buttons = form.querySelectorAll("button");
     const disable = (is) => { for (const each of buttons) each.disabled = is; };
