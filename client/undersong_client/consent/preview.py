@@ -30,6 +30,7 @@ from undersong_client.consent.people import PersonalDecision, remedy_of_refusal
 from undersong_client.consent.policy import HospitalPolicy, review
 from undersong_client.consent.question_sections import (
     LONGEST_SENTENCE,
+    MOST_LABELS,
     NOT_STATED,
     cut_sentence,
     list_sections,
@@ -475,9 +476,9 @@ def _leaving_words(sheet: Sheet) -> str:
     else:
         planned_numbers = f"{words.counted_numbers(sheet.numbers_in_all)} about your records"
         counts_words = f"At most {planned_numbers} in {counted(end_cost.releases, 'answer')}"
-    seen_words = ", and the time of each answer, which hints at how many records you have" if sheet.clock_bits else ""
+    seen_words = ", and each answer's time, a hint at how many records you have" if sheet.clock_bits else ""
     return (
-        f"{counts_words}, blurred here by random noise and then scrambled; no record and no part of a text."
+        f"{counts_words}, blurred by random noise and scrambled here; no record and no part of a text."
         f" {_opened_with(sheet)} The operator reads only opened sums, which it may publish{seen_words}."
     )
 
@@ -674,7 +675,7 @@ def _purpose_rows(sheet: Sheet, *, is_complete: bool) -> list[tuple[str, str]]:
             ("who runs it", printable(sheet.operator, LONGEST_SENTENCE)),
             label_row,
         ]
-    return [label_row] if len(label_names) > MOST_NAMES else []
+    return [label_row] if len(label_names) > MOST_LABELS else []
 
 
 def _in_plain_words(writers: Sequence[str]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The questions of a run on its sheet: who asks which ones, in one sentence, and the list of all of them."""
 
-from undersong_client.consent.sheet import MOST_NAMES, Sheet
+from undersong_client.consent.sheet import Sheet
 from undersong_common.printable import first_named, printable
 from undersong_common.program.printed_page import PageSection
 from undersong_protocol.agreement import words
@@ -8,6 +8,7 @@ from undersong_protocol.statistics.support import WRITER_ASIDE
 
 ALL_QUESTIONS = "All questions of the plan"  # names the list that "and k more, below" refers to
 NOT_STATED = "the operator has not stated it"
+MOST_LABELS = 8  # names of labels beside the questions; a longer list stands whole further below
 LONGEST_SENTENCE = 600  # characters of the operator's words: one page must hold them
 
 
@@ -24,7 +25,7 @@ def question_section(sheet: Sheet) -> PageSection:
     rows = [("for what", cut_sentence(sheet.task.purpose or NOT_STATED))]
     labels = tuple(map(printable, sheet.task.labels or ()))
     if labels and any("label" in question for question in sheet.asked):
-        rows.append(("a label", f"the kind of a record: {first_named(labels, MOST_NAMES)}"))
+        rows.append(("a label", f"the kind of a record: {first_named(labels, MOST_LABELS)}"))
     writers = sheet.task.generators or ()
     rows.append(("the writers", f"{words.programs(writers)}{_steering_words(sheet)}"))
     title = "What is asked" if sheet.ended is None else "What was asked"

@@ -18,19 +18,19 @@ REJECT_IS_FINAL = (
     " A person in IT could get round it by deleting the software's files."
 )
 WITHDRAWAL = (
-    "Withdraw before: no number has left, the run stops, and nothing published names your hospital. Withdraw later:"
-    " nothing more leaves; what has left may be opened, used and published, and publications name your hospital."
+    "Withdraw before: no number has left, the run stops, and no publication names your hospital. Withdraw later:"
+    " nothing more leaves; what has left may be opened, used and published; publications name your hospital."
 )
 
 
 def beginning_words(sheet: Sheet) -> str:
     """Returns when a run begins and where a person sees it."""
     if len(sheet.parties) == 1:
-        begins = "The run begins once your hospital has approved"
+        begins = "The run begins once your hospital approves"
     else:
-        begins = "The run begins when the last hospital has approved"
-        begins += "" if sheet.as_signed else "; yours may be the last"
-    return f"{begins}. Requests shows whether it has begun."
+        begins = "The run begins when the last hospital approves"
+        begins += "" if sheet.as_signed else ", perhaps yours"
+    return f"{begins}. Requests shows it."
 
 
 def duration_section(sheet: Sheet) -> PageSection:
