@@ -62,6 +62,7 @@ def plan(
     print_result(
         planned.to_json(),
         render_plan(planned.figures),
+        *planned.remarks,
         *(f"{party} would refuse this, by the policy that it shares: {refusal}" for party, refusal in planned.refusals),
         f"planned {planned.run!r} with {', '.join(planned.parties)};"
         f" start it with: undersong run start {planned.run!r}",

@@ -50,6 +50,7 @@ from undersong_server.runs.planning import (
     Planned,
     cap_faults,
     coordinator_task,
+    full_name_warnings,
     plan_figures,
     plan_run,
     require_packages,
@@ -72,6 +73,7 @@ class PlannedRun:
 
     ``proposed_name``: the name that it would get now without one of the operator's.
     ``refusals``: (party, reason) for hospitals that share their policy and would refuse the run.
+    ``remarks``: parts of the task that the run ignores, one sentence each.
     """
 
     run: str
@@ -79,10 +81,11 @@ class PlannedRun:
     figures: PlanFigures
     refusals: tuple[tuple[str, str], ...] = ()
     proposed_name: str = ""
+    remarks: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         identity = {"run": self.run, "parties": list(self.parties), "would_refuse": dict(self.refusals)}
-        return {**identity, **self.figures.to_json()}
+        return {**identity, "remarks": list(self.remarks), **self.figures.to_json()}
 
 
 def plan(
@@ -345,7 +348,8 @@ def preview(
     ConfigurationError.raise_together([*cap_faults(run_plan), *same_file_faults(task), *contact_faults(contacts)])
     require_packages(run_plan)
     refusing = tuple(refusals(home, party_names, run_plan.plan))
-    return PlannedRun("", party_names, plan_figures(run_plan), refusing, proposed_name(home, data))
+    remarks = tuple(full_name_warnings(task, party_names))
+    return PlannedRun("", party_names, plan_figures(run_plan), refusing, proposed_name(home, data), remarks)
 
 
 def _rehearsed(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,12 +16,13 @@ from typing import Any
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.models import embedders
 from undersong_common.models.embedding import Embed
-from undersong_common.printable import counted, finite, printable
+from undersong_common.printable import counted, finite, joined, printable
 from undersong_common.program import configuration, extras, plugins
 from undersong_common.text.table import read_table
 from undersong_protocol import statistics
 from undersong_protocol.agreement import bounds
 from undersong_protocol.agreement import words as sentences
+from undersong_protocol.agreement.full_names import TASK_KEY
 from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics.support import SupportVotes
 from undersong_server import methods
@@ -576,6 +577,17 @@ def cap_warnings(run: RunPlan) -> Iterator[str]:
                 f" {highest_use:.12g} ({expected_use:.12g} is"
                 " expected): the run may stop early, and has spent epsilon by then"
             )
+
+
+def full_name_warnings(task: Task, parties: Iterable[str]) -> Iterator[str]:
+    """Yields a warning where a task gives full names for parties that take no part in its run, which ignores them."""
+    unknown_parties = sorted(task.federation.full_names.keys() - set(parties))
+    if unknown_parties:
+        quoted_names = joined([repr(printable(party, 120)) for party in unknown_parties])
+        yield (
+            f"federation.{TASK_KEY} is ignored for {quoted_names}: no hospital of this run has that name; correct it if"
+            " it is misspelt"
+        )
 
 
 def declared_records(task: Task) -> int | None:

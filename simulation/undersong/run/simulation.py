@@ -333,7 +333,8 @@ def deliver(task: Task, folder: Path, options: SimulationOptions, *, public_cach
     for remark in (*task.remarks, *warnings):
         host.progress.say(remark)
     party_tables = private_tables(task, options.seed)
-    for remark in planning.noise_warnings(run_plan, sum(map(len, party_tables.values()))):
+    noise_warnings = planning.noise_warnings(run_plan, sum(map(len, party_tables.values())))
+    for remark in (*planning.full_name_warnings(task, party_tables), *noise_warnings):
         host.progress.say(remark)
     test_set = usefulness.read_test_file(task)
     planning.require_packages(run_plan)

@@ -101,6 +101,11 @@ def test_watching_ends_with_the_code_of_the_run(home, task, status, code):
     assert operator("run", "list", "--home", home).splitlines()[1].split("\t")[1] == status.state
 
 
+def test_a_planned_run_says_which_full_names_it_ignores(home, task):
+    printed = operator("run", "plan", task, "--set", "federation.full_names={delta = 'Delta'}", "--home", home)
+    assert "federation.full_names is ignored for 'delta': no hospital of this run has that name" in printed
+
+
 def test_parties_of_a_run_are_given_with_commas(home, task):
     planned = operator("run", "plan", task, "--parties", "alpha, beta,gamma", "--home", home, "--json")
     assert json.loads(planned)["parties"] == ["alpha", "beta", "gamma"]

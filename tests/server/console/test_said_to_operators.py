@@ -7,6 +7,7 @@ import contextlib
 import re
 import shutil
 import time
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -353,6 +354,14 @@ def test_the_next_step_of_a_run_leads_to_its_button(console, home, tasks, state,
     page = console.get(f"/runs/one/{state} step").text
     assert f'id="{button}"' in page.partition("What comes next")[0]
     assert f"/runs/one/{state}%20step#{button}" in page.partition("What comes next")[2]
+
+
+def test_a_draft_says_which_full_names_its_run_ignores(console, home, tasks):
+    plan_run(home, tasks, "ignored")
+    draft = drafts.from_run(home, "ignored")
+    named = drafts.save(home, replace(draft, data={**draft.data, "federation": {"full_names": {"delta": "Delta"}}}))
+    page = visible(console.get(f"/runs/new/{named.identity}").text).replace("&#39;", "'")
+    assert "federation.full_names is ignored for 'delta': no hospital of this run has that name" in page
 
 
 @pytest.mark.heavy

@@ -86,7 +86,11 @@ def test_plan_states_noted_full_names_of_its_own_parties_alone(tmp_path):
     task_names = "{beta = 'Beta, Faro', gamma = 'Gamma, Faro', delta = 'Delta'}"
     enrolment.note_full_name(home, "beta", "Beta Hospital, Porto")
     assignments = [f"federation.full_names={task_names}"]
-    runs.plan(home, make_task(tmp_path / "task"), RunOptions(name="named"), assignments=assignments)
+    task_file = make_task(tmp_path / "task")
+    planned = runs.plan(home, task_file, RunOptions(name="named"), assignments=assignments)
+    (remark,) = planned.to_json()["remarks"]
+    assert remark.startswith("federation.full_names is ignored for 'delta': no hospital of this run has that name")
+    assert runs.plan(home, task_file, RunOptions(name="without")).remarks == ()
     stored = folder_of(home, "named").planned()
     assert stored.task["federation"] == {"full_names": {"beta": "Beta Hospital, Porto", "gamma": "Gamma, Faro"}}
     assert stored.load().task.federation.full_names == stored.task["federation"]["full_names"]

@@ -77,6 +77,15 @@ def test_a_simulation_says_which_answers_of_its_records_will_be_noise(tmp_path):
     heard = Heard()
     run(make_task(tmp_path / "task", records=4, samples=30), tmp_path / "out", progress=heard)
     assert any("of 12 records: most single coordinates will be noise" in line for line in heard.lines)
+    assert not any("full_names" in line for line in heard.lines)
+
+
+@pytest.mark.slow
+def test_a_simulation_says_which_full_names_it_ignores(tmp_path):
+    heard = Heard()
+    names = {"federation.full_names": {"delta": "Delta"}}
+    run(make_task(tmp_path / "task", records=4, samples=30, **names), tmp_path / "out", progress=heard)
+    assert any(line.startswith("federation.full_names is ignored for 'delta'") for line in heard.lines)
 
 
 @pytest.fixture(scope="module")
