@@ -1,14 +1,28 @@
 """The questions of a run on its sheet: who asks which ones, in one sentence, and the list of all of them."""
 
-from undersong_client.consent.sheet import Sheet
+from undersong_client.consent.sheet import MOST_NAMES, Sheet
 from undersong_common.printable import first_named, printable
 from undersong_common.program.printed_page import PageSection
 from undersong_protocol.agreement import words
+from undersong_protocol.statistics.classifier_votes import CorpusComparison, ScoredComparison
+from undersong_protocol.statistics.similarity import ScoredSimilarity
 from undersong_protocol.statistics.support import WRITER_ASIDE
 
 ALL_QUESTIONS = "All questions of the plan"  # names the list that "and k more, below" refers to
 NOT_STATED = "the operator has not stated it"
 MOST_LABELS = 8  # names of labels beside the questions; a longer list stands whole further below
+COMPARING_METHOD = "undersong"  # No other package can give a method this name, and none of the others compares sets.
+_PUBLISHES_BETTER = (
+    "The first has all of them but unsuitable ones; the second has those that the hospitals' earlier answers select."
+    " The second is published if this answer finds it better, else the first."
+)
+# Which two sets of texts a question of COMPARING_METHOD speaks of, and what for. The clauses are signed, these are not.
+_COMPARED_SETS = {
+    CorpusComparison.name: _PUBLISHES_BETTER,
+    ScoredComparison.name: f"{_PUBLISHES_BETTER} It also serves to state, in card and report, how well it teaches.",
+    ScoredSimilarity.name: "The first has texts of the first round; the second has those that are published. The answer"
+    " decides nothing: it serves to state, in card and report, how near either set is to the records.",
+}
 LONGEST_SENTENCE = 600  # characters of the operator's words: one page must hold them
 
 
@@ -33,9 +47,27 @@ def question_section(sheet: Sheet) -> PageSection:
 
 
 def list_sections(sheet: Sheet) -> list[PageSection]:
-    """Returns the list of every question, once; [] for a plan without questions."""
-    questions = words.each_asked(_plain_questions(sheet))
-    return [PageSection(ALL_QUESTIONS, points=questions)] if questions else []
+    """Returns the list of every question, once, with what explains it; [] for a plan without questions."""
+    explanations = _explain_sets(sheet)
+    points = tuple(
+        f"{plain_question}. {explanations[question]}" if question in explanations else plain_question
+        for question, plain_question in zip(sheet.asked, _plain_questions(sheet), strict=True)
+    )
+    return [PageSection(ALL_QUESTIONS, points=points)] if points else []
+
+
+def _explain_sets(sheet: Sheet) -> dict[str, str]:
+    """Returns by question which two sets of texts are compared, who wrote them, and what for."""
+    if sheet.method != COMPARING_METHOD:
+        return {}
+    names = [printable(words.split_writer(writer)[0], LONGEST_SENTENCE) for writer in sheet.task.generators or ()]
+    names_words = f" ({first_named(names, MOST_NAMES)})" if names else ""
+    origin = f"Both sets are texts of this run's writers{names_words}."
+    return {
+        release.meaning: f"{origin} {_COMPARED_SETS[release.statistic]}"
+        for release in sheet.releases
+        if release.statistic in _COMPARED_SETS and not release.source
+    }
 
 
 def cut_sentence(text: str) -> str:

@@ -8,7 +8,8 @@ import pytest
 from tests.doubles.sheets import blank_sheet
 from tests.examples.test_task_files import CLINIC
 from undersong_client.consent.preview import sheet_page
-from undersong_client.consent.question_sections import ALL_QUESTIONS
+from undersong_client.consent.question_sections import ALL_QUESTIONS, list_sections
+from undersong_client.consent.sheet import ReleaseGroup, StatedTask
 from undersong_protocol.agreement import words
 from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, plan_sums
 from undersong_protocol.statistics.support import WRITER_ASIDE
@@ -33,13 +34,17 @@ OPTIONS = {
 OF_LOCAL_MODELS = {"tuned", "vector"}
 
 
-def plan_example(method: str, folder: Path) -> RunPlan:
-    options = OPTIONS.get(method, ["method.samples=60", "method.rounds=3"])
+def plan_example(method: str, folder: Path, *settings: str) -> RunPlan:
+    options = [*OPTIONS.get(method, ["method.samples=60", "method.rounds=3"]), *settings]
     if method == "dpkps":
         (folder / "words.txt").write_text("fever\ncough\n")
         options = [*options, f"method.vocabulary={folder / 'words.txt'}"]
     no_noise = "privacy.epsilon=inf"  # calibrating noise takes long, and no question depends on it
     return plan_run(tasks.load(CLINIC, [f'method.name="{method}"', no_noise, *options]))
+
+
+def plan_of(method: str, folder: Path) -> Plan:
+    return plan_of_model(method, folder) if method in OF_LOCAL_MODELS else plan_example(method, folder).plan
 
 
 def plan_of_model(method: str, folder: Path) -> Plan:
@@ -75,7 +80,7 @@ def test_first_sentence_of_every_method_names_its_plan_s_questions(method, tmp_p
 
 @pytest.mark.parametrize("method", methods.names())
 def test_sheet_begins_with_three_questions_and_lists_all_below(method, tmp_path):
-    plan = plan_of_model(method, tmp_path) if method in OF_LOCAL_MODELS else plan_example(method, tmp_path).plan
+    plan = plan_of(method, tmp_path)
     clauses = dict.fromkeys(planned.build().asks.replace(f" {WRITER_ASIDE}", "") for planned in plan.sums)
     named, rest = list(clauses)[:3], list(clauses)[3:]
     if rest:
@@ -91,3 +96,44 @@ def test_sheet_begins_with_three_questions_and_lists_all_below(method, tmp_path)
         assert first_paragraph.startswith(sentence)
     listed = [point for section in page.sections[1:] if section.title == ALL_QUESTIONS for point in section.points]
     assert [clause for clause, point in zip(clauses, listed, strict=True) if not point.startswith(clause)] == []
+
+
+def listed_questions(method: str, plan: Plan) -> list[str]:
+    """The questions that the sheet of a plan lists, with what explains them."""
+    releases = [
+        ReleaseGroup(planned.statistic, words.question(planned), planned.source, 1, (planned.dimension,), 1.0, 1.0, "")
+        for planned in plan.sums
+    ]
+    task = StatedTask("triage", None, None, None, None, ("handbook (a model)", "mixed"), None)
+    sheet = blank_sheet(method=method, asked=words.questions(plan), releases=releases, task=task)
+    return [point for section in list_sections(sheet) for point in section.points]
+
+
+@pytest.mark.parametrize("method", methods.names())
+def test_sheet_of_every_method_explains_two_sets_and_nothing_else(method, tmp_path):
+    plan = plan_of(method, tmp_path)
+    listed = listed_questions(method, plan)
+    explained = [". Both sets are texts of this run's writers (handbook, mixed)." in point for point in listed]
+    assert explained == ["two sets" in question for question in words.questions(plan)]
+    assert listed_questions("a method of another package", plan) == [point.partition(". Both")[0] for point in listed]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (
+            (),
+            "if this answer finds it better, else the first. It also serves to state, in card and report, how well",
+        ),
+        (("method.score=false",), "published if this answer finds it better, else the first."),
+        (
+            ("task.labels=[]", "data.label=''"),
+            "The answer decides nothing: it serves to state, in card and report, how near",
+        ),
+    ],
+)
+def test_sheet_says_why_two_sets_are_compared(settings, says, tmp_path):
+    plan = plan_example("undersong", tmp_path, *settings).plan
+    (compared,) = [point for point in listed_questions("undersong", plan) if "two sets" in point]
+    assert says in compared
+    assert ("card and report" in compared) == ("card and report" in says)
