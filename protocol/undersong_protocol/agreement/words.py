@@ -257,22 +257,13 @@ def asked(
     return _with_possessive("; ".join(listed_clauses) or "nothing about records", possessive)
 
 
-def each_asked(clauses: Sequence[str], possessive: str = "your") -> tuple[str, ...]:
-    """Returns every question as an item of a list.
-
-    >>> each_asked(["how many of your records are long"], "its")
-    ('how many of its records are long',)
-    """
-    return tuple(_with_possessive(clause, possessive) for clause in clauses)
-
-
 def further(clauses: Sequence[str], possessive: str = "your") -> tuple[str, ...]:
     """Returns the questions that :func:`asked` only counts, for the list below it.
 
     >>> further(["a", "b", "c", "how many of your records are long"], "its"), further(["a"])
     (('how many of its records are long',), ())
     """
-    return each_asked(clauses[MOST_QUESTIONS:], possessive)
+    return tuple(_with_possessive(clause, possessive) for clause in clauses[MOST_QUESTIONS:])
 
 
 def examples(statistic_names: Sequence[str], labels: Sequence[str], writers: Sequence[str]) -> tuple[str, ...]:
