@@ -19,7 +19,8 @@ _PUBLISHES_BETTER = (
 # Which two sets of texts a question of COMPARING_METHOD speaks of, and what for. The clauses are signed, these are not.
 _COMPARED_SETS = {
     CorpusComparison.name: _PUBLISHES_BETTER,
-    ScoredComparison.name: f"{_PUBLISHES_BETTER} It also serves to state, in card and report, how well it teaches.",
+    ScoredComparison.name: f"{_PUBLISHES_BETTER} The answer also serves to state, in card and report, how well the"
+    " published one teaches.",
     ScoredSimilarity.name: "The first has texts of the first round; the second has those that are published. The answer"
     " decides nothing: it serves to state, in card and report, how near either set is to the records.",
 }

@@ -123,7 +123,7 @@ def test_sheet_of_every_method_explains_two_sets_and_nothing_else(method, tmp_pa
     [
         (
             (),
-            "if this answer finds it better, else the first. It also serves to state, in card and report, how well",
+            "finds it better, else the first. The answer also serves to state, in card and report, how well",
         ),
         (("method.score=false",), "published if this answer finds it better, else the first."),
         (
