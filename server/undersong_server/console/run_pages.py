@@ -514,13 +514,15 @@ class RunScreens:
         files = {path: permissions.file_words(path) for path in self._test_files()}
         leading = comparison.leading_figure(quality_figures)
         judgement = comparison.judge(self._home, run)
+        points = open_points.open_points(self._home, run, judgement)
         status = runs.status(self._home, run)
         return {
             "figures": quality_figures,
             "leading": leading,
             "tiles": comparison.shown_scores(quality_figures, leading),
             "scores": comparison.named_scores(self._home, run, quality_figures),
-            "open_points": open_points.open_points(self._home, run, judgement),
+            "open_points": points,
+            "publish": open_points.publish_answer(self._home, run, judgement, points),
             "meaning": comparison.leading_meaning(self._home, run, leading),
             "evaluation_error": runs.evaluation_error(self._home, run, status),
             "failed_at": status.at,

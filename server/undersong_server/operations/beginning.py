@@ -10,6 +10,7 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED
 from undersong_server.operations import comparison, coordinator, drafts
 from undersong_server.operations.enrolment import PartyFacts, parties
+from undersong_server.operations.open_points import bar_to_publication, lacks_terms
 from undersong_server.operations.overview import find_run, list_runs
 from undersong_server.operations.runs import UNDER_WAY, RunSummary, may_resume
 from undersong_server.report.evaluations import evaluated
@@ -17,6 +18,7 @@ from undersong_server.runs.folder import UNREADABLE, RunFolder, UnreadableRun
 
 SIGN = "/parties/sign"
 PUBLISH = "Send the downloaded ZIP file of {run} to its receivers, or place it where they fetch it: that publishes it"
+DO_NOT_PUBLISH = "Do not publish {run}, because {reason}"
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def next_step(home: Path, every_run: Callable[[], Sequence[RunSummary]], run_sho
     """
     shown = find_run(home, run_shown)
     if shown is not None and shown.downloaded and not shown.put_away:  # What follows a download happens elsewhere.
-        return OperatorStep(PUBLISH.format(run=shown.run), f"/runs/one/{quote(shown.run)}/result#files")
+        return _step_after_download(home, shown.run)
     if shown is not None and (step := _step_of_run(home, shown)) is not None:
         return step
     runs = every_run()
@@ -175,6 +177,13 @@ def _draft_that_revises(home: Path, run: str) -> str:
     return next((draft.identity for draft in unfinished if draft.data["task"].get("revises") == run), "")
 
 
+def _step_after_download(home: Path, run: str) -> OperatorStep:
+    address = f"/runs/one/{quote(run)}/result"
+    if reason := bar_to_publication(home, run):
+        return OperatorStep(f"{DO_NOT_PUBLISH.format(run=run, reason=reason)}; plan a run of your own", "/runs/new")
+    return OperatorStep(PUBLISH.format(run=run), f"{address}#files")
+
+
 def _step_of_result(home: Path, run: RunSummary, result: str) -> OperatorStep:
     """The step that a finished run needs, whose texts nobody has downloaded yet."""
     folder = CoordinatorHome(home).run(run.run)
@@ -182,8 +191,13 @@ def _step_of_result(home: Path, run: RunSummary, result: str) -> OperatorStep:
         if run.status.evaluation_error is not None:
             return OperatorStep(f"Evaluate {run.run} again: its evaluation failed", f"{result}#evaluate")
         return OperatorStep(f"Read the result of {run.run}, and evaluate it on a public test file", result)
+    if reason := bar_to_publication(home, run.run):
+        words = DO_NOT_PUBLISH.format(run=run.run, reason=reason)
+        return OperatorStep(f"Read the result of {run.run}. {words}", f"{result}#evaluation")
     if comparison.judge(home, run.run).alarms:
         return OperatorStep(f"Read what is bad about {run.run} before you publish it", f"{result}#evaluation")
+    if _lacks_terms(home, run.run):
+        return OperatorStep(f"Read what is open on {run.run} before you publish it", f"{result}#publish")
     if _has_marks(folder):
         words = f"Download {run.run} without the marked texts, and publish it"
     else:
@@ -195,6 +209,13 @@ def _is_evaluated(folder: RunFolder) -> bool:
     try:
         return evaluated(folder) is not None
     except UnreadableRun:  # The result tells of the damage, which another evaluation replaces.
+        return False
+
+
+def _lacks_terms(home: Path, run: str) -> bool:
+    try:
+        return lacks_terms(home, run)
+    except FileNotFoundError:  # The result tells that the corpus is missing.
         return False
 
 

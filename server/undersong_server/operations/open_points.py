@@ -1,6 +1,6 @@
 """Points of a finished run that stay open before its texts are published, each from what was measured or planned."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlencode
@@ -14,16 +14,62 @@ from undersong_server.report.answers import NAMES_ITS_MODEL, NGRAM, WORD_SALAD
 from undersong_server.report.evaluations import evaluated
 from undersong_server.report.rows import MOST_ROWS, PHRASE_WORDS, frequent_phrases_by_row
 
+NOWHERE = "nowhere"  # begins a plan's place of publication where the texts stay with its people
 MANY_ROWS = 0.25  # share of rows with a frequent phrase, from which on an operator is told
 
 
 @dataclass(frozen=True)
 class OpenPoint:
-    """One point: a sentence, and a link to the place that says more, by its words and its address."""
+    """One point: a sentence, and a link to the place that says more, by its words and its address.
+
+    ``is_of_terms``: the plan lacks terms without which nobody may publish the texts.
+    """
 
     words: str
     link: str
     address: str
+    is_of_terms: bool = False
+
+
+@dataclass(frozen=True)
+class PublishAnswer:
+    """Says in one sentence (``words``) if an operator publishes a run. ``is_no``: its plan or an alarm forbids it."""
+
+    words: str
+    is_no: bool = False
+
+
+def publish_answer(
+    home: Path, run: str, judgement: comparison.ResultJudgement, points: Sequence[OpenPoint]
+) -> PublishAnswer:
+    """Answers whether a finished run with these open points is published: first Yes, Not yet or No.
+
+    Args:
+        judgement, points: the run's, of :func:`comparison.judge` and :func:`open_points`.
+    """
+    points_words = f"{counted(len(points), 'point')} {'is' if len(points) == 1 else 'are'} open"
+    if reason := bar_to_publication(home, run):
+        return PublishAnswer(f"No, because {reason}.", is_no=True)
+    if judgement.alarms:
+        return PublishAnswer(f"No, because the texts are bad by what was measured; {points_words}.", is_no=True)
+    if points:
+        return PublishAnswer(f"Not yet: {points_words}.")
+    return PublishAnswer("Yes: nothing that was measured or planned speaks against it.")
+
+
+def bar_to_publication(home: Path, run: str) -> str:
+    """Returns why a run's plan keeps its texts from being published, as a clause; "" if it does not."""
+    publication = run_plan(home, run).planned.task.get("publication", {})
+    if str(publication.get("where", "")).lstrip().casefold().startswith(NOWHERE):
+        return "its plan publishes it nowhere"
+    if publication.get("invented_records"):
+        return "it is a demonstration: by its plan every record is invented"
+    return ""
+
+
+def lacks_terms(home: Path, run: str) -> bool:
+    """Returns whether a finished run's plan lacks the texts' licence, or the source of a generator's texts."""
+    return any(point.is_of_terms for point in _source_points(home, run, search(home, run)))
 
 
 def open_points(home: Path, run: str, judgement: comparison.ResultJudgement) -> tuple[OpenPoint, ...]:
@@ -79,6 +125,7 @@ def _source_points(home: Path, run: str, corpus: Found) -> Iterator[OpenPoint]:
         yield OpenPoint(f"{joined(salads)}: {WORD_SALAD}", "Read texts", f"{address}/result?find=#corpus")
     if unnamed := [name for name in authors if kinds[name] != NAMES_ITS_MODEL]:
         words = f"The plan does not name the source of the texts of {joined(unnamed)}, nor its licence."
-        yield OpenPoint(words, "The report", f"{address}/report")
+        yield OpenPoint(words, "The report", f"{address}/report", is_of_terms=True)
     if not task.get("publication", {}).get("licence"):
-        yield OpenPoint("The plan states no licence for the texts.", "The report", f"{address}/report")
+        words = "The plan states no licence for the texts."
+        yield OpenPoint(words, "The report", f"{address}/report", is_of_terms=True)

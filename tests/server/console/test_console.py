@@ -262,9 +262,42 @@ def test_screen_of_a_run_looks_at_no_other_run_and_home_lists_them_once(tmp_path
     assert next_step_of(console.get("/runs/one/other").text).startswith("Start the run spring")
 
 
-def test_the_next_step_after_an_evaluation_is_to_publish(tmp_path, entered):
+@pytest.mark.parametrize(
+    ("publication", "reason"),
+    [
+        ({"where": "Nowhere: we look at it.", "licence": "CC0-1.0"}, "its plan publishes it nowhere"),
+        ({"licence": "CC0-1.0", "invented_records": True}, "it is a demonstration: by its plan every record is"),
+    ],
+)
+def test_no_step_publishes_a_run_whose_plan_forbids_it(tmp_path, entered, publication, reason):
+    home = make_home(tmp_path / "home", PARTIES)
+    runs.plan(home.path, make_task(tmp_path / "task", publication=publication), RunOptions(name="spring"))
+    home.run("spring").write_status(RunStatus("finished", since=1.0, charged=True))
+    keep_evaluation(home.run("spring"), Evaluated("test.jsonl, 0123abcd", {}))
+    console = entered(home.path)
+    assert f"Do not publish spring, because {reason}" in next_step_of(console.get("/").text)
+    home.run("spring").annotate(Annotations(downloaded_at=2.0))
+    step = next_step_of(console.get("/runs/one/spring").text)
+    assert step.startswith(f"Do not publish spring, because {reason}")
+    assert step.endswith("; plan a run of your own.")
+
+
+def test_a_run_without_a_licence_is_read_before_it_is_published(tmp_path, entered):
     home = make_home(tmp_path / "home", PARTIES)
     runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
+    home.run("spring").write_status(RunStatus("finished", since=1.0, charged=True))
+    home.run("spring").output.mkdir()
+    (home.run("spring").output / "synthetic.jsonl").write_text("")
+    keep_evaluation(home.run("spring"), Evaluated("test.jsonl, 0123abcd", {}))
+    page = entered(home.path).get("/").text
+    assert next_step_of(page) == "Read what is open on spring before you publish it."
+    assert "/runs/one/spring/result#publish" in page.partition("What comes next")[2]
+
+
+def test_the_next_step_after_an_evaluation_is_to_publish(tmp_path, entered):
+    home = make_home(tmp_path / "home", PARTIES)
+    task_file = make_task(tmp_path / "task", publication={"licence": "CC0-1.0"})
+    runs.plan(home.path, task_file, RunOptions(name="spring"))
     home.run("spring").write_status(RunStatus("finished", since=1.0, charged=True))
     keep_evaluation(home.run("spring"), Evaluated("test.jsonl, 0123abcd", {}))
     console = entered(home.path)

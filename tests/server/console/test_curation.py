@@ -26,7 +26,8 @@ TEXTS = ["a hotel in town", "hotel by the sea", "wrist pain", "<b>fever</b>"]
 def home(tmp_path):
     home = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
     for name in ("first", "second"):
-        runs.plan(home.path, make_task(tmp_path / name), RunOptions(name=name))
+        task_file = make_task(tmp_path / name, publication={"licence": "CC0-1.0"})
+        runs.plan(home.path, task_file, RunOptions(name=name))
     run = home.run("first")
     run.write_status(RunStatus("finished", 1))
     run.output.mkdir()

@@ -1,6 +1,7 @@
 """Points that stay open before a finished run is published: each state that raises one, and one that does not."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import runs
 from undersong_server.operations.comparison import judge
-from undersong_server.operations.open_points import open_points
+from undersong_server.operations.open_points import open_points, publish_answer
 from undersong_server.report.evaluations import HELP_FILE, Evaluated, KeptMeasure, keep_evaluation
 from undersong_server.runs.folder import RunStatus, replace_json
 
@@ -65,3 +66,19 @@ def test_a_source_that_the_plan_does_not_name_is_a_point(home):
     assert any(
         f"does not name the source of the texts of {names[0]}, nor its licence" in words for words in words_of(home)
     )
+
+
+def answer_of(home, **changes):
+    judgement = replace(judge(home, "first"), **changes)
+    return publish_answer(home, "first", judgement, open_points(home, "first", judgement)).words
+
+
+def test_shall_i_publish_it_is_answered_first(home, tmp_path):
+    assert answer_of(home) == "Yes: nothing that was measured or planned speaks against it."
+    (CoordinatorHome(home).run("first").output / "set-aside.jsonl").write_text('{"text": "x", "reason": "doubt"}\n')
+    assert answer_of(home) == "Not yet: 1 point is open."
+    bad = answer_of(home, alarms=("The labels are wrong.",))
+    assert bad == "No, because the texts are bad by what was measured; 2 points are open."
+    runs.plan(home, make_task(tmp_path / "two", publication={"where": " nowhere"}), RunOptions(name="two"))
+    nowhere = publish_answer(home, "two", judge(home, "first"), ())
+    assert nowhere.words == "No, because its plan publishes it nowhere."
