@@ -13,6 +13,7 @@ from undersong_protocol import statistics
 from undersong_protocol.agreement.plan import Plan, PlannedSum
 
 AS_PLANNED, AS_IT_RAN = "as planned", "as it ran"
+SIGNED_PLAN = "signed plan, SHA-256"  # names the hash that every party signs; manifest.json has one of its own
 PLANNED = (
     f"As planned, each sum counts {1 + VOIDED_VECTORS} times: hospitals that join against one can open an attempt, call"
     " it failed and have it repeated; as it ran, each attempt counts that was made."

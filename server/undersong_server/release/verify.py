@@ -138,6 +138,7 @@ def verify(
         stated_parties=tuple(party_name for party_name in confirmed_parties if party_name in (parties or {})),
         certified_parties=tuple(party_name for party_name in confirmed_parties if party_name in certified_parties),
         lacks_corpus=not any((folder / rows_name).exists() for rows_name in ROWS_NAMES),
+        file_hash=sha256_of(folder / MANIFEST_NAME) or "",
     )
 
 
@@ -400,6 +401,7 @@ class PrivacyVerdict:
         stated_parties: those of ``known`` whose own fingerprint the caller has stated.
         certified_parties: those of ``known`` whose keys the coordinator's signature names.
         lacks_corpus: no file with rows of the corpus is there.
+        file_hash: SHA-256 of manifest.json, which holds more than the signed plan; "" if the file was not read.
         is_own: the coordinator that has signed it looks at it itself, so that nobody has stated a fingerprint.
     """
 
@@ -428,6 +430,7 @@ class PrivacyVerdict:
     stated_parties: tuple[str, ...] = ()
     certified_parties: tuple[str, ...] = ()
     lacks_corpus: bool = False
+    file_hash: str = ""
     is_own: bool = False
 
     @property
@@ -491,7 +494,8 @@ class PrivacyVerdict:
         promised_privacy = self.manifest.plan.privacy
         return {
             "run": self.manifest.run,
-            "manifest": self.manifest.hash.hex(),
+            "signed_plan_sha256": self.manifest.hash.hex(),
+            "manifest_json_sha256": self.file_hash,
             "kind": "simulation" if self.simulated else "federation",
             "holds": self.holds,
             "consistent": not self.faults,
@@ -505,7 +509,7 @@ class PrivacyVerdict:
             "promised_epsilon": finite(promised_privacy.epsilon),
             "epsilon_if_all_others_collude": finite(self.alone),
             "void_vectors": self.voided,
-            "unit": promised_privacy.unit,
+            "unit": UNIT_WORDS[promised_privacy.unit],
             "parties": list(self.spent),
             "coordinator": None if self.signature is None else asdict(self.signature),
             "epsilon_by_party": {party: finite(party_epsilon) for party, party_epsilon in self.spent.items()},
@@ -541,7 +545,8 @@ class PrivacyVerdict:
         questions = words.questions(self.manifest.plan)
         verdict_statements = that_hold(
             (True, f"run '{printable(self.manifest.run)}'"),
-            (True, f"manifest {self.manifest.hash.hex()[:16]}...: {integrity_words}"),
+            (True, f"{words.SIGNED_PLAN} {self.manifest.hash.hex()[:16]}...: {integrity_words}"),
+            (self.file_hash, f"the file {MANIFEST_NAME}, SHA-256 {self.file_hash[:16]}..., has plan and papers in it"),
             (
                 True,
                 f"{nominal_words}epsilon {self.epsilon:.6g} at delta {promised_privacy.delta:g} for one"
@@ -826,7 +831,7 @@ def _purpose_section(verdict: PrivacyVerdict) -> PageSection:
                 verdict.publication or unstated_words,
             ),
             ("method", printable(manifest.method, 120)),
-            ("plan, SHA-256", manifest.hash.hex()),
+            (words.SIGNED_PLAN, manifest.hash.hex()),
         ),
     )
 

@@ -18,6 +18,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from undersong_common.program.printed_page import template
+from undersong_protocol.agreement import words
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
 from undersong_server.report.answers import IN_BROWSER, OurWords, answers, describe_demonstration
@@ -65,6 +66,7 @@ def render_html(data: ReportData) -> str:
         sums_words=GIVE_OR_TAKE,
         answers=answers(data),
         demonstration=describe_demonstration(data),
+        signed_plan=words.SIGNED_PLAN,
         further_measures=_list_further_measures(data),
         panel_settings=panel.settings(),
         weight_chart=shares_chart(
@@ -225,7 +227,7 @@ def render_card(data: ReportData) -> str:
             ("method", data.method),
             *data.settings,
             ("embedder", data.embedder),
-            ("signed plan, SHA-256", data.plan_hash),
+            (words.SIGNED_PLAN, data.plan_hash),
             ("made", data.created),
             ("Undersong", data.version),
         ),

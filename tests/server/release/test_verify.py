@@ -24,6 +24,7 @@ from undersong_server.operations import releases
 from undersong_server.release.files import Signer
 from undersong_server.release.verify import dossier_page, verify
 from undersong_server.report.check_words import CHECK_WORDS
+from undersong_server.report.data import UNIT_WORDS
 
 
 def verdict_of(folder, value):
@@ -325,6 +326,21 @@ def test_last_three_lines_state_completeness_signer_and_promise(tmp_path, publis
     (tmp_path / "synthetic.jsonl").write_bytes(b"another" if changed else b"the corpus")
     lines = verify(tmp_path, fingerprint=signer.authority.fingerprint if stated else None).lines()
     assert [line.startswith(end) for line, end in zip(lines[-3:], ends, strict=True)] == [True, True, True], lines
+
+
+def test_signed_plan_and_manifest_file_have_a_hash_of_their_own_each(tmp_path, published):
+    verdict = verdict_of(tmp_path, published[0])
+    file_hash = hashlib.sha256((tmp_path / "manifest.json").read_bytes()).hexdigest()
+    hashes = [verdict.to_json()[key] for key in ("signed_plan_sha256", "manifest_json_sha256")]
+    assert hashes == [published[0]["manifest_hash"], file_hash]
+    shown = "\n".join(verdict.lines())
+    assert f"{words.SIGNED_PLAN} {hashes[0][:16]}" in shown
+    assert f"manifest.json, SHA-256 {hashes[1][:16]}" in shown
+
+
+def test_json_names_the_privacy_unit_with_the_word_of_card_and_lines(tmp_path, published):
+    changed = json.loads(json.dumps(published[0]))
+    assert verdict_of(tmp_path, changed).to_json()["unit"] == UNIT_WORDS[published[1].privacy.unit] == "record"
 
 
 def test_verify_and_dossier_name_operator_and_place_of_publication(tmp_path, published, signer):
