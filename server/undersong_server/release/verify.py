@@ -645,13 +645,25 @@ class PrivacyVerdict:
                 signer_words = f"{CHECK_WORDS['by stated'].format(signer=signer)}; {self._describe_keys()}"
             else:
                 signer_words = CHECK_WORDS["by own word" if signer else "unsigned"].format(signer=signer)
+                signer_words += self._describe_stated_parties()
             delta = self.manifest.plan.privacy.delta
             unit_words = UNIT_WORDS[self.manifest.plan.privacy.unit]
             is_private = math.isfinite(self.epsilon) and not self.insecure
             promise_words = "none: NOT PRIVATE"
             if is_private:
                 promise_words = f"epsilon {self.epsilon:.6g} at delta {delta:g} for one {unit_words}, {words.AS_IT_RAN}"
+                promise_words += "" if self.papers_hold else ", if genuine"
         return [f"Files: {files_line}.", f"By: {signer_words}.", f"Promise: {promise_words}."]
+
+    def _describe_stated_parties(self) -> str:
+        """Says what the stated fingerprints of hospitals show where the coordinator is not confirmed; else ""."""
+        if not self.stated_parties:
+            return ""
+        signed_words = "has signed the plan" if len(self.stated_parties) == 1 else "have signed the plan"
+        return (
+            f"; {joined(self.stated_parties)} {signed_words}, by the fingerprint that you stated, and no text, card or"
+            " report"
+        )
 
     def _describe_files(self) -> str:
         left_out_words = ""

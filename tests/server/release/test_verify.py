@@ -328,6 +328,22 @@ def test_last_three_lines_state_completeness_signer_and_promise(tmp_path, publis
     assert [line.startswith(end) for line, end in zip(lines[-3:], ends, strict=True)] == [True, True, True], lines
 
 
+def test_promise_of_unconfirmed_papers_depends_on_their_being_genuine(tmp_path, published, signer):
+    (tmp_path / "manifest.json").write_text(json.dumps(signer.sign(published[0])))
+    for fingerprint, depends in ((None, True), (signer.authority.fingerprint, False)):
+        promise_line = verify(tmp_path, fingerprint=fingerprint).conclusion()[2]
+        assert promise_line.endswith(", as it ran, if genuine.") is depends
+
+
+def test_by_line_says_what_the_stated_fingerprint_of_a_hospital_shows(tmp_path, published, signer):
+    (tmp_path / "manifest.json").write_text(json.dumps(signer.sign(published[0])))
+    plain = verify(tmp_path).conclusion()[1].removesuffix(".")
+    for names, says in ((("p0",), "p0 has signed the plan"), (("p0", "p3"), "p0 and p3 have signed the plan")):
+        parties = {name: party_fingerprint(name, public_of(name)) for name in names}
+        stated = verify(tmp_path, parties=parties).conclusion()[1]
+        assert stated.startswith(f"{plain}; {says}, by the fingerprint that you stated, and no text")
+
+
 def test_signed_plan_and_manifest_file_have_a_hash_of_their_own_each(tmp_path, published):
     verdict = verdict_of(tmp_path, published[0])
     file_hash = hashlib.sha256((tmp_path / "manifest.json").read_bytes()).hexdigest()
