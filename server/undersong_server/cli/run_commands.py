@@ -455,12 +455,12 @@ def verify(
 
     party_fingerprints = dict(map(named_party, parties or ()))
     privacy_verdict = operations.releases.verify(folder, fingerprint=fingerprint, parties=party_fingerprints)
-    lines = privacy_verdict.lines()
+    own_score = None
     value = privacy_verdict.to_json()
     if test is not None:
-        value["own_score"] = operations.releases.own_score(folder, replace(options, test=test))
-        lines.insert(-len(privacy_verdict.conclusion()), value["own_score"])
-    print_result(value, *lines, as_json=as_json)
+        own_score = operations.releases.own_score(folder, replace(options, test=test), privacy_verdict)
+        value["own_score"] = own_score.to_json()
+    print_result(value, *privacy_verdict.lines(own_score), as_json=as_json)
     _leave(privacy_verdict)
 
 

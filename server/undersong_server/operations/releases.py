@@ -47,9 +47,12 @@ from undersong_server.release.files import (
     copy_outputs,
     corpus_without,
     published_manifest,
+    sha256_of,
     sign_archive,
 )
+from undersong_server.release.own_score import OwnScore
 from undersong_server.release.verify import PrivacyVerdict, dossier_page, verify
+from undersong_server.report.card_facts import CardFacts
 from undersong_server.report.data import measures_of
 from undersong_server.report.evaluations import Evaluated, evaluated, keep_evaluation, make_evaluation, name_test
 from undersong_server.runs.held_out import folded_texts, is_same_file
@@ -261,24 +264,36 @@ def read_file(home: Path, run: str, name: str) -> bytes:
     return (_output(home, run) / name).read_bytes()
 
 
-def own_score(folder: Path, options: EvaluationOptions) -> str:
-    """Returns a sentence on how the panel, trained on a published corpus, does on the reader's own test file."""
+def own_score(folder: Path, options: EvaluationOptions, privacy_verdict: PrivacyVerdict | None = None) -> OwnScore:
+    """Measures the panel, trained on a published corpus, on the reader's own test file, and compares it with the card.
+
+    Args:
+        privacy_verdict: what :func:`verify` found in the folder; None compares with no card.
+    """
     report = evaluate(folder, options)
-    test_name = options.test.name if isinstance(options.test, Path) else "the test file"
+    test_path = options.test if isinstance(options.test, Path) else None
+    test_name = test_path.name if test_path else "the test file"
+    test_hash = (sha256_of(test_path) or "") if test_path else ""
     if not report.trained:
-        return f"on {test_name}: not measured, for the file or the corpus has no labels"
+        return OwnScore(test_name, test_hash, f"on {test_name}: not measured, for the file or the corpus has no labels")
     first_models = report.trained[0]
-    test_accuracy = report.trained[0].accuracy_by_texts
+    test_accuracy = first_models.accuracy_by_texts
     shared_count = 0
-    if isinstance(options.test, Path):
+    if test_path:
         corpus_texts = {str(row["text"]) for row in _rows(folder)}
-        shared_count = sum(text in corpus_texts for text in read_column(options.test, options.text_field))
+        shared_count = sum(text in corpus_texts for text in read_column(test_path, options.text_field))
     shared_words = (
         f"; {shared_count} of these texts stand in the corpus, so the score says too much" if shared_count else ""
     )
-    return (
+    return OwnScore(
+        test_name,
+        test_hash,
         f"on {test_name}: small models trained on this corpus label {test_accuracy.percent_words} of"
-        f" {counted(first_models.scores.rows, 'text')} rightly ({first_models.description}){shared_words}"
+        f" {counted(first_models.scores.rows, 'text')} rightly ({first_models.description}){shared_words}",
+        score=round(100 * test_accuracy.value, 1),
+        by_label=first_models.accuracy_by_label,
+        card=privacy_verdict.card if privacy_verdict else CardFacts(),
+        card_is_of_these_texts=privacy_verdict is None or privacy_verdict.left_out is None,
     )
 
 

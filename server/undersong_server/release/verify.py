@@ -17,7 +17,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from undersong_protocol.agreement.receipt import Receipt, check_receipt, exposur
 from undersong_protocol.secagg.evidence import OpenedBy, check_evidence
 from undersong_server.release.files import (
     ARCHIVE_NAME,
+    CARD_NAME,
     CORPUS_NAMES,
     ENROLLED,
     HASHED_NAMES,
@@ -54,6 +55,9 @@ from undersong_server.release.files import (
     read_signature,
     sha256_of,
 )
+from undersong_server.release.own_score import OwnScore
+from undersong_server.report.before_training import describe_labels
+from undersong_server.report.card_facts import CardFacts, read_card_facts
 from undersong_server.report.check_words import CHECK_WORDS, describe_files
 from undersong_server.report.data import UNIT_WORDS
 from undersong_server.runs.planning import register_named_statistics
@@ -139,6 +143,7 @@ def verify(
         certified_parties=tuple(party_name for party_name in confirmed_parties if party_name in certified_parties),
         lacks_corpus=not any((folder / rows_name).exists() for rows_name in ROWS_NAMES),
         file_hash=sha256_of(folder / MANIFEST_NAME) or "",
+        card=CardFacts() if fault_words or CARD_NAME in outside_files else _read_card(folder),
     )
 
 
@@ -351,6 +356,14 @@ def _check_files(
     return tuple(missing_files), tuple(unnamed_files)
 
 
+def _read_card(folder: Path) -> CardFacts:
+    """Returns the facts of a card whose hash :func:`_check_files` has compared; those of none if it is not here."""
+    card_path = folder / CARD_NAME
+    if not card_path.is_file():
+        return CardFacts()
+    return read_card_facts(card_path.read_text(encoding="utf-8", errors="replace"))
+
+
 REMEDY = "the files are not those that the run wrote: get a fresh copy from the coordinator"
 OTHER_SIGNER_REMEDY = (
     "either the fingerprint was typed or told wrongly, or these files are another's: compare it with a hospital that"
@@ -360,6 +373,10 @@ NOT_CHECKED = (
     "not checked: how good the texts are. Private score, panel score, distances and whether the records helped, on card"
     " and report, are their makers' word, as the records and the test file behind them are not here; a test file of"
     " your own measures a panel score (--test FILE)"
+)
+CHECKED_ON_TEST = (
+    "how good the texts are was checked on this test file alone, by the panel score. Private score, distances and"
+    " whether the records helped, on card and report, are their makers' word, as the records behind them are not here"
 )
 LONGEST_LIST = 40  # largest number of faults or names on a screen; JSON has all of them
 
@@ -402,6 +419,7 @@ class PrivacyVerdict:
         certified_parties: those of ``known`` whose keys the coordinator's signature names.
         lacks_corpus: no file with rows of the corpus is there.
         file_hash: SHA-256 of manifest.json, which holds more than the signed plan; "" if the file was not read.
+        card: facts of the card, if it is there and its hash is the signed one.
         is_own: the coordinator that has signed it looks at it itself, so that nobody has stated a fingerprint.
     """
 
@@ -431,6 +449,7 @@ class PrivacyVerdict:
     certified_parties: tuple[str, ...] = ()
     lacks_corpus: bool = False
     file_hash: str = ""
+    card: CardFacts = field(default_factory=CardFacts)
     is_own: bool = False
 
     @property
@@ -531,10 +550,11 @@ class PrivacyVerdict:
             "texts_left_out": 0 if self.left_out is None else self.left_out.texts,
         }
 
-    def lines(self) -> list[str]:
-        """The verdict as a person reads it."""
+    def lines(self, own_score: OwnScore | None = None) -> list[str]:
+        """The verdict as a person reads it, with the score on a test file of the reader's if it was measured."""
+        score_lines = self._describe_score(own_score)
         if self.faults:
-            return ["NOT VERIFIED:", *self._describe_faults(), *self.conclusion()]
+            return ["NOT VERIFIED:", *self._describe_faults(), *score_lines, *self.conclusion()]
         integrity_words = "its papers fit together"
         if self.papers_hold:
             integrity_words = "every signature, charge and statement holds"
@@ -591,7 +611,16 @@ class PrivacyVerdict:
                 "NOT PRIVATE: the run promises nothing (epsilon is infinite)",
             ),
         )
-        return [*self._state_doubts(), *verdict_statements, NOT_CHECKED, *self.conclusion()]
+        return [*self._state_doubts(), *verdict_statements, *(score_lines or [NOT_CHECKED]), *self.conclusion()]
+
+    def _describe_score(self, own_score: OwnScore | None) -> list[str]:
+        """Says how good the texts are on the reader's test file, and what stays unchecked; [] without such a file."""
+        if own_score is None:
+            return []
+        if own_score.score is None:
+            return [own_score.sentence, *([] if self.faults else [NOT_CHECKED])]
+        score_lines = [own_score.sentence, f"  {describe_labels(own_score.by_label).strip()}"]
+        return score_lines if self.faults else [*score_lines, f"  {own_score.comparison}", CHECKED_ON_TEST]
 
     def _describe_faults(self) -> list[str]:
         """Lists the faults, at most LONGEST_LIST of them, and what the reader can do."""

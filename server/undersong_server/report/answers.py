@@ -14,6 +14,7 @@ from undersong_server.report.before_training import (
     describe_test_file,
     describe_training,
 )
+from undersong_server.report.card_facts import TEST_FILE_HASH
 from undersong_server.report.conclusion import conclude
 from undersong_server.report.data import (
     UNIT_WORDS,
@@ -449,7 +450,7 @@ def _detail_worth(data: ReportData) -> tuple[str, ...]:
         )
     sentences += _detail_panel(data)
     if data.test_hash:
-        sentences.append(f"The test file is not in this folder. Its SHA-256 is {data.test_hash}.")
+        sentences.append(TEST_FILE_HASH.format(data.test_hash))
     sentences += filter(None, [_split_remark(remark)[1] for remark in data.remarks])
     if data.aside_starts:
         start_words = "; ".join(f'"{start}" ({generator})' for generator, start in data.aside_starts)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from undersong_common.printable import joined, printable
 from undersong_server.methods.undersong import CLEANED
-from undersong_server.report.data import Accuracy, ReportData
+from undersong_server.report.data import ReportData
 from undersong_server.report.rows import describe_phrases
 from undersong_server.report.verdict import DOUBTFUL, NOT_MEASURED, TEST_FILE, caution, doubt_words, doubtful_share
 
@@ -18,6 +18,7 @@ NEIGHBOURS = {  # what a share of nearness means, by the measure's name
 }
 EQUAL_IS_ONE = ("density", "MAUVE")  # measures that are 1 for equal sets
 ALIKE = {"coverage": 0.97, "density": 1.0, "MAUVE": 1.0}  # value in equal sets of the measures that decide the word
+YARDSTICK = f"What models reach that learn from real texts: {NOT_MEASURED}"
 SHOWN_LABELS = 8  # labels whose scores a sentence has
 LITTLE, MUCH = 0.25, 0.75  # share of these values below or above which all of them are "little" or "much"
 WHY_STAYED = " A text was left out only where models of words contradict its label, too."
@@ -107,13 +108,13 @@ def _describe_scores(data: ReportData) -> str:
         f"{PANEL_MODELS.get(name, name)} {100 * accuracy:.1f} %" for name, accuracy in own_accuracy.by_model.items()
     ]
     mean_words = f"The score on {test_set} is the mean of {', '.join(model_words)}. " if model_words else ""
-    return f"{mean_words}{_describe_labels(own_accuracy)}What models reach that learn from real texts: {NOT_MEASURED}."
+    return f"{mean_words}{describe_labels(own_accuracy.by_label)}{YARDSTICK}."
 
 
-def _describe_labels(own_accuracy: Accuracy) -> str:
+def describe_labels(share_by_label: Mapping[str, float]) -> str:
     """Says how many test texts of each label get it, the weakest labels first; of many labels the weakest alone."""
-    weakest = sorted(own_accuracy.by_label, key=lambda label: (own_accuracy.by_label[label], label))
-    shown = [f"{printable(label, 60)} {100 * own_accuracy.by_label[label]:.0f} %" for label in weakest[:SHOWN_LABELS]]
+    weakest = sorted(share_by_label, key=lambda label: (share_by_label[label], label))
+    shown = [f"{printable(label, 60)} {100 * share_by_label[label]:.0f} %" for label in weakest[:SHOWN_LABELS]]
     scope_words = f", the weakest {SHOWN_LABELS} of {len(weakest)}" if len(weakest) > SHOWN_LABELS else ""
     return f"By label{scope_words}: {', '.join(shown)}. " if shown else ""
 

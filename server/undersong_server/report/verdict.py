@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from undersong_common.intervals import DIFFERENCE_WORDS, compare_words, told_apart
 from undersong_common.printable import counted, joined, that_hold
 from undersong_server.methods.parts.private_score import SUMS, ZeroShot, measured_words
+from undersong_server.report.card_facts import RIGHT_ON
 from undersong_server.report.data import ALONE, NO_PRIVATE_DATA, WRONG_LABELS, ZERO_SHOT, Accuracy, ReportData
 
 GUESSING = 0.1  # part of the way from guessing to all right, up to which a share is hardly better than guessing
@@ -44,8 +45,8 @@ def headline(data: ReportData) -> str:
         )
     if own_accuracy is not None:
         return (
-            f"{accuracy_words(own_accuracy)} right on {data.test_set or TEST_FILE}: so many of its texts get their true"
-            " label from small models (the panel) that learned from this corpus alone."
+            f"{accuracy_words(own_accuracy)} {RIGHT_ON} {data.test_set or TEST_FILE}: so many of its texts get their"
+            " true label from small models (the panel) that learned from this corpus alone."
         )
     if private_figure is None:
         return UNMEASURED

@@ -22,7 +22,9 @@ from undersong_protocol.agreement.manifest import Manifest
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations import releases
 from undersong_server.release.files import Signer
-from undersong_server.release.verify import dossier_page, verify
+from undersong_server.release.own_score import OwnScore
+from undersong_server.release.verify import CHECKED_ON_TEST, NOT_CHECKED, dossier_page, verify
+from undersong_server.report.card_facts import RIGHT_ON, TEST_FILE_HASH
 from undersong_server.report.check_words import CHECK_WORDS
 from undersong_server.report.data import UNIT_WORDS
 
@@ -517,7 +519,50 @@ def test_a_receivers_test_file_gives_the_corpus_a_score_of_its_own(tmp_path, mon
     for name, content in (("synthetic.jsonl", rows), ("own.jsonl", own)):
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in content))
     monkeypatch.setattr(releases, "embedder", lambda *_: embed)
-    said = releases.own_score(tmp_path, EvaluationOptions(test=tmp_path / "own.jsonl"))
+    said = releases.own_score(tmp_path, EvaluationOptions(test=tmp_path / "own.jsonl")).sentence
     assert said.startswith("on own.jsonl: small models")
     assert f"words {share}" in said
     assert said.endswith("60 of these texts stand in the corpus, so the score says too much")
+
+
+HASH, OTHER_HASH = "68" * 32, "69" * 32
+CARD = f"75.2 % (71.1 to 79.0) {RIGHT_ON} test.jsonl (480 public texts): so many.\n\n{TEST_FILE_HASH.format(HASH)}\n"
+
+
+@pytest.mark.parametrize(
+    ("card", "test_hash", "score", "is_same", "agrees", "says"),
+    [
+        (CARD, HASH, 75.4, True, True, "and the score agrees with the card's 75.2 %"),
+        (CARD, HASH, 71.0, True, False, "and the score does NOT agree with the card's 75.2 %"),
+        (CARD, OTHER_HASH, 75.2, False, None, "This is not the test file that the card names"),
+        ("", HASH, 75.2, None, None, "README.md is not here"),
+        ("A card of no test file.", HASH, 75.2, None, None, "The card names no test file"),
+    ],
+)
+def test_score_on_a_test_file_is_compared_with_the_cards(
+    tmp_path, published, signer, card, test_hash, score, is_same, agrees, says
+):
+    value = published[0]
+    if card:
+        (tmp_path / "README.md").write_text(card)
+        value = {**value, "files": {"README.md": hashlib.sha256(card.encode()).hexdigest()}}
+    (tmp_path / "manifest.json").write_text(json.dumps(signer.sign(value)))
+    verdict = verify(tmp_path)
+    own_score = OwnScore("own.jsonl", test_hash, "on own.jsonl: 75 %", score, {"x": 0.5}, card=verdict.card)
+    assert (own_score.is_card_test_file, own_score.agrees_with_card) == (is_same, agrees)
+    shown = "\n".join(verdict.lines(own_score))
+    assert says in shown
+    assert "By label: x 50 %." in shown
+    assert (CHECKED_ON_TEST in shown, NOT_CHECKED in shown) == (True, False)
+    assert NOT_CHECKED in "\n".join(verdict.lines())
+    shorter = replace(own_score, card_is_of_these_texts=False)
+    assert shorter.agrees_with_card is None
+
+
+def test_card_with_another_hash_than_the_signed_one_is_not_read(tmp_path, published, signer):
+    (tmp_path / "README.md").write_text(CARD)
+    for files, is_read in (({}, False), ({"README.md": hashlib.sha256(CARD.encode()).hexdigest()}, True)):
+        (tmp_path / "manifest.json").write_text(json.dumps(signer.sign({**published[0], "files": files})))
+        assert (verify(tmp_path).card.test_hash == HASH) is is_read
+    (tmp_path / "README.md").write_text(f"{CARD} ")
+    assert not verify(tmp_path).card.is_here

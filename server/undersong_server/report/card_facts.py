@@ -1,0 +1,31 @@
+"""Facts that a published card states in the program's own sentences, so that ``undersong verify`` can compare them."""
+
+import re
+from dataclasses import dataclass
+
+TEST_FILE_HASH = "The test file is not in this folder. Its SHA-256 is {}."
+RIGHT_ON = "right on"  # stands in the card's score between the share and the name of the test file
+_HASH = re.compile(f"^{re.escape(TEST_FILE_HASH.format('HASH')).replace('HASH', '([0-9a-f]{64})')}$", re.MULTILINE)
+_SCORE = re.compile(rf"^([\d.]+) % (?:\([\d.]+ to [\d.]+\) )?{RIGHT_ON} ", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """Facts of a card whose hash is the signed one.
+
+    Attributes:
+        is_here: the card is in the folder; test_hash: SHA-256 (hex) of its test file, "" if it names none.
+        score: share of that file's texts that the panel labels rightly, in per cent; None without one.
+    """
+
+    is_here: bool = False
+    test_hash: str = ""
+    score: float | None = None
+
+
+def read_card_facts(card: str) -> CardFacts:
+    """Returns the facts of a card in Markdown, as :mod:`undersong_server.report.html` has written it."""
+    test_hash, score = _HASH.search(card), _SCORE.search(card)
+    return CardFacts(
+        is_here=True, test_hash=test_hash[1] if test_hash else "", score=float(score[1]) if score else None
+    )
