@@ -316,12 +316,14 @@ class GeneratorSettings(BaseModel):
     Attributes:
         name: your name for it, in reports and on the hospitals' sheets.
         kind: each subclass states its own, as a Literal.
+        source: a sentence for the card; whose texts it gives or learns from, and their licence.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=NAME, max_length=64)
     kind: str
+    source: str = Field(default="", max_length=500)
 
     def build(self, around: Surroundings) -> Generator:
         """Returns the generator. Raises ConfigurationError if it cannot write, e.g. for a missing file or key.

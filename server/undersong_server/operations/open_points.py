@@ -10,7 +10,7 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations import comparison
 from undersong_server.operations.overview import run_plan
 from undersong_server.operations.releases import Found, drawn_rows, search
-from undersong_server.report.answers import NAMES_ITS_MODEL, NGRAM, WORD_SALAD
+from undersong_server.report.answers import NGRAM, WORD_SALAD, is_source_stated
 from undersong_server.report.evaluations import evaluated
 from undersong_server.report.rows import MOST_ROWS, PHRASE_WORDS, frequent_phrases_by_row
 
@@ -119,13 +119,13 @@ def _texts_to_read(home: Path, run: str, corpus: Found, result: str) -> Iterator
 def _source_points(home: Path, run: str, corpus: Found) -> Iterator[OpenPoint]:
     address = f"/runs/one/{quote(run)}"
     task = run_plan(home, run).planned.task
-    kinds = {str(table.get("name")): str(table.get("kind")) for table in task.get("generators", ())}
-    authors = [name for name in kinds if corpus.generators.get(name)]
-    if salads := [name for name in authors if kinds[name] == NGRAM]:
+    tables = [table for table in task.get("generators", ()) if corpus.generators.get(str(table.get("name")))]
+    if salads := [str(table["name"]) for table in tables if table.get("kind") == NGRAM]:
         yield OpenPoint(f"{joined(salads)}: {WORD_SALAD}", "Read texts", f"{address}/result?find=#corpus")
-    if unnamed := [name for name in authors if kinds[name] != NAMES_ITS_MODEL]:
+    unstated = [table for table in tables if not is_source_stated(str(table.get("kind")), str(table.get("source", "")))]
+    if unnamed := [str(table["name"]) for table in unstated]:
         words = f"The plan does not name the source of the texts of {joined(unnamed)}, nor its licence."
-        yield OpenPoint(words, "The report", f"{address}/report", is_of_terms=True)
+        yield OpenPoint(words, "State it in another plan: Generators, Source", "/runs/new#earlier", is_of_terms=True)
     if not task.get("publication", {}).get("licence"):
         words = "The plan states no licence for the texts."
         yield OpenPoint(words, "The report", f"{address}/report", is_of_terms=True)

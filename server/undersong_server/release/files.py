@@ -648,7 +648,9 @@ def _count_mended_labels(outcome: Outcome) -> int | None:
 def _list_usage(task: Task, outcome: Outcome) -> Iterator[GeneratorUse]:
     """Yields the usage of each generator, in the task file's order."""
     for generator in task.generators:
-        yield GeneratorUse(generator.name, generator.kind, outcome.usage[generator.name], generator.words)
+        yield GeneratorUse(
+            generator.name, generator.kind, outcome.usage[generator.name], generator.words, generator.source
+        )
 
 
 def _read_weights(outcome: Outcome) -> tuple[tuple[tuple[float, ...], ...], tuple[float, ...]]:

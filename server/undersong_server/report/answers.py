@@ -275,11 +275,25 @@ def _doubt_models(data: ReportData) -> str:
     )
 
 
+def is_source_stated(kind: str, source: str) -> bool:
+    """Returns whether a plan names whose texts a generator gives or learns from: as a model, or by its ``source``."""
+    return bool(source) or kind == NAMES_ITS_MODEL
+
+
+def _quote_sources(data: ReportData) -> list[str]:
+    """Returns a sentence on the source that the makers state of each author's texts."""
+    return [
+        f"Source of the texts of {use.name}, as the makers state it: {use.source.rstrip('.')}."
+        for use in data.author_uses
+        if use.source
+    ]
+
+
 def _name_sources(data: ReportData) -> str:
     """Says of which authors these files do not name the source of the texts, and its licence; "" if there are none."""
     names_by_words: dict[str, list[str]] = {}
     for use in data.author_uses:
-        if use.kind != NAMES_ITS_MODEL:
+        if not is_source_stated(use.kind, use.source):
             names_by_words.setdefault(UNNAMED_SOURCES.get(use.kind, UNNAMED_SOURCE), []).append(use.name)
     return " ".join(
         f"{source_words.format(joined(names))} and under which licence, these files do not say{data.ask()}."
@@ -313,6 +327,7 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
     may_credit = bool(publication.licence and maker_names)
     return (
         _allow(data),
+        *_quote_sources(data),
         *filter(None, [_name_sources(data)]),
         _name_makers(data, maker_names),
         *(
@@ -538,8 +553,8 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
         "No hospital has signed anything: what these files say is the word of whoever ran the simulation."
         if data.simulated
         else "The coordinator's fingerprint vouches for these files and for the hospitals' keys. The hospitals have"
-        " signed the plan (operator, questions, noise, purpose, licence) and their receipts; intended use, limits and"
-        " the figures of this page stand under the coordinator's signature alone.",
+        " signed the plan (operator, questions, noise, purpose, licence) and their receipts; intended use, limits,"
+        " sources and the figures of this page stand under the coordinator's signature alone.",
         f'{IN_BROWSER} open report.html and drop the files on "Check these files". That finds a changed file, compares'
         " the key that manifest.json names with the fingerprint that you were told and, where the browser can, checks"
         " the coordinator's signature. Whoever changed the files may have changed report.html, too."

@@ -169,12 +169,16 @@ FEWER = "prompts that show fewer examples than ordered, for want of room"
 
 @dataclass(frozen=True)
 class GeneratorUse:
-    """The orders and answers of one generator, and their counts. ``writer`` holds the plan's words on it."""
+    """The orders and answers of one generator, and their counts. ``writer`` holds the plan's words on it.
+
+    ``source``: whose texts it gives or learns from, with their licence, as the makers state it; "" if they do not.
+    """
 
     name: str
     kind: str
     count: AuthorUsage
     writer: str = ""
+    source: str = ""
 
     @property
     def is_copied(self) -> bool:

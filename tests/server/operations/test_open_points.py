@@ -68,6 +68,19 @@ def test_a_source_that_the_plan_does_not_name_is_a_point(home):
     )
 
 
+def test_no_point_asks_for_the_source_that_a_plan_names(home, tmp_path):
+    task_file = make_task(tmp_path / "named", publication={"licence": "CC0-1.0"})
+    changes = ["generators.0.source=Advice of our desk, CC0-1.0."]
+    runs.plan(home, task_file, RunOptions(name="named"), assignments=changes)
+    run = CoordinatorHome(home).run("named")
+    run.write_status(RunStatus("finished", 1))
+    run.output.mkdir()
+    rows = [{"text": "a text", "generator": name} for name in ("good", "poor")]
+    (run.output / "synthetic.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sources = [point.words for point in open_points(home, "named", judge(home, "named")) if "the source" in point.words]
+    assert sources == ["The plan does not name the source of the texts of poor, nor its licence."]
+
+
 def answer_of(home, **changes):
     judgement = replace(judge(home, "first"), **changes)
     return publish_answer(home, "first", judgement, open_points(home, "first", judgement)).words

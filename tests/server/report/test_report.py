@@ -982,6 +982,10 @@ def test_the_opening_names_who_wrote_the_published_texts_and_what_they_are(place
         unnamed = both(replace(theirs, usage=(GeneratorUse(other, kind, AuthorUsage(30)),)))[place]
         end = "and under which licence, these files do not say: ask the makers."
         assert re.search(rf"{unsaid} texts of {other}(?: come from)? {end}", unnamed)
+        stated = GeneratorUse(other, kind, AuthorUsage(30), source="Advice of our desk, CC0-1.0.")
+        named = both(replace(theirs, usage=(stated,)))[place]
+        assert f"Source of the texts of {other}, as the makers state it: Advice of our desk, CC0-1.0." in named
+        assert OPEN_SOURCE not in named
     third = "third"
     of_two = replace(data, generators=(first, other, third), samples=(*mine, replace(mine[0], generator=third)))
     options = [attributes["value"] for tag, attributes in Page(render_html(of_two)).elements if tag == "option"]
