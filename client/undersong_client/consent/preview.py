@@ -26,6 +26,7 @@ from undersong_client.consent.choice_sections import (
     silence_words,
 )
 from undersong_client.consent.differences import changes_to_read
+from undersong_client.consent.leaving_sections import left_alone_words, told_words
 from undersong_client.consent.people import PersonalDecision, remedy_of_refusal
 from undersong_client.consent.policy import HospitalPolicy, review
 from undersong_client.consent.question_sections import (
@@ -478,8 +479,8 @@ def _leaving_words(sheet: Sheet) -> str:
         counts_words = f"At most {planned_numbers} in {counted(end_cost.releases, 'answer')}"
     seen_words = ", and each answer's time, a hint at how many records you have" if sheet.clock_bits else ""
     return (
-        f"{counts_words}, blurred by random noise and scrambled here; no record and no part of a text."
-        f" {_opened_with(sheet)} The operator reads only opened sums, which it may publish{seen_words}."
+        f"{counts_words}, blurred by noise and scrambled here; no record, no part of a text."
+        f" {_opened_with(sheet)} The operator reads of them only opened sums, which it may publish{seen_words}."
     )
 
 
@@ -497,6 +498,9 @@ def _request_in_full(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
         rows.append(("Records that count", limit_words))
     if sheet.ended is None:
         rows.append(("How often", words.ANEW))
+    if alone_words := left_alone_words(sheet):
+        rows.append(("With whose", alone_words))
+    rows.append(("Beside the numbers", told_words(sheet)))
     return [PageSection("More on what is asked and what leaves", figures=tuple(rows))] if rows else []
 
 

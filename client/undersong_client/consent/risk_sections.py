@@ -33,7 +33,7 @@ KNOWS_MORE = (
 )
 HELPING = "shares its numbers or keys, adds no noise, lies, or is its invention"
 MORE_HELP = "If more hospitals help"  # names the row of the first answers; others refer to it by this name
-OVER_THE_NOISE = "on average over the chance of the noise"
+OVER_THE_NOISE = "on average over the random noise"
 MOST_EXCEPTED = 0.1  # A larger share of excepted runs is said with its reason.
 
 

@@ -17,6 +17,7 @@ from tests.doubles.typed import typed
 from undersong_client.cli.app import app
 from undersong_client.consent import budget_sections, choice_sections, preview, risk_sections
 from undersong_client.consent.approvals import Proposal, Proposals
+from undersong_client.consent.leaving_sections import left_alone_words
 from undersong_client.consent.people import PersonalDecision
 from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.consent.question_sections import ALL_QUESTIONS
@@ -38,7 +39,7 @@ from undersong_client.consent.sheet import (
     UnitPromise,
 )
 from undersong_client.home import Declared, PartyHome
-from undersong_client.operations import runs
+from undersong_client.operations import outbox, runs
 from undersong_client.storage import datasets
 from undersong_client.storage.own_figures import OwnFigures, delta_of, own_figures, proposed_delta
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
@@ -49,7 +50,7 @@ from undersong_common.privacy.impact import NO_PROTECTION, cases, certainty, odd
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget, Charge
 from undersong_protocol import limits
-from undersong_protocol.agreement import words
+from undersong_protocol.agreement import receipt, words
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest, plan_words
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
@@ -917,10 +918,51 @@ def test_the_first_screen_says_that_the_time_of_an_answer_is_seen(home):
     value, sections = sheet(home)
     assert value["clock_bits"] > 0
     leaves = dict(next(section for section in sections if section.title == "In short").figures)["What leaves"]
-    assert "reads only opened sums, which it may publish, and each answer's time, a hint at" in leaves
+    assert "reads of them only opened sums, which it may publish, and each answer's time, a hint at" in leaves
     assert "blurred" in leaves
     unseen = preview.sheet_page(replace(Sheet.from_json(value), clock_bits=0.0)).sections[1]
     assert dict(unseen.figures)["What leaves"].endswith("only opened sums, which it may publish.")
+
+
+@pytest.mark.parametrize(
+    ("others", "colluders", "says"),
+    [
+        (3, 1, "While at most 1 does, those of at least 2 other hospitals stay with yours."),
+        (4, 3, "While at most 3 do, those of at least 1 other hospital stay with yours."),
+        (3, 0, "can subtract its own numbers from an opened sum. If all others in a sum help, yours are left alone,"),
+        (2, 2, "can subtract its own numbers from an opened sum. If all others in a sum help, yours are left alone,"),
+    ],
+)
+def test_sheet_says_how_many_others_hide_the_numbers(others, colluders, says):
+    assert says in left_alone_words(blank_sheet(others=others, colluders=colluders))
+    assert left_alone_words(blank_sheet(others=0, colluders=colluders)) == ""
+
+
+def test_sheet_names_each_kind_of_message_that_the_operator_reads(home):
+    """The messages are those of the outbox: a new kind needs a word on the sheet."""
+    words_by_kind = {
+        "hello": "when it is connected",
+        "renewal": "its name, and the public key",
+        "introduction": "which versions of program and embedding model",
+        "signature": "when it approves",
+        "refusal": "a Reject, a Withdraw and what your policy refuses, with the reason",
+        "receipt": "your software signs a receipt",
+    }
+    of_every_request = {"agreed", "missing", "void_statement", "pending", "noted"}
+    assert outbox.KINDS.keys() == words_by_kind.keys() | of_every_request
+    proposed(home)
+    (more,) = [section for section in sheet(home)[1] if section.title.startswith("More on what is asked")]
+    told = dict(more.figures)["Beside the numbers"]
+    assert [kind for kind, said in words_by_kind.items() if said not in told] == []
+
+
+def test_a_reason_and_the_receipt_s_fields_are_those_that_the_sheet_names(home):
+    manifest = proposed(home)
+    command("reject", "spring", "--reason", "too much", "--home", home)
+    with pytest.raises(PrivacyRefusal, match="have rejected run 'spring': too much"):
+        Proposals(PartyHome(home)).reason_to_wait(manifest)
+    of_attempts, of_price = {"kind", "run", "query", "attempt"}, {"manifest", "events", "question"}
+    assert receipt.FIELDS["charge"] == of_attempts | of_price
 
 
 def test_consent_sheet_has_no_word_of_the_implementation(home):

@@ -1,0 +1,36 @@
+"""Sentences on what leaves a hospital beside its numbers, and on what holds its numbers together with those of others.
+
+They say of the messages of :mod:`undersong_client.operations.outbox` what a person who decides has to know.
+"""
+
+from undersong_client.consent.sheet import Sheet
+from undersong_common.printable import counted
+
+TOLD = (
+    "The operator {reads} who your hospital is (its name, and the public key by which its signatures are checked);"
+    " which versions of program and embedding model (which measures how alike texts are) it runs; when it is connected,"
+    " and when it approves or withdraws; a Reject, a Withdraw and what your policy refuses, with the reason; what is"
+    " left of your budget, and your policy, only if your hospital shares them. At the end your software signs a receipt"
+    " (for which sums of this run your numbers left, in how many attempts, and what your budget was charged for each)."
+    " The operator publishes it. None of these holds a figure of your records."
+)
+
+
+def told_words(sheet: Sheet) -> str:
+    """Returns what the operator reads of this hospital beside the numbers, the receipt included."""
+    return TOLD.format(reads="reads" if sheet.ended is None else "read")
+
+
+def left_alone_words(sheet: Sheet) -> str:
+    """Returns how many others still hide this hospital's numbers if some help the operator; "" where no sum has any."""
+    if sheet.others < 1:
+        return ""
+    alone = "If all others in a sum help, yours are left alone, blurred by your own noise."
+    hiding = sheet.others - sheet.colluders
+    if not sheet.colluders or hiding < 1:
+        return f"A hospital that helps the operator can subtract its own numbers from an opened sum. {alone}"
+    return (
+        "A hospital that helps the operator can subtract its own numbers from an opened sum. While at most"
+        f" {sheet.colluders} {'does' if sheet.colluders == 1 else 'do'}, those of at least"
+        f" {counted(hiding, 'other hospital')} stay with yours. {alone}"
+    )
