@@ -35,6 +35,7 @@ HELPING = "shares its numbers or keys, adds no noise, lies, or is its invention"
 MORE_HELP = "If more hospitals help"  # names the row of the first answers; others refer to it by this name
 OVER_THE_NOISE = "on average over the random noise"
 MOST_EXCEPTED = 0.1  # A larger share of excepted runs is said with its reason.
+RARE_SHARES = (0.01, 0.001)  # shares of runs of which the sheet says how sure a guess becomes in more than so many
 
 
 def meaning_section(sheet: Sheet) -> list[PageSection]:
@@ -44,7 +45,7 @@ def meaning_section(sheet: Sheet) -> list[PageSection]:
         return []
     seen = "Each guess is made by somebody who sees everything published and all numbers that the operator sees."
     beyond = BEYOND_PARTICIPATION.format(subject=guessed_unit(privacy))
-    sentences = [f"{seen} {beyond} {_knows_more(sheet)}", NO_RECORD_SHOWN]
+    sentences = [f"{seen} {beyond} {_knows_more(sheet)}", *_bad_luck_in_runs(sheet), NO_RECORD_SHOWN]
     if sheet.ended is None:
         sentences.append("Not in these figures: the time of an answer, and what people in your own house see.")
     return [PageSection("What the figures of the risk mean", tuple(sentences))]
@@ -62,6 +63,40 @@ def _knows_more(sheet: Sheet) -> str:
         of_all = f", and by all runs together at most {_raised_chance(certainty_of_all)} in 100"
     factor = impact.odds_factor(epsilon, privacy.delta)
     return KNOWS_MORE.format(factor=f"{factor:.3g}", rare=rare, after=after, of_all=of_all)
+
+
+def _bad_luck_in_runs(sheet: Sheet) -> list[str]:
+    """Says how often a guess becomes as sure as "with bad luck", of this run and of all; [] of an ended run."""
+    privacy, cost = sheet.privacy, sheet.cost
+    if sheet.ended is not None or privacy.epsilon is None:
+        return []
+    sentence = f"“With bad luck” is a bound for every {privacy.unit_word}, whatever the records are: no guess is surer"
+    if not privacy.delta:
+        return [f"{sentence}."]
+    sentence += f" outside the excepted runs. {_rare_words(privacy.epsilon, privacy.delta, privacy.stopping_refunds)}"
+    if cost is not None and cost.best_guess_after is not None and cost.before:
+        delta = _delta_of_all(sheet, cost)
+        one_gaussian = are_one_gaussian(cost)
+        of_all = _rare_words(_epsilon_of_all(cost.after, cost, delta), delta, one_gaussian)
+        sentence += f" Of all runs together, {_excepted_share(delta)} series are excepted: {_start_small(of_all)}"
+    return [f"{sentence} The figures on average count every run, the excepted ones, too."]
+
+
+def _rare_words(epsilon: float | None, delta: float, one_gaussian: bool) -> str:
+    """Says how sure a guess becomes in more than some small shares of runs, where one Gaussian determines it."""
+    shares = [share for share in RARE_SHARES if share > 2 * delta]
+    if epsilon is None or not one_gaussian or not shares:
+        return "How often one comes near it, these figures do not say."
+    limits = [
+        f"{impact.cases(impact.rare_certainty(epsilon, delta, share))} of 100 cases in at most"
+        f" {impact.chance(share).replace(' in ', ' of ')} runs"
+        for share in shares
+    ]
+    return f"A guess is surer than {', and surer than '.join(limits)}."
+
+
+def _start_small(sentence: str) -> str:
+    return f"{sentence[0].lower()}{sentence[1:]}"
 
 
 def _raised_chance(certainty: float) -> str:
@@ -167,11 +202,10 @@ def _excepted_of_all_units(sheet: Sheet, delta: float, chooser: str) -> str:
         return ""
     share = 2 * unit_total * delta
     people = f"all {unit_total:,} {unit_word('user', sheet.own.word if sheet.own else '', 2)}"
-    reason = f"because {chooser} counts with {impact.chance(delta)}"
-    if share >= 1.0:
-        return f"; for {people} together, nothing is promised, {reason}"
-    large = f": more than 1 in {math.floor(1.0 / share) + 1}, {reason}" if share > MOST_EXCEPTED else ""
-    return f"; {2 * unit_total:,} for {people} together{large}"
+    reason = f", because {chooser} counts with {impact.chance(delta)}"
+    if share > 0.5:
+        return f"; for {people} together, nothing is promised{reason}"
+    return f"; 1 in {math.floor(1.0 / share):,} for {people} together{reason if share > MOST_EXCEPTED else ''}"
 
 
 def _unit_total(sheet: Sheet) -> int:
@@ -195,11 +229,16 @@ def _delta_of_all(sheet: Sheet, cost: BudgetEffect) -> float:
     return sheet.privacy.delta if 0.0 < sheet.privacy.delta < cost.delta and are_one_gaussian(cost) else cost.delta
 
 
+def _epsilon_of_all(epsilon: float | None, cost: BudgetEffect, delta: float) -> float | None:
+    """The epsilon of all runs at ``delta``, by the one at the budget's."""
+    if not epsilon or delta == cost.delta:
+        return epsilon
+    return accounting.gaussian_epsilon(accounting.gaussian_mu(epsilon, cost.delta), delta)
+
+
 def _certainty_of_all(epsilon: float | None, cost: BudgetEffect, delta: float) -> float:
     """The certainty of all runs at ``delta``, by an epsilon at the budget's."""
-    if epsilon and delta != cost.delta:
-        epsilon = accounting.gaussian_epsilon(accounting.gaussian_mu(epsilon, cost.delta), delta)
-    return _certainty(epsilon, delta)
+    return _certainty(_epsilon_of_all(epsilon, cost, delta), delta)
 
 
 def _guess_of_all_if_all_help(sheet: Sheet) -> float:

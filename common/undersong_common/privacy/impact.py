@@ -33,6 +33,22 @@ def certainty(epsilon: float, delta: float) -> float:
     return 1.0 / (1.0 + math.exp(-epsilon) / _odds_room(delta))
 
 
+def rare_certainty(epsilon: float, delta: float, share: float) -> float:
+    """Returns the certainty that a guess passes in at most ``share`` of the runs of one Gaussian.
+
+    The figures (``epsilon``, ``delta``) determine the Gaussian, and :func:`certainty` bounds it at each delta: at half
+    of ``share``, as a guess passes it with a chance of at most twice the delta.
+
+    >>> certainty(4.0, 1e-5) == rare_certainty(4.0, 1e-5, 2e-5), round(rare_certainty(4.0, 1e-5, 0.01), 3)
+    (True, 0.954)
+    """
+    rare_delta = share / 2
+    if rare_delta == delta:
+        return certainty(epsilon, delta)
+    mu = accounting.gaussian_mu(epsilon, delta)
+    return certainty(accounting.gaussian_epsilon(mu, rare_delta), rare_delta)
+
+
 def odds_factor(epsilon: float, delta: float) -> float:
     """Returns the factor by which the odds about one unit shift at most.
 

@@ -45,7 +45,7 @@ from undersong_client.storage.own_figures import OwnFigures, delta_of, own_figur
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.models.embedding import Embedder
 from undersong_common.pages.store import FILE_NAME, AuditLog
-from undersong_common.privacy.accounting import Gaussian, best_guess, best_guess_of, epsilon
+from undersong_common.privacy.accounting import Gaussian, best_guess, best_guess_of, epsilon, gaussian_mu
 from undersong_common.privacy.impact import NO_PROTECTION, cases, certainty, odds_factor
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget, Charge
@@ -368,7 +368,9 @@ def test_each_figure_of_the_risk_stands_once_in_the_first_answers(home):
     assert (
         f"With bad luck in this one run, in up to {sure}. In at most 2 of 100,000 such runs (the excepted" in this_run
     )
-    assert "excepted runs; 12 for all 6 patients together), nothing is promised. This holds only while" in this_run
+    assert (
+        "excepted runs; 1 in 8,333 for all 6 patients together), nothing is promised. This holds only while" in this_run
+    )
     assert "From all runs over these records (none before this one) and" in all_runs
     assert all_runs.endswith(  # the first run, at its own delta, though the budget has a larger one
         f"; with bad luck, in up to {sure}. The same condition holds."
@@ -394,8 +396,8 @@ def test_each_figure_of_the_risk_stands_once_in_the_first_answers(home):
 @pytest.mark.parametrize(
     ("delta", "says"),
     [
-        (1e-5, "outside at most 2 of 100,000 such series (12 for all 6 patients together)"),
-        (1e-2, "(12 for all 6 patients together: more than 1 in 9, because your hospital's budget counts with 1 in"),
+        (1e-5, "outside at most 2 of 100,000 such series (1 in 8,333 for all 6 patients together)"),
+        (1e-2, "(1 in 8 for all 6 patients together, because your hospital's budget counts with 1 in"),
         (1e-1, "(for all 6 patients together, nothing is promised, because your hospital's budget counts with"),
     ],
 )
@@ -408,6 +410,46 @@ def test_large_delta_of_the_budget_is_explained_beside_the_risk(home, delta, say
         replace(stored, cost=cost, privacy=replace(stored.privacy, delta=1e-6)), NOTHING_BESIDE
     )
     assert says in of_all
+
+
+def bad_luck_words(stored):
+    (meaning,) = risk_sections.meaning_section(stored)
+    return " ".join(meaning.sentences)
+
+
+def test_sheet_says_how_often_bad_luck_happens_by_the_bound_s_own_function(home):
+    ledger = Ledger.read(home / "ledger.jsonl")
+    earlier = Charge("earlier", "00" * 32, "votes", 0, (Gaussian(4.0),), alone=(Gaussian(2.0),))
+    ledger.charge(earlier, at=5.0)
+    ledger.send(earlier, "aa" * 32, at=5.0)
+    manifest = proposed(home)
+    stored = Sheet.from_json(sheet(home)[0])
+    this_run = [Gaussian(1.0 / gaussian_mu(stored.privacy.epsilon, stored.privacy.delta))]
+    every_run = [Gaussian(4.0), *manifest.plan.charged_events()]
+    assert stored.privacy.stopping_refunds
+    said = re.findall(r"surer than (\S+) of 100 cases in at most 1 of (\S+) runs", bad_luck_words(stored))
+    assert said == [
+        (cases(certainty(epsilon(events, share / 2), share / 2)), shown)
+        for events in (this_run, every_run)
+        for share, shown in ((0.01, "100"), (0.001, "1,000"))
+    ]
+    assert [float(sure) for sure, _ in said] == sorted(float(sure) for sure, _ in said[:2]) + sorted(
+        float(sure) for sure, _ in said[2:]
+    )
+    assert "Of all runs together, at most 2 of 100,000 series are excepted: a guess is surer" in bad_luck_words(stored)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"stopping_refunds": False}, "surer outside the excepted runs. How often one comes near it, these figures do"),
+        ({"delta": 0.0}, "whatever the records are: no guess is surer."),
+    ],
+)
+def test_sheet_says_where_the_chance_of_bad_luck_is_not_computed(home, changes, says):
+    proposed(home)
+    stored = Sheet.from_json(sheet(home)[0])
+    assert says in bad_luck_words(replace(stored, cost=None, privacy=replace(stored.privacy, **changes)))
 
 
 def table_of(page):

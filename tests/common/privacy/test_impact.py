@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from scipy.stats import norm
 
 from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError
@@ -76,3 +77,14 @@ def test_guess_right_in_99_of_100_cases_is_practically_no_protection():
     assert impact.NO_PROTECTION in impact.whole_budget_of(50.0, 1e-3)
     assert impact.NO_PROTECTION in impact.guess(0.99, "one patient")
     assert impact.NO_PROTECTION not in impact.guess(0.989, "one patient")
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 4.0, 8.0])
+@pytest.mark.parametrize("share", [0.01, 0.001])
+def test_a_guess_passes_the_rare_certainty_in_no_larger_share_of_runs(epsilon, share):
+    """Compared with the exact law of the loss: normal, with mean mu^2 / 2 if the unit is in, else its opposite."""
+    mu, sure = gaussian_mu(epsilon, 1e-5), impact.rare_certainty(epsilon, 1e-5, share)
+    log_odds = math.log(sure / (1.0 - sure))
+    in_data, not_in_data = norm(mu**2 / 2, mu), norm(-(mu**2) / 2, mu)
+    exact = (in_data.sf(log_odds) + in_data.cdf(-log_odds) + not_in_data.sf(log_odds) + not_in_data.cdf(-log_odds)) / 2
+    assert 0.0 < exact <= share
