@@ -49,6 +49,12 @@ DECIDE = (
     "Decide in this software, which IT runs: Approve or Reject, on its page under Requests, or where it"
     " asks you. Only that counts."
 )
+APPROVAL_STANDS = (
+    "An approval is for the plan that the nine words name, and not for one file. It is signed with this sheet's"
+    " figures, and Log shows the account that approved (the name beside it is what that person typed). If file, budget"
+    " or policy changes before it, the sheet has to be read again. If IT adds another file after it, the approval"
+    " stays: the run uses that file if your budget was not charged for it yet, and else ends at your hospital."
+)
 TO_WRITE_ON = "______________"  # on the printed sheet
 
 
@@ -70,6 +76,7 @@ def choice_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
             points=(
                 "Approve: choose Approve and type the nine words below. Agreement and legal basis have a place in the"
                 " comment, which stays in your hospital.",
+                APPROVAL_STANDS,
                 "Refuse: choose Reject. Nothing leaves, and this run does not take place. The operator is told that"
                 " yours has refused, reads the reason if you write one, and keeps both with your hospital's name; its"
                 " software tells the others only that the run has stopped. The operator may plan another run without"

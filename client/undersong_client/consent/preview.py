@@ -543,7 +543,8 @@ def _own_records(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
         record_rows = (*record_rows, ("one record", beside.record_fields))
     later = (
         f"Of {people} who object later, nothing more leaves as soon as IT has added the file anew with the longer list,"
-        " which ends your hospital's part in a run under way."
+        " which ends your hospital's part in a run that your budget was charged for. What left before cannot be taken"
+        " back, and published texts stay."
     )
     is_whole = dict(record_rows).get("rows left out", "none") == "none"
     title = "Your records" if is_whole else "Your records, counted without the rows left out"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.client.cli.test_cli import proposed
 from tests.doubles.coded import raises
-from tests.doubles.party_home import HashedEmbedder, command, joined
+from tests.doubles.party_home import HashedEmbedder, command, joined, write_notes
 from tests.doubles.sheets import blank_sheet
 from tests.doubles.typed import typed
 from undersong_client.cli.app import app
@@ -210,7 +210,7 @@ def test_choice_sections_list_the_steps_before_the_choices():
     sections = choice_sections.choice_sections(blank_sheet(), NOTHING_BESIDE)
     assert [section.title for section in sections] == [choice_sections.IN_ORDER, "What you can do"]
     choices = [point.partition(" ")[0].rstrip(":,") for point in sections[1].points]
-    assert [*choices[:2], choices[3]] == ["Approve", "Refuse", "Ask"]
+    assert [choices[0], choices[2], choices[4]] == ["Approve", "Refuse", "Ask"]
 
 
 def test_the_sheet_begins_with_who_asks(home):
@@ -890,7 +890,7 @@ def test_short_part_of_the_sheet_names_limit_and_steps(home):
     assert risk_sections.MORE_HELP in [section.title for section in sections]
     assert compare.endswith("If anything differs: Reject.")
     (choices,) = [section for section in sections if section.title == "What you can do"]
-    assert "do step 1 first" in choices.points[3]
+    assert "do step 1 first" in choices.points[4]
     assert WITHDRAWAL in choices.points[-1]
     assert WITHDRAWAL in figures["What can be undone"]
     assert "begins when the last hospital approves, perhaps yours" in figures["What can be undone"]
@@ -1067,6 +1067,38 @@ def test_words_that_do_not_match_are_logged_with_the_word_that_differs(home):
     (entry,) = [each for each in AuditLog(PartyHome(home).page / FILE_NAME).entries() if each.what == "approve refused"]
     assert "word 5, 'wrong', differs" in entry.about
     assert nine[4] not in entry.about  # nothing to copy
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("has_charge", [False, True])
+def test_an_approval_outlives_another_file_until_the_first_charge(home, has_charge):
+    """What the sheet says of an approval and the file."""
+    manifest = proposed(home)
+    command("preview", "spring", "--home", home)
+    command("approve", "spring", plan_words(manifest.hash), "--home", home)
+    if has_charge:
+        ledger = Ledger.read(home / "ledger.jsonl")
+        charge = Charge("spring", manifest.hash.hex(), "votes", 0, (Gaussian(4.0),), alone=(Gaussian(2.0),))
+        ledger.charge(charge, at=5.0)
+        ledger.send(charge, "aa" * 32, at=5.0)
+    other = write_notes(home.parent / "other.jsonl", 30)
+    columns = ("--label-field", "label", "--user-field", "patient", "--home", home)
+    command("data", "add", other, "--new-version", "--abandon-runs", *columns)
+    assert "the approval stays: the run uses that file" in choice_sections.APPROVAL_STANDS
+    assert Proposals(PartyHome(home)).reason_to_wait(manifest) == ""
+    assert own_figures(PartyHome(home)).records == 30
+    (total,) = [total for total in Ledger.read(home / "ledger.jsonl").totals() if total.run == "spring"] or [None]
+    assert (total is not None and total.closed) == has_charge
+
+
+def test_a_sheet_is_read_again_if_the_file_changes_before_the_approval(home):
+    manifest = proposed(home)
+    command("preview", "spring", "--home", home)
+    other = write_notes(home.parent / "other.jsonl", 30)
+    columns = ("--label-field", "label", "--user-field", "patient", "--home", home)
+    command("data", "add", other, "--new-version", *columns)
+    said = command("approve", "spring", plan_words(manifest.hash), "--home", home, code=3)
+    assert "has CHANGED since it was shown: the records" in " ".join(said.split())
 
 
 def test_missing_grant_file_is_refused_with_whom_to_ask(home, tmp_path):
