@@ -112,7 +112,9 @@ def _texts_to_read(home: Path, run: str, corpus: Found, result: str) -> Iterator
         )
         yield OpenPoint(words, "Read texts", f"{result}?find=#corpus")
     if corpus.aside:
-        words = f"The archive also holds the file set-aside.jsonl, with {counted(corpus.aside, 'text')} of no corpus."
+        words = f"The archive also holds the file set-aside.jsonl, with {counted(corpus.aside, 'text')} of no corpus:"
+        by_generator = search(home, run, texts="aside").generators
+        words += f" {joined([f'{number(count)} of {name}' for name, count in by_generator.items()])}."
         yield OpenPoint(words, "Read its texts", f"{result}?marked=aside#corpus")
 
 

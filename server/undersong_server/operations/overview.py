@@ -493,6 +493,7 @@ class LiveRun:
         score: the private score, once it is measured.
         unjudged: generators that the records neither clear nor refuse, and of which nothing judged the texts one by
             one.
+        counts_words: says how many records are nearest to each generator's texts; "" where they were not asked.
     """
 
     generators: tuple[str, ...]
@@ -505,6 +506,7 @@ class LiveRun:
     ordered: int = 0
     score: private_score.PrivateScore | None = None
     unjudged: tuple[str, ...] = ()
+    counts_words: str = ""
 
     @property
     def last_weight_errors(self) -> tuple[float, ...]:
@@ -625,6 +627,7 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
         ordered=plan.figures.generator_calls,
         score=score,
         unjudged=tuple(unjudged),
+        counts_words="" if votes is None else votes.counts_words(range(len(generators)), generators),
     )
 
 

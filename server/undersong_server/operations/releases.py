@@ -66,8 +66,8 @@ __all__ = [
 ]  # commands and pages use these of release.verify
 DRAWN_TEXTS = 1_000  # most texts that are drawn from a corpus where runs are compared
 ASIDE_REASONS = {  # by the reason in set-aside.jsonl
-    support.GENERATOR: "none of its generator's texts are near the records",
-    support.SUBJECT: "it resembles the texts of generators that are not near the records",
+    support.GENERATOR: "too few records are near its generator's texts",
+    support.SUBJECT: f"it resembles {support.STRAY}",
     support.DOUBT: "the records do not clear its generator, of which many texts are off the subject",
     support.UNJUDGED: "the records do not clear its generator, and nothing judged its texts",
 }

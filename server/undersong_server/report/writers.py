@@ -88,4 +88,4 @@ def list_writers(
 
 
 def _shorten(reason: str) -> str:
-    return reason if reason == support.HARDLY_NEAR else support.NOT_CLEARED
+    return reason if reason == support.TOO_FEW_NEAR else support.NOT_CLEARED

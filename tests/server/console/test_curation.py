@@ -130,10 +130,13 @@ def test_set_aside_texts_are_read_with_reason_and_can_be_left_out(curation_page,
     assert ("<button>Download everything</button>" in buttons, "without_aside" in files) == (True, False)
     row = {"text": "late check-in", "label": "a", "generator": "mixed", "reason": "generator"}
     (home / "runs" / "first" / "output" / "set-aside.jsonl").write_text(json.dumps(row) + "\n")
+    counts = {"records": 511.0, "votes": [414.0, 97.0], "expected": [255.5, 255.5], "error": [0.04, 0.04]}
+    CoordinatorHome(home).run("first").tell("record", {"name": "support", "round": 0, "value": counts})
     assert "1 text set aside" in curation_page.get(f"{RESULT}?part=corpus").text
     aside = curation_page.get(f"{RESULT}?part=corpus&marked=aside").text
     assert "late check-in" in aside
-    assert "set aside: none of its generator's texts are near the records" in aside.replace("&#39;", "'")
+    assert "set aside: too few records are near its generator's texts" in aside.replace("&#39;", "'")
+    assert "counted were 414 (give or take 10) to good and 97 (give or take 10) to poor." in aside
     assert "wrist pain" not in aside
     assert "Mark text" not in aside
     assert curation_page.post(f"{RUN}/marks", of=RESULT, mark="yes", marked="aside").status_code == 409

@@ -174,7 +174,7 @@ def test_a_generator_that_writes_no_more_has_its_reason_recorded(texts, says):
         setting=SimpleNamespace(generators=NAMES), record=lambda name, _, value: recorded.update({name: value})
     )
     support.record_left_out(run, support_votes, verdict)
-    assert recorded[support.LEFT_OUT]["bad"] == "hardly any record is near its texts"
+    assert recorded[support.LEFT_OUT]["bad"] == "too few records are near its texts"
     assert "has on average 0.50 times as many records near it as a text of good," in recorded[support.LEFT_OUT]["half"]
     assert says in recorded[support.LEFT_OUT]["half"]
     assert "good" not in recorded[support.LEFT_OUT]
@@ -261,18 +261,21 @@ def test_remark_on_support_counts_texts_and_votes():
     assert found.startswith(
         "128 texts of 2 generators are set aside, in set-aside.jsonl and in no other file, and no part"
     )
-    assert "30 of bad because hardly any hospital record is near this generator's texts ('generator')" in found
     assert (
-        "98 of half because the word filter takes them for texts of a generator that hardly any record is near"
+        "30 of bad because too few hospital records are near this generator's texts (a text of it has on average 0.00"
+        " times as many records near it as a text of good, give or take"
+    ) in found
+    assert (
+        "98 of half because the word filter takes them for texts of a generator that too few records are near"
         " ('subject')"
     ) in found
     assert "of about 241 hospital records would be nearest; counted were 30 (give or take" in found
     assert (
-        "it marked 27 of the 30 texts of the generator that hardly any record is near, and 1 of the 60 texts of the"
+        "it marked 27 of the 30 texts of the generator that too few records are near, and 1 of the 60 texts of the"
         " generator that the records clear: these may be mistakes."
     ) in found
     several = support.ClassifierTrial(1, 1, 60, 0, unsupported=2, supported=3).sentence
-    assert "1 of the 1 text of the 2 generators that hardly any" in several
+    assert "1 of the 1 text of the 2 generators that too few" in several
     assert several.endswith("0 of the 60 texts of the 3 generators that the records clear.")
     unjudged = support.remark(judged([210.0, 88.0, 1.0]), {("half", support.UNJUDGED): 34}, NAMES, trial)
     assert "no word filter could judge its texts ('unjudged')" in unjudged

@@ -56,7 +56,7 @@ def test_shared_phrases_and_set_aside_texts_are_points_with_links(home):
     (CoordinatorHome(home).run("first").output / "set-aside.jsonl").write_text(json.dumps(aside) + "\n")
     phrases, beside = open_points(home, "first", judge(home, "first"))
     assert phrases.words.startswith("30 of 30 rows hold a phrase of 5 words")
-    assert "1 text" in beside.words
+    assert "1 text of no corpus: 1 of g." in beside.words
     assert beside.address.endswith("?marked=aside#corpus")
 
 

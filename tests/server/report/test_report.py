@@ -1279,7 +1279,7 @@ VOTES = {"records": 100.0, "votes": [60.0, 38.0, 2.0], "expected": [33.0, 33.0, 
 RECORDS = {
     "support": [(0, VOTES)],
     "set aside": [(0, [["a text", "", "off", 0, "zero_shot", "generator"]] * 25)],
-    "left out": [(0, {"off": "hardly any record is near its texts"}), (1, {"mixed": "a classifier labels 9 fewer"})],
+    "left out": [(0, {"off": "too few records are near its texts"}), (1, {"mixed": "a classifier labels 9 fewer"})],
 }
 
 
@@ -1295,7 +1295,7 @@ def test_one_table_says_what_became_of_each_writer_and_why(place):
     assert [writer.cells[1:] for writer in writers] == [
         ("30", "100 %", "20", "0", "10", "–"),
         ("25", "0 %", "0", "0", "25", "after round 2: a classifier labels 9 fewer"),
-        ("25", "0 %", "0", "25", "0", "after round 1: hardly any record is near its texts"),
+        ("25", "0 %", "0", "25", "0", "after round 1: too few records are near its texts"),
     ]
     shown = both(replace(data, writers=tuple(replace(writer, name=names[writer.name]) for writer in writers)))[place]
     assert shown.count("Where the texts come from") == 1

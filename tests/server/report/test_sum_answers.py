@@ -44,7 +44,7 @@ RUN = OpenedRun(
         "verdict": [(0, {"gain": 0.01, "error": 0.02, "taken": False, "compared": True})],
         "support": [(0, {"records": 100.0, "votes": [60.0, 38.0, 2.0], "expected": [33.0] * 3, "error": [0.2] * 3})],
         "set aside": [(0, [["a text", "", "off", 0, "zero_shot", "generator"]])],
-        "left out": [(0, {"off": "hardly any record is near its texts"})],
+        "left out": [(0, {"off": "too few records are near its texts"})],
     },
     weights=((1 / 3, 1 / 3, 1 / 3), (0.8, 0.2, 0.0), (0.8, 0.2, 0.0)),
     opened={name: NoisySum(np.array(values), 1, 2.5, ("a", "b")) for name, values in VALUES.items()},

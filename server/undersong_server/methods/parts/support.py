@@ -45,10 +45,10 @@ unlike them, or which no classifier can judge."""
 COUNTS = "The counts:"  # begins the sentences on the records near each generator's texts
 WORD_FILTER = "The word filter is a program"  # begins the sentences on how far its judgement is to be trusted
 NOT_CLEARED = "the records' counts do not clear it"
-HARDLY_NEAR = "hardly any record is near its texts"
-STRAY = "texts of a generator that hardly any record is near"
+TOO_FEW_NEAR = "too few records are near its texts"
+STRAY = "texts of a generator that too few records are near"
 BECAUSE = {
-    GENERATOR: "hardly any hospital record is near this generator's texts",
+    GENERATOR: "too few hospital records are near this generator's texts ({ratio})",
     SUBJECT: f"the word filter takes them for {STRAY}",
     DOUBT: f"the records' counts do not clear this generator ({{standing}}), and more than {100 * FEW:.0f} % of its"
     " texts are such ones",
@@ -110,13 +110,30 @@ class Support:
 
     def standing(self, generator_number: int, names: Sequence[str]) -> str:
         """Says of a generator in between how near it is to the best one, and what that leaves open."""
+        ratio_words = self.ratio_words(generator_number, names)
+        return f"{ratio_words}, and to be cleared it needs more than {ENOUGH} plus twice that error"
+
+    def ratio_words(self, generator_number: int, names: Sequence[str]) -> str:
+        """Says how many records are near a text of a generator, in multiples of those near a text of the best one."""
         support_ratio, error = self._beside_best(np.inf)
         best_author = names[int(self.shares.argmax())]
         record_multiple = max(0.0, float(support_ratio[generator_number]))
         return (
             f"a text of it has on average {record_multiple:.2f} times as many records near it as a text of"
-            f" {best_author}, give or take {float(error[generator_number]):.2f}, and to be cleared it"
-            f" needs more than {ENOUGH} plus twice that error"
+            f" {best_author}, give or take {float(error[generator_number]):.2f}"
+        )
+
+    def counts_words(self, generator_numbers: Sequence[int], names: Sequence[str]) -> str:
+        """Says how many records are nearest to the texts of these generators, and how many would be by chance."""
+        nearest_words = [
+            f"{max(0.0, float(self.votes[number])):.0f} (give or take"
+            f" {float(self.error[number] * self.expected[number]):.0f}) to {names[number]}"
+            for number in generator_numbers
+        ]
+        expected_words = [f"{float(self.expected[number]):.0f} to {names[number]}" for number in generator_numbers]
+        return (
+            f"if the texts of all generators were equally near, about {joined(expected_words)} of about"
+            f" {self.records:.0f} hospital records would be nearest; counted were {joined(nearest_words)}."
         )
 
     def _beside_best(self, most: float) -> tuple[Float64, Float64]:
@@ -178,7 +195,7 @@ class ClassifierTrial:
         return (
             f"{WORD_FILTER} that sorts texts by their words: what it says is a guess, and no fact about a text. Of"
             f" texts that it did not learn from, it marked {self.marked_bad} of the {counted(self.bad, 'text')} of"
-            f" {bad_generators} that hardly any record is near, and {self.marked_good} of the"
+            f" {bad_generators} that too few records are near, and {self.marked_good} of the"
             f" {counted(self.good, 'text')} of {good_generators} that the records clear{mistake_words}."
         )
 
@@ -361,7 +378,7 @@ def record_left_out(run: RunContext, support: Support, verdict: Judgement) -> No
         classifier_words = f"the word filter takes more than {100 * FEW:.0f} % of its texts for {STRAY}"
     reason_by_name = {}
     for generator in np.flatnonzero(verdict.left_out).tolist():
-        reason_by_name[names[generator]] = HARDLY_NEAR
+        reason_by_name[names[generator]] = TOO_FEW_NEAR
         if not support.unsupported[generator]:
             reason_by_name[names[generator]] = f"{support.standing(generator, names)}; and {classifier_words}"
     if reason_by_name:
@@ -417,15 +434,9 @@ def remark(
     authors = {name for name, _ in count_by_author}
     text_count, model_count = sum(count_by_author.values()), len(authors)
     author_rows = [number for number, name in enumerate(generators) if name in authors]
-    nearest_words = [
-        f"{max(0.0, float(support.votes[number])):.0f} (give or take"
-        f" {float(support.error[number] * support.expected[number]):.0f}) to {generators[number]}"
-        for number in author_rows
-    ]
-    expected_words = [f"{float(support.expected[number]):.0f} to {generators[number]}" for number in author_rows]
     clauses = [
         f"{count_by_author[generators[number], reason]} of {generators[number]} because"
-        f" {BECAUSE[reason].format(standing=support.standing(number, generators))} ({reason!r})"
+        f" {_because(reason, support, number, generators)} ({reason!r})"
         for reason in BECAUSE
         for number in author_rows
         if (generators[number], reason) in count_by_author
@@ -439,7 +450,11 @@ def remark(
     return (
         f"{text_count} {texts_noun} of {models_noun} {'is' if text_count == 1 else 'are'} set aside, in"
         " set-aside.jsonl and in no other file,"
-        f" and no part of the corpus: {'; '.join(clauses)}. {COUNTS} if the texts of all generators were equally"
-        f" near, about {joined(expected_words)} of about {support.records:.0f} hospital records would be nearest;"
-        f" counted were {joined(nearest_words)}.{classifier_words}"
+        f" and no part of the corpus: {'; '.join(clauses)}. {COUNTS}"
+        f" {support.counts_words(author_rows, generators)}{classifier_words}"
     )
+
+
+def _because(reason: str, support: Support, generator_number: int, names: Sequence[str]) -> str:
+    ratio, standing = support.ratio_words(generator_number, names), support.standing(generator_number, names)
+    return BECAUSE[reason].format(ratio=ratio, standing=standing)
