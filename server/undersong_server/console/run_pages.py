@@ -478,7 +478,7 @@ class RunScreens:
                 "run": run,
             },
             "corpus": lambda: {
-                "counts_words": self._counts_words(run) if query["marked"] == ASIDE else "",
+                "remainder": comparison.corpus_remainder(self._home, run, corpus_search()),
                 **visit.listed(list(zip(corpus_search().numbers, corpus_search().texts, strict=True))),
                 "found": corpus_search(),
                 "most_texts": overview.run_plan(self._home, run).figures.published,
@@ -488,11 +488,6 @@ class RunScreens:
             },
         }
         return visit.page(f"Result of {run}", parts, run=run, **self._context.live(f"result {run}"))
-
-    def _counts_words(self, run: str) -> str:
-        """Says how many records are nearest to each generator's texts, by which texts were set aside."""
-        counts_words = overview.live(self._home, run, overview.run_plan(self._home, run)).counts_words
-        return f"{counts_words[:1].upper()}{counts_words[1:]}"
 
     def _search(self, run: str, query: Mapping[str, str]) -> releases.Found:
         words = {key: query.get(key, "") for key in ("find", "label", "generator")}

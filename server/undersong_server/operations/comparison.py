@@ -19,10 +19,10 @@ from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.methods.parts.private_score import NORMAL_95, PrivateScore
 from undersong_server.operations.form import change_value, change_words
 from undersong_server.operations.overview import RunPlanFacts, live, run_plan
-from undersong_server.operations.releases import DRAWN_TEXTS, published_texts
+from undersong_server.operations.releases import DRAWN_TEXTS, Found, published_texts
 from undersong_server.operations.runs import plan_differences
 from undersong_server.report.before_training import nearness_words
-from undersong_server.report.data import PANEL_SCORE, UNIT_WORDS, WORDS, WRONG_LABELS, Good
+from undersong_server.report.data import PANEL_SCORE, UNIT_WORDS, WORDS, WRONG_LABELS, Good, reasons_unpublished
 from undersong_server.report.evaluations import Evaluated, evaluated, evaluated_beside, kept_help
 from undersong_server.report.html import series_chart
 from undersong_server.report.verdict import (
@@ -568,6 +568,32 @@ def texts_to_read(home: Path, run: str, counts: Mapping[str, int]) -> tuple[Text
     stopped = [name for name, weight in zip(live_run.generators, last_weights, strict=False) if weight == 0]
     reasons = dict.fromkeys(stopped, STOPPED) | dict.fromkeys(live_run.unjudged, UNJUDGED)
     return tuple(TextsToRead(name, counts[name], reason) for name, reason in reasons.items() if counts.get(name))
+
+
+@dataclass(frozen=True)
+class CorpusRemainder:
+    """Says what became of the texts that a finished run wrote and did not publish; "" where nothing tells.
+
+    Attributes:
+        aside: the records' counts, by which texts were set aside.
+        unpublished: the texts in no file, and why.
+    """
+
+    aside: str = ""
+    unpublished: str = ""
+
+
+def corpus_remainder(home: Path, run: str, corpus: Found) -> CorpusRemainder:
+    """Returns what became of a finished run's other texts. ``corpus`` counts those in its files."""
+    live_run = live(home, run, run_plan(home, run))
+    counts_words = live_run.counts_words
+    lacking = live_run.kept - corpus.corpus - corpus.aside
+    unpublished_words = ""
+    if lacking > 0:
+        reasons = reasons_unpublished(live_run.unpublished, lacking)
+        written_words = counted(live_run.kept, "text")
+        unpublished_words = f"{number(lacking)} of the {written_words} that generators wrote are in no file: {reasons}."
+    return CorpusRemainder(f"{counts_words[:1].upper()}{counts_words[1:]}", unpublished_words)
 
 
 def explain_figures(home: Path, run: str) -> tuple[str, ...]:

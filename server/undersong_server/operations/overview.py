@@ -493,6 +493,7 @@ class LiveRun:
         score: the private score, once it is measured.
         unjudged: generators that the records neither clear nor refuse, and of which nothing judged the texts one by
             one.
+        unpublished: number of texts in no file by reason; empty where the method recorded none.
         counts_words: says how many records are nearest to each generator's texts; "" where they were not asked.
     """
 
@@ -506,7 +507,13 @@ class LiveRun:
     ordered: int = 0
     score: private_score.PrivateScore | None = None
     unjudged: tuple[str, ...] = ()
+    unpublished: Mapping[str, int] = field(default_factory=dict)
     counts_words: str = ""
+
+    @property
+    def kept(self) -> int:
+        """Number of texts that were kept when they were written."""
+        return sum(int(counts.get("kept", 0)) for counts in self.usage.values())
 
     @property
     def last_weight_errors(self) -> tuple[float, ...]:
@@ -584,6 +591,7 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
     sums: dict[str, OpenedSum] = {}
     texts: list[Sample] = []
     usage: Mapping[str, Mapping[str, Any]] = {}
+    unpublished: Mapping[str, int] = {}
     score, votes, is_judged = None, None, False
     for event in CoordinatorHome(home).run(run).live():
         if event["kind"] == "record" and event["name"] == "weights":
@@ -594,6 +602,8 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
             score = private_score.PrivateScore.from_json(event["value"])
         elif event["kind"] == "record" and event["name"] == "support":
             votes = support.Support.from_json(event["value"])
+        elif event["kind"] == "record" and event["name"] == support.UNPUBLISHED:
+            unpublished = event["value"]
         elif event["kind"] == "record" and event["name"] == support.RECORD:
             is_judged = True  # Texts are set aside: the votes' word filter has judged the others, too.
         elif event["kind"] == "sum":
@@ -627,6 +637,7 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
         ordered=plan.figures.generator_calls,
         score=score,
         unjudged=tuple(unjudged),
+        unpublished=unpublished,
         counts_words="" if votes is None else votes.counts_words(range(len(generators)), generators),
     )
 

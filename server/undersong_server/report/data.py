@@ -164,6 +164,15 @@ WHY_UNPUBLISHED = {  # reasons for which a text that is not set aside is in no f
     "not chosen": "not chosen",
     "surplus": "more than the task asks for",
 }
+
+
+def reasons_unpublished(counts: Mapping[str, int], texts: int) -> str:
+    """Says why so many ``texts`` are in no file, with counts where the method recorded all of them."""
+    if sum(counts.values()) != texts:
+        return f"{', '.join(WHY_UNPUBLISHED.values())}, not counted apart"
+    return printable.joined([f"{count} {WHY_UNPUBLISHED[reason]}" for reason, count in counts.items() if count])
+
+
 FEWER = "prompts that show fewer examples than ordered, for want of room"
 
 
@@ -435,15 +444,7 @@ class ReportData:
         return (
             f"{beside_words.strip()} method left out {number(other_count)} of the"
             f" {printable.counted(kept_texts, 'text')} that were kept when they were written. They are in no file:"
-            f" {self._unpublished_reasons(other_count)}.{whose_words}"
-        )
-
-    def _unpublished_reasons(self, other_count: int) -> str:
-        """Says why so many texts are in no file, with counts where the method recorded all of them."""
-        if sum(self.unpublished_counts.values()) != other_count:
-            return f"{', '.join(WHY_UNPUBLISHED.values())}, not counted apart"
-        return printable.joined(
-            [f"{count} {WHY_UNPUBLISHED[reason]}" for reason, count in self.unpublished_counts.items() if count]
+            f" {reasons_unpublished(self.unpublished_counts, other_count)}.{whose_words}"
         )
 
     @property

@@ -123,6 +123,28 @@ def test_the_download_without_marked_texts_is_audited(curation_page, monkeypatch
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("counts", "why"),
+    [
+        (
+            {"contradicted": 2, "surplus": 1},
+            "2 under a label that models contradict and 1 more than the task asks for.",
+        ),
+        ({}, "under a label that models contradict, not chosen, more than the task asks for, not counted apart."),
+    ],
+)
+def test_the_corpus_says_where_the_other_texts_are(curation_page, home, counts, why):
+    run = CoordinatorHome(home).run("first")
+    assert "in no file" not in curation_page.get(f"{RESULT}?part=corpus").text
+    run.tell("usage", {"at": 1.0, "usage": {"good": {"kept": 7}}})
+    run.tell("record", {"name": "unpublished", "round": 0, "value": counts})
+    assert (
+        f"3 of the 7 texts that generators wrote are in no file: {why}"
+        in curation_page.get(f"{RESULT}?part=corpus").text
+    )
+
+
+@pytest.mark.heavy
 def test_set_aside_texts_are_read_with_reason_and_can_be_left_out(curation_page, home, monkeypatch):
     assert "set aside" not in curation_page.get(RESULT).text
     files = curation_page.get(f"{RESULT}?part=files").text
