@@ -21,7 +21,7 @@ from undersong_common.program.drill import COORDINATOR_WORDS
 from undersong_common.version import SOFTWARE
 from undersong_server import defaults
 from undersong_server.console.run_pages import ConsoleContext, RunScreens
-from undersong_server.operations import beginning, coordinator, enrolment, overview, runs, tasks, uploads
+from undersong_server.operations import beginning, coordinator, enrolment, open_points, overview, runs, tasks, uploads
 
 MENU: tuple[tuple[str, str, Role], ...] = (
     ("/", "Home", "viewer"),
@@ -125,7 +125,8 @@ def _next_step(visit: Visit, context: ConsoleContext) -> NextStep:
     step = beginning.step_of_form(visit.request.url.path, visit.query.get("name", "") if has_made_file else "")
     if step is None and visit.request.url.path == "/compare":
         with contextlib.suppress(ConfigurationError):  # The screen tells of an unknown run.
-            step = beginning.step_of_comparison(context.compare_runs(visit))
+            count_points = partial(open_points.count_open_points, context.home)
+            step = beginning.step_of_comparison(context.compare_runs(visit), count_points)
     if step is None:
         step = beginning.next_step(context.home, partial(context.list_runs, visit), visit.path.get("run", ""))
     return NextStep(step.words, step.address)

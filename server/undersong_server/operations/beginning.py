@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from undersong_common.printable import counted
+from undersong_common.printable import counted, joined
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED
 from undersong_server.operations import comparison, coordinator, drafts
@@ -18,6 +18,7 @@ from undersong_server.runs.folder import UNREADABLE, RunFolder, UnreadableRun
 
 SIGN = "/parties/sign"
 PUBLISH = "Send the downloaded ZIP file of {run} to its receivers, or place it where they fetch it: that publishes it"
+GROUNDS = ("promise", "cost", "the number of open points")  # to choose by where no figure shows a run ahead
 DO_NOT_PUBLISH = "Do not publish {run}, because {reason}"
 
 
@@ -117,15 +118,35 @@ def step_of_form(path: str, made: str) -> OperatorStep | None:
     return None
 
 
-def step_of_comparison(compared: comparison.RunComparison) -> OperatorStep | None:
-    """Returns the step after a comparison: the result of the best run; None where no figure says which one it is."""
+def step_of_comparison(
+    compared: comparison.RunComparison, count_open_points: Callable[[str], int]
+) -> OperatorStep | None:
+    """Returns the step after a comparison: the result of the best run; None where no figure says which one it is.
+
+    Args:
+        count_open_points: counts a finished run's open points, by its name.
+    """
     if compared.ahead is None:
         return None
     run = compared.runs[compared.ahead.place].run
     words = f"Read what is open on the result of {run}, which is ahead"
     if not compared.ahead.is_certain:
-        words = f"Choose by promise, cost and open points, since no run is shown to be ahead: read the result of {run}"
+        differing = _differing_grounds(compared.runs, count_open_points)
+        words = f"Read the result of {run}: no run is shown to be ahead, and {joined(GROUNDS)} are equal"
+        if differing:
+            words = f"Choose by {joined(differing)}, since no run is shown to be ahead: read the result of {run}"
     return OperatorStep(words, f"/runs/one/{quote(run)}/result")
+
+
+def _differing_grounds(
+    runs: Sequence[comparison.ComparedRun], count_open_points: Callable[[str], int]
+) -> tuple[str, ...]:
+    """Those of :data:`GROUNDS` that tell runs apart of which none is ahead by a figure."""
+    promises = {(run.epsilon, run.delta, run.unit) for run in runs}
+    costs = {run.price_usd for run in runs}
+    point_counts = {count_open_points(run.run) for run in runs if run.texts is not None}
+    are_several = (len(promises) > 1, len(costs) > 1, len(point_counts) > 1)
+    return tuple(ground for ground, differs in zip(GROUNDS, are_several, strict=True) if differs)
 
 
 def _still_open(runs: Sequence[RunSummary]) -> list[RunSummary]:

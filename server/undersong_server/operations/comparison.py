@@ -58,8 +58,9 @@ UNJUDGED = "the records neither clear nor refuse it, and nothing judged its text
 NEAR_REAL = "good near the value of real texts"
 HOW_GOOD = "How good"  # group of the figures that say how good a run's texts are
 PRIVATE_SCORE = "private score"
+CORPUS_TEXTS = "texts of the corpus, without marked ones"
 WORD_PAIRS = "different word pairs, drawn texts alone"  # the evaluation has a figure beside a test file
-HEADLINE = (HELP, PRIVATE_SCORE, PANEL_SCORE, WRONG_LABELS, "promised epsilon", "texts published", "money, US$")
+HEADLINE = (HELP, PRIVATE_SCORE, PANEL_SCORE, WRONG_LABELS, "promised epsilon", CORPUS_TEXTS, "money, US$")
 LEADING = {  # figures that lead, the first that was measured, each with the reason
     PRIVATE_SCORE: (
         "The private score comes first because it is measured on the hospitals' own records; every other figure looks"
@@ -90,7 +91,7 @@ class ComparedRun:
         score: the private score, where the method measures one.
         judgement: of its texts, as its Result begins; "" before publication.
         help: a word for what its card says of the records' help; "" before publication.
-        texts: number of published texts; None before publication.
+        texts: number of texts of the corpus, without those that the operator has marked; None before publication.
         text_figures: figures of the drawn texts by name.
         evaluated: figures from a test file (`undersong run evaluate`); None before that.
     """
@@ -343,6 +344,19 @@ class RunComparison:
         ]
         further = len(self.differences) - len(shown)
         return f"These runs differ in {joined([*shown, *([counted(further, 'further setting')] if further else [])])}."
+
+    @property
+    def size_words(self) -> str:
+        """Says why a private score compares corpora of different sizes and another figure does not; "" elsewhere."""
+        sizes = [run.texts for run in self.runs if run.texts is not None and run.score is not None]
+        if len(sizes) < 2 or _are_close(sizes):
+            return ""
+        sizes_words = joined([number(size) for size in sizes])
+        return (
+            f"The corpora have {sizes_words} texts. The private score judges each corpus as"
+            " it is, and more texts may raise it; so it compares what receivers get. Figures on a test file are of"
+            " models that learned from drawn texts, and compare only where equally many were drawn."
+        )
 
     @property
     def best_words(self) -> str:
@@ -670,7 +684,7 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
         compared_run,
         judgement=judgement.sentences,
         help="" if judgement.help is None else judgement.help.word,
-        texts=len(texts),
+        texts=len(texts) - len(folder.annotations().marked),
         text_figures=text_figures,
     )
 
@@ -737,7 +751,7 @@ def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
     yield Figure("Cost", "money, US$", price_cells, "low")
     yield words(HOW_GOOD, HELP, lambda run: run.help or NOTHING)
     yield from _how_good([run.score for run in runs], [run.evaluated for run in runs])
-    yield numbers("Texts", "texts published", lambda run: run.texts, None)
+    yield numbers("Texts", CORPUS_TEXTS, lambda run: run.texts, None)
     for figure in TEXT_FIGURES if any(run.text_figures for run in runs) else ():
         weight_cells = tuple(
             _interval_cell(run.text_figures[figure.name], percent=figure.percent)
@@ -807,7 +821,8 @@ def _why_not_compared(evaluations: Sequence[Evaluated], *, is_one_file: bool) ->
     """Says why figures of these evaluations do not compare: by their files, or by their numbers of texts."""
     if not is_one_file:
         return "not comparable: on different test files"
-    return f"not comparable: of {joined([evaluation.texts_words for evaluation in evaluations])} texts"
+    sizes = joined([evaluation.texts_words for evaluation in evaluations])
+    return f"not comparable: small models learned from {sizes} texts"
 
 
 def _are_close(text_counts: Sequence[int]) -> bool:

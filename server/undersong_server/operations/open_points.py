@@ -86,6 +86,11 @@ def open_points(home: Path, run: str, judgement: comparison.ResultJudgement) -> 
     return (*_quality_points(home, run, result, judgement), *texts, *_source_points(home, run, corpus))
 
 
+def count_open_points(home: Path, run: str) -> int:
+    """Counts a finished run's open points."""
+    return len(open_points(home, run, comparison.judge(home, run)))
+
+
 def _quality_points(home: Path, run: str, result: str, judgement: comparison.ResultJudgement) -> Iterator[OpenPoint]:
     folder = CoordinatorHome(home).run(run)
     for alarm in judgement.alarms:

@@ -38,7 +38,7 @@ from undersong_server.report.evaluations import (
     kept_help,
 )
 from undersong_server.report.verdict import ABOVE_GUESSING, BETTER, HELP, RecordsHelp
-from undersong_server.runs.folder import RunStatus, replace_json
+from undersong_server.runs.folder import Annotations, RunStatus, replace_json
 
 USED = {"calls": 9, "kept": 7, "retried": 2, "dropped": 0, "cut": 0, "price_usd": 0.25, "faults": {"duplicate": 2}}
 
@@ -203,7 +203,15 @@ def test_compared_text_figures_do_not_depend_on_corpus_size(home):
     assert large.interval.low < small.interval.high
     assert small.interval.low < large.interval.high
     assert abs(large.value - small.value) < 0.04
-    assert [cell.value for cell in figure_of(found, "texts published").cells] == [4000, 300]
+    assert [cell.value for cell in figure_of(found, comparison.CORPUS_TEXTS).cells] == [4000, 300]
+    assert found.size_words == ""
+    CoordinatorHome(home).run("second").annotate(Annotations(marked=(1, 2)))
+    score = {"value": 0.7, "low": 0.6, "high": 0.8, "noise": 0.01, "sample": 0.04}
+    for name in ("first", "second"):
+        CoordinatorHome(home).run(name).tell("record", {"name": "score", "round": 0, "value": score})
+    found = comparison.compare(home, ["first", "second"])
+    assert [cell.words for cell in figure_of(found, comparison.CORPUS_TEXTS).cells] == ["4000", "298"]
+    assert found.size_words.startswith("The corpora have 4000 and 298 texts. The private score judges each corpus")
 
 
 @pytest.mark.heavy
@@ -341,7 +349,7 @@ def test_a_comparison_begins_with_its_conclusion_and_the_next_step_agrees(home):
     assert comparison.compare(home, ["first"]).conclusion == ""
     nothing = comparison.compare(home, ["first", "second"])
     assert nothing.conclusion.startswith("No measured figure says which run is ahead.")
-    assert step_of_comparison(nothing) is None
+    assert step_of_comparison(nothing, len) is None
     for name, value, sign in (("first", 0.6, 1), ("second", 0.8, 0)):
         publish(home, name, ["a b c"])
         keep(home, name, kept(value))
@@ -354,18 +362,26 @@ def test_a_comparison_begins_with_its_conclusion_and_the_next_step_agrees(home):
         " All of them promise epsilon 4."
     )
     assert certain.conclusion in " ".join(operator("run", "compare", "first", "second", "--home", home).split())
-    assert step_of_comparison(certain).words == "Read what is open on the result of second, which is ahead"
+    assert step_of_comparison(certain, len).words == "Read what is open on the result of second, which is ahead"
     keep(home, "second", kept(0.62))
     close = comparison.compare(home, ["first", "second"])
     assert close.conclusion.startswith("The runs are not told apart by panel score: run 2 has 62.0 %")
-    assert "no run is shown to be ahead" in step_of_comparison(close).words
+    step = step_of_comparison(close, {"first": 5, "second": 5}.get).words
+    assert step == (
+        "Read the result of second: no run is shown to be ahead, and promise, cost and the number of open points are"
+        " equal"
+    )
+    step = step_of_comparison(close, {"first": 5, "second": 4}.get).words
+    assert step.startswith("Choose by the number of open points, since no run is shown to be ahead")
+    cheap = replace(close, runs=(close.runs[0], replace(close.runs[1], price_usd=2.0, epsilon=1.0)))
+    assert step_of_comparison(cheap, {"first": 5, "second": 5}.get).words.startswith("Choose by promise and cost,")
 
 
 @pytest.mark.parametrize(
     ("other", "words"),
     [
         (kept(0.8, texts=300), "high is good"),
-        (kept(0.8, texts=600), "not comparable: of 300 and 600 texts"),
+        (kept(0.8, texts=600), "not comparable: small models learned from 300 and 600 texts"),
         (kept(0.8, test="u.jsonl, 11"), "not comparable: on different test files"),
     ],
 )
