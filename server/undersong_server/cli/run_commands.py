@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -318,15 +318,18 @@ def search(
     generator: Annotated[str, typer.Option(help="Texts of this generator only.")] = "",
     marked: Annotated[bool, typer.Option("--marked", help="Marked texts only.")] = False,
     aside: Annotated[bool, typer.Option("--set-aside", help="Texts that were set aside, with the reason.")] = False,
+    mismatched: Annotated[
+        bool, typer.Option("--other-label", help="Texts that read like another label than their own.")
+    ] = False,
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
 ) -> None:
     """Searches the published texts of a finished run; counts the matches per label and per generator."""
-    if marked and aside:
-        raise ConfigurationError("--marked and --set-aside name different texts", "name one of them")
-    texts: operations.releases.Texts = ""
-    if marked or aside:
-        texts = "marked" if marked else "aside"
+    wanted: dict[operations.releases.Texts, bool] = {"marked": marked, "aside": aside, "mismatched": mismatched}
+    chosen = [texts for texts, is_wanted in wanted.items() if is_wanted]
+    if len(chosen) > 1:
+        raise ConfigurationError("--marked, --set-aside and --other-label name different texts", "name one of them")
+    texts: operations.releases.Texts = next(iter(chosen), "")
     search_result = operations.releases.search(home, name, find=find, label=label, generator=generator, texts=texts)
     lines = [
         printable("\t".join(map(str, (number, row.get("label", ""), row.get("generator", "")))), 300)
@@ -460,7 +463,13 @@ def verify(
     if test is not None:
         own_score = operations.releases.own_score(folder, replace(options, test=test), privacy_verdict)
         value["own_score"] = own_score.to_json()
-    print_result(value, *privacy_verdict.lines(own_score), as_json=as_json)
+    lines = privacy_verdict.lines(own_score)
+    value["label_mismatches"] = None
+    if not privacy_verdict.faults:  # The rows of a changed file are not the run's.
+        mismatches = operations.releases.count_mismatches(folder)
+        value["label_mismatches"] = asdict(mismatches)
+        lines.insert(-len(privacy_verdict.conclusion()), mismatches.sentence)
+    print_result(value, *lines, as_json=as_json)
     _leave(privacy_verdict)
 
 

@@ -492,8 +492,12 @@ class RunScreens:
     def _search(self, run: str, query: Mapping[str, str]) -> releases.Found:
         words = {key: query.get(key, "") for key in ("find", "label", "generator")}
         texts: releases.Texts = ""
-        if query.get("marked"):
-            texts = "aside" if query["marked"] == ASIDE else "marked"
+        if query.get("marked") == ASIDE:
+            texts = "aside"
+        elif query.get("marked") == releases.MISMATCHED:
+            texts = releases.MISMATCHED
+        elif query.get("marked"):
+            texts = "marked"
         return releases.search(self._home, run, **words, texts=texts)
 
     def _mark(self, visit: Visit) -> str:

@@ -42,7 +42,13 @@ from undersong_server.release.files import Signer, publish, report_data
 from undersong_server.release.rounds import figures_by_round
 from undersong_server.report import usefulness
 from undersong_server.report.data import Figures, ReportData
-from undersong_server.report.evaluations import keep_evaluation, keep_help, make_evaluation, name_test
+from undersong_server.report.evaluations import (
+    keep_evaluation,
+    keep_help,
+    keep_mismatches,
+    make_evaluation,
+    name_test,
+)
 from undersong_server.runs.execution import Outcome, PublicEmbedder, RunMonitor, RunParties, StartedRun, execute
 from undersong_server.runs.folder import (
     FAILED,
@@ -295,6 +301,7 @@ class RunDriver(Progress, ABC):
             publish(self.folder.output, outcome, report, signer=self._signer, rounds=rounds)
             self._keep_evaluation(test_name, report)
             keep_help(self.folder, report)
+            keep_mismatches(self.folder, report)
             self.folder.share_output()
         return report.summary if self._status.evaluation_error is None else f"{report.summary}, not evaluated"
 

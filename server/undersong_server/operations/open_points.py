@@ -7,9 +7,10 @@ from urllib.parse import quote, urlencode
 
 from undersong_common.printable import counted, joined, number
 from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.evaluation.label_mismatches import LabelMismatches
 from undersong_server.operations import comparison
 from undersong_server.operations.overview import run_plan
-from undersong_server.operations.releases import Found, drawn_rows, search
+from undersong_server.operations.releases import MISMATCHED, Found, drawn_rows, search
 from undersong_server.report.answers import NGRAM, WORD_SALAD, is_source_stated
 from undersong_server.report.evaluations import evaluated
 from undersong_server.report.rows import MOST_ROWS, PHRASE_WORDS, frequent_phrases_by_row
@@ -116,6 +117,10 @@ def _texts_to_read(home: Path, run: str, corpus: Found, result: str) -> Iterator
             f" that stands in {least_rows} or more."
         )
         yield OpenPoint(words, "Read texts", f"{result}?find=#corpus")
+    mismatches = corpus.mismatches or LabelMismatches()
+    if unmarked_rows := mismatches.label_by_row.keys() - {*corpus.marked}:
+        words = f"{mismatches.sentence} Not marked of these: {number(len(unmarked_rows))}."
+        yield OpenPoint(words, "Read them", f"{result}?marked={MISMATCHED}#corpus")
     if corpus.aside:
         words = f"The archive also holds the file set-aside.jsonl, with {counted(corpus.aside, 'text')} of no corpus:"
         by_generator = search(home, run, texts="aside").generators

@@ -26,6 +26,7 @@ from undersong_server.cluster import Cluster, connected, spread
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation.evaluate import EvaluationReport, evaluate_tables, read_sequences
+from undersong_server.evaluation.label_mismatches import LabelMismatches, find_mismatches
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.methods.parts import support
 from undersong_server.operations.uploads import table_name
@@ -54,7 +55,14 @@ from undersong_server.release.own_score import OwnScore
 from undersong_server.release.verify import PrivacyVerdict, dossier_page, verify
 from undersong_server.report.card_facts import CardFacts
 from undersong_server.report.data import measures_of
-from undersong_server.report.evaluations import Evaluated, evaluated, keep_evaluation, make_evaluation, name_test
+from undersong_server.report.evaluations import (
+    Evaluated,
+    evaluated,
+    keep_evaluation,
+    kept_mismatches,
+    make_evaluation,
+    name_test,
+)
 from undersong_server.runs.held_out import folded_texts, is_same_file
 from undersong_server.runs.planning import Planned, coordinator_task
 
@@ -297,6 +305,15 @@ def own_score(folder: Path, options: EvaluationOptions, privacy_verdict: Privacy
     )
 
 
+def count_mismatches(folder: Path) -> LabelMismatches:
+    """Finds the texts of a published corpus that read like another label; not measured where they cannot be read."""
+    try:
+        table = _read_synthetic(folder / JSONL_NAME)
+    except ConfigurationError:
+        return LabelMismatches()
+    return find_mismatches(table.texts, table.labels or ())
+
+
 def verdict(home: Path, run: str) -> PrivacyVerdict:
     """Verifies a run's own folder with this coordinator's fingerprint, like `undersong verify`."""
     privacy_verdict = verify(_output(home, run), fingerprint=CoordinatorHome(home).authority().fingerprint)
@@ -314,6 +331,7 @@ class Found:
         corpus: number of texts in all.
         marked: rows of all marked texts.
         aside: number of texts in the file set-aside.jsonl.
+        mismatches: all texts that read like another label; None if an earlier version has not counted them.
     """
 
     texts: tuple[Mapping[str, Any], ...]
@@ -323,9 +341,12 @@ class Found:
     corpus: int
     marked: tuple[int, ...] = ()
     aside: int = 0
+    mismatches: LabelMismatches | None = None
 
 
-Texts = Literal["", "marked", "aside"]  # texts to search: those of the corpus, the marked ones, those set aside
+# Texts to search: those of the corpus, the marked ones, those set aside, those that read like another label.
+Texts = Literal["", "marked", "aside", "mismatched"]
+MISMATCHED: Texts = "mismatched"
 
 
 def search(home: Path, run: str, *, find: str = "", label: str = "", generator: str = "", texts: Texts = "") -> Found:
@@ -336,10 +357,14 @@ def search(home: Path, run: str, *, find: str = "", label: str = "", generator: 
     """
     output_folder = _output(home, run)
     corpus_rows, aside_rows = _rows(output_folder), _aside_rows(output_folder)
-    marked_rows = CoordinatorHome(home).run(run).annotations().marked
+    folder = CoordinatorHome(home).run(run)
+    marked_rows, mismatches = folder.annotations().marked, kept_mismatches(folder)
     folded_find = find.casefold()
     if texts == "marked":
         candidates = {number: corpus_rows[number - 1] for number in marked_rows}
+    elif texts == MISMATCHED:
+        mismatched_rows = mismatches.label_by_row if mismatches is not None else {}
+        candidates = {number: corpus_rows[number - 1] for number in mismatched_rows if number <= len(corpus_rows)}
     elif texts == "aside":
         candidates = dict(enumerate(map(_with_reason_words, aside_rows), 1))
     else:
@@ -364,6 +389,7 @@ def search(home: Path, run: str, *, find: str = "", label: str = "", generator: 
         corpus=len(corpus_rows),
         marked=marked_rows,
         aside=len(aside_rows),
+        mismatches=mismatches,
     )
 
 

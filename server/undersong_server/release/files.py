@@ -39,6 +39,7 @@ from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics.classifier_votes import ScoredComparison
 from undersong_protocol.statistics.support import SupportVotes
 from undersong_server.authority import Authority
+from undersong_server.evaluation.label_mismatches import find_mismatches
 from undersong_server.methods.parts import private_score, support
 from undersong_server.methods.parts.private_score import PrivateScore
 from undersong_server.pool import RESERVED_COLUMNS, Origin, Sample
@@ -584,6 +585,7 @@ def report_data(
         seconds=tuple(outcome.seconds.items()) if created else (),
         usage=usage,
         mended_labels=_count_mended_labels(outcome),
+        mismatches=find_mismatches(corpus_texts, [sample.label for sample in outcome.samples]),
         writers=tuple(
             list_writers(
                 {generator_use.name: generator_use.count.kept for generator_use in usage},

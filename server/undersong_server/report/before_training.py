@@ -30,7 +30,7 @@ PANEL_MODELS = {  # the panel's models in a receiver's words
 
 
 def describe_training(data: ReportData) -> tuple[str, ...]:
-    """Returns what to read first, repeated phrases, nearness, scores by model, and doubtful labels."""
+    """Returns what to read first, repeated phrases, nearness, scores by model, doubtful labels and other labels."""
     read_words = "Read some texts of each label first" if data.named_labels else "Read some texts first"
     sentences = [
         f"{read_words}: {NO_CONTRADICTIONS}",
@@ -39,6 +39,7 @@ def describe_training(data: ReportData) -> tuple[str, ...]:
         caution(data),
         _describe_scores(data),
         _describe_doubt(data),
+        data.mismatches.sentence if data.named_labels else "",
     ]
     return tuple(filter(None, sentences))
 

@@ -21,6 +21,7 @@ from undersong_protocol.agreement import words
 from undersong_protocol.agreement.participation import Participation
 from undersong_protocol.agreement.plan import Privacy, Quorum
 from undersong_server.evaluation.evaluate import Distances, EvaluationReport
+from undersong_server.evaluation.label_mismatches import LabelMismatches
 from undersong_server.generators.author import AuthorUsage
 from undersong_server.generators.cleaning import DUPLICATE, NEAR_DUPLICATE
 from undersong_server.generators.reading import CUT, REFUSED
@@ -286,6 +287,7 @@ class ReportData:
         aside_starts: of a few of them, the generator and the first words.
         writers: what each generator wrote and what became of it; empty if no run stands behind the values.
         mended_labels: texts of the corpus under another label than they were ordered for; None if that is unknown.
+        mismatches: the texts of the corpus that read like another label than their own.
         support_measured: a private sum measured which texts the records support, and told one generator at least.
         unpublished_counts: number of texts in no file by reason, those of ``WHY_UNPUBLISHED``; empty if unrecorded.
         participation: the hospitals, and which of them are in each opened sum; None if no run stands behind the values.
@@ -328,6 +330,7 @@ class ReportData:
     aside_starts: tuple[tuple[str, str], ...] = ()
     writers: tuple[Writer, ...] = ()
     mended_labels: int | None = None
+    mismatches: LabelMismatches = field(default_factory=LabelMismatches)
     support_measured: bool = False
     unpublished_counts: Mapping[str, int] = field(default_factory=dict)
     participation: Participation | None = None

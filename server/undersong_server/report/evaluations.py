@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from undersong_common.intervals import Interval
 from undersong_common.printable import counted
+from undersong_server.evaluation.label_mismatches import LabelMismatches
 from undersong_server.report.data import PANEL_SCORE, Good, Measure, ReportData
 from undersong_server.report.verdict import RecordsHelp, records_help
 from undersong_server.runs.folder import RunFolder, UnreadableRun, replace_json
@@ -19,6 +20,7 @@ from undersong_server.runs.folder import RunFolder, UnreadableRun, replace_json
 EVALUATION_FILE = "evaluation.json"  # a run's own figures, in its folder
 BESIDE_FILES = "evaluation-{}.json"  # name of the figures on another test file, with the first digits of its SHA-256
 HELP_FILE = "records-help.json"  # what the run's card says of the records' help
+MISMATCHES_FILE = "label-mismatches.json"  # the rows that read like another label, as the run's card counts them
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Evaluated:
 
 _EVALUATED = TypeAdapter(Evaluated)
 _RECORDS_HELP = TypeAdapter(RecordsHelp)
+_MISMATCHES = TypeAdapter(LabelMismatches)
 
 
 def name_test(path: Path, name: str = "") -> str:
@@ -161,3 +164,16 @@ def kept_help(folder: RunFolder) -> RecordsHelp | None:
     Raises UnreadableRun if it is damaged.
     """
     return folder.read_object(HELP_FILE, _RECORDS_HELP.validate_python)
+
+
+def keep_mismatches(folder: RunFolder, data: ReportData) -> None:
+    """Writes the rows of a run that read like another label."""
+    replace_json(folder.path / MISMATCHES_FILE, asdict(data.mismatches), durable=False)
+
+
+def kept_mismatches(folder: RunFolder) -> LabelMismatches | None:
+    """Reads what :func:`keep_mismatches` wrote; None of a run that has not finished, or did in an earlier version.
+
+    Raises UnreadableRun if it is damaged.
+    """
+    return folder.read_object(MISMATCHES_FILE, _MISMATCHES.validate_python)

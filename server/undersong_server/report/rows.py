@@ -32,11 +32,12 @@ CLOSING = re.compile(r"[.!?…:;。！？।؟][\"'”’»)\]*]*\s*$")
 
 
 def describe_rows(data: ReportData) -> tuple[str, ...]:
-    """Returns sentences on lengths, placeholders, markup, endings and mended labels."""
+    """Returns sentences on lengths, placeholders, markup, endings, mended labels and other labels."""
     if not data.samples:
         return ()
     texts = [sample.text for sample in data.samples]
-    return tuple(filter(None, [_say_lengths(texts), _say_faults(texts), _say_labels(data)]))
+    sentences = [_say_lengths(texts), _say_faults(texts), _say_labels(data), data.mismatches.rows_sentence]
+    return tuple(filter(None, sentences))
 
 
 def example_rows(data: ReportData) -> list[Sample]:

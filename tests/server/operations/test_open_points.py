@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.doubles.hospitals import operator
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
 from undersong_server.coordinator.home import CoordinatorHome
@@ -12,7 +13,7 @@ from undersong_server.defaults import RunOptions
 from undersong_server.operations import runs
 from undersong_server.operations.comparison import judge
 from undersong_server.operations.open_points import open_points, publish_answer
-from undersong_server.report.evaluations import HELP_FILE, Evaluated, KeptMeasure, keep_evaluation
+from undersong_server.report.evaluations import HELP_FILE, MISMATCHES_FILE, Evaluated, KeptMeasure, keep_evaluation
 from undersong_server.runs.folder import RunStatus, replace_json
 
 PANEL = {"panel score": KeptMeasure(0.9, "high", percent=True, interval=(0.85, 0.95))}
@@ -58,6 +59,28 @@ def test_shared_phrases_and_set_aside_texts_are_points_with_links(home):
     assert phrases.words.startswith("30 of 30 rows hold a phrase of 5 words")
     assert "1 text of no corpus: 1 of g." in beside.words
     assert beside.address.endswith("?marked=aside#corpus")
+
+
+def keep_mismatches(home, rows):
+    kept = {"rows": 60, "label_by_row": rows}
+    replace_json(CoordinatorHome(home).run("first").path / MISMATCHES_FILE, kept, durable=False)
+
+
+def test_rows_that_read_like_another_label_are_a_point_with_their_list(home):
+    keep_mismatches(home, {})
+    assert words_of(home) == []
+    keep_mismatches(home, {"3": "b", "2": "c"})
+    (point,) = open_points(home, "first", judge(home, "first"))
+    assert point.words.startswith("2 of 60 rows (3.3 %) read like another label than their own")
+    assert point.address.endswith("?marked=mismatched#corpus")
+    found = json.loads(operator("run", "search", "first", "--other-label", "--home", home, "--json"))
+    assert found["numbers"] == [3, 2]  # the surest first
+    assert found["mismatches"] == {"rows": 60, "label_by_row": {"3": "b", "2": "c"}}
+    operator("run", "search", "first", "--other-label", "--marked", "--home", home, code=2)
+    operator("run", "mark", "first", "3", "--home", home)
+    assert words_of(home)[0].endswith("not known here. Not marked of these: 1.")
+    operator("run", "mark", "first", "2", "--home", home)
+    assert words_of(home) == []
 
 
 def test_a_source_that_the_plan_does_not_name_is_a_point(home):

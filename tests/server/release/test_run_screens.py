@@ -21,9 +21,9 @@ from undersong_server.methods.parts.private_score import RECORD, SIMILARITY, Pri
 from undersong_server.operations import comparison, curation, enrolment, releases, runs
 from undersong_server.pool import Sample
 from undersong_server.release.files import Signer, corpus_files, sha256_of, write_files
-from undersong_server.report.evaluations import Evaluated, KeptMeasure, keep_evaluation
+from undersong_server.report.evaluations import MISMATCHES_FILE, Evaluated, KeptMeasure, keep_evaluation
 from undersong_server.report.verdict import BETTER, HARDLY, UNMEASURED, similarity_help
-from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus
+from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus, replace_json
 
 pytestmark = pytest.mark.heavy
 
@@ -173,6 +173,22 @@ def test_result_leads_to_the_texts_that_nothing_judged(tmp_path, published, reco
     assert (reason or "") in top
     assert (f'{RESULT}?generator={names[1]}#corpus">Read them' in top) == (reason is not None)
     assert '<details id="corpus-texts" open>' in read
+
+
+def test_result_lists_the_rows_that_read_like_another_label_to_mark_them(tmp_path, published):
+    home = shown_home(tmp_path, published[0], "finished")
+    mismatches = {"rows": 60, "label_by_row": {"3": "b<i>", "2": "a"}}
+    replace_json(CoordinatorHome(home).run(RUN).path / MISMATCHES_FILE, mismatches, durable=False)
+    with entered_console(home) as console:
+        page = console.get(RESULT).text
+        shown = console.get(f"{RESULT}?marked=mismatched").text.partition('id="corpus"')[2]
+    assert "2 of 60 rows (3.3 %) read like another label than their own" in page.partition('id="corpus"')[0]
+    assert f'{RESULT}?marked=mismatched#corpus"' in page
+    assert "read like another label (2)</option>" in page
+    assert re.findall(r'<li id="text-(\d)">', shown) == ["3", "2"]
+    assert "3 · a · g · reads like b&lt;i&gt;" in shown
+    assert "Mark these 2 texts" in shown
+    assert "Unmark these" not in shown
 
 
 def test_result_shows_the_words_of_the_card_and_folds_its_other_figures(tmp_path, published):

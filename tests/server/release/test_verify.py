@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.doubles.hospitals import operator
 from tests.doubles.parties import embed, identity_of, public_of
 from tests.doubles.published import federated, resigned
 from undersong_common.canonical import canonical_json, tagged_hash
@@ -19,9 +20,10 @@ from undersong_common.privacy.ledger import Ledger
 from undersong_protocol.agreement import receipt, words
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
+from undersong_server.cli.run_commands import UNCONFIRMED
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations import releases
-from undersong_server.release.files import Signer
+from undersong_server.release.files import Signer, sha256_of
 from undersong_server.release.own_score import OwnScore
 from undersong_server.release.verify import CHECKED_ON_TEST, NOT_CHECKED, dossier_page, verify
 from undersong_server.report.card_facts import RIGHT_ON, TEST_FILE_HASH
@@ -566,3 +568,36 @@ def test_card_with_another_hash_than_the_signed_one_is_not_read(tmp_path, publis
         assert (verify(tmp_path).card.test_hash == HASH) is is_read
     (tmp_path / "README.md").write_text(f"{CARD} ")
     assert not verify(tmp_path).card.is_here
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([("fever and cough", "a"), ("a broken ankle", "b")] * 30 + [("fever", "b")], "1 of 61 rows (1.6 %) read like"),
+        ([("fever and cough", "a"), ("a broken ankle", "b")], "than their own: not measured"),
+        ([("fever and cough", "")] * 60, "than their own: not measured"),
+        (None, "than their own: not measured"),
+    ],
+)
+def test_a_receiver_counts_the_rows_that_read_like_another_label(tmp_path, rows, words):
+    content = (
+        "no JSON" if rows is None else "\n".join(json.dumps({"text": text, "label": label}) for text, label in rows)
+    )
+    (tmp_path / "synthetic.jsonl").write_text(content)
+    assert words in releases.count_mismatches(tmp_path).sentence
+    assert "than their own: not measured" in releases.count_mismatches(tmp_path / "nowhere").sentence
+
+
+@pytest.mark.heavy
+def test_verify_states_the_rows_that_read_like_another_label_but_not_of_a_changed_file(tmp_path, published, signer):
+    rows = [("fever and cough", "a"), ("a broken ankle", "b")] * 30 + [("fever", "b")]
+    corpus = tmp_path / "synthetic.jsonl"
+    corpus.write_text("\n".join(json.dumps({"text": text, "label": label}) for text, label in rows))
+    hashes = {corpus.name: sha256_of(corpus)}
+    (tmp_path / "manifest.json").write_text(json.dumps(signer.sign({**published[0], "files": hashes})))
+    counted = json.loads(operator("verify", tmp_path, "--json", code=UNCONFIRMED))
+    assert counted["label_mismatches"] == {"rows": 61, "label_by_row": {"61": "a"}}
+    assert "1 of 61 rows (1.6 %) read like another label" in operator("verify", tmp_path, code=UNCONFIRMED)
+    corpus.write_text("changed")
+    assert json.loads(operator("verify", tmp_path, "--json", code=3))["label_mismatches"] is None

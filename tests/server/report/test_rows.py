@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.server.report.test_report import both, run
+from undersong_server.evaluation.label_mismatches import LabelMismatches
 from undersong_server.pool import Origin
 from undersong_server.release.files import _count_mended_labels
 from undersong_server.report.html import render_html
@@ -83,6 +84,18 @@ def test_mended_labels_are_counted_where_they_are_known():
     assert "No row with another label than was ordered." in describe_rows(run(mended_labels=0))
     assert "than was ordered" not in " ".join(describe_rows(run()))
     assert "than was ordered" not in " ".join(describe_rows(run(labels=(), mended_labels=0)))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_card_and_report_count_and_name_the_rows_that_read_like_another_label(place):
+    mismatches = LabelMismatches(60, {12: "ankle", 7: "chest"})
+    shown = both(run(mismatches=mismatches))[place]
+    assert shown.count(mismatches.sentence) == 1
+    assert "2 of 60 rows (3.3 %) read like another label than their own" in shown
+    assert "the surest first: 12 (ankle), 7 (chest)." in shown
+    assert shown.index(mismatches.sentence) < shown.index("What the rows are like") < shown.index("12 (ankle)")
+    assert "read like another label than their own: not measured" in both(run())[place]
+    assert "read like another label" not in both(run(labels=()))[place]
 
 
 def test_a_few_rows_stand_open_and_are_the_same_for_the_same_plan():
