@@ -11,13 +11,14 @@ from tests.doubles.hospitals import CLINIC
 from tests.doubles.party_home import HashedEmbedder, command, joined, write_notes
 from undersong_client import keys
 from undersong_client.consent.approvals import Proposals
-from undersong_client.consent.preview import sheet_page
+from undersong_client.consent.preview import CONTROLLER, sheet_page
 from undersong_client.home import PartyHome
 from undersong_client.operations import runs
 from undersong_common.models.embedding import Embedder
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge
+from undersong_common.program.printed_page import PrintedPage
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.words import WRITTEN_BEFORE
 from undersong_protocol.secagg.parameters import Member
@@ -89,6 +90,30 @@ def half_pages(window, page, count):
     opened.evaluate(CUT_AFTER, count)
     opened.add_style_tag(content=HALF_A4)
     return len(re.findall(rb"/Type\s*/Page\b", opened.pdf(prefer_css_page_size=True)))
+
+
+RULES = "() => [...document.styleSheets].flatMap(sheet => [...sheet.cssRules]).map(rule => rule.cssText).join(' ')"
+
+
+def test_every_printed_page_has_run_nine_words_and_its_number(window, shown):
+    opened = window("about:blank").page
+    opened.set_content(shown.page.html(at="2026-03-01 10:00 UTC"))
+    foot = rf"@bottom-center \{{ content: \"Run 'spring', nine words: {shown.sheet.words}\" \"; page \" counter\(page\)"
+    assert re.search(foot, opened.evaluate(RULES))
+    # A browser that knows no such foot prints the words beside the signature, all on one page.
+    signature, decision = opened.locator("p.signature").all_inner_texts()
+    assert signature.startswith(f"Run 'spring', nine words: {shown.sheet.words}. Advice for alpha: approve")
+    assert decision == CONTROLLER
+    assert opened.locator("div.signature").count() == 2
+    assert "how patients are informed" in " ".join(opened.locator("p.entry").all_inner_texts())
+
+
+def test_no_character_of_a_run_s_name_ends_the_style_sheet(window):
+    page = PrintedPage("Title", (), footer="</style>\"'\\ }} name")
+    opened = window("about:blank").page
+    opened.set_content(page.html(at="now"))
+    assert opened.locator("h1").inner_text() == "Title"
+    assert 'name" "; page "' in opened.evaluate(RULES)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -88,7 +88,15 @@ ALLOWED = "What the plan allowed to leave, and no more"
 NO_PERIOD = "not recorded: ask IT"
 NO_AGREEMENT = "the plan states none"
 NOTHING_LEFT = "None of your numbers left."
-BASIS_ENTRY = "Agreement with the operator, and your hospital's own legal basis for this run:"
+ENTRIES = (
+    "Agreement with the operator, and your hospital's own legal basis for this run, for health data, too:",
+    "Roles (joint controllers, or who processes for whom), and the operator's country and data protection officer:",
+    "Impact assessment, and how {people} are informed:",
+)
+CONTROLLER = (
+    "Decision of the hospital upon this advice, by whoever may decide for it: approve / reject (strike out one). Only"
+    " the choice in the software counts."
+)
 KNOWN_LABELS = "labels that the plan knows"  # names a signed row
 KNOWN_SHARE = re.compile(r"^those of (.*) of the records$")
 BRACKETED = re.compile(r" \([^()]*\)")
@@ -330,13 +338,25 @@ def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPa
             *_receipt_sections(sheet),
         ),
         note="What is decided counts for the plan of the nine words below and for no other.",
-        signature=f"For {sheet.party}'s files: approved / rejected / asked (strike out two); only the choice in the"
-        " software counts"
+        signature=f"{plan_name(sheet)}. Advice for {sheet.party}: approve / reject / ask further (strike out two)"
         if is_open
-        else f"Filed for {sheet.party}:",
+        else f"{plan_name(sheet)}. Filed for {sheet.party}:",
         signers=2 if sheet.two_people else 1,
-        entries=(BASIS_ENTRY,) if is_open else (),
+        entries=_entries(sheet) if is_open else (),
+        decision=CONTROLLER if is_open else "",
+        footer=plan_name(sheet),
     )
+
+
+def plan_name(sheet: Sheet) -> str:
+    """Returns the run's name with the plan's nine words, for every printed page and beside each signature."""
+    return words.plan_name(sheet.run, sheet.words)
+
+
+def _entries(sheet: Sheet) -> tuple[str, ...]:
+    """What a person enters by hand about the law, of which the software knows nothing."""
+    people = unit_word("user", sheet.own.word if sheet.own else "", 2)
+    return tuple(entry.format(people=people) for entry in ENTRIES)
 
 
 def _title(sheet: Sheet) -> str:

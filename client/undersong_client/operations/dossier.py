@@ -56,6 +56,7 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
     messages = outbox.entries(home, run=decided_proposal.run)
     run_sheet = runs.make_sheet(party_home, proposals, decided_proposal, None)
     unit_word = run_sheet.privacy.unit_word
+    plan_name = preview.plan_name(replace(run_sheet, words=decided_proposal.words))
     return PrintedPage(
         f"Dossier of the run {printable(decided_proposal.run, 120)!r} at {run_sheet.party}",
         (
@@ -87,7 +88,8 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
             _check(decided_proposal),
         ),
         note="Everything on it comes from this hospital's own folder. It holds no text of anybody.",
-        signature=f"Filed for {run_sheet.party}:",
+        signature=f"{plan_name}. Filed for {run_sheet.party}:",
+        footer=plan_name,
         fold="Annex: hashes, and how to check them",
     )
 

@@ -54,6 +54,8 @@ class PrintedPage:
         signature: words above the line to sign on; "" if nobody signs.
         signers: number of people who sign.
         entries: what they enter by hand above their signatures, with a line for each.
+        decision: words above a further line, for whoever decides upon the advice that was signed; "" without one.
+        footer: words at the foot of every printed page, before its number; "" for none.
         fold: words that a reader clicks on to open the folded sections.
     """
 
@@ -63,6 +65,8 @@ class PrintedPage:
     signature: str = ""
     signers: int = 1
     entries: tuple[str, ...] = ()
+    decision: str = ""
+    footer: str = ""
     fold: str = "For a specialist"
 
     def lines(self) -> list[str]:
@@ -96,7 +100,8 @@ class PrintedPage:
 
     def html(self, *, at: str) -> str:
         """Returns the page as HTML, all strings escaped; ``at`` is the time at which it was made, in words."""
-        return str(self._render_template("printed_page.html.j2", at=at, body=self.body(2)))
+        footer = _quote_for_css(self.footer)
+        return str(self._render_template("printed_page.html.j2", at=at, body=self.body(2), footer=footer))
 
     def body(self, level: int) -> Markup:
         """Returns the page without its title as HTML, for a file of its own or for a part of a screen.
@@ -115,6 +120,15 @@ def _mark_points(section: PageSection) -> list[str]:
     """The items of a section's list as lines, each behind its number or a dash."""
     marks = (f"{number}." if section.ordered else "-" for number in range(1, len(section.points) + 1))
     return [f"  {mark} {point}" for mark, point in zip(marks, section.points, strict=True)]
+
+
+def _quote_for_css(text: str) -> Markup:
+    """A string of a style sheet, where escapes of HTML mean nothing: all but letters, digits and spaces are escaped."""
+    characters = (
+        character if character == " " or (character.isascii() and character.isalnum()) else f"\\{ord(character):06x} "
+        for character in text
+    )
+    return Markup(f'"{"".join(characters)}"')  # noqa: S704 - escaped above
 
 
 def _budget_bar(before: float, after: float) -> str:

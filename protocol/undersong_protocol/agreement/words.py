@@ -284,6 +284,16 @@ def _with_possessive(clause: str, possessive: str) -> str:
     return clause.replace("your records", f"{possessive} records")
 
 
+def plan_name(run: str, nine_words: str) -> str:
+    """Returns a run's name with its plan's nine words, for the foot of a printed page and beside a signature.
+
+    >>> plan_name("spring", "one two"), plan_name("spring", "")
+    ("Run 'spring', nine words: one two", "Run 'spring'")
+    """
+    run_words = f"Run {printable(run, 63)!r}"
+    return f"{run_words}, nine words: {nine_words}" if nine_words else run_words
+
+
 def first_difference(typed: Sequence[str], plan_words: Sequence[str]) -> str:
     """Returns which of the typed words differs first, for a log. It never names the wanted one, which would be copied.
 

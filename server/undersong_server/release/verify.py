@@ -30,7 +30,7 @@ from undersong_common.privacy.spending import charged_of
 from undersong_common.program.printed_page import PageSection, PrintedPage
 from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import party_fingerprint, same_fingerprint
-from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.manifest import Manifest, plan_words
 from undersong_protocol.agreement.participation import Participation
 from undersong_protocol.agreement.receipt import Receipt, check_receipt, exposure
 from undersong_protocol.secagg.evidence import OpenedBy, check_evidence
@@ -804,6 +804,7 @@ def dossier_page(
     """
     manifest = verdict.manifest
     unit_words = UNIT_WORDS[manifest.plan.privacy.unit]
+    plan_name = words.plan_name(manifest.run, plan_words(manifest.hash))
     return PrintedPage(
         f"Dossier of the data set {printable(str(manifest.task['name']), 120)!r}, run {printable(manifest.run, 120)!r}",
         (
@@ -826,7 +827,8 @@ def dossier_page(
             impact.for_the_assessment(unit_words, post_quantum=manifest.plan.quorum.post_quantum),
         ),
         note="Everything on it is recomputed from the published papers, as `undersong verify` does.",
-        signature="Filed for:",
+        signature=f"{plan_name}. Filed for:",
+        footer=plan_name,
     )
 
 

@@ -63,7 +63,7 @@ def test_dossier_tells_a_run_on_one_page(home, tmp_path):
         "votes/1, 0",
         "1 message of 6 bytes",
         "approved",
-        plan_words(manifest.hash),
+        f"nine words: {plan_words(manifest.hash)}. Filed for alpha:",
         "epsilon 1.5 at delta 1e-05",
         "one patient",
         "14 of 24",

@@ -21,6 +21,7 @@ from tests.doubles.tasks import make_task
 from tests.doubles.typed import typed
 from tests.server.report.test_report import run as reported
 from undersong_common.errors import ConfigurationError
+from undersong_protocol.agreement.manifest import plan_words
 from undersong_server.cli.app import app
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
@@ -71,9 +72,11 @@ def dossier(folder, *options, code):
 @pytest.mark.heavy
 def test_a_confirmed_data_set_says_what_was_opened_spent_and_by_whom(folder, signer):
     page = dossier(folder, "--fingerprint", signer.authority.fingerprint, code=0)
-    spent = verify(folder, fingerprint=signer.authority.fingerprint).epsilon
+    verdict = verify(folder, fingerprint=signer.authority.fingerprint)
+    spent = verdict.epsilon
     for part in (
         *PARTIES,
+        f"nine words: {plan_words(verdict.manifest.hash)}. Filed for:",
         "votes/1",
         "4 of 5",
         "p2 took part until sum 1 of 2",
