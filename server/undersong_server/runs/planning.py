@@ -16,7 +16,7 @@ from typing import Any
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.models import embedders
 from undersong_common.models.embedding import Embed
-from undersong_common.printable import counted, finite, joined, printable
+from undersong_common.printable import counted, finite, joined, number, printable
 from undersong_common.program import configuration, extras, plugins
 from undersong_common.text.table import read_table
 from undersong_protocol import statistics
@@ -441,6 +441,29 @@ class PlanFigures:
     def further_questions(self) -> tuple[str, ...]:
         """The questions that :attr:`asks` only counts."""
         return sentences.further(self.questions, "its")
+
+    @property
+    def worst_case_words(self) -> str:
+        """The clause on whom it takes for the epsilon of one hospital's own noise."""
+        others = self.quorum.parties - 1
+        if others < 1:
+            return "since no other hospital takes part"
+        helpers = "the other hospital helps" if others == 1 else f"all {others} other hospitals help"
+        return f"if {helpers} the coordinator"
+
+    @property
+    def collusion_words(self) -> str:
+        """Says which epsilon to tell the hospitals, and why that of the worst case is smaller with fewer of them."""
+        if self.epsilon_if_all_others_collude is None or self.quorum.parties < 2:
+            return ""
+        return (
+            f"Tell the hospitals the promise, epsilon {number(self.privacy.epsilon)}: a budget counts it, and it holds"
+            f" while no more than {self.quorum.colluders} of the {self.quorum.parties} hospitals help the coordinator"
+            " against the others. The worst case is what remains for a patient"
+            f" {self.worst_case_words}: the noise of the patient's own hospital alone. Each hospital adds more noise"
+            " where fewer take part, so this figure is smaller with fewer hospitals; but then fewer have to act"
+            " together, and they are not safer."
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The JSON of ``undersong plan``."""

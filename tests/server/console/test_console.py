@@ -665,6 +665,7 @@ def test_a_run_is_planned_from_a_form_with_errors_beside_their_fields(console, h
     assert "<html" not in live.text
     assert "alpha would refuse this" in live.text
     assert "Weak: delta 0.5 allows anything to happen" in live.text
+    assert live.text.index("Weak: delta") < live.text.index("Tell the hospitals the promise, epsilon 2: a budget")
     assert 'id="wrong-privacy-epsilon" hx-swap-oob="true"></p>' in live.text
     sent = {**right, "name": "from the page", "patience": "60", "do": "plan"}
     done = console.post(address, sent)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.doubles.tasks import make_task
 from undersong_server.runs.planning import plan_figures, plan_run
 from undersong_server.runs.task import load
@@ -63,3 +65,21 @@ def test_plan_says_how_many_batches_may_follow_each_taking_a_day(tmp_path: Path)
     words, longest = planned("concurrency = 8\n")
     assert "batches" not in words
     assert longest < 86400
+
+
+@pytest.mark.heavy
+def test_a_worst_case_that_falls_with_fewer_hospitals_names_whom_it_takes(tmp_path: Path) -> None:
+    of_five, of_two = (
+        plan_figures(plan_run(load(make_task(tmp_path / str(parties), parties=parties)))) for parties in (5, 2)
+    )
+    assert of_five.epsilon_if_all_others_collude is not None
+    assert of_two.epsilon_if_all_others_collude is not None
+    assert of_two.epsilon_if_all_others_collude < of_five.epsilon_if_all_others_collude
+    assert of_five.worst_case_words == "if all 4 other hospitals help the coordinator"
+    assert of_two.worst_case_words == "if the other hospital helps the coordinator"
+    for figures in (of_five, of_two):
+        helpers = f"no more than {figures.quorum.colluders} of the {figures.quorum.parties} hospitals help"
+        assert f"Tell the hospitals the promise, epsilon 4: a budget counts it, and it holds while {helpers}" in (
+            figures.collusion_words
+        )
+        assert figures.worst_case_words in figures.collusion_words
