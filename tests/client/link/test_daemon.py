@@ -175,6 +175,7 @@ def test_budget_is_read_while_a_vector_is_charged(home, tmp_path, monkeypatch):
         computation=HospitalComputation(home, HashedEmbedder()),
     )
     daemon = Daemon(home, assembled)
+    assert daemon._ledger is not assembled.ledger, "what one thread reads, another one may change meanwhile"
     chain = assembled.ledger._chain
     epsilon_left = []
     reader = threading.Thread(target=lambda: epsilon_left.append(daemon._epsilon_left()), daemon=True)
