@@ -52,6 +52,9 @@ KEPT = (
     ("records, budgets, secret keys", "with each hospital alone", "as each hospital decides"),
 )
 WRITTEN_BEFORE = "texts that were written before"  # a plan's description of a generator that reads a file of texts
+# A plan's description of a generator that learned from public texts, and of a model in a folder of the operator's.
+NGRAM_WRITER = "a small program that imitates public texts (an n-gram model), run by the operator"
+LOCAL_MODEL_WRITER = "a language model, run by the operator"
 OF_ANOTHER_PACKAGE = "of another package"  # end of a plan's description of a generator from another package
 OF_THIS_PROCESS = "of this process"  # end of a plan's description of a generator that is a simulation's own function
 NOMINAL = "nominal"  # marks a planned epsilon that protects nobody, such as that of a test with known noise
@@ -198,6 +201,15 @@ def publication(stated: str) -> str:
     'Our page; published in the name of: the alliance'
     """
     return stated.replace(".; ", "; ").replace("; made by: ", "; published in the name of: ")
+
+
+def publication_place(stated: str) -> str:
+    """Returns where a plan says that a data set is published; "" where it does not state it.
+
+    >>> publication_place("Our page.; licence: CC0"), publication_place("licence: CC0")
+    ('Our page', '')
+    """
+    return _PUBLICATION_KEY.split(f"; {stated}", maxsplit=1)[0].removeprefix("; ").rstrip(".")
 
 
 def publication_part(stated: str, key: str) -> str:

@@ -11,9 +11,10 @@ from undersong_server.evaluation.label_mismatches import LabelMismatches
 from undersong_server.operations import comparison
 from undersong_server.operations.overview import run_plan
 from undersong_server.operations.releases import MISMATCHED, Found, drawn_rows, search
-from undersong_server.report.answers import NGRAM, WORD_SALAD, is_source_stated
+from undersong_server.report.answers import WORD_SALAD
 from undersong_server.report.evaluations import evaluated
 from undersong_server.report.rows import MOST_ROWS, PHRASE_WORDS, frequent_phrases_by_row
+from undersong_server.report.terms import NGRAM, Source
 
 NOWHERE = "nowhere"  # begins a plan's place of publication where the texts stay with its people
 MANY_ROWS = 0.25  # share of rows with a frequent phrase, from which on an operator is told
@@ -134,8 +135,8 @@ def _source_points(home: Path, run: str, corpus: Found) -> Iterator[OpenPoint]:
     tables = [table for table in task.get("generators", ()) if corpus.generators.get(str(table.get("name")))]
     if salads := [str(table["name"]) for table in tables if table.get("kind") == NGRAM]:
         yield OpenPoint(f"{joined(salads)}: {WORD_SALAD}", "Read texts", f"{address}/result?find=#corpus")
-    unstated = [table for table in tables if not is_source_stated(str(table.get("kind")), str(table.get("source", "")))]
-    if unnamed := [str(table["name"]) for table in unstated]:
+    sources = [Source(*(str(table.get(key, "")) for key in ("name", "kind", "source"))) for table in tables]
+    if unnamed := [source.name for source in sources if not source.is_stated]:
         words = f"The plan does not name the source of the texts of {joined(unnamed)}, nor its licence."
         yield OpenPoint(words, "State it in another plan: Generators, Source", "/runs/new#earlier", is_of_terms=True)
     if not task.get("publication", {}).get("licence"):

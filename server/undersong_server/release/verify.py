@@ -13,6 +13,7 @@ party has signed. A simulation claims no hospitals: that one program held all ke
 signatures of all its parties under them.
 """
 
+import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,6 +41,7 @@ from undersong_server.release.files import (
     CORPUS_NAMES,
     ENROLLED,
     HASHED_NAMES,
+    JSONL_NAME,
     LEFT_OUT_NAMES,
     MANIFEST_NAME,
     OUTPUT_NAMES,
@@ -60,6 +62,7 @@ from undersong_server.report.before_training import describe_labels
 from undersong_server.report.card_facts import CardFacts, read_card_facts
 from undersong_server.report.check_words import CHECK_WORDS, describe_files
 from undersong_server.report.data import UNIT_WORDS
+from undersong_server.report.terms import Terms, mark_example, terms_of_plan
 from undersong_server.runs.planning import register_named_statistics
 
 Events = tuple[accounting.Event, ...]
@@ -143,6 +146,7 @@ def verify(
         certified_parties=tuple(party_name for party_name in confirmed_parties if party_name in certified_parties),
         lacks_corpus=not any((folder / rows_name).exists() for rows_name in ROWS_NAMES),
         file_hash=sha256_of(folder / MANIFEST_NAME) or "",
+        authors=() if fault_words else _read_authors(folder),
         card=CardFacts() if fault_words or CARD_NAME in outside_files else _read_card(folder),
     )
 
@@ -356,6 +360,15 @@ def _check_files(
     return tuple(missing_files), tuple(unnamed_files)
 
 
+def _read_authors(folder: Path) -> tuple[str, ...]:
+    """Returns the generators that wrote the rows of the corpus; () if these are not here or malformed."""
+    try:
+        with (folder / JSONL_NAME).open(encoding="utf-8") as lines:
+            return tuple(dict.fromkeys(str(json.loads(line)["generator"]) for line in lines))
+    except (OSError, *MALFORMED):
+        return ()
+
+
 def _read_card(folder: Path) -> CardFacts:
     """Returns the facts of a card whose hash :func:`_check_files` has compared; those of none if it is not here."""
     card_path = folder / CARD_NAME
@@ -419,6 +432,7 @@ class PrivacyVerdict:
         certified_parties: those of ``known`` whose keys the coordinator's signature names.
         lacks_corpus: no file with rows of the corpus is there.
         file_hash: SHA-256 of manifest.json, which holds more than the signed plan; "" if the file was not read.
+        authors: generators that wrote the corpus, by its rows; () if these are not here or cannot be read.
         card: facts of the card, if it is there and its hash is the signed one.
         is_own: the coordinator that has signed it looks at it itself, so that nobody has stated a fingerprint.
     """
@@ -449,18 +463,52 @@ class PrivacyVerdict:
     certified_parties: tuple[str, ...] = ()
     lacks_corpus: bool = False
     file_hash: str = ""
+    authors: tuple[str, ...] = ()
     card: CardFacts = field(default_factory=CardFacts)
     is_own: bool = False
 
     @property
     def operator(self) -> str:
         """Who asked the hospitals and the contact, as every party has signed them; "" if the plan states nobody."""
-        return words.run_by(*(str(self.manifest.task.get(key) or "") for key in ("operator", "contact")))
+        operator, contact = (str(self.manifest.task.get(key) or "") for key in ("operator", "contact"))
+        return words.run_by(operator, mark_example(contact))
 
     @property
     def publication(self) -> str:
         """Where and in whose name the data set is published, as every party has signed it; "" if it is not stated."""
-        return printable(words.publication(str(self.manifest.task.get("publication") or "")), 600)
+        stated = str(self.manifest.task.get("publication") or "")
+        shown = words.publication(stated)
+        for address in (words.publication_place(stated), words.publication_part(stated, "contact")):
+            shown = shown.replace(address, mark_example(address), 1) if address else shown
+        return printable(shown, 600)
+
+    @property
+    def terms(self) -> Terms:
+        """The terms of the corpus by the signed plan, and by the card if its hash is the signed one."""
+        return terms_of_plan(
+            self.manifest.task,
+            self.authors,
+            invented_records=self.card.invented_records,
+            statements=self.card.sources,
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The sentences of card and report on invented records, and on what a receiver may do; () if nothing counts."""
+        if self.faults:
+            return ()
+        terms = self.terms
+        no_guarantee = self.insecure or not math.isfinite(self.epsilon)
+        permission_words = f"May I use it? {terms.allow()}"
+        return tuple(
+            that_hold(
+                (terms.invented_records, terms.describe_demonstration()),
+                (no_guarantee, words.NO_GUARANTEE),
+                (True, permission_words),
+                *((True, f"  {sentence}") for sentence in terms.quote_sources()),
+                (terms.name_sources(), f"  {terms.name_sources()}"),
+            )
+        )
 
     @property
     def is_only_signed_by_another(self) -> bool:
@@ -522,6 +570,7 @@ class PrivacyVerdict:
             "parties_confirmed": list(self.stated_parties),
             "parties_certified_by_coordinator": list(self.certified_parties),
             "faults": list(self.faults),
+            "warnings": [warning.strip() for warning in self.warnings],
             "private": not self.insecure and math.isfinite(self.epsilon),
             "epsilon": finite(self.epsilon),
             "delta": promised_privacy.delta,
@@ -611,7 +660,13 @@ class PrivacyVerdict:
                 "NOT PRIVATE: the run promises nothing (epsilon is infinite)",
             ),
         )
-        return [*self._state_doubts(), *verdict_statements, *(score_lines or [NOT_CHECKED]), *self.conclusion()]
+        return [
+            *self._state_doubts(),
+            *self.warnings,
+            *verdict_statements,
+            *(score_lines or [NOT_CHECKED]),
+            *self.conclusion(),
+        ]
 
     def _describe_score(self, own_score: OwnScore | None) -> list[str]:
         """Says how good the texts are on the reader's test file, and what stays unchecked; [] without such a file."""

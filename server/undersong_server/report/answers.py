@@ -22,10 +22,10 @@ from undersong_server.report.data import (
     ZERO_SHOT,
     PrivacyStatement,
     ReportData,
-    is_example,
     number,
 )
 from undersong_server.report.sum_answers import SUM_ANSWERS, WORTH
+from undersong_server.report.terms import LICENCES, NGRAM, is_example, mark_example
 from undersong_server.report.verdict import (
     NOT_MEASURED,
     TEST_FILE,
@@ -57,7 +57,6 @@ EXIT_CODES = (
     " was changed; and 8 if nothing shows who made the files, or no file of the corpus is here."
 )
 IN_BROWSER = "Without installing anything:"  # begins the paragraph on what report.html checks
-NGRAM = "ngram"
 KINDS = {  # what a generator of each kind is
     NGRAM: "an n-gram model of a public corpus",
     "openai": "a language model",
@@ -65,12 +64,6 @@ KINDS = {  # what a generator of each kind is
     "replay": f"a file of {words.WRITTEN_BEFORE}",
     "function": "a program",
 }
-NAMES_ITS_MODEL = "openai"  # kind of generator of which the plan names the model
-UNNAMED_SOURCES = {  # what no file says of the texts of a generator of each kind
-    NGRAM: "The texts repeat phrases of the public corpus that {} learned from. Whose it is",
-    "transformers": "Which language model wrote the texts of {}",
-}
-UNNAMED_SOURCE = "Where the texts of {} come from"
 WORD_SALAD = (
     "An n-gram model writes word salad: phrases of its subject in a likely order, which seldom make a whole sentence"
     " and may mix several cases."
@@ -151,19 +144,6 @@ def _describe_corpus(data: ReportData) -> tuple[str, ...]:
     return (*sentences, *(took_part.sentences if took_part else ()), *_number_questions(data), *data.unopened)
 
 
-def describe_demonstration(data: ReportData) -> str:
-    """Says that a corpus is a demonstration if its makers state that every record is invented; else ""."""
-    if not data.publication.invented_records:
-        return ""
-    contact_words = "" if data.whom_to_ask else " Its contacts are examples, so nobody here can be asked."
-    return f"This is a demonstration: by the makers' word alone, every record behind it is invented.{contact_words}"
-
-
-def _mark_example(address: str) -> str:
-    """A contact or address, marked if it is an example."""
-    return f"{address}; an example, which leads to nobody" if is_example(address) else address
-
-
 def _describe_records(data: ReportData) -> str:
     """Says whose the records are, as far as the makers have stated it."""
     if data.publication.records:
@@ -213,16 +193,6 @@ def _name_authors(data: ReportData) -> list[str]:
     return sentences
 
 
-LICENCES = {  # terms on which the licences of most corpora let a receiver publish texts, and models trained on them
-    "CC0-1.0": "also in a product that you sell, without credit",
-    "CC-BY-4.0": "also in a product that you sell, if you give credit",
-    "CC-BY-SA-4.0": "also in a product that you sell, if you give credit and publish changed texts under the same"
-    " licence",
-    "CC-BY-NC-4.0": "if you give credit, but not for money",
-}
-OPEN_SOURCE = (
-    "Publish no text, and no model that is trained on the texts, before the licence of their source is known to you"
-)
 THE_MAKERS = 'This page calls them "the makers".'
 MAKERS_WORDS = "As the makers state:"
 ONLY_LICENCE_BINDS = "The licence alone binds you; the rest of this paragraph is the makers' advice."
@@ -230,23 +200,6 @@ LICENCE_DECIDES = (
     "The licence binds you; the rest of this paragraph binds you where the licence's own words state it, and is the"
     " makers' advice elsewhere."
 )
-
-
-def _allow(data: ReportData) -> str:
-    """Says whether a receiver may train on the texts and publish what comes of it."""
-    licence = data.publication.licence
-    open_words = f"{OPEN_SOURCE}. " if _name_sources(data) else ""
-    if not licence:
-        return f"{open_words}Its makers have stated no licence{data.ask(' before you use or pass on the texts')}."
-    if licence not in LICENCES:
-        return (
-            f"{open_words}Licence: {licence}. Whether you may train on the texts and publish what comes of it, it says"
-            " itself."
-        )
-    opening = f"{OPEN_SOURCE}; then the licence, {licence}," if open_words else f"Yes, by the licence, {licence}: it"
-    return (
-        f"{opening} lets you publish the texts, changed texts, and models that you train on them, {LICENCES[licence]}."
-    )
 
 
 def _quote_makers(data: ReportData) -> str:
@@ -271,33 +224,7 @@ def _doubt_models(data: ReportData) -> str:
         return ""
     return (
         "Licence and limits are of the texts. What of the limits holds for a model that is trained on them, the makers"
-        f" have not stated{data.ask(' before you use such a model')}."
-    )
-
-
-def is_source_stated(kind: str, source: str) -> bool:
-    """Returns whether a plan names whose texts a generator gives or learns from: as a model, or by its ``source``."""
-    return bool(source) or kind == NAMES_ITS_MODEL
-
-
-def _quote_sources(data: ReportData) -> list[str]:
-    """Returns a sentence on the source that the makers state of each author's texts."""
-    return [
-        f"Source of the texts of {use.name}, as the makers state it: {use.source.rstrip('.')}."
-        for use in data.author_uses
-        if use.source
-    ]
-
-
-def _name_sources(data: ReportData) -> str:
-    """Says of which authors these files do not name the source of the texts, and its licence; "" if there are none."""
-    names_by_words: dict[str, list[str]] = {}
-    for use in data.author_uses:
-        if not is_source_stated(use.kind, use.source):
-            names_by_words.setdefault(UNNAMED_SOURCES.get(use.kind, UNNAMED_SOURCE), []).append(use.name)
-    return " ".join(
-        f"{source_words.format(joined(names))} and under which licence, these files do not say{data.ask()}."
-        for source_words, names in names_by_words.items()
+        f" have not stated{data.terms.ask(' before you use such a model')}."
     )
 
 
@@ -306,8 +233,8 @@ def _name_makers(data: ReportData, maker_names: str) -> str:
     publication = data.publication
     signed_words = "" if data.simulated else ", by the plan that every hospital has signed"
     operator, operator_contact = data.operator
-    operator_words = f"Run by {words.run_by(operator, _mark_example(operator_contact))}{signed_words}."
-    contact = _mark_example(publication.contact)
+    operator_words = f"Run by {words.run_by(operator, mark_example(operator_contact))}{signed_words}."
+    contact = mark_example(publication.contact)
     makers_words = f"Published in the name of {words.run_by(maker_names, contact)}. {THE_MAKERS}"
     if not maker_names:
         makers_words = "Its makers have not named themselves."
@@ -315,7 +242,7 @@ def _name_makers(data: ReportData, maker_names: str) -> str:
         makers_words += " They have stated no contact."
     elif not maker_names:
         makers_words += f" Contact: {contact}."
-    where = _mark_example(publication.where.rstrip("."))
+    where = mark_example(publication.where.rstrip("."))
     where_words = f"Where it is published: {where}." if where else ""
     return " ".join(filter(None, (operator_words if operator else "", makers_words, where_words)))
 
@@ -326,9 +253,9 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
     unfit_words = f"{UNFIT} " if is_unfit(data) else ""
     may_credit = bool(publication.licence and maker_names)
     return (
-        _allow(data),
-        *_quote_sources(data),
-        *filter(None, [_name_sources(data)]),
+        data.terms.allow(),
+        *data.terms.quote_sources(),
+        *filter(None, [data.terms.name_sources()]),
         _name_makers(data, maker_names),
         *(
             [f'Credit to give: "{data.task} ({data.run}), by {maker_names}, {publication.licence}".']
@@ -513,7 +440,7 @@ def _explain_fingerprint(data: ReportData) -> str:
     """Says which two fingerprints a receiver compares, and from whom the true one is to be had."""
     took_part, (teller, contact) = data.participation, _teller(data)
     compared_words = f"Compare it with {data.publisher[1]}, all eight groups."
-    if not data.whom_to_ask:
+    if not data.terms.whom_to_ask:
         return f"Nobody here can be asked for the true fingerprint. {compared_words}"
     hospitals = f", such as {', '.join(took_part.names[:SHOWN_HOSPITALS])}" if took_part else ""
     return (
@@ -524,7 +451,7 @@ def _explain_fingerprint(data: ReportData) -> str:
 
 
 def _explain_check(data: ReportData) -> tuple[str, ...]:
-    else_words = f"; else ask the {_teller(data)[0]} for it" if data.whom_to_ask else ""
+    else_words = f"; else ask the {_teller(data)[0]} for it" if data.terms.whom_to_ask else ""
     placeholder_words = f" with the fingerprint in place of {TOLD_FINGERPRINT}" if data.publisher[1] else ""
     recompute_words = (
         f"recomputes epsilon and the best guess offline, {words.AS_PLANNED} and {words.AS_IT_RAN}, and checks"

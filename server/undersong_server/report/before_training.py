@@ -124,4 +124,4 @@ def describe_test_file(data: ReportData) -> str:
     """Says that nothing here shows the origin of the test file; "" if there is none."""
     if not data.test_hash:
         return ""
-    return f"Whether the test texts are real, and where they are from, these files do not say{data.ask()}."
+    return f"Whether the test texts are real, and where they are from, these files do not say{data.terms.ask()}."

@@ -4,7 +4,6 @@ Everything here is public or synthetic. No count, text or statistic of private r
 """
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from undersong_server.generators.reading import CUT, REFUSED
 from undersong_server.methods.parts.private_score import PrivateScore
 from undersong_server.pool import Sample
 from undersong_server.report.sum_answers import SumAnswer
+from undersong_server.report.terms import Source, Terms
 from undersong_server.report.writers import WRITERS, Writer
 from undersong_server.runs.task import PublicationSection
 
@@ -36,29 +36,7 @@ UNITS = {
     "user": "one patient (all records of one patient's id at one hospital)",
     "party": "one whole hospital (present with its records, or present with none)",
 }
-RESERVED_DOMAIN = re.compile(  # RFC 2606
-    r"(?:@|\.|//)(?:example|invalid|test|example\.(?:com|net|org))(?=[/,;)\s]|$)", re.IGNORECASE
-)
-# Ofcom's telephone numbers for drama, after the country's 44 or a leading 0; North America's 555-0100 to 555-0199.
-RESERVED_NUMBER = re.compile(
-    r"(?:440?|0)(?:(?:11[3-8]|1[2-6]1)4960|1914980|2079460|2896496|2920180|1632960|3069990|7700900|8081570|9098790)\d{3}"
-    r"|1?\d{3}55501\d{2}"
-)
-NUMBER = re.compile(r"\+?\(?\d[\d ().-]{6,}\d")
-NOBODY_TO_ASK = ", and nobody here can be asked"
 UNIT_WORDS = {"sample": "record", "user": "patient", "party": "hospital"}
-
-
-def is_example(address: str) -> bool:
-    """True if a contact or address has a domain or telephone number that is reserved for examples or drama.
-
-    >>> is_example("data@clinics.example"), is_example("https://a.example/triage, open"), is_example("a@test.com")
-    (True, True, False)
-    >>> is_example("Dr. Weller, +44 20 7946 0018"), is_example("+1 (212) 555-0142"), is_example("+44 20 7946 1018")
-    (True, True, False)
-    """
-    numbers = (re.sub(r"\D", "", number) for number in NUMBER.findall(address))
-    return any(map(RESERVED_NUMBER.fullmatch, numbers)) or bool(RESERVED_DOMAIN.search(address))
 
 
 @dataclass(frozen=True)
@@ -397,21 +375,15 @@ class ReportData:
         return tuple(generator_use for generator_use in self.usage if generator_use.name in authors)
 
     @property
-    def whom_to_ask(self) -> str:
-        """The makers' contact or else the operator's, if it reaches somebody; "the makers" if neither is stated.
-
-        "" if each stated contact is an example.
-        """
-        contacts = [contact for contact in (self.publication.contact, self.operator[1]) if contact]
-        return next((contact for contact in contacts if not is_example(contact)), "" if contacts else "the makers")
-
-    def ask(self, purpose: str = "") -> str:
-        """Ends a sentence on what these files do not say: whom to ask, or that nobody can be asked.
-
-        Args:
-            purpose: follows whoever is asked, such as " before you publish the texts".
-        """
-        return f": ask {self.whom_to_ask}{purpose}" if self.whom_to_ask else NOBODY_TO_ASK
+    def terms(self) -> Terms:
+        """The terms of the corpus."""
+        contacts = (self.publication.contact, self.operator[1])
+        return Terms(
+            licence=self.publication.licence,
+            contacts=tuple(contact for contact in contacts if contact),
+            sources=tuple(Source(use.name, use.kind, use.source) for use in self.author_uses),
+            invented_records=self.publication.invented_records,
+        )
 
     @property
     def noun(self) -> str:

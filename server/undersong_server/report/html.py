@@ -21,7 +21,7 @@ from undersong_common.program.printed_page import template
 from undersong_protocol.agreement import words
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
-from undersong_server.report.answers import IN_BROWSER, OurWords, answers, describe_demonstration
+from undersong_server.report.answers import IN_BROWSER, OurWords, answers
 from undersong_server.report.check_words import CHECK_WORDS
 from undersong_server.report.data import EQUAL_WEIGHTS, USEFUL, GeneratorUse, Measure, ReportData, number
 from undersong_server.report.rows import EXAMPLES, TITLE, describe_rows, example_rows, length_at, quote_rows
@@ -65,7 +65,7 @@ def render_html(data: ReportData) -> str:
         sums_title=SUM_ANSWERS,
         sums_words=GIVE_OR_TAKE,
         answers=answers(data),
-        demonstration=describe_demonstration(data),
+        demonstration=data.terms.describe_demonstration(),
         signed_plan=words.SIGNED_PLAN,
         further_measures=_list_further_measures(data),
         panel_settings=panel.settings(),
@@ -215,7 +215,7 @@ def render_card(data: ReportData) -> str:
         sums_title=SUM_ANSWERS,
         sums_words=GIVE_OR_TAKE,
         answers=answers(data),
-        demonstration=describe_demonstration(data),
+        demonstration=data.terms.describe_demonstration(),
         privacy=data.privacy,
         said=data.publication,
         spdx=re.fullmatch(r"[A-Za-z0-9.+-]+", data.publication.licence),

@@ -37,7 +37,6 @@ from undersong_server.report.answers import (
     MAKERS_FIGURES,
     MAKERS_WORDS,
     ONLY_LICENCE_BINDS,
-    OPEN_SOURCE,
     SIMULATED,
     THE_MAKERS,
     answers,
@@ -46,19 +45,18 @@ from undersong_server.report.check_words import CHECK_WORDS
 from undersong_server.report.conclusion import conclude
 from undersong_server.report.data import (
     ALONE,
-    NOBODY_TO_ASK,
     ZERO_SHOT,
     Accuracy,
     GeneratorUse,
     Measure,
     PrivacyStatement,
     ReportData,
-    is_example,
     measures_of,
 )
 from undersong_server.report.html import render_card, render_html, spread
 from undersong_server.report.screen import final_screen
 from undersong_server.report.sum_answers import SumAnswer
+from undersong_server.report.terms import NOBODY_TO_ASK, OPEN_INSIDE, OPEN_SOURCE, is_example
 from undersong_server.report.verdict import FAR_FROM_TASK, HARDLY, UNMEASURED, records_help, verdict
 from undersong_server.report.writers import list_writers
 from undersong_server.runs.task import PublicationSection
@@ -559,9 +557,9 @@ def test_unknown_source_licence_is_told_before_what_is_allowed(place, licence):
     terms = PublicationSection(makers="clinics", licence=licence)
     usage = tuple(GeneratorUse(name, "ngram", AuthorUsage(30)) for name in ("good", "mixed", "off"))
     shown = both(run(publication=terms, usage=usage))[place]
-    permission = shown[shown.index(OPEN_SOURCE) :].removeprefix(OPEN_SOURCE)
-    says = {"CC-BY-4.0": "; then the licence, CC-BY-4.0, lets", "": ". Its makers have stated no licence: ask"}
-    assert permission.startswith(says.get(licence, ". Licence: House terms."))
+    permission = shown[shown.index(OPEN_SOURCE) :].partition(f"{OPEN_INSIDE} ")[2]
+    says = {"CC-BY-4.0": "The corpus's own licence, CC-BY-4.0, then lets", "": "For the corpus itself its makers have"}
+    assert permission.startswith(says.get(licence, "The corpus's own licence is House terms: whether"))
     assert shown.count(OPEN_SOURCE) == 1
 
 
@@ -733,7 +731,7 @@ def test_card_and_report_answer_with_the_run_s_own_figures(place):
         *("77 % of cases (73 to 81)", "90.0 % (85.0 to 94.0)", "words 92.0 %", "zero-shot mixture: 60.0 %"),
         *(
             "7 texts of one generator are set aside",
-            "then the licence, CC-BY-4.0",
+            "own licence, CC-BY-4.0, then lets",
             "a@b.org",
             f"{ONLY_LICENCE_BINDS} Intended use: teaching.",
         ),

@@ -26,6 +26,7 @@ from pydantic import BeforeValidator, Field
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_common.text.row_files import column_names
 from undersong_common.text.table import read_table
+from undersong_protocol.agreement.words import NGRAM_WRITER
 from undersong_server.generators.interface import (
     NAMES_FILE,
     Completion,
@@ -95,7 +96,7 @@ class NgramSettings(GeneratorSettings):
 
     @property
     def writer(self) -> str:
-        return "a small program that imitates public texts (an n-gram model), run by the operator"
+        return NGRAM_WRITER
 
     def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
         """Estimates no price, and 0.2 to 5 ms per text after 1.5 to 8 s of training on some thousand texts."""

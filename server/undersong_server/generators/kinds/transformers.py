@@ -25,6 +25,7 @@ from pydantic import Field, model_validator
 from undersong_common.errors import ConfigurationError, GenerationError, UndersongError
 from undersong_common.models.hidden_states import Axes
 from undersong_common.models.model_files import check_language_model, has_experts
+from undersong_protocol.agreement.words import LOCAL_MODEL_WRITER
 from undersong_server.cluster import Cluster, at_this_machine
 from undersong_server.generators.cleaning import THINKING_MARKS, without_thinking
 from undersong_server.generators.interface import (
@@ -121,7 +122,7 @@ class TransformersSettings(LanguageModelSettings):
 
     @property
     def writer(self) -> str:
-        return "a language model, run by the operator"
+        return LOCAL_MODEL_WRITER
 
     @property
     def packages(self) -> tuple[str, ...]:
