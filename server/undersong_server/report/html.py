@@ -218,7 +218,8 @@ def render_card(data: ReportData) -> str:
         demonstration=data.terms.describe_demonstration(),
         privacy=data.privacy,
         said=data.publication,
-        spdx=re.fullmatch(r"[A-Za-z0-9.+-]+", data.publication.licence),
+        spdx=re.fullmatch(r"[A-Za-z0-9.+-]+", data.terms.hub_licence),
+        hub_licence=data.terms.hub_licence,
         named=data.named_labels,
         counts=Markup(count_table(data.label_names, data.generators, text_counts)),  # noqa: S704 - escaped there
         hub_size=hub_size(len(data.samples)),

@@ -30,6 +30,7 @@ STATED_SOURCE = "Source of the texts of {name}, as the makers state it: {stateme
 DEMONSTRATION = "This is a demonstration: by the makers' word alone, every record behind it is invented."
 CONTACTS_ARE_EXAMPLES = "Its contacts are examples, so nobody here can be asked."
 OPEN_SOURCE = "publish no text, and no model that is trained on the texts"
+SOURCE_LICENCE_UNKNOWN = ", but the licence of the texts' source is not stated"
 OPEN_INSIDE = "Use inside your organisation, and a model that others only query (hosted), depend on that licence, too."
 PUBLISH = "publish the texts, changed texts, and models that you train on them"
 OWN_WORDS = (
@@ -174,6 +175,11 @@ class Terms:
             return f"Not until you have read its licence, {self.licence}: {OWN_WORDS}"
         licence = LICENCES[self.licence]
         return f"Yes, by the licence, {self.licence}: it lets you {PUBLISH}, {licence.publish}. {licence.inside}"
+
+    @property
+    def hub_licence(self) -> str:
+        """The licence in the words of a hub's metadata, which nobody can take for that of the texts' unknown source."""
+        return f"{self.licence}{SOURCE_LICENCE_UNKNOWN if self.licence and self.name_sources() else ''}"
 
     def _allow_then(self) -> str:
         """Says what the corpus's own licence allows once that of the source is known."""

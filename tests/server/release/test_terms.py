@@ -17,7 +17,16 @@ from undersong_server.release.verify import verify
 from undersong_server.report.card_facts import read_card_facts
 from undersong_server.report.data import GeneratorUse
 from undersong_server.report.html import render_card
-from undersong_server.report.terms import NGRAM, OPEN_INSIDE, Source, Terms, kind_of, mark_example, terms_of_plan
+from undersong_server.report.terms import (
+    NGRAM,
+    OPEN_INSIDE,
+    SOURCE_LICENCE_UNKNOWN,
+    Source,
+    Terms,
+    kind_of,
+    mark_example,
+    terms_of_plan,
+)
 from undersong_server.runs.task import PublicationSection
 
 REAL, EXAMPLE = "data@clinics.org", "data@clinics.example"
@@ -109,3 +118,19 @@ def test_terms_of_a_plan_name_the_authors_of_the_rows_alone():
     assert terms_of_plan(task, ("b",)).sources == (Source("b", "replay"),)
     assert len(terms_of_plan(task, ()).sources) == 2
     assert terms_of_plan({"generators": 4}, ()) == Terms()
+
+
+@pytest.mark.parametrize(
+    ("kind", "licence", "says"),
+    [
+        ("openai", "CC-BY-4.0", 'license: "cc-by-4.0"'),
+        ("openai", "House terms", 'license: other\nlicense_name: "House terms"'),
+        (NGRAM, "CC-BY-4.0", f'license: other\nlicense_name: "CC-BY-4.0{SOURCE_LICENCE_UNKNOWN}"'),
+        (NGRAM, "", ""),
+    ],
+)
+def test_metadata_of_the_card_calls_no_licence_free_of_which_the_source_is_unknown(kind, licence, says):
+    usage = (GeneratorUse("good", kind, AuthorUsage(30)),)
+    card = render_card(run(publication=PublicationSection(licence=licence), usage=usage, generators=("good",)))
+    metadata = card.partition("configs:")[0].splitlines()
+    assert [line for line in metadata if line.startswith("license")] == says.splitlines()

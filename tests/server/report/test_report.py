@@ -899,7 +899,7 @@ def test_card_states_what_its_makers_say_and_what_they_leave_out():
     said = PublicationSection(
         licence="CC-BY-4.0", language="de-AT", intended_use="to train *classifiers*", limits="only one <hospital>"
     )
-    card = render_card(run(publication=said))
+    card = render_card(run(publication=said, usage=()))
     head = card.split("---")[1]
     assert 'license: "cc-by-4.0"' in head
     assert 'language: ["de-AT"]' in head
