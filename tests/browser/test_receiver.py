@@ -17,6 +17,7 @@ from undersong_server.release.files import KEY, ROWS_NAMES, Signer, sign_archive
 from undersong_server.release.verify import verify
 from undersong_server.report.check_words import CHECK_WORDS
 from undersong_server.report.html import render_html
+from undersong_server.runs.task import PublicationSection
 
 pytestmark = pytest.mark.slow
 WITHOUT_ED25519 = """crypto.subtle.importKey = async () => {
@@ -88,7 +89,7 @@ def test_no_text_of_the_consoles_charts_is_cut(console, window, width):
 
 @pytest.fixture(scope="module")
 def published(coordinator, tmp_path_factory):
-    add_result(coordinator, tmp_path_factory.mktemp("result"), name="triage received")
+    add_result(coordinator, tmp_path_factory.mktemp("result"), name="triage received", contact="data@clinics.org")
     return CoordinatorHome(coordinator).run("triage received").output
 
 
@@ -203,6 +204,27 @@ def test_the_report_checks_the_makers_signature_where_the_browser_can(published,
     else:
         assert "By: NOT SHOWN: " in said
         assert "This browser cannot check its signature; this command does: undersong verify . --fingerprint" in said
+
+
+def test_a_report_of_which_nobody_can_be_asked_compares_no_fingerprint(published, coordinator, window, tmp_path):
+    true = CoordinatorHome(coordinator).authority().fingerprint
+    example = PublicationSection(contact="data@clinics.example")
+    (tmp_path / "report.html").write_text(render_html(run(publisher=("clinics", true), publication=example)))
+    rows = tmp_path / "synthetic.jsonl"
+    rows.write_text('{"text": "a", "label": "b"}')
+    value = json.loads((published / "manifest.json").read_text())
+    del value[KEY]
+    digest = hashlib.sha256(rows.read_bytes()).hexdigest()
+    authority = CoordinatorHome(coordinator).authority()
+    signed = Signer("clinics", authority, {}).sign({**value, "files": {rows.name: digest}})
+    (tmp_path / "manifest.json").write_text(json.dumps(signed, indent=2, ensure_ascii=False) + "\n")
+    reader = window("file://")
+    reader.go(str(tmp_path / "report.html"))
+    assert reader.page.locator("#told").count() == 0
+    said = checked(reader, [rows, tmp_path / "manifest.json"])
+    assert f"Files: {CHECK_WORDS['whole']}. By: NOT SHOWN" in said
+    assert CHECK_WORDS["nobody confirms"] in said
+    assert colour_of(reader) == "promise open"
 
 
 @pytest.mark.parametrize("part", ["files", "signature", "archive.json"])

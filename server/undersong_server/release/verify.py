@@ -391,6 +391,7 @@ CHECKED_ON_TEST = (
     "how good the texts are was checked on this test file alone, by the panel score. Private score, distances and"
     " whether the records helped, on card and report, are their makers' word, as the records behind them are not here"
 )
+ASK_HOSPITAL = "Have one of its hospitals tell you the true fingerprint, and state it (--fingerprint)."
 LONGEST_LIST = 40  # largest number of faults or names on a screen; JSON has all of them
 
 
@@ -727,6 +728,7 @@ class PrivacyVerdict:
                 )
             elif self.papers_hold:
                 signer_words = f"{CHECK_WORDS['by stated'].format(signer=signer)}; {self._describe_keys()}"
+                signer_words += "" if self.terms.whom_to_ask else CHECK_WORDS["unconfirmed"]
             else:
                 signer_words = CHECK_WORDS["by own word" if signer else "unsigned"].format(signer=signer)
                 signer_words += self._describe_stated_parties()
@@ -821,8 +823,8 @@ class PrivacyVerdict:
         elif not self.confirmed:
             doubt_lines += [
                 f"  A coordinator with the fingerprint {self.signature.fingerprint} has signed them;",
-                f"  it calls itself '{self.signer}'. Anybody can make one of that name:",
-                "  have one of its hospitals tell you the true fingerprint, and state it (--fingerprint).",
+                f"  it calls itself '{self.signer}'. Anybody can make one of that name.",
+                f"  {ASK_HOSPITAL if self.terms.whom_to_ask else CHECK_WORDS['nobody confirms']}",
                 f"  {CHECK_WORDS['copied']}",
             ]
         if self.known:

@@ -15,6 +15,7 @@ from undersong_server.report.before_training import (
     describe_training,
 )
 from undersong_server.report.card_facts import TEST_FILE_HASH
+from undersong_server.report.check_words import CHECK_WORDS
 from undersong_server.report.conclusion import conclude
 from undersong_server.report.data import (
     UNIT_WORDS,
@@ -56,6 +57,7 @@ EXIT_CODES = (
     "Its exit code is 0 if all that is here holds, even if files are missing (INCOMPLETE names them); 3 if something"
     " was changed; and 8 if nothing shows who made the files, or no file of the corpus is here."
 )
+CHANGED_REPORT = "Whoever changed the files may have changed report.html, too."
 IN_BROWSER = "Without installing anything:"  # begins the paragraph on what report.html checks
 KINDS = {  # what a generator of each kind is
     NGRAM: "an n-gram model of a public corpus",
@@ -108,7 +110,7 @@ def answers(data: ReportData) -> tuple[Answer, ...]:
     command, warning = "", tuple(filter(None, [data.privacy.warning]))
     if data.simulated or data.publisher[1]:
         # The true one comes from a hospital: that of this folder would only be compared with itself.
-        fingerprint_option = f" --fingerprint {TOLD_FINGERPRINT}" if data.publisher[1] else ""
+        fingerprint_option = f" --fingerprint {TOLD_FINGERPRINT}" if _can_compare(data) else ""
         command = f"undersong verify .{fingerprint_option}"
     return (
         Answer("what", "What it is", (*warning, *_describe_corpus(data))),
@@ -439,20 +441,24 @@ def _teller(data: ReportData) -> tuple[str, str]:
 def _explain_fingerprint(data: ReportData) -> str:
     """Says which two fingerprints a receiver compares, and from whom the true one is to be had."""
     took_part, (teller, contact) = data.participation, _teller(data)
-    compared_words = f"Compare it with {data.publisher[1]}, all eight groups."
     if not data.terms.whom_to_ask:
-        return f"Nobody here can be asked for the true fingerprint. {compared_words}"
+        return f"These files name {data.publisher[1]}. {CHECK_WORDS['nobody confirms']} {CHECK_WORDS['copied']}"
     hospitals = f", such as {', '.join(took_part.names[:SHOWN_HOSPITALS])}" if took_part else ""
     return (
         f"Have the true fingerprint read to you by a hospital that took part{hospitals}, or by the {teller}"
         f"{f' ({contact})' if contact else ''}, over a number or an address that you look up elsewhere than in this"
-        f" folder. {compared_words}"
+        f" folder. Compare it with {data.publisher[1]}, all eight groups."
     )
+
+
+def _can_compare(data: ReportData) -> bool:
+    """True if a coordinator has signed the corpus and somebody can be asked for its fingerprint."""
+    return bool(data.publisher[1] and data.terms.whom_to_ask)
 
 
 def _explain_check(data: ReportData) -> tuple[str, ...]:
     else_words = f"; else ask the {_teller(data)[0]} for it" if data.terms.whom_to_ask else ""
-    placeholder_words = f" with the fingerprint in place of {TOLD_FINGERPRINT}" if data.publisher[1] else ""
+    placeholder_words = f" with the fingerprint in place of {TOLD_FINGERPRINT}" if _can_compare(data) else ""
     recompute_words = (
         f"recomputes epsilon and the best guess offline, {words.AS_PLANNED} and {words.AS_IT_RAN}, and checks"
         " signatures and the hash of each file that is here"
@@ -474,7 +480,7 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
             f"The command below, typed in the folder of the files{placeholder_words}, {recompute_words}."
             f" `pip install undersong=={VERSION}` installs the program where your package index has it{else_words}."
             " With `--test FILE` it also trains small models on the corpus and states their score on your own test"
-            f" file.{'' if data.simulated else ASK_PARTY} {EXIT_CODES}"
+            f" file.{ASK_PARTY if _can_compare(data) else ''} {EXIT_CODES}"
         ),
         signer_words,
         "No hospital has signed anything: what these files say is the word of whoever ran the simulation."
@@ -482,10 +488,18 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
         else "The coordinator's fingerprint vouches for these files and for the hospitals' keys. The hospitals have"
         " signed the plan (operator, questions, noise, purpose, licence) and their receipts; intended use, limits,"
         " sources and the figures of this page stand under the coordinator's signature alone.",
-        f'{IN_BROWSER} open report.html and drop the files on "Check these files". That finds a changed file, compares'
-        " the key that manifest.json names with the fingerprint that you were told and, where the browser can, checks"
-        " the coordinator's signature. Whoever changed the files may have changed report.html, too."
-        if data.publisher[1]
-        else f'{IN_BROWSER} open report.html and drop the files on "Check these files". That finds a changed file; who'
-        " made the files, it cannot tell.",
+        _explain_browser(data),
+    )
+
+
+def _explain_browser(data: ReportData) -> str:
+    """Says what report.html checks without an installation."""
+    opening = f'{IN_BROWSER} open report.html and drop the files on "Check these files". That finds a changed file'
+    if not data.publisher[1]:
+        return f"{opening}; who made the files, it cannot tell."
+    if not _can_compare(data):
+        return f"{opening} and, where the browser can, a forged signature. {CHANGED_REPORT}"
+    return (
+        f"{opening}, compares the key that manifest.json names with the fingerprint that you were told and, where the"
+        f" browser can, checks the coordinator's signature. {CHANGED_REPORT}"
     )

@@ -20,6 +20,8 @@ CHECK_WORDS: Mapping[str, str] = {
     "by stated": "{signer}, by the fingerprint that you stated",
     "by own word": "NOT SHOWN: {signer} signed, by its own word",
     "copied": "A fingerprint that is copied from report.html or another of these files proves nothing.",
+    "nobody confirms": "Nobody here can be asked for the true fingerprint: you cannot find out who signed these files.",
+    "unconfirmed": "; nobody here can confirm that fingerprint",
     "unsigned": "NOT SHOWN: nobody signed them",
     "not the run's": "{file}: is not the file that the run wrote",
     "not the archive's": "{file}: is not the file that the coordinator put into the archive",

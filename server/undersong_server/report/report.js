@@ -197,7 +197,8 @@
   const bare = (text) => text.toLowerCase().replace(/[^0-9a-z]/g, "");
   // What the typed fingerprint says of the coordinator's key: "stated", "another" or "untyped", and what is still to do.
   const compare = ({key: own, signed}) => {
-    const typed = bare(told.value), groups = own.split("-").length;
+    if (own && !told) return {by: "by own word", todo: WORDS["nobody confirms"]};
+    const typed = told ? bare(told.value) : "", groups = own.split("-").length;
     if (!own) return {by: "unsigned", todo: "manifest.json names no key of a coordinator."};
     if (!typed) {
       return {by: "by own word", todo: "Type the fingerprint that a hospital or the operator read to you: manifest.json" +
@@ -241,7 +242,7 @@
     if (drop.dataset.statement && await statement(named("manifest.json")) !== drop.dataset.statement) {
       faults.push("manifest.json: states another plan, other sums or other receipts than this report was made of");
     }
-    const own = told ? await makers(named("manifest.json"), named("archive.json")).catch(() => ({key: ""})) : undefined;
+    const own = told || "unasked" in drop.dataset ? await makers(named("manifest.json"), named("archive.json")).catch(() => ({key: ""})) : undefined;
     if (own && own.signed === false) faults.push("FORGED: manifest.json does not hold a signature of its contents");
     if (own && own.added === false) faults.push("FORGED: archive.json does not hold the coordinator's signature");
     const missing = Array.from(stated.keys()).filter((name) => !named(name) && !leftOut.includes(name));

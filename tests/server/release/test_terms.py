@@ -13,8 +13,9 @@ from undersong_server.generators.kinds.ngram import NgramSettings
 from undersong_server.generators.kinds.openai import OpenAISettings
 from undersong_server.generators.kinds.replay import ReplaySettings
 from undersong_server.generators.kinds.transformers import TransformersSettings
-from undersong_server.release.verify import verify
+from undersong_server.release.verify import ASK_HOSPITAL, verify
 from undersong_server.report.card_facts import read_card_facts
+from undersong_server.report.check_words import CHECK_WORDS
 from undersong_server.report.data import GeneratorUse
 from undersong_server.report.html import render_card
 from undersong_server.report.terms import (
@@ -134,3 +135,17 @@ def test_metadata_of_the_card_calls_no_licence_free_of_which_the_source_is_unkno
     card = render_card(run(publication=PublicationSection(licence=licence), usage=usage, generators=("good",)))
     metadata = card.partition("configs:")[0].splitlines()
     assert [line for line in metadata if line.startswith("license")] == says.splitlines()
+
+
+@pytest.mark.parametrize("contact", [REAL, EXAMPLE])
+def test_verify_asks_for_no_fingerprint_that_nobody_can_confirm(tmp_path, published, signer, contact):
+    (tmp_path / "manifest.json").write_text(json.dumps(signer.sign(published[0])))
+    fingerprint = signer.authority.fingerprint
+    for stated in (None, fingerprint):
+        verdict = verify(tmp_path, fingerprint=stated)
+        task = {**verdict.manifest.task, "contact": contact}
+        told = replace(verdict, manifest=replace(verdict.manifest, task=task))
+        lines = [line.strip() for line in told.lines()]
+        assert (ASK_HOSPITAL in lines) is (contact == REAL and not stated)
+        assert (CHECK_WORDS["nobody confirms"] in lines) is (contact == EXAMPLE and not stated)
+        assert (CHECK_WORDS["unconfirmed"] in told.conclusion()[1]) is (contact == EXAMPLE and bool(stated))

@@ -39,6 +39,7 @@ from undersong_server.report.answers import (
     ONLY_LICENCE_BINDS,
     SIMULATED,
     THE_MAKERS,
+    TOLD_FINGERPRINT,
     answers,
 )
 from undersong_server.report.check_words import CHECK_WORDS
@@ -524,11 +525,22 @@ def test_a_receiver_is_sent_to_a_contact_that_can_answer(contact, operator, whom
     data = run(publication=terms, operator=("Nordbrook", operator), test_hash="68bc", publisher=("one", "1a2b-3c4d"))
     for shown in both(data):
         assert (f"these files do not say: ask {whom}" in shown) == bool(whom)
-        for nobody in (NOBODY_TO_ASK, "Nobody here can be asked for the true fingerprint."):
+        for nobody in (NOBODY_TO_ASK, CHECK_WORDS["nobody confirms"]):
             assert (nobody in shown) != bool(whom), nobody
         assert (" ask " in shown.partition("How good it is")[2].partition("What is in it")[0]) == bool(whom)
         marks = sum(map(is_example, (contact, operator)))
         assert shown.count("an example, which leads to nobody") == marks
+
+
+@pytest.mark.parametrize("contact", ["data@clinics.org", "data@clinics.example"])
+def test_fingerprint_is_compared_only_where_somebody_can_be_asked_for_it(contact):
+    data = run(publication=PublicationSection(contact=contact), publisher=("one", "1a2b-3c4d"))
+    can_ask = contact.endswith("org")
+    answer = next(answer for answer in answers(data) if answer.anchor == "check")
+    compared = ("Compare it with 1a2b-3c4d", TOLD_FINGERPRINT, "--party NAME", "fingerprint that you were told")
+    assert [words in " ".join((*answer.sentences, answer.command)) for words in compared] == [can_ask] * 4
+    assert answer.command.startswith("undersong verify .")
+    assert ('id="told"' in render_html(data)) is can_ask
 
 
 def test_place_of_publication_in_a_domain_for_examples_is_marked():
