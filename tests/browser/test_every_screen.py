@@ -10,7 +10,7 @@ from tests.browser.conftest import CONSOLE_SCREENS, PAGE_SCREENS, RESULT, served
 from tests.client.cli.test_cli import proposed
 from tests.doubles.chromium import WIDTHS
 from tests.doubles.crowds import add_parties, repeat_run
-from tests.doubles.example_console import add_result
+from tests.doubles.example_console import add_result, example_coordinator
 from tests.doubles.hospitals import CLINIC, HOSPITALS, hospital
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
@@ -18,7 +18,7 @@ from undersong_client.home import PartyHome
 from undersong_client.storage.outbox import Outbox
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
-from undersong_server.operations import runs
+from undersong_server.operations import enrolment, overview, runs
 from undersong_server.report.evaluations import EVALUATION_FILE, Evaluated, KeptMeasure
 from undersong_server.runs.folder import RunFailure, RunStatus, replace_json
 
@@ -58,6 +58,33 @@ def test_every_console_screen_passes_the_browser_checks(console, finished, windo
         outside.check(name)
         outside.shoot(f"console-{name}-{width}")
     assert console.site.violations == []
+
+
+def test_the_list_of_hospitals_shows_its_last_column_on_a_laptop(chromium, window, tmp_path, monkeypatch):
+    home = example_coordinator(tmp_path)
+    for name in HOSPITALS:
+        enrolment.note_full_name(home, name, f"The {name} university hospital of the northern districts, Porto")
+    left = overview.EpsilonLeft(10.0, time.time(), 3, 8.0)
+    monkeypatch.setattr(overview, "epsilon_left", lambda *_: left)
+    with served_console(home) as served:
+        page = window(served.address, width=1400).enter(served.link()).go("/parties")
+        assert page.get_by_text("of the northern districts").count() == len(HOSPITALS)
+        assert page.get_by_text("less 8 of 3 runs since").count() >= len(HOSPITALS)
+        region = page.get_by_role("region", name="Hospitals")
+        assert region.evaluate("region => region.scrollWidth - region.clientWidth") <= 0
+
+
+def test_a_check_box_with_a_link_is_one_paragraph(console, coordinator, finished, window):
+    aside = CoordinatorHome(coordinator).run("triage result").output / "set-aside.jsonl"
+    aside.write_text('{"text": "late", "label": "injury", "generator": "mixed", "reason": "generator"}\n')
+    try:
+        for width in (1400, 390):
+            page = window(console.address, width=width).enter(console.link(f"box-{width}")).go(RESULT["result"])
+            assert page.locator("label.choice", has_text="Leave out set-aside.jsonl").evaluate(
+                "label => label.children.length === 2 && label.childNodes[1].textContent.trim() === ''"
+            )
+    finally:
+        aside.unlink()
 
 
 @pytest.mark.parametrize("width", WIDTHS)
