@@ -100,10 +100,12 @@ class NextStep:
     Attributes:
         words: the step as an order.
         address: address of the screen for it; "" if it is this screen, or none.
+        other: a step that may be taken instead; None if there is none.
     """
 
     words: str
     address: str = ""
+    other: "NextStep | None" = None
 
 
 class Forbidden(PrivacyRefusal):

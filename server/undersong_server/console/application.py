@@ -129,7 +129,8 @@ def _next_step(visit: Visit, context: ConsoleContext) -> NextStep:
             step = beginning.step_of_comparison(context.compare_runs(visit), count_points)
     if step is None:
         step = beginning.next_step(context.home, partial(context.list_runs, visit), visit.path.get("run", ""))
-    return NextStep(step.words, step.address)
+    other = None if step.other is None else NextStep(step.other.words, step.other.address)
+    return NextStep(step.words, step.address, other)
 
 
 def _change_who_asks(visit: Visit, context: ConsoleContext) -> str:

@@ -66,10 +66,14 @@ def _invite_next(parties: Sequence[PartyFacts]) -> str:
 
 @dataclass(frozen=True)
 class OperatorStep:
-    """The one step that the operator takes next, as an order (``words``), and the address of its screen."""
+    """The one step that the operator takes next, as an order (``words``), and the address of its screen.
+
+    ``other``: a step that may be taken instead; None if there is none.
+    """
 
     words: str
     address: str
+    other: "OperatorStep | None" = None
 
 
 def next_step(home: Path, every_run: Callable[[], Sequence[RunSummary]], run_shown: str = "") -> OperatorStep:
@@ -88,8 +92,9 @@ def next_step(home: Path, every_run: Callable[[], Sequence[RunSummary]], run_sho
     if not runs:
         steps = first_steps(home, runs, parties(home))
         number = next(number for number, step in enumerate(steps) if not step.is_done)
-        more = [f", or {step.again.partition(', ')[2]}" for step in steps[:number] if step.again and number == 2]
-        return OperatorStep(steps[number].words + "".join(more), steps[number].address)
+        again = [step for step in steps[:number] if step.again and number == 2]
+        other = OperatorStep(again[0].again.partition(", ")[2], again[0].address) if again else None
+        return OperatorStep(steps[number].words, steps[number].address, other)
     for run in _still_open([run for run in runs if not run.put_away]):
         if (step := _step_of_run(home, run)) is not None:
             return step

@@ -24,6 +24,7 @@ from typing import Any
 from undersong_common.errors import ConfigurationError, MachineFault
 from undersong_common.files import file_state, is_empty, sync_folder
 from undersong_common.pages.duties import terminal_identity
+from undersong_common.pages.serving import is_loopback
 from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_common.program import drill as invented_records
 from undersong_common.program import notices
@@ -106,6 +107,11 @@ class CoordinatorFacts:
     not_yet_valid: tuple[str, ...] = ()
     operator: str = ""
     contact: str = ""
+
+    @property
+    def own_addresses(self) -> tuple[str, ...]:
+        """Those of ``addresses`` that reach this machine only, so that no hospital on another one connects by them."""
+        return tuple(address for address in self.addresses if is_loopback(address.rpartition(":")[0]))
 
 
 def create(home: Path, new: defaults.NewCoordinator) -> CoordinatorFacts:

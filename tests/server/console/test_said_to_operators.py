@@ -403,7 +403,9 @@ def test_one_invitation_of_several_leads_to_the_next_one_too(tmp_path, entered):
     made = make_home(tmp_path / "home")
     enrolment.invite(made.path, "alpha")
     console = entered(made.path)
-    assert unescape(next_step_of(console.get("/").text)) == "Sign each hospital's request, or invite the next."
+    assert unescape(next_step_of(console.get("/").text)) == "Sign each hospital's request , or invite the next."
+    links = console.get("/").text.partition("What comes next")[2].partition("</section>")[0]
+    assert re.findall(r'href="([^"]+)"', links) == ["/parties/sign", "/parties/invite"]
     assert "Invite each hospital: 1 hospital so far ( invite the next )" in visible(console.get("/").text)
 
 
@@ -420,6 +422,24 @@ def test_a_letter_says_when_it_will_state_the_frame(tmp_path, entered):
     later = visible(console.get("/parties/one/alpha/letter").text)
     assert "print it again" not in later
     assert "epsilon 4 at delta 1e-5" in later
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("addresses", "warned"),
+    [
+        (("localhost:7443", "notes.example:7443"), "localhost:7443"),
+        (("127.0.0.1:7443", "[::1]:7443"), "127.0.0.1:7443, [::1]:7443"),
+        (("notes.example:7443",), ""),
+    ],
+)
+def test_letter_and_invitation_warn_of_an_address_of_this_machine_alone(tmp_path, entered, addresses, warned):
+    made = make_home(tmp_path / "home", ("alpha",), addresses=addresses)
+    console = entered(made.path)
+    for path in ("/parties/one/alpha/letter", "/parties/invite"):
+        page = visible(console.get(path).text)
+        assert (f"The address {warned} reaches this machine only" in page) is bool(warned)
+        assert ("this machine only" in page) is bool(warned)
 
 
 def test_a_package_that_was_downloaded_says_when_and_has_no_button(console):
