@@ -39,6 +39,10 @@ TWO_PEOPLE = (
     " IT at a terminal: order it in writing. From then on it takes both to undo it; a person in IT could still set it"
     " back in the software's files. Log shows each change. It counts for this run, too, unless it is approved already."
 )
+CALL_PROVES = (
+    " A call shows that a hospital exists and holds its key. Whether it helps the operator no call shows: that remains"
+    " your trust."
+)
 TWO_PEOPLE_FIRST = " IT can approve while you wait: do step 1 first."
 ASK_NAMES = " Ask for full name and town of {hospitals}."
 COMPARE = (
@@ -140,6 +144,7 @@ def _compare_words(sheet: Sheet) -> str:
             uncalled += f" If one more helps, “{MORE_HELP}” says what holds."
     if calls:
         hospitals = f" and with {hospitals} (look up the numbers of those named under “Who takes part”)"
+        uncalled = f"{CALL_PROVES}{uncalled}"
     else:
         hospitals = ""
     place = "below them" if lists_fingerprints(sheet) else "below them, or for a specialist further below"
@@ -181,7 +186,8 @@ def calls_section(sheet: Sheet) -> PageSection:
     return PageSection(
         "Who takes part, by fingerprint, to compare over the telephone",
         (
-            "Each reads out its own fingerprint, and the other compares it with its own sheet. Only a fingerprint that"
+            "A fingerprint is a short form of the public key by which signatures are checked. Each reads out its own,"
+            " and the other compares it with its own sheet. Only a fingerprint that"
             f" its hospital has told you says who it is.{choice}",
         ),
         table=(

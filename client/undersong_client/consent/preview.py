@@ -38,6 +38,8 @@ from undersong_client.consent.question_sections import (
     question_section,
 )
 from undersong_client.consent.risk_sections import (
+    MORE_HELP,
+    can_be_undone,
     meaning_section,
     more_help,
     risk_of_all,
@@ -590,9 +592,18 @@ def _hospital_section(sheet: Sheet) -> PageSection:
         f"{counted(len(shown_names), 'hospital')}, by the names that the operator has given them:"
         f" {first_named(shown_names, MOST_NAMES)}.{_lacking_names(sheet)}",
         *([OPERATORS_WORDS] if sheet.has_full_names else []),
-        "Nobody can check another hospital's numbers: one that lies could spoil the texts.",
+        f"Nobody can check another hospital's numbers: false ones could spoil the texts. {_lies_cost(sheet)}",
     ]
     return PageSection(title, tuple(sentences))
+
+
+def _lies_cost(sheet: Sheet) -> str:
+    """Says that false numbers of another hospital cost this one's people nothing, and what does."""
+    people = unit_word(sheet.privacy.unit, sheet.own.word if sheet.own else "", 2)
+    sentence = f"They take no protection from your {people}"
+    if sheet.ended is not None or not can_be_undone(sheet):
+        return f"{sentence}."
+    return f"{sentence}; what a hospital that helps the operator takes, “{MORE_HELP}” says."
 
 
 def _shown_name(party: NamedParty, *, is_own: bool) -> str:

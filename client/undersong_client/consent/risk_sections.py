@@ -31,7 +31,7 @@ KNOWS_MORE = (
     "Somebody who knows more beforehand guesses right more often without this run, too; {rare}the run shifts the odds"
     " of that guess by a factor of at most {factor}: a chance of 1 in 100 becomes at most {after} in 100{of_all}."
 )
-HELPING = "shares its numbers or keys, adds no noise, lies, or is its invention"
+HELPING = "shares its numbers or keys, adds no noise, lies about a failed attempt, or is its invention"
 MORE_HELP = "If more hospitals help"  # names the row of the first answers; others refer to it by this name
 OVER_THE_NOISE = "on average over the random noise"
 MOST_EXCEPTED = 0.1  # A larger share of excepted runs is said with its reason.
@@ -104,19 +104,35 @@ def _raised_chance(certainty: float) -> str:
     return impact.cases(certainty / (certainty + 99.0 * (1.0 - certainty)))
 
 
-def _fewer_suffice(sheet: Sheet) -> list[str]:
-    """Says which fewer hospitals count as all others, because they alone are with this one in a sum; [] if none do."""
-    missing_count = len(sheet.parties) - 1 - sheet.others
+def _rows_left_out(sheet: Sheet, most_in_rows: int) -> list[str]:
+    """Says which row holds for numbers of helpers that have none, and for fewer who alone are in a sum with this one.
+
+    Args:
+        most_in_rows: the largest number of helpers, but all others, that has a row.
+    """
+    other_count = len(sheet.parties) - 1
+    sentences = []
+    between = range(most_in_rows + 1, other_count)
+    if between:
+        numbers = f"{between[0]}" if len(between) == 1 else f"{between[0]} to {between[-1]}"
+        is_one = between[-1] == 1
+        sentences.append(
+            f"The figures of {numbers} {'other lie' if is_one else 'others lie'} between the last two rows."
+        )
+    missing_count = other_count - sheet.others
     if missing_count < 1:
-        return []
+        return sentences
     if sheet.others <= 1:
-        return ["One that is alone with you in a sum counts as all others."]
+        return [*sentences, "One that is alone with you in a sum counts as all others."]
+    silent = counted(missing_count, "hospital")
     return [
-        f"{sheet.others} count as all others if {missing_count} {'does' if missing_count == 1 else 'do'} not answer."
+        *sentences,
+        f"If {silent} {'does' if missing_count == 1 else 'do'} not answer, only {sheet.others} others are in a sum with"
+        f" you: the last row then holds if these {sheet.others} help.",
     ]
 
 
-def _can_be_undone(sheet: Sheet) -> bool:
+def can_be_undone(sheet: Sheet) -> bool:
     """True if the promise fails where all other hospitals help the operator."""
     return len(sheet.parties) - 1 > sheet.colluders
 
@@ -134,7 +150,7 @@ def _worst_risks(sheet: Sheet) -> list[float]:
 
 def more_help(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     """The figures by how many hospitals help the operator: as many as the promise allows, one more, and all others."""
-    if sheet.ended is not None or sheet.privacy.epsilon is None or not _can_be_undone(sheet):
+    if sheet.ended is not None or sheet.privacy.epsilon is None or not can_be_undone(sheet):
         return []
     cost = sheet.cost
     allowed = f"at most {counted(sheet.colluders, 'other')}" if sheet.colluders else "no other"
@@ -142,7 +158,7 @@ def more_help(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     sentences = [
         f"A hospital helps the operator if it {HELPING}. The best guess about {guessed_unit(sheet.privacy)} is right in"
         " at most so many of 100 cases, on average and with bad luck.",
-        *_fewer_suffice(sheet),
+        *_rows_left_out(sheet, sheet.colluders + (beside.one_more is not None)),
     ]
     head: tuple[str, ...] = ("who helps", "this run", "with bad luck")
     has_all_runs = cost is not None and cost.best_guess_after is not None
@@ -152,7 +168,7 @@ def more_help(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
         one_more_words = counted(sheet.colluders + 1, "other")
         rows.append(_help_row(one_more_words, *one_more, *_one_more_of_all(sheet, beside)))
         if has_all_runs and cost is not None and cost.before:
-            sentences.append(f"In the row of {one_more_words}, all others may have helped in the earlier runs.")
+            sentences.append(f"For the earlier runs, the row of {one_more_words} counts that all others helped.")
     rows.append(_help_row("all others", *_worst_risks(sheet)))
     return [PageSection(MORE_HELP, (" ".join(sentences),), table=(head, *rows))]
 
@@ -379,7 +395,7 @@ def risk_of_all(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str]]:
 
 def _same_condition(sheet: Sheet) -> str:
     """Says that the figure of all runs holds while as few hospitals help as for this run's; "" where all may."""
-    return " The same condition holds." if sheet.ended is None and _can_be_undone(sheet) else ""
+    return " The same condition holds." if sheet.ended is None and can_be_undone(sheet) else ""
 
 
 def _guess_before(cost: BudgetEffect) -> str:

@@ -19,9 +19,9 @@ PLANNED = (
     " it failed and have it repeated; as it ran, each attempt counts that was made."
 )
 CONFIRMED = (
-    "Before they do, enough hospitals confirm that the operator cannot open the failed attempt, which then adds nothing"
-    " to the risk of this run. If more hospitals help the operator than this risk allows, they may confirm it falsely:"
-    " the figures for more helpers count each attempt."
+    "Before that, enough hospitals confirm that the operator cannot open the failed attempt. It then adds nothing to"
+    " the risk of this run. If more hospitals help the operator than that risk allows, what they confirm may be false:"
+    " the figures for more helpers count every attempt as opened."
 )
 # What is kept of a run, where and how long: for the hospital's sheet and the coordinator's dossier.
 KEPT = (
@@ -325,7 +325,8 @@ def first_difference(typed: Sequence[str], plan_words: Sequence[str]) -> str:
 
 
 ANEW = (
-    "If an attempt at a sum fails, your numbers may leave for it again, blurred anew, at most"
+    "An attempt at a sum fails, for example, where hospitals fall silent on the way and the rest cannot open it. Your"
+    " numbers may then leave for this sum again, blurred anew, at most"
     f" {VOIDED_VECTORS} times. {CONFIRMED}"
 )
 

@@ -491,10 +491,23 @@ def test_no_worst_case_is_stated_where_the_promise_holds_against_all(home):
 @pytest.mark.parametrize(
     ("others", "colluders", "says"),
     [
-        (1, 0, "One that is alone with you in a sum counts as all others."),
-        (3, 0, "3 count as all others if 1 does not answer."),
-        (2, 1, "2 count as all others if 2 do not answer."),
-        (4, 1, "on average and with bad luck."),
+        (
+            1,
+            0,
+            "The figures of 1 to 3 others lie between the last two rows. One that is alone with you in a sum counts",
+        ),
+        (
+            3,
+            0,
+            "If 1 hospital does not answer, only 3 others are in a sum with you: the last row then holds if these 3",
+        ),
+        (
+            2,
+            1,
+            "The figures of 2 to 3 others lie between the last two rows. If 2 hospitals do not answer, only 2 others",
+        ),
+        (4, 2, "on average and with bad luck. The figures of 3 others lie between the last two rows."),
+        (4, 3, "on average and with bad luck."),
     ],
 )
 def test_first_answers_say_how_many_colluders_undo_the_promise(home, others, colluders, says):
@@ -502,7 +515,9 @@ def test_first_answers_say_how_many_colluders_undo_the_promise(home, others, col
     proposed(home)
     stored = replace(Sheet.from_json(sheet(home)[0]), others=others, colluders=colluders)
     (more_help,) = risk_sections.more_help(stored, NOTHING_BESIDE)
-    assert more_help.sentences[0].endswith(says)
+    assert says in more_help.sentences[0]
+    (with_row,) = risk_sections.more_help(stored, Surroundings(one_more=(0.7, 0.9)))
+    assert f"The figures of {colluders + 1}" not in with_row.sentences[0]
     assert more_help.table[-1][0] == "all others"
     words_of_risk = risk_sections.helper_words(stored)
     assert ("guesses for itself" in words_of_risk) == (colluders == 0)
@@ -886,6 +901,7 @@ def test_short_part_of_the_sheet_names_limit_and_steps(home):
     assert "full name and town of the other hospitals" in ask
     assert "with the operator and with 3 of the other hospitals (look up the numbers" in compare
     assert f" {choice_sections.count_uncalled(Sheet.from_json(value))} If one more" in compare
+    assert choice_sections.CALL_PROVES in compare
     assert f"If one more helps, “{risk_sections.MORE_HELP}” says what holds. If" in compare
     assert risk_sections.MORE_HELP in [section.title for section in sections]
     assert compare.endswith("If anything differs: Reject.")
@@ -899,6 +915,19 @@ def test_short_part_of_the_sheet_names_limit_and_steps(home):
 
 OTHERS = ("beta", "delta", "gamma", "omega")
 ALL_FOUR = {name: f"{name.capitalize()} Hospital, Porto" for name in OTHERS}
+
+
+def test_sheet_says_what_false_numbers_of_another_hospital_cost(home):
+    proposed(home)
+    stored = Sheet.from_json(sheet(home)[0])
+    for changes, ends in (
+        ({}, f"patients; what a hospital that helps the operator takes, “{risk_sections.MORE_HELP}” says."),
+        ({"colluders": len(OTHERS)}, "They take no protection from your patients."),
+        ({"ended": RunEnd(None, None)}, "They take no protection from your patients."),
+    ):
+        sentence = preview._hospital_section(replace(stored, **changes)).sentences[-1]
+        assert sentence.startswith("Nobody can check another hospital's numbers: false ones could spoil the texts.")
+        assert sentence.endswith(ends)
 
 
 @pytest.mark.parametrize(
