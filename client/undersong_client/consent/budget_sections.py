@@ -28,6 +28,7 @@ def budget_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     whole_words = impact.whole_budget(guess_at_the_end(sheet_cost), guessed_unit(sheet.privacy))
     sentences = (
         f"{summary} {NOT_IN_STEP} {whole_words} {NEWER_FILE}",
+        *[f"Before this run: {'; '.join(beside.earlier_decisions)}."] * bool(beside.earlier_decisions),
         *_passed_limits(sheet, sheet_cost, beside.largest_epsilon),
     )
     return [PageSection("Your budget for all runs over these records", sentences, bar=(share_before, share_after))]

@@ -96,10 +96,25 @@ def choice_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
 
 def objections_unchecked(sheet: Sheet) -> bool:
     """True if a sheet that is to be decided has no list of the people who object."""
-    if sheet.own is None or sheet.as_signed or sheet.ended is not None:
-        return False
+    return not sheet.as_signed and sheet.ended is None and _objection_row(sheet) in (NO_LIST, NO_LIST_AS_SIGNED)
+
+
+def objections_then(sheet: Sheet) -> str:
+    """Returns what a signed sheet says of objections, as the end of a clause; "" where it has no people."""
+    row_text = _objection_row(sheet)
+    if not row_text:
+        return ""
+    if row_text in (NO_LIST, NO_LIST_AS_SIGNED):
+        return "; its sheet names no list of objections"
+    return f"; objections then: {row_text}"
+
+
+def _objection_row(sheet: Sheet) -> str:
+    """The signed words on the people who object; "" where no column names them."""
+    if sheet.own is None:
+        return ""
     row_name = f"{unit_word('user', sheet.own.word, 2)} who object"
-    return any(name == row_name and text in (NO_LIST, NO_LIST_AS_SIGNED) for name, text in sheet.own.rows)
+    return next((text for name, text in sheet.own.rows if name == row_name), "")
 
 
 def next_words(sheet: Sheet) -> str:

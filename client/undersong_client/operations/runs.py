@@ -15,6 +15,7 @@ from undersong_client.consent import approvals
 from undersong_client.consent.approvals import Proposal, Proposals
 from undersong_client.consent.people import ROLES_OF_TWO, Decision, Person, note_decision, remedy_of_refusal
 from undersong_client.consent.sheet import (
+    MOST_NAMES,
     FinalCost,
     RunEnd,
     Sheet,
@@ -123,6 +124,7 @@ def _preview(
         one_more, one_more_spent = _risks_with_one_more(proposals, request, ledger)
         beside = Surroundings(
             earlier_runs=_earlier_runs(ledger, request.run),
+            earlier_decisions=_earlier_decisions(proposals, _earlier_runs(ledger, request.run)),
             largest_epsilon=hospital_policy.run_epsilon,
             is_standing=hospital_policy.approval == "standing",
             units_cut=_count_cut_units(party_home, shown_sheet.privacy),
@@ -188,6 +190,28 @@ def _earlier_runs(ledger: "Ledger", run: str, until_s: float = math.inf) -> tupl
         dict.fromkeys(total.run for total in ledger.totals() if first_charges_s.get(total.run, 0.0) <= until_s)
     )
     return names[: names.index(run)] if run in names else names
+
+
+def _earlier_decisions(proposals: Proposals, names: Sequence[str]) -> tuple[str, ...]:
+    """Who approved each earlier run, when, and by which list of objections, as the signed sheet says; in words."""
+    from undersong_client.consent.choice_sections import objections_then
+
+    decisions = []
+    for name in names[-MOST_NAMES:]:
+        approved_plans = [plan for plan in proposals.under(name) if plan.approvals or plan.decision == "approved"]
+        if not approved_plans:
+            decisions.append(f"of {printable(name, 120)!r}, no approval is stored here")
+            continue
+        plan = approved_plans[-1]
+        approvers = [
+            f"{printable(person.name, 80)}, {person.role}, on {datetime.fromtimestamp(person.at_s, UTC):%Y-%m-%d}"
+            for person in plan.approvals
+        ]
+        signed_sheet = proposals.sheet(plan)
+        objections = "" if signed_sheet is None else objections_then(signed_sheet)
+        deciders = joined(approvers) or "the policy, without a person"
+        decisions.append(f"{printable(name, 120)!r} was approved by {deciders}{objections}")
+    return tuple(decisions)
 
 
 def _count_cut_units(party_home: PartyHome, privacy: UnitPromise) -> int | None:

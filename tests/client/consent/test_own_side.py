@@ -571,6 +571,32 @@ def test_the_budget_names_the_runs_before_this_one(home):
         assert "From all runs over these records ('autumn', 'winter') and this one together" in " ".join(shown.split())
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("has_list", [False, True])
+def test_sheet_says_who_approved_earlier_runs_and_by_which_objections(home, has_list):
+    if has_list:
+        objections = home.parent / "objections.txt"
+        objections.write_text("nobody-here\n")
+        columns = ("--label-field", "label", "--user-field", "patient", "--home", home)
+        command("data", "add", home.parent / "alpha.jsonl", "--exclude", objections, "--despite-cautions", *columns)
+    earlier = proposed(home, run="winter")
+    command("preview", "winter", "--home", home)
+    command("approve", "winter", plan_words(earlier.hash), "--name", "Ada Weller", "--role", "IT", "--home", home)
+    ledger = Ledger.read(home / "ledger.jsonl")
+    for run in ("autumn", "winter"):
+        charge = Charge(run, earlier.hash.hex(), "votes", 0, (Gaussian(9.0),), alone=(Gaussian(5.0),))
+        ledger.charge(charge, at=5.0)
+        ledger.send(charge, "aa" * 32, at=5.0)
+    proposed(home)
+    shown = " ".join(command("preview", "spring", "--home", home).split())
+    assert (
+        "Before this run: of 'autumn', no approval is stored here; 'winter' was approved by Ada Weller, IT, on 20"
+        in (shown)
+    )
+    noted = "objections then: a list was given; none of it is in the file."
+    assert (noted in shown, "its sheet names no list of objections." in shown) == (has_list, not has_list)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
