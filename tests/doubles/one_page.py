@@ -22,4 +22,4 @@ def next_step_of(screen: str) -> str:
     assert screen.count('data-part="next_step"') == 1
     words = re.sub(r"<[^>]+>", " ", last.partition("</h2>")[2])
     assert not main.rpartition("</section>")[2].strip()
-    return " ".join(words.split()).replace(" .", ".")
+    return " ".join(words.split()).replace(" .", ".").replace(" ,", ",")
