@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from undersong_client.consent.risk_sections import MORE_HELP
 from undersong_client.consent.rules import decider_consequence, decider_words
-from undersong_client.consent.run_terms import WITHDRAWAL, rejection_words
+from undersong_client.consent.run_terms import rejection_words
 from undersong_client.consent.sheet import (
     MOST_NAMES,
     NO_LIST,
@@ -31,13 +31,14 @@ ASK_FIRST = (
     "Look up the operator's telephone number elsewhere than on this sheet. Ask whether this run is theirs, under which"
     " agreement with your hospital, and what its own words above leave open, such as whether the texts are published in"
     " your hospital's name.{names} On which legal basis your hospital computes these numbers from its records is for"
-    " you to judge. Without both in writing, do not approve."
+    " you to judge. Do not approve before you have the agreement and the legal basis in writing."
 )
 ASK_PERIOD = "; ask which period the records cover, too"
 TWO_PEOPLE = (
     "If IT must not approve alone, have your policy ask for {deciders}. It is set under Policy in this software, or by"
-    " IT at a terminal: order it in writing. From then on it takes both to undo it; a person in IT could still set it"
-    " back in the software's files. Log shows each change. It counts for this run, too, unless it is approved already."
+    " a command of IT: order it in writing. From then on, in the software, only both together can undo it, and Log"
+    " shows that; by changing the software's files, IT could undo it alone. It counts for this run, too, unless it is"
+    " approved already."
 )
 CALL_PROVES = (
     " A call shows that a hospital exists and holds its key. Whether it helps the operator no call shows: that remains"
@@ -50,8 +51,8 @@ COMPARE = (
     "{uncalled} If anything differs: Reject."
 )
 DECIDE = (
-    "Decide in this software, which IT runs: Approve or Reject, on its page under Requests, or where it"
-    " asks you. Only that counts."
+    "Decide in this software, which IT runs: Approve or Reject, on its page under Requests. Only a decision in it"
+    " counts."
 )
 APPROVAL_STANDS = (
     "An approval is for the plan that the nine words name, and not for one file. It is signed with this sheet's"
@@ -68,8 +69,9 @@ def choice_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
         return [] if sheet.ended.cost is None else [PageSection("What stays", points=(NAME_STAYS,))]
     withdraw_words = (
         f"Change your mind: choose Withdraw under Requests, until the run ends."
-        f" {WITHDRAWAL} The operator keeps its name and that it withdrew; what has left and is opened counts against"
-        f" your budget. The others see that you no longer answer: {silence_words(sheet)}"
+        f" “What can be undone” says what becomes of the run. The operator keeps your hospital's name and the fact that"
+        f" it withdrew; what has left and is opened counts against your budget. The others see that you no longer"
+        f" answer: {silence_words(sheet)}"
     )
     if sheet.as_signed:
         return [PageSection("What you can do", points=(withdraw_words,))]

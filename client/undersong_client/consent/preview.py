@@ -383,16 +383,20 @@ def _publication_points(sheet: Sheet) -> Iterator[str]:
             " whatever purpose is stated above"
         )
     if makers and not sheet.operator.startswith(makers):
-        yield f"the texts are published in the name of: {makers}; ask whether that includes your hospital"
+        yield (
+            f"the texts are published in the name of: {makers}; ask whether your hospital is one of those (the papers"
+            " that are published beside the texts name it as one that takes part, in any case)"
+        )
 
 
 def _policy_points(sheet: Sheet) -> Iterator[str]:
     """Yields what the policy says to the run, and the warnings that the first answers do not have already."""
     if sheet.ended is None and not sheet.objections:
         yield (
-            f"your policy and your budget allow this run{_whole_budget_caution(sheet)}; they limit the risk on the"
-            " condition that “The risk of this run” states"
+            "your policy and your budget allow this run; they limit the risk on the condition that “The risk of this"
+            " run” states"
         )
+        yield from _whole_budget_caution(sheet)
         if not sheet.required_parties and len(sheet.parties) > 1:
             yield ("your policy names no hospital that must take part; whoever sets it can name those that you know")
     for warning in sheet.warnings:
@@ -400,15 +404,15 @@ def _policy_points(sheet: Sheet) -> Iterator[str]:
             yield _beside_the_run(sheet, warning)
 
 
-def _whole_budget_caution(sheet: Sheet) -> str:
+def _whole_budget_caution(sheet: Sheet) -> list[str]:
     """Says that the permission says little, where the whole budget protects practically nobody."""
     if sheet.cost is None or not sheet.cost.budget or not impact.protection_words(guess_at_the_end(sheet.cost)):
-        return ""
+        return []
     tenth = impact.cases(guess_at_the_end(replace(sheet.cost, budget=sheet.cost.budget / 10)))
-    return (
-        f", which says little, as the whole budget is {impact.NO_PROTECTION}: have a smaller one set (at a tenth of it,"
-        f" a guess is, on average, right in at most {tenth} of 100 cases)"
-    )
+    return [
+        f"that your budget allows this run says little: the whole budget is {impact.NO_PROTECTION}. Have a smaller one"
+        f" set (at a tenth of it, a guess is, on average, right in at most {tenth} of 100 cases)"
+    ]
 
 
 def _beside_the_run(sheet: Sheet, warning: str) -> str:

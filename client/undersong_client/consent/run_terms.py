@@ -75,11 +75,11 @@ def kept_section() -> PageSection:
 def rejection_words(sheet: Sheet, beside: Surroundings) -> str:
     """Says whom a rejection binds: it is final for this plan, and another plan is another request."""
     if beside.is_standing:
-        later_words = "your policy would approve it without a person"
+        later_words = "your policy, as it is, would approve it without a person"
     elif sheet.two_people:
-        later_words = "it needs both approvals again"
+        later_words = "while your policy stays as it is, it needs both approvals again"
     else:
-        later_words = "one person, you or IT, can approve that one"
+        later_words = "while your policy stays as it is, one person, you or IT, can approve that one"
     return (
         f"{REJECT_IS_FINAL} Save the evidence under Log the same day, and keep it yourself: it proves your decision"
         " even then. If somebody has approved it before you, choose Withdraw, which binds in the same way. Another"

@@ -778,9 +778,9 @@ def test_fingerprints_stand_beside_the_words_that_are_read_aloud(hospitals):
 @pytest.mark.parametrize(
     ("changes", "is_standing", "says"),
     [
-        ({"two_people": False}, False, "one person, you or IT, can approve that one"),
+        ({"two_people": False}, False, "while your policy stays as it is, one person, you or IT, can approve that one"),
         ({}, False, "it needs both approvals again"),
-        ({}, True, "your policy would approve it without a person"),
+        ({}, True, "your policy, as it is, would approve it without a person"),
     ],
 )
 def test_a_rejection_says_that_it_binds_it_too(changes, is_standing, says):
@@ -919,11 +919,12 @@ def test_short_part_of_the_sheet_names_limit_and_steps(home):
     assert steps.ordered
     two_people, objections, ask, compare, _ = steps.points
     assert two_people.startswith("If IT must not approve alone")
-    assert "IT at a terminal: order it in writing" in two_people
-    assert "could still set it back in the software's files. Log shows each change." in two_people
+    assert "a command of IT: order it in writing" in two_people
+    assert "in the software, only both together can undo it" in two_people
+    assert "by changing the software's files, IT could undo it alone" in two_people
     assert objections.startswith("Ask IT for the list of patients who object")
     assert "under which agreement with your hospital" in ask
-    assert "is for you to judge. Without both in writing, do not approve." in ask
+    assert "is for you to judge. Do not approve before you have the agreement and the legal basis in writing." in ask
     assert "full name and town of the other hospitals" in ask
     assert "with the operator and with 3 of the other hospitals (look up the numbers" in compare
     assert f" {choice_sections.count_uncalled(Sheet.from_json(value))} If one more" in compare
@@ -933,7 +934,8 @@ def test_short_part_of_the_sheet_names_limit_and_steps(home):
     assert compare.endswith("If anything differs: Reject.")
     (choices,) = [section for section in sections if section.title == "What you can do"]
     assert "do step 1 first" in choices.points[4]
-    assert WITHDRAWAL in choices.points[-1]
+    assert repr(sections).count(WITHDRAWAL) == 1
+    assert "“What can be undone” says what becomes of the run" in choices.points[-1]
     assert WITHDRAWAL in figures["What can be undone"]
     assert "begins when the last hospital approves, perhaps yours" in figures["What can be undone"]
     assert "a run that has begun" in choices.points[-1]
@@ -1170,4 +1172,4 @@ def test_budget_that_hides_nothing_is_called_so_beside_each_allowance(home):
     (budget,) = [section for section in large.sections if section.bar is not None]
     assert f"({NO_PROTECTION})." in budget.sentences[0]
     (for_you,) = [section for section in large.sections if section.title == preview.FOR_YOU]
-    assert f"which says little, as the whole budget is {NO_PROTECTION}: have a" in for_you.points[0]
+    assert f"says little: the whole budget is {NO_PROTECTION}. Have a smaller one set" in for_you.points[1]
