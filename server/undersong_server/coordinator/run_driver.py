@@ -51,12 +51,15 @@ from undersong_server.report.evaluations import (
 )
 from undersong_server.runs.execution import Outcome, PublicEmbedder, RunMonitor, RunParties, StartedRun, execute
 from undersong_server.runs.folder import (
+    EMBEDDING,
     FAILED,
     FINAL,
+    MEASURING,
     PREPARING,
     REJECTED,
     RESTART_REMEDY,
     STATE_AFTER,
+    SUM_PHASE,
     UNEVALUATED,
     Awaited,
     AwaitedParty,
@@ -71,8 +74,6 @@ from undersong_server.runs.task import Task
 
 log = logging.getLogger(__name__)
 
-SUM_PHASE = "private sum "  # start of the name of a phase in which a private sum is asked
-MEASURING = "measuring how good it is"  # name of the phase after the last private sum
 ROSTER_POLL_S = 0.5
 STATUS_S = 0.5  # shortest time between two writes of the status file
 ENDINGS_POLL_S = 0.5
@@ -126,7 +127,7 @@ class RunDriver(Progress, ABC):
         self._cluster = cluster
         self._journal: Journal | None = None
         self._interrupted: State | None = None
-        self._embedding_phase = "embedding texts"
+        self._embedding_phase = EMBEDDING
         charged = folder.status().charged
         self._status = RunStatus(state="waiting", number=number, since=time.time(), phase=PREPARING, charged=charged)
         self._written = 0.0
@@ -386,7 +387,7 @@ class RunDriver(Progress, ABC):
         """Figures of the corpus beside the task's public test file, for the card that is signed; none without one."""
         if test is None:
             return (), ()
-        self._show(phase=MEASURING, done=0, total=1)
+        self._show(phase=MEASURING, done=0, total=0)
         assert self._planned is not None
         seed = self._planned.seed
         corpora = {usefulness.OURS: usefulness.table_of(outcome.samples)}

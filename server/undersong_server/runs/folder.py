@@ -21,7 +21,7 @@ from pydantic import Field, TypeAdapter
 
 from undersong_common.errors import ConfigurationError, MachineFault
 from undersong_common.files import LOST_AND_FOUND, file_state, replace_file
-from undersong_common.printable import joined, printable
+from undersong_common.printable import joined, number, printable
 from undersong_common.program.machine import fault_of, named_faults
 from undersong_protocol.agreement.manifest import PLAN_WORDS, RUN_NAME
 from undersong_server.database.journal import Journal
@@ -157,6 +157,19 @@ class RunFailure:
         return "; ".join([f"{verb} {joined(people)}", *own_remedies, "then revise the run, and start the revised one"])
 
 
+SUM_PHASE = "private sum "  # start of the name of a phase in which a private sum is asked
+EMBEDDING = "embedding texts"  # names the phases in which texts are embedded before the last private sum
+MEASURING = "measuring how good it is"  # name of the phase after the last private sum
+EMBEDDED = "texts embedded; the count begins again with each set of texts"
+PHASE_UNITS = {  # what a phase counts, by the beginning of its name
+    SUM_PHASE.strip(): "steps of this private sum",
+    EMBEDDING: EMBEDDED,
+    MEASURING: EMBEDDED,
+    "writing ": "texts ordered in this step",
+    "approval of ": "hospitals",
+}
+
+
 @dataclass(frozen=True)
 class RunStatus:
     """State of a run, as the process that drives it writes it and every command reads it.
@@ -226,11 +239,19 @@ class RunStatus:
         return self.message
 
     @property
+    def count_words(self) -> str:
+        """Says how far the phase is, with the unit that it counts; "" where it counts nothing."""
+        if not self.total:
+            return ""
+        unit = next((unit for beginning, unit in PHASE_UNITS.items() if self.phase.startswith(beginning)), "steps")
+        return f"{number(self.done)} of {number(self.total)} {unit}"
+
+    @property
     def words(self) -> str:
         """The status in one line."""
         status_parts: list[str] = [self.state_words if self.waiting is None else self.state]
         if self.phase and self.phase != self.state_words:
-            status_parts.append(f"{self.phase} {self.done}/{self.total}")
+            status_parts.append(f"{self.phase} {self.done}/{self.total}" if self.total else self.phase)
         if self.waiting is not None:
             status_parts.append(self.waiting.words)
         if self.error is not None:

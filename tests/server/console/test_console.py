@@ -196,6 +196,22 @@ def test_a_run_that_stands_still_waits_for_nobody_on_any_screen(tmp_path, entere
     assert (status.detail, status.waiting, status.total) == ("", None, 0)
 
 
+@pytest.mark.parametrize(
+    ("phase", "words"),
+    [
+        ("private sum: how many of each", "3 of 1200 steps of this private sum"),
+        ("measuring how good it is", "3 of 1200 texts embedded; the count begins again with each set of texts"),
+        ("writing round 2 again, for texts that could not be used", "3 of 1200 texts ordered in this step"),
+        ("approval of alpha", "3 of 1200 hospitals"),
+        ("tuning round 1", "3 of 1200 steps"),
+    ],
+)
+def test_a_count_of_a_phase_has_its_unit(phase, words):
+    assert RunStatus("running", phase=phase, done=3, total=1200).count_words == words
+    assert RunStatus("running", phase=phase).count_words == ""
+    assert RunStatus("running", phase=phase).words == f"running: {phase}"
+
+
 def test_a_wait_says_until_when_and_not_with_how_many_it_ends(tmp_path, entered):
     home = make_home(tmp_path / "home", PARTIES)
     runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
@@ -219,7 +235,7 @@ def test_a_wait_has_one_colour_and_names_what_is_asked(tmp_path, entered):
         states = re.findall(r'class="state ([a-z]*)">waiting for hospitals', console.get(path).text)
         assert set(states) <= {"warn"}, path
     assert states == ["warn"]
-    assert "Private sum: how many of each, step 3 of 5" in console.get("/runs/one/spring").text
+    assert "Private sum: how many of each: 3 of 5 steps of this private sum" in console.get("/runs/one/spring").text
 
 
 def test_compare_renews_its_states_for_all_runs_that_it_names(tmp_path, entered):

@@ -12,11 +12,11 @@ from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRef
 from undersong_server.authority import Authority
 from undersong_server.coordinator.grpc_transport import Presence, Waiting
 from undersong_server.coordinator.metrics import Metrics
-from undersong_server.coordinator.run_driver import MEASURING, GrpcRunDriver, _describe_test, _name_test
+from undersong_server.coordinator.run_driver import GrpcRunDriver, _describe_test, _name_test
 from undersong_server.database.journal import Journal
 from undersong_server.federation.agreement import Rejected
 from undersong_server.release.files import Signer
-from undersong_server.runs.folder import RunFolder, RunStatus
+from undersong_server.runs.folder import MEASURING, RunFolder, RunStatus
 from undersong_server.runs.planning import Planned
 from undersong_server.runs.task import load
 
