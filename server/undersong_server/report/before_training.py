@@ -18,7 +18,7 @@ NEIGHBOURS = {  # what a share of nearness means, by the measure's name
 }
 EQUAL_IS_ONE = ("density", "MAUVE")  # measures that are 1 for equal sets
 ALIKE = {"coverage": 0.97, "density": 1.0, "MAUVE": 1.0}  # value in equal sets of the measures that decide the word
-YARDSTICK = f"What models reach that learn from real texts: {NOT_MEASURED}"
+REAL_TEXTS = f"What models reach that learn from real texts: {NOT_MEASURED}"
 SHOWN_LABELS = 8  # labels whose scores a sentence has
 LITTLE, MUCH = 0.25, 0.75  # share of these values below or above which all of them are "little" or "much"
 WHY_STAYED = " A text was left out only where models of words contradict its label, too."
@@ -109,7 +109,7 @@ def _describe_scores(data: ReportData) -> str:
         f"{PANEL_MODELS.get(name, name)} {100 * accuracy:.1f} %" for name, accuracy in own_accuracy.by_model.items()
     ]
     mean_words = f"The score on {test_set} is the mean of {', '.join(model_words)}. " if model_words else ""
-    return f"{mean_words}{describe_labels(own_accuracy.by_label)}{YARDSTICK}."
+    return f"{mean_words}{describe_labels(own_accuracy.by_label)}{REAL_TEXTS}."
 
 
 def describe_labels(share_by_label: Mapping[str, float]) -> str:

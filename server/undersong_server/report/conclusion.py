@@ -1,4 +1,4 @@
-"""The one sentence on what a corpus is good for and what it is not, from the figures that were measured."""
+"""The one sentence on what a corpus is fit for and what it is not, from the figures that were measured."""
 
 from collections.abc import Mapping
 
@@ -6,6 +6,8 @@ from undersong_server.report.before_training import judge_likeness
 from undersong_server.report.data import ReportData
 from undersong_server.report.verdict import HARDLY, OWN_RECORDS, TEST_TEXTS, UNMEASURED, caution, records_help, verdict
 
+FIT_FOR_EXERCISES = "Fit for exercises and tests of pipelines"
+NOT_COMPARED = "not compared with models that learn from real texts, so no sign that it is fit for a product"
 LIKENESS_CLAUSES: Mapping[str, str] = {  # by the degree in which the corpus looks like the test texts
     "little": "not a stand-in for the test texts, which it looks little like",
     "in part": "in part like the test texts",
@@ -14,22 +16,24 @@ LIKENESS_CLAUSES: Mapping[str, str] = {  # by the degree in which the corpus loo
 
 
 def conclude(data: ReportData) -> str:
-    """Says what a corpus is good for and what not, by its score, the records' help and its nearness to the test file.
+    """Says what a corpus is fit for, with its score, the records' help and its nearness to the test file.
 
-    Where no share of texts labelled rightly was measured, or it is hardly better than guessing, the verdict says all.
+    No figure of a run compares it with real texts, so that none recommends it for a model that is used. Where no share
+    of texts labelled rightly was measured, or it is hardly better than guessing, the verdict says all.
     """
     low, high, of_what = _score_ends(data)
     if not of_what or verdict(data) in (HARDLY, UNMEASURED):
         return verdict(data)
     least_wrong, most_wrong = (round(100 * (1 - right)) for right in (high, low))
     wrong_words = f"{least_wrong}" if least_wrong == most_wrong else f"{least_wrong} to {most_wrong}"
-    clauses = [f"Good for training classifiers that may label {wrong_words} of 100 {of_what} wrongly"]
+    clauses = [f"{FIT_FOR_EXERCISES}: classifiers that learn from it label {wrong_words} of 100 {of_what} wrongly"]
     help_of_records = records_help(data)
     if help_of_records.sign is not None:
         clauses.append(help_of_records.clause)
     degree = judge_likeness({measure.name: measure.value for measure in data.measures})
     if degree and not caution(data):
         clauses.append(LIKENESS_CLAUSES[degree])
+    clauses.append(NOT_COMPARED)
     return f"{'; '.join(clauses)}."
 
 

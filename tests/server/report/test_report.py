@@ -43,7 +43,7 @@ from undersong_server.report.answers import (
     answers,
 )
 from undersong_server.report.check_words import CHECK_WORDS
-from undersong_server.report.conclusion import conclude
+from undersong_server.report.conclusion import FIT_FOR_EXERCISES, NOT_COMPARED, conclude
 from undersong_server.report.data import (
     ALONE,
     ZERO_SHOT,
@@ -428,7 +428,7 @@ def test_what_is_weak_about_a_corpus_is_told_before_training(place):
         assert words in told
         assert words in shown
     good = next(answer for answer in answers(data) if answer.anchor == "good").sentences
-    assert "; not a stand-in for the test texts, which it looks little like." in good[0]
+    assert "; not a stand-in for the test texts, which it looks little like; " in good[0]
     assert good[2] == ("Whether the test texts are real, and where they are from, these files do not say: ask a@b.org.")
     assert "The test file is not in this folder. Its SHA-256 is 68bc." in shown
     unmeasured = next(answer for answer in answers(run(accuracy=(), labels=())) if answer.anchor == "train")
@@ -1126,8 +1126,8 @@ ZERO = Accuracy(ZERO_SHOT, 0.44, 0.5, 0.5, 0.5, reference=True, by_texts=Interva
         (
             {"accuracy": (*panel_scores((0.6, 0.7), (0.4, 0.5))[:1], ZERO), "score": scored(0.7, 0.8)},
             (
-                "Good for training classifiers that may label 30 to 40 of 100 texts like those of the test file"
-                " wrongly; effect of the records on quality: better.",
+                f"{FIT_FOR_EXERCISES}: classifiers that learn from it label 30 to 40 of 100 texts like those of the"
+                f" test file wrongly; effect of the records on quality: better; {NOT_COMPARED}.",
                 "65.0 % (60.0 to 70.0) right on 200 notes: so many of its texts get their true label from small models"
                 " (the panel) that learned from this corpus alone.",
                 "Better than as many zero-shot texts of all its generators: 44.0 % (40.0 to 48.0). This corpus is 21.0"
@@ -1137,8 +1137,8 @@ ZERO = Accuracy(ZERO_SHOT, 0.44, 0.5, 0.5, 0.5, reference=True, by_texts=Interva
         (
             {"score": scored(0.7, 0.8)},
             (
-                "Good for training classifiers that may label 20 to 30 of 100 records like those of the hospitals"
-                " wrongly.",
+                f"{FIT_FOR_EXERCISES}: classifiers that learn from it label 20 to 30 of 100 records like those of"
+                f" the hospitals wrongly; {NOT_COMPARED}.",
                 "75 % of cases (70 to 80) right on the hospitals' own records, measured privately: so many of them get"
                 " their true label from a classifier that learned from this corpus alone.",
                 "From as many texts that no private record has steered: not measured.",
@@ -1175,9 +1175,15 @@ NEAR_SET = tuple(Measure(name, name, 0.95, "0 to 1", "high") for name in WEAK)
             {"accuracy": panel_scores((0.6, 0.7), (0.5, 0.65)), "measures": FAR},
             "on quality: within chance; not a stand-in for the",
         ),
-        ({"accuracy": panel_scores((0.3, 0.4), (0.5, 0.65))}, "effect of the records on quality: worse."),
-        ({"accuracy": panel_scores((0.6, 0.7), (0.5, 0.65))[:1], "measures": FAR[:2]}, "test file wrongly."),
-        ({"score": scored(0.26, 0.34), "measures": FAR}, "may label 66 to 74 of 100 records like those of the"),
+        (
+            {"accuracy": panel_scores((0.3, 0.4), (0.5, 0.65))},
+            f"effect of the records on quality: worse; {NOT_COMPARED}.",
+        ),
+        (
+            {"accuracy": panel_scores((0.6, 0.7), (0.5, 0.65))[:1], "measures": FAR[:2]},
+            f"test file wrongly; {NOT_COMPARED}.",
+        ),
+        ({"score": scored(0.26, 0.34), "measures": FAR}, "label 66 to 74 of 100 records like those of the"),
         ({"score": scored(0.22, 0.30), "measures": FAR}, HARDLY),
         ({"measures": FAR}, UNMEASURED),
     ],
