@@ -33,6 +33,7 @@ from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import coordinator_fingerprint, party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.participation import Participation
+from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.agreement.receipt import check_receipt, exposure
 from undersong_protocol.secagg.keys import verified
 from undersong_protocol.secagg.parameters import Member
@@ -864,6 +865,17 @@ def _hash_content(content: bytes | str) -> str:
     return hashlib.sha256(_encode(content)).hexdigest()
 
 
+def guess_at_all_hospitals(plan: Plan) -> float | None:
+    """Returns the largest chance of a right guess about one patient with records at each of a plan's hospitals.
+
+    None for other units than a patient, for a single hospital, and where nothing is promised.
+    """
+    is_private = math.isfinite(plan.privacy.epsilon) and bool(plan.sums)
+    if not is_private or plan.privacy.unit != "user" or plan.quorum.parties < 2:
+        return None
+    return accounting.best_guess_of_several(plan.charged_events(), plan.quorum.parties)
+
+
 def _privacy_statement(run_plan: RunPlan, insecure_noise: bool, outcome: Outcome) -> PrivacyStatement:
     plan = run_plan.plan
     is_private = math.isfinite(plan.privacy.epsilon) and bool(plan.sums)
@@ -872,6 +884,7 @@ def _privacy_statement(run_plan: RunPlan, insecure_noise: bool, outcome: Outcome
         party: check_receipt(outcome.manifest, party, receipt.body, receipt.signature)
         for party, receipt in outcome.receipts.items()
     }
+    epsilon_ran, guess_ran = exposure(outcome.manifest, receipts) if is_private else (None, None)
     return PrivacyStatement(
         plan.privacy,
         plan.quorum,
@@ -882,7 +895,9 @@ def _privacy_statement(run_plan: RunPlan, insecure_noise: bool, outcome: Outcome
         accounting.best_guess(plan.alone_events())
         if epsilon_alone is not None and math.isfinite(epsilon_alone)
         else None,
-        *(exposure(outcome.manifest, receipts) if is_private else (None, None)),
+        epsilon_against_all_as_it_ran=epsilon_ran,
+        best_guess_against_all_as_it_ran=guess_ran,
+        best_guess_at_all_hospitals=guess_at_all_hospitals(plan),
     )
 
 

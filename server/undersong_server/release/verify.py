@@ -51,6 +51,7 @@ from undersong_server.release.files import (
     LeftOut,
     PublisherSignature,
     check_simulation,
+    guess_at_all_hospitals,
     participation_of,
     published_manifest,
     read_archive,
@@ -62,6 +63,7 @@ from undersong_server.report.before_training import describe_labels
 from undersong_server.report.card_facts import CardFacts, read_card_facts
 from undersong_server.report.check_words import CHECK_WORDS, describe_files
 from undersong_server.report.data import UNIT_WORDS
+from undersong_server.report.guesses import Guesses
 from undersong_server.report.terms import Terms, mark_example, terms_of_plan
 from undersong_server.runs.planning import register_named_statistics
 
@@ -494,6 +496,23 @@ class PrivacyVerdict:
         )
 
     @property
+    def guess_rows(self) -> tuple[tuple[str, str], ...]:
+        """The table of card and report on whose best guess is right how often, recomputed; () if nothing is private."""
+        plan = self.manifest.plan
+        if self.insecure or self.faults:
+            return ()
+        is_bounded = plan.sums and math.isfinite(plan.epsilon_if_all_others_collude())
+        return Guesses(
+            plan.privacy,
+            UNIT_WORDS[plan.privacy.unit],
+            plan.quorum.parties,
+            self.guess,
+            guess_at_all_hospitals(plan),
+            accounting.best_guess(plan.alone_events()) if is_bounded else None,
+            self.guess_alone,
+        ).rows
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """The sentences of card and report on invented records, and on what a receiver may do; () if nothing counts."""
         if self.faults:
@@ -577,6 +596,7 @@ class PrivacyVerdict:
             "delta": promised_privacy.delta,
             "promised_epsilon": finite(promised_privacy.epsilon),
             "epsilon_if_all_others_collude": finite(self.alone),
+            "best_guesses": [{"whose": whose, "right_of_100": right} for whose, right in self.guess_rows],
             "void_vectors": self.voided,
             "unit": UNIT_WORDS[promised_privacy.unit],
             "parties": list(self.spent),
@@ -623,7 +643,6 @@ class PrivacyVerdict:
                 f" {UNIT_WORDS[promised_privacy.unit]}"
                 f" (promised: {promised_privacy.epsilon:.6g}), add/remove neighbours",
             ),
-            (self.guess is not None and not self.insecure, f"  in words: {self._in_words(self.guess)}"),
             (
                 math.isfinite(self.alone),
                 f"{nominal_words}epsilon {self.alone:.6g} against the coordinator and all other hospitals together,"
@@ -687,23 +706,20 @@ class PrivacyVerdict:
         return [*fault_lines, *_count_rest(self.faults), remedy]
 
     def _state_worst_cases(self) -> list[str]:
-        """States the guess against all others as the run ran, and what the plan allows; [] if nothing is promised."""
+        """States what the plan allows against all others, and the table of guesses; [] if nothing is promised."""
         plan = self.manifest.plan
         if self.insecure or self.guess_alone is None:
             return []
-        case_lines = [f"  in words: {self._in_words(self.guess_alone)}"]
-        if not plan.sums:
-            return case_lines
-        worst_words = impact.worst_guess(plan.privacy.epsilon, plan.privacy.delta)
-        case_lines.append(f"at the worst, by the promise: {worst_words}")
+        case_lines = []
         epsilon_alone = plan.epsilon_if_all_others_collude()
-        if math.isfinite(epsilon_alone):
-            best_guess = accounting.best_guess(plan.alone_events())
-            case_lines += [
+        if plan.sums and math.isfinite(epsilon_alone):
+            case_lines.append(
                 f"epsilon {epsilon_alone:.6g} against the coordinator and all other hospitals together,"
-                f" {words.AS_PLANNED}",
-                f"  in words: {self._in_words(best_guess)}",
-            ]
+                f" {words.AS_PLANNED}"
+            )
+        if self.guess_rows:
+            case_lines.append("best guesses:")
+            case_lines += [f"  {whose}: right in at most {right} of 100 cases" for whose, right in self.guess_rows]
         return case_lines
 
     def conclusion(self) -> list[str]:
@@ -780,9 +796,6 @@ class PrivacyVerdict:
             f"left out by the coordinator after the run: {self.left_out.words}{f', with {files}' if files else ''};"
             " papers and scores are of all texts"
         )
-
-    def _in_words(self, guess: float | None) -> str:
-        return impact.guess(0.5 if guess is None else guess, f"one {UNIT_WORDS[self.manifest.plan.privacy.unit]}")
 
     def _describe_sum(self, name: str, opened_by: OpenedBy) -> str:
         absent_parties = sorted(set(self.spent) - set(opened_by.survivors))

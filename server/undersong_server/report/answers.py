@@ -21,10 +21,10 @@ from undersong_server.report.data import (
     UNIT_WORDS,
     UNITS,
     ZERO_SHOT,
-    PrivacyStatement,
     ReportData,
     number,
 )
+from undersong_server.report.guesses import HEADER
 from undersong_server.report.sum_answers import SUM_ANSWERS, WORTH
 from undersong_server.report.terms import LICENCES, NGRAM, is_example, mark_example
 from undersong_server.report.verdict import (
@@ -96,6 +96,7 @@ class Answer:
         sentences: the answer, a paragraph each.
         command: a line to type; "" if there is none.
         details: what a specialist reads beside the answer, which a page folds.
+        table: figures of the answer, a row of headings first; () for none.
     """
 
     anchor: str
@@ -103,6 +104,7 @@ class Answer:
     sentences: tuple[str, ...]
     command: str = ""
     details: tuple[str, ...] = ()
+    table: tuple[tuple[str, str], ...] = ()
 
 
 def answers(data: ReportData) -> tuple[Answer, ...]:
@@ -115,7 +117,13 @@ def answers(data: ReportData) -> tuple[Answer, ...]:
     return (
         Answer("what", "What it is", (*warning, *_describe_corpus(data))),
         Answer("may-i", "May I use it", (*warning, *_state_permission(data))),
-        Answer("promise", "What is promised", _state_promise(data), details=_detail_promise(data)),
+        Answer(
+            "promise",
+            "What is promised",
+            _state_promise(data),
+            details=_detail_promise(data),
+            table=_list_guesses(data),
+        ),
         Answer("good", WORTH, _state_worth(data), details=_detail_worth(data)),
         Answer("train", BEFORE, describe_training(data)),
         Answer("check", "How to check it", _explain_check(data), command),
@@ -292,7 +300,7 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
         f" reads all that is published. Then {leading_words}. The promise is"
         f" for {UNITS[privacy_statement.promise.unit]}.",
         *further_words,
-        *_warn_of_collusion(privacy_statement),
+        *([impact.SEVERAL_HOSPITALS] if privacy_statement.promise.unit == "user" else []),
         *([NOBODY_REAL] if data.publication.invented_records else []),
         f"The epsilon of this run is {number(epsilon)}{delta_words}. {impact.yardstick()}",
         *([data.earlier] if data.earlier else []),
@@ -300,23 +308,13 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
     )
 
 
-def _warn_of_collusion(privacy_statement: PrivacyStatement) -> list[str]:
-    """Returns the sentences on the best guess if all others collude, and on patients of several hospitals."""
-    cases = {
-        words.AS_PLANNED: privacy_statement.best_guess_if_all_others_collude,
-        words.AS_IT_RAN: privacy_statement.best_guess_against_all_as_it_ran,
-    }
-    case_words = [
-        f"in at most {impact.cases(right)} of 100 cases{impact.protection_words(right)} {when}"
-        for when, right in cases.items()
-        if right is not None
-    ]
-    collusion_words = (
-        "Another case: if the operator and all other hospitals join against one hospital, the best guess about one"
-        f" {UNIT_WORDS[privacy_statement.promise.unit]} is on average right {joined(case_words)}."
-    )
-    several_words = impact.SEVERAL_HOSPITALS if privacy_statement.promise.unit == "user" else ""
-    return [*([collusion_words] if case_words else []), *([several_words] if several_words else [])]
+def _list_guesses(data: ReportData) -> tuple[tuple[str, str], ...]:
+    """Returns the table of whose best guess is right how often; () where nothing was promised or asked."""
+    privacy_statement = data.privacy
+    if not privacy_statement.is_private or not privacy_statement.epsilon_after:
+        return ()
+    rows = privacy_statement.guesses.rows
+    return (HEADER, *rows) if rows else ()
 
 
 def _detail_promise(data: ReportData) -> tuple[str, ...]:

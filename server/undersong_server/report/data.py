@@ -26,6 +26,7 @@ from undersong_server.generators.cleaning import DUPLICATE, NEAR_DUPLICATE
 from undersong_server.generators.reading import CUT, REFUSED
 from undersong_server.methods.parts.private_score import PrivateScore
 from undersong_server.pool import Sample
+from undersong_server.report.guesses import Guesses
 from undersong_server.report.sum_answers import SumAnswer
 from undersong_server.report.terms import Source, Terms
 from undersong_server.report.writers import WRITERS, Writer
@@ -52,6 +53,8 @@ class PrivacyStatement:
             and of that view; None if it was not computed.
         epsilon_against_all_as_it_ran, best_guess_against_all_as_it_ran: that view by the parties' receipts; None
             without receipts.
+        best_guess_at_all_hospitals: of the promise, about one patient with records at each hospital; None for other
+            units.
         insecure_noise: the noise came from a fixed seed (tests), so nothing is private.
     """
 
@@ -64,6 +67,7 @@ class PrivacyStatement:
     best_guess_if_all_others_collude: float | None = None
     epsilon_against_all_as_it_ran: float | None = None
     best_guess_against_all_as_it_ran: float | None = None
+    best_guess_at_all_hospitals: float | None = None
 
     @property
     def is_private(self) -> bool:
@@ -84,6 +88,19 @@ class PrivacyStatement:
         return (
             f"The texts are ({number(self.promise.epsilon)}, {number(self.promise.delta)})-differentially"
             f" private for one {UNIT_WORDS[self.promise.unit]} that is added or removed, {sums_scope}."
+        )
+
+    @property
+    def guesses(self) -> Guesses:
+        """The best guesses, each with whose it is."""
+        return Guesses(
+            self.promise,
+            UNIT_WORDS[self.promise.unit],
+            self.quorum.parties,
+            self.best_guess,
+            self.best_guess_at_all_hospitals,
+            self.best_guess_if_all_others_collude,
+            self.best_guess_against_all_as_it_ran,
         )
 
     @property

@@ -52,12 +52,13 @@ def test_verify_computes_epsilon_of_each_party_from_the_manifest_alone(tmp_path,
     assert [len(opened.by.survivors) for opened in verdict.opened.values()] == [5, 4]
     shown = "\n".join(verdict.lines())
     assert f"each hospital was asked {words.asked(words.questions(plan), 'its')}" in shown
-    for guess in (verdict.guess, verdict.guess_alone):
-        assert f"  in words: {impact.guess(guess, 'one record')}" in verdict.lines()
     alone = accounting.best_guess(plan.alone_events())
-    assert f"  in words: {impact.guess(alone, 'one record')}" in verdict.lines()
+    certainty = impact.certainty(plan.privacy.epsilon, plan.privacy.delta)
+    chances = [verdict.guess, certainty, alone, verdict.guess_alone]
+    assert [right.partition(" ")[0] for _, right in verdict.guess_rows] == list(map(impact.cases, chances))
+    assert all(f"  {whose}: right in at most {right} of 100 cases" in shown for whose, right in verdict.guess_rows)
+    assert len(verdict.to_json()["best_guesses"]) == len(chances)
     assert f"epsilon {plan.epsilon_if_all_others_collude():.6g} against the coordinator" in shown
-    assert impact.worst_guess(plan.privacy.epsilon, plan.privacy.delta) in shown
     assert "without p2" in shown
     titles = words.sum_titles(plan.sums)
     for name in verdict.opened:

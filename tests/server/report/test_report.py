@@ -16,12 +16,13 @@ from rich.text import Text
 
 from tests.doubles.one_page import steps_of
 from undersong_common.intervals import Interval
-from undersong_common.privacy import impact
+from undersong_common.privacy import accounting, impact
 from undersong_common.text.table import Table
 from undersong_common.version import VERSION
 from undersong_protocol.agreement.participation import Participation
-from undersong_protocol.agreement.plan import Privacy, Quorum
+from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.agreement.words import NO_GUARANTEE, OF_ANOTHER_PACKAGE, OF_THIS_PROCESS, WRITTEN_BEFORE
+from undersong_protocol.statistics.histogram import LabelHistogram
 from undersong_server.evaluation.evaluate import Distances, EvaluationReport, evaluate_tables
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.generators.author import AuthorUsage
@@ -29,7 +30,7 @@ from undersong_server.methods.parts.private_score import SUMS, PrivateScore, Zer
 from undersong_server.methods.parts.support import COUNTS, ClassifierTrial
 from undersong_server.methods.undersong import CLEANED
 from undersong_server.pool import Sample
-from undersong_server.release.files import corpus_files
+from undersong_server.release.files import corpus_files, guess_at_all_hospitals
 from undersong_server.report import html, screen
 from undersong_server.report.answers import (
     IN_BROWSER,
@@ -460,7 +461,7 @@ def test_each_epsilon_of_the_promise_stands_in_words_beside_it(place):
     )
     unknown = next(answer for answer in answers(run()) if answer.anchor == "promise").sentences[0]
     assert impact.worst_guess(4.0, 1e-5) in unknown
-    assert "in at most 99 of 100 cases (practically no protection) as planned" in shown
+    assert "99 (practically no protection)" in shown
     assert "its epsilon is at most 21.97 as planned. undersong verify states it as it ran. As" in shown.replace("`", "")
 
 
@@ -474,7 +475,8 @@ def test_the_worst_case_as_it_ran_stands_with_its_guess(place):
     )
     shown = both(run(privacy=ran))[place].replace("`", "")
     assert "As it ran it is 7.632, by undersong verify. As planned," in shown
-    assert "in at most 79 of 100 cases as it ran." in shown
+    rows = dict(replace(ran, best_guess=0.678).guesses.rows)
+    assert rows["the same colluders, as it ran"] == "79"
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -599,17 +601,34 @@ def test_what_holds_for_trained_models_and_whose_records_they_are_is_told(place)
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_the_promise_tells_of_collusion_and_of_patients_at_two_hospitals(place):
-    exposed = {"best_guess_if_all_others_collude": 0.97, "best_guess_against_all_as_it_ran": 0.83}
+def test_one_table_says_whose_best_guess_is_right_how_often(place):
+    exposed = {
+        "best_guess": 0.678,
+        "best_guess_if_all_others_collude": 0.97,
+        "best_guess_against_all_as_it_ran": 0.83,
+        "best_guess_at_all_hospitals": 0.995,
+    }
     promise = replace(PRIVACY.promise, unit="user", max_per_unit=4, contribution="mean")
     data = run(privacy=replace(PRIVACY, promise=promise, **exposed))
     answer = next(answer for answer in answers(data) if answer.anchor == "promise")
-    opening = " ".join(answer.sentences)
-    assert "right in at most 97 of 100 cases as planned and in at most 83 of 100 cases as it ran." in opening
-    assert impact.SEVERAL_HOSPITALS in opening
+    rows = answer.table[1:]
+    assert [right for _, right in rows] == ["68", "99.1", "99.5 (practically no protection)", "97", "83"]
+    for words, (whose, _) in zip(("patient", "all but", "all 5 hospitals", "planned", "ran"), rows, strict=True):
+        assert words in whose
+    assert all(whose in both(data)[place] for whose, _ in rows)
     assert both(data)[place].count(impact.SEVERAL_HOSPITALS) == 1
     assert '<a href="#privacy">Privacy</a>' in render_html(data)
-    assert "join against one hospital, the best guess" not in both(run())[place]
+    assert next(answer for answer in answers(run()) if answer.anchor == "promise").table == ()
+
+
+def test_best_guess_about_a_patient_of_all_hospitals_is_of_the_users_unit_alone():
+    statistic = LabelHistogram(labels=2)
+    for unit, is_stated in (("user", True), ("sample", False)):
+        plan = plan_sums([SumRequest("labels", statistic)], replace(PRIVACY.promise, unit=unit), PRIVACY.quorum)
+        several = guess_at_all_hospitals(plan)
+        assert (several is not None) is is_stated
+        one = accounting.best_guess(plan.charged_events())
+        assert several is None or one < several < 1.0
 
 
 @pytest.mark.heavy

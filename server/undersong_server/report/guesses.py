@@ -1,0 +1,50 @@
+"""The best guesses about a patient, each with whose it is: one table for card, report and ``undersong verify``."""
+
+from dataclasses import dataclass
+
+from undersong_common.privacy import impact
+from undersong_protocol.agreement import words
+from undersong_protocol.agreement.plan import Privacy
+
+HEADER = ("who guesses, and about whom", "right in at most so many of 100 cases; a coin is in 50")
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """Largest chances of a right guess; None for what was not computed or is bounded by nothing.
+
+    Attributes:
+        promise: of the run; noun: of its unit, such as "patient"; hospitals: number of all.
+        of_readers: of whoever reads what is published, on average over the noise.
+        at_all_hospitals: the same about one unit with records at every hospital.
+        of_colluders_as_planned, of_colluders_as_it_ran: of the operator and all other hospitals together.
+    """
+
+    promise: Privacy
+    noun: str
+    hospitals: int
+    of_readers: float | None
+    at_all_hospitals: float | None
+    of_colluders_as_planned: float | None
+    of_colluders_as_it_ran: float | None
+
+    @property
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """Who guesses about whom, and how often that is right; () for a promise that nothing bounds."""
+        if self.of_readers is None:
+            return ()
+        about, colluders = f"about one {self.noun}", "the operator and all other hospitals together"
+        certainty = impact.certainty(self.promise.epsilon, self.promise.delta)
+        chances = {
+            f"a reader of what is published, {about} of one hospital, on average": self.of_readers,
+            f"the same, {impact.nearly_all(self.promise.delta)}": certainty,
+            f"a reader, {about} with records at all {self.hospitals} hospitals, on average": self.at_all_hospitals,
+            f"{colluders}, {about} of one hospital, on average, {words.AS_PLANNED}": self.of_colluders_as_planned,
+            f"the same colluders, {words.AS_IT_RAN}": self.of_colluders_as_it_ran,
+        }
+        return tuple(
+            # The rare run of the certainty says nothing of the protection on average.
+            (whose, f"{impact.cases(right)}{'' if right == certainty else impact.protection_words(right)}")
+            for whose, right in chances.items()
+            if right is not None
+        )
