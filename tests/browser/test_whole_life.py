@@ -77,11 +77,11 @@ def test_operator_and_hospital_go_from_invitation_to_verify_in_browsers(demo, wi
     operator.page.get_by_text("Stale since").wait_for(timeout=15_000)
     port = address.rpartition(":")[2]
     demo.start("console", "undersong.cli", "console", "serve", "--home", demo.home, "--port", port)
-    operator.page.get_by_role("link", name="Result").wait_for(timeout=60_000)
+    operator.page.get_by_role("link", name="Result", exact=True).wait_for(timeout=60_000)
     operator.page.get_by_text(re.compile(r"The last 12 of [6-9]\d;")).wait_for(timeout=60_000)
     operator.check("finished run")
     operator.shoot("life-run-wide")
-    operator.page.get_by_role("link", name="Result").click()
+    operator.page.get_by_role("link", name="Result", exact=True).click()
     operator.page.get_by_text("Files: whole").wait_for()
     operator.page.get_by_text("What was checked").click()
     operator.page.get_by_text("every signature, charge and statement holds").wait_for()
