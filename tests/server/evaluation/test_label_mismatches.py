@@ -38,6 +38,14 @@ def test_planted_wrong_labels_are_named_and_right_ones_are_not(notes):
 
 
 @pytest.mark.heavy
+def test_labels_by_chance_are_not_judged_by_words_of_the_row_itself():
+    rng = np.random.default_rng(5)
+    texts = [" ".join(f"word{word}" for word in rng.integers(400, size=12)) for _ in range(200)]
+    mismatches = find_mismatches(texts, rng.choice(["a", "b"], size=200).tolist())
+    assert len(mismatches.label_by_row) > 40  # A reader that has seen the row names four.
+
+
+@pytest.mark.heavy
 def test_a_text_of_another_label_s_matter_is_named_with_it_every_time(notes):
     texts, labels = notes
     row = labels.index("infection")
