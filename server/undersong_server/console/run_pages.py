@@ -496,6 +496,8 @@ class RunScreens:
             texts = "aside"
         elif query.get("marked") == releases.MISMATCHED:
             texts = releases.MISMATCHED
+        elif query.get("marked") == releases.WITH_PHRASE:
+            texts = releases.WITH_PHRASE
         elif query.get("marked"):
             texts = "marked"
         return releases.search(self._home, run, **words, texts=texts)

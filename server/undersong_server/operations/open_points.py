@@ -10,10 +10,10 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.evaluation.label_mismatches import LabelMismatches
 from undersong_server.operations import comparison
 from undersong_server.operations.overview import run_plan
-from undersong_server.operations.releases import MISMATCHED, Found, drawn_rows, search
+from undersong_server.operations.releases import MISMATCHED, WITH_PHRASE, Found, frequent_phrases, search
 from undersong_server.report.answers import WORD_SALAD
 from undersong_server.report.evaluations import evaluated
-from undersong_server.report.rows import MOST_ROWS, PHRASE_WORDS, frequent_phrases_by_row
+from undersong_server.report.rows import PHRASE_WORDS
 from undersong_server.report.terms import NGRAM, Source
 
 NOWHERE = "nowhere"  # begins a plan's place of publication where the texts stay with its people
@@ -109,15 +109,15 @@ def _texts_to_read(home: Path, run: str, corpus: Found, result: str) -> Iterator
         query = urlencode({"generator": texts.generator})
         words = f"{counted(texts.texts, 'text')} of {texts.generator}: {texts.reason}."
         yield OpenPoint(words, "Read them", f"{result}?{query}#corpus")
-    drawn_texts = [str(corpus.texts[row]["text"]) for row in drawn_rows(corpus.corpus, MOST_ROWS)]
-    frequent_by_row, least_rows = frequent_phrases_by_row(drawn_texts)
-    rows_with_phrase = sum(map(bool, frequent_by_row))
-    if drawn_texts and rows_with_phrase >= MANY_ROWS * len(drawn_texts):
+    phrases = frequent_phrases([str(row["text"]) for row in corpus.texts])
+    rows_with_phrase = len(phrases.by_row)
+    if phrases.rows and rows_with_phrase >= MANY_ROWS * phrases.rows:
+        least_percent = 100 * phrases.least_rows / phrases.rows
         words = (
-            f"{number(rows_with_phrase)} of {counted(len(drawn_texts), 'row')} hold a phrase of {PHRASE_WORDS} words"
-            f" that stands in {least_rows} or more."
+            f"{number(rows_with_phrase)} of {counted(phrases.rows, 'row')} hold a phrase of {PHRASE_WORDS} words that"
+            f" stands in {phrases.least_rows} or more of these rows ({least_percent:.0f} %)."
         )
-        yield OpenPoint(words, "Read texts", f"{result}?find=#corpus")
+        yield OpenPoint(words, "Read these rows", f"{result}?marked={WITH_PHRASE}#corpus")
     mismatches = corpus.mismatches or LabelMismatches()
     if unmarked_rows := mismatches.label_by_row.keys() - {*corpus.marked}:
         words = f"{mismatches.sentence} Not marked of these: {number(len(unmarked_rows))}."

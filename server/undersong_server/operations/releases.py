@@ -7,8 +7,8 @@ import tempfile
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,6 +63,7 @@ from undersong_server.report.evaluations import (
     make_evaluation,
     name_test,
 )
+from undersong_server.report.rows import MOST_ROWS, frequent_phrases_by_row, split_at_phrases
 from undersong_server.runs.held_out import folded_texts, is_same_file
 from undersong_server.runs.planning import Planned, coordinator_task
 
@@ -332,6 +333,8 @@ class Found:
         marked: rows of all marked texts.
         aside: number of texts in the file set-aside.jsonl.
         mismatches: all texts that read like another label; None if an earlier version has not counted them.
+        pieces: where texts with a frequent phrase were searched, each text in pieces by its row, with whether a piece
+            belongs to such a phrase; else empty.
     """
 
     texts: tuple[Mapping[str, Any], ...]
@@ -342,11 +345,36 @@ class Found:
     marked: tuple[int, ...] = ()
     aside: int = 0
     mismatches: LabelMismatches | None = None
+    pieces: Mapping[int, Sequence[tuple[str, bool]]] = field(default_factory=dict)
 
 
-# Texts to search: those of the corpus, the marked ones, those set aside, those that read like another label.
-Texts = Literal["", "marked", "aside", "mismatched"]
+@dataclass(frozen=True)
+class FrequentPhrases:
+    """Phrases that many rows of a corpus share.
+
+    Attributes:
+        by_row: the phrases of each row that has one, by its number, from 1.
+        rows: number of rows that were looked at; ``least_rows`` of them have a phrase at least, if it is frequent.
+    """
+
+    by_row: Mapping[int, set[str]]
+    rows: int
+    least_rows: int
+
+
+def frequent_phrases(texts: Sequence[str]) -> FrequentPhrases:
+    """Returns the frequent phrases of a corpus, of its drawn rows where it has more than MOST_ROWS."""
+    rows = sorted(drawn_rows(len(texts), MOST_ROWS))
+    phrases_by_row, least_rows = frequent_phrases_by_row([texts[row] for row in rows])
+    by_row = {row + 1: phrases for row, phrases in zip(rows, phrases_by_row, strict=True) if phrases}
+    return FrequentPhrases(by_row, len(rows), least_rows)
+
+
+# Texts to search: those of the corpus, the marked ones, those set aside, those that read like another label, those with
+# a frequent phrase.
+Texts = Literal["", "marked", "aside", "mismatched", "phrases"]
 MISMATCHED: Texts = "mismatched"
+WITH_PHRASE: Texts = "phrases"
 
 
 def search(home: Path, run: str, *, find: str = "", label: str = "", generator: str = "", texts: Texts = "") -> Found:
@@ -359,8 +387,11 @@ def search(home: Path, run: str, *, find: str = "", label: str = "", generator: 
     corpus_rows, aside_rows = _rows(output_folder), _aside_rows(output_folder)
     folder = CoordinatorHome(home).run(run)
     marked_rows, mismatches = folder.annotations().marked, kept_mismatches(folder)
-    folded_find = find.casefold()
-    if texts == "marked":
+    folded_find, phrases_by_row = find.casefold(), dict[int, set[str]]()
+    if texts == WITH_PHRASE:
+        phrases_by_row = dict(frequent_phrases([str(row.get("text", "")) for row in corpus_rows]).by_row)
+        candidates = {number: corpus_rows[number - 1] for number in phrases_by_row}
+    elif texts == "marked":
         candidates = {number: corpus_rows[number - 1] for number in marked_rows}
     elif texts == MISMATCHED:
         mismatched_rows = mismatches.label_by_row if mismatches is not None else {}
@@ -390,6 +421,11 @@ def search(home: Path, run: str, *, find: str = "", label: str = "", generator: 
         marked=marked_rows,
         aside=len(aside_rows),
         mismatches=mismatches,
+        pieces={
+            number: split_at_phrases(str(shown_rows[number].get("text", "")), phrases)
+            for number, phrases in phrases_by_row.items()
+            if number in shown_rows
+        },
     )
 
 

@@ -3,7 +3,8 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import groupby
 from textwrap import shorten
 
 import numpy as np
@@ -76,6 +77,28 @@ def frequent_phrases_by_row(texts: Sequence[str]) -> tuple[list[set[str]], int]:
     least_rows = max(LEAST_ROWS, math.ceil(LEAST_SHARE * len(texts)))
     frequent_phrases = {phrase for phrase, row_count in rows_of_phrase.items() if row_count >= least_rows}
     return [phrases & frequent_phrases for phrases in phrases_by_row], least_rows
+
+
+def split_at_phrases(text: str, phrases: Collection[str]) -> list[tuple[str, bool]]:
+    """Returns a text in pieces, each with whether it belongs to one of the phrases of :func:`frequent_phrases_by_row`.
+
+    >>> split_at_phrases("So: A b, c d e.", {"a b c d e"})
+    [('So: ', False), ('A b, c d e', True), ('.', False)]
+    """
+    matches = list(WORD.finditer(text))
+    is_phrase_word = [False] * len(matches)
+    for start in range(len(matches) - PHRASE_WORDS + 1):
+        if " ".join(match[0].casefold() for match in matches[start : start + PHRASE_WORDS]) in phrases:
+            is_phrase_word[start : start + PHRASE_WORDS] = [True] * PHRASE_WORDS
+    pieces: list[tuple[str, bool]] = []
+    end = 0
+    for is_phrase, group in groupby(range(len(matches)), key=is_phrase_word.__getitem__):
+        word_rows = list(group)
+        if is_phrase:
+            pieces += [(text[end : matches[word_rows[0]].start()], False)]
+            end = matches[word_rows[-1]].end()
+            pieces += [(text[matches[word_rows[0]].start() : end], True)]
+    return [(piece, is_phrase) for piece, is_phrase in [*pieces, (text[end:], False)] if piece]
 
 
 def describe_phrases(data: ReportData) -> str:

@@ -123,6 +123,23 @@ def test_the_download_without_marked_texts_is_audited(curation_page, monkeypatch
 
 
 @pytest.mark.heavy
+def test_the_link_of_frequent_phrases_shows_exactly_these_rows(curation_page, home):
+    shared = [f"{number}: <b>in</b> the past, 5 HOURS only {number}" for number in range(5)]
+    rows = [{"text": text, "label": "a", "generator": "g"} for text in [*TEXTS, *shared]]
+    output = home / "runs" / "first" / "output" / "synthetic.jsonl"
+    output.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    address = re.search(r'href="[^"]*(/runs/[^"]+marked=phrases)#corpus"', curation_page.get(RESULT).text)[1]
+    page = curation_page.get(f"{address}&part=corpus").text
+    assert re.findall(r'<li id="text-(\d+)">', page) == ["5", "6", "7", "8", "9"]
+    assert page.count("<mark>") == 5
+    assert "<mark>0: &lt;b&gt;in&lt;/b&gt; the past, 5 HOURS only 0</mark>" not in page
+    assert "the past, 5 HOURS only</mark> 0" in page
+    assert "Mark these 5 texts" in page
+    curation_page.post(f"{RUN}/marks", of=RESULT, mark="yes", marked="phrases")
+    assert releases.search(home, "first").marked == (5, 6, 7, 8, 9)
+
+
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("counts", "why"),
     [

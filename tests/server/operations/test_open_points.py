@@ -56,7 +56,8 @@ def test_shared_phrases_and_set_aside_texts_are_points_with_links(home):
     aside = {"text": "late check-in", "label": "a", "generator": "g", "reason": "generator"}
     (CoordinatorHome(home).run("first").output / "set-aside.jsonl").write_text(json.dumps(aside) + "\n")
     phrases, beside = open_points(home, "first", judge(home, "first"))
-    assert phrases.words.startswith("30 of 30 rows hold a phrase of 5 words")
+    assert phrases.words == "30 of 30 rows hold a phrase of 5 words that stands in 5 or more of these rows (17 %)."
+    assert phrases.address.endswith("?marked=phrases#corpus")
     assert "1 text of no corpus: 1 of g." in beside.words
     assert beside.address.endswith("?marked=aside#corpus")
 
