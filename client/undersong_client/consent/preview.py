@@ -836,6 +836,7 @@ def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise) -> list[tuple[st
     """The run's effect on the budget, for a specialist."""
     if cost is None:
         return []
+    at_delta = f"at delta {cost.delta:g}"
     delta_words = ""
     if cost.delta != privacy.delta:
         promised_chance = impact.chance(privacy.delta) if privacy.delta else "no such chance"
@@ -846,16 +847,16 @@ def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise) -> list[tuple[st
     return [
         (
             "this run, in your budget",
-            f"epsilon {_epsilon_words(cost.alone)} at delta {cost.delta:g}.{delta_words}",
+            f"epsilon {_epsilon_words(cost.alone)} {at_delta}.{delta_words}",
         ),
         (
             "your budget, before -> after",
             f"epsilon {_epsilon_words(cost.before)} -> {_epsilon_words(cost.after)} of"
-            f" {_epsilon_words(cost.budget)}, left {_epsilon_words(cost.left_after)}.{_why_less(cost)}",
+            f" {_epsilon_words(cost.budget)}, left {_epsilon_words(cost.left_after)}, all {at_delta}.{_why_less(cost)}",
         ),
         (
             "worst case, before -> after",
-            f"epsilon {_epsilon_words(cost.worst_before)} -> {_epsilon_words(cost.worst_after)}. Every other"
+            f"epsilon {_epsilon_words(cost.worst_before)} -> {_epsilon_words(cost.worst_after)} {at_delta}. Every other"
             " hospital helps the operator, in every run over these records. Your budget does not limit this figure.",
         ),
     ]

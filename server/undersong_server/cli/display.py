@@ -148,7 +148,10 @@ def render_plan(plan_figures: PlanFigures) -> RenderableType:
     ]
     collude = plan_figures.epsilon_if_all_others_collude
     if collude is not None:
-        lines.append(f"If every other party colludes, one party's own noise alone still gives epsilon {collude:.3f}.")
+        lines.append(
+            f"If every other party colludes, one party's own noise alone still gives epsilon {collude:.3f} at delta"
+            f" {privacy.delta:g}."
+        )
     foreign = {sum_figures.statistic: sum_figures.source for sum_figures in plan_figures.sums if sum_figures.source}
     lines.extend(
         f"The statistic {name} is another package's (source {source}): it runs in simulations only. A hospital needs a"

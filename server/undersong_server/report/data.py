@@ -135,7 +135,8 @@ class PrivacyStatement:
         term_rows.append(("Messages safe from later quantum computers", "yes" if self.quorum.post_quantum else "no"))
         if self.epsilon_if_all_others_collude is not None:
             alone_name = f"Epsilon if all others collude, {words.AS_PLANNED}{nominal_suffix}"
-            term_rows.append((alone_name, f"at most {number(self.epsilon_if_all_others_collude)}"))
+            at_delta = f"at delta {number(self.promise.delta)}"
+            term_rows.append((alone_name, f"at most {number(self.epsilon_if_all_others_collude)}, {at_delta}"))
         if self.epsilon_against_all_as_it_ran is not None:
             alone_name = f"The same, {words.AS_IT_RAN}{nominal_suffix}"
             ran_words = number(self.epsilon_against_all_as_it_ran)

@@ -101,6 +101,24 @@ def test_each_figure_of_a_runs_cost_is_of_the_charges_that_it_names(tmp_path):
     assert len(set(asdict(expected).values())) == 9
 
 
+def test_each_epsilon_for_specialists_names_its_delta():
+    cost = BudgetEffect(
+        delta=1e-3,
+        budget=30.0,
+        before=2.0,
+        alone=1.0,
+        after=2.5,
+        left_after=27.5,
+        worst_before=4.0,
+        worst_after=6.0,
+    )
+    stored = blank_sheet(cost=cost, privacy=replace(blank_sheet().privacy, delta=1e-5))
+    figures = [text for _, text in preview._figure_section(stored).figures if text.startswith("epsilon")]
+    assert len(figures) == 5
+    assert [text for text in figures if not re.match(r"epsilon .* at delta (1e-05|0\.001)[.\s]", text)] == []
+    assert sum("at delta 0.001" in text for text in figures) == 3
+
+
 def test_each_figure_of_a_runs_promise_is_the_plans_own():
     privacy = Privacy(4.0, 1e-5, "user", max_per_unit=7, max_records=900)
     plan = SimpleNamespace(
