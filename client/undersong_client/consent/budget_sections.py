@@ -9,7 +9,7 @@ from undersong_common.privacy import accounting, impact
 from undersong_common.program.printed_page import PageSection
 
 RUNS_TOGETHER = "Each run draws its random noise anew, so that together they use less."
-NOT_IN_STEP = "Per cent of the budget and the guess do not grow in step."
+NOT_IN_STEP = "The bar shows the budget and not the risk: a small part of the budget can raise the guess by much."
 NEWER_FILE = "A newer version of the file does not begin again at zero."
 LEAST_SAVING = 0.99  # A joint cost below this share of the sum of two costs is worth a sentence.
 

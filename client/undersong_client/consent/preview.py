@@ -89,6 +89,8 @@ NOTED = "Noted before the decision, for you alone (the operator was told nothing
 ALLOWED = "What the plan allowed to leave, and no more"
 NO_PERIOD = "not recorded: ask IT"
 NO_AGREEMENT = "the plan states none"
+NO_NUMBER_OF_TEXTS = "a plan states no number: ask the operator"
+NAMES_OF_WRITERS = "The operator has chosen these names."
 NOTHING_LEFT = "None of your numbers left."
 ENTRIES = (
     "Agreement with the operator, and your hospital's own legal basis for this run, for health data, too:",
@@ -380,7 +382,7 @@ def _publication_points(sheet: Sheet) -> Iterator[str]:
     if licence:
         yield (
             f"the texts are published for good: whoever has them may use them as the licence ({licence}) allows,"
-            " whatever purpose is stated above"
+            " whatever the operator says under “for what”"
         )
     if makers and not sheet.operator.startswith(makers):
         yield (
@@ -689,7 +691,10 @@ def purpose(sheet: Sheet, *, is_complete: bool = False) -> PageSection:
     """
     task = sheet.task
     writers = task.generators or ()
-    generator_names = _join_writers(writers if is_complete else _in_plain_words(writers)) or NOT_STATED
+    generator_names = NOT_STATED
+    if writers:
+        plain_writers = writers if is_complete else _in_plain_words(writers)
+        generator_names = f"{_join_writers(plain_writers)}. {NAMES_OF_WRITERS}"
     publication = task.publication or f"{NOT_STATED}; take it as published to everyone"
     published_words = cut_sentence(words.publication(publication))
     is_open = sheet.ended is None and not (sheet.as_signed or is_complete)
@@ -697,6 +702,7 @@ def purpose(sheet: Sheet, *, is_complete: bool = False) -> PageSection:
         *_purpose_rows(sheet, is_complete=is_complete),
         (words.description_label(writers), cut_sentence(task.description or NOT_STATED)),
         ("who writes the texts", generator_names),
+        *([("how many texts", NO_NUMBER_OF_TEXTS)] if is_open else []),
         *([("columns beside the text", printable(", ".join(task.columns)))] if task.columns else []),
         ("published", published_words),
         ("agreement", f"{NO_AGREEMENT}; see “{IN_ORDER}”" if is_open else NO_AGREEMENT),
@@ -816,7 +822,7 @@ def _figure_section(sheet: Sheet) -> PageSection:
         ("method", f"{printable(sheet.method, 120)}, for the task {printable(sheet.task.name, 120)!r}."),
         ("the plan's hash", sheet.manifest),
     ]
-    if coordinator is not None:
+    if coordinator is not None and sheet.ended is not None:  # an open sheet has it in the table of calls
         figure_rows.append(("fingerprint of who runs it", coordinator.fingerprint))
     title = "The figures, and why they differ" if sheet.ended is None else "The figures as planned, and why they differ"
     return PageSection(title, figures=tuple(figure_rows), folded=True)

@@ -26,7 +26,10 @@ BEYOND_PARTICIPATION = (
     " illness, for somebody who could otherwise only toss a coin, because they bound all that the records of {subject}"
     " can change in what is seen."
 )
-NO_RECORD_SHOWN = "The writers know public material and the opened sums; no record is shown to them."
+NO_RECORD_SHOWN = (
+    "The writers know public material and the opened sums; no record is shown to them. So these figures bound what a"
+    " published text can tell of {subject}, too."
+)
 KNOWS_MORE = (
     "Somebody who knows more beforehand guesses right more often without this run, too; {rare}the run shifts the odds"
     " of that guess by a factor of at most {factor}: a chance of 1 in 100 becomes at most {after} in 100{of_all}."
@@ -45,7 +48,8 @@ def meaning_section(sheet: Sheet) -> list[PageSection]:
         return []
     seen = "Each guess is made by somebody who sees everything published and all numbers that the operator sees."
     beyond = BEYOND_PARTICIPATION.format(subject=guessed_unit(privacy))
-    sentences = [f"{seen} {beyond} {_knows_more(sheet)}", *_bad_luck_in_runs(sheet), NO_RECORD_SHOWN]
+    sentences = [f"{seen} {beyond} {_knows_more(sheet)}", *_bad_luck_in_runs(sheet)]
+    sentences.append(NO_RECORD_SHOWN.format(subject=guessed_unit(privacy)))
     if sheet.ended is None:
         sentences.append("Not in these figures: the time of an answer, and what people in your own house see.")
     return [PageSection("What the figures of the risk mean", tuple(sentences))]

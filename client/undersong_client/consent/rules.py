@@ -74,13 +74,13 @@ def decider_consequence(*, is_standing: bool, two_people: bool, officer: str = "
         officer: the privacy officer, as the page calls that person.
 
     >>> decider_consequence(is_standing=False, two_people=False)
-    'IT can approve without you, at a terminal.'
+    'IT can approve without you, by a command.'
     """
     if is_standing:
         return "No person is asked before it; Reject and Withdraw stop it all the same."
     if two_people:
         return "One of them alone approves nothing."
-    return f"IT can approve without {officer}, at a terminal."
+    return f"IT can approve without {officer}, by a command."
 
 
 # The choices of the page's form, each with its values of ``is_standing`` and ``two_people``.

@@ -33,23 +33,27 @@ KEPT = (
         " Without the keys of other hospitals they tell nobody anything",
     ),
     (
-        "opened sums, and what was ordered and written",
+        "opened sums, the orders to the writers, and what they wrote",
         "with the operator",
         "after the run, too: no date is set, until the operator removes the run; the sums that it publishes with the"
         " texts, for good",
     ),
     (
-        "texts, a card and a report about them, the plan, and the receipt that each hospital signs (card, plan and"
-        " receipts name the hospitals)",
+        "texts, a card (a page that describes them) and a report, the plan, and the receipt that each hospital signs"
+        " (card, plan and receipts name the hospitals)",
         "published",
         "for good: nobody can recall them",
     ),
     (
-        "names, contacts and public keys of hospitals",
+        "names and contacts of hospitals, and the public keys by which their signatures are checked",
         "with the operator",
         "after the run, and after a Reject, too: until the operator removes the files of all its runs",
     ),
-    ("records, budgets, secret keys", "with each hospital alone", "as each hospital decides"),
+    (
+        "records, budgets, and the secret keys with which the software signs and masks",
+        "with each hospital alone",
+        "as each hospital decides",
+    ),
 )
 WRITTEN_BEFORE = "texts that were written before"  # a plan's description of a generator that reads a file of texts
 # A plan's description of a generator that learned from public texts, and of a model in a folder of the operator's.

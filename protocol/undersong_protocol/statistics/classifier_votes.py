@@ -264,8 +264,8 @@ class CorpusComparison(Statistic, question="classifiers"):
         if not labels:
             return ""
         return (
-            "how often a classifier that has learned from the one set gives a record of yours the label that it has,"
-            " and how often one that has learned from the other"
+            "how many of your records get the label that they have from a classifier that has learned from the first"
+            " set of texts, and how many from one that has learned from the second"
         )
 
     @property

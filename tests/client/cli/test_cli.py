@@ -277,7 +277,7 @@ def test_sheet_answers_in_sentences_with_one_epsilon_and_one_bar(home):
     ]
     assert [name for name, _ in open_[1].figures] == questions
     means = dict(open_[1].figures)["The risk of this run"]
-    assert f"the noise, right in at most {math.ceil(100 * guess)} of 100 cases" in means
+    assert f"the random noise, right in at most {math.ceil(100 * guess)} of 100 cases" in means
     assert "only while at most 1 other hospital helps the operator." in means
     assert f"With bad luck in this one run, in up to {impact.cases(impact.certainty(1.5, 1e-5))}. In at" in means
     assert "A hospital helps the operator if it shares its numbers" in repr(open_[2])
@@ -541,7 +541,7 @@ def test_finished_run_shows_its_signed_sheet_cost_and_receipt(home):
     assert "REFUSES" not in finished
     for part in (
         signed.split("What is written and published")[1].split("More on what is asked")[0],
-        signed.split("this run, in your budget")[1].split("What leaves, sum by sum")[0],
+        signed.split("this run, in your budget")[1].split("What leaves, sum by sum")[0].rstrip(),
         *re.findall(r"[0-9a-f]{4}(?:-[0-9a-f]{4}){7}", signed.partition("the operator  ")[2].partition("\n")[2]),
     ):
         assert part in finished  # as it was signed

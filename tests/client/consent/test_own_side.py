@@ -618,7 +618,7 @@ def test_sheet_says_who_approved_earlier_runs_and_by_which_objections(home, has_
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"approval": "each"}, "one person; nobody has decided yet. IT can approve without you, at a terminal."),
+        ({"approval": "each"}, "one person; nobody has decided yet. IT can approve without you, by a command."),
         (
             {"approval": "each", "two_people": True},
             "two people: a privacy officer and one for IT; nobody has decided yet. One of them alone approves nothing.",
@@ -724,6 +724,12 @@ def test_questions_have_examples_of_the_plan_s_own_labels(home):
     assert dict(more.figures)["For example"] == "how many of your records are labelled good."
 
 
+@pytest.mark.parametrize("ended", [None, RunEnd(None, None)])
+def test_operator_s_fingerprint_stands_once_on_a_sheet(ended):
+    stored = blank_sheet(coordinator=NamedParty("one", "c0c0-print"), ended=ended)
+    assert repr(preview.sheet_page(stored)).count("c0c0-print") == 1
+
+
 def test_generators_of_one_kind_are_described_once():
     writers = ("handbook (an n-gram model)", "mixed (an n-gram model)", "one (a language model)", "two")
     assert preview._join_writers(writers) == "handbook, mixed (each an n-gram model); one (a language model); two"
@@ -734,8 +740,13 @@ def test_the_name_of_a_model_s_kind_is_left_to_specialists():
     task = StatedTask("triage", None, None, None, None, writers, None)
     stored = blank_sheet(task=task)
     plain, complete = (dict(preview.purpose(stored, is_complete=is_complete).figures) for is_complete in (False, True))
-    assert plain["who writes the texts"] == "handbook (a small program, run by the operator); two"
-    assert complete["who writes the texts"] == f"{writers[0]}; two"
+    assert (
+        plain["who writes the texts"]
+        == f"handbook (a small program, run by the operator); two. {preview.NAMES_OF_WRITERS}"
+    )
+    assert complete["who writes the texts"] == f"{writers[0]}; two. {preview.NAMES_OF_WRITERS}"
+    assert plain["how many texts"] == preview.NO_NUMBER_OF_TEXTS
+    assert preview.NAMES_OF_WRITERS not in repr(preview.purpose(blank_sheet()))
     assert dict(preview._figure_section(stored).figures)["who writes the texts"] == f"{writers[0]}; two"
     assert "who runs it" in complete.keys() - plain.keys()
 
@@ -865,7 +876,9 @@ def test_the_sheet_says_what_the_coordinator_keeps_after_the_run(ended):
     assert section.table == words.KEPT
     how_long = {name: period for name, _, period in section.table}
     assert how_long["a hospital's answers, scrambled"].startswith("until their sum is opened, then erased")
-    assert how_long["opened sums, and what was ordered and written"].startswith("after the run, too: no date is set")
+    assert how_long["opened sums, the orders to the writers, and what they wrote"].startswith(
+        "after the run, too: no date is set"
+    )
 
 
 @pytest.mark.parametrize(

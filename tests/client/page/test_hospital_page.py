@@ -775,7 +775,7 @@ def test_the_policy_says_of_each_choice_who_can_approve_alone(page):
     shown = page.get("/policy").text
     for is_standing, needs_two in DECIDERS.values():
         assert decider_words(is_standing=is_standing, two_people=needs_two)[1:] in shown
-    assert "One person. IT can approve without the privacy officer, at a terminal" in shown
+    assert "One person. IT can approve without the privacy officer, by a command" in shown
     assert "Two people: a privacy officer and one for IT. One of them alone approves nothing." in shown
 
 
