@@ -206,6 +206,17 @@ def test_the_report_checks_the_makers_signature_where_the_browser_can(published,
         assert "This browser cannot check its signature; this command does: undersong verify . --fingerprint" in said
 
 
+def test_a_search_in_the_report_says_how_many_texts_it_covers(window, tmp_path):
+    (tmp_path / "report.html").write_text(render_html(run(400, **SCORED)))
+    reader = window("file://")
+    reader.go(str(tmp_path / "report.html"))
+    reader.unfold()
+    reader.page.locator("#f-text").fill("no text has these words")
+    reader.until("document.getElementById('count').textContent.startsWith('No text here fits.')")
+    searched = "Searched: 300 of the corpus's 400 texts, from every label, generator and round."
+    assert reader.page.locator("#count").inner_text().endswith(searched)
+
+
 def test_a_report_of_which_nobody_can_be_asked_compares_no_fingerprint(published, coordinator, window, tmp_path):
     true = CoordinatorHome(coordinator).authority().fingerprint
     example = PublicationSection(contact="data@clinics.example")

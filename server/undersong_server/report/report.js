@@ -28,9 +28,10 @@
       article.hidden = !fits || found > limit;
     }
     more.hidden = found <= limit;
-    count.textContent = found === 0 ? "No text here fits. The whole corpus is in synthetic.jsonl." :
-      Math.min(found, limit) + " shown of " + found + " that fit, out of " + articles.length +
-      " drawn from every label, generator and round.";
+    const searched = "Searched: " + articles.length + " of the corpus's " + filters.dataset.texts +
+      " texts, from every label, generator and round.";
+    count.textContent = (found === 0 ? "No text here fits. The whole corpus is in synthetic.jsonl. " :
+      Math.min(found, limit) + " shown of " + found + " that fit. ") + searched;
   };
   filters.hidden = false;
   filters.addEventListener("input", () => { limit = PAGE; apply(); });

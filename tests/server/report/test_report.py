@@ -545,6 +545,15 @@ def test_fingerprint_is_compared_only_where_somebody_can_be_asked_for_it(contact
     assert ('id="told"' in render_html(data)) is can_ask
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize(("count", "is_partial"), [(400, True), (60, False)])
+def test_search_of_the_report_says_how_many_texts_it_covers(count, is_partial):
+    source = render_html(run(count))
+    assert f'data-texts="{count}"' in source
+    assert f"{min(count, html.SHOWN_TEXTS)} of the corpus's {count} texts" in source.replace("&#39;", "'")
+    assert ("(searches the 300 texts that are on this page)" in source) is is_partial
+
+
 def test_place_of_publication_in_a_domain_for_examples_is_marked():
     for where, is_marked in (("https://a.example/triage, open", True), ("https://a.org/example, open", False)):
         shown = both(run(publication=PublicationSection(makers="clinics", contact="a@b.org", where=where)))[0]
