@@ -53,6 +53,9 @@ ASK_PARTY = (  # follows what the command does
     " `--party NAME=FINGERPRINT`, once for each hospital that tells you its own fingerprint, checks that hospital's key"
     " without the coordinator's word."
 )
+OTHER_ATTEMPTS = (  # follows the number of times that a sum counts against colluders
+    "The spare_attempts of manifest.json are others: repeats for which the epsilon of the run itself pays."
+)
 EXIT_CODES = (
     "Its exit code is 0 if all that is here holds, even if files are missing (INCOMPLETE names them); 3 if something"
     " was changed; and 8 if nothing shows who made the files, or no file of the corpus is here."
@@ -334,6 +337,7 @@ def _detail_promise(data: ReportData) -> tuple[str, ...]:
             OurWords(
                 f"If the operator and all other hospitals join against one hospital, its epsilon is at most"
                 f" {number(epsilon_alone)} {words.AS_PLANNED}.{ran_words} {words.PLANNED}"
+                f" {OTHER_ATTEMPTS}"
             )
         )
     return tuple(filter(None, sentences))

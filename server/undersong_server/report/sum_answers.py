@@ -147,6 +147,7 @@ def _tell_answer(planned_sum: PlannedSum, noisy_sum: NoisySum, run: OpenedRun) -
             return (
                 "Answer: beside the mean of the classifiers, the one that each generator's texts taught labels so many"
                 f" records more or fewer right: {', '.join(figures)}, each {_give_or_take(sum_error)}."
+                " Each has noise of its own; without it they would add up to about 0."
             )
         case CorpusComparison.name | ScoredComparison.name | ScoredSimilarity.name:
             return f'Its answer stands under "{WORTH}".'

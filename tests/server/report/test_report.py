@@ -38,6 +38,7 @@ from undersong_server.report.answers import (
     MAKERS_FIGURES,
     MAKERS_WORDS,
     ONLY_LICENCE_BINDS,
+    OTHER_ATTEMPTS,
     SIMULATED,
     THE_MAKERS,
     TOLD_FINGERPRINT,
@@ -463,6 +464,7 @@ def test_each_epsilon_of_the_promise_stands_in_words_beside_it(place):
     assert impact.worst_guess(4.0, 1e-5) in unknown
     assert "99 (practically no protection)" in shown
     assert "its epsilon is at most 21.97 as planned. undersong verify states it as it ran. As" in shown.replace("`", "")
+    assert OTHER_ATTEMPTS in shown
 
 
 @pytest.mark.parametrize("place", [0, 1])

@@ -87,6 +87,11 @@ def test_each_sum_says_what_came_out_with_its_error_and_what_it_decided(name, an
     assert "your records" not in sum_answer.sentence
 
 
+def test_figures_beside_a_mean_do_not_cancel_for_their_noise():
+    told = {name: "would add up to about 0" in answer.answer for name, answer in answers_by_sum().items()}
+    assert [name for name, is_explained in told.items() if is_explained] == ["who/1", "who/2"]
+
+
 def test_a_question_that_two_sums_ask_is_written_out_once():
     assert answers_by_sum()["who/2"].question == "the same as in who/1"
 
