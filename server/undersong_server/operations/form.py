@@ -37,6 +37,7 @@ REQUIRED = (
 )  # The schema requires further keys.
 UNITS = {"s": "seconds", "usd": "US$"}  # units by the last part of a key
 _PARTY = re.compile(r'(?<!["\w.-])(?:party|parties)(?!["\w])(?!`)')
+FULL_NAME_KEY = "federation.full_names."  # begins the key of one hospital's full name in a task
 LONG_TEXT = 1_000  # characters; a text that may be longer has several lines
 Control = Literal["text", "long", "number", "choice", "flag", "list", "pair", "file", "toml", "labels"]
 
@@ -212,11 +213,15 @@ def change_words(key: str) -> str:
 
     >>> change_words("task.labels"), change_words("generators.handbook.path")
     ('Labels', 'Generator handbook: path')
+    >>> change_words("federation.full_names.stella-maris")
+    'Full name of stella-maris'
     """
     section, _, rest = key.partition(".")
     entry, _, table_key = rest.partition(".")
     if section in TABLES and table_key:
         return f"{section.removesuffix('s').capitalize()} {entry}: {table_key.replace('_', ' ').replace('.', ' ')}"
+    if key.startswith(FULL_NAME_KEY):
+        return f"Full name of {key.removeprefix(FULL_NAME_KEY)}"
     title = field_words().get(section, {}).get(rest, {}).get("title", "") if rest else ""
     return title or hospital_words((rest or section).replace("_", " ").replace(".", " ")).capitalize()
 

@@ -265,7 +265,10 @@ def plan_differences(plans: Sequence[Planned]) -> tuple[tuple[str, tuple[Any, ..
         | {"generators": list(tables)}
         for plan, tables in zip(plans, tables_by_plan, strict=True)
     ]
-    every_key = dict.fromkeys(key for values in values_by_plan for key in values if key != "task.revises")
+    # Where a hospital is in one plan only, "parties" says it.
+    partial_parties = {name for plan in plans for name in plan.roster if any(name not in each.roster for each in plans)}
+    unlisted_keys = {"task.revises", *(f"federation.{TASK_KEY}.{name}" for name in partial_parties)}
+    every_key = dict.fromkeys(key for values in values_by_plan for key in values if key not in unlisted_keys)
     rows = ((key, tuple(values.get(key) for values in values_by_plan)) for key in every_key)
     return tuple((key, values) for key, values in rows if any(value != values[0] for value in values))
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from undersong_common.canonical import canonical_json
 from undersong_common.errors import PrivacyRefusal, UndersongError
-from undersong_common.printable import counted, finite, joined, noun, printable, shell_path, that_hold
+from undersong_common.printable import counted, finite, joined, noun, number, printable, shell_path, that_hold
 from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.spending import charged_of
 from undersong_common.program.printed_page import PageSection, PrintedPage
@@ -639,7 +639,7 @@ class PrivacyVerdict:
             (self.file_hash, f"the file {MANIFEST_NAME}, SHA-256 {self.file_hash[:16]}..., has plan and papers in it"),
             (
                 True,
-                f"{nominal_words}epsilon {self.epsilon:.6g} at delta {promised_privacy.delta:g} for one"
+                f"{nominal_words}epsilon {self.epsilon:.6g} at delta {number(promised_privacy.delta)} for one"
                 f" {UNIT_WORDS[promised_privacy.unit]}"
                 f" (promised: {promised_privacy.epsilon:.6g}), add/remove neighbours",
             ),
@@ -753,7 +753,9 @@ class PrivacyVerdict:
             is_private = math.isfinite(self.epsilon) and not self.insecure
             promise_words = "none: NOT PRIVATE"
             if is_private:
-                promise_words = f"epsilon {self.epsilon:.6g} at delta {delta:g} for one {unit_words}, {words.AS_IT_RAN}"
+                promise_words = (
+                    f"epsilon {self.epsilon:.6g} at delta {number(delta)} for one {unit_words}, {words.AS_IT_RAN}"
+                )
                 promise_words += "" if self.papers_hold else ", if genuine"
         return [f"Files: {files_line}.", f"By: {signer_words}.", f"Promise: {promise_words}."]
 
@@ -1009,7 +1011,7 @@ def _guarantee_section(verdict: PrivacyVerdict, unit: str) -> PageSection:
         alone_words += f": {impact.guess(verdict.guess_alone, f'one {unit}')}"
     promised_epsilon = math.inf if verdict.insecure else plan.epsilon
     guarantee_rows = [
-        ("promised", f"{nominal_words}epsilon {plan.epsilon:.6g} at delta {plan.delta:g}"),
+        ("promised", f"{nominal_words}epsilon {plan.epsilon:.6g} at delta {number(plan.delta)}"),
         (
             "spent, recomputed from receipts",
             f"{nominal_words}epsilon {verdict.epsilon:.6g}, the hospital that spent most",

@@ -75,7 +75,10 @@ class TaskSection(TaskWords):
             if label not in self.labels:
                 raise ValueError(f"label_descriptions: {label!r} is no label of the task; write it as under labels")
         if self.words is not None and self.words[0] > self.words[1]:
-            raise ValueError(f"words: {self.words[0]} is above {self.words[1]}; write [least, most]")
+            least, most = self.words
+            raise ValueError(
+                f"words: the least number, {least}, is above the most, {most}; state the smaller one first"
+            )
         return self
 
     @field_validator("labels")

@@ -663,6 +663,9 @@ def test_a_run_is_planned_from_a_form_with_errors_beside_their_fields(console, h
         True,
         False,
     )
+    reversed_words = {**typed, "key privacy.epsilon": "4", "key task.words": ["60", "10"]}
+    shown = console.get(console.led(console.post(address, reversed_words))).text
+    assert "the least number, 60, is above the most, 10; state the smaller one first" in wrong(shown)["task-words"]
     both = {**typed, "key privacy.epsilon": "4", "key privacy.noise_multiplier": "2", "key task.words": ["", ""]}
     shown = console.get(console.led(console.post(address, both))).text
     assert {"privacy-epsilon", "privacy-noise_multiplier"} == wrong(shown).keys()

@@ -319,3 +319,21 @@ def test_a_failed_run_that_is_put_away_comes_back_if_it_fails_again(home, task):
     assert not folder.is_put_away
     with raises(ConfigurationError, "no-run"):
         runs.put_away(home, "nobody planned it")
+
+
+def test_a_hospital_of_one_plan_alone_is_one_difference_without_its_full_name(tmp_path):
+    home = make_home(tmp_path / "home", PARTIES)
+    for name in PARTIES:
+        enrolment.note_full_name(home.path, name, f"The {name} hospital, Porto")
+    task_file = make_task(tmp_path / "task")
+    plans = []
+    for name, parties in (("all", PARTIES), ("two", PARTIES[:2])):
+        runs.plan(home.path, task_file, RunOptions(name=name, parties=parties))
+        plans.append(home.run(name).planned())
+    differences = dict(runs.plan_differences(plans))
+    assert differences["parties"] == (list(PARTIES), list(PARTIES[:2]))
+    assert not [key for key in differences if "full_names" in key]
+    enrolment.note_full_name(home.path, "alpha", "Alpha Hospital, Lyon")
+    runs.plan(home.path, task_file, RunOptions(name="renamed", parties=PARTIES))
+    (key,) = dict(runs.plan_differences([plans[0], home.run("renamed").planned()]))
+    assert key == "federation.full_names.alpha"
