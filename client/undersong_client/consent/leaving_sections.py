@@ -12,7 +12,8 @@ TOLD = (
     " and when it approves or withdraws; a Reject, a Withdraw and what your policy refuses, with the reason; what is"
     " left of your budget, and your policy, only if your hospital shares them. At the end your software signs a receipt"
     " (for which sums of this run your numbers left, in how many attempts, and what your budget was charged for each)."
-    " The operator publishes it. None of these holds a figure of your records."
+    " The operator publishes it. None of these holds a figure of your records, unless somebody here writes one into a"
+    " reason."
 )
 
 
