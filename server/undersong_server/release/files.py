@@ -601,6 +601,7 @@ def report_data(
         seeds=task.evaluation.repeats,
         test_set=test_set,
         test_hash=(sha256_of(task.locate(task.evaluation.test)) or "") if test_set and task.evaluation.test else "",
+        test_source=task.evaluation.test_source,
         purpose=task.task.purpose or "",
         earlier=earlier,
         unopened=tuple(_list_unopened(outcome)),

@@ -121,7 +121,9 @@ def describe_labels(share_by_label: Mapping[str, float]) -> str:
 
 
 def describe_test_file(data: ReportData) -> str:
-    """Says that nothing here shows the origin of the test file; "" if there is none."""
+    """Says what the makers state of the test file's origin, or that they state nothing; "" if there is no file."""
     if not data.test_hash:
         return ""
+    if data.test_source:
+        return f"The test texts, as the makers state: {data.test_source.rstrip('.')}."
     return f"Whether the test texts are real, and where they are from, these files do not say{data.terms.ask()}."

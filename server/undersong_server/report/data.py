@@ -269,6 +269,7 @@ class ReportData:
         earlier: what the plan that this run replaces has told of the records; "" if it replaces none.
         unopened: a sentence on each hospital that was charged for sums which were opened without it.
         test_hash: SHA-256 (hex) of the public test file; "" without one.
+        test_source: whose test texts these are and whether they are real, as the makers state it; "" if they do not.
         publication: statements of its makers to those who receive the data set.
         publisher: name and fingerprint of the coordinator that signs it; "" for both if none does.
         operator: name and contact of who asked the hospitals, as the plan states them; "" for what it does not state.
@@ -340,6 +341,7 @@ class ReportData:
     earlier: str = ""
     unopened: tuple[str, ...] = ()
     test_hash: str = ""
+    test_source: str = ""
     publication: PublicationSection = field(default_factory=PublicationSection)
     publisher: tuple[str, str] = ("", "")
     operator: tuple[str, str] = ("", "")

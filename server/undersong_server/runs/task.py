@@ -363,6 +363,7 @@ class EvaluationSection(StrictSection):
 
     Attributes:
         test: a file of public texts with labels; without it, nothing is evaluated.
+        test_source: a sentence for the card; whether these texts are real, whose they are, and their licence.
         head: of one more task model, beside the panel.
         repeats: seeds with each of which every task model is trained; several give intervals.
         encoder: a local folder, or "packaged", that is fine-tuned beside the panel; slow without a GPU.
@@ -370,6 +371,7 @@ class EvaluationSection(StrictSection):
     """
 
     test: OptionalFile = None
+    test_source: Annotated[str, Field(max_length=500)] = ""
     head: Head | None = None
     repeats: int = Field(default=1, ge=1)
     encoder: OptionalFile = None

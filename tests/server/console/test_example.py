@@ -37,6 +37,8 @@ def test_whoever_has_nothing_plans_a_run_by_two_clicks(tmp_path, entered):
     assert (made.path / "console" / "uploads" / task["evaluation"]["test"]).exists()
     files = [generator["corpus"] for generator in task["generators"]]
     assert files == ["example-handbook.jsonl", "example-mixed.jsonl"]
+    sources = [*(generator["source"] for generator in task["generators"]), task["evaluation"]["test_source"]]
+    assert sources == ["Invented texts of Undersong's example, Apache-2.0."] * 3
 
 
 @pytest.mark.slow

@@ -432,6 +432,9 @@ def test_what_is_weak_about_a_corpus_is_told_before_training(place):
     good = next(answer for answer in answers(data) if answer.anchor == "good").sentences
     assert "; not a stand-in for the test texts, which it looks little like; " in good[0]
     assert good[2] == ("Whether the test texts are real, and where they are from, these files do not say: ask a@b.org.")
+    stated = replace(data, test_source="Invented notes, CC0-1.0.")
+    good = next(answer for answer in answers(stated) if answer.anchor == "good").sentences
+    assert good[2] == "The test texts, as the makers state: Invented notes, CC0-1.0."
     assert "The test file is not in this folder. Its SHA-256 is 68bc." in shown
     unmeasured = next(answer for answer in answers(run(accuracy=(), labels=())) if answer.anchor == "train")
     assert len(unmeasured.sentences) == 2  # what to read, and its phrases
