@@ -496,11 +496,11 @@ class PrivacyVerdict:
         )
 
     @property
-    def guess_rows(self) -> tuple[tuple[str, str], ...]:
-        """The table of card and report on whose best guess is right how often, recomputed; () if nothing is private."""
+    def guesses(self) -> Guesses | None:
+        """The best guesses of card and report, recomputed; None if nothing is private or nothing counts."""
         plan = self.manifest.plan
         if self.insecure or self.faults:
-            return ()
+            return None
         is_bounded = plan.sums and math.isfinite(plan.epsilon_if_all_others_collude())
         return Guesses(
             plan.privacy,
@@ -510,7 +510,7 @@ class PrivacyVerdict:
             guess_at_all_hospitals(plan),
             accounting.best_guess(plan.alone_events()) if is_bounded else None,
             self.guess_alone,
-        ).rows
+        )
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -596,7 +596,10 @@ class PrivacyVerdict:
             "delta": promised_privacy.delta,
             "promised_epsilon": finite(promised_privacy.epsilon),
             "epsilon_if_all_others_collude": finite(self.alone),
-            "best_guesses": [{"whose": whose, "right_of_100": right} for whose, right in self.guess_rows],
+            "best_guesses": [
+                {"whose": whose, "right_at_most": right}
+                for whose, right in (self.guesses.chances.items() if self.guesses else ())
+            ],
             "void_vectors": self.voided,
             "unit": UNIT_WORDS[promised_privacy.unit],
             "parties": list(self.spent),
@@ -717,9 +720,9 @@ class PrivacyVerdict:
                 f"epsilon {epsilon_alone:.6g} against the coordinator and all other hospitals together,"
                 f" {words.AS_PLANNED}"
             )
-        if self.guess_rows:
+        if self.guesses is not None:
             case_lines.append("best guesses:")
-            case_lines += [f"  {whose}: right in at most {right} of 100 cases" for whose, right in self.guess_rows]
+            case_lines += [f"  {whose}: right in at most {right} of 100 cases" for whose, right in self.guesses.rows]
         return case_lines
 
     def conclusion(self) -> list[str]:

@@ -290,13 +290,9 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
         return (privacy_statement.headline,)
     epsilon, unit_words = privacy_statement.promise.epsilon, UNIT_WORDS[privacy_statement.promise.unit]
     delta = privacy_statement.promise.delta
-    delta_words = f", its delta {impact.chance(delta)}" if delta else ""
     leading_words, *further_words = [impact.worst_guess(epsilon, delta)]
     if privacy_statement.best_guess is not None:
-        further_words = [
-            "That average is the figure of this run: it is over the noise of the sums."
-            f" {leading_words[0].upper()}{leading_words[1:]}."
-        ]
+        further_words = ["That average is the figure of this run: it is over the noise of the sums."]
         leading_words = impact.guess(privacy_statement.best_guess, f"one {unit_words}")
     return (
         f"Suppose that somebody thinks it as likely as not that a certain {unit_words} is among the records, and then"
@@ -305,7 +301,6 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
         *further_words,
         *([impact.SEVERAL_HOSPITALS] if privacy_statement.promise.unit == "user" else []),
         *([NOBODY_REAL] if data.publication.invented_records else []),
-        f"The epsilon of this run is {number(epsilon)}{delta_words}. {impact.yardstick()}",
         *([data.earlier] if data.earlier else []),
         OurWords("What must hold for this to be true stands under [Privacy](#privacy)."),
     )
@@ -330,8 +325,10 @@ def _detail_promise(data: ReportData) -> tuple[str, ...]:
     ran_words = f" `undersong verify` states it {words.AS_IT_RAN}."
     if epsilon_ran is not None:
         ran_words = f" {words.AS_IT_RAN.capitalize()} it is {number(epsilon_ran)}, by `undersong verify`."
-    odds_words = _odds_words(privacy_statement.promise.epsilon, privacy_statement.promise.delta)
-    sentences = [privacy_statement.headline, odds_words]
+    epsilon, delta = privacy_statement.promise.epsilon, privacy_statement.promise.delta
+    delta_words = f", its delta {impact.chance(delta)}" if delta else ""
+    epsilon_words = f"The epsilon of this run is {number(epsilon)}{delta_words}. {impact.yardstick()}"
+    sentences = [privacy_statement.headline, epsilon_words, _odds_words(epsilon, delta)]
     if epsilon_alone is not None and math.isfinite(epsilon_alone):
         sentences.append(
             OurWords(

@@ -1,5 +1,6 @@
 """The best guesses about a patient, each with whose it is: one table for card, report and ``undersong verify``."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from undersong_common.privacy import impact
@@ -29,22 +30,29 @@ class Guesses:
     of_colluders_as_it_ran: float | None
 
     @property
-    def rows(self) -> tuple[tuple[str, str], ...]:
-        """Who guesses about whom, and how often that is right; () for a promise that nothing bounds."""
+    def chances(self) -> Mapping[str, float]:
+        """The largest chance of a right guess by who guesses about whom; empty for a promise that nothing bounds."""
         if self.of_readers is None:
-            return ()
+            return {}
         about, colluders = f"about one {self.noun}", "the operator and all other hospitals together"
-        certainty = impact.certainty(self.promise.epsilon, self.promise.delta)
         chances = {
             f"a reader of what is published, {about} of one hospital, on average": self.of_readers,
-            f"the same, {impact.nearly_all(self.promise.delta)}": certainty,
+            f"the same, {impact.nearly_all(self.promise.delta)}": self._certainty,
             f"a reader, {about} with records at all {self.hospitals} hospitals, on average": self.at_all_hospitals,
             f"{colluders}, {about} of one hospital, on average, {words.AS_PLANNED}": self.of_colluders_as_planned,
             f"the same colluders, {words.AS_IT_RAN}": self.of_colluders_as_it_ran,
         }
+        return {whose: right for whose, right in chances.items() if right is not None}
+
+    @property
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """Who guesses about whom, and in how many of 100 cases that is right at most."""
         return tuple(
             # The rare run of the certainty says nothing of the protection on average.
-            (whose, f"{impact.cases(right)}{'' if right == certainty else impact.protection_words(right)}")
-            for whose, right in chances.items()
-            if right is not None
+            (whose, f"{impact.cases(right)}{'' if right == self._certainty else impact.protection_words(right)}")
+            for whose, right in self.chances.items()
         )
+
+    @property
+    def _certainty(self) -> float:
+        return impact.certainty(self.promise.epsilon, self.promise.delta)

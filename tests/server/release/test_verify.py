@@ -55,9 +55,9 @@ def test_verify_computes_epsilon_of_each_party_from_the_manifest_alone(tmp_path,
     alone = accounting.best_guess(plan.alone_events())
     certainty = impact.certainty(plan.privacy.epsilon, plan.privacy.delta)
     chances = [verdict.guess, certainty, alone, verdict.guess_alone]
-    assert [right.partition(" ")[0] for _, right in verdict.guess_rows] == list(map(impact.cases, chances))
-    assert all(f"  {whose}: right in at most {right} of 100 cases" in shown for whose, right in verdict.guess_rows)
-    assert len(verdict.to_json()["best_guesses"]) == len(chances)
+    assert [right.partition(" ")[0] for _, right in verdict.guesses.rows] == list(map(impact.cases, chances))
+    assert all(f"  {whose}: right in at most {right} of 100 cases" in shown for whose, right in verdict.guesses.rows)
+    assert [guess["right_at_most"] for guess in verdict.to_json()["best_guesses"]] == chances
     assert f"epsilon {plan.epsilon_if_all_others_collude():.6g} against the coordinator" in shown
     assert "without p2" in shown
     titles = words.sum_titles(plan.sums)
