@@ -475,6 +475,7 @@ class RunScreens:
                 "marks": releases.count_marks(self._home, run),
                 "lacking": [name for name in file_names() if name in releases.LEFT_OUT_NAMES],
                 "downloaded_at": curation.show(self._home, run).downloaded_at,
+                "bar": open_points.bar_to_publication(self._home, run),
                 "run": run,
             },
             "corpus": lambda: {

@@ -292,6 +292,10 @@ def test_no_step_publishes_a_run_whose_plan_forbids_it(tmp_path, entered, public
     keep_evaluation(home.run("spring"), Evaluated("test.jsonl, 0123abcd", {}))
     console = entered(home.path)
     assert f"Do not publish spring, because {reason}" in next_step_of(console.get("/").text)
+    home.run("spring").output.mkdir()
+    (home.run("spring").output / "synthetic.jsonl").write_text("")
+    files = console.get("/runs/one/spring/result?part=files").text
+    assert f"Do not publish this run, because {reason}" in files
     home.run("spring").annotate(Annotations(downloaded_at=2.0))
     step = next_step_of(console.get("/runs/one/spring").text)
     assert step.startswith(f"Do not publish spring, because {reason}")
