@@ -452,7 +452,7 @@ def verify(
     INCOMPLETE, and --json names it in files_not_there. Exit code 3 where anything does not hold; each fault is named.
     Exit code 8 where all papers fit together and nothing shows who made them: without --fingerprint, or without a
     signature, everything in a folder may be invented. Exit code 8 also where no file of the corpus is there, so that
-    nothing was checked about it. A simulation is confirmed as one, and as nothing else.
+    nothing was checked about it. A simulation is confirmed as a simulation, and never as the work of hospitals.
     """
     from undersong_protocol.agreement.enrolment import named_party
 
