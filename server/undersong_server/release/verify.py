@@ -759,8 +759,13 @@ class PrivacyVerdict:
                 promise_words = (
                     f"epsilon {self.epsilon:.6g} at delta {number(delta)} for one {unit_words}, {words.AS_IT_RAN}"
                 )
-                promise_words += "" if self.papers_hold else ", if genuine"
+                promise_words += "" if self._is_maker_shown else ", if genuine"
         return [f"Files: {files_line}.", f"By: {signer_words}.", f"Promise: {promise_words}."]
+
+    @property
+    def _is_maker_shown(self) -> bool:
+        """True if the maker is confirmed, by a fingerprint that somebody could have told the reader."""
+        return self.papers_hold and (self.simulated or self.is_own or bool(self.terms.whom_to_ask))
 
     def _describe_stated_parties(self) -> str:
         """Says what the stated fingerprints of hospitals show where the coordinator is not confirmed; else ""."""

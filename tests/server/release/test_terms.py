@@ -148,4 +148,8 @@ def test_verify_asks_for_no_fingerprint_that_nobody_can_confirm(tmp_path, publis
         lines = [line.strip() for line in told.lines()]
         assert (ASK_HOSPITAL in lines) is (contact == REAL and not stated)
         assert (CHECK_WORDS["nobody confirms"] in lines) is (contact == EXAMPLE and not stated)
+        assert told.conclusion()[2].endswith(", if genuine.") is (contact == EXAMPLE or not stated)
+        assert (
+            not replace(told, is_own=True, confirmed=True, known=tuple(told.spent)).conclusion()[2].endswith("genuine.")
+        )
         assert (CHECK_WORDS["unconfirmed"] in told.conclusion()[1]) is (contact == EXAMPLE and bool(stated))
