@@ -146,7 +146,7 @@ def step_of_comparison(
 def _differing_grounds(
     runs: Sequence[comparison.ComparedRun], count_open_points: Callable[[str], int]
 ) -> tuple[str, ...]:
-    """Those of :data:`GROUNDS` that tell runs apart of which none is ahead by a figure."""
+    """Returns the grounds that tell runs apart of which none is ahead by a figure."""
     promises = {(run.epsilon, run.delta, run.unit) for run in runs}
     costs = {run.price_usd for run in runs}
     point_counts = {count_open_points(run.run) for run in runs if run.texts is not None}

@@ -110,7 +110,7 @@ class CoordinatorFacts:
 
     @property
     def own_addresses(self) -> tuple[str, ...]:
-        """Those of ``addresses`` that reach this machine only, so that no hospital on another one connects by them."""
+        """The addresses that reach this machine only, so that no hospital on another one connects by them."""
         return tuple(address for address in self.addresses if is_loopback(address.rpartition(":")[0]))
 
 

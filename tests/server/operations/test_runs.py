@@ -321,7 +321,7 @@ def test_a_failed_run_that_is_put_away_comes_back_if_it_fails_again(home, task):
         runs.put_away(home, "nobody planned it")
 
 
-def test_a_hospital_of_one_plan_alone_is_one_difference_without_its_full_name(tmp_path):
+def test_a_hospital_of_one_plan_alone_is_one_difference(tmp_path):
     home = make_home(tmp_path / "home", PARTIES)
     for name in PARTIES:
         enrolment.note_full_name(home.path, name, f"The {name} hospital, Porto")
