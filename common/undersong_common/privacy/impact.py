@@ -250,7 +250,7 @@ def assumptions(colluders: int, parties: int, unit: str) -> tuple[str, ...]:
     """
     return (
         "Every hospital runs the published program and holds a good source of randomness.",
-        f"{_helpers(colluders, parties)} with the operator, and the operator sees sums only."
+        f"{_helpers(colluders, parties)} with the operator, and of their numbers the operator sees sums only."
         if parties > 1
         else "There is one hospital: it adds all of the noise itself, and its sum is what is released.",
         "The task's description, labels and prompts, and the list of generators, are public: nobody looked at the"
