@@ -51,7 +51,11 @@ def meaning_section(sheet: Sheet) -> list[PageSection]:
     sentences = [f"{seen} {beyond} {_knows_more(sheet)}", *_bad_luck_in_runs(sheet)]
     sentences.append(NO_RECORD_SHOWN.format(subject=guessed_unit(privacy)))
     if sheet.ended is None:
-        sentences.append("Not in these figures: the time of an answer, and what people in your own house see.")
+        sentences.append(
+            "Not in these figures: the time of an answer, and what people in your own house see."
+            " The figures hold if this software does what it states, which no figure shows: ask IT for its version, and"
+            " who has examined it."
+        )
     return [PageSection("What the figures of the risk mean", tuple(sentences))]
 
 

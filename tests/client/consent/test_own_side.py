@@ -939,6 +939,7 @@ def test_short_part_of_the_sheet_names_limit_and_steps(home):
     limit = value["privacy"]["max_per_unit"]
     assert more["Records that count"].startswith(f"Of one patient, at most {limit} record")
     assert "hold for any other yes-or-no question about one patient" in meaning.sentences[0]
+    assert "The figures hold if this software does what it states" in meaning.sentences[-1]
     factor = f"{odds_factor(value['privacy']['epsilon'], value['privacy']['delta']):.3g}"
     assert (
         f"; outside the excepted runs, the run shifts the odds of that guess by a factor of at most {factor}: a chance"
