@@ -698,3 +698,18 @@ def test_what_is_missing_stands_in_the_forms_order_and_names_its_generator(conso
     assert ("key-generators-0-corpus", "Corpus (ngram-1)") in missing
     # A contact is looked at whatever else is wrong.
     assert "has no telephone number and no address" in shown.partition('id="wrong-publication-contact"')[2][:200]
+
+
+@pytest.mark.heavy
+def test_a_rejected_run_offers_its_revision_and_folds_asking_again(tmp_path, entered):
+    made = make_home(tmp_path / "home", ("alpha",))
+    runs.plan(made.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
+    failure = RunFailure("alpha: its people have rejected the run", "revise it", 3, ("alpha",))
+    made.run("spring").write_status(RunStatus("failed", 1, error=failure))
+    page = entered(made.path).get("/runs/one/spring").text
+    actions = page.partition('<div class="actions">')[2].partition("</div>")[0]
+    assert ">Revise</button>" in actions
+    assert "Resume" not in actions
+    folded = page.partition('<details id="same-plan">')[2].partition("</details>")[0]
+    assert "only where a hospital has changed its policy or its budget since" in folded
+    assert "/runs/one/spring/resume" in folded
