@@ -65,7 +65,7 @@ class TaskField:
     first: bool
 
     @property
-    def spoken(self) -> Mapping[str, str]:
+    def spoken(self) -> Mapping[str, Any]:
         """Plain words about the key, by what they say: :func:`field_words`. Empty for a key that has none."""
         section, _, key = self.path.partition(".")
         return cast("Mapping[str, str]", field_words().get(section, {}).get(key.rpartition(".")[2], {}))
@@ -136,7 +136,7 @@ def field_words() -> Mapping[str, Any]:
     """Returns what the form says in plain words, by section and key; "methods" and "kinds" have a line for each name.
 
     Of a key, "is" says what it is, "usual" what people write, "loses" what another value costs, "scale" what its sizes
-    mean, and "title" replaces a label that another field has too.
+    mean, "title" replaces a label that another field has too, and "names" says what its choices are.
     """
     words_text = resources.files("undersong_server.operations").joinpath("field_words.toml").read_bytes()
     words = configuration.parse_toml("field_words.toml", words_text)

@@ -574,6 +574,7 @@ def test_epsilon_has_a_scale_and_says_how_few_records_drown(console):
         at_least, of_label = re.search(r"fewer than about ([\d\s,]+) records .*?\(([\d\s,]+) a label\)", said).groups()
         needed.append((int(re.sub(r"\D", "", at_least)), int(re.sub(r"\D", "", of_label))))
     assert needed[0][0] > 4 * needed[1][0]
+    assert '<option value="user" selected>one patient (user)</option>' in page
     loses = form.field_words()["privacy"]["epsilon"]["loses"]
     assert '"So far" says how many this plan needs' in loses
     assert not re.search(r"(\d+|hundreds of) records", loses)
