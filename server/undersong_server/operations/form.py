@@ -68,13 +68,13 @@ class TaskField:
     def spoken(self) -> Mapping[str, Any]:
         """Plain words about the key, by what they say: :func:`field_words`. Empty for a key that has none."""
         section, _, key = self.path.partition(".")
-        return cast("Mapping[str, str]", field_words().get(section, {}).get(key.rpartition(".")[2], {}))
+        return cast("Mapping[str, Any]", field_words().get(section, {}).get(key.rpartition(".")[2], {}))
 
     @property
     def words(self) -> str:
         """Name of the key with its unit, as the label of its field."""
         if title := self.spoken.get("title"):
-            return title
+            return str(title)
         key = self.path.rpartition(".")[2]
         key_without_unit, _, last_word = key.rpartition("_")
         if last_word in UNITS:
