@@ -252,6 +252,7 @@ def test_what_a_start_said_is_gone_once_the_run_is_rejected(console, coordinator
     CoordinatorHome(coordinator).run("turned down").write_status(RunStatus("failed", 1, error=failure))
     operator.page.get_by_text("rejected by harbour-general").first.wait_for()
     operator.until("!document.querySelector('main > .told')", timeout_s=5)
+    operator.page.get_by_text("Ask the same plan again").click()
     operator.page.get_by_role("button", name="Resume").click()
     operator.page.get_by_text("Asked to go on").wait_for()  # the former rejection is still the last that is known
     operator.page.evaluate("htmx.trigger(document.querySelector('[data-part=standing]'), 'renew')")
