@@ -215,7 +215,8 @@ def test_the_sheet_prints_on_paper_with_room_to_sign(page, party, window):
     privacy.go(f"/requests/{manifest}")
     privacy.page.emulate_media(media="print")
     assert not privacy.page.get_by_role("navigation", name="Screens").is_visible()
-    assert privacy.page.get_by_text("Signature", exact=True).is_visible()
+    signatures = privacy.page.get_by_text("Signature", exact=True).all()  # of the advice, and of the decision upon it
+    assert [line.is_visible() for line in signatures] == [True, True]
     assert not privacy.page.get_by_role("link", name="Approve…").is_visible()
     privacy.shoot("page-sheet-print")
 
