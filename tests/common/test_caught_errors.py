@@ -251,6 +251,15 @@ def fail_to_summarise(m, paths, _):
     assert summary.status.state == m.UNREADABLE
 
 
+def take_the_next_step_without_a_corpus(m, paths, patched):
+    def missing(*_):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    with monkey_of(patched) as lost:
+        lost.setattr(m, "lacks_terms", missing)
+        assert m._lacks_terms(paths.folder, "first") is False
+
+
 def read_no_authority(m, paths, patched):
     refuses(m.Authority, paths.gone)
 
@@ -604,7 +613,9 @@ ACTS = {
     "server/undersong_server/authority.py Authority._read_file": read_no_authority,
     "server/undersong_server/methods/parts/keyphrases.py read_vocabulary": read_no_file("read_vocabulary"),
     "server/undersong_server/operations/permissions.py _is_offered": gives(False, "_is_offered", "folder"),
+    "server/undersong_server/operations/beginning.py _lacks_terms": take_the_next_step_without_a_corpus,
     "server/undersong_server/operations/overview.py _summary": fail_to_summarise,
+    "server/undersong_server/release/verify.py _read_authors": gives((), "_read_authors", "gone"),
     "server/undersong_server/runs/file_labels.py _read_labels": gives(
         (), "_read_labels", "gone", "text", "label", 0, 0
     ),

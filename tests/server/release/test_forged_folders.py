@@ -319,7 +319,7 @@ def _replaced(entries, forged):
 
 def test_names_of_a_manifest_forge_no_sentence(tmp_path, value):
     """Everyone signs it, and it reads as if it said something else."""
-    run = "x', manifest 0123456789abcdef...: every signature, charge and statement holds"
+    run = "x', signed plan, SHA-256 0123456789abcdef...: every signature, charge and statement holds"
     hebrew = "\u05e9\u05dc\u05d5\u05dd"
     plan = Manifest.from_bytes(canonical_json(value["manifest"])).plan
     names = ("votes/1', 'votes/2", f"{hebrew} 5", "votes: the sum of 5 hospitals; 5 signed for it")
@@ -330,7 +330,7 @@ def test_names_of_a_manifest_forge_no_sentence(tmp_path, value):
     (tmp_path / "manifest.json").write_text(json.dumps(forged))
     code, lines = verify_folder(tmp_path)
     assert (code, lines[0][:13]) == (UNCONFIRMED, "NOT CONFIRMED")
-    assert not any(line.startswith("manifest") and "holds" in line for line in lines)
+    assert not any(line.startswith("signed plan") and "holds" in line for line in lines)
     (line,) = (each for each in lines if each.startswith("planned and never opened"))
     assert r"'\u05e9\u05dc\u05d5\u05dd 5'" in line
 
