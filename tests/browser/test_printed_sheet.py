@@ -39,7 +39,7 @@ LONG_NAME = (
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory):
+def previewed(tmp_path_factory):
     """The preview of a run by the default method at a hospital that took part in another one."""
     folder = tmp_path_factory.mktemp("printed")
     with pytest.MonkeyPatch.context() as patched:
@@ -95,14 +95,15 @@ def half_pages(window, page, count):
 RULES = "() => [...document.styleSheets].flatMap(sheet => [...sheet.cssRules]).map(rule => rule.cssText).join(' ')"
 
 
-def test_every_printed_page_has_run_nine_words_and_its_number(window, shown):
+def test_every_printed_page_has_run_nine_words_and_its_number(window, previewed):
     opened = window("about:blank").page
-    opened.set_content(shown.page.html(at="2026-03-01 10:00 UTC"))
-    foot = rf"@bottom-center \{{ content: \"Run 'spring', nine words: {shown.sheet.words}\" \"; page \" counter\(page\)"
+    opened.set_content(previewed.page.html(at="2026-03-01 10:00 UTC"))
+    run_words = f"Run 'spring', nine words: {previewed.sheet.words}"
+    foot = rf"@bottom-center \{{ content: \"{run_words}\" \"; page \" counter\(page\)"
     assert re.search(foot, opened.evaluate(RULES))
     # A browser that knows no such foot prints the words beside the signature, all on one page.
     signature, decision = opened.locator("p.signature").all_inner_texts()
-    assert signature.startswith(f"Run 'spring', nine words: {shown.sheet.words}. Advice for alpha: approve")
+    assert signature.startswith(f"Run 'spring', nine words: {previewed.sheet.words}. Advice for alpha: approve")
     assert decision == CONTROLLER
     assert opened.locator("div.signature").count() == 2
     assert "how patients are informed" in " ".join(opened.locator("p.entry").all_inner_texts())
@@ -117,8 +118,8 @@ def test_no_character_of_a_run_s_name_ends_the_style_sheet(window):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_first_answers_print_on_half_an_a4_page(window, shown, variant):
-    page = sheet_page(VARIANTS[variant](shown.sheet), shown.beside)
+def test_the_first_answers_print_on_half_an_a4_page(window, previewed, variant):
+    page = sheet_page(VARIANTS[variant](previewed.sheet), previewed.beside)
     titles = [section.title for section in page.sections]
     assert titles[:2] == ["What is asked", "In short"]
     assert page.sections[1].figures[-1][0] == "What next"

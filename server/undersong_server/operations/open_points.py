@@ -14,7 +14,7 @@ from undersong_server.operations.releases import MISMATCHED, WITH_PHRASE, Found,
 from undersong_server.report.answers import WORD_SALAD
 from undersong_server.report.evaluations import evaluated
 from undersong_server.report.rows import PHRASE_WORDS
-from undersong_server.report.terms import NGRAM, Source
+from undersong_server.report.terms import NGRAM, TextSource
 
 NOWHERE = "nowhere"  # begins a plan's place of publication where the texts stay with its people
 MANY_ROWS = 0.25  # share of rows with a frequent phrase, from which on an operator is told
@@ -135,7 +135,7 @@ def _source_points(home: Path, run: str, corpus: Found) -> Iterator[OpenPoint]:
     tables = [table for table in task.get("generators", ()) if corpus.generators.get(str(table.get("name")))]
     if salads := [str(table["name"]) for table in tables if table.get("kind") == NGRAM]:
         yield OpenPoint(f"{joined(salads)}: {WORD_SALAD}", "Read texts", f"{address}/result?find=#corpus")
-    sources = [Source(*(str(table.get(key, "")) for key in ("name", "kind", "source"))) for table in tables]
+    sources = [TextSource(*(str(table.get(key, "")) for key in ("name", "kind", "source"))) for table in tables]
     if unnamed := [source.name for source in sources if not source.is_stated]:
         words = f"The plan does not name the source of the texts of {joined(unnamed)}, nor its licence."
         yield OpenPoint(words, "State it in another plan: Generators, Source", "/runs/new#earlier", is_of_terms=True)

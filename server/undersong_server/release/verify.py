@@ -64,7 +64,7 @@ from undersong_server.report.card_facts import CardFacts, read_card_facts
 from undersong_server.report.check_words import CHECK_WORDS, describe_files
 from undersong_server.report.data import UNIT_WORDS
 from undersong_server.report.guesses import Guesses
-from undersong_server.report.terms import Terms, mark_example, terms_of_plan
+from undersong_server.report.terms import CorpusTerms, mark_example, terms_of_plan
 from undersong_server.runs.planning import register_named_statistics
 
 Events = tuple[accounting.Event, ...]
@@ -486,7 +486,7 @@ class PrivacyVerdict:
         return printable(shown, 600)
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> CorpusTerms:
         """The terms of the corpus by the signed plan, and by the card if its hash is the signed one."""
         return terms_of_plan(
             self.manifest.task,

@@ -28,7 +28,7 @@ from undersong_server.methods.parts.private_score import PrivateScore
 from undersong_server.pool import Sample
 from undersong_server.report.guesses import Guesses
 from undersong_server.report.sum_answers import SumAnswer
-from undersong_server.report.terms import Source, Terms
+from undersong_server.report.terms import CorpusTerms, TextSource
 from undersong_server.report.writers import WRITERS, Writer
 from undersong_server.runs.task import PublicationSection
 
@@ -395,13 +395,13 @@ class ReportData:
         return tuple(generator_use for generator_use in self.usage if generator_use.name in authors)
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> CorpusTerms:
         """The terms of the corpus."""
         contacts = (self.publication.contact, self.operator[1])
-        return Terms(
+        return CorpusTerms(
             licence=self.publication.licence,
             contacts=tuple(contact for contact in contacts if contact),
-            sources=tuple(Source(use.name, use.kind, use.source) for use in self.author_uses),
+            sources=tuple(TextSource(use.name, use.kind, use.source) for use in self.author_uses),
             invented_records=self.publication.invented_records,
         )
 

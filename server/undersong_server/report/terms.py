@@ -91,7 +91,7 @@ def mark_example(address: str) -> str:
 
 
 @dataclass(frozen=True)
-class Source:
+class TextSource:
     """Origin of the texts of a generator, by its name and kind, and by its makers' statement; "" if they make none."""
 
     name: str
@@ -105,7 +105,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Terms:
+class CorpusTerms:
     """Facts from which a receiver is told what it may do with a corpus, and whom it can ask.
 
     Attributes:
@@ -117,7 +117,7 @@ class Terms:
 
     licence: str = ""
     contacts: tuple[str, ...] = ()
-    sources: tuple[Source, ...] = ()
+    sources: tuple[TextSource, ...] = ()
     invented_records: bool = False
 
     @property
@@ -195,7 +195,7 @@ class Terms:
 
 
 def kind_of(writer: str) -> str:
-    """Returns the kind of a generator by a plan's words on it, as :class:`Terms` tells kinds apart.
+    """Returns the kind of a generator by a plan's words on it, as :class:`CorpusTerms` tells kinds apart.
 
     >>> kind_of("big (model-1 at an endpoint)"), kind_of("pool (texts that were written before)")
     ('openai', 'replay')
@@ -218,7 +218,7 @@ def terms_of_plan(
     *,
     invented_records: bool = False,
     statements: Mapping[str, str] = MappingProxyType({}),
-) -> Terms:
+) -> CorpusTerms:
     """Returns the terms by the words of a plan that hospitals have signed, and of a card, which no hospital signs.
 
     Args:
@@ -230,11 +230,11 @@ def terms_of_plan(
     generators = task.get("generators")
     writers = [str(writer) for writer in generators] if isinstance(generators, list | tuple) else []
     kind_by_name = {words.split_writer(writer)[0]: kind_of(writer) for writer in writers}
-    return Terms(
+    return CorpusTerms(
         licence=printable(words.publication_part(stated, "licence"), 200),
         contacts=tuple(printable(contact, words.LONGEST_FOREIGN) for contact in contacts if contact),
         sources=tuple(
-            Source(printable(name, words.LONGEST_FOREIGN), kind, printable(statements.get(name, ""), 500))
+            TextSource(printable(name, words.LONGEST_FOREIGN), kind, printable(statements.get(name, ""), 500))
             for name, kind in kind_by_name.items()
             if not authors or name in authors
         ),

@@ -1,7 +1,6 @@
 """Rows that read like another label than their own, by the words of the other rows alone."""
 
 import json
-import time
 from importlib.resources import files
 
 import numpy as np
@@ -14,7 +13,7 @@ NOT_MEASURED = "Rows that read like another label than their own: not measured: 
 
 
 @pytest.fixture(scope="module")
-def notes():
+def labelled_notes():
     """600 rightly labelled triage notes of six labels: texts and labels."""
     lines = files("undersong_server.operations").joinpath("example/handbook.jsonl").read_text("utf-8").splitlines()
     rows = [json.loads(line) for line in lines][:600]
@@ -22,8 +21,8 @@ def notes():
 
 
 @pytest.mark.heavy
-def test_planted_wrong_labels_are_named_and_right_ones_are_not(notes):
-    texts, labels = notes
+def test_planted_wrong_labels_are_named_and_right_ones_are_not(labelled_notes):
+    texts, labels = labelled_notes
     rng = np.random.default_rng(3)
     planted = set(rng.permutation(len(texts))[:60].tolist())
     wrong = [swap_label(labels, row, rng) if row in planted else label for row, label in enumerate(labels)]
@@ -46,8 +45,8 @@ def test_labels_by_chance_are_not_judged_by_words_of_the_row_itself():
 
 
 @pytest.mark.heavy
-def test_a_text_of_another_label_s_matter_is_named_with_it_every_time(notes):
-    texts, labels = notes
+def test_a_text_of_another_label_s_matter_is_named_with_it_every_time(labelled_notes):
+    texts, labels = labelled_notes
     row = labels.index("infection")
     other = [text for text, label in zip(texts, labels, strict=True) if label == "injury"]
     mixed = [*texts[:row], f"{' '.join(texts[row].split()[:5])} {' '.join(other[:2])}", *texts[row + 1 :]]
@@ -57,11 +56,6 @@ def test_a_text_of_another_label_s_matter_is_named_with_it_every_time(notes):
 
 
 @pytest.mark.heavy
-def test_six_hundred_rows_take_less_than_a_second(notes):
-    find_mismatches(*notes)  # loads scikit-learn
-    start_s = time.process_time()
-    find_mismatches(*notes)
-    assert time.process_time() - start_s < 1.0
 
 
 @pytest.mark.heavy

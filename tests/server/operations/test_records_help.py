@@ -24,7 +24,7 @@ ONE_WORD = re.compile("|".join(sorted(filter(None, DIFFERENCE_WORDS.values()))))
 FORMER_WORDS = ("no measured gain", "no gain", "no better", "made it", "helped the", "nearer", "further from")
 
 
-def finished(tmp_path, data):
+def finish_with_help(tmp_path, data):
     """A home with a finished run whose card says of the records' help what ``data`` does."""
     home = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
     runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="first"))
@@ -61,7 +61,7 @@ def by_similarity(baseline):
 )
 def test_one_run_s_help_has_one_word_in_all_places(tmp_path, changes, word):
     data = run(**({"labels": tuple("abcdef"), "accuracy": (), "measures": ()} | changes))
-    home = finished(tmp_path, data)
+    home = finish_with_help(tmp_path, data)
     words = records_help(data).words
     judgement = comparison.judge(home, "first")
     (cell,) = next(figure.cells for figure in comparison.compare(home, ["first"]).figures if figure.name == HELP)

@@ -22,8 +22,8 @@ from undersong_server.report.terms import (
     NGRAM,
     OPEN_INSIDE,
     SOURCE_LICENCE_UNKNOWN,
-    Source,
-    Terms,
+    CorpusTerms,
+    TextSource,
     kind_of,
     mark_example,
     terms_of_plan,
@@ -31,7 +31,7 @@ from undersong_server.report.terms import (
 from undersong_server.runs.task import PublicationSection
 
 REAL, EXAMPLE = "data@clinics.org", "data@clinics.example"
-NAMED, UNNAMED = (Source("gpt", "openai"),), (Source("handbook", NGRAM),)
+NAMED, UNNAMED = (TextSource("gpt", "openai"),), (TextSource("handbook", NGRAM),)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ NAMED, UNNAMED = (Source("gpt", "openai"),), (Source("handbook", NGRAM),)
     ],
 )
 def test_permission_begins_with_yes_no_or_not_until(licence, contact, sources, lead):
-    assert Terms(licence, (contact,), sources).allow().startswith(lead)
+    assert CorpusTerms(licence, (contact,), sources).allow().startswith(lead)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_permission_begins_with_yes_no_or_not_until(licence, contact, sources, l
     ],
 )
 def test_permission_says_if_internal_use_and_hosted_models_are_stated(licence, sources, says):
-    assert says in Terms(licence, (REAL,), sources).allow()
+    assert says in CorpusTerms(licence, (REAL,), sources).allow()
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ def test_verify_reads_a_stated_source_from_the_signed_card(tmp_path, published, 
 
 def test_terms_of_a_plan_name_the_authors_of_the_rows_alone():
     task = {"generators": ["a (texts that were written before)", "b (texts that were written before)"]}
-    assert terms_of_plan(task, ("b",)).sources == (Source("b", "replay"),)
+    assert terms_of_plan(task, ("b",)).sources == (TextSource("b", "replay"),)
     assert len(terms_of_plan(task, ()).sources) == 2
-    assert terms_of_plan({"generators": 4}, ()) == Terms()
+    assert terms_of_plan({"generators": 4}, ()) == CorpusTerms()
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_terms_of_a_plan_name_the_authors_of_the_rows_alone():
         (NGRAM, "", ""),
     ],
 )
-def test_metadata_of_the_card_calls_no_licence_free_of_which_the_source_is_unknown(kind, licence, says):
+def test_card_metadata_call_no_licence_free_where_its_source_is_unknown(kind, licence, says):
     usage = (GeneratorUse("good", kind, AuthorUsage(30)),)
     card = render_card(run(publication=PublicationSection(licence=licence), usage=usage, generators=("good",)))
     metadata = card.partition("configs:")[0].splitlines()

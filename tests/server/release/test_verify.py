@@ -591,7 +591,7 @@ def test_a_receiver_counts_the_rows_that_read_like_another_label(tmp_path, rows,
 
 
 @pytest.mark.heavy
-def test_verify_states_the_rows_that_read_like_another_label_but_not_of_a_changed_file(tmp_path, published, signer):
+def test_verify_names_mismatched_rows_of_an_unchanged_file_only(tmp_path, published, signer):
     rows = [("fever and cough", "a"), ("a broken ankle", "b")] * 30 + [("fever", "b")]
     corpus = tmp_path / "synthetic.jsonl"
     corpus.write_text("\n".join(json.dumps({"text": text, "label": label}) for text, label in rows))

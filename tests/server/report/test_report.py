@@ -633,7 +633,7 @@ def test_one_table_says_whose_best_guess_is_right_how_often(place):
     assert next(answer for answer in answers(run()) if answer.anchor == "promise").table == ()
 
 
-def test_best_guess_about_a_patient_of_all_hospitals_is_of_the_users_unit_alone():
+def test_guess_about_a_patient_of_all_hospitals_needs_users_as_unit():
     statistic = LabelHistogram(labels=2)
     for unit, is_stated in (("user", True), ("sample", False)):
         plan = plan_sums([SumRequest("labels", statistic)], replace(PRIVACY.promise, unit=unit), PRIVACY.quorum)

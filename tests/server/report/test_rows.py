@@ -87,7 +87,7 @@ def test_mended_labels_are_counted_where_they_are_known():
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_card_and_report_count_and_name_the_rows_that_read_like_another_label(place):
+def test_card_and_report_name_rows_that_read_like_another_label(place):
     mismatches = LabelMismatches(60, {12: "ankle", 7: "chest"})
     shown = both(run(mismatches=mismatches))[place]
     assert shown.count(mismatches.sentence) == 1

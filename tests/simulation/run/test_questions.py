@@ -43,7 +43,7 @@ def plan_example(method: str, folder: Path, *settings: str) -> RunPlan:
     return plan_run(tasks.load(CLINIC, [f'method.name="{method}"', no_noise, *options]))
 
 
-def plan_of(method: str, folder: Path) -> Plan:
+def plan_by_method(method: str, folder: Path) -> Plan:
     return plan_of_model(method, folder) if method in OF_LOCAL_MODELS else plan_example(method, folder).plan
 
 
@@ -80,7 +80,7 @@ def test_first_sentence_of_every_method_names_its_plan_s_questions(method, tmp_p
 
 @pytest.mark.parametrize("method", methods.names())
 def test_sheet_begins_with_three_questions_and_lists_all_below(method, tmp_path):
-    plan = plan_of(method, tmp_path)
+    plan = plan_by_method(method, tmp_path)
     clauses = dict.fromkeys(planned.build().asks.replace(f" {WRITER_ASIDE}", "") for planned in plan.sums)
     named, rest = list(clauses)[:3], list(clauses)[3:]
     if rest:
@@ -111,7 +111,7 @@ def listed_questions(method: str, plan: Plan) -> list[str]:
 
 @pytest.mark.parametrize("method", methods.names())
 def test_sheet_of_every_method_explains_two_sets_and_nothing_else(method, tmp_path):
-    plan = plan_of(method, tmp_path)
+    plan = plan_by_method(method, tmp_path)
     listed = listed_questions(method, plan)
     explained = [". Both sets are texts of this run's writers (handbook, mixed)." in point for point in listed]
     assert explained == ["two sets" in question for question in words.questions(plan)]
