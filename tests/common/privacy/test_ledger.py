@@ -92,6 +92,8 @@ def test_ledger_that_two_threads_share_is_not_locked_for_good(path: Path, monkey
     ledger.charge(vote(1), at=6.0)
     reader.join(10.0)
     assert not reader.is_alive()
+    with path.open("rb") as file:
+        lock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError if a thread has left a lock behind
     assert Ledger.read(path).state(vote(1)) == "charged"
 
 
