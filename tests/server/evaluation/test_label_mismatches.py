@@ -56,9 +56,6 @@ def test_a_text_of_another_label_s_matter_is_named_with_it_every_time(labelled_n
 
 
 @pytest.mark.heavy
-
-
-@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("texts", "labels"),
     [
