@@ -37,7 +37,7 @@ class Guesses:
         about, colluders = f"about one {self.noun}", "the operator and all other hospitals together"
         chances = {
             f"a reader of what is published, {about} of one hospital, on average": self.of_readers,
-            f"the same, {impact.nearly_all(self.promise.delta)}": self._certainty,
+            self._nearly_all: impact.certainty(self.promise.epsilon, self.promise.delta),
             f"a reader, {about} with records at all {self.hospitals} hospitals, on average": self.at_all_hospitals,
             f"{colluders}, {about} of one hospital, on average, {words.AS_PLANNED}": self.of_colluders_as_planned,
             f"the same colluders, {words.AS_IT_RAN}": self.of_colluders_as_it_ran,
@@ -49,10 +49,10 @@ class Guesses:
         """Who guesses about whom, and in how many of 100 cases that is right at most."""
         return tuple(
             # The rare run of the certainty says nothing of the protection on average.
-            (whose, f"{impact.cases(right)}{'' if right == self._certainty else impact.protection_words(right)}")
+            (whose, f"{impact.cases(right)}{'' if whose == self._nearly_all else impact.protection_words(right)}")
             for whose, right in self.chances.items()
         )
 
     @property
-    def _certainty(self) -> float:
-        return impact.certainty(self.promise.epsilon, self.promise.delta)
+    def _nearly_all(self) -> str:
+        return f"the same, {impact.nearly_all(self.promise.delta)}"

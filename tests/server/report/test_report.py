@@ -482,6 +482,14 @@ def test_the_worst_case_as_it_ran_stands_with_its_guess(place):
     assert rows["the same colluders, as it ran"] == "79"
 
 
+def test_a_certain_guess_on_average_leaves_no_protection():
+    """It stands beside the rare run's certainty of the same size, of which nothing is said on average."""
+    promise = Privacy(1000.0, 1e-5)
+    rows = dict(replace(PRIVACY, promise=promise, best_guess=1.0, best_guess_if_all_others_collude=1.0).guesses.rows)
+    protection_words = impact.protection_words(1.0)
+    assert [right.endswith(protection_words) for right in rows.values()] == [True, False, True]
+
+
 @pytest.mark.parametrize("place", [0, 1])
 def test_the_promise_has_a_yardstick_and_says_what_the_run_before_told(place):
     shown = both(run(earlier="It replaces the run 'one', in which the records were asked."))[place]
