@@ -138,9 +138,7 @@ class CorpusTerms:
         """Says that a corpus is a demonstration if its makers state that every record is invented; else ""."""
         if not self.invented_records:
             return ""
-        return (
-            f"{DEMONSTRATION}{'' if self.whom_to_ask else ' Its contacts are examples, so nobody here can be asked.'}"
-        )
+        return DEMONSTRATION if self.whom_to_ask else f"{DEMONSTRATION} {CONTACTS_ARE_EXAMPLES}"
 
     def quote_sources(self) -> tuple[str, ...]:
         """Returns a sentence on the source that the makers state of each generator's texts."""
