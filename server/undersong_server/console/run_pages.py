@@ -139,7 +139,7 @@ ACTIONS: Mapping[str, tuple[Callable[[Path, str], runs.ActionRequest | None], st
 TEXTS_SHOWN = 12
 WITHOUT_ASIDE = ", without set-aside.jsonl"  # ends an audit entry of an archive
 SEARCHED = ("find", "label", "generator", "marked")  # fields of the search in a corpus
-ASIDE = "aside"  # in the field "marked": the texts that were set aside, which are no part of the corpus
+ASIDE: releases.Texts = "aside"  # in the field "marked": the texts that were set aside, which are no part of the corpus
 REPORT_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 
 
@@ -492,15 +492,11 @@ class RunScreens:
 
     def _search(self, run: str, query: Mapping[str, str]) -> releases.Found:
         words = {key: query.get(key, "") for key in ("find", "label", "generator")}
-        texts: releases.Texts = ""
-        if query.get("marked") == ASIDE:
-            texts = "aside"
-        elif query.get("marked") == releases.MISMATCHED:
-            texts = releases.MISMATCHED
-        elif query.get("marked") == releases.WITH_PHRASE:
-            texts = releases.WITH_PHRASE
-        elif query.get("marked"):
-            texts = "marked"
+        marked = query.get("marked", "")
+        texts: releases.Texts = "marked" if marked else ""
+        for kind in (ASIDE, releases.MISMATCHED, releases.WITH_PHRASE):
+            if marked == kind:
+                texts = kind
         return releases.search(self._home, run, **words, texts=texts)
 
     def _mark(self, visit: Visit) -> str:
