@@ -22,7 +22,7 @@ from tests.doubles.pace import slow_after
         2,
     ),
 )
-def test_each_task_has_its_labels_and_generators(name, labels, generators, most):
+def test_each_fresh_task_has_its_labels_and_generators(name, labels, generators, most):
     made = fresh_tasks.TASKS[name]()
     counts = Counter(row["label"] for row in made.test)
     assert (len(counts), len(made.pools)) == (labels, generators)
@@ -34,19 +34,19 @@ def test_each_task_has_its_labels_and_generators(name, labels, generators, most)
 
 
 @pytest.mark.slow
-def test_nine_of_ten_shifts_are_quiet():
+def test_nine_of_ten_invented_shift_reports_are_uneventful():
     test = fresh_tasks.quiet_shifts().test
     assert np.mean([row["label"] == "nothing" for row in test]) == pytest.approx(0.9, abs=0.03)
 
 
-def test_stated_share_of_a_fresh_task_generator_s_labels_is_wrong():
+def test_fresh_task_generator_has_its_stated_share_of_wrong_labels():
     shares = fresh_tasks.equal(["a", "b", "c"])
     made = fresh_tasks.rows(np.random.default_rng(0), 2000, shares, lambda rng, label: f"{label} {rng.random()}", 0.2)
     assert np.mean([row["text"][0] != row["label"] for row in made]) == pytest.approx(0.2, abs=0.03)
 
 
 @pytest.mark.slow
-def test_every_invented_shift_report_tells_what_happened():
+def test_labels_of_invented_shift_reports_match_their_texts():
     events = {row["label"] for row in fresh_tasks.quiet_shifts().test if fresh_tasks.happened(row["text"]) == ""}
     assert events == {"nothing"}
     for row in fresh_tasks.quiet_shifts().pools["plain"]:

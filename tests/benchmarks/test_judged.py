@@ -24,7 +24,7 @@ def cells(setting, method, values):
 
 
 @pytest.mark.heavy
-def test_invented_reviews_differ_by_their_stars_and_none_stands_twice():
+def test_invented_reviews_use_words_by_their_stars_and_are_all_different():
     rows = judged_settings.invented_reviews(np.random.default_rng(0), 400)
     assert len({row["text"] for row in rows}) == 400
     dreadful, superb = judged_settings.DEGREES[0], judged_settings.DEGREES[-1]
@@ -44,7 +44,7 @@ def test_missing_benchmark_data_are_named(tmp_path):
         judged_settings.build("mixed", tmp_path, tmp_path)
 
 
-def test_differences_are_paired_by_seed_and_adjusted_over_the_settings():
+def test_differences_are_paired_by_seed_and_corrected_for_all_settings():
     found = {
         **cells("mixed", "undersong", [80.0, 82.0, 84.0]),
         **cells("mixed", "wasp", [79.0, 80.0, 81.0, 10.0]),  # the last seed has no partner
@@ -60,14 +60,14 @@ def test_differences_are_paired_by_seed_and_adjusted_over_the_settings():
     assert mixed.worst == pytest.approx(2.0)
 
 
-def test_gain_of_a_setting_counts_no_more_than_the_cap():
+def test_pooled_gain_counts_each_setting_up_to_the_cap():
     rows = [
         judged_tables.Paired(name, 8, ours, 0.0, 0, 0, 1, {}, 0, (1, 1)) for name, ours in (("a", 40.0), ("b", -2.0))
     ]
     assert judged_tables.Pooled.of(rows).mean == 1.0
 
 
-def test_results_page_has_every_mark_and_can_be_filled_repeatedly(tmp_path):
+def test_results_page_has_every_mark_and_can_be_filled_again(tmp_path):
     (tmp_path / "pictures").mkdir()
     page = tmp_path / "results.md"
     page.write_text(PAGE.read_text(encoding="utf-8"), encoding="utf-8")
@@ -90,7 +90,7 @@ def test_results_page_has_every_mark_and_can_be_filled_repeatedly(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_measurement_continues_and_judges_each_text_once(tmp_path, monkeypatch):
+def test_interrupted_measurement_continues_and_judges_each_text_once(tmp_path, monkeypatch):
     monkeypatch.setitem(
         judged_settings.SETTINGS, "stars", lambda _data: judged_settings.stars(_data)._replace(samples=100)
     )

@@ -52,7 +52,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return requests
 
 
-def test_prompts_that_differ_in_hints_alone_are_one_question() -> None:
+def test_shared_answers_treats_prompts_that_differ_only_in_hints_as_one() -> None:
     assert body(1) != body(2)
     assert shared_answers.question(body(1)) == shared_answers.question(body(2))
     for other in (body(1, label="rate"), body(1, words=12), body(1) | {"temperature": 0.5}):
@@ -61,9 +61,7 @@ def test_prompts_that_differ_in_hints_alone_are_one_question() -> None:
     assert len({shared_answers.plain(prompt.user) for prompt in prompts}) == 2
 
 
-def test_every_run_gets_the_same_answers_and_the_model_is_asked_once(
-    tmp_path: Path, asked: list[dict[str, Any]]
-) -> None:
+def test_shared_answers_asks_the_model_once_for_all_runs(tmp_path: Path, asked: list[dict[str, Any]]) -> None:
     answers = shared_answers.Answers(tmp_path / "answers.sqlite", "http://model")
     first = [answers.answer("zero-shot", "draw", body(number)) for number in range(3)]
     assert len({*first}) == len(asked) == 3
@@ -76,7 +74,7 @@ def test_every_run_gets_the_same_answers_and_the_model_is_asked_once(
     assert len(asked) == 4
 
 
-def test_answers_are_served_at_an_address_for_each_run(tmp_path: Path, asked: list[dict[str, Any]]) -> None:
+def test_shared_answers_are_served_over_http(tmp_path: Path, asked: list[dict[str, Any]]) -> None:
     real = urllib.request.OpenerDirector.open
     answers = shared_answers.Answers(tmp_path / "answers.sqlite", "http://model")
     with shared_answers.sharing(answers) as address:
@@ -95,7 +93,7 @@ def cell(arm: str, seed: int, right: float, records: int = 300) -> dict[str, Any
     return {**made, "texts": texts, "labels": ["a", "b"] * 2, "right": dict.fromkeys(live_arms.SHOWN, vector)}
 
 
-def test_the_table_pairs_every_arm_with_zero_shot_by_seed() -> None:
+def test_live_table_compares_each_method_with_zero_shot_by_seed() -> None:
     found = [cell("zero-shot", 0, 0.0), cell("zero-shot", 1, 0.5), cell("form", 0, 0.5), cell("form", 1, 0.5)]
     zero, form = live_arms.table(found).splitlines()[2:]
     assert zero.startswith("| m | t | 300 | zero-shot | 2 | 4 | 62.5 | 62.5 | 62.5 |")
@@ -105,7 +103,7 @@ def test_the_table_pairs_every_arm_with_zero_shot_by_seed() -> None:
     assert "+25.0 (-9.6 to +59.6)" in alone  # over the real texts, of which one differs
 
 
-def test_another_arm_is_compared_at_the_same_number_of_records() -> None:
+def test_live_table_compares_with_another_method_at_equal_record_counts() -> None:
     arms = [cell("zero-shot", 0, 0.5), cell("default", 0, 0.0), cell("default", 0, 1.0, records=1400)]
     found = [*arms[:2], cell("form", 0, 0.5), arms[2], cell("form", 0, 0.5, records=1400)]
     heads, _, zero, default, form, _, many = live_arms.table(found, "default").splitlines()
@@ -116,7 +114,7 @@ def test_another_arm_is_compared_at_the_same_number_of_records() -> None:
     assert "|  |  |  |" in default
 
 
-def test_the_page_shows_texts_of_one_label_beside_each_other() -> None:
+def test_live_page_shows_texts_of_one_label_side_by_side() -> None:
     shown = live_arms.side_by_side([cell("zero-shot", 0, 0.0), cell("form", 0, 0.5)], 0).splitlines()
     assert "| label | zero-shot | form |" in shown
     assert "| a | zero-shot text 0 | form text 0 |" in shown
@@ -134,11 +132,11 @@ def test_live_results_page_is_filled_between_its_marks(tmp_path: Path) -> None:
         fill_marks(page, {"texts": "x"})
 
 
-def test_cells_have_one_zero_shot_run_for_all_numbers_of_records() -> None:
+def test_live_cells_have_a_single_zero_shot_run_for_all_record_counts() -> None:
     given = argparse.Namespace(first_seed=0, seeds=1, records=[300, 1400], arms=["zero-shot", "form"])
     assert list(live_arms.cells(given)) == [("zero-shot", 300, 0), ("form", 300, 0), ("form", 1400, 0)]
 
 
-def test_word_counts_tell_labels_apart() -> None:
+def test_word_count_classifier_predicts_labels() -> None:
     texts, labels = ["my card is lost", "the fee is high"] * 3, ["card", "fee"] * 3
     assert by_counts(texts, labels, ["lost card", "high fee"]) == ["card", "fee"]

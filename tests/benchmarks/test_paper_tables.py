@@ -32,7 +32,7 @@ PAPER = {"parties": 1, "seeds": 3, "about": "Small.", "tables": [TABLE]}
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("dpsgd_installed")
-def test_every_row_names_a_variant_and_what_its_table_shows():
+def test_every_paper_table_row_names_a_variant_and_its_figure():
     for line in LINES:
         Variant.parse(line.row["method"])
         assert line.row["paper"], (line.paper, line.row["name"])
@@ -46,16 +46,16 @@ def test_every_row_names_a_variant_and_what_its_table_shows():
             assert {claim[side] for claim in table.get("claims", []) for side in ("better", "than")} <= set(names)
 
 
-def test_rows_have_five_seeds_or_three_of_costly_cells():
+def test_paper_table_rows_have_five_seeds_or_three_if_over_ten_minutes():
     assert all(line.row["seeds"] >= 5 or (line.row["seeds"] == 3 and line.row["seconds"] > 600) for line in LINES)
 
 
-def test_every_table_has_a_mixture_without_records():
+def test_every_paper_table_has_a_baseline_mixture_without_records():
     tables = {(line.paper, line.table) for line in LINES}
     assert tables == {(line.paper, line.table) for line in LINES if line.row["method"].startswith("mixture:")}
 
 
-def test_every_kept_figure_is_of_a_row_and_names_its_commit():
+def test_stored_figures_belong_to_a_table_row_and_name_their_commit():
     keys = {line.key(seed) for line in LINES for seed in range(line.row["seeds"])}
     assert paper_tables.by_cell(paper_tables.read_cells()).keys() <= keys
     assert all(len(cell["commit"]) == 8 for cell in paper_tables.read_cells())
@@ -73,7 +73,7 @@ def invented(rows: dict[str, list[float]], commit: str = "0123abcd") -> list[dic
 ROWS = {"one": [0.80, 0.82, 0.81], "other": [0.70, 0.73, 0.71], "third": [0.9, 0.7, 0.8], "last": [0.70, 0.73, 0.71]}
 
 
-def test_a_page_states_means_commits_and_which_claims_are_seen(monkeypatch):
+def test_paper_page_states_means_commits_and_which_claims_hold(monkeypatch):
     monkeypatch.setattr(paper_tables, "plan", lambda: {"wasp": PAPER})
     cells = invented(ROWS)
     tuned = {"cell": cells[0]["cell"], "commit": "0123abcd", "figures": {"tuned": {"accuracy": 0.5}}}
@@ -101,7 +101,7 @@ def test_a_page_states_means_commits_and_which_claims_are_seen(monkeypatch):
     assert paper_tables.section("augpe", cells) == []
 
 
-def test_an_older_figure_stays_beside_new_ones_and_names_its_commit(monkeypatch, tmp_path):
+def test_stored_older_figure_is_kept_beside_new_ones_with_its_commit(monkeypatch, tmp_path):
     monkeypatch.setattr(paper_tables, "plan", lambda: {"wasp": PAPER})
     old = invented({"one": [0.5], "other": [0.6, 0.6, 0.6]}, "oldoldol")
     old[0]["figures"]["tuned"] = {"accuracy": 0.9}
@@ -143,7 +143,7 @@ def run_papers(*words: object) -> int:
 
 
 @pytest.mark.heavy
-def test_a_measurement_goes_on_where_it_was_cut_off(invented_papers, tmp_path):
+def test_interrupted_paper_measurement_continues_where_it_stopped(invented_papers, tmp_path):
     journal, options = tmp_path / "journal.jsonl", ("--papers", "wasp", "dpga", "--data", tmp_path)
     assert run_papers(*options, "--out", journal) == 0
     whole = journal.read_bytes()
@@ -159,7 +159,7 @@ def test_a_measurement_goes_on_where_it_was_cut_off(invented_papers, tmp_path):
     assert {name for _, name, _ in invented_papers} == {"one"}
 
 
-def test_the_cheapest_rows_are_measured_first(invented_papers, monkeypatch, tmp_path):
+def test_paper_table_rows_are_measured_in_order_of_cost(invented_papers, monkeypatch, tmp_path):
     run_papers("--papers", "wasp", "--data", tmp_path, "--out", tmp_path / "first.jsonl")
     monkeypatch.setattr(papers, "read_cells", lambda path=tmp_path / "first.jsonl": paper_tables.read_cells(path))
     invented_papers.clear()
@@ -167,7 +167,9 @@ def test_the_cheapest_rows_are_measured_first(invented_papers, monkeypatch, tmp_
     assert [name for _, name, _ in invented_papers] == ["other"] * 3 + ["third"] * 3 + ["last"] * 3 + ["one"] * 3
 
 
-def test_a_check_draws_every_paper_and_fails_for_the_changed_one(invented_papers, monkeypatch, tmp_path, capsys):
+def test_check_covers_every_paper_and_fails_only_for_the_changed_figures(
+    invented_papers, monkeypatch, tmp_path, capsys
+):
     journal, options = tmp_path / "journal.jsonl", ("--papers", "wasp", "dpga", "--data", tmp_path)
     run_papers(*options, "--out", journal)
     monkeypatch.setattr(papers, "read_cells", lambda path=journal: paper_tables.read_cells(path))
@@ -186,13 +188,13 @@ def test_a_check_draws_every_paper_and_fails_for_the_changed_one(invented_papers
     assert len(wrong) == 3
 
 
-def test_a_check_allows_what_a_kernel_may_decide_otherwise():
+def test_check_tolerance_is_at_least_one_point_and_grows_with_the_scatter():
     assert paper_tables.reach_of([70.0, 70.0, 70.0]) == 1.0
     assert paper_tables.reach_of([70.0, 72.0, 71.0]) == pytest.approx(2 * stats.t.ppf(0.975, 2) / np.sqrt(3))
 
 
 @pytest.mark.slow
-def test_a_causal_model_predicts_what_its_corpus_taught_it():
+def test_causal_model_predicts_the_next_words_of_its_training_corpus():
     """After the first word the rest of a text is determined; a token that the corpus lacks is never right."""
     texts = ["red apple pie tastes good", "blue cheese board smells bad", "old iron nail bends fast"] * 80
     # [CLS] red apple pie tastes good [SEP]: of six tokens the first is a guess, which one text of three confirms
@@ -200,7 +202,7 @@ def test_a_causal_model_predicts_what_its_corpus_taught_it():
     assert next_token.accuracy(texts, ["quantum zebra umbrella"]) <= 1 / 4  # [SEP] alone is known
 
 
-def test_attacks_find_the_texts_that_a_model_remembers():
+def test_membership_attacks_find_texts_that_a_model_was_trained_on():
     class Model:
         labels = ("a", "b")
 

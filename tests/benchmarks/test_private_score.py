@@ -24,7 +24,7 @@ def tasks(monkeypatch):
     return {"stars": private_score.real_task(setting, rows, 100)}
 
 
-def test_a_run_draws_no_record_that_is_held_out(tasks):
+def test_private_score_benchmark_never_trains_on_held_out_records(tasks):
     real = tasks["stars"]
     seen = {row["text"] for row in real.setting.private}
     held_out = {row["text"] for row in real.rows[-real.held_out :]}
@@ -33,7 +33,7 @@ def test_a_run_draws_no_record_that_is_held_out(tasks):
 
 
 @pytest.mark.slow
-def test_private_score_benchmark_counts_each_run_once(tasks, tmp_path):
+def test_private_score_benchmark_figures_count_its_runs(tasks, tmp_path):
     (row,) = private_score.measure(iter(tasks.items()), tmp_path, near, 7, 2)
     assert row["runs"] == 7
     assert all(0 <= row[figure] <= 7 for figure in private_score.FIGURES)
@@ -42,7 +42,7 @@ def test_private_score_benchmark_counts_each_run_once(tasks, tmp_path):
     assert "| stars | 4 |" in private_score.table([row])
 
 
-def test_score_benchmark_counts_covered_truths_and_planted_mistakes():
+def test_private_score_benchmark_counts_intervals_that_cover_the_truth():
     sure = PrivateScore(0.5, 0.4, 0.6, 0.001, 0.05)
     far = PrivateScore(0.9, 0.8, 1.0, 0.001, 0.05)
     scored = private_score.Scored([(sure, far), (far, sure)], (0.55, 0.9), np.array([0.7, 0.9]))

@@ -690,7 +690,7 @@ TESTED = {
         f"{PROGRAM}test_owner.py::test_a_folder_that_may_not_be_looked_into_is_another_account_s"
     ),
     "server/undersong_server/methods/__init__.py hash_code": (
-        "tests/server/methods/test_interface.py::test_code_of_a_method_without_a_file_is_hashed_too"
+        "tests/server/methods/test_interface.py::test_code_hash_covers_a_method_defined_without_a_file"
     ),
     "common/undersong_common/program/owner.py _path_owner": (
         f"{PROGRAM}test_owner.py::test_own_or_missing_folder_is_not_another_account_s"
@@ -711,10 +711,10 @@ TESTED = {
         "tests/client/storage/test_public_blocks.py::test_blocks_survive_a_restart"
     ),
     "server/undersong_server/cluster.py _check_reachable": (
-        "tests/server/test_cluster.py::test_a_cluster_keeps_its_own_number_of_cores"
+        "tests/server/test_cluster.py::test_unreachable_cluster_address_is_refused_before_ray_starts"
     ),
     "server/undersong_server/coordinator/metrics.py MetricsServer.__init__": (
-        "tests/server/coordinator/test_metrics.py::test_metrics_port_that_is_taken_is_named"
+        "tests/server/coordinator/test_metrics.py::test_error_for_a_taken_metrics_port_names_the_port"
     ),
     "common/undersong_common/program/entry.py _run_command": (
         f"{PROGRAM}test_entry.py::test_exit_code_is_the_error_s_where_the_output_s_disk_is_full"

@@ -30,7 +30,7 @@ def home(tmp_path_factory):
     )
 
 
-def test_every_file_of_the_authority_is_its_owners_alone(home):
+def test_authority_files_are_readable_by_their_owner_only(home):
     folder = home.path / "authority"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()} == dict.fromkeys(
@@ -52,7 +52,7 @@ def test_an_authority_is_never_overwritten(tmp_path):
         Authority.create(tmp_path / "a", "x", ["localhost"], now=time.time())
 
 
-def test_certificate_names_are_the_addresses_and_not_the_bind_address(home):
+def test_server_certificate_names_the_public_addresses_not_the_bind_one(home):
     assert home.settings.bind == "127.0.0.1:0"
     assert home.authority().server_names == ["hospitals.example.org", "10.0.0.7"]
 
@@ -68,7 +68,7 @@ def test_a_partys_certificate_is_for_clients_only_and_carries_its_name(home):
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY, sqlite3.SQLITE_BUSY_SNAPSHOT])
-def test_writers_wait_while_another_process_writes_or_repairs_the_register(home, monkeypatch, code):
+def test_registry_writers_wait_for_another_process_to_finish_writing(home, monkeypatch, code):
     begun = []
 
     def busy_once(database):
@@ -85,7 +85,7 @@ def test_writers_wait_while_another_process_writes_or_repairs_the_register(home,
     assert len(begun) == 2
 
 
-def test_an_invitation_ends_and_a_guessed_token_is_refused(home):
+def test_expired_invitation_and_guessed_token_are_refused(home):
     package = home.invite("liver", now=time.time(), days=1)
     with raises(ConfigurationError, "no-token"):
         home.sign(request_of("liver", b"\0" * 32), now=time.time())
@@ -136,7 +136,7 @@ def request_of(name, token):
     return EnrolmentRequest.make(name, new_tls_key(), Ed25519PrivateKey.generate(), token)
 
 
-def test_a_key_that_too_many_open_files_hide_is_the_machine_s_fault(home, monkeypatch):
+def test_key_unreadable_by_too_many_open_files_is_a_machine_fault(home, monkeypatch):
     def full(_path):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "authority.crt")
 

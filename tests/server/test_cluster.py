@@ -80,7 +80,7 @@ def joined(*words: str) -> str:
     return " ".join(words)
 
 
-def test_values_have_their_call_numbers_and_shared_arguments_go_once(ray):
+def test_cluster_results_carry_call_numbers_and_shared_arguments_go_once(ray):
     table = "a large table"
     with Cluster("local", 2) as cluster:
         found = dict(cluster.each(joined, [("lost", table), ("one", table), ("two", table)]))
@@ -103,7 +103,7 @@ def test_values_have_their_call_numbers_and_shared_arguments_go_once(ray):
 
 
 @pytest.mark.parametrize(("gpus", "there", "asked"), [(2, 4.0, True), (2, 0.0, False), (0, 4.0, False)])
-def test_a_call_takes_gpus_where_there_are_any_and_its_worker_keeps_them(ray, gpus, there, asked):
+def test_cluster_call_requests_gpus_if_there_are_any_and_reuses_its_worker(ray, gpus, there, asked):
     ray.resources = {"CPU": 3.0, "GPU": there}
     with Cluster("local", 2) as cluster:
         assert dict(cluster.each(joined, [("one",)], gpus=gpus)) == {0: "one"}
@@ -111,7 +111,7 @@ def test_a_call_takes_gpus_where_there_are_any_and_its_worker_keeps_them(ray, gp
     assert ray.options == {"num_cpus": 1, "max_retries": 1, **more}
 
 
-def test_a_cluster_keeps_its_own_number_of_cores(ray):
+def test_unreachable_cluster_address_is_refused_before_ray_starts(ray):
     with (
         Cluster("ray://127.0.0.1:1") as cluster,
         raises(ConfigurationError, "ray-unreachable") as refused,
@@ -121,7 +121,7 @@ def test_a_cluster_keeps_its_own_number_of_cores(ray):
     assert not ray.begun
 
 
-def test_whoever_stops_asking_leaves_no_work_behind(ray):
+def test_closing_the_iterator_cancels_the_remaining_cluster_calls(ray):
     with Cluster("") as cluster:
         values = cluster.each(joined, [("one",), ("two",)])
         next(values)
@@ -129,14 +129,14 @@ def test_whoever_stops_asking_leaves_no_work_behind(ray):
     assert ray.cancelled == [("one",)]
 
 
-def test_cluster_without_work_starts_nothing(ray):
+def test_cluster_without_calls_does_not_start_ray(ray):
     with connected(None) as none, connected("local") as cluster:
         assert none is None
         assert list(cluster.each(joined, [])) == []
     assert not ray.begun
 
 
-def test_local_ray_answers_only_its_token_and_has_its_own_folder(monkeypatch):
+def test_local_ray_gets_a_fresh_token_and_a_private_folder(monkeypatch):
     mode, token = AUTHENTICATION
     """The attack: Ray's sockets lay in a folder in which every user of the machine could put others of that name."""
     for name in (*AUTHENTICATION, FOLDER):
@@ -154,7 +154,7 @@ def test_local_ray_answers_only_its_token_and_has_its_own_folder(monkeypatch):
     assert len(drawn) == 2
 
 
-def test_ray_that_was_loaded_without_a_token_is_not_begun(ray, monkeypatch):
+def test_local_ray_imported_without_a_token_is_refused(ray, monkeypatch):
     monkeypatch.delenv(AUTHENTICATION[1])
     with Cluster("local") as cluster, raises(ConfigurationError, "ray-without-token"):
         _ = cluster.cores
@@ -163,13 +163,13 @@ def test_ray_that_was_loaded_without_a_token_is_not_begun(ray, monkeypatch):
         assert elsewhere.cores
 
 
-def test_error_about_a_missing_cluster_tells_ray_s_own_words(ray):
+def test_error_about_a_missing_cluster_quotes_rays_message(ray):
     with Cluster("auto") as cluster, raises(ConfigurationError, "ray-unreachable") as refused:
         _ = cluster.cores
     assert refused.value.problem == "--ray auto: no cluster was found"
 
 
-def test_process_has_one_connection_to_ray(ray):
+def test_second_ray_connection_in_one_process_is_refused(ray):
     with Cluster("local") as first, Cluster("local") as second:
         assert first.cores
         with raises(ConfigurationError, "ray-in-use"):

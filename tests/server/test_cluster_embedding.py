@@ -30,7 +30,7 @@ def spread_over(cluster, cache, fewest=10):
     return spread(HashedEmbedder(), "packaged", cache, cluster, fewest=fewest)
 
 
-def test_cluster_embeds_to_this_machine_s_rows_in_order():
+def test_cluster_embedding_equals_local_embedding_row_by_row():
     cluster, seen = PickledCalls(cores=1), []
     found = spread_over(cluster, MemoryCache()).encode(TEXTS, lambda done, total: seen.append((done, total)))
     assert found.tobytes() == CachedEmbedder(HashedEmbedder(), MemoryCache()).encode(TEXTS).tobytes()
@@ -39,7 +39,7 @@ def test_cluster_embeds_to_this_machine_s_rows_in_order():
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
-def test_few_or_cached_texts_ask_no_cluster(tmp_path):
+def test_few_or_cached_texts_are_embedded_without_the_cluster(tmp_path):
     cluster = PickledCalls()
     embedder = spread_over(cluster, PublicFileCache(tmp_path / "cache"))
     embedder.encode(TEXTS[:50])
@@ -50,7 +50,7 @@ def test_few_or_cached_texts_ask_no_cluster(tmp_path):
     assert len(cluster.asked) == 2
 
 
-def test_stopped_cluster_embedding_loses_one_slab_at_most(tmp_path):
+def test_stopped_cluster_embedding_repeats_at_most_one_slab(tmp_path):
     class Stopped(PickledCalls):
         def each(self, function, calls):
             if self.asked:
@@ -80,7 +80,7 @@ class AnotherModel(HashedEmbedder):
 
 
 @pytest.mark.parametrize(("there", "code"), [(OtherBits, "other-bits"), (AnotherModel, "other-embedder")])
-def test_a_machine_that_computes_something_else_is_refused_by_name(monkeypatch, there, code):
+def test_worker_that_embeds_differently_stops_the_run_naming_its_machine(monkeypatch, there, code):
     monkeypatch.setattr(embedders, "load", there)
     monkeypatch.setattr(spreading.socket, "gethostname", lambda: "node-7")
     for _ in range(2):  # its next part is refused too

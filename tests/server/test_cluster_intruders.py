@@ -62,7 +62,7 @@ def over_http(place, token):
 
 
 @pytest.mark.parametrize("token", TOKENS, ids=["none", "another"])
-def test_every_port_of_ray_refuses_a_stranger_and_the_work_goes_on(token):
+def test_every_port_of_ray_refuses_strangers_while_work_continues(token):
     pytest.importorskip("ray")
     psutil = pytest.importorskip("psutil")
     own = psutil.Process()

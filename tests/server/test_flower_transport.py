@@ -25,7 +25,7 @@ from undersong_server.flower.app import FlowerRunDriver, FlowerRunSettings, Flow
 pytestmark = pytest.mark.heavy
 
 
-def test_missing_party_names_do_not_mean_every_party(tmp_path):
+def test_blank_party_list_is_refused_and_no_list_means_all_parties(tmp_path):
     home = make_home(tmp_path / "home", ("alpha", "beta", "gamma")).path
     given = {"coordinator": home, "task-file": make_task(tmp_path), "run": "asked"}
     for names in (",", " ", " , "):
@@ -109,7 +109,7 @@ def introduce(challenge):
     return wire.Request(version=codec.VERSION, introduce=wire.Introduce(challenge=challenge)).SerializeToString()
 
 
-def test_false_introductions_are_named_and_the_true_party_gets_in(tmp_path):
+def test_impostors_of_a_flower_party_are_reported_and_it_still_joins(tmp_path):
     """The attack: whoever knew a party's public key had its name, and the requests that were meant for it."""
     impostors = [repeated, relayed, unsigned, changed, enrolled_elsewhere]
     answers = {each.__name__: each(tmp_path) for each in impostors} | {"p0": play_hospital(tmp_path)}
@@ -125,7 +125,7 @@ def test_false_introductions_are_named_and_the_true_party_gets_in(tmp_path):
     assert len(said) == len(impostors)
 
 
-def test_every_node_has_its_own_challenge_and_only_enrolled_names_get_in(tmp_path):
+def test_every_node_gets_its_own_challenge_and_unknown_names_are_refused(tmp_path):
     challenges = []
 
     def listening(name):
@@ -143,7 +143,7 @@ def test_every_node_has_its_own_challenge_and_only_enrolled_names_get_in(tmp_pat
     assert {len(challenge) for challenge in challenges} == {32}
 
 
-def test_replies_too_large_or_to_nothing_are_left_aside(tmp_path):
+def test_oversized_and_unexpected_flower_replies_are_ignored(tmp_path):
     introduced, replies, said = play_hospital(tmp_path), [], []
     with flower({"p0": lambda asked, at: replies if asked == QUESTION else introduced(asked, at)}) as world:
         transport = transport_of(world, None, said, reply_bytes=lambda: 10 if replies else None)
@@ -181,7 +181,7 @@ class Meddling:
         return [*self._earlier, *forged]
 
 
-def test_reply_of_an_earlier_exchange_or_another_node_is_left_aside(tmp_path):
+def test_flower_reply_of_an_earlier_exchange_or_another_node_is_ignored(tmp_path):
     said = []
     with flower({"p0": play_hospital(tmp_path), "p1": play_hospital(tmp_path, "p1")}) as world:
         transport = transport_of(world, None, said)
@@ -209,7 +209,7 @@ def test_messages_that_a_busy_superlink_refuses_are_sent_again(tmp_path, monkeyp
         assert transport.locate(timeout_s=20.0) == ["p0"]
 
 
-def test_reply_limit_is_the_plan_s_and_never_above_any_message_s():
+def test_reply_limit_is_the_planned_size_capped_by_the_message_limit():
     run = SimpleNamespace(status=lambda: SimpleNamespace(charged=False))
     driver = FlowerRunDriver(run, None, {}, public_cache=None, environment={}, number=1, signer=None)
     driver._reply_bytes = 7

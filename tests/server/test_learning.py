@@ -36,7 +36,7 @@ def test_linear_head_learns_separable_classes_deterministically(head):
 
 
 @pytest.mark.slow
-def test_training_leaves_the_global_random_state_alone():
+def test_training_does_not_change_the_global_random_state():
     import torch
 
     torch.manual_seed(5)
@@ -60,7 +60,7 @@ def test_linear_head_is_the_regularised_optimum():
     assert np.abs(model.probabilities(x) - reference.predict_proba(x)).max() < 0.01
 
 
-def test_regularisation_follows_the_noise_of_the_labels():
+def test_noisier_labels_get_stronger_regularisation():
     x, labels, _ = clusters(600, spread=0.3, flips=0.6)
     noisy = learning.train(x, labels, head="linear")
     x, labels, _ = clusters(600, spread=0.05)
@@ -69,7 +69,7 @@ def test_regularisation_follows_the_noise_of_the_labels():
 
 
 @pytest.mark.slow
-def test_automatic_head_is_the_one_that_validates_better():
+def test_automatic_head_is_usually_the_one_that_validates_better():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(800, 8)).astype(np.float32)
     labels = ["odd" if a * b > 0 else "even" for a, b in x[:, :2]]  # no linear head can do this
@@ -82,7 +82,7 @@ def test_automatic_head_is_the_one_that_validates_better():
 @pytest.mark.slow
 @pytest.mark.parametrize("head", slow_after(["mlp", "three-layer"], 1))
 @pytest.mark.parametrize("classes", [2, 4])
-def test_the_mlp_is_scikit_learns_own(head, classes, monkeypatch):
+def test_mlp_head_predicts_like_scikit_learns_mlp(head, classes, monkeypatch):
     from sklearn.neural_network import MLPClassifier
 
     made = []
@@ -97,7 +97,7 @@ def test_the_mlp_is_scikit_learns_own(head, classes, monkeypatch):
 
 
 @pytest.mark.slow
-def test_three_layers_are_two_hidden_ones_and_the_output():
+def test_three_layer_head_has_two_hidden_layers_and_an_output():
     x, labels, _ = clusters(60)
     model = learning.train(x, labels, head="three-layer")
     assert [weight.shape for weight, _ in model.hidden] == [(16, 256), (256, 256)]
@@ -108,7 +108,7 @@ def test_three_layers_are_two_hidden_ones_and_the_output():
 
 
 @pytest.mark.slow
-def test_a_class_of_one_text_and_tiny_sets_work():
+def test_heads_can_be_trained_on_tiny_sets_and_a_class_of_one_text():
     x = np.eye(4, dtype=np.float32)
     for head in HEADS:
         model = learning.train(x[:2], ["a", "b"], head=head)
@@ -125,13 +125,13 @@ def test_a_class_of_one_text_and_tiny_sets_work():
         ({"head": "svm"}, "unknown-head"),
     ],
 )
-def test_training_refuses_data_that_cannot_be_learned(arguments, code):
+def test_training_refuses_invalid_or_single_label_data(arguments, code):
     given = {"labels": ["a", "b"] * 5, **arguments}
     with raises(ConfigurationError, code):
         learning.train(np.zeros((10, 4), dtype=np.float32), **given)
 
 
-def test_an_unseen_test_label_is_an_error_not_a_crash():
+def test_unseen_test_label_counts_as_a_wrong_prediction():
     x, labels, _ = clusters(100)
     model = learning.train(x, labels, head="linear")
     scores = score(["new", "new", *labels[2:4]], learning.predict(model, x[:4]))
@@ -140,7 +140,7 @@ def test_an_unseen_test_label_is_an_error_not_a_crash():
 
 
 @pytest.mark.slow
-def test_steps_have_the_bits_of_torchs_optimiser():
+def test_adamw_steps_equal_torchs_adamw_bit_by_bit():
     import torch
 
     def trained(make):

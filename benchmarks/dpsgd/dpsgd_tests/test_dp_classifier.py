@@ -67,7 +67,7 @@ def summed(trainer, records):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layers", [0, 1])
-def test_both_ways_to_clip_give_one_sum_and_no_record_exceeds_the_norm(bert, layers):
+def test_ghost_and_plain_clipping_give_the_same_bounded_gradient_sum(bert, layers):
     from undersong_dpsgd.dp_classifier_training import ClassifierTrainer, GhostTrainer
 
     sums = {}
@@ -83,7 +83,7 @@ def test_both_ways_to_clip_give_one_sum_and_no_record_exceeds_the_norm(bert, lay
 
 
 @pytest.mark.slow
-def test_ghost_step_without_drawn_records_sums_to_zero(bert):
+def test_ghost_clipping_step_without_drawn_records_sums_to_zero(bert):
     from undersong_dpsgd.dp_classifier_training import GhostTrainer
 
     trainer, _ = trained(GhostTrainer, bert, 0)
@@ -92,7 +92,7 @@ def test_ghost_step_without_drawn_records_sums_to_zero(bert):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dp-sgd-classifier", "ghost-classifier"])
-def test_cell_of_a_dp_classifier_has_scores_and_no_corpus(task_file, tmp_path, embedded_by, name):
+def test_dp_classifier_comparison_cell_has_scores_but_no_corpus(task_file, tmp_path, embedded_by, name):
     embedded_by(embed)
     bench = Bench(task_file, (), tmp_path / "test.jsonl", 10, insecure_noise_seed=1)
     grid = compare_table.ComparisonGrid.of(
@@ -113,7 +113,7 @@ def test_cell_of_a_dp_classifier_has_scores_and_no_corpus(task_file, tmp_path, e
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["da-dp-sgd", "da-ghost"])
-def test_private_discriminator_selects_texts_that_are_like_the_records(tmp_path, embedded_by, name):
+def test_dp_sgd_classifier_selects_texts_that_are_like_the_records(tmp_path, embedded_by, name):
     """Labels in the noisy shares of the records (2 : 1); half of the pool begins as the records do, half does not."""
     embedded_by(embed)
     rows = [{"text": f"a note {n}", "label": "b" if n % 3 == 0 else "a"} for n in range(240)]
@@ -132,7 +132,7 @@ def test_private_discriminator_selects_texts_that_are_like_the_records(tmp_path,
 
 
 @pytest.mark.slow
-def test_da_ghost_preset_asks_the_same_prompts_as_discriminator_s(tmp_path, embedded_by, monkeypatch):
+def test_da_ghost_preset_sends_the_same_prompts_as_the_discriminator(tmp_path, embedded_by, monkeypatch):
     """Song et al. 2024, section 5, "for a fair comparison": one prompt a label, the same as discriminator's preset."""
     embedded_by(lambda texts: embed([text.lower() for text in texts]))
     asked = topic_writer(monkeypatch)

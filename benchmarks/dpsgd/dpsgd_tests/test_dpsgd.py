@@ -102,7 +102,7 @@ def test_dp_sgd_variants_are_parsed_and_wrong_ones_refused(task_file, llama, tmp
     assert "undersong[coordinator,dpsgd]" in missing.value.remedy
 
 
-def test_a_wheel_without_the_references_names_where_they_are(monkeypatch):
+def test_error_without_the_dpsgd_package_says_where_to_install_it_from(monkeypatch):
     monkeypatch.setattr(references.plugins, "installed", lambda _kind: ())
     with pytest.raises(ConfigurationError) as missing:
         Variant.parse("dp-lora:model=folder")
@@ -110,14 +110,14 @@ def test_a_wheel_without_the_references_names_where_they_are(monkeypatch):
     assert references.parse("wasp:rounds=3") is None
 
 
-def test_the_tasks_only_local_model_is_taken(task_file, llama):
+def test_dp_sgd_trains_the_only_local_model_of_the_task_by_default(task_file, llama):
     generator = f'[[generators]]\nname = "two"\nkind = "transformers"\npath = "{llama}"\n'
     task_file.write_text(task_file.read_text() + generator)
     assert dpsgd.trained_model_folder(tasks.load(task_file), dpsgd.Options()) == llama
 
 
 @pytest.mark.slow
-def test_a_schedule_spends_the_tasks_epsilon_and_no_more():
+def test_dp_sgd_noise_schedule_spends_the_tasks_epsilon_and_no_more():
     plan = dpsgd.schedule(dpsgd.Options(batch=30, epochs=4), 100, 4.0, 1e-5)
     assert (plan.sampling_rate, plan.steps) == (0.3, 14)  # 4 epochs of 100 / 30 steps
     assert plan.events == [accounting.Gaussian(plan.noise_multiplier, 0.3, 14)]
@@ -127,7 +127,7 @@ def test_a_schedule_spends_the_tasks_epsilon_and_no_more():
     assert everyone.noise_multiplier == pytest.approx(1.08116 * math.sqrt(2), rel=1e-4)
 
 
-def test_cells_do_not_depend_on_the_parties_and_the_table_says_centralised():
+def test_dp_sgd_cells_ignore_the_parties_and_are_marked_centralised():
     shape = ComparisonGrid.of(
         ComparisonOptions(
             methods=["dp-lora", "mixture"], epsilons=[1.0, 4.0], parties=[1, 10], records=[6], seeds=[0, 1]
@@ -161,7 +161,7 @@ def test_dp_sgd_cell_trains_writes_and_is_reproducible(task_file, llama, monkeyp
 
 
 @pytest.mark.slow
-def test_the_model_learns_and_other_noise_gives_other_weights(llama):
+def test_dp_sgd_training_learns_and_another_noise_seed_changes_the_weights(llama):
     pytest.importorskip("opacus")
     import torch
 
@@ -183,7 +183,7 @@ def test_the_model_learns_and_other_noise_gives_other_weights(llama):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_but(["llama", "gpt2", "lora"], ["lora"]))
-def test_one_record_moves_a_step_by_at_most_the_clipping_norm(kind, llama):
+def test_one_record_changes_a_gradient_step_by_at_most_the_clipping_norm(kind, llama):
     pytest.importorskip("opacus")
     model = llama_model(llama) if kind == "llama" else gpt2()
     if kind == "lora":
@@ -204,14 +204,14 @@ def test_chunks_and_padding_do_not_change_the_released_gradient():
     assert float((together - apart).norm()) < 1e-5
 
 
-def test_step_without_drawn_records_is_noise_of_the_charged_deviation():
+def test_dp_sgd_step_without_drawn_records_is_only_the_charged_noise():
     noise = released(trainer(gpt2(), clip=0.5, expected_batch=4.0), [], noise=3.0, seed=8)
     # 0.5 x 3 / 4 over 8 048 coordinates: a deviation off by 5 % would be six standard errors away
     assert float(noise.std()) == pytest.approx(0.375, rel=0.05)
     assert abs(float(noise.mean())) < 5 * 0.375 / math.sqrt(len(noise))
 
 
-def test_a_layer_that_mixes_records_is_refused():
+def test_dp_sgd_refuses_a_model_with_a_layer_that_mixes_records():
     pytest.importorskip("opacus")
     import torch
 
@@ -230,7 +230,7 @@ def test_a_layer_that_mixes_records_is_refused():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
-def test_what_training_releases_is_what_is_charged(task_file, llama, monkeypatch, epsilon):
+def test_dp_sgd_training_is_charged_the_epsilon_of_the_noise_it_added(task_file, llama, monkeypatch, epsilon):
     """Steps, sampling rate, noise and sensitivity as Opacus used them, against two other accountants."""
     pytest.importorskip("opacus")
     from dp_accounting import dp_event
@@ -331,7 +331,7 @@ def test_usual_architectures_give_a_gradient_for_each_record(kind, llama):
 
 
 @pytest.mark.slow
-def test_a_model_that_folds_records_and_tokens_into_one_axis_is_refused():
+def test_dp_sgd_refuses_a_model_that_merges_record_and_token_axes():
     """OPT does so before its feed-forward layers: Opacus then takes tokens for records, and would clip those."""
     import transformers
 

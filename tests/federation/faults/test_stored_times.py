@@ -10,9 +10,9 @@ import pytest
 from tests.doubles.processes import ROOT
 
 ENTERING = "tests/common/pages/test_entering.py::test_sessions_stored_by_a_clock_ahead_end_once_it_is_right"
-AHEAD = "tests/server/coordinator/test_certificates_ahead.py::test_an_invitation_and_certificates_of_a_wrong_clock_shut"
+AHEAD = "tests/server/coordinator/test_certificates_ahead.py::test_records_of_a_fast_clock_do_not_block_enrolment"
 TWO = "tests/client/page/test_hospital_page.py::test_person_who_let_somebody_in_is_none_of_the_two_for_a_day"
-UNFETCHED = "tests/server/console/test_console.py::test_a_file_noted_by_a_clock_ahead_counts_at_once_as_not_downloaded"
+UNFETCHED = "tests/server/console/test_console.py::test_file_dated_in_the_future_counts_at_once_as_not_downloaded"
 NOTED_AHEAD = "tests/common/pages/test_duties.py::test_an_act_noted_by_a_clock_ahead_lasts_a_day_from_now"
 SHOWN = ""  # it is shown, ordered or told, and nothing is decided by it
 PAGES = "common/undersong_common/pages/store.py"
@@ -45,7 +45,7 @@ STORED_TIMES = {
     (PARTIES, "former_identity", "replaced_at"): ("it orders a list", SHOWN),
     ("server/undersong_server/database/interface.py", "lease", "until"): (
         "a lease longer than any is free",
-        "tests/server/database/test_storage.py::test_clock_set_back_keeps_nobody_off_longer_than_a_minute",
+        "tests/server/database/test_storage.py::test_clock_set_back_delays_a_takeover_by_at_most_a_minute",
     ),
     ("client/undersong_client/storage/store.py", "sent", "at"): ("shown", SHOWN),
 }
@@ -59,7 +59,7 @@ TRUST = (
 )
 RETENTION = "tests/client/link/test_daemon.py::test_the_last_day_of_a_data_set_ends_the_daemon"
 SERVER = (
-    "tests/server/coordinator/test_certificates_ahead.py::test_a_server_certificate_that_is_not_yet_valid_is_issued"
+    "tests/server/coordinator/test_certificates_ahead.py::test_server_certificate_that_is_not_yet_valid_is_reissued"
 )
 ABANDONED = "tests/client/storage/test_erasure.py::test_attempt_that_ends_early_leaves_no_secret_in_any_file"
 FOLDER = "server/undersong_server/runs/folder.py"

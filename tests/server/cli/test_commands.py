@@ -37,7 +37,7 @@ def task(tmp_path):
     return make_task(tmp_path / "task")
 
 
-def test_quiet_commands_print_only_what_the_next_one_needs(home, task, tmp_path):
+def test_quiet_commands_print_only_what_the_next_command_needs(home, task, tmp_path):
     shown = json.loads(operator("coordinator", "show", "--home", home, "--json"))
     package = tmp_path / "delta.package"
     assert operator("invite", "delta", "--out", package, "--home", home, "-q") == shown["fingerprint"] + "\n"
@@ -60,7 +60,7 @@ def test_init_and_change_say_where_the_coordinator_listens(tmp_path):
     assert "bind:" not in operator("coordinator", "change", "--home", path, "--contact", "01 234")
 
 
-def test_without_quiet_the_next_command_is_named(home, task):
+def test_commands_without_quiet_name_the_next_command(home, task):
     assert "start it with: undersong run start 'first'" in operator(
         "run", "plan", task, "--name", "first", "--home", home
     )
@@ -83,7 +83,7 @@ def test_without_quiet_the_next_command_is_named(home, task):
         (RunStatus("failed", error=RunFailure("it broke", "mend it", 7)), 7),
     ],
 )
-def test_watching_ends_with_the_code_of_the_run(home, task, status, code):
+def test_run_watch_exits_with_the_exit_code_of_the_ended_run(home, task, status, code):
     operator("run", "plan", task, "--name", "first", "--home", home)
     folder = CoordinatorHome(home).run("first")
     folder.say("a line of the log")
@@ -106,7 +106,7 @@ def test_a_planned_run_says_which_full_names_it_ignores(home, task):
     assert "federation.full_names is ignored for 'delta': no hospital of this run has that name" in printed
 
 
-def test_parties_of_a_run_are_given_with_commas(home, task):
+def test_run_plan_takes_enrolled_party_names_separated_by_commas(home, task):
     planned = operator("run", "plan", task, "--parties", "alpha, beta,gamma", "--home", home, "--json")
     assert json.loads(planned)["parties"] == ["alpha", "beta", "gamma"]
     operator("run", "plan", task, "--parties", "alpha,nobody", "--home", home, code=2)
@@ -133,7 +133,7 @@ def watched(home, task, status, *arguments, name="first"):
 
 
 @pytest.mark.heavy
-def test_full_name_is_noted_at_the_invitation_and_later(home, tmp_path):
+def test_full_name_can_be_set_at_invitation_changed_and_removed(home, tmp_path):
     operator("invite", "delta", "--full-name", "Delta Clinic, Faro", "--home", home, "--out", tmp_path / "package")
     assert "Delta Clinic, Faro" in operator("parties", "--json", "--home", home)
     assert operator("full-name", "delta", "Delta Hospital, Porto", "--home", home) == "delta: Delta Hospital, Porto\n"
@@ -141,7 +141,7 @@ def test_full_name_is_noted_at_the_invitation_and_later(home, tmp_path):
 
 
 @pytest.mark.heavy
-def test_watch_tells_waiting_for_people_from_waiting_for_machines(home, task):
+def test_watch_distinguishes_waiting_for_people_from_waiting_for_machines(home, task):
     operator("invite", "alpha", "--again", "--contact", "Dr Novak, 01 234", "--home", home, "--out", task.parent / "a")
     both = (AwaitedParty("alpha", True, 1.0), AwaitedParty("beta", False, 9.0))
     people = Awaited(both, 1e9, None, 3, "waiting for people", "people")
@@ -159,7 +159,7 @@ def test_watch_tells_waiting_for_people_from_waiting_for_machines(home, task):
         assert "NOBODY" not in watched(home, task, RunStatus("running"), name="third").stdout
 
 
-def test_in_a_pipe_a_countdown_is_one_line(home, task, monkeypatch):
+def test_countdown_is_printed_once_when_output_is_a_pipe(home, task, monkeypatch):
     operator("run", "plan", task, "--name", "first", "--home", home)
     folder = CoordinatorHome(home).run("first")
 
@@ -179,7 +179,7 @@ def test_in_a_pipe_a_countdown_is_one_line(home, task, monkeypatch):
     ]
 
 
-def test_ctrl_c_ends_the_watching_and_says_that_the_run_goes_on(home, task, monkeypatch, capsys):
+def test_ctrl_c_ends_run_watch_and_says_that_the_run_goes_on(home, task, monkeypatch, capsys):
     def stopped(_):
         raise KeyboardInterrupt
 
@@ -201,7 +201,7 @@ def test_lists_say_when_no_coordinator_is_serving(home, task):
         assert typed(app, "run", "list", "--home", home, standalone_mode=False).stderr == ""
 
 
-def test_on_a_terminal_the_last_line_renews_itself(home, task, monkeypatch):
+def test_run_watch_on_a_terminal_overwrites_its_progress_line(home, task, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True

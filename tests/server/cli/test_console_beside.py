@@ -44,7 +44,7 @@ def is_answering(address):
 
 
 @pytest.mark.slow
-def test_a_console_that_dies_stops_nothing_and_one_that_lives_ends_too(served):
+def test_coordinator_survives_its_killed_console_and_still_exits_cleanly(served):
     address, child = console_of(served)
     assert is_answering(address)
     os.kill(child, signal.SIGKILL)
@@ -54,7 +54,7 @@ def test_a_console_that_dies_stops_nothing_and_one_that_lives_ends_too(served):
 
 
 @pytest.mark.slow
-def test_a_console_ends_with_a_coordinator_that_was_killed(served):
+def test_console_process_ends_when_its_coordinator_is_killed(served):
     address, _ = console_of(served)
     assert is_answering(address)
     served.kill()

@@ -38,7 +38,7 @@ def test_eight_threads_update_one_display_without_an_error() -> None:
     assert errors == []
 
 
-def test_in_a_pipe_progress_is_a_line_now_and_then(capsys) -> None:
+def test_progress_in_a_pipe_prints_a_new_line_at_most_every_ten_seconds(capsys) -> None:
     now = [0.0]
     lines = Lines(every_s=10.0, clock=lambda: now[0])
     for done in range(100):

@@ -63,7 +63,7 @@ def request_for(home, folder, identity):
     return made.fingerprint
 
 
-def test_packages_and_grants_are_their_owners_alone_from_the_first_moment(home, tmp_path, anybody, waiting, identity):
+def test_package_and_grant_files_are_created_readable_by_their_owner_only(home, tmp_path, anybody, waiting, identity):
     (tmp_path / "heart.package").write_text("an older one")
     (tmp_path / "heart.package").chmod(0o666)
     fingerprint = request_for(home, tmp_path, identity)
@@ -75,7 +75,7 @@ def test_packages_and_grants_are_their_owners_alone_from_the_first_moment(home, 
     assert len(waiting) >= 2
 
 
-def test_without_a_fingerprint_and_a_terminal_nothing_is_signed(home, tmp_path, identity):
+def test_sign_without_a_fingerprint_and_a_terminal_signs_nothing(home, tmp_path, identity):
     request_for(home, tmp_path, identity)
     done = typed(home, "sign", tmp_path / "request", "--out", tmp_path / "grant")
     assert "--fingerprint" in done.exception.remedy
@@ -83,7 +83,7 @@ def test_without_a_fingerprint_and_a_terminal_nothing_is_signed(home, tmp_path, 
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_on_a_terminal_the_fingerprint_is_typed_and_never_shown_before(home, tmp_path, identity, monkeypatch, right):
+def test_terminal_asks_to_type_the_fingerprint_without_showing_it(home, tmp_path, identity, monkeypatch, right):
     fingerprint = request_for(home, tmp_path, identity)
     prompted = []
 
@@ -107,7 +107,7 @@ class _Terminal:
 
 
 @pytest.mark.parametrize(("heard_ago_s", "said"), [(12.0, "connected"), (95.0, "connected, last heard 1 min 35 s ago")])
-def test_a_connected_party_that_is_silent_is_listed_as_that(tmp_path, monkeypatch, heard_ago_s, said):
+def test_connected_party_that_does_not_answer_is_listed_as_silent(tmp_path, monkeypatch, heard_ago_s, said):
     home, now_s = make_home(tmp_path / "home", ("heart",)), time.time()
     monkeypatch.setattr(enrolment.time, "time", lambda: now_s)
     with home.hold(), contextlib.closing(home.registry()) as registry:

@@ -31,7 +31,7 @@ def terminal(monkeypatch):
     return questions
 
 
-def test_first_start_asks_at_a_terminal_for_the_address_alone(tmp_path, terminal, capsys):
+def test_first_start_on_a_terminal_asks_only_for_the_address(tmp_path, terminal, capsys):
     make_where_missing(tmp_path / "new", FirstStart(**WHO_ASKS), asks=True)
     facts = operations.coordinator.show(tmp_path / "new")
     assert (facts.addresses, facts.bind) == (("notes.example.org:7443",), "0.0.0.0:7443")
@@ -54,7 +54,7 @@ def test_first_start_without_terminal_names_the_missing_option(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_serving_alone_makes_no_coordinator_where_none_is(tmp_path, terminal, monkeypatch):
+def test_serve_without_init_is_refused_and_creates_no_folder(tmp_path, terminal, monkeypatch):
     monkeypatch.setattr("undersong_server.cli.coordinator.only_tls_1_3", lambda: None)  # Other tests import gRPC.
     with raises(ConfigurationError, "no-coordinator"):
         raise typed(app, "coordinator", "serve", "--home", tmp_path / "new", standalone_mode=False).exception
@@ -72,7 +72,7 @@ def test_serving_alone_makes_no_coordinator_where_none_is(tmp_path, terminal, mo
         ("storage", "dbname=other"),
     ],
 )
-def test_later_start_refuses_other_settings_and_takes_the_same(tmp_path, setting, other):
+def test_later_start_accepts_only_the_settings_of_the_first_start(tmp_path, setting, other):
     first = FirstStart(addresses=["a.example.org:7443"], **WHO_ASKS)
     make_where_missing(tmp_path / "new", first, asks=False)
     make_where_missing(tmp_path / "new", first, asks=False)

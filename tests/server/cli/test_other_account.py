@@ -56,7 +56,7 @@ def test_reading_command_of_another_account_leaves_no_file(home, command):
     assert set(read_times(home)) == before
 
 
-def test_every_listed_reading_command_exists():
+def test_every_command_in_the_list_of_reading_commands_exists():
     group = typer.main.get_command(app)
     known = set()
     for name, command in group.commands.items():

@@ -56,7 +56,7 @@ def home(tmp_path):
     return tmp_path / "home"
 
 
-def test_runs_are_compared_and_generators_counted(home):
+def test_compare_and_generators_commands_print_calls_and_price_of_runs(home):
     found = json.loads(operator("run", "compare", "first", "second", "--home", home, "--json"))
     assert [(each["run"], each["calls"], each["price_usd"]) for each in found] == [
         ("first", 9, 0.25),
@@ -78,7 +78,7 @@ def test_compare_names_the_privacy_unit_in_words(home):
     assert "sample" not in line
 
 
-def test_a_generator_is_asked_for_one_text(home):
+def test_generators_test_option_prints_one_text_of_the_named_generator(home):
     name = CoordinatorHome(home).run("first").planned().task["generators"][0]["name"]
     tried = json.loads(operator("run", "generators", "--test", name, "--home", home, "--json"))
     assert tried["text"]
@@ -86,7 +86,7 @@ def test_a_generator_is_asked_for_one_text(home):
     operator("run", "generators", "--test", "nobody", "--home", home, code=2)
 
 
-def test_a_corpus_is_searched_with_counts(home):
+def test_search_prints_matching_texts_and_counts_by_label_and_generator(home):
     folder = CoordinatorHome(home).run("first")
     operator("run", "search", "first", "--home", home, code=2)  # not finished
     folder.write_status(RunStatus("finished", 1))
@@ -103,7 +103,7 @@ def test_a_corpus_is_searched_with_counts(home):
     assert "\x1b" not in shown
 
 
-def test_what_commands_change_is_in_the_audit_log_whose_chain_is_checked(home, tmp_path):
+def test_audit_log_lists_changing_commands_and_detects_its_alteration(home, tmp_path):
     operator("invite", "delta", "--out", tmp_path / "delta.package", "--home", home)
     operator("run", "start", "first", "--home", home)
     operator("run", "stop", "first", "--home", home)
@@ -122,7 +122,7 @@ def test_what_commands_change_is_in_the_audit_log_whose_chain_is_checked(home, t
 
 
 @pytest.mark.heavy
-def test_links_people_and_the_support_bundle_by_command(home, tmp_path):
+def test_console_commands_manage_people_links_tokens_and_support_bundle(home, tmp_path):
     first = operator("console", "link", "ada", "--home", home)
     assert "/enter#" in first
     assert "lets ada (administrator) in once" in first
@@ -156,7 +156,7 @@ def test_links_people_and_the_support_bundle_by_command(home, tmp_path):
     operator("console", "link", "ada", "--home", tmp_path / "nowhere", code=2)
 
 
-def test_figures_that_were_kept_stand_beside_other_runs(home):
+def test_compare_shows_stored_evaluation_figures_of_a_run(home):
     with raises(ConfigurationError, "run-not-finished"):
         evaluate_run(home, "first", EvaluationOptions(test=Path("test.jsonl")))
     folder = CoordinatorHome(home).run("first")
@@ -215,7 +215,7 @@ def test_compared_text_figures_do_not_depend_on_corpus_size(home):
 
 
 @pytest.mark.heavy
-def test_at_most_a_thousand_texts_are_drawn_of_each_run(home):
+def test_compare_samples_at_most_a_thousand_texts_of_each_run(home):
     publish(home, "first", invented(1500))
     publish(home, "second", invented(1200, seed=1))
     assert comparison.compare(home, ["first", "second"]).drawn == comparison.DRAWN_TEXTS == 1000
@@ -224,7 +224,7 @@ def test_at_most_a_thousand_texts_are_drawn_of_each_run(home):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 19, 20, 21, 105])
-def test_few_texts_are_compared_without_an_interval_they_do_not_have(home, count):
+def test_figure_of_fewer_than_20_texts_has_no_interval(home, count):
     publish(home, "first", invented(count))
     (cell,) = figure_of(comparison.compare(home, ["first"]), comparison.WORD_PAIRS).cells
     assert math.isfinite(cell.value)
@@ -240,7 +240,7 @@ def keep(home, name, evaluated):
     replace_json(CoordinatorHome(home).run(name).path / EVALUATION_FILE, asdict(evaluated), durable=False)
 
 
-def test_runs_are_sorted_by_a_figure_the_best_first(home):
+def test_compared_runs_can_be_sorted_by_a_figure_with_the_best_first(home):
     keep(home, "first", kept(0.6))
     keep(home, "second", kept(0.8))
     found = comparison.compare(home, ["first", "second"], sort="panel score")
@@ -256,7 +256,7 @@ def test_runs_are_sorted_by_a_figure_the_best_first(home):
         comparison.compare(home, ["first", "second"], sort="calls")
 
 
-def test_interval_does_not_depend_on_the_order_of_a_whole_corpus(home):
+def test_word_pair_interval_hardly_changes_for_a_sorted_corpus(home):
     texts = [
         f"{label} {words}" for label in "abcdef" for words in [f"{label}{n % 3} {label}{n % 7}" for n in range(100)]
     ]
@@ -271,7 +271,7 @@ def test_interval_does_not_depend_on_the_order_of_a_whole_corpus(home):
 
 
 @pytest.mark.parametrize(("texts", "compares"), [(592, True), (546, True), (545, False)])
-def test_figures_of_nearly_as_many_texts_are_compared(home, texts, compares):
+def test_figures_are_compared_only_when_their_text_counts_are_close(home, texts, compares):
     keep(home, "first", kept(0.6, texts=600))
     keep(home, "second", kept(0.8, texts=texts))
     found = comparison.compare(home, ["first", "second"])
@@ -279,7 +279,7 @@ def test_figures_of_nearly_as_many_texts_are_compared(home, texts, compares):
     assert [cell.words for cell in figure_of(found, "texts drawn for it").cells] == ["600", str(texts)]
 
 
-def test_runs_are_compared_on_their_own_file_or_on_one_that_all_have(home):
+def test_runs_are_compared_on_a_test_file_that_all_were_evaluated_on(home):
     for name, own in (("first", "t.jsonl, 00"), ("second", "u.jsonl, 11")):
         folder = CoordinatorHome(home).run(name)
         keep_evaluation(folder, kept(0.6, test=own))
@@ -292,7 +292,7 @@ def test_runs_are_compared_on_their_own_file_or_on_one_that_all_have(home):
     assert (beside.test, [figure.name for figure in figures]) == ("v.jsonl, 22", ["panel score"])
 
 
-def test_figures_side_by_side_have_one_name_and_only_shown_marks(home):
+def test_compared_figures_have_unique_names_and_state_reference_values(home):
     for name in ("first", "second"):
         publish(home, name, invented(300))
         pairs = KeptMeasure(0.4, "beside", percent=True, mark="45.0 %, the test texts'")
@@ -313,7 +313,7 @@ def test_figures_side_by_side_have_one_name_and_only_shown_marks(home):
     assert figure_of(comparison.compare(home, ["first"]), "density").good_words == ""  # no value to compare with
 
 
-def test_few_figures_come_first_each_with_its_verdict(home):
+def test_comparison_headline_has_three_figures_each_with_a_verdict(home):
     keep(home, "first", kept(0.6))
     keep(home, "second", kept(0.8))
     found = comparison.compare(home, ["first", "second"])
@@ -324,7 +324,7 @@ def test_few_figures_come_first_each_with_its_verdict(home):
     assert panel.verdict == "not certain which run is best"
 
 
-def test_one_figure_leads_and_says_why_and_what_chance_explains(home):
+def test_comparison_leads_with_one_figure_and_the_reason_for_it(home):
     publish(home, "first", invented(300))
     publish(home, "second", invented(300, seed=1))
     nothing = comparison.compare(home, ["first", "second"]).leading
@@ -345,7 +345,7 @@ def test_one_figure_leads_and_says_why_and_what_chance_explains(home):
     assert (leading.figure.name, "hospitals' own records" in leading.reason) == ("private score", True)
 
 
-def test_a_comparison_begins_with_its_conclusion_and_the_next_step_agrees(home):
+def test_comparison_begins_with_a_conclusion_that_its_next_step_matches(home):
     assert comparison.compare(home, ["first"]).conclusion == ""
     nothing = comparison.compare(home, ["first", "second"])
     assert nothing.conclusion.startswith("No measured figure says which run is ahead.")
@@ -385,13 +385,13 @@ def test_a_comparison_begins_with_its_conclusion_and_the_next_step_agrees(home):
         (kept(0.8, test="u.jsonl, 11"), "not comparable: on different test files"),
     ],
 )
-def test_a_row_says_where_figures_on_a_test_file_do_not_compare(home, other, words):
+def test_comparison_row_says_when_test_file_figures_are_not_comparable(home, other, words):
     keep(home, "first", kept(0.6))
     keep(home, "second", other)
     assert figure_of(comparison.compare(home, ["first", "second"]), "panel score").good_words == words
 
 
-def test_names_of_compared_runs_stand_whole_below_their_chart(home, monkeypatch):
+def test_long_run_names_are_not_shortened_in_the_comparison_chart(home, monkeypatch):
     keep(home, "first", kept(0.6))
     keep(home, "second", kept(0.8))
     found = comparison.compare(home, ["first", "second"])
@@ -402,7 +402,7 @@ def test_names_of_compared_runs_stand_whole_below_their_chart(home, monkeypatch)
     assert all(f'<th scope="row">{name}</th>' in chart for name in long_names)
 
 
-def test_a_comparison_says_first_in_what_its_runs_were_planned_otherwise(home, tmp_path):
+def test_comparison_names_the_plan_options_in_which_its_runs_differ(home, tmp_path):
     alike = comparison.compare(home, ["first", "second"])
     assert alike.difference_words.startswith("These runs have the same task file and hospitals")
     assert comparison.compare(home, ["first"]).difference_words == ""
@@ -416,7 +416,7 @@ def test_a_comparison_says_first_in_what_its_runs_were_planned_otherwise(home, t
     assert f"Epsilon (1: {epsilon}; 2: 1.5)" in operator("run", "compare", "first", "third", "--home", home)
 
 
-def test_a_generator_that_one_run_lacks_is_named_once(home):
+def test_comparison_names_a_generator_that_one_run_lacks_once(home):
     stored = CoordinatorHome(home).run("first").planned()
     _, *others = stored.task["generators"]
     fewer = replace(stored, task={**stored.task, "generators": others})
@@ -424,7 +424,7 @@ def test_a_generator_that_one_run_lacks_is_named_once(home):
     assert runs.plan_differences((stored, fewer)) == (("generators", (names, names[1:])),)
 
 
-def test_neighbouring_texts_are_mixed_before_a_corpus_is_cut_into_blocks(home):
+def test_sorted_corpus_is_shuffled_before_its_interval_is_computed(home):
     texts = [f"{label} {number} {label} {number // 2}" for label in "abcdefghij" for number in range(30)]
     publish(home, "first", texts)
     found = comparison.compare(home, ["first"])
@@ -448,7 +448,7 @@ def test_neighbouring_texts_are_mixed_before_a_corpus_is_cut_into_blocks(home):
         (None, "–"),
     ],
 )
-def test_what_a_card_says_of_the_records_help_stands_in_the_comparison(home, records_help, words):
+def test_comparison_repeats_the_cards_verdict_on_the_records_help(home, records_help, words):
     publish(home, "first", ["a b c"])
     keep(home, "first", kept(0.8))
     if records_help is not None:
@@ -462,7 +462,7 @@ def test_what_a_card_says_of_the_records_help_stands_in_the_comparison(home, rec
     assert expected in " ".join(operator("run", "compare", "first", "second", "--home", home).split())
 
 
-def test_the_chart_of_a_comparison_has_round_figures_at_its_axis(home):
+def test_comparison_chart_has_round_numbers_on_its_axis(home):
     for name, share in (("first", 0.154), ("second", 0.537)):
         keep(home, name, kept(share))
     chart = str(comparison.compare(home, ["first", "second"]).chart)
@@ -470,7 +470,7 @@ def test_the_chart_of_a_comparison_has_round_figures_at_its_axis(home):
 
 
 @pytest.mark.parametrize("other", [kept(0.8, texts=1000), kept(0.8, test="u.jsonl, 11")])
-def test_figures_of_other_test_files_or_numbers_of_texts_are_not_compared(home, other):
+def test_figures_from_different_test_files_or_text_counts_are_not_compared(home, other):
     keep(home, "first", kept(0.6))
     keep(home, "second", other)
     found = comparison.compare(home, ["first", "second"])
@@ -479,14 +479,14 @@ def test_figures_of_other_test_files_or_numbers_of_texts_are_not_compared(home, 
         comparison.compare(home, ["first", "second"], sort="panel score")
 
 
-def test_a_private_score_stands_with_its_interval(home):
+def test_comparison_shows_a_private_score_with_its_interval(home):
     score = {"value": 0.7, "low": 0.6, "high": 0.8, "noise": 0.01, "sample": 0.04}
     CoordinatorHome(home).run("first").tell("record", {"name": "score", "round": 0, "value": score})
     found = comparison.compare(home, ["first", "second"])
     assert [cell.words for cell in figure_of(found, "private score").cells] == ["70.0 % (60.0 to 80.0)", "–"]
 
 
-def test_a_weight_stands_with_the_interval_of_its_noise(home):
+def test_comparison_shows_a_weight_with_the_interval_of_its_noise(home):
     folder = CoordinatorHome(home).run("first")
     names = [generator["name"] for generator in folder.planned().task["generators"]]
     folder.tell("record", {"name": "weights", "round": 0, "value": [0.4, 0.6]})
@@ -497,7 +497,7 @@ def test_a_weight_stands_with_the_interval_of_its_noise(home):
     assert figure_of(found, f"weight of {names[0]}, last round").cells[0].words == "40.0 % (20.4 to 59.6)"
 
 
-def test_figures_are_written_for_a_spreadsheet_that_computes_nothing(home, tmp_path):
+def test_csv_export_escapes_cells_that_a_spreadsheet_would_compute(home, tmp_path):
     keep(home, "first", Evaluated("=1+1, 00", {"@x": "=2"}))
     file = tmp_path / "runs.csv"
     operator("run", "compare", "first", "second", "--csv", file, "--home", home)
@@ -509,7 +509,7 @@ def test_figures_are_written_for_a_spreadsheet_that_computes_nothing(home, tmp_p
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_judged_beside_a_test_file_and_compared_by_it(home, tmp_path, monkeypatch):
+def test_evaluate_command_scores_a_finished_run_and_compare_shows_it(home, tmp_path, monkeypatch):
     monkeypatch.setattr("undersong_server.operations.releases.embedder", lambda *_given: embed)
     test = tmp_path / "test.jsonl"
     rows = [{"text": f"a text number {n}", "label": "ab"[n % 2]} for n in range(30)]

@@ -62,7 +62,7 @@ NAMED = (("privacy-epsilon", "Epsilon"), ("task-words", "Words"))
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[2J\u202e"
 
 
-def test_every_screen_of_a_new_coordinator_says_something(tmp_path, entered):
+def test_screens_of_a_new_coordinator_explain_what_is_still_missing(tmp_path, entered):
     make_home(tmp_path / "home")
     console = entered(tmp_path / "home")
     for path in SCREENS:
@@ -84,7 +84,7 @@ def steps_on(page):
     return re.findall(r"<li>(?:<a [^>]*>)?([^<:]+?)(?::|</a>)", part), re.findall(r"<strong>(\w+)", part)
 
 
-def test_home_leads_through_the_first_steps_until_a_corpus_is_downloaded(tmp_path, entered):
+def test_home_lists_the_first_steps_until_a_corpus_is_downloaded(tmp_path, entered):
     home = make_home(tmp_path / "home")
     home.change(operator="", contact="")
     console = entered(home.path)
@@ -150,7 +150,7 @@ STATES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state", STATES)
-def test_the_next_step_follows_from_the_state_of_a_run(tmp_path, entered, state):
+def test_next_step_of_a_run_depends_on_its_state(tmp_path, entered, state):
     home = make_home(tmp_path / "home", PARTIES)
     runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
     status, words = STATES[state]
@@ -166,7 +166,7 @@ def test_the_next_step_follows_from_the_state_of_a_run(tmp_path, entered, state)
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("phase", ["embedding texts", "private sum votes, round 1", "writing round 2"])
-def test_the_phase_that_runs_is_the_one_that_is_shown(tmp_path, entered, phase):
+def test_run_page_shows_the_current_phase_with_its_count(tmp_path, entered, phase):
     home = make_home(tmp_path / "home", PARTIES)
     runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
     home.run("spring").write_status(RunStatus("running", since=1.0, phase=phase, done=3, total=8))
@@ -176,7 +176,7 @@ def test_the_phase_that_runs_is_the_one_that_is_shown(tmp_path, entered, phase):
 
 
 @pytest.mark.parametrize("state", ["stopped", "paused", "failed"])
-def test_a_run_that_stands_still_waits_for_nobody_on_any_screen(tmp_path, entered, state):
+def test_no_screen_says_that_a_run_that_is_not_running_waits(tmp_path, entered, state):
     home = make_home(tmp_path / "home", PARTIES)
     runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
     waiting = Awaited((AwaitedParty("beta", True, 3.0),), 1.0, None, 3, "waiting for people at beta", whom="people")
@@ -206,13 +206,13 @@ def test_a_run_that_stands_still_waits_for_nobody_on_any_screen(tmp_path, entere
         ("tuning round 1", "3 of 1200 steps"),
     ],
 )
-def test_a_count_of_a_phase_has_its_unit(phase, words):
+def test_progress_count_of_a_phase_states_its_unit(phase, words):
     assert RunStatus("running", phase=phase, done=3, total=1200).count_words == words
     assert RunStatus("running", phase=phase).count_words == ""
     assert RunStatus("running", phase=phase).words == f"running: {phase}"
 
 
-def test_a_wait_says_until_when_and_not_with_how_many_it_ends(tmp_path, entered):
+def test_waiting_run_shows_when_its_wait_ends(tmp_path, entered):
     home = make_home(tmp_path / "home", PARTIES)
     runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
     words = "waiting for beta, gamma; 1 of 3 have answered, the quorum is 2; in 9 s it goes on only if 1 more answer"
@@ -224,7 +224,7 @@ def test_a_wait_says_until_when_and_not_with_how_many_it_ends(tmp_path, entered)
     assert "continues" not in shown
 
 
-def test_a_wait_has_one_colour_and_names_what_is_asked(tmp_path, entered):
+def test_waiting_state_has_the_warning_colour_and_names_the_private_sum(tmp_path, entered):
     home = make_home(tmp_path / "home", PARTIES)
     runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
     waiting = Awaited((AwaitedParty("beta", True, 3.0),), 1.0, time.time() + 9, 2, "waiting for beta")
@@ -238,7 +238,7 @@ def test_a_wait_has_one_colour_and_names_what_is_asked(tmp_path, entered):
     assert "Private sum: how many of each: 3 of 5 steps of this private sum" in console.get("/runs/one/spring").text
 
 
-def test_compare_renews_its_states_for_all_runs_that_it_names(tmp_path, entered):
+def test_compare_page_refreshes_the_states_of_all_its_runs(tmp_path, entered):
     home = make_home(tmp_path / "home", PARTIES)
     task = make_task(tmp_path / "task")
     for name in ("spring", "summer"):
@@ -256,7 +256,7 @@ def test_compare_renews_its_states_for_all_runs_that_it_names(tmp_path, entered)
 
 
 @pytest.mark.parametrize("sort", ["", "promised epsilon"])
-def test_compared_runs_are_sorted_by_the_figure_in_the_address(tmp_path, entered, sort):
+def test_compare_page_sorts_runs_by_the_figure_in_its_address(tmp_path, entered, sort):
     home = make_home(tmp_path / "home", PARTIES)
     task = make_task(tmp_path / "task")
     for name, epsilon in (("spring", 4), ("summer", 2)):
@@ -266,7 +266,7 @@ def test_compared_runs_are_sorted_by_the_figure_in_the_address(tmp_path, entered
     assert names[:2] == (["summer", "spring"] if sort else ["spring", "summer"])
 
 
-def test_screen_of_a_run_looks_at_no_other_run_and_home_lists_them_once(tmp_path, entered, monkeypatch):
+def test_run_page_reads_no_other_run_and_home_lists_the_runs_once(tmp_path, entered, monkeypatch):
     home = make_home(tmp_path / "home", PARTIES)
     runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
     console, listed = entered(home.path), []
@@ -285,7 +285,7 @@ def test_screen_of_a_run_looks_at_no_other_run_and_home_lists_them_once(tmp_path
         ({"licence": "CC0-1.0", "invented_records": True}, "it is a demonstration: by its plan every record is"),
     ],
 )
-def test_no_step_publishes_a_run_whose_plan_forbids_it(tmp_path, entered, publication, reason):
+def test_next_step_does_not_offer_publication_that_the_plan_forbids(tmp_path, entered, publication, reason):
     home = make_home(tmp_path / "home", PARTIES)
     runs.plan(home.path, make_task(tmp_path / "task", publication=publication), RunOptions(name="spring"))
     home.run("spring").write_status(RunStatus("finished", since=1.0, charged=True))
@@ -302,7 +302,7 @@ def test_no_step_publishes_a_run_whose_plan_forbids_it(tmp_path, entered, public
     assert step.endswith("; plan a run of your own.")
 
 
-def test_a_run_without_a_licence_is_read_before_it_is_published(tmp_path, entered):
+def test_next_step_of_a_run_without_licence_is_to_read_open_points(tmp_path, entered):
     home = make_home(tmp_path / "home", PARTIES)
     runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
     home.run("spring").write_status(RunStatus("finished", since=1.0, charged=True))
@@ -340,7 +340,7 @@ def test_the_next_step_after_an_evaluation_is_to_publish(tmp_path, entered):
         assert (next_step_of(console.get("/runs/one/spring").text) == "Plan a run.") is (status.state != "paused")
 
 
-def test_a_failed_evaluation_is_told_until_there_are_figures(tmp_path, entered):
+def test_failed_evaluation_is_shown_until_an_evaluation_succeeds(tmp_path, entered):
     home = make_home(tmp_path / "home", PARTIES)
     runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
     folder, console = home.run("spring"), entered(home.path)
@@ -373,7 +373,7 @@ def test_the_next_step_reads_no_file_of_a_run_that_was_downloaded(tmp_path, ente
     assert next_step_of(console.get("/").text) == "Plan a run."
 
 
-def test_parties_show_no_amount_that_is_not_shared(tmp_path, entered):
+def test_parties_page_says_not_shared_for_an_unshared_epsilon(tmp_path, entered):
     home = make_home(tmp_path / "home", PARTIES)
     with contextlib.closing(home.registry()) as registry:
         for name, left in (("alpha", None), ("beta", 3.25)):
@@ -385,7 +385,7 @@ def test_parties_show_no_amount_that_is_not_shared(tmp_path, entered):
     assert "not shared" in console.get("/parties/one/alpha").text
 
 
-def test_what_later_runs_promise_is_taken_off_a_hospitals_epsilon(tmp_path):
+def test_epsilon_of_later_runs_is_subtracted_from_a_hospitals_epsilon_left(tmp_path):
     home = make_home(tmp_path / "home", PARTIES)
     with contextlib.closing(home.registry()) as registry:
         registry.seen("beta", now=1.0, software="", embedder="", epsilon_left=10.0, paused=False)
@@ -405,7 +405,7 @@ def test_what_later_runs_promise_is_taken_off_a_hospitals_epsilon(tmp_path):
     assert overview.epsilon_left(home.path, facts, listed).promised == 0.0
 
 
-def test_a_hospital_is_left_out_of_new_runs_and_comes_back(tmp_path, entered):
+def test_hospital_can_be_excluded_from_new_runs_and_included_again(tmp_path, entered):
     home = make_home(tmp_path / "home", PARTIES)
     console = entered(home.path)
     one = "/parties/one/beta"
@@ -421,7 +421,7 @@ def test_a_hospital_is_left_out_of_new_runs_and_comes_back(tmp_path, entered):
     assert console.post("/parties/one/nobody/leave-out", of=one).status_code == 409
 
 
-def test_no_new_run_asks_a_hospital_that_is_left_out(tmp_path, entered):
+def test_new_run_does_not_ask_an_excluded_hospital(tmp_path, entered):
     home = make_home(tmp_path / "home", PARTIES)
     task = make_task(tmp_path / "task")
     runs.plan(home.path, task, RunOptions(name="before"))
@@ -450,7 +450,7 @@ def test_no_new_run_asks_a_hospital_that_is_left_out(tmp_path, entered):
     assert runs.request(home.path, "before", "run").requested == "run"
 
 
-def test_the_next_step_follows_the_newest_run(tmp_path, entered):
+def test_next_step_on_home_concerns_the_newest_run(tmp_path, entered):
     home = make_home(tmp_path / "home", PARTIES)
     task = make_task(tmp_path / "task")
     for place, name in enumerate(("older", "newer")):
@@ -468,7 +468,7 @@ def test_the_next_step_follows_the_newest_run(tmp_path, entered):
     assert next_step_of(console.get(address).text).startswith("Complete the form above")
 
 
-def test_contact_changes_after_invitation_and_a_letter_states_the_frame(tmp_path, entered):
+def test_contact_can_be_changed_and_the_letter_states_labels_and_epsilon(tmp_path, entered):
     home = make_home(tmp_path / "home", ("alpha",))
     console = entered(home.path)
     one = "/parties/one/alpha"
@@ -493,7 +493,7 @@ def test_contact_changes_after_invitation_and_a_letter_states_the_frame(tmp_path
     assert console.post("/parties/one/nobody/contact", of=one, contact="x").status_code == 409
 
 
-def test_full_name_is_stated_at_invitation_and_changed_on_the_page(tmp_path, entered):
+def test_full_name_is_set_at_invitation_and_changed_on_the_partys_page(tmp_path, entered):
     home = make_home(tmp_path / "home")
     console = entered(home.path)
     one = "/parties/one/delta"
@@ -527,7 +527,7 @@ def test_a_rejected_run_names_the_hospital_and_its_telephone(tmp_path, entered):
     assert list_runs(home.path)[0].status.words.startswith("rejected by beta, gamma: ")
 
 
-def test_invitation_offers_a_short_name_and_ends_the_first_package(tmp_path, entered):
+def test_invitation_suggests_a_short_name_and_a_second_ends_the_first(tmp_path, entered):
     console = entered(make_home(tmp_path / "home", ()).path)
     refused = console.post("/parties/invite", name="Heart Institute", contact="", days="14")
     assert "write heart-institute, and the name in full in its own field" in refused.text
@@ -541,7 +541,7 @@ def test_invitation_offers_a_short_name_and_ends_the_first_package(tmp_path, ent
     assert "invited and not signed yet: heart-institute" in console.get("/").text
 
 
-def test_a_new_run_without_hospitals_says_whom_to_sign_and_blames_no_field(tmp_path, entered):
+def test_new_run_without_enrolled_hospitals_says_to_sign_their_requests(tmp_path, entered):
     home = make_home(tmp_path / "home", ())
     enrolment.invite(home.path, "alpha")
     console = entered(home.path)
@@ -570,7 +570,7 @@ REASON = "At most epsilon 2. Call Dr. Okafor, 555-0142."
     ],
     ids=["reason", "none", "withdrawn", "its policy"],
 )
-def test_a_rejection_quotes_people_and_names_whom_to_telephone(tmp_path, entered, problem, on_run, on_home):
+def test_rejected_run_quotes_the_reason_and_names_whom_to_telephone(tmp_path, entered, problem, on_run, on_home):
     home = make_home(tmp_path / "home", PARTIES)
     enrolment.note_contact(home.path, "beta", "Dr. Beta, 0999")
     runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="first"))
@@ -588,7 +588,7 @@ def test_a_rejection_quotes_people_and_names_whom_to_telephone(tmp_path, entered
         assert f"Remedy: telephone beta ({whom}){own}; then revise the run" in shown, path
 
 
-def test_home_explains_its_total_beside_that_of_a_ledger(console, monkeypatch):
+def test_home_explains_why_its_epsilon_total_differs_from_a_ledgers(console, monkeypatch):
     spent = overview.RecentCosts(3, 0.0, 3, 4.5, 3e-5)
     monkeypatch.setattr(overview, "spending", lambda home, runs: spent)
     assert impact.total(4.5, 3e-5, composed=False) in html.unescape(console.get("/").text)
@@ -643,7 +643,7 @@ def wrong(text):
 
 
 @pytest.mark.slow
-def test_a_run_is_planned_from_a_form_with_errors_beside_their_fields(console, home, tasks):
+def test_form_shows_errors_beside_their_fields_and_then_plans_a_run(console, home, tasks):
     path = next(tasks.glob("*.toml"))
     address = console.led(console.post("/runs/new", source=f"file {path}"))
     first = console.get(address).text
@@ -716,7 +716,7 @@ def test_a_run_is_planned_from_a_form_with_errors_beside_their_fields(console, h
     ),
     ids=["a field", "long text", "parties", "a flag", "labels"],
 )
-def test_plan_is_made_of_what_the_form_shows(console, home, tasks, change):
+def test_plan_has_the_values_that_the_form_shows(console, home, tasks, change):
     address = console.led(console.post("/runs/new", source=f"file {next(tasks.glob('*.toml'))}"))
     sent = {**fields_of(console.get(address).text), "name": f"as shown {len(list_runs(home))}", **change}
     done = console.post(address, {**sent, "do": "plan"})
@@ -736,7 +736,7 @@ def test_plan_is_made_of_what_the_form_shows(console, home, tasks, change):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("template", slow_after(["classification", "free text"], 1))
-def test_a_template_becomes_a_run_and_nothing_typed_is_lost(console, home, tasks, template):
+def test_draft_from_a_template_keeps_typed_values_and_becomes_a_run(console, home, tasks, template):
     address = console.led(console.post("/runs/new", source=f"template {template}"))
     first = console.get(address).text
     assert wrong(first) == {}
@@ -798,7 +798,7 @@ def test_a_draft_that_an_earlier_version_kept_is_still_read(home, tasks):
     assert draft in [each for each, _ in drafts.unfinished(home)]
 
 
-def test_a_rejected_run_leads_to_its_revision(console, home, tasks):
+def test_rejected_run_page_links_to_a_draft_of_its_revision(console, home, tasks):
     runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="refused", parties=PARTIES[:2], seed=9))
     folder = CoordinatorHome(home).run("refused")
     folder.write_status(RunStatus("failed", 1, error=RunFailure("beta refuses run 'refused': too much", "", 3)))
@@ -820,7 +820,7 @@ def test_a_rejected_run_leads_to_its_revision(console, home, tasks):
     assert 'Replaced by <a href="/s/' in console.get("/runs/one/refused").text
 
 
-def test_a_run_and_the_parties_that_it_waits_for_are_one_entry_of_home(home, tasks):
+def test_home_lists_a_waiting_run_and_its_awaited_parties_as_one_entry(home, tasks):
     runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="waits", parties=PARTIES))
     now = time.time()
     waiting = Awaited((AwaitedParty("beta", False, 900.0),), now - 900, now + 60, 2, "waiting for beta")
@@ -837,7 +837,7 @@ def test_a_run_and_the_parties_that_it_waits_for_are_one_entry_of_home(home, tas
     assert {each.name for each in found if each.kind == "party"} >= {"alpha", "gamma"}
 
 
-def test_remedies_name_the_page_s_own_actions_and_no_command(console, home, tasks):
+def test_remedies_on_a_page_name_its_buttons_and_no_shell_command(console, home, tasks):
     runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="told"))
     folder = CoordinatorHome(home).run("told")
     remedies = {
@@ -855,7 +855,7 @@ def test_remedies_name_the_page_s_own_actions_and_no_command(console, home, task
         assert "undersong-party" not in said
 
 
-def test_script_of_the_console_gets_refusals_as_json(console):
+def test_refused_request_that_accepts_json_is_answered_in_json(console):
     headers = {"accept": "application/json"}
     refused = console.post("/parties/invite", name="not a name!", headers=headers)
     assert refused.status_code == 409
@@ -869,7 +869,7 @@ def fetch_once(console, screen):
 
 
 @pytest.mark.parametrize("kind", ["package", "reply"])
-def test_a_file_for_a_hospital_that_nobody_fetched_says_so_until_it_is(tmp_path, entered, kind, monkeypatch):
+def test_pages_say_that_a_hospitals_file_is_not_downloaded_until_it_is(tmp_path, entered, kind, monkeypatch):
     home = make_home(tmp_path / "home")
     console = entered(home.path)
     invited = console.post("/parties/invite", name="delta")
@@ -901,7 +901,7 @@ def test_a_file_for_a_hospital_that_nobody_fetched_says_so_until_it_is(tmp_path,
             assert said not in console.get(path).text.lower(), path
 
 
-def test_a_file_noted_by_a_clock_ahead_counts_at_once_as_not_downloaded(tmp_path, entered):
+def test_file_dated_in_the_future_counts_at_once_as_not_downloaded(tmp_path, entered):
     console = entered(make_home(tmp_path / "home").path)
     console.post("/parties/invite", name="delta")
     console.site.store.rows("UPDATE offer SET made_at = made_at + 86400")
@@ -911,7 +911,7 @@ def test_a_file_noted_by_a_clock_ahead_counts_at_once_as_not_downloaded(tmp_path
 @pytest.mark.parametrize(
     ("fault", "colour"), [("", "told notice done"), ("refusal", "told problem")], ids=["answer", "failure"]
 )
-def test_a_box_of_a_generators_test_has_the_colour_of_what_it_says(console, home, tasks, monkeypatch, fault, colour):
+def test_generator_test_result_box_is_coloured_by_its_outcome(console, home, tasks, monkeypatch, fault, colour):
     tried = Tried("", "", "", (), "I cannot", "", fault, "", 1, 1, 0.0, 0.1)
     monkeypatch.setattr("undersong_server.operations.tasks.try_in_run", lambda *_, **__: tried)
     console.post("/generators/test", of="/account", run="any", generator="good")
@@ -920,7 +920,7 @@ def test_a_box_of_a_generators_test_has_the_colour_of_what_it_says(console, home
     assert ("gave no usable text (refusal" in shown) is bool(fault)
 
 
-def test_two_clicks_on_plan_make_one_run(console, home, tasks):
+def test_clicking_plan_twice_creates_one_run(console, home, tasks):
     address = console.led(console.post("/runs/new", source=f"file {next(tasks.glob('*.toml'))}"))
     fields = {**fields_of(console.get(address).text), **console.hidden(address), "do": "plan"}
     before = len(list_runs(home))
@@ -929,7 +929,7 @@ def test_two_clicks_on_plan_make_one_run(console, home, tasks):
     assert len(list_runs(home)) == before + 1
 
 
-def test_only_task_files_are_offered(home, tmp_path):
+def test_console_offers_only_toml_files_that_are_tasks(home, tmp_path):
     task = '[task]\nname = "spring"\n'
     files = {
         "task": task,
@@ -951,7 +951,7 @@ def test_only_task_files_are_offered(home, tmp_path):
 
 
 @pytest.mark.parametrize("named", ["private", "private/*.jsonl", [f"private/site-{party}.jsonl" for party in range(3)]])
-def test_the_private_records_of_a_task_are_offered_as_no_corpus(home, tmp_path, named):
+def test_form_does_not_offer_a_tasks_private_records_as_a_corpus(home, tmp_path, named):
     draft = drafts.from_file(home, make_task(tmp_path, data={"path": named}))
     offered = permissions.files(draft, (tmp_path,))
     assert offered == ["good.jsonl", "poor.jsonl", "test.jsonl"]
@@ -960,7 +960,7 @@ def test_the_private_records_of_a_task_are_offered_as_no_corpus(home, tmp_path, 
 
 
 @pytest.mark.parametrize("place", ["", "below"])
-def test_beside_a_task_file_that_cannot_be_read_no_text_is_offered(tmp_path, monkeypatch, place):
+def test_no_file_beside_an_unreadable_task_file_is_offered(tmp_path, monkeypatch, place):
     (tmp_path / "below").mkdir()
     for folder in ("", "below"):
         (tmp_path / folder / "records.jsonl").write_text("{}\n", encoding="utf-8")
@@ -1007,7 +1007,7 @@ def may_not_plan(home, tasks, draft, keys=()):
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["corpus", "prompts", "root", "cache"])
 @pytest.mark.parametrize("way", ["upload", "form"])
-def test_console_task_names_no_file_outside_the_operator_s_folders(home, tasks, tmp_path, place, way):
+def test_console_task_may_not_name_files_outside_the_operators_folders(home, tasks, tmp_path, place, way):
     (tmp_path / "secret").write_text("private")
     (tasks / "link").unlink(missing_ok=True)
     (tasks / "link").symlink_to(tmp_path)
@@ -1033,7 +1033,7 @@ def test_console_task_names_no_file_outside_the_operator_s_folders(home, tasks, 
         assert not may_not_plan(home, tasks, draft(path)), path
 
 
-def test_files_that_the_operator_s_own_task_names_stay_allowed(home, tasks, tmp_path):
+def test_console_task_may_name_files_that_the_operators_task_names(home, tasks, tmp_path):
     (tmp_path / "corpus.jsonl").write_text('{"text": "one", "label": "kitchen"}\n')
     theirs = drafts.from_file(home, next(tasks.glob("*.toml")))
     data = {**theirs.data, "generators": [ngram(tmp_path / "corpus.jsonl")]}
@@ -1043,7 +1043,7 @@ def test_files_that_the_operator_s_own_task_names_stay_allowed(home, tasks, tmp_
     assert not may_not_plan(home, tasks, drafts.fill(own, {"key privacy.epsilon": ["2"]}))
 
 
-def test_keys_go_to_the_hosts_that_the_operator_has_named(home, tasks):
+def test_console_task_may_send_api_keys_only_to_hosts_the_operator_named(home, tasks):
     """The attack: a task from the console sends a key of the coordinator to a host of its author's."""
     theirs = drafts.from_file(home, next(tasks.glob("*.toml")))
     allowed = [("api.example", "OPENAI_API_KEY"), ("127.0.0.1:8000", "OPENAI_API_KEY")]
@@ -1075,7 +1075,7 @@ def test_keys_go_to_the_hosts_that_the_operator_has_named(home, tasks):
         assert may_not_plan(home, tasks, changed), change
 
 
-def test_a_refusal_is_shown_and_no_run_is_planned(console, home, tasks):
+def test_refused_plan_shows_its_error_and_creates_no_run(console, home, tasks):
     toml = next(tasks.glob("*.toml")).read_text().replace("good.jsonl", "/etc/passwd")
     sent = console.client.post("/runs/new", data=console.hidden("/runs/new"), files={"task": ("t.toml", toml)})
     shown = console.led(sent)
@@ -1087,7 +1087,7 @@ def test_a_refusal_is_shown_and_no_run_is_planned(console, home, tasks):
 
 
 @pytest.mark.parametrize("revises", ['"../../x"', '"nowhere"', '"."', '"a\\u0000b"', "3", '["a"]'])
-def test_a_task_that_revises_no_run_is_refused_as_it_is_uploaded(console, tasks, revises):
+def test_uploaded_task_with_an_invalid_revises_key_is_refused(console, tasks, revises):
     toml = next(tasks.glob("*.toml")).read_text().replace("[task]", f"[task]\nrevises = {revises}", 1)
     answer = console.client.post("/runs/new", data=console.hidden("/runs/new"), files={"task": ("t.toml", toml)})
     assert answer.status_code == 409
@@ -1095,7 +1095,7 @@ def test_a_task_that_revises_no_run_is_refused_as_it_is_uploaded(console, tasks,
     assert "internal error" not in answer.text
 
 
-def test_a_form_with_a_label_without_its_meaning_is_one_clear_refusal(console, tasks):
+def test_form_with_unequal_numbers_of_labels_and_meanings_is_refused(console, tasks):
     address = console.led(console.post("/runs/new", source=f"file {next(tasks.glob('*.toml'))}"))
     hidden = console.hidden(address)
     for sent in ({"label": "kitchen"}, {"label": ["a", "b"], "meaning": "x"}, {"meaning": "x"}):
@@ -1104,7 +1104,7 @@ def test_a_form_with_a_label_without_its_meaning_is_one_clear_refusal(console, t
             assert (answer.status_code, "fields meaning" in answer.text) == (409, True), (place, sent)
 
 
-def test_actions_of_a_run_are_those_of_the_commands(console, home, tasks):
+def test_run_page_buttons_request_the_same_actions_as_the_commands(console, home, tasks):
     runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="acted"))
     address = "/runs/one/acted"
     assert "Start</button>" in console.get(address).text
@@ -1116,7 +1116,7 @@ def test_actions_of_a_run_are_those_of_the_commands(console, home, tasks):
     assert "once the coordinator runs" in console.get(address).text
 
 
-def test_an_unknown_run_is_said_in_each_part_and_breaks_nothing(console):
+def test_page_of_an_unknown_run_says_so_without_a_server_error(console):
     answer = console.get("/runs/one/nowhere")
     assert answer.status_code == 200
     assert "No run" in answer.text
@@ -1138,12 +1138,12 @@ def test_an_unknown_run_is_said_in_each_part_and_breaks_nothing(console):
         (b"[task]\nx=" + b"{a=" * 300 + b"1" + b"}" * 300, "has more than 16 levels"),
     ],
 )
-def test_a_file_that_is_no_task_is_refused_in_words(home, task, fault):
+def test_uploaded_file_that_is_no_task_is_refused_with_its_fault(home, task, fault):
     with pytest.raises(ConfigurationError, match=f"the uploaded file: {fault}"):
         drafts.from_bytes(home, "the uploaded file", task, ())
 
 
-def test_a_damaged_run_is_one_line_and_the_others_are_shown(console, home, tasks):
+def test_list_of_runs_states_the_damage_of_a_run_and_shows_the_others(console, home, tasks):
     runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="damaged"))
     (home / "runs" / "damaged" / "plan.json").write_text("{")
     text = console.get("/runs?find=damaged").text
@@ -1151,7 +1151,7 @@ def test_a_damaged_run_is_one_line_and_the_others_are_shown(console, home, tasks
     assert console.get("/").status_code == 200
 
 
-def test_strings_of_models_and_peers_are_shown_as_text(console, home, tasks):
+def test_markup_and_control_characters_from_peers_are_shown_as_text(console, home, tasks):
     runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="hostile"))
     folder = CoordinatorHome(home).run("hostile")
     folder.say(HOSTILE)
@@ -1176,7 +1176,7 @@ def test_strings_of_models_and_peers_are_shown_as_text(console, home, tasks):
     assert r"\x1b[2J" in console.get("/runs/one/hostile").text
 
 
-def test_filters_stand_in_the_address_and_survive_in_every_link(console, home, tasks):
+def test_list_filters_are_in_the_address_and_kept_by_paging_links(console, home, tasks):
     for number in range(60):
         folder = CoordinatorHome(home).path / "runs" / f"many {number:03}"
         folder.mkdir(parents=True)
@@ -1200,7 +1200,7 @@ def test_filters_stand_in_the_address_and_survive_in_every_link(console, home, t
 
 
 @pytest.mark.slow
-def test_administrator_manages_people_links_and_tokens(console, site):
+def test_administrator_adds_and_removes_people_links_and_tokens(console, site):
     console.post("/people", name="vera", role="viewer")
     done = console.post("/people/link", of="/people", name="vera")
     text = console.get(done.headers["location"]).text
@@ -1240,7 +1240,7 @@ def test_the_support_bundle_holds_no_text_and_no_key(console, home, tasks):
     assert token.encode() not in held
 
 
-def test_chart_of_a_run_shows_its_numbers(console, home, tasks):
+def test_run_charts_show_recorded_weights_votes_and_speed(console, home, tasks):
     runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="drawn"))
     folder = CoordinatorHome(home).run("drawn")
     for round_, row in enumerate(([0.5, 0.5], [0.7, 0.3])):
@@ -1270,7 +1270,7 @@ def test_chart_of_a_run_shows_its_numbers(console, home, tasks):
 
 
 @pytest.mark.parametrize(("minutes", "said"), [(14, []), (16, ["has never connected"])])
-def test_a_party_has_time_to_install_its_grant(home, minutes, said):
+def test_newly_signed_party_is_not_reported_as_unconnected_at_once(home, minutes, said):
     now = time.time()
     party = next(each for each in enrolment.parties(home) if each.party.name == "gamma")
     new = replace(party, connected=False, party=replace(party.party, last_seen=None, enrolled_at=now - 60 * minutes))
@@ -1279,12 +1279,12 @@ def test_a_party_has_time_to_install_its_grant(home, minutes, said):
 
 
 @pytest.mark.parametrize("days", ["0", "0.05", "366", "nan", "soon"])
-def test_an_invitation_s_days_are_named_with_their_bounds(console, days):
+def test_invalid_days_of_an_invitation_are_refused_with_their_bounds(console, days):
     shown = console.post("/parties/invite", of="/parties/invite", name="delta", days=days).text
     assert "is not between 0.1 and 365" in shown
 
 
-def test_home_says_what_needs_action(tmp_path, entered):
+def test_home_lists_parties_and_certificates_that_need_action(tmp_path, entered):
     home = make_home(tmp_path / "home")
     Credentials(home, "alpha", days=10)
     enrolment.invite(tmp_path / "home", "beta")
@@ -1305,7 +1305,7 @@ def test_home_says_what_needs_action(tmp_path, entered):
         assert because in console.get(path).text, path
 
 
-def test_home_adds_up_what_runs_have_spent_with_their_deltas(tmp_path, tasks, entered):
+def test_home_sums_epsilon_and_delta_of_the_runs_that_were_charged(tmp_path, tasks, entered):
     home = make_home(tmp_path / "home", PARTIES)
     ends = (
         ("rejected", "13", "1e-5", RunStatus("failed", 1, since=1.0)),

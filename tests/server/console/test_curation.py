@@ -52,7 +52,7 @@ def runs_listed(console, query=""):
 
 
 @pytest.mark.slow
-def test_a_note_and_tags_are_shown_found_and_audited(curation_page):
+def test_run_note_and_tags_are_shown_searchable_and_in_the_audit_log(curation_page):
     curation_page.post(f"{RUN}/note", of=RUN, note="<i>for</i> the board", tags="spring, best so far")
     page = curation_page.get(RUN).text
     assert "&lt;i&gt;for&lt;/i&gt; the board" in page
@@ -64,7 +64,7 @@ def test_a_note_and_tags_are_shown_found_and_audited(curation_page):
 
 
 @pytest.mark.heavy
-def test_the_archive_is_left_out_of_home_lists_and_compare(curation_page):
+def test_archived_runs_are_left_out_of_home_lists_and_compare(curation_page):
     assert runs_listed(curation_page) == ["first", "second"]
     curation_page.post(f"{RUN}/put-away", of=RUN)
     assert (runs_listed(curation_page), runs_listed(curation_page, "&state=archive")) == (["second"], ["first"])
@@ -91,7 +91,7 @@ def test_two_finished_runs_are_offered_for_comparison(curation_page, home):
 
 
 @pytest.mark.heavy
-def test_one_text_or_all_that_a_search_finds_are_marked(curation_page, home):
+def test_operator_marks_one_text_or_all_texts_that_a_search_finds(curation_page, home):
     led = curation_page.led(curation_page.post(f"{RUN}/marks", of=RESULT, row="3", mark="yes", find="", page="1"))
     assert led.endswith("#text-3")
     curation_page.post(f"{RUN}/marks", of=RESULT, mark="yes", find="hotel")
@@ -111,7 +111,7 @@ def test_one_text_or_all_that_a_search_finds_are_marked(curation_page, home):
     assert curation_page.post(f"{RUN}/marks", of=RESULT, row="9", mark="yes").status_code == 409
 
 
-def test_the_download_without_marked_texts_is_audited(curation_page, monkeypatch):
+def test_download_without_marked_texts_is_recorded_in_the_audit_log(curation_page, monkeypatch):
     assert "has no marked text" in curation_page.get(f"{RUN}/without-marked.zip").text
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as packed:
@@ -123,7 +123,7 @@ def test_the_download_without_marked_texts_is_audited(curation_page, monkeypatch
 
 
 @pytest.mark.heavy
-def test_the_link_of_frequent_phrases_shows_exactly_these_rows(curation_page, home):
+def test_frequent_phrases_link_lists_exactly_the_rows_with_such_phrases(curation_page, home):
     shared = [f"{number}: <b>in</b> the past, 5 HOURS only {number}" for number in range(5)]
     rows = [{"text": text, "label": "a", "generator": "g"} for text in [*TEXTS, *shared]]
     output = home / "runs" / "first" / "output" / "synthetic.jsonl"
@@ -150,7 +150,7 @@ def test_the_link_of_frequent_phrases_shows_exactly_these_rows(curation_page, ho
         ({}, "under a label that models contradict, not chosen, more than the task asks for, not counted apart."),
     ],
 )
-def test_the_corpus_says_where_the_other_texts_are(curation_page, home, counts, why):
+def test_corpus_page_counts_written_texts_that_are_in_no_file(curation_page, home, counts, why):
     run = CoordinatorHome(home).run("first")
     assert "in no file" not in curation_page.get(f"{RESULT}?part=corpus").text
     run.tell("usage", {"at": 1.0, "usage": {"good": {"kept": 7}}})
@@ -162,7 +162,7 @@ def test_the_corpus_says_where_the_other_texts_are(curation_page, home, counts, 
 
 
 @pytest.mark.heavy
-def test_set_aside_texts_are_read_with_reason_and_can_be_left_out(curation_page, home, monkeypatch):
+def test_set_aside_texts_show_their_reason_and_can_be_left_out_of_download(curation_page, home, monkeypatch):
     assert "set aside" not in curation_page.get(RESULT).text
     files = curation_page.get(f"{RESULT}?part=files").text
     buttons = files.partition('<p class="actions">')[2].partition("</form>")[0]
@@ -192,7 +192,7 @@ def test_set_aside_texts_are_read_with_reason_and_can_be_left_out(curation_page,
 
 
 @pytest.mark.heavy
-def test_a_viewer_reads_notes_and_marks_and_changes_none(curation_page):
+def test_viewer_sees_notes_and_marks_but_cannot_change_them(curation_page):
     curation_page.post(f"{RUN}/marks", of=RESULT, row="1", mark="yes")
     curation_page.site.accounts.set_role("vera", "viewer")
     viewer = Browser(curation_page.site).enter(curation_page.site.accounts.link("vera"))
@@ -212,7 +212,9 @@ def test_a_viewer_reads_notes_and_marks_and_changes_none(curation_page):
         ("viewer", "archive.zip", False),
     ],
 )
-def test_only_an_operator_who_takes_the_texts_ends_the_step(curation_page, home, monkeypatch, role, taken, is_noted):
+def test_only_a_download_by_an_operator_completes_the_download_step(
+    curation_page, home, monkeypatch, role, taken, is_noted
+):
     (home / "runs" / "first" / "output" / "README.md").write_text("a card")
     keep_evaluation(CoordinatorHome(home).run("first"), Evaluated("test.jsonl, 0123abcd", {}))
     monkeypatch.setattr(releases, "archive", lambda home, run, without_aside: b"PK")

@@ -68,7 +68,7 @@ def evaluation_of(console):
 
 
 @pytest.mark.slow
-def test_an_uploaded_test_file_keeps_its_name_and_figures_stand_in_place(evaluation_page, home):
+def test_evaluation_of_an_uploaded_test_file_shows_its_name_and_figures(evaluation_page, home):
     assert "not measured" in evaluation_of(evaluation_page)
     done = send(
         evaluation_page,
@@ -99,7 +99,7 @@ class Verdict:
 
 
 @pytest.mark.parametrize("holds", [True, False])
-def test_a_whole_result_is_concluded_and_its_checks_are_folded(evaluation_page, monkeypatch, holds):
+def test_valid_result_shows_its_conclusion_and_folds_the_single_checks(evaluation_page, monkeypatch, holds):
     monkeypatch.setattr(releases, "verdict", lambda home, run: Verdict(holds))
     part = evaluation_page.get(f"{RESULT}?part=verdict").text
     opening, _, folded = part.partition("<details")
@@ -121,7 +121,7 @@ GOOD_PANEL = {"panel score": KeptMeasure(0.9, "high", percent=True, interval=(0.
         ({}, 0),
     ],
 )
-def test_result_begins_with_what_is_bad_in_the_words_of_the_card(evaluation_page, home, measures, alarm_count):
+def test_result_page_begins_with_the_alarms_that_the_card_states(evaluation_page, home, measures, alarm_count):
     keep_evaluation(
         CoordinatorHome(home).run("first"), Evaluated("test.jsonl", dict.fromkeys(measures, "x"), measures, 30)
     )
@@ -136,7 +136,7 @@ def test_result_begins_with_what_is_bad_in_the_words_of_the_card(evaluation_page
 
 
 @pytest.mark.slow
-def test_a_file_of_the_task_folders_is_evaluated_on(evaluation_page, tmp_path):
+def test_run_can_be_evaluated_on_a_file_in_the_task_folders(evaluation_page, tmp_path):
     done = send(evaluation_page, None, b"", file=str(tmp_path / "offered" / "public.jsonl"))
     assert evaluation_page.led(done) == f"{RESULT}#evaluation"
     assert "public.jsonl, " in evaluation_of(evaluation_page)
@@ -152,7 +152,7 @@ def test_a_file_of_the_task_folders_is_evaluated_on(evaluation_page, tmp_path):
         (None, b"", "No test file was chosen"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_by_its_own_name(evaluation_page, home, name, content, words):
+def test_unusable_uploaded_test_file_is_refused_naming_the_file(evaluation_page, home, name, content, words):
     refused = send(evaluation_page, name, content)
     assert refused.status_code == 409
     assert words in refused.text
@@ -162,7 +162,7 @@ def test_a_file_that_cannot_be_used_is_refused_by_its_own_name(evaluation_page, 
 
 
 @pytest.mark.heavy
-def test_a_second_evaluation_is_not_begun_and_says_that_one_runs(evaluation_page, tmp_path, monkeypatch):
+def test_second_evaluation_while_one_runs_is_refused(evaluation_page, tmp_path, monkeypatch):
     monkeypatch.setattr(store, "PATIENCE_S", 0.1)
     begun, goes_on = threading.Event(), threading.Event()
     calls = []
@@ -192,14 +192,14 @@ def test_a_second_evaluation_is_not_begun_and_says_that_one_runs(evaluation_page
     assert "An evaluation has been under way" not in evaluation_page.get(RESULT).text
 
 
-def test_no_file_outside_the_task_folders_is_evaluated_on(evaluation_page, tmp_path):
+def test_evaluation_on_a_file_outside_the_task_folders_is_refused(evaluation_page, tmp_path):
     outside = tmp_path / "outside.jsonl"
     outside.write_text(LINES)
     assert send(evaluation_page, None, b"", file=str(outside)).status_code == 409
 
 
 @pytest.mark.heavy
-def test_a_viewer_sees_the_figures_and_evaluates_nothing(evaluation_page):
+def test_viewer_sees_evaluation_figures_but_cannot_start_an_evaluation(evaluation_page):
     evaluation_page.site.accounts.set_role("vera", "viewer")
     viewer = Browser(evaluation_page.site).enter(evaluation_page.site.accounts.link("vera"))
     assert "Evaluate on a test file" not in viewer.get(RESULT).text
@@ -207,7 +207,7 @@ def test_a_viewer_sees_the_figures_and_evaluates_nothing(evaluation_page):
 
 
 @pytest.mark.parametrize("way", ["chosen", "uploaded"])
-def test_a_file_that_a_generator_has_read_is_no_test_file(home, tmp_path, way):
+def test_file_that_a_generator_has_read_is_refused_as_test_file(home, tmp_path, way):
     with entered_console(home, [tmp_path / "task"]) as page:
         assert "(task; 120 rows, " in page.get(RESULT).text
         read_file = tmp_path / "task" / "good.jsonl"
@@ -222,7 +222,7 @@ def test_a_file_that_a_generator_has_read_is_no_test_file(home, tmp_path, way):
 
 
 @pytest.mark.heavy
-def test_figures_on_another_file_stand_beside_the_run_s_own(evaluation_page, home):
+def test_evaluation_on_another_file_keeps_the_runs_own_evaluation(evaluation_page, home):
     own_figures = Evaluated("test.jsonl, 0123abcd", {"panel score": "80.0 %"}, GOOD_PANEL, 30, "2026-11-29")
     folder = CoordinatorHome(home).run("first")
     keep_evaluation(folder, own_figures)
@@ -236,7 +236,7 @@ def test_figures_on_another_file_stand_beside_the_run_s_own(evaluation_page, hom
     assert releases.evaluation_place(home, "first", beside).endswith("test.jsonl, 0123abcd, stay.")
 
 
-def test_figures_beside_the_same_file_replace_the_earlier_ones(home):
+def test_new_evaluation_on_the_same_file_replaces_the_earlier_one(home):
     folder = CoordinatorHome(home).run("first")
     for name in ("test.jsonl", "copy of it.jsonl"):
         keep_evaluation(folder, Evaluated(f"{name}, 0123abcd", {}))
@@ -244,7 +244,7 @@ def test_figures_beside_the_same_file_replace_the_earlier_ones(home):
     assert evaluated_beside(folder) == ()
 
 
-def test_figures_beside_several_files_stand_in_the_order_of_their_days(home):
+def test_evaluations_on_several_files_are_ordered_by_date(home):
     folder = CoordinatorHome(home).run("first")
     days = {"00000000": "2026-11-01", "ffffffff": "2026-11-02", "11111111": "2026-11-03"}
     own_figures, *others = (Evaluated(f"test.jsonl, {file_hash}", {}, day=day) for file_hash, day in days.items())
@@ -255,7 +255,7 @@ def test_figures_beside_several_files_stand_in_the_order_of_their_days(home):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("shared", "is_warned"), [(6, True), (1, False)])
-def test_a_test_file_that_shares_texts_with_the_corpus_is_warned_of(home, tmp_path, shared, is_warned):
+def test_evaluation_warns_of_test_texts_that_occur_in_the_corpus(home, tmp_path, shared, is_warned):
     output = CoordinatorHome(home).run("first").output
     rows = [json.loads(line) for line in (output / "synthetic.jsonl").read_text().splitlines()]
     test_path = tmp_path / "test.jsonl"

@@ -16,12 +16,12 @@ PACKAGED = ROOT / "server" / "undersong_server" / "operations" / "example"
 
 
 @pytest.mark.parametrize("name", ["corpora/handbook.jsonl", "corpora/mixed.jsonl", "test.jsonl"])
-def test_the_example_s_files_are_the_clinic_s(name):
+def test_packaged_example_files_equal_those_of_examples_clinic(name):
     assert (PACKAGED / name.rpartition("/")[2]).read_bytes() == (CLINIC / name).read_bytes()
 
 
 @pytest.mark.slow
-def test_whoever_has_nothing_plans_a_run_by_two_clicks(tmp_path, entered):
+def test_example_run_can_be_planned_with_two_clicks(tmp_path, entered):
     made = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
     made.change(operator="North Hospital", contact="Dr. Holm, 01 234 567")
     console = entered(made.path)
@@ -42,7 +42,7 @@ def test_whoever_has_nothing_plans_a_run_by_two_clicks(tmp_path, entered):
 
 
 @pytest.mark.slow
-def test_the_example_s_generators_join_a_draft_that_has_none(tmp_path, entered):
+def test_example_generators_can_be_added_to_a_draft_without_generators(tmp_path, entered):
     made = make_home(tmp_path / "home", ("alpha",))
     console = entered(made.path)
     address = console.led(console.post("/runs/new", source="template free text"))
@@ -67,7 +67,7 @@ def test_the_example_s_generators_join_a_draft_that_has_none(tmp_path, entered):
         ("/parties/sign", "Choose the request above, type the fingerprint that the hospital reads to you, and sign."),
     ],
 )
-def test_a_screen_on_which_something_is_filled_in_names_its_own_step(console, path, words):
+def test_screen_with_a_form_names_the_forms_own_next_step(console, path, words):
     page = console.get(path).text
     assert next_step_of(page) == words
     assert "<a " not in page.partition("What comes next")[2].partition("</section>")[0]

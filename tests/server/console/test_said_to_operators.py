@@ -53,7 +53,7 @@ FAILURES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FAILURES)
-def test_every_failure_has_a_remedy_and_is_said_once_on_a_screen(console, home, tasks, kind):
+def test_every_failure_is_shown_once_on_a_screen_with_a_remedy(console, home, tasks, kind):
     failure = FAILURES[kind]
     folder = plan_run(home, tasks, kind)
     folder.say(failure.problem)
@@ -96,7 +96,7 @@ def errors_of(path):
                     yield stated_words(argument), code
 
 
-def test_no_error_on_a_screen_names_an_option_a_command_or_a_file_s_table(site):
+def test_no_error_on_a_screen_names_an_option_command_or_toml_table(site):
     folder = ROOT / "server" / "undersong_server"
     paths = [path for source in ERROR_SOURCES for path in ([folder / source, *(folder / source).rglob("*.py")])]
     render = site._templates.from_string("{{ words|commands }}").render
@@ -128,7 +128,7 @@ def test_a_page_says_what_to_click_where_a_command_names_an_option(console, home
         shutil.rmtree(folder.path)
 
 
-def test_the_timeline_tells_each_event_and_the_log_file_is_folded(console, home, tasks):
+def test_timeline_lists_each_event_once_and_the_log_file_is_folded(console, home, tasks):
     folder = plan_run(home, tasks, "told")
     for number in range(60):
         folder.say(f"event {number} of the run")
@@ -141,7 +141,7 @@ def test_the_timeline_tells_each_event_and_the_log_file_is_folded(console, home,
     runs.put_away(home, "told")
 
 
-def test_the_end_of_a_run_stands_last_in_its_timeline(home, tasks):
+def test_timeline_of_an_ended_run_closes_with_its_end(home, tasks):
     folder = plan_run(home, tasks, "ends")
     folder.say("finished")
     folder.tell("sum", {"name": "verdict", "survivors": ["alpha"]})
@@ -149,7 +149,7 @@ def test_the_end_of_a_run_stands_last_in_its_timeline(home, tasks):
     runs.put_away(home, "ends")
 
 
-def test_a_failing_screen_says_whom_to_ask_and_offers_the_bundle(console, monkeypatch):
+def test_failing_part_of_a_page_offers_the_support_bundle(console, monkeypatch):
     def broken(home, runs):
         raise ImportError
 
@@ -162,7 +162,7 @@ def test_a_failing_screen_says_whom_to_ask_and_offers_the_bundle(console, monkey
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("started_before_s", "is_offered"), [(60.0, False), (-60.0, True), (None, True)])
-def test_resume_stands_where_the_same_program_would_not_fail_again(
+def test_resume_is_offered_unless_the_same_program_would_fail_again(
     home, tasks, console, monkeypatch, started_before_s, is_offered
 ):
     name = f"resumes {started_before_s}"
@@ -180,7 +180,7 @@ def test_resume_stands_where_the_same_program_would_not_fail_again(
     runs.put_away(home, name)
 
 
-def test_all_times_of_a_screen_have_one_form_and_none_moves(console, home, tasks):
+def test_all_times_on_a_screen_are_utc_times_in_one_format(console, home, tasks):
     folder = plan_run(home, tasks, "timed")
     folder.say("prepares the run")
     began = time.time() - 3600
@@ -202,7 +202,7 @@ def test_all_times_of_a_screen_have_one_form_and_none_moves(console, home, tasks
     assert 'Times are in <span id="zone">UTC</span>' in shown[0]  # until the page's script turns them
 
 
-def test_the_nine_words_stand_once_with_what_to_do_with_them(console, home, tasks):
+def test_run_page_shows_the_plans_nine_words_once_to_read_aloud(console, home, tasks):
     folder = plan_run(home, tasks, "nine")
     words = f"waiting for people at beta to approve (0 of 3 hospitals have); this plan's words: {WORDS}"
     waiting = Awaited((AwaitedParty("beta", True, 3.0),), 1.0, None, 3, words, "people")
@@ -228,7 +228,7 @@ STATES = {
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", STATES)
-def test_one_word_names_the_state_wherever_it_stands(console, home, tasks, kind):
+def test_state_of_a_run_has_the_same_words_on_every_screen(console, home, tasks, kind):
     status, words = STATES[kind]
     name = f"state {kind}"
     plan_run(home, tasks, name).write_status(status)
@@ -249,7 +249,7 @@ def as_default_method(task_file):
 
 
 @pytest.mark.heavy
-def test_a_count_of_calls_beyond_the_texts_is_explained_wherever_it_stands(console, home, tasks, tmp_path):
+def test_screens_explain_why_more_calls_than_texts_are_planned(console, home, tasks, tmp_path):
     task_file = as_default_method(make_task(tmp_path, samples=300))
     runs.plan(home, task_file, RunOptions(name="counted"))
     figures = overview.run_plan(home, "counted").figures
@@ -264,7 +264,7 @@ def test_a_count_of_calls_beyond_the_texts_is_explained_wherever_it_stands(conso
     assert overview.run_plan(home, "uncounted").figures.unpublished == ""
 
 
-def test_figures_and_columns_that_have_nothing_to_say_are_not_shown(home, tasks, console):
+def test_empty_figures_and_table_columns_are_not_shown(home, tasks, console):
     folder = plan_run(home, tasks, "silent")
     table = visible(console.get("/generators").text)
     for column in ("Calls", "Usable texts", "Tokens", "US$", "Answers/s", "Over the last"):
@@ -280,7 +280,7 @@ def test_figures_and_columns_that_have_nothing_to_say_are_not_shown(home, tasks,
     assert "Money" in console.get("/?part=figures").text
 
 
-def test_large_numbers_have_narrow_spaces_and_no_escape_on_any_screen(console, home, tasks):
+def test_large_numbers_are_grouped_by_narrow_spaces_on_every_screen(console, home, tasks):
     folder = plan_run(home, tasks, "large")
     used = {"calls": 20823, "kept": 20823, "retried": 0, "dropped": 0, "cut": 0, "counted": {"corpus_rows": 12345}}
     tokens = {"prompt_tokens": 20823, "completion_tokens": 0, "price_usd": 20823.0}
@@ -294,7 +294,7 @@ def test_large_numbers_have_narrow_spaces_and_no_escape_on_any_screen(console, h
     assert "corpus rows 12\u202f345" in generators
 
 
-def test_rows_of_a_corpus_are_not_added_over_runs(home, tasks):
+def test_corpus_rows_of_a_generator_are_not_summed_over_runs(home, tasks):
     for name in ("first reading", "second reading"):
         folder = plan_run(home, tasks, name)
         folder.tell("usage", {"usage": {"good": {"calls": 3, "counted": {"corpus_rows": 900, "cached": 2}}}})
@@ -304,7 +304,7 @@ def test_rows_of_a_corpus_are_not_added_over_runs(home, tasks):
 
 
 @pytest.mark.heavy
-def test_a_hospital_that_shares_nothing_yet_is_not_said_to_keep_it_back(tmp_path, entered):
+def test_screens_tell_not_yet_shared_epsilon_from_withheld_epsilon(tmp_path, entered):
     made = make_home(tmp_path / "home", ("alpha", "beta"))
     enrolment.invite(made.path, "gamma")
     with contextlib.closing(made.registry()) as registry:
@@ -319,7 +319,7 @@ def test_a_hospital_that_shares_nothing_yet_is_not_said_to_keep_it_back(tmp_path
 
 
 @pytest.mark.heavy
-def test_a_rejection_says_what_the_others_had_decided(console, home, tasks):
+def test_rejected_run_shows_which_other_hospitals_had_approved(console, home, tasks):
     folder = plan_run(home, tasks, "refused")
     failure = RunFailure("beta: its people have rejected the run", "", 3, ("beta",), ("alpha",))
     folder.write_status(RunStatus("failed", 1, since=1.0, error=failure))
@@ -338,7 +338,7 @@ def test_a_rejection_says_what_the_others_had_decided(console, home, tasks):
     assert ">refused</a>" in console.get("/runs?state=archive").text
 
 
-def test_a_refusal_s_own_line_in_the_timeline_is_not_green(home, tasks):
+def test_timeline_does_not_mark_a_refusal_as_success(home, tasks):
     folder = plan_run(home, tasks, "red")
     failure = RunFailure("beta refuses: no consent", "", 3, ("beta",))
     folder.say(failure.problem)
@@ -348,7 +348,7 @@ def test_a_refusal_s_own_line_in_the_timeline_is_not_green(home, tasks):
 
 
 @pytest.mark.parametrize(("state", "button"), [("planned", "start"), ("paused", "resume")], ids=["planned", "paused"])
-def test_the_next_step_of_a_run_leads_to_its_button(console, home, tasks, state, button):
+def test_next_step_of_a_run_links_to_the_button_for_it(console, home, tasks, state, button):
     folder = plan_run(home, tasks, f"{state} step")
     folder.write_status(RunStatus(state, 0, since=None if state == "planned" else 1.0))
     page = console.get(f"/runs/one/{state} step").text
@@ -365,7 +365,7 @@ def test_a_draft_says_which_full_names_its_run_ignores(console, home, tasks):
 
 
 @pytest.mark.heavy
-def test_proposed_names_tell_runs_of_one_task_apart(console, home, tasks):
+def test_proposed_names_of_runs_of_one_task_differ(console, home, tasks):
     task_file, day = next(tasks.glob("*.toml")), time.strftime("%Y-%m-%d")
     names = [runs.plan(home, task_file, assignments=changes).run for changes in ([], ["privacy.epsilon=1.5"], [])]
     assert names[:2] == [f"small epsilon 4 {day}", f"small epsilon 1.5 {day}"]
@@ -383,7 +383,7 @@ def test_proposed_names_tell_runs_of_one_task_apart(console, home, tasks):
 
 
 @pytest.mark.slow
-def test_a_run_shows_what_it_began_with_and_what_differs(console, home, tasks):
+def test_run_page_names_the_run_it_was_copied_from_and_the_changes(console, home, tasks):
     plan_run(home, tasks, "origin")
     for changes in ({"key privacy.epsilon": "1"}, {}):
         address = console.led(console.post("/runs/new", source="run origin"))
@@ -399,7 +399,7 @@ def test_a_run_shows_what_it_began_with_and_what_differs(console, home, tasks):
 
 
 @pytest.mark.heavy
-def test_one_invitation_of_several_leads_to_the_next_one_too(tmp_path, entered):
+def test_next_step_after_an_invitation_offers_to_invite_the_next_hospital(tmp_path, entered):
     made = make_home(tmp_path / "home")
     enrolment.invite(made.path, "alpha")
     console = entered(made.path)
@@ -410,7 +410,7 @@ def test_one_invitation_of_several_leads_to_the_next_one_too(tmp_path, entered):
 
 
 @pytest.mark.heavy
-def test_a_letter_says_when_it_will_state_the_frame(tmp_path, entered):
+def test_letter_says_when_it_will_state_labels_and_epsilon(tmp_path, entered):
     made = make_home(tmp_path / "home", ("alpha",))
     console = entered(made.path)
     early = visible(console.get("/parties/one/alpha/letter").text)
@@ -433,7 +433,7 @@ def test_a_letter_says_when_it_will_state_the_frame(tmp_path, entered):
         (("notes.example:7443",), ""),
     ],
 )
-def test_letter_and_invitation_warn_of_an_address_of_this_machine_alone(tmp_path, entered, addresses, warned):
+def test_letter_and_invitation_warn_of_a_loopback_address(tmp_path, entered, addresses, warned):
     made = make_home(tmp_path / "home", ("alpha",), addresses=addresses)
     console = entered(made.path)
     for path in ("/parties/one/alpha/letter", "/parties/invite"):
@@ -442,7 +442,7 @@ def test_letter_and_invitation_warn_of_an_address_of_this_machine_alone(tmp_path
         assert ("this machine only" in page) is bool(warned)
 
 
-def test_a_package_that_was_downloaded_says_when_and_has_no_button(console):
+def test_downloaded_package_shows_its_download_time_and_no_button(console):
     done = console.post("/parties/invite", name="delta").headers["location"]
     page = console.get(done).text
     link = re.search(r'<a class="button" href="([^"]+/download/[^"]+)" download data-once>', page)[1]
@@ -454,7 +454,7 @@ def test_a_package_that_was_downloaded_says_when_and_has_no_button(console):
     assert re.search(r'<input id="name" name="name" value="([^"]*)"', after)[1] == ""  # a second one ends the first
 
 
-def test_a_wrong_fingerprint_names_the_typing_first(console, home):
+def test_remedy_for_a_wrong_fingerprint_first_suggests_typing_it_again(console, home):
     error = enrolment.OtherFingerprint("delta", "1a2b", "3c4d-5e6f")
     assert error.remedy.startswith("have the hospital read its fingerprint again, and type each word")
     assert "3c4d" not in f"{error.problem} {error.remedy}"
@@ -465,7 +465,7 @@ def test_a_wrong_fingerprint_names_the_typing_first(console, home):
 
 
 @pytest.mark.heavy
-def test_a_form_says_once_that_a_generator_is_missing(console, home, tasks):
+def test_form_without_a_generator_says_so_exactly_once(console, home, tasks):
     address = console.led(console.post("/runs/new", source="template classification"))
     for checked in ("", "?checked=yes"):
         page = console.get(f"{address}{checked}").text
@@ -478,7 +478,7 @@ def test_a_form_says_once_that_a_generator_is_missing(console, home, tasks):
 
 
 @pytest.mark.slow
-def test_a_new_form_has_rows_for_most_label_lists_and_knows_who_asks(tmp_path, entered):
+def test_new_form_has_empty_label_rows_and_the_coordinators_contact(tmp_path, entered):
     made = make_home(tmp_path / "home", ("alpha",))
     made.change(operator="North Hospital", contact="Dr. Holm, 01 234")
     console = entered(made.path)
@@ -522,7 +522,7 @@ def draft_page(console, template, method, kind):
 
 
 @pytest.mark.parametrize("template", form.templates())
-def test_every_first_field_says_what_it_is_what_is_usual_and_what_is_lost(console, template):
+def test_first_form_fields_explain_meaning_usual_value_and_cost(console, template):
     names = [*methods.names()]
     kinds = form.generator_kinds()
     for number, method in enumerate(names):
@@ -540,7 +540,7 @@ def test_every_first_field_says_what_it_is_what_is_usual_and_what_is_lost(consol
         assert "Another generator" not in page
 
 
-def test_each_method_and_kind_of_generator_has_a_line_of_its_own(console):
+def test_form_describes_each_method_and_each_generator_kind(console):
     words = form.field_words()
     described = set(methods.names()) - set(methods.OFFERED)  # what this process's other tests offer has no line
     for table, names in (("methods", described), ("kinds", form.generator_kinds())):
@@ -552,7 +552,7 @@ def test_each_method_and_kind_of_generator_has_a_line_of_its_own(console):
         assert line.casefold() in shown
 
 
-def test_epsilon_has_a_scale_and_says_how_few_records_drown(console):
+def test_epsilon_field_has_a_scale_and_states_the_records_needed(console):
     address = console.led(console.post("/runs/new", source="template classification"))
     page = console.get(address).text
     assert f"1 is very careful, 8 loose. {impact.yardstick()}" in visible(page)
@@ -596,7 +596,7 @@ OTHER_WORDS = re.compile(
 )
 
 
-def test_one_word_names_one_thing_on_every_screen(console, home, tasks):
+def test_no_screen_uses_a_synonym_of_a_fixed_term(console, home, tasks):
     folder = plan_run(home, tasks, "in one word")
     waiting = Awaited((AwaitedParty("beta", True, 3.0),), 1.0, 2.0, 2, "waiting for beta", "replies")
     folder.write_status(RunStatus("running", 1, since=1.0, waiting=waiting))
@@ -634,7 +634,7 @@ def test_screens_of_a_run_name_its_sums_by_their_questions(console, home, tasks)
     shutil.rmtree(folder.path)
 
 
-def test_a_form_warns_of_a_test_file_and_refuses_it_for_its_own_task(tmp_path):
+def test_form_warns_when_a_corpus_is_a_test_file_and_refuses_its_own(tmp_path):
     folder = tmp_path / "tasks"
     stated = {"where": "here", "licence": "CC0-1.0", "contact": "a@b.example"}
     task_file = make_task(folder, task={"purpose": "tests"}, publication=stated, evaluation=JUDGED)
@@ -658,7 +658,7 @@ def test_a_form_warns_of_a_test_file_and_refuses_it_for_its_own_task(tmp_path):
 
 
 @pytest.mark.parametrize("typed", [["Kitchen", "Garden"], ["", ""]], ids=["others", "none"])
-def test_a_form_warns_of_other_labels_and_takes_those_of_the_file(console, home, typed):
+def test_form_warns_of_labels_that_differ_from_the_files_and_adopts_them(console, home, typed):
     address = console.led(console.post("/runs/new", source="template classification"))
     console.post(address, {**fields_of(console.get(address).text), "do": "add generators", "kind": "ngram"})
     sent = {**fields_of(console.get(address).text), "key generators.0.corpus": "good.jsonl"}
@@ -686,7 +686,7 @@ def test_a_form_reads_no_labels_of_a_file_that_it_may_not_name(console, tmp_path
     assert "hidden word" not in console.get(console.led(console.post(address, sent))).text
 
 
-def test_what_is_missing_stands_in_the_forms_order_and_names_its_generator(console):
+def test_missing_fields_are_listed_in_form_order_with_their_generator(console):
     address = console.led(console.post("/runs/new", source="template classification"))
     console.post(address, {**fields_of(console.get(address).text), "do": "add generators", "kind": "ngram"})
     sent = {**fields_of(console.get(address).text), "key publication.contact": "nobody", "do": "check"}
@@ -702,7 +702,7 @@ def test_what_is_missing_stands_in_the_forms_order_and_names_its_generator(conso
 
 
 @pytest.mark.heavy
-def test_a_rejected_run_offers_its_revision_and_folds_asking_again(tmp_path, entered):
+def test_rejected_run_offers_revision_first_and_folds_asking_again(tmp_path, entered):
     made = make_home(tmp_path / "home", ("alpha",))
     runs.plan(made.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
     failure = RunFailure("alpha: its people have rejected the run", "revise it", 3, ("alpha",))

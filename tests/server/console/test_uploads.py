@@ -41,7 +41,7 @@ def upload(console, address, name, content, field=FIELD):
     return console.client.post(address, data=sent, files={f"file {field}": (name, content)})
 
 
-def test_the_form_names_a_folder_that_is_there_and_offers_its_files(console, home, address):
+def test_form_names_the_existing_uploads_folder_and_offers_its_files(console, home, address):
     folder = uploads.uploads_folder(home)
     assert folder.is_dir()
     shown = console.get(address).text
@@ -51,7 +51,7 @@ def test_the_form_names_a_folder_that_is_there_and_offers_its_files(console, hom
     assert '<option value="copied.jsonl">copied.jsonl (1 row' in console.get(address).text
 
 
-def test_an_upload_is_named_by_its_field_and_keeps_what_was_typed(console, home, address):
+def test_upload_fills_its_form_field_and_keeps_typed_values(console, home, address):
     sent = {**fields_of(console.get(address).text), "key task.name": "pantry"}
     console.post(address, {**sent, "do": "check"})
     answer = upload(console, address, "C:\\notes\\my corpus.jsonl", ROWS)
@@ -72,20 +72,20 @@ def test_an_upload_is_named_by_its_field_and_keeps_what_was_typed(console, home,
         ("../../signing.key", b"x", "is no table"),
     ],
 )
-def test_an_upload_that_is_no_table_is_refused_and_not_kept(console, home, address, name, content, words):
+def test_upload_that_is_no_table_is_refused_and_not_stored(console, home, address, name, content, words):
     answer = upload(console, address, name, content)
     assert words in html.unescape(answer.text).casefold()
     assert list(uploads.uploads_folder(home).iterdir()) == []
 
 
-def test_an_upload_at_a_field_of_no_file_is_refused(console, home, address):
+def test_upload_to_a_field_that_takes_no_file_is_refused(console, home, address):
     assert "is not a key that names a file" in html.unescape(
         upload(console, address, "a.jsonl", ROWS, "task.name").text
     )
     assert list(uploads.uploads_folder(home).iterdir()) == []
 
 
-def test_uploads_never_replace_a_file_and_the_same_one_is_kept_once(home):
+def test_upload_never_replaces_a_file_and_identical_uploads_share_one(home):
     first = uploads.keep_upload(home, "../corpus.jsonl", ROWS)
     assert first == uploads.uploads_folder(home) / "corpus.jsonl"
     assert uploads.keep_upload(home, "corpus.jsonl", ROWS) == first
@@ -97,7 +97,7 @@ def test_uploads_never_replace_a_file_and_the_same_one_is_kept_once(home):
         assert not path.name.startswith(".")
 
 
-def test_beside_folders_of_tasks_an_upload_is_named_by_its_path(home, tmp_path):
+def test_upload_is_named_by_its_path_where_task_folders_exist(home, tmp_path):
     draft = drafts.from_template(home, form.templates()[0], (tmp_path / "tasks",))
     draft = drafts.name_upload(home, drafts.add_table(draft, "generators", "ngram"), FIELD, "a.jsonl", ROWS)
     path = str(uploads.uploads_folder(home) / "a.jsonl")
@@ -105,7 +105,7 @@ def test_beside_folders_of_tasks_an_upload_is_named_by_its_path(home, tmp_path):
     assert path in permissions.files(draft, drafts.task_folders(home, (tmp_path / "tasks",)))
 
 
-def test_a_file_outside_names_the_folders_that_may_be_named(home, tmp_path):
+def test_error_for_a_file_outside_lists_the_allowed_folders(home, tmp_path):
     draft = drafts.from_template(home, form.templates()[0], (tmp_path,))
     generator = {"name": "new", "kind": "ngram", "corpus": "/etc/passwd"}
     check = permissions.FilePermissions(home, drafts.replace(draft, data={"generators": [generator]}), (tmp_path,), ())

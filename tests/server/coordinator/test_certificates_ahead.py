@@ -45,7 +45,7 @@ def serve_in_thread(coordinator):
         thread.join()
 
 
-def test_a_server_certificate_that_is_not_yet_valid_is_issued_anew(home, caplog):
+def test_server_certificate_that_is_not_yet_valid_is_reissued(home, caplog):
     caplog.set_level("INFO")
     authority = home.authority()
     authority.issue_server(home.settings.server_names, now=time.time() + AHEAD_S, days=SERVER_DAYS)
@@ -58,7 +58,7 @@ def test_a_server_certificate_that_is_not_yet_valid_is_issued_anew(home, caplog)
     assert "NOT YET VALID" not in operator("coordinator", "show", "--home", home.path)
 
 
-def test_server_certificate_from_ahead_is_reissued_at_the_next_review(home):
+def test_server_certificate_dated_in_the_future_is_reissued_at_next_review(home):
     coordinator = begun(home)
     authority = home.authority()
     authority.issue_server(home.settings.server_names, now=time.time() + AHEAD_S, days=SERVER_DAYS)
@@ -67,7 +67,7 @@ def test_server_certificate_from_ahead_is_reissued_at_the_next_review(home):
     assert not authority.not_yet_valid(time.time())
 
 
-def test_a_clock_that_is_set_right_is_noticed_before_the_next_review(home, monkeypatch):
+def test_server_certificate_is_reissued_soon_after_the_clock_is_corrected(home, monkeypatch):
     now, authority = time.time, home.authority()
     with home.hold(), serve_in_thread(begun(home)), monkeypatch.context() as ahead:
         ahead.setattr(time, "time", lambda: now() + AHEAD_S)
@@ -76,7 +76,7 @@ def test_a_clock_that_is_set_right_is_noticed_before_the_next_review(home, monke
         wait_for(lambda: not authority.not_yet_valid(now()))
 
 
-def test_authority_made_by_a_clock_ahead_is_reported_until_it_is_right(tmp_path, monkeypatch, caplog):
+def test_authority_certificate_dated_in_the_future_is_reported_until_valid(tmp_path, monkeypatch, caplog):
     now = time.time
     with monkeypatch.context() as ahead:
         ahead.setattr(time, "time", lambda: now() + AHEAD_S)
@@ -94,7 +94,7 @@ def test_authority_made_by_a_clock_ahead_is_reported_until_it_is_right(tmp_path,
     assert caplog.text.count(words) == 1
 
 
-def test_a_refused_handshake_names_the_own_certificate_that_is_at_fault(tmp_path, caplog):
+def test_handshake_refused_for_our_own_certificate_is_logged_as_that(tmp_path, caplog):
     home = make_home(tmp_path / "home")
     party = Credentials(home, "alpha")
     home.authority().issue_server(["localhost"], now=time.time() + AHEAD_S, days=SERVER_DAYS)
@@ -109,7 +109,7 @@ def test_a_refused_handshake_names_the_own_certificate_that_is_at_fault(tmp_path
         wait_for(lambda: gate.NO_CERTIFICATE in caplog.text)
 
 
-def test_an_invitation_and_certificates_of_a_wrong_clock_shut_nobody_out(tmp_path):
+def test_records_of_a_fast_clock_do_not_block_enrolment(tmp_path):
     now = 1_000_000.0
     registry = Registry(Storage(tmp_path, schema=SCHEMA).registry())
     registry.invite("alpha", b"token", expires_at=now + AHEAD_S + 60.0, now=now + AHEAD_S)

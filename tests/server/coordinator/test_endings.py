@@ -55,7 +55,7 @@ def proposed(run):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("state", "kind"), [("failed", "suspend_run"), ("stopped", "close_run")])
-def test_a_failed_run_is_suspended_and_one_that_is_over_closed(run, state, kind):
+def test_parties_are_told_to_suspend_a_failed_run_and_close_an_ended_one(run, state, kind):
     manifest, parties, ended = proposed(run), Parties(), RunStatus(state, 2)
     assert tell_ending(parties, run, ended, PARTIES) == {"alpha", "beta"}
     (sent,) = parties.sent
@@ -65,7 +65,7 @@ def test_a_failed_run_is_suspended_and_one_that_is_over_closed(run, state, kind)
     assert run.heard(RunStatus(state, 3)) == set()  # another end
 
 
-def test_nobody_is_told_of_a_run_that_was_never_proposed(run):
+def test_no_party_is_told_the_end_of_a_run_that_was_never_proposed(run):
     parties = Parties()
     assert tell_ending(parties, run, RunStatus("stopped", 1), PARTIES) == set(PARTIES)
     assert parties.sent == []
@@ -73,7 +73,7 @@ def test_nobody_is_told_of_a_run_that_was_never_proposed(run):
 
 
 @pytest.mark.heavy
-def test_a_run_over_flower_that_fails_is_suspended_too(home, run, monkeypatch):
+def test_failed_run_over_flower_is_suspended_too(home, run, monkeypatch):
     from undersong_server.flower import app
     from undersong_server.flower.app import FlowerRunDriver
 

@@ -24,7 +24,7 @@ SMALL = {"total": 20, "most_unauthenticated": 8, "per_source": 3, "known_factor"
         max_size=120,
     )
 )
-def test_connection_limits_hold_and_only_open_connections_give_way(steps):
+def test_connection_limits_are_never_exceeded_by_any_sequence_of_steps(steps):
     limits: ConnectionLimits[int] = ConnectionLimits(**SMALL)
     alive: set[int] = set()
     for number, (step, *arguments) in enumerate(steps, 1000):
@@ -45,7 +45,7 @@ def test_connection_limits_hold_and_only_open_connections_give_way(steps):
         assert limits.unauthenticated <= SMALL["most_unauthenticated"]
 
 
-def test_source_with_most_connections_gives_way_to_a_new_one():
+def test_source_with_most_connections_loses_one_to_a_new_source():
     limits: ConnectionLimits[str] = ConnectionLimits(**SMALL)
     for number in range(100):
         limits.enter(f"crowd {number % 4} {number}", f"crowd {number % 4}", 0.0)
@@ -71,7 +71,7 @@ def test_unauthenticated_connections_displace_no_authenticated_source():
     assert limits.unauthenticated == 2
 
 
-def test_stranger_may_wait_beside_known_addresses():
+def test_connection_from_a_new_address_is_admitted_beside_known_ones():
     limits: ConnectionLimits[str] = ConnectionLimits(**SMALL)
     for number in range(3):
         limits.enter(f"first {number}", f"hospital {number}", 0.0)
@@ -82,7 +82,7 @@ def test_stranger_may_wait_beside_known_addresses():
     assert limits.enter("hospital's", "hospital 1", 0.0) == ["again 0"]
 
 
-def test_per_partys_oldest_connections_give_way_to_its_newest():
+def test_oldest_connection_of_a_party_is_closed_for_its_newest():
     limits: ConnectionLimits[int] = ConnectionLimits(**SMALL)
     found = []
     for number in range(5):
@@ -92,7 +92,7 @@ def test_per_partys_oldest_connections_give_way_to_its_newest():
     assert limits.authenticate(4, "heart") == []  # it speaks again
 
 
-def test_party_with_most_connections_gives_way_when_places_are_full():
+def test_party_with_most_connections_loses_one_at_the_total_limit():
     limits: ConnectionLimits[int] = ConnectionLimits(**SMALL)
     found = []
     for number in range(14):

@@ -82,7 +82,7 @@ def watched_over(driver, transport):
     return driver
 
 
-def test_party_absent_for_a_request_is_not_awaited_until_it_is_back(driver):
+def test_party_that_missed_a_request_is_awaited_again_only_when_connected(driver):
     transport = AwayTransport(["gamma"])
     watched = watched_over(driver, transport)
     assert waited(watched, 0.05) >= 0.05  # a question that waits for less than the patience spends none of it
@@ -96,7 +96,7 @@ def test_party_absent_for_a_request_is_not_awaited_until_it_is_back(driver):
 
 
 @pytest.mark.heavy
-def test_parties_that_a_run_needs_are_awaited_at_every_request(driver):
+def test_parties_needed_for_the_quorum_are_awaited_at_every_request(driver):
     watched = watched_over(driver, AwayTransport(["gamma", "delta"]))
     assert [waited(watched) >= 0.2 for _ in range(3)] == [True, True, True]
 
@@ -107,13 +107,13 @@ def words(driver, answered):
     return driver._status.waiting.words, driver._status.waiting.goes_on_with
 
 
-def test_no_party_is_left_out_before_everybody_has_signed(driver):
+def test_run_waits_for_all_parties_until_everybody_has_signed(driver):
     said, needed = words(driver, 3)
     assert "3 of 4 have answered, all must before the first sum; in 5 s they are asked again" in said
     assert needed == 4
 
 
-def test_after_signing_the_quorum_decides_when_the_run_goes_on(driver):
+def test_run_goes_on_with_a_quorum_once_everybody_has_signed(driver):
     driver._journal.put_json("manifest/signatures", {})
     assert words(driver, 3) == (
         "waiting for beta (connected, at work); 3 of 4 have answered, the quorum is 3; in 5 s it goes on without them",
@@ -122,14 +122,14 @@ def test_after_signing_the_quorum_decides_when_the_run_goes_on(driver):
     assert "it goes on only if 1 more answer by then" in words(driver, 2)[0]
 
 
-def test_a_run_that_waits_for_people_says_who_has_approved_which_words(driver):
+def test_status_awaiting_approval_names_who_approved_and_the_plans_words(driver):
     driver.await_people(["beta"], ["alpha", "gamma"], "nine words")
     assert driver._status.waiting.words == (
         "waiting for people at beta to approve (2 of 3 hospitals have: alpha, gamma); this plan's words: nine words"
     )
 
 
-def test_an_approval_is_told_at_once_whatever_was_written_just_before(driver):
+def test_approval_is_written_to_the_status_at_once_despite_throttling(driver):
     """The next request may wait for a silent hospital for as long as the run has patience."""
     driver.await_people(["alpha", "beta"], [], "nine words")
     driver.say("alpha has approved: 1 of 2")
@@ -147,7 +147,7 @@ def test_failed_run_names_who_refused_and_who_had_approved(driver, monkeypatch):
     assert (failure.rejected_by, failure.approved_by) == (("beta",), ("alpha", "gamma"))
 
 
-def test_a_run_that_is_prepared_says_so_before_the_plan_is_loaded(driver, monkeypatch):
+def test_status_says_that_a_run_is_prepared_before_its_plan_is_loaded(driver, monkeypatch):
     said = []
     monkeypatch.setattr(driver.folder, "planned", lambda: Planned("a run", {}, "", (), 0, None, 0.2))
     monkeypatch.setattr(Planned, "load", lambda _: said.append(driver.folder.status().message) or 1 / 0)
@@ -156,7 +156,7 @@ def test_a_run_that_is_prepared_says_so_before_the_plan_is_loaded(driver, monkey
 
 
 @pytest.mark.parametrize("phase", ["embedding texts", MEASURING])
-def test_an_embedding_is_named_by_what_it_is_for(driver, phase):
+def test_status_names_the_purpose_of_an_embedding_phase(driver, phase):
     driver._embedding_phase = phase
     driver._shown(SimpleNamespace(encode=lambda texts, on_progress: on_progress(1, 2)))(["a text"])
     driver._show(durable=True)
@@ -198,7 +198,7 @@ def fail_with(error):
         (ValueError("a private word"), "internal error: ValueError", "evaluate the run on its Result"),
     ],
 )
-def test_a_failed_evaluation_leaves_the_texts_and_is_told(driver, monkeypatch, error, problem, remedy):
+def test_run_whose_evaluation_fails_finishes_and_states_the_error(driver, monkeypatch, error, problem, remedy):
     monkeypatch.setattr(driver, "_figures", fail_with(error))
     assert driver._evaluate(None, None, None, None, None) == ((), ())
     status = driver.folder.status()
@@ -220,7 +220,7 @@ def test_fault_of_the_machine_does_not_count_as_failed_evaluation(driver, monkey
 
 
 @pytest.mark.parametrize("charged", [False, True])
-def test_a_test_file_that_changed_costs_a_charged_run_its_evaluation_alone(driver, tmp_path, charged):
+def test_charged_run_with_a_damaged_test_file_loses_only_its_evaluation(driver, tmp_path, charged):
     task = load(make_task(tmp_path, evaluation=JUDGED))
     write_rows(tmp_path / "test.jsonl", [{"note": "a", "label": "garden"}])
     driver._status = RunStatus("waiting", 1, charged=charged)

@@ -50,7 +50,7 @@ def asked(served, data, party="heart", timeout_s=10.0):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("size", [1, 5_000, framing.CHUNK_BYTES, 3 * framing.CHUNK_BYTES + 7])
-def test_a_request_of_any_size_comes_back_whole(served, keys, size):
+def test_request_and_reply_of_any_size_are_transmitted_unchanged(served, keys, size):
     data = os.urandom(size)
     with Stream(served.port, keys.for_grpc) as stream:
         welcome = stream.hello("heart")
@@ -59,7 +59,7 @@ def test_a_request_of_any_size_comes_back_whole(served, keys, size):
         assert asked(served, data) == data[::-1]
 
 
-def test_only_connecting_parties_wait_while_the_register_is_written(home, served, keys, monkeypatch):
+def test_locked_registry_delays_only_parties_that_are_connecting(home, served, keys, monkeypatch):
     noted, begun = served.registry.seen, threading.Event()
     with (
         closing(sqlite3.connect(home.path / "registry.sqlite", isolation_level=None)) as operators,
@@ -108,7 +108,7 @@ def test_a_party_that_does_not_answer_is_left_out_after_the_timeout(served, keys
     assert seen[0].answered == 0
 
 
-def test_after_a_reconnect_the_same_bytes_come_again_under_the_same_id(served, keys, monkeypatch):
+def test_unanswered_request_is_sent_again_unchanged_after_a_reconnect(served, keys, monkeypatch):
     monkeypatch.setattr(grpc_transport, "ACKNOWLEDGE_S", 0.02)
     replies = []
     thread = threading.Thread(target=lambda: replies.append(asked(served, b"question")))
@@ -141,7 +141,7 @@ def test_reply_is_acknowledged_with_the_next_request_or_alone(served, keys, monk
         asks.join(10)
 
 
-def test_chunks_that_arrived_before_a_break_are_not_sent_again(served, keys):
+def test_reply_resumed_after_a_break_omits_chunks_that_had_arrived(served, keys):
     size = 8 * framing.CHUNK_BYTES
     question, answer = os.urandom(size), os.urandom(size)
     replies = []
@@ -186,7 +186,7 @@ def inflations(monkeypatch, until=None):
 
 
 @pytest.mark.heavy
-def test_long_reply_is_inflated_beside_the_loop_while_others_are_served(served, keys, home, monkeypatch):
+def test_long_reply_is_decompressed_while_other_parties_are_served(served, keys, home, monkeypatch):
     go_on = threading.Event()
     found = inflations(monkeypatch, go_on)
     other = Credentials(home, "kidney")
@@ -221,7 +221,7 @@ def _without_id(frame):
 
 
 @pytest.mark.slow
-def test_unawaited_reply_is_acknowledged_without_storing_or_inflating(served, keys, monkeypatch):
+def test_reply_that_nobody_awaits_is_acknowledged_but_not_stored(served, keys, monkeypatch):
     found = inflations(monkeypatch)
     small, large = bytes(10**6), os.urandom(2**20) + bytes(2**24)
     with Stream(served.port, keys.for_grpc) as stream:
@@ -254,7 +254,7 @@ def test_reply_larger_than_allowed_ends_the_stream_before_it_is_sent(served, key
     thread.join(10)
 
 
-def test_of_two_streams_of_one_party_the_newer_one_stays(served, keys):
+def test_older_of_two_streams_of_one_party_is_closed(served, keys):
     with Stream(served.port, keys.for_grpc) as old:
         old.hello("heart")
         with Stream(served.port, keys.for_grpc) as new:
@@ -266,7 +266,7 @@ def test_of_two_streams_of_one_party_the_newer_one_stays(served, keys):
             assert asked(served, b"who?") == b"new"
 
 
-def test_a_certificate_speaks_for_its_own_name_only(served, keys, caplog):
+def test_party_cannot_connect_under_another_name_than_its_certificates(served, keys, caplog):
     with caplog.at_level(logging.WARNING), Stream(served.port, keys.for_grpc) as stream:
         with pytest.raises(grpc.RpcError):
             stream.hello("lung")
@@ -289,7 +289,7 @@ def test_a_revoked_party_is_cut_off_and_not_let_in_again(served, home, caplog):
 
 
 @pytest.mark.heavy
-def test_a_certificate_that_the_clock_alone_refuses_is_asked_for_again(served, home, monkeypatch):
+def test_certificate_that_is_not_yet_valid_is_refused_only_for_now(served, home, monkeypatch):
     """Not as one that somebody has revoked: the clock may be wrong, and set right at any moment."""
     keys = Credentials(home, "thyroid")
     with monkeypatch.context() as ahead:
@@ -327,7 +327,7 @@ def test_certificate_renews_over_its_stream_and_the_old_one_stays_good(served, h
 
 
 @pytest.mark.heavy
-def test_certificates_are_given_when_they_are_due_and_a_few_at_most(served, home):
+def test_certificates_are_renewed_only_when_due_and_at_most_three_an_hour(served, home):
     refused = {"reason": "asked for a certificate that it does not get"}
     before = served.metrics.registry.get_sample_value("undersong_refused_total", refused) or 0
     early = Credentials(home, "skin")
@@ -347,7 +347,7 @@ def test_certificates_are_given_when_they_are_due_and_a_few_at_most(served, home
     assert served.metrics.registry.get_sample_value("undersong_refused_total", refused) - before == 28
 
 
-def test_streams_that_ask_at_the_same_moment_get_no_certificate_more(home, monkeypatch):
+def test_simultaneous_renewal_requests_do_not_exceed_the_hourly_limit(home, monkeypatch):
     keys = half_spent(home, "tibia")
     serial = f"{x509.load_pem_x509_certificate(keys.certificate).serial_number:x}"
     check, together = Registry.check_renewal, threading.Barrier(6)
@@ -397,7 +397,7 @@ def test_the_server_certificate_is_renewed_without_a_restart(served, keys):
 
 
 @pytest.mark.heavy
-def test_a_silent_half_open_connection_is_given_up(home, keys):
+def test_connection_that_answers_no_ping_is_closed(home, keys):
     # a relay that stops passing anything on: to the server the peer is there, and silent
     with (
         Served(home, keepalive_s=0.3) as served,
@@ -411,7 +411,7 @@ def test_a_silent_half_open_connection_is_given_up(home, keys):
 
 
 @pytest.mark.heavy
-def test_a_live_party_that_only_answers_pings_is_kept(home, keys):
+def test_connection_that_only_answers_pings_stays_open(home, keys):
     with Served(home, keepalive_s=0.2) as served, Stream(served.port, keys.for_grpc) as stream:
         stream.hello("heart")
         for _ in range(5):
@@ -419,7 +419,7 @@ def test_a_live_party_that_only_answers_pings_is_kept(home, keys):
         assert served.server.connected == ["heart"]
 
 
-def test_health_says_serving_to_who_has_a_certificate(served, keys):
+def test_health_check_with_a_certificate_answers_serving(served, keys):
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
     with grpc.secure_channel(f"localhost:{served.port}", keys.for_grpc) as channel:
@@ -432,7 +432,7 @@ def test_health_says_serving_to_who_has_a_certificate(served, keys):
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_health_says_that_a_coordinator_stops_while_one_is_asked():
+def test_health_check_reports_a_stop_that_begins_during_the_check():
     from grpc_health.v1 import health_pb2
 
     class Asked:
@@ -451,7 +451,7 @@ def test_health_says_that_a_coordinator_stops_while_one_is_asked():
         stopping.set()
 
 
-def test_what_a_party_says_of_itself_is_in_the_registry(served, keys):
+def test_facts_in_a_partys_hello_are_stored_in_the_registry(served, keys):
     with Stream(served.port, keys.for_grpc) as stream:
         stream.hello("heart", software="undersong 9", embedder=b"\x01" * 32, epsilon_left=2.5, paused=True)
         party = served.registry.party("heart")
@@ -459,7 +459,7 @@ def test_what_a_party_says_of_itself_is_in_the_registry(served, keys):
     assert time.time() - party.last_seen < 10
 
 
-def test_why_a_daemon_does_not_start_is_noted_until_it_connects(served, keys, home):
+def test_reason_why_a_daemon_does_not_start_is_stored_until_it_connects(served, keys, home):
     for reason, words in (("POLICY", "its policy is missing"), ("CLOCK", "clock is wrong"), (77, "another version")):
         with Stream(served.port, keys.for_grpc) as stream:
             stream.hello("heart", does_not_start=reason)
@@ -472,7 +472,7 @@ def test_why_a_daemon_does_not_start_is_noted_until_it_connects(served, keys, ho
         assert served.registry.party("heart").does_not_start == ""
 
 
-def test_a_party_of_another_version_is_away_for_that_reason(served, keys, home):
+def test_party_of_another_version_is_listed_away_for_its_version(served, keys, home):
     with Stream(served.port, keys.for_grpc) as stream:
         stream.send(hello=wire.Hello(version=framing.VERSION + 1, party="heart", software="newer", boot=bytes(16)))
         stream.wait_ended()

@@ -79,7 +79,7 @@ def test_run_states_are_read_from_the_folder_at_each_scrape(metrics, endpoint):
     assert found["undersong_certificate_expires_seconds", "heart"] == 1.75e9
 
 
-def test_health_endpoint_answers_a_code_and_a_word(endpoint):
+def test_health_endpoint_answers_200_ok_and_503_when_stopping(endpoint):
     assert json.loads(fetch(endpoint, "/healthz"))["status"] == "ok"
     endpoint.state["status"] = "stopping"
     with pytest.raises(urllib.error.HTTPError) as stopping:
@@ -91,7 +91,7 @@ def test_health_endpoint_answers_a_code_and_a_word(endpoint):
     assert missing.value.code == 404
 
 
-def test_metrics_port_that_is_taken_is_named(metrics, endpoint):
+def test_error_for_a_taken_metrics_port_names_the_port(metrics, endpoint):
     with raises(TransportError, "address-in-use") as refused:
         MetricsServer("127.0.0.1", endpoint.port, metrics.registry, dict)
     assert f"127.0.0.1:{endpoint.port}" in refused.value.problem

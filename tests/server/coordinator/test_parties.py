@@ -13,7 +13,7 @@ from undersong_protocol.agreement.enrolment import EnrolmentRequest, Grant, new_
 from undersong_server.coordinator.parties import ENROLLED, REVOKED
 
 
-def test_each_fact_of_a_party_stands_under_its_name(tmp_path: Path) -> None:
+def test_registry_returns_each_fact_of_a_party_in_its_own_field(tmp_path: Path) -> None:
     home = make_home(tmp_path / "home")
     credentials = Credentials(home, "alpha", now=2_000_000_000.0, days=2.0)
     with closing(home.registry()) as registry:
@@ -47,7 +47,7 @@ def test_each_fact_of_a_party_stands_under_its_name(tmp_path: Path) -> None:
     assert revoked.certificate_expires_at is None
 
 
-def test_a_party_was_invited_before_it_enrolled(tmp_path: Path) -> None:
+def test_registry_keeps_the_times_of_invitation_and_enrolment(tmp_path: Path) -> None:
     home = make_home(tmp_path / "home")
     home.invite("alpha", now=1_000.0)
     with closing(home.registry()) as registry:
@@ -81,7 +81,7 @@ def test_package_and_grant_state_the_coordinator_s_own_facts(tmp_path: Path) -> 
     assert [grant.server_name for grant in grants] == ["", home.settings.server_names[0]]
 
 
-def test_an_operator_replaces_the_key_whose_fingerprint_was_stated(tmp_path: Path) -> None:
+def test_party_key_is_replaced_when_its_former_fingerprint_is_stated(tmp_path: Path) -> None:
     home = make_home(tmp_path / "home")
     former = Credentials(home, "alpha", now=2_000_000_000.0).identity.public_key().public_bytes_raw()
     package = home.invite("alpha", now=2_000_000_001.0, again=True)

@@ -47,7 +47,7 @@ def served(home, tmp_path, monkeypatch):
         thread.join(30.0)
 
 
-def test_health_is_asked_past_the_proxy_of_the_environment(served, home, monkeypatch):
+def test_health_command_ignores_proxy_environment_variables(served, home, monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nobody answers
     monkeypatch.delenv("no_proxy", raising=False)
@@ -73,7 +73,7 @@ def test_health_and_metrics_of_a_served_coordinator_count_its_runs(home, served)
         assert f'undersong_certificate_expires_seconds{{name="{name}"}}' in text
 
 
-def test_a_damaged_status_is_reported_and_stops_nothing(home, served):
+def test_damaged_status_file_is_reported_and_other_runs_go_on(home, served):
     (CoordinatorHome(home).run("first").path / "status.json").write_text("{")
     assert operations.health(home)["runs"] == {"first": "unreadable"}
     assert operations.show(home).served
@@ -119,7 +119,7 @@ def test_run_that_waits_for_its_database_does_not_delay_the_stop(home, served, m
     wait_for(lambda: served._endings._stopping.is_set())
 
 
-def test_people_hear_of_missing_approvals_ends_and_ending_certificates(home, tmp_path, monkeypatch):
+def test_notice_command_gets_missing_approvals_ends_and_certificates(home, tmp_path, monkeypatch):
     said = tmp_path / "said"
     operations.notify(home, f"tee -a {said}")
     opened = CoordinatorHome(home)
@@ -163,7 +163,7 @@ def test_run_that_ended_before_this_process_gives_no_notice(home, served, monkey
 
 
 @pytest.mark.heavy
-def test_a_failed_run_begins_again_only_by_a_newer_request(home, served):
+def test_failed_run_restarts_only_on_a_request_newer_than_its_failure(home, served):
     folder = CoordinatorHome(home).run("first")
     runs.request(home, "first", "run")
     wait_for(lambda: folder.status().state == "waiting")  # for parties that never connect
@@ -180,7 +180,7 @@ def test_a_failed_run_begins_again_only_by_a_newer_request(home, served):
 
 
 @pytest.mark.heavy
-def test_the_time_of_a_party_s_last_statement_stays_while_it_is_away(served, home, monkeypatch):
+def test_time_of_a_partys_last_statement_is_kept_after_it_disconnects(served, home, monkeypatch):
     streams = {"alpha": time.monotonic() - 60.0}
     monkeypatch.setattr(type(served.server), "connected_since", property(lambda _: dict(streams)))
 

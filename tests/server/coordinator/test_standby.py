@@ -20,7 +20,7 @@ from undersong_server.database import turn
 from undersong_server.runs.planning import Planned
 
 
-def test_standby_logs_public_files_that_its_machine_lacks(tmp_path, caplog):
+def test_standby_logs_public_files_that_are_missing_on_its_machine(tmp_path, caplog):
     task = make_task(tmp_path / "task", parties=2)
     planned = Planned("first", tomllib.loads(task.read_text()), str(task.parent), ("a", "b"), 0, None, 5.0)
     run = make_home(tmp_path / "home").run("first")
@@ -60,7 +60,7 @@ def test_second_process_of_a_folder_is_refused_and_a_standby_waits(tmp_path, mon
 
 
 @pytest.mark.parametrize("code", ["registry-version", "no-coordinator"])
-def test_standby_raises_faults_that_only_a_person_can_correct(tmp_path, monkeypatch, code):
+def test_standby_ends_with_an_error_that_only_a_person_can_correct(tmp_path, monkeypatch, code):
     home = make_home(tmp_path / "home")
 
     def broken(_storage, _candidate, *, standby):

@@ -35,7 +35,7 @@ def make_driver(**changes: Any) -> tuple[Any, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("awaits_people", [True, False])
-def test_progress_keeps_the_machines_that_a_run_waits_for(awaits_people: bool) -> None:
+def test_progress_update_keeps_a_wait_for_machines_and_ends_one_for_people(awaits_people: bool) -> None:
     driver, shown = make_driver(awaits_people=awaits_people)
     GrpcRunDriver.update(cast(GrpcRunDriver, driver), "embedding", 3, 9)
     assert shown == [{"phase": "embedding", "done": 3, "total": 9, "waiting": None if awaits_people else WAITING}]
@@ -58,7 +58,7 @@ def test_a_run_says_since_when_it_waits_and_when_it_goes_on(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("action", "state"), [("pause", "paused"), ("stop", "stopped")])
-def test_a_run_that_nobody_drives_gets_the_state_that_was_asked_for(action: str, state: str) -> None:
+def test_request_sets_the_state_of_a_run_that_no_driver_runs(action: str, state: str) -> None:
     written: list[RunStatus] = []
     status = RunStatus("waiting", number=4, phase="labels", waiting=WAITING, error=RunFailure("a fault", "", 3))
     run = SimpleNamespace(
@@ -104,7 +104,7 @@ def test_a_failed_run_states_problem_remedy_and_exit_code(error: UndersongError,
     assert ended == [("failed", failure)]
 
 
-def test_why_a_corpus_was_not_evaluated_is_stated_with_its_remedy() -> None:
+def test_reason_why_a_corpus_was_not_evaluated_is_stated_with_a_remedy() -> None:
     shown: list[dict[str, Any]] = []
     folder = SimpleNamespace(name="spring", say=lambda _words: None)
     driver = SimpleNamespace(folder=folder, _show=lambda **facts: shown.append(facts))
@@ -117,7 +117,7 @@ def test_why_a_corpus_was_not_evaluated_is_stated_with_its_remedy() -> None:
     assert [failure.remedy for failure in stated] == [f"name it; then {words}", words]
 
 
-def test_a_welcome_states_each_fact_of_the_coordinator() -> None:
+def test_welcome_message_has_version_name_clock_and_keepalive() -> None:
     server = SimpleNamespace(_coordinator="clinics", _clock=lambda: 5.0, _keepalive_s=20.0)
     welcome = GrpcServer._welcome(cast(GrpcServer, server))
     assert (welcome.version, welcome.coordinator) == (framing.VERSION, "clinics")

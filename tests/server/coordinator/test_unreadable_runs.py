@@ -107,7 +107,7 @@ def read_all(folder):
 @pytest.mark.parametrize(
     ("name", "damage"), slow_but(product(READ, DAMAGES), list(zip(cycle(READ), DAMAGES, strict=False)))
 )
-def test_every_fault_of_a_run_s_file_has_one_outcome(home, name, damage):
+def test_every_damaged_run_file_raises_one_error_naming_run_and_file(home, name, damage):
     folder = CoordinatorHome(home).run("first")
     folder.note_heard(folder.status(), ["alpha"])
     keep_evaluation(folder, KEPT)
@@ -121,7 +121,7 @@ def test_every_fault_of_a_run_s_file_has_one_outcome(home, name, damage):
     assert unreadable.value.remedy
 
 
-def test_kept_figures_come_back_and_damaged_ones_ask_for_an_evaluation(home):
+def test_damaged_evaluation_file_makes_the_next_step_an_evaluation(home):
     folder = CoordinatorHome(home).run("first")
     folder.write_status(RunStatus("finished", since=1.0))
     keep_evaluation(folder, KEPT)
@@ -170,7 +170,7 @@ def refused_below(part, call):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["plan.json", "live.jsonl", "log.txt"])
 @pytest.mark.parametrize("damage", ["a folder", "a pipe", "a loop of links"])
-def test_totals_over_all_runs_leave_out_what_cannot_be_read(home, name, damage):
+def test_totals_over_all_runs_omit_unreadable_files(home, name, damage):
     for run in ("first", "second"):
         folder = CoordinatorHome(home).run(run)
         folder.write_status(replace(folder.status(), state="stopped", since=1.0, charged=True))
@@ -234,7 +234,7 @@ def test_journal_drops_a_last_write_that_a_crash_cut_off(home):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("damage", ["cut off", "no keys", "a folder"])
-def test_damaged_request_holds_up_its_own_run_until_it_is_restored(home, monkeypatch, damage, caplog):
+def test_damaged_request_file_stops_only_its_run_until_it_is_restored(home, monkeypatch, damage, caplog):
     path = home / "runs" / "first" / "requested.json"
     whole = path.read_bytes()
     DAMAGES[damage](path)

@@ -9,7 +9,7 @@ from undersong_common.errors import ConfigurationError, InternalError
 from undersong_server.database.journal import Journal
 
 
-def test_journal_forgets_and_lists_exactly_one_prefix(tmp_path):
+def test_journal_lists_and_deletes_only_keys_with_the_given_prefix(tmp_path):
     journal = Journal(tmp_path / "journal.sqlite")
     journal.put_all([("sum/1/x", b"a"), ("sum/10/x", b"b"), ("sum/1", b"c"), ("sum/1/%", b"d")])
     assert list(journal.items("sum/1/")) == ["sum/1/%", "sum/1/x"]

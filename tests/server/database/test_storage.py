@@ -76,7 +76,7 @@ def opened(request, tmp_path):
             yield lambda epoch=None: stack.enter_context(closing(Sqlite(path, TABLES, epoch=epoch)))
 
 
-def test_a_journal_of_many_runs_keeps_each_value_once(opened):
+def test_journals_of_several_runs_in_one_database_do_not_mix_keys(opened):
     journal, other = Journal(opened(), "one/"), Journal(opened(), "one/2/")
     journal.put_all([("a", b"1"), ("a/b", b"\0\xff"), ("ä", b"")])
     other.put("a", b"other")
@@ -90,7 +90,7 @@ def test_a_journal_of_many_runs_keeps_each_value_once(opened):
     assert (journal.get("d"), other.get("a")) == (b"4", b"other")
 
 
-def test_a_registry_without_the_table_of_full_names_gets_it_with_the_first(opened):
+def test_full_name_table_is_created_when_the_first_name_is_stored(opened):
     registry = Registry(opened())
     registry.invite("alpha", b"token", expires_at=2e9, now=1e9)
     assert not registry.database.has_table("full_name")
@@ -100,7 +100,7 @@ def test_a_registry_without_the_table_of_full_names_gets_it_with_the_first(opene
     assert Registry(opened()).party("alpha").full_name == "Alpha Hospital, Porto"
 
 
-def test_replaced_holder_of_the_lease_keeps_nothing(opened):
+def test_replaced_lease_holder_cannot_write_any_more(opened):
     place = opened()
     first = place.take("one", 60.0)
     old = Journal(opened(first), "run/")
@@ -136,7 +136,7 @@ def test_a_registry_of_another_release_is_refused_and_stays_as_it_is(tmp_path):
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {path.name: before}
 
 
-def test_an_epoch_is_never_lower_than_the_time(opened):
+def test_lease_epoch_is_never_lower_than_the_current_time(opened):
     place, now = opened(), time.time()
     epoch = place.take("one", 0.0)
     assert now - 2.0 < epoch < now + 2.0
@@ -162,7 +162,7 @@ def clocked(tmp_path):
 
 
 @pytest.mark.parametrize("step", [-3600.0, -30.0, 30.0, 3600.0])
-def test_a_holder_that_renews_outlives_any_step_of_the_database_s_clock(clocked, step):
+def test_lease_holder_that_renews_survives_steps_of_the_database_clock(clocked, step):
     place = clocked()
     epoch = place.take("one")
     clocked.step(step)
@@ -174,7 +174,7 @@ def test_a_holder_that_renews_outlives_any_step_of_the_database_s_clock(clocked,
 
 
 @pytest.mark.parametrize("step", [-3600.0, 30.0, 3600.0])
-def test_first_to_take_over_after_a_clock_step_alone_keeps_anything(clocked, step):
+def test_only_the_latest_lease_holder_can_write_after_a_clock_step(clocked, step):
     place = clocked()
     epoch = place.take("one")
     journal = Journal(clocked(epoch), "run/")
@@ -187,7 +187,7 @@ def test_first_to_take_over_after_a_clock_step_alone_keeps_anything(clocked, ste
     Journal(clocked(later), "run/").put("late", b"2")
 
 
-def test_clock_set_back_keeps_nobody_off_longer_than_a_minute(clocked):
+def test_clock_set_back_delays_a_takeover_by_at_most_a_minute(clocked):
     place = clocked()
     place.take("one")
     clocked.step(LEASE_S - LONGEST_LEASE_S)
@@ -196,7 +196,7 @@ def test_clock_set_back_keeps_nobody_off_longer_than_a_minute(clocked):
     assert place.take("two") is not None
 
 
-def test_clock_a_day_off_takes_no_lease_from_the_serving_process(clocked, monkeypatch):
+def test_clock_that_is_a_day_off_cannot_take_the_lease_of_a_live_process(clocked, monkeypatch):
     place = clocked()
     epoch = place.take("one")
     clocked.step(2 * 86400.0)
@@ -213,7 +213,7 @@ def test_clock_a_day_off_takes_no_lease_from_the_serving_process(clocked, monkey
     Journal(clocked(epoch), "run/").put("a", b"1")
 
 
-def test_files_are_copied_where_they_differ_and_statuses_come_last(opened, tmp_path):
+def test_only_changed_files_are_copied_and_status_files_last(opened, tmp_path):
     files = SharedFiles(opened())
     files.put("a run", {"status.json": b"1", "plan.json": b"2", "output/corpus.jsonl": b"3"})
     folder = tmp_path / "runs"
@@ -235,14 +235,14 @@ def test_files_are_copied_where_they_differ_and_statuses_come_last(opened, tmp_p
 @pytest.mark.parametrize(
     "place", [("../../x", "plan.json"), ("x", "../../authority/ca.key"), ("x", "/etc/x"), ("", "x")]
 )
-def test_a_file_outside_the_runs_is_copied_nowhere(tmp_path, place):
+def test_shared_file_with_a_name_outside_the_runs_is_refused(tmp_path, place):
     files = SharedFiles(Sqlite(tmp_path / "tables.sqlite", TABLES))
     files.put(place[0], {place[1]: b"1"})
     with raises(ConfigurationError, "shared-name"):
         list(files.changed(tmp_path / "runs"))
 
 
-def test_whoever_takes_the_lease_sees_every_write_that_was_still_within_it(opened, monkeypatch):
+def test_new_lease_holder_sees_every_write_begun_under_the_old_lease(opened, monkeypatch):
     place, fenced = opened(), threading.Event()
     epoch = place.take("one", 60.0)
     old = opened(epoch)
@@ -269,7 +269,7 @@ def test_whoever_takes_the_lease_sees_every_write_that_was_still_within_it(opene
         journal.put("b", b"2")
 
 
-def test_a_serving_process_of_one_folder_is_fenced_too(tmp_path):
+def test_process_replaced_on_a_local_folder_cannot_write_any_more(tmp_path):
     first, second = (make_home(tmp_path / "home"), CoordinatorHome(tmp_path / "home"))
     with first.hold():
         _, epoch = take(first, "first")
@@ -291,7 +291,7 @@ def test_a_serving_process_of_one_folder_is_fenced_too(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_registry_in_postgresql_admits_and_refuses_as_in_a_file(server, tmp_path):
+def test_postgresql_registry_admits_and_refuses_parties_like_a_file(server, tmp_path):
     home = make_home(tmp_path / "home", storage=server.database())
     keys = Credentials(home, "heart")
     with closing(home.registry()) as registry:
@@ -313,7 +313,7 @@ def test_a_registry_in_postgresql_admits_and_refuses_as_in_a_file(server, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epoch", [2**63 - 2, round(time.time() + 10 * 86400)], ids=["last", "ten days ahead"])
-def test_an_epoch_far_ahead_in_the_database_is_not_gone_on_from(server, tmp_path, epoch):
+def test_stored_epoch_far_in_the_future_is_replaced_by_the_current_time(server, tmp_path, epoch):
     home = make_home(tmp_path / "home", storage=server.database())
     with Postgres(home.settings.storage).writing() as statements:
         statements.execute("UPDATE lease SET epoch = ?, until = 0", (epoch,))
@@ -321,7 +321,7 @@ def test_an_epoch_far_ahead_in_the_database_is_not_gone_on_from(server, tmp_path
 
 
 @pytest.mark.slow
-def test_a_database_whose_clock_is_far_ahead_gives_no_lease(server, tmp_path, monkeypatch):
+def test_lease_is_refused_when_the_databases_clock_is_far_ahead(server, tmp_path, monkeypatch):
     home = make_home(tmp_path / "home", storage=server.database())
     monkeypatch.setattr(Postgres, "now", f"({Postgres.now} + 864000.0)")
     with raises(ConfigurationError, "epoch-ahead"):
@@ -329,7 +329,7 @@ def test_a_database_whose_clock_is_far_ahead_gives_no_lease(server, tmp_path, mo
 
 
 @pytest.mark.slow
-def test_ending_a_replaced_holder_s_journal_begins_none(server, tmp_path):
+def test_replaced_lease_holder_cannot_open_a_new_journal(server, tmp_path):
     home = make_home(tmp_path / "home", storage=server.database())
     assert take(home, "one") is not None
     Postgres(home.settings.storage).renew(home.epoch, 0.0)
@@ -339,7 +339,7 @@ def test_ending_a_replaced_holder_s_journal_begins_none(server, tmp_path):
 
 
 @pytest.mark.slow
-def test_nobody_takes_the_lease_beside_a_hanging_process_in_the_folder(server, tmp_path):
+def test_lease_cannot_be_taken_while_a_hanging_process_holds_the_folder(server, tmp_path):
     home = make_home(tmp_path / "home", storage=server.database())
     with home.hold(), ExitStack() as stack, raises(ConfigurationError, "coordinator-in-use"):
         await_its_turn(CoordinatorHome(home.path), stack, standby=False)
@@ -347,7 +347,7 @@ def test_nobody_takes_the_lease_beside_a_hanging_process_in_the_folder(server, t
 
 
 @pytest.mark.slow
-def test_a_standby_of_another_release_or_with_other_settings_takes_nothing(server, tmp_path, monkeypatch):
+def test_standby_of_another_release_or_with_other_settings_is_refused(server, tmp_path, monkeypatch):
     one = make_home(tmp_path / "one", storage=server.database())
     (tmp_path / "two").mkdir()
     for name in ("authority", "coordinator.json"):
@@ -387,7 +387,7 @@ def test_a_standby_of_another_release_or_with_other_settings_takes_nothing(serve
 
 
 @pytest.mark.slow
-def test_silent_database_connection_ends_the_holder_and_not_the_standby(server, target, monkeypatch, caplog):
+def test_silent_database_connection_ends_the_lease_holder_not_the_standby(server, target, monkeypatch, caplog):
     monkeypatch.setattr(postgres, "SILENT_S", 0.5)
     monkeypatch.setattr(leases, "LOST_S", 1.0)
     monkeypatch.setattr(interface, "PATIENCE_S", 0.0)
@@ -412,7 +412,7 @@ def test_silent_database_connection_ends_the_holder_and_not_the_standby(server, 
         lease.end()
 
 
-def test_holder_stopped_for_long_learns_that_another_took_over(monkeypatch):
+def test_lease_holder_paused_for_long_learns_that_another_took_over(monkeypatch):
     now = [0.0]
     answers = iter([True, Away("PostgreSQL does not answer"), False])
 
@@ -455,7 +455,7 @@ def test_a_standby_says_why_it_cannot_take_over(server, tmp_path, monkeypatch, c
 
 
 @pytest.mark.slow
-def test_run_planned_on_one_machine_is_on_the_other_with_its_requests(server, tmp_path):
+def test_run_planned_on_one_machine_is_readable_on_its_standby(server, tmp_path):
     one = make_home(tmp_path / "one", ["heart"], storage=server.database())
     (tmp_path / "two").mkdir()
     for name in ("authority", "coordinator.json"):
@@ -486,7 +486,7 @@ def test_run_planned_on_one_machine_is_on_the_other_with_its_requests(server, tm
 
 
 @pytest.mark.slow
-def test_locks_of_a_stopped_holder_are_free_at_once_for_its_successor(server, tmp_path):
+def test_database_locks_of_a_stopped_lease_holder_are_freed_at_once(server, tmp_path):
     home = make_home(tmp_path / "home", storage=server.database())
     _, first = take(home, "one")
     stopped = Postgres(home.settings.storage, first)
@@ -508,7 +508,7 @@ def test_locks_of_a_stopped_holder_are_free_at_once_for_its_successor(server, tm
 
 @pytest.mark.slow
 @pytest.mark.parametrize("forwarded", [True, False])
-def test_unanswered_commit_is_looked_up_before_the_next_write(server, target, forwarded):
+def test_commit_without_an_answer_is_looked_up_before_the_next_write(server, target, forwarded):
     with closing(Line(server, target)) as line:
         epoch = Postgres(target).take("one", 600.0)
         journal = Journal(Postgres(line.target, epoch), "run/")
@@ -533,7 +533,7 @@ def test_unanswered_commit_is_looked_up_before_the_next_write(server, target, fo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("others", [0, 12])
-def test_number_reused_by_a_promoted_server_is_not_the_lost_transaction(monkeypatch, others):
+def test_lost_commit_is_written_again_though_its_number_was_reused(monkeypatch, others):
     with PostgresServer() as server:
         target = server.database()
         Postgres.create(target, TABLES)
@@ -559,7 +559,7 @@ def test_number_reused_by_a_promoted_server_is_not_the_lost_transaction(monkeypa
 
 
 @pytest.mark.slow
-def test_a_server_that_falls_and_recovers_ends_no_run(server, target):
+def test_database_outage_shorter_than_the_lease_does_not_lose_it(server, target):
     place = Postgres(target)
     epoch = place.take("one")
     lost = []
@@ -577,7 +577,7 @@ def test_a_server_that_falls_and_recovers_ends_no_run(server, target):
 
 
 @pytest.mark.parametrize(("failures", "is_lost"), [(13, False), (14, True)])
-def test_holder_is_lost_15_s_after_its_last_renewal_began(monkeypatch, failures, is_lost):
+def test_lease_holder_stops_15_s_after_its_last_successful_renewal_began(monkeypatch, failures, is_lost):
     """However long the holder has served: here for a minute, of renewals that take a second."""
     outcomes = [True] * 60 + [False] * failures + [True]
     now_s = 0.0
@@ -607,7 +607,7 @@ def test_holder_is_lost_15_s_after_its_last_renewal_began(monkeypatch, failures,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("failures", [0, 1])
-def test_a_lease_that_ends_is_given_back_also_after_a_lost_connection(failures):
+def test_ending_lease_is_released_even_after_a_lost_connection(failures):
     outcomes, terms_s = [Away("PostgreSQL does not answer")] * failures, []
 
     def renew(_epoch, lease_s=LEASE_S):
@@ -620,7 +620,7 @@ def test_a_lease_that_ends_is_given_back_also_after_a_lost_connection(failures):
     assert terms_s == [0.0]
 
 
-def test_a_database_that_holds_nothing_or_is_missing_is_named(server):
+def test_empty_or_missing_database_is_reported_without_its_password(server):
     with raises(ConfigurationError, "storage"):
         Postgres(server.database()).rows("SELECT 1")
     with pytest.raises(Away) as caught:
@@ -669,7 +669,7 @@ except UndersongError as error:
 
 
 @pytest.mark.slow
-def test_holder_stopped_in_a_write_until_another_writes_keeps_nothing(server):
+def test_lease_holder_paused_during_a_write_cannot_commit_after_takeover(server):
     places = {}
     for step in ("idle", "begun", "fenced", "committing"):
         target = server.database()
@@ -694,7 +694,7 @@ def test_holder_stopped_in_a_write_until_another_writes_keeps_nothing(server):
         assert Journal(Postgres(target), "run/").get("late") == b"new"
 
 
-def test_an_epoch_taken_while_the_clock_was_ahead_is_not_gone_on_from(tmp_path, caplog):
+def test_epoch_taken_while_the_clock_was_fast_is_not_continued(tmp_path, caplog):
     path, ahead = tmp_path / "registry.sqlite", int(time.time()) + 400 * 86400
     with closing(Sqlite(path, LEASE + ENTRIES)) as place:
         place.take("one")
@@ -705,7 +705,7 @@ def test_an_epoch_taken_while_the_clock_was_ahead_is_not_gone_on_from(tmp_path, 
     assert "is not gone on from" in caplog.text
 
 
-def test_a_journal_of_an_epoch_far_ahead_is_written_again(tmp_path):
+def test_journal_last_written_under_a_future_epoch_accepts_writes(tmp_path):
     path, now = tmp_path / "journal.sqlite", int(time.time())
     for epoch in (now + 400 * 86400, now):
         with closing(Sqlite(path, ENTRIES, epoch=epoch)) as place, place.writing() as statements:

@@ -24,11 +24,11 @@ def lines_with_words(folder: Path) -> list[str]:
 
 
 @pytest.mark.heavy
-def test_only_the_room_of_databases_names_a_lease_or_postgresql() -> None:
+def test_only_the_database_package_mentions_leases_and_postgresql() -> None:
     assert lines_with_words(SERVER) == []
 
 
-def test_database_word_in_another_room_would_be_noticed(tmp_path: Path) -> None:
+def test_test_of_database_words_notices_one_in_another_package(tmp_path: Path) -> None:
     for room in ("database", "runs"):
         (tmp_path / room).mkdir()
         (tmp_path / room / "folder.py").write_text("from psycopg import connect\nrelease = 1\n", encoding="utf-8")

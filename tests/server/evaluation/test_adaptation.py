@@ -29,7 +29,7 @@ def blobs(count, seed, turn=0.0, noise=0.35):
 
 
 @pytest.mark.slow
-def test_covariances_come_closer_and_labels_are_still_told_apart():
+def test_adaptation_aligns_covariances_and_keeps_labels_separable():
     source, labels = blobs(160, 0)
     target, truth = blobs(160, 1, turn=1.5)
     adapted = adapt(source, labels, target, seed=0)
@@ -44,7 +44,7 @@ def test_covariances_come_closer_and_labels_are_still_told_apart():
 
 
 @pytest.mark.heavy
-def test_the_three_layer_head_has_the_loss_of_deep_coral():
+def test_three_layer_head_is_trained_with_the_deep_coral_loss():
     """DP-KPS B.1.2, independent: |C_A - C_B|^2 / (4 d^2), weight 1; its three layers."""
     source, labels = blobs(120, 0)
     target, _ = blobs(120, 1, turn=1.5)
@@ -60,7 +60,7 @@ def test_the_three_layer_head_has_the_loss_of_deep_coral():
     assert len(adapted.hidden) == 2
 
 
-def test_too_little_to_adapt_to_is_refused():
+def test_adaptation_to_too_few_texts_or_labels_is_refused():
     source, labels = blobs(60, 0)
     with raises(ConfigurationError, "too-few-texts"):
         adapt(source, labels, source[:5])
@@ -78,7 +78,7 @@ SEQUENCES = [("lung", ["fever", "cough"]), ("leg", ["knee", "fall"])] * 20
 
 
 @pytest.mark.slow
-def test_sequences_and_the_records_own_are_judged(tmp_path):
+def test_evaluation_scores_the_runs_and_the_records_key_phrase_sequences(tmp_path):
     lines = [json.dumps({"label": label, "terms": terms}) for label, terms in SEQUENCES]
     (tmp_path / "sequences.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "synthetic.jsonl").write_text(
@@ -111,7 +111,7 @@ def test_sequences_and_the_records_own_are_judged(tmp_path):
     assert any("adapted to 90 unlabelled texts" in data for data in found)
 
 
-def test_own_sequences_hold_the_terms_in_the_order_of_the_text():
+def test_records_own_sequences_list_terms_in_the_order_of_the_text():
     sequences = Table(("fever, chest pain", "knee, fall"), ("a", "b"), None)
     table = Table(("Chest  PAIN then fever and a knee", "none"), ("a", "b"), None)
     own = sequences_of(table, sequences)

@@ -21,13 +21,13 @@ def clouds(shift: float) -> tuple[np.ndarray, np.ndarray]:
     return first, (rng.normal(size=(400, 6)) + np.array([shift, 0, 0, 0, 0, 0])).astype(np.float32)
 
 
-def test_mauve_of_a_clustering_is_that_of_the_package() -> None:
+def test_mauve_of_given_counts_equals_mauve_text() -> None:
     """mauve-text 0.4.0, mauve_star of these smoothed counts."""
     assert mauve_of_counts([5, 0, 12, 3, 9], [1, 4, 10, 10, 2]) == pytest.approx(0.6113833913906019, abs=1e-12)
 
 
 @pytest.mark.heavy
-def test_mauve_of_embeddings_is_near_the_package_s() -> None:
+def test_mauve_of_embeddings_is_near_that_of_mauve_text() -> None:
     """mauve-text 0.4.0 with faiss: 0.835, 0.832 and 0.850 for three seeds; another k-means clusters otherwise."""
     assert mauve(*clouds(0.9), seed=1) == pytest.approx(0.835, abs=0.04)
 
@@ -41,7 +41,7 @@ def test_mauve_falls_with_distance_and_is_one_for_equal_sets() -> None:
         mauve(points[:19], points)
 
 
-def test_vendi_score_is_that_of_the_package_and_counts_different_texts() -> None:
+def test_vendi_score_equals_the_package_and_counts_distinct_texts() -> None:
     """vendi-score 0.0.3, score_dual of the same unit rows: 4.829817278968149."""
     rows = np.random.default_rng(7).normal(size=(60, 5)).astype(np.float32)
     assert vendi_score(rows) == pytest.approx(4.829817278968149, rel=1e-6)
@@ -57,7 +57,7 @@ def test_distinct_n_equals_a_count_by_hand() -> None:
     assert np.isnan(distinct_n(["a"], 2))
 
 
-def test_label_errors_are_those_of_cleanlab() -> None:
+def test_label_errors_equal_those_of_cleanlab() -> None:
     """cleanlab 2.9.0: confident joint, and find_label_issues(filter_by="prune_by_noise_rate")."""
     rng = np.random.default_rng(3)
     true = rng.integers(0, 3, 200)
@@ -78,13 +78,13 @@ def test_label_errors_are_those_of_cleanlab() -> None:
     assert flipped[found.suspected].mean() > 0.9
 
 
-def test_label_below_every_threshold_counts_as_it_is_given() -> None:
+def test_row_below_every_class_threshold_counts_under_its_given_label() -> None:
     found = label_errors(np.array([0, 0, 1]), np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]]))
     assert found.joint.sum() == pytest.approx(3.0)
     assert found.joint[1, 1] + found.joint[1, 0] == pytest.approx(1.0)
 
 
-def test_labels_by_chance_are_not_judged_by_models_that_saw_the_texts() -> None:
+def test_label_error_models_do_not_see_the_texts_that_they_judge() -> None:
     """A model that had seen a text would repeat its label: in 64 dimensions it fits any 60 labels."""
     rng = np.random.default_rng(5)
     embeddings = rng.normal(size=(60, 64)).astype(np.float32)
@@ -93,7 +93,7 @@ def test_labels_by_chance_are_not_judged_by_models_that_saw_the_texts() -> None:
     assert len(found.suspected) > 15
 
 
-def test_a_corpus_s_wrong_labels_are_found_by_models_that_did_not_see_them() -> None:
+def test_wrong_labels_are_found_by_models_that_did_not_see_the_texts() -> None:
     rng = np.random.default_rng(11)
     centres = np.array([[4.0, 0, 0, 0], [0, 4.0, 0, 0]])
     true = rng.integers(0, 2, 200)

@@ -143,7 +143,7 @@ def test_evaluation_reports_repeats_groups_copies_and_personal_data(run, monkeyp
         assert words in shown
 
 
-def test_a_group_column_needs_a_test_file_that_has_it(run):
+def test_group_column_without_a_test_file_that_has_it_is_refused(run):
     with raises(ConfigurationError, "test-file-missing"):
         evaluate(
             run / "run",
@@ -154,7 +154,7 @@ def test_a_group_column_needs_a_test_file_that_has_it(run):
         evaluate(run / "run", EvaluationOptions(test=run / "test.jsonl", group_field="site"), embed=bag_of_words)
 
 
-def test_figures_of_an_evaluation_take_one_thread(run, monkeypatch):
+def test_evaluation_runs_numeric_libraries_on_one_thread(run, monkeypatch):
     seen = []
 
     def watched(*texts):
@@ -168,7 +168,7 @@ def test_figures_of_an_evaluation_take_one_thread(run, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_file_that_is_named_for_several_purposes_is_read_once(run, monkeypatch):
+def test_file_named_by_several_evaluation_options_is_read_once(run, monkeypatch):
     read = []
 
     def counted(path, *columns, **further):
@@ -186,7 +186,7 @@ def test_a_file_that_is_named_for_several_purposes_is_read_once(run, monkeypatch
     assert report.overlap.rows == 120
 
 
-def test_without_labels_there_is_no_task_model_but_the_distances_stand(run):
+def test_evaluation_without_labels_has_distances_but_no_task_model(run):
     write_corpus(run / "plain", [Sample(t, "", "ngram", 0, "zero_shot") for t, _ in draw_notes(50, 0)])
     report = evaluate(
         run / "plain",
@@ -201,7 +201,7 @@ def test_without_labels_there_is_no_task_model_but_the_distances_stand(run):
 
 
 @pytest.mark.slow
-def test_a_label_nobody_wrote_is_named(run):
+def test_evaluation_names_a_label_without_any_synthetic_text(run):
     write_labelled(run / "test.jsonl", [*draw_notes(20, 1), ("quiet heart", "fever")])
     report = evaluate(run / "run", EvaluationOptions(test=run / "test.jsonl"), embed=bag_of_words)
     assert any("fever" in note for note in report.notes)
@@ -219,7 +219,7 @@ def test_markup_in_a_label_is_shown_not_interpreted(run):
 
 
 @pytest.mark.slow
-def test_tiny_sets_give_gaps_instead_of_crashes(run):
+def test_evaluation_of_tiny_sets_omits_figures_instead_of_failing(run):
     write_labelled(run / "test.jsonl", draw_notes(2, 1))
     report = evaluate(run / "run", EvaluationOptions(test=run / "test.jsonl"), embed=bag_of_words)
     assert report.to_json()["distances"][0]["precision"] is None
@@ -239,7 +239,7 @@ def test_evaluation_keeps_embeddings_on_the_disk_only_of_public_data(run, monkey
     assert [cache is not None for cache in caches] == [public_data]
 
 
-def test_missing_files_of_an_evaluation_are_named(run):
+def test_evaluation_error_names_missing_files(run):
     with raises(ConfigurationError, "folder-missing"):
         evaluate(run / "nowhere", EvaluationOptions(test=run / "test.jsonl"), embed=bag_of_words)
     (run / "begun").mkdir()

@@ -37,7 +37,7 @@ def test_planted_wrong_labels_are_named_and_right_ones_are_not(labelled_notes):
 
 
 @pytest.mark.heavy
-def test_labels_by_chance_are_not_judged_by_words_of_the_row_itself():
+def test_label_mismatch_model_does_not_see_the_row_that_it_judges():
     rng = np.random.default_rng(5)
     texts = [" ".join(f"word{word}" for word in rng.integers(400, size=12)) for _ in range(200)]
     mismatches = find_mismatches(texts, rng.choice(["a", "b"], size=200).tolist())
@@ -45,7 +45,7 @@ def test_labels_by_chance_are_not_judged_by_words_of_the_row_itself():
 
 
 @pytest.mark.heavy
-def test_a_text_of_another_label_s_matter_is_named_with_it_every_time(labelled_notes):
+def test_text_about_another_label_is_always_reported_with_that_label(labelled_notes):
     texts, labels = labelled_notes
     row = labels.index("infection")
     other = [text for text, label in zip(texts, labels, strict=True) if label == "injury"]
@@ -67,7 +67,7 @@ def test_a_text_of_another_label_s_matter_is_named_with_it_every_time(labelled_n
         (["?"] * FEWEST_ROWS, ["a", "b"] * (FEWEST_ROWS // 2)),  # no word
     ],
 )
-def test_few_rows_one_label_and_no_words_are_not_measured(texts, labels):
+def test_label_mismatches_are_not_measured_on_too_few_rows_labels_or_words(texts, labels):
     mismatches = find_mismatches(texts, labels)
     assert (mismatches.rows, dict(mismatches.label_by_row)) == (0, {})
     assert mismatches.sentence == NOT_MEASURED
@@ -75,7 +75,7 @@ def test_few_rows_one_label_and_no_words_are_not_measured(texts, labels):
 
 
 @pytest.mark.heavy
-def test_a_label_of_one_row_is_not_judged():
+def test_row_whose_label_occurs_once_is_not_called_mislabelled():
     texts, labels = ["fever and cough", "a broken ankle"] * 30, ["a", "b"] * 30
     mismatches = find_mismatches([*texts, "a fever"], [*labels, "c"])
     assert (mismatches.rows, dict(mismatches.label_by_row)) == (60, {})
@@ -83,14 +83,14 @@ def test_a_label_of_one_row_is_not_judged():
 
 
 @pytest.mark.heavy
-def test_a_row_without_a_known_word_keeps_its_label():
+def test_row_without_any_known_word_is_not_reported_as_mislabelled():
     texts, labels = ["fever and cough", "a broken ankle"] * 30, ["a", "b"] * 30
     assert not find_mismatches([*texts, "unseen"], [*labels, "b"]).label_by_row
     assert MARGIN > 0
 
 
 @pytest.mark.heavy
-def test_the_surest_rows_stand_in_a_sentence_with_their_label():
+def test_mismatch_sentence_names_the_surest_rows_with_their_labels():
     texts, labels = ["fever and cough", "a broken ankle"] * 100, ["a", "b"] * 100
     wrong = ["b" if row < 2 * (SHOWN_ROWS + 3) and label == "a" else label for row, label in enumerate(labels)]
     mismatches = find_mismatches(texts, wrong)

@@ -29,7 +29,7 @@ def audited(mu: float, noise: float, runs: int, seed: int, *, alike: float = 0.0
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", slow_but([1.0, 4.0], [4.0]))
-def test_right_noise_is_never_accused_and_halved_noise_is(epsilon: float) -> None:
+def test_audit_accepts_correct_noise_and_detects_halved_noise(epsilon: float) -> None:
     mu = gaussian_mu(epsilon, 1e-5)
     tried = range(examples(10, 40))
     right = [Detection.of_runs(audited(mu, 1.0, 400, seed, alike=0.7), mu / 2) for seed in tried]
@@ -41,7 +41,7 @@ def test_right_noise_is_never_accused_and_halved_noise_is(epsilon: float) -> Non
 
 
 @pytest.mark.slow
-def test_dependent_guesses_of_a_run_prove_no_more_than_is_true() -> None:
+def test_bound_on_the_mean_of_dependent_guesses_keeps_its_error_rate() -> None:
     """All records of a run are found, or all are missed: 1 000 trials of 50 runs. Trial by trial, 300 seeds fail."""
     rng = np.random.default_rng(0)
     alarm, wrong, by_trial = 0.05, 0, 0
@@ -61,7 +61,7 @@ def test_lower_bound_of_epsilon_holds_for_randomised_response() -> None:
 
 
 @pytest.mark.slow
-def test_rates_at_few_false_alarms_accuse_halved_noise_and_no_right_noise() -> None:
+def test_low_false_alarm_rates_detect_halved_noise_but_not_correct_noise() -> None:
     epsilon = 4.0
     mu, surest = gaussian_mu(epsilon, 1e-5), 2.326  # which one absent record in 100 passes
     true = math.erfc((surest - mu) / math.sqrt(2)) / 2
@@ -89,7 +89,7 @@ def test_lower_bound_of_epsilon_from_rates_equals_a_hand_count() -> None:
     assert nothing.epsilon_of_rates(1e-5, gaussian=False) == nothing.epsilon_of_rates(1e-5, gaussian=True) == 0.0
 
 
-def test_bounds_of_both_rates_may_each_be_wrong_half_as_often() -> None:
+def test_each_of_two_rate_bounds_has_half_of_the_error_probability() -> None:
     caught, alarms, alarm = (0.25,) * 50, (0.125,) * 50, 0.02
     true, false = Detection(250, 500, 125, 500, (), caught, alarms, alarm).rates(independent=False)
     assert true == 2.0 * mean_at_least(caught, 0.01)
@@ -97,7 +97,7 @@ def test_bounds_of_both_rates_may_each_be_wrong_half_as_often() -> None:
 
 
 @pytest.mark.slow
-def test_scores_of_overlapping_rows_have_independent_noise() -> None:
+def test_canary_scores_of_overlapping_rows_have_independent_noise() -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(3, 8))
     rows[1] = rows[0] + 0.1 * rows[1]
@@ -110,7 +110,7 @@ def test_scores_of_overlapping_rows_have_independent_noise() -> None:
     assert np.cov(scores.T) == pytest.approx(np.eye(3), abs=0.08)
 
 
-def test_scores_of_whole_rows_have_the_whole_signal() -> None:
+def test_canary_scores_of_unprojected_rows_have_the_whole_signal() -> None:
     rng = np.random.default_rng(4)
     rows, present = rng.normal(size=(5, 2)), np.array([True, False, True, False, False])
     found = [whole_scores(rows, each, present) for each in rng.normal(size=(4000, 2))]
@@ -121,14 +121,14 @@ def test_scores_of_whole_rows_have_the_whole_signal() -> None:
     assert whole_scores(np.zeros((1, 2)), np.ones(2), present[:1])[0].tolist() == [0.0]
 
 
-def test_row_that_other_rows_span_gives_no_score() -> None:
+def test_canary_row_in_the_span_of_other_rows_has_score_zero() -> None:
     rows = np.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     scores, signals = orthogonal_scores(rows, np.zeros(2), np.array([True, False, False, False]))
     assert (signals[1], scores[1], signals[3], scores[3]) == (0.0, 0.0, 0.0, 0.0)
     assert scores[0] == pytest.approx(1.0)
 
 
-def test_a_drawn_row_scores_its_whole_signal_and_one_not_drawn_nothing() -> None:
+def test_subsampled_canary_scores_its_whole_signal_only_when_drawn() -> None:
     rows, present = np.eye(2) * 3.0, np.array([True, True])
     drawn_first = rows[0] - 0.8 * rows.sum(axis=0)
     scores, signals = orthogonal_scores(rows, drawn_first, present, rate=0.8)

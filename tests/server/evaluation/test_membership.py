@@ -40,7 +40,7 @@ def records(name, count):
     return table, np.full((count, 1), 1.0 if name == "member" else -1.0, dtype=np.float32)
 
 
-def test_model_that_remembers_records_is_caught_by_every_attack():
+def test_every_membership_attack_detects_a_memorising_model():
     found = membership("x", Memory(set(), 0.1), records("member", 300), records("other", 300))
     assert [attack.name for attack in found.attacks] == ["entropy", "confidence", "confidence in the true label"]
     for attack in found.attacks:
@@ -52,7 +52,7 @@ def test_model_that_remembers_records_is_caught_by_every_attack():
 
 
 @pytest.mark.heavy
-def test_model_that_remembers_nothing_is_caught_by_no_attack():
+def test_no_membership_attack_detects_a_model_that_memorised_nothing():
     """The intervals of 200 innocent models miss the truth in about 1 of 20; more than 22 has chance below 1e-3."""
     missed = 0
     for seed in range(200):
@@ -65,7 +65,7 @@ def test_model_that_remembers_nothing_is_caught_by_no_attack():
 
 
 @pytest.mark.slow
-def test_a_threshold_is_judged_on_other_records_than_chose_it():
+def test_attack_threshold_is_evaluated_on_records_that_did_not_choose_it():
     """An attack that fitted its threshold to its own judges would win on pure noise of few records."""
     rng = np.random.default_rng(1)
     values = [
@@ -113,7 +113,7 @@ def test_the_report_shows_the_attacks_on_both_models(run):
     assert "balanced accuracy" in console.export_text()
 
 
-def test_several_trainings_are_the_first_with_the_mean_area_beside():
+def test_attacks_over_trainings_report_the_first_and_the_mean_area():
     sides = records("member", 20), records("other", 20)
     apart = [membership("x", Memory(set(), edge), *sides) for edge in (0.0, 0.2)]
     together = attacks.attacks_over_trainings(apart)
@@ -132,7 +132,7 @@ def test_a_corpus_without_labels_has_no_model_to_attack(run):
     assert refused.value.code == "labels-missing"
 
 
-def test_the_area_is_scikit_learn_s_and_its_variance_de_long_s() -> None:
+def test_attack_auc_equals_scikit_learns_with_delongs_variance() -> None:
     from sklearn.metrics import roc_auc_score
 
     rng = np.random.default_rng(2)

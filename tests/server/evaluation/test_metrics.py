@@ -61,7 +61,7 @@ def test_label_and_length_divergences_equal_jensen_shannon():
     assert metrics.length_divergence(["one two"], ["word " * 5000]) == pytest.approx(1)
 
 
-def test_an_empty_side_has_no_divergence():
+def test_divergence_from_an_empty_set_is_not_a_number():
     assert np.isnan(metrics.length_divergence([], ["a b"]))
     assert np.isnan(metrics.label_divergence([], ["a"]))
     assert np.isnan(metrics.self_similarity(cloud(1)))

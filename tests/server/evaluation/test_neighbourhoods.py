@@ -11,7 +11,7 @@ def cloud(rows, *, width=12, shift=0.0, scale=1.0, seed=0):
     return (np.random.default_rng(seed).normal(size=(rows, width)) * scale + shift).astype(np.float32)
 
 
-def test_precision_recall_against_a_plain_loop(monkeypatch):
+def test_precision_and_recall_equal_a_plain_loop(monkeypatch):
     monkeypatch.setattr(module, "BLOCK_MIB", 7 * 40 * 8 / 2**20)  # the blocks' seams are what can go wrong
     a, b = cloud(40, width=3), cloud(40, width=3, shift=0.8, scale=0.7, seed=1)
 
@@ -40,6 +40,6 @@ def test_density_and_coverage_equal_those_of_prdc():
     assert (narrow["density"], narrow["coverage"]) == pytest.approx((0.4966666666666667, 0.7166666666666667))
 
 
-def test_too_few_points_have_no_neighbours():
+def test_neighbourhood_figures_of_too_few_points_are_refused():
     with pytest.raises(ValueError, match="no 5 neighbours"):
         neighbourhoods(cloud(5), cloud(50))

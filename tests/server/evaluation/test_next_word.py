@@ -14,13 +14,13 @@ TEST = ["my card was stolen at the bank today", "my card was declined at the sho
 OTHER = ["a moving film about a family by the sea", "the plot drags and the jokes fall flat"]
 
 
-def test_next_word_model_learns_more_from_texts_of_the_same_kind() -> None:
+def test_next_word_loss_is_lower_after_training_on_similar_texts() -> None:
     before, after, elsewhere = (next_word_loss(training, TEST) for training in ((), CARDS, OTHER))
     assert after < 0.5 * before
     assert before - elsewhere < 0.2 * (before - after)
 
 
-def test_base_of_the_next_word_model_is_a_distribution() -> None:
+def test_base_probabilities_of_the_next_word_model_sum_to_one() -> None:
     base = Trigrams((), "en")
     known = sum(base.probability(word, ()) for word in base.general)
     assert 0.99 <= known <= 1.0
@@ -46,7 +46,7 @@ def test_next_word_loss_of_no_text_is_not_a_number() -> None:
 
 
 @pytest.mark.slow
-def test_the_likeliest_word_is_that_of_all_known_words() -> None:
+def test_likeliest_word_has_the_highest_probability_of_all_known_words() -> None:
     model = Likeliest([*CARDS, *OTHER], "en")
     words = [*model.general, *{word for text in CARDS + OTHER for word in text.split()}]
     for context in ((), ("my", "card"), ("the", "bank"), ("at", "sea"), ("unseen", "words")):
@@ -55,6 +55,6 @@ def test_the_likeliest_word_is_that_of_all_known_words() -> None:
 
 
 @pytest.mark.heavy
-def test_next_word_model_expects_texts_of_the_same_kind() -> None:
+def test_next_word_accuracy_is_high_only_on_texts_of_the_same_kind() -> None:
     assert next_word_accuracy(CARDS, TEST) > 0.6 > 0.2 > next_word_accuracy(OTHER, TEST)
     assert math.isnan(next_word_accuracy(CARDS, []))

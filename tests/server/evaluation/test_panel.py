@@ -37,7 +37,7 @@ def test_every_model_learns_and_the_panel_score_is_their_mean_accuracy() -> None
 
 
 @pytest.mark.slow
-def test_words_read_the_texts_alone_and_the_others_the_embeddings_alone() -> None:
+def test_words_model_uses_only_texts_and_other_models_only_embeddings() -> None:
     corpus, test = draw_labelled_notes(80, 0), draw_labelled_notes(60, 1)
     shuffled = Labelled(corpus.texts, corpus.labels, np.random.default_rng(2).permutation(corpus.embeddings))
     found = panel.judge(shuffled, test).accuracies()
@@ -49,7 +49,7 @@ def test_words_read_the_texts_alone_and_the_others_the_embeddings_alone() -> Non
 
 
 @pytest.mark.slow
-def test_wrong_labels_cost_points_and_the_rarest_label_is_the_test_sets() -> None:
+def test_wrong_labels_lower_accuracy_and_rarest_recall_uses_the_test_set() -> None:
     test = draw_labelled_notes(60, 1)
     rare = [label == "heart" or row < 4 for row, label in enumerate(test.labels)]
     test = Labelled(

@@ -13,7 +13,7 @@ PREDICTED = {3: list("aabbcabc"), 4: list("abbbcaac"), 5: list("cabbcabb")}
 GROUPS = list("xxxxyyyy")
 
 
-def test_every_seed_and_group_is_scored_by_its_own_predictions() -> None:
+def test_figures_of_seeds_and_groups_use_their_own_predictions() -> None:
     from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score
 
     found = judged("corpus", 9, [(f"m{seed}", {"m": each}) for seed, each in PREDICTED.items()], TRUE, GROUPS)
@@ -27,7 +27,7 @@ def test_every_seed_and_group_is_scored_by_its_own_predictions() -> None:
     assert found.to_json()["groups"]["x"]["rows"] == 4
 
 
-def test_the_panel_is_the_mean_of_its_models_and_says_each() -> None:
+def test_panel_figures_are_means_over_models_and_list_each_model() -> None:
     from sklearn.metrics import accuracy_score, recall_score
 
     predicted: dict[str, list[str]] = dict(zip(panel.MODELS, PREDICTED.values(), strict=True))

@@ -45,7 +45,7 @@ def collect_signatures(**replies):
     return exchange
 
 
-def test_a_withdrawal_before_the_last_approval_stops_the_run():
+def test_run_stops_when_an_approval_is_withdrawn_before_the_last_one():
     with pytest.raises(agreement.Rejected, match="have withdrawn") as rejected:
         collect_signatures(alpha=[SIGNED, WITHDRAWN], beta=[PENDING, PENDING, SIGNED], gamma=[PENDING, SIGNED, SIGNED])
     assert rejected.value.parties == ("alpha",)
@@ -53,10 +53,10 @@ def test_a_withdrawal_before_the_last_approval_stops_the_run():
 
 
 @pytest.mark.parametrize("again", [SIGNED, SILENT_LATER, None])
-def test_a_run_begins_with_those_that_have_not_withdrawn(again):
+def test_run_begins_with_the_hospitals_that_have_not_withdrawn(again):
     collect_signatures(alpha=[SIGNED, again], beta=[PENDING, SIGNED])
 
 
-def test_hospitals_that_approve_at_once_are_asked_once():
+def test_hospital_that_has_approved_is_not_asked_again():
     exchange = collect_signatures(alpha=[SIGNED, WITHDRAWN], beta=[SIGNED])
     assert len(exchange.replies["alpha"]) == 1

@@ -43,7 +43,7 @@ class Pipelined(World):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("parties", "first", "then"), [(2, 3, 3), (3, 4, 3), (5, 4, 3)])
-def test_a_sum_takes_the_stages_that_need_everybodys_answer_and_no_more(tmp_path, parties, first, then):
+def test_pipelined_sum_needs_the_least_possible_number_of_exchanges(tmp_path, parties, first, then):
     world = Pipelined(tmp_path, parties=parties, releases=3)
     world.federation.agree()
     taken = []
@@ -56,7 +56,7 @@ def test_a_sum_takes_the_stages_that_need_everybodys_answer_and_no_more(tmp_path
     assert taken == [first, then, then]
 
 
-def test_sums_and_charges_are_those_of_the_plain_driver(tmp_path):
+def test_pipelined_driver_has_the_sums_and_charges_of_the_plain_driver(tmp_path):
     plain = World(tmp_path / "plain", epsilon=2.0, noise_seed=7)
     pipelined = Pipelined(tmp_path / "pipelined", epsilon=2.0, noise_seed=7)
     for world in (plain, pipelined):
@@ -72,7 +72,7 @@ def test_sums_and_charges_are_those_of_the_plain_driver(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", slow_but(range(48), [0, 5, *range(8, 36, 8), 35]))
-def test_killed_at_any_message_and_continued_both_sums_are_the_same(tmp_path, at):
+def test_sums_are_unchanged_after_a_kill_at_any_message_and_a_restart(tmp_path, at):
     def opened(world):
         world.federation.agree()
         return [world.open(number)[0].values for number in (1, 2)]
@@ -83,7 +83,7 @@ def test_killed_at_any_message_and_continued_both_sums_are_the_same(tmp_path, at
 
 @pytest.mark.slow
 @pytest.mark.parametrize("missed", slow_after(range(2, 9), 4))
-def test_a_party_that_misses_one_message_is_in_the_next_sum(tmp_path, missed):
+def test_party_that_missed_one_message_takes_part_in_the_next_sum(tmp_path, missed):
     world = Pipelined(tmp_path, parties=5)
     world.federation.agree()
     world.reachable = lambda name, number: (name, number) != ("p2", missed)
@@ -99,7 +99,7 @@ def test_a_party_that_misses_one_message_is_in_the_next_sum(tmp_path, missed):
     assert second.survivors == (others if lost_in_second else everyone)
 
 
-def test_too_many_dropouts_void_the_attempt_and_a_new_one_opens(tmp_path):
+def test_sum_opens_at_a_new_attempt_after_too_many_dropouts(tmp_path):
     world = Pipelined(tmp_path, parties=5, epsilon=4.0)
     world.federation.agree()
     # p1 and p2 lose the message that asks for their masked vectors, once
@@ -114,7 +114,7 @@ def test_too_many_dropouts_void_the_attempt_and_a_new_one_opens(tmp_path):
     assert exchanges == 3
 
 
-def test_of_several_refusals_in_one_message_the_first_is_told(tmp_path):
+def test_first_of_several_refusals_in_one_message_is_reported(tmp_path):
     """The later ones follow from it: a step of a sum is refused where its opening was."""
     world = Pipelined(tmp_path)
     world.federation.agree()
@@ -145,7 +145,7 @@ def ask(world, party="p0", **body):
     return codec.decode_reply(world.parties[party].handle(request.SerializeToString()), party)
 
 
-def test_prepared_sum_gives_no_vector_without_its_public_inputs(tmp_path):
+def test_party_sends_no_vector_of_a_prepared_sum_without_public_inputs(tmp_path):
     world = Pipelined(tmp_path, parties=2, epsilon=math.inf)
     world.federation.agree()
     parameters = world.manifest.sum_parameters("votes/2", 0)

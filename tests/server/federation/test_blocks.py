@@ -17,7 +17,7 @@ def journal(tmp_path):
     opened.close()
 
 
-def test_a_block_is_found_by_the_hash_of_its_bytes(journal):
+def test_public_block_is_found_by_the_hash_of_its_bytes(journal):
     blocks = PublicBlocks(journal)
     identity = blocks.add(b"some block")
     assert identity == hashlib.sha256(b"some block").digest()
@@ -25,12 +25,12 @@ def test_a_block_is_found_by_the_hash_of_its_bytes(journal):
     assert blocks.get(identity) == b"some block"
 
 
-def test_a_block_that_nobody_added_is_our_bug(journal):
+def test_missing_public_block_raises_an_internal_error(journal):
     with raises(InternalError, "block-missing"):
         PublicBlocks(journal).get(b"\x07" * 32)
 
 
-def test_a_name_keeps_the_bytes_that_were_published_first(tmp_path):
+def test_published_name_keeps_its_first_bytes_when_published_again(tmp_path):
     path = tmp_path / "journal.sqlite"
     first = Journal(path)
     identity = PublicBlocks(first).published("vectors/one", lambda: b"as computed here")
@@ -45,7 +45,7 @@ def test_a_name_keeps_the_bytes_that_were_published_first(tmp_path):
 
 
 @pytest.mark.parametrize("finished_writes", [0, 1])
-def test_a_run_that_dies_while_it_publishes_goes_on(journal, monkeypatch, finished_writes):
+def test_run_killed_while_publishing_blocks_can_be_continued(journal, monkeypatch, finished_writes):
     """A name in the journal whose block is not there would end every continuation."""
     writes = [journal.put] * finished_writes
 

@@ -144,7 +144,7 @@ def test_a_party_that_asks_for_an_unknown_public_block_is_left_out_by_name(tmp_p
 
 
 @pytest.mark.heavy
-def test_a_party_that_names_known_blocks_in_turn_holds_no_run(tmp_path):
+def test_party_that_requests_known_blocks_again_does_not_stall_the_run(tmp_path):
     world = World(tmp_path)
     world.federation.agree()
     halves = [
@@ -167,7 +167,7 @@ def test_a_party_that_names_known_blocks_in_turn_holds_no_run(tmp_path):
     assert len(asked) <= 1 + len(blocks)
 
 
-def test_a_fault_in_the_protocol_is_told_with_its_party(tmp_path):
+def test_protocol_fault_is_reported_with_the_name_of_its_party(tmp_path):
     world = World(tmp_path)
     world.federation.agree()
     party = world.parties["p1"]
@@ -186,7 +186,7 @@ def test_a_fault_in_the_protocol_is_told_with_its_party(tmp_path):
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_while_people_decide_the_run_tells_the_plans_words_once(tmp_path, monkeypatch, large):
+def test_plans_nine_words_are_logged_once_while_people_decide(tmp_path, monkeypatch, large):
     world = World(tmp_path, consent=Persons())
     told, pauses = Told(), []
     if large:  # two seconds for each party to which the manifest is sent again
@@ -207,7 +207,7 @@ def test_while_people_decide_the_run_tells_the_plans_words_once(tmp_path, monkey
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parties", [1, 2, 3, 5])
-def test_noise_has_the_planned_deviation_around_the_exact_sum(tmp_path, parties):
+def test_noise_of_a_sum_has_the_planned_deviation(tmp_path, parties):
     world = World(tmp_path, parties=parties, epsilon=1.0)
     world.federation.agree()
     noise = []
@@ -227,7 +227,7 @@ def _opened_variance(world):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost_at", range(6))
-def test_a_party_lost_at_any_message_leaves_the_survivors_exact_sum(tmp_path, lost_at):
+def test_party_lost_at_any_message_leaves_the_exact_sum_of_the_others(tmp_path, lost_at):
     world = World(tmp_path, parties=5)
     world.federation.agree()
     # two messages are the agreement's; from then on p2 is silent
@@ -239,7 +239,7 @@ def test_a_party_lost_at_any_message_leaves_the_survivors_exact_sum(tmp_path, lo
     assert np.array_equal(opened.values, world.exact(survivors))
 
 
-def test_party_that_missed_the_signatures_gets_them_before_its_first_sum(tmp_path):
+def test_absent_party_gets_the_plans_signatures_before_its_first_sum(tmp_path):
     world = World(tmp_path, parties=4)
     world.reachable = lambda name, number: (name, number) != ("p2", 1)
     world.federation.agree()
@@ -251,7 +251,7 @@ def test_party_that_missed_the_signatures_gets_them_before_its_first_sum(tmp_pat
 
 
 @pytest.mark.heavy
-def test_too_many_dropouts_open_nothing_and_a_void_attempt_is_not_paid(tmp_path):
+def test_attempt_with_too_many_dropouts_opens_no_sum_and_is_not_charged(tmp_path):
     world = World(tmp_path, parties=5, epsilon=4.0)
     world.federation.agree()
     # p1 and p2 lose the message that asks for their masked vectors, once
@@ -315,7 +315,7 @@ def check_killed(kind, folder, at, messages, open_sums):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", slow_but(range(30), [0, 8, *range(9, 28, 4), 27, 28], quick=[0, 17, 28]))
-def test_killed_at_any_message_and_continued_the_sum_is_the_same(tmp_path, at):
+def test_sum_is_unchanged_after_a_kill_at_any_message_and_a_restart(tmp_path, at):
     def opened(world):
         world.federation.agree()
         return [world.federation.private_sum("votes/1", world.inputs()).values]
@@ -324,7 +324,7 @@ def test_killed_at_any_message_and_continued_the_sum_is_the_same(tmp_path, at):
     check_killed(World, tmp_path, at, 28, opened)
 
 
-def test_receipts_name_what_was_charged(tmp_path):
+def test_receipt_lists_the_charges_of_the_run(tmp_path):
     world = World(tmp_path, epsilon=4.0)
     world.federation.agree()
     world.federation.private_sum("votes/1", world.inputs())
@@ -365,7 +365,7 @@ def changed(change):
         5,
     ),
 )
-def test_receipt_that_is_false_or_lacks_a_charge_is_left_out(tmp_path, forge, taken):
+def test_false_or_incomplete_receipt_is_not_accepted(tmp_path, forge, taken):
     world = World(tmp_path, epsilon=4.0)
     world.federation.agree()
     world.federation.private_sum("votes/1", world.inputs())

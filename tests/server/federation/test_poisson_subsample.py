@@ -67,7 +67,7 @@ def world(tmp_path, monkeypatch):
 
 
 @pytest.mark.heavy
-def test_sum_is_of_a_subsample_drawn_per_round_and_party(world):
+def test_poisson_subsample_is_drawn_anew_per_round_and_party(world):
     _, _, drawn, opened = world
     assert len(drawn) == 6
     assert len({coins for coins, _ in drawn}) == 6
@@ -79,7 +79,7 @@ def test_sum_is_of_a_subsample_drawn_per_round_and_party(world):
 
 
 @pytest.mark.heavy
-def test_the_coins_are_in_no_message_and_in_no_file_in_the_clear(world):
+def test_subsampling_coins_are_in_no_message_and_in_no_plaintext_file(world):
     folder, wire, drawn, _ = world
     places = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     places |= {f"message {number}": data for number, data in enumerate(wire.passed)}

@@ -11,7 +11,7 @@ from undersong_server.federation.preparation import Preparation
 
 
 @pytest.mark.parametrize(("statements", "is_prepared"), [(None, True), ({}, True), ({"alpha": "00"}, False)])
-def test_a_sum_whose_first_attempt_is_void_is_not_prepared(
+def test_next_sum_is_not_prepared_if_its_first_attempt_is_void(
     statements: dict[str, str] | None, is_prepared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sums = [SimpleNamespace(name=name) for name in ("first", "second")]

@@ -49,7 +49,7 @@ def federation(tmp_path):
 
 
 @pytest.mark.parametrize("lost", heavy_but([None, "p2"], ["p2"]))
-def test_a_laplace_sum_opens_with_its_planned_noise_and_is_charged_so(federation, tmp_path, lost):
+def test_laplace_sum_has_its_planned_noise_and_charge(federation, tmp_path, lost):
     away = lost is not None
     made, plan, inputs = federation(lambda name, number: not (away and name == lost and number >= 4))
     opened = made.private_sum("terms", inputs)

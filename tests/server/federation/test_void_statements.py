@@ -14,7 +14,7 @@ from undersong_server.database.journal import Journal
 from undersong_server.federation.sums import Federation
 
 
-def test_a_void_attempt_is_asked_for_by_its_number_and_absent_parties_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_void_statements_are_requested_from_absent_parties_last(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[list[str], wire.VoidSum]] = []
     kept: dict[str, Any] = {}
     statement = wire.Reply(void_statement=wire.VoidStatement(statement=b"signed"))
@@ -42,7 +42,7 @@ def test_a_void_attempt_is_asked_for_by_its_number_and_absent_parties_last(monke
 @pytest.mark.parametrize(
     ("is_void", "spare_attempts", "tried"), [(True, 0, 3), (True, 1, 4), (False, 0, 1), (False, 2, 3)]
 )
-def test_void_attempts_are_free_three_times_and_others_take_a_spare_one(
+def test_three_void_attempts_are_free_and_others_use_a_spare_one(
     is_void: bool, spare_attempts: int, tried: int
 ) -> None:
     numbers: list[int] = []

@@ -50,7 +50,7 @@ def exchange(case: dict[str, Any]) -> Exchange:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_each_recorded_answer_is_judged_as_its_case_accepts(case: dict[str, Any]) -> None:
+def test_reading_a_recorded_answer_gives_a_text_or_fault_its_case_accepts(case: dict[str, Any]) -> None:
     verdict = judge(exchange(case), (500, 100))
     if verdict.completion is None:
         assert verdict.state is ExchangeState.LOST
@@ -104,7 +104,9 @@ def write_text(case: dict[str, Any], *, batch: bool, round_: int, monkeypatch: p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: CASES[number]["name"])
-def test_run_keeps_of_each_recorded_answer_what_its_case_accepts(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_author_keeps_of_a_recorded_answer_only_what_its_case_accepts(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By single calls and in batches, in the first and in a later round; in the quicker suites by one of the four."""
     case = CASES[number]
     ways = list(product((False, True), (0, 1)))

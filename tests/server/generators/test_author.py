@@ -76,7 +76,7 @@ class Seeded(Scripted):
             yield index, Completion(f"{self.name} {request.seed}")
 
 
-def test_a_run_that_stopped_asks_nothing_twice(journal):
+def test_stopped_run_repeats_no_answered_request_when_continued(journal):
     orders = [Order("a", "zero_shot", "x"), Order("b", "zero_shot", "y")] * 3
     first_a, first_b = Seeded("a", []), Seeded("b", [], fail_after=1)
     with pytest.raises(ConfigurationError):
@@ -103,7 +103,7 @@ def test_seeds_depend_on_the_seed_the_step_and_the_position_only(journal, tmp_pa
     assert len(set(seeds[0])) == 2
 
 
-def test_one_request_without_answer_does_not_stop_the_others(journal):
+def test_failed_request_does_not_stop_the_others(journal):
     generator = Scripted("g", [GenerationError("filtered"), "two", GenerationError("filtered"), GenerationError("no")])
     writer = author(journal, generator)
     samples = writer.write("round 1", 0, [Order("g", "zero_shot", "x")] * 2)
@@ -112,7 +112,7 @@ def test_one_request_without_answer_does_not_stop_the_others(journal):
     assert writer.counts == {"g": {"calls": 4}}
 
 
-def test_the_speed_counts_what_was_waited_for_and_not_what_the_journal_had(journal):
+def test_generation_speed_excludes_answers_that_the_journal_had(journal):
     texts = [Completion("one", seconds=0.5), Completion("two", seconds=1.5), Completion("three")]
 
     class Timed(Scripted):
@@ -132,7 +132,7 @@ def test_the_speed_counts_what_was_waited_for_and_not_what_the_journal_had(journ
     assert again.speed["g"].answered == 0
 
 
-def test_a_step_that_was_written_is_not_written_again(journal):
+def test_writing_the_same_step_twice_is_refused(journal):
     """The journal would give its answers to the orders of the second call."""
     writer = author(journal, Scripted("g", ["one", "two"]))
     writer.write("round 1", 0, [Order("g", "zero_shot", "x")])
@@ -140,14 +140,14 @@ def test_a_step_that_was_written_is_not_written_again(journal):
         writer.write("round 1", 1, [Order("g", "zero_shot", "y")])
 
 
-def test_an_unknown_generator_is_named(journal):
+def test_error_for_an_unknown_generator_names_it(journal):
     with pytest.raises(ConfigurationError) as refused:
         author(journal, Scripted("g", [])).write("round 1", 0, [Order("h", "zero_shot", "x")])
     assert refused.value.code == "generator-unknown"
     assert "'h'" in refused.value.problem
 
 
-def test_first_batch_without_texts_stops_the_run_and_is_asked_again(journal):
+def test_first_batch_without_usable_texts_stops_and_is_repeated_on_resume(journal):
     said = ["A note about x.", "I can't help with that request.", "", "I'm sorry, but I can't write this note."]
     generator = Scripted("g", said)
     orders = [Order("g", "zero_shot", "x")] * 4
@@ -173,7 +173,7 @@ def test_first_batch_without_texts_stops_the_run_and_is_asked_again(journal):
     assert third.usage["g"].price_usd == usage.price_usd
 
 
-def test_all_spoilt_generators_are_named_at_once_and_one_repeat_is_enough(journal):
+def test_one_error_names_all_failing_generators_and_one_resume_mends_them(journal):
     orders = [Order(name, "zero_shot", "x") for name in ("a", "b", "c", "d") for _ in range(1 if name == "c" else 4)]
     spoilt = [Scripted(name, ["I can't help with that request."] * 4) for name in ("a", "b", "c")]
     with pytest.raises(GenerationError) as stopped:
@@ -190,7 +190,7 @@ def test_all_spoilt_generators_are_named_at_once_and_one_repeat_is_enough(journa
     assert [again.usage[name].calls for name in ("a", "b", "c", "d")] == [8, 8, 2, 4]
 
 
-def test_a_mended_generator_is_asked_anew_where_another_one_ended_the_run(journal):
+def test_resume_asks_a_mended_generator_again_after_another_ones_error(journal):
     orders = [Order(name, "zero_shot", "x") for name in ("b", "a") for _ in range(4)]
 
     class Unreachable(Scripted):
@@ -216,7 +216,7 @@ def test_a_mended_generator_is_asked_anew_where_another_one_ended_the_run(journa
     assert third.usage["b"] == usage
 
 
-def test_all_generators_that_cannot_go_on_are_named_at_once(journal):
+def test_one_error_names_all_generators_that_cannot_continue(journal):
     started = threading.Barrier(2)
 
     class Unreachable(Scripted):
@@ -244,7 +244,7 @@ def test_all_generators_that_cannot_go_on_are_named_at_once(journal):
     ],
     ids=["failed", "failed without a remedy", "useless", "both"],
 )
-def test_remedy_of_missing_texts_follows_from_why_they_are(journal, texts, remedies):
+def test_remedy_for_missing_texts_depends_on_their_cause(journal, texts, remedies):
     with raises(GenerationError, "answers-useless") as first:
         author(journal, Scripted("g", texts)).write("one", 0, [Order("g", "zero_shot", "x")] * 2)
     writer = author(journal, Scripted("h", ["fine", "good", *texts]))
@@ -256,7 +256,7 @@ def test_remedy_of_missing_texts_follows_from_why_they_are(journal, texts, remed
         assert [any(words in remedy for remedy in remedies) for words in named] == [True] * len(remedies)
 
 
-def test_a_small_first_batch_is_asked_again_before_it_stops_the_run(journal):
+def test_small_first_batch_is_retried_before_it_stops_the_run(journal):
     generator = Scripted("g", ["", "", "fine"])
     assert author(journal, generator).write("one", 0, [Order("g", "zero_shot", "x")])[0].text == "fine"
     hopeless = Scripted("h", [""] * 6)
@@ -269,7 +269,7 @@ def test_a_small_first_batch_is_asked_again_before_it_stops_the_run(journal):
     ]
 
 
-def test_step_with_less_than_half_of_its_texts_stops_and_is_asked_again(journal):
+def test_step_with_less_than_half_its_texts_stops_and_resume_repeats_it(journal):
     generator = Scripted("g", ["one", "two", "three", "four", "five", *[""] * 9])
     writer = author(journal, generator)
     orders = [Order("g", "zero_shot", "x")] * 4
@@ -299,7 +299,7 @@ def failing_step(journal, *texts):
     return writer, orders
 
 
-def test_failed_orders_are_open_until_something_builds_on_their_step(journal):
+def test_failed_orders_are_retried_until_a_later_step_was_written(journal):
     gone = [GenerationError("g: gone")] * 3
     writer, orders = failing_step(journal, "five", "six", "seven", *gone)
     writer.write("round 2", 1, orders)
@@ -317,7 +317,7 @@ def test_failed_orders_are_open_until_something_builds_on_their_step(journal):
     assert last.asked == []
 
 
-def test_failed_orders_are_done_where_a_later_step_builds_on_the_others(journal):
+def test_failed_orders_are_not_retried_once_a_later_step_was_written(journal):
     gone = [GenerationError("generator g: gone")] * 3
     writer, orders = failing_step(journal, "five", "six", "seven", *gone, "nine")
     writer.write("round 2", 1, orders)
@@ -331,7 +331,7 @@ def test_failed_orders_are_done_where_a_later_step_builds_on_the_others(journal)
     assert again.usage["g"].notes["failed: gone"] == 3
 
 
-def test_an_order_that_failed_once_and_was_paid_later_is_not_paid_again(journal):
+def test_order_answered_on_a_later_try_is_not_asked_again_on_resume(journal):
     writer, orders = failing_step(journal, "five", GenerationError("busy"), "seven", "eight", "six")
     assert all(writer.write("round 2", 1, orders))  # and the process dies before anything builds on it
     last = Scripted("g", [])
@@ -364,7 +364,7 @@ def orders_of(labels):
     return [Order("g", "zero_shot", label) for label in labels]
 
 
-def test_an_order_refused_for_its_content_is_asked_once_more_and_then_done(journal):
+def test_order_refused_for_its_content_is_retried_exactly_once(journal):
     generator = Refusing("g", [])
     orders = [Order("g", "zero_shot", label) for label in "xyxx"]
     writer = author(journal, generator)
@@ -378,7 +378,7 @@ def test_an_order_refused_for_its_content_is_asked_once_more_and_then_done(journ
     assert again.asked == []
 
 
-def test_orders_refused_for_their_content_are_no_part_of_the_gates_count(journal):
+def test_content_refusals_do_not_count_towards_the_half_of_texts_needed(journal):
     first = Refusing("g")
     writer = author(journal, first)
     writer.try_out(("x", "y"))
@@ -397,7 +397,7 @@ def test_orders_refused_for_their_content_are_no_part_of_the_gates_count(journal
     assert continued.refused_labels == ["y"]
 
 
-def test_the_gate_counts_the_orders_that_were_not_refused(journal):
+def test_check_for_half_of_the_texts_counts_only_orders_not_refused(journal):
     """Three of the five others fail: they alone are asked again."""
     busy = [GenerationError("busy")] * 9
     texts = [Completion(f"Text {number}.") for number in range(6)]
@@ -413,7 +413,7 @@ def test_the_gate_counts_the_orders_that_were_not_refused(journal):
 
 
 @pytest.mark.parametrize("first", ["xyxy", "yyyy"])
-def test_a_step_refused_whole_shuts_the_gate_and_is_asked_again(journal, first):
+def test_step_whose_orders_are_all_refused_stops_and_is_repeated_on_resume(journal, first):
     """All of a step refused, where the endpoint wrote such texts before: that may be the account, whatever is said."""
     writer = author(journal, Refusing("g", labels=""))
     writer.write("one", 0, orders_of("xyxy"))
@@ -429,7 +429,7 @@ def test_a_step_refused_whole_shuts_the_gate_and_is_asked_again(journal, first):
     assert again.refused_labels == []
 
 
-def test_a_first_batch_refused_whole_stops_the_run_and_is_asked_again(journal):
+def test_fully_refused_first_batch_stops_and_is_repeated_on_resume(journal):
     with raises(GenerationError, "answers-useless"):
         author(journal, Refusing("g", labels="xy")).write("one", 0, orders_of("xyxy"))
     mended = Refusing("g", labels="")
@@ -437,12 +437,12 @@ def test_a_first_batch_refused_whole_stops_the_run_and_is_asked_again(journal):
     assert len(mended.asked) == 4
 
 
-def test_a_first_batch_refused_for_the_most_part_goes_on(journal):
+def test_run_goes_on_after_a_first_batch_that_was_mostly_refused(journal):
     writer = author(journal, Refusing("g"))
     assert sum(map(bool, writer.write("one", 0, orders_of("yyxyyy")))) == 1
 
 
-def test_an_answer_that_was_cut_is_asked_for_with_more_room(journal):
+def test_cut_answer_is_requested_again_with_more_room(journal):
     class Cutting(Scripted):
         def answer(self, requests):
             for index, request in enumerate(requests):
@@ -456,7 +456,7 @@ def test_an_answer_that_was_cut_is_asked_for_with_more_room(journal):
     assert writer.usage["g"].cut == 2
 
 
-def test_a_text_that_misses_a_bounded_length_is_asked_for_once_more(journal):
+def test_text_outside_its_length_bounds_is_requested_once_more(journal):
     texts = ["one two three four five six seven eight", "a b c", "again far too long a text for that", "one two"]
     generator = Scripted("g", texts)
     writer = author(journal, generator)
@@ -467,13 +467,13 @@ def test_a_text_that_misses_a_bounded_length_is_asked_for_once_more(journal):
     assert [request.words for request in generator.asked] == [3, 3, 40, 3]
 
 
-def test_a_second_text_is_taken_whatever_its_length(journal):
+def test_second_text_is_accepted_whatever_its_length(journal):
     long, longer = "one two three four five six seven eight", "a b c d e f g h i j k l"
     writer = author(journal, Scripted("g", [long, longer]))
     assert writer.write("one", 0, [Order("g", "worded", "x", words=3, bounded=True)])[0].text == longer
 
 
-def test_near_duplicates_are_no_samples_but_rewritten_texts_may_be_near(journal):
+def test_near_duplicates_are_dropped_unless_they_rewrite_a_parent(journal):
     vectors = {"pain": [1.0, 0.0], "pains": [0.999, 0.0447], "other": [0.0, 1.0]}
 
     def embed(texts):
@@ -493,7 +493,7 @@ def test_near_duplicates_are_no_samples_but_rewritten_texts_may_be_near(journal)
     assert write("three", "pain", "pains", "other", parents=("pain",))[0] == ["pain", "pains", "other"]
 
 
-def test_near_duplicates_of_one_batch_are_found_beside_earlier_texts():
+def test_near_duplicates_are_found_within_a_batch_and_among_earlier_texts():
     vectors = {"other": [0.0, 1.0], "pain": [1.0, 0.0], "pains": [0.999, 0.0447]}
     screening = Screening(lambda texts: np.array([vectors[text] for text in texts], dtype=np.float32), bound=0.98)
     screening.add(["other"], ["x"])
@@ -501,7 +501,7 @@ def test_near_duplicates_of_one_batch_are_found_beside_earlier_texts():
     assert faults == ["", "near duplicate"]
 
 
-def test_what_became_of_an_answer_is_the_journals_to_say(journal):
+def test_journaled_samples_stay_samples_under_stricter_screening(journal):
     orders = [Order("g", "zero_shot", "x")] * 2
     author(journal, Scripted("g", ["one", "two"])).write("one", 0, orders)
     stricter = Author(
@@ -522,7 +522,7 @@ def embed_alike(texts):
     return np.ones((len(texts), 1), dtype=np.float32)
 
 
-def test_failed_requests_are_retried_if_the_run_stopped_before_the_last(journal):
+def test_failed_requests_are_retried_when_the_run_stopped_within_the_step(journal):
     orders = [Order("g", "zero_shot", "x")] * 3
     first = Scripted("g", ["one", GenerationError("busy"), "three"], fail_after=2)
     with pytest.raises(ConfigurationError):
@@ -531,7 +531,7 @@ def test_failed_requests_are_retried_if_the_run_stopped_before_the_last(journal)
     assert [sample.text for sample in author(journal, again).write("one", 0, orders)] == ["one", "two", "three"]
 
 
-def test_completion_shows_only_good_examples_and_none_where_few_exist(journal):
+def test_completion_prompts_show_good_examples_only_when_there_are_enough(journal):
     generator = Scripted("g", ["one", "two", "three"])
     formats = {"g": PromptFormat(style="completion")}
     writer = Author({"g": generator}, PROMPTS, journal, Silent(), seed=1, formats=formats)

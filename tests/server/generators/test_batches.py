@@ -123,7 +123,7 @@ def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openai_generator, "PATIENCE_S", 0.2)
 
 
-def test_a_batch_is_submitted_once_paid_half_and_its_failures_are_single(journal: Journal) -> None:
+def test_batch_is_submitted_once_at_half_price_and_one_line_fails_alone(journal: Journal) -> None:
     with serving(BatchServer()) as server:
         answers = dict(generator(server, journal).answer(requests(6)))
     assert len(server.batches) == 1
@@ -133,7 +133,7 @@ def test_a_batch_is_submitted_once_paid_half_and_its_failures_are_single(journal
 
 
 @pytest.mark.parametrize("batch", [False, True])
-def test_answered_attempts_of_a_batch_are_settled(journal: Journal, batch: bool) -> None:
+def test_answered_requests_of_a_batch_do_not_count_as_lost(journal: Journal, batch: bool) -> None:
     """None of them counts as lost, in this process or the next, beside what its answer took."""
     prompts = Prompts(TaskWords(description="a note", labels=("x",)))
     orders = [Order("far", "zero_shot", "x")] * 3
@@ -151,7 +151,7 @@ def test_answered_attempts_of_a_batch_are_settled(journal: Journal, batch: bool)
     assert far._budget._spent.tolist() == again._budget._spent.tolist()
 
 
-def test_an_endpoint_that_is_asked_too_often_is_asked_again(journal: Journal) -> None:
+def test_rate_limited_batch_call_is_retried(journal: Journal) -> None:
     with serving(BatchServer()) as server:
         server.throttled = 2
         answers = dict(generator(server, journal, max_wait_s=0.01, max_retries=2).answer(requests(3)))
@@ -163,7 +163,7 @@ def test_an_endpoint_that_is_asked_too_often_is_asked_again(journal: Journal) ->
         assert stopped.value.code == "batch-unreachable"
 
 
-def test_a_mended_endpoint_is_asked_in_another_batch(journal: Journal) -> None:
+def test_resume_submits_a_new_batch_once_the_endpoint_is_mended(journal: Journal) -> None:
     prompts = Prompts(TaskWords(description="a note", labels=("x",)))
     orders = [Order("far", "zero_shot", "x")] * 3
     with serving(BatchServer()) as server:
@@ -179,7 +179,7 @@ def test_a_mended_endpoint_is_asked_in_another_batch(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("answered", [1, 2, 3, 4])
-def test_a_process_that_dies_anywhere_submits_nothing_twice(journal: Journal, answered: int) -> None:
+def test_process_killed_at_any_call_submits_no_batch_twice(journal: Journal, answered: int) -> None:
     with serving(BatchServer()) as server:
         server.fails_after = answered  # the file, the batch, the first look, the second look
         with pytest.raises(GenerationError) as stopped:
@@ -191,7 +191,7 @@ def test_a_process_that_dies_anywhere_submits_nothing_twice(journal: Journal, an
     assert len(server.batches) == 1
 
 
-def test_what_was_taken_before_the_process_died_is_not_asked_again(journal: Journal) -> None:
+def test_answers_read_before_a_kill_are_not_requested_again(journal: Journal) -> None:
     with serving(BatchServer()) as server:
         dict(generator(server, journal).answer(requests(3)))
         rest = dict(generator(server, journal).answer([*requests(3)[1:], *requests(5)[4:]]))
@@ -204,7 +204,7 @@ def test_what_was_taken_before_the_process_died_is_not_asked_again(journal: Jour
     assert len(server.files["file-1"].split("\n")) == 1
 
 
-def test_requests_are_split_at_the_lines_and_bytes_that_a_file_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_are_split_into_files_within_line_and_byte_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (openai_batches.MOST_LINES, openai_batches.MOST_BYTES) == (50_000, 200_000_000)
     monkeypatch.setattr(openai_batches, "MOST_LINES", 500)
     asked = {f"{number:032}": BatchRequest({"messages": "a note"}, (1, 1), 0.0) for number in range(1_001)}
@@ -217,7 +217,7 @@ def test_requests_are_split_at_the_lines_and_bytes_that_a_file_may_have(monkeypa
     assert [len(part) for part in openai_batches._split_requests(few)] == [4, 4, 2]
 
 
-def test_several_files_are_submitted_together_and_read_one_after_the_other(
+def test_batch_files_are_submitted_together_and_read_in_order(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(openai_batches, "MOST_LINES", 3)
@@ -230,7 +230,7 @@ def test_several_files_are_submitted_together_and_read_one_after_the_other(
         assert again == answers
 
 
-def test_half_a_batch_is_used_and_a_budget_without_room_submits_none(journal: Journal) -> None:
+def test_partial_batch_is_used_and_too_small_a_budget_submits_none(journal: Journal) -> None:
     with serving(BatchServer()) as server:
         with pytest.raises(BudgetExhausted):
             dict(generator(server, journal, price_budget_usd=0.01).answer(requests(3)))
@@ -241,7 +241,7 @@ def test_half_a_batch_is_used_and_a_budget_without_room_submits_none(journal: Jo
 
 
 @pytest.mark.parametrize(("cap", "sizes"), [({}, [5]), ({"token_budget": 10_000}, [1, 4])])
-def test_under_a_cap_the_first_batch_shows_what_an_answer_is_billed(
+def test_first_batch_under_a_cap_measures_the_billed_size_of_an_answer(
     journal: Journal, cap: dict[str, Any], sizes: list[int]
 ) -> None:
     with serving(BatchServer()) as server:
@@ -287,7 +287,7 @@ ACCEPTED_AND_LOST = {
 
 
 @pytest.mark.parametrize("kind", slow_after(ACCEPTED_AND_LOST, 3))
-def test_caps_hold_over_processes_whose_batches_were_accepted_and_lost(journal: Journal, kind: str) -> None:
+def test_budget_holds_over_restarts_that_each_lose_an_accepted_batch(journal: Journal, kind: str) -> None:
     with serving(BatchServer()) as server:
         server.spoils = ACCEPTED_AND_LOST[kind]
         errors = whole_processes(server, journal, 8)
@@ -304,7 +304,7 @@ def test_caps_hold_over_processes_whose_batches_were_accepted_and_lost(journal: 
 
 
 @pytest.mark.parametrize("what", ["batch 1", "file 1"])
-def test_a_batch_that_is_gone_for_ever_is_passed_by_the_second_process(journal: Journal, what: str) -> None:
+def test_second_process_replaces_a_batch_that_is_gone_for_ever(journal: Journal, what: str) -> None:
     with serving(BatchServer()) as server:
         server.spoils = {what: (404, NOT_THERE)}
         (error,) = whole_processes(server, journal, 2)
@@ -317,7 +317,7 @@ def test_a_batch_that_is_gone_for_ever_is_passed_by_the_second_process(journal: 
 
 
 @pytest.mark.parametrize("what", ["batch 1", "file 1"])
-def test_a_later_process_that_finds_no_batch_stops_before_it_pays_anew(journal: Journal, what: str) -> None:
+def test_process_that_cannot_find_its_batch_stops_before_paying_again(journal: Journal, what: str) -> None:
     """It may have been started with another key or address: the next one with the right ones reads the batch."""
     with serving(BatchServer()) as server:
         server.fails_after = 2  # the file and the batch
@@ -334,7 +334,7 @@ def test_a_later_process_that_finds_no_batch_stops_before_it_pays_anew(journal: 
     assert len(server.batches) == 1
 
 
-def test_a_batch_that_is_there_again_is_read_and_lost_no_longer(journal: Journal) -> None:
+def test_batch_that_reappears_is_read_and_no_longer_counts_as_lost(journal: Journal) -> None:
     with serving(BatchServer()) as server:
         server.spoils = {"file 1": (404, NOT_THERE)}
         whole_processes(server, journal, 1)
@@ -369,7 +369,7 @@ def test_a_batch_that_was_not_accepted_costs_nothing(journal: Journal, status: i
         ("failed", {"request_counts": {"completed": 3}, "usage": {"total_tokens": 54}}, 0),
     ],
 )
-def test_what_an_ended_batch_leaves_out_is_lost_if_it_may_be_billed(
+def test_unanswered_request_of_an_ended_batch_counts_as_lost_if_billable(
     journal: Journal, status: str, fields: dict[str, Any], lost: int
 ) -> None:
     """Five requests: one is refused in its line, one is left out, three are answered for 18 tokens each."""

@@ -56,7 +56,7 @@ def cached(path: Path, asked: Counting, **fields: Any) -> CachedGenerator:
 REQUEST = GenerationRequest("zero_shot", "x", "Write.", 1)
 
 
-def test_later_run_reuses_paid_answers_and_no_entry_serves_two_orders(tmp_path: Path) -> None:
+def test_later_run_reuses_cached_answers_each_for_one_order_only(tmp_path: Path) -> None:
     first, second = Counting(), Counting()
     requests = [REQUEST, REQUEST, replace(REQUEST, prompt="Write more.")]
     before = answered(cached(tmp_path / "cache", first), requests)
@@ -81,14 +81,14 @@ def test_later_run_reuses_paid_answers_and_no_entry_serves_two_orders(tmp_path: 
         {"kinds": {"zero_shot": {"top_p": 0.5}}},
     ],
 )
-def test_whatever_decides_an_answer_decides_the_entry(tmp_path: Path, fields: dict[str, Any]) -> None:
+def test_cache_key_covers_every_field_that_influences_an_answer(tmp_path: Path, fields: dict[str, Any]) -> None:
     first, second = Counting(), Counting()
     answered(cached(tmp_path / "cache", first), [REQUEST])
     answered(cached(tmp_path / "cache", second, **fields), [REQUEST])
     assert second.calls == 1
 
 
-def test_limits_and_seeds_that_are_not_sent_decide_nothing(tmp_path: Path) -> None:
+def test_cache_key_ignores_limits_and_seeds_that_are_not_sent(tmp_path: Path) -> None:
     first, second, third = Counting(), Counting(), Counting()
     answered(cached(tmp_path / "cache", first), [REQUEST])
     answered(cached(tmp_path / "cache", second, concurrency=2, token_budget=9), [replace(REQUEST, seed=2)])
@@ -100,7 +100,7 @@ def test_limits_and_seeds_that_are_not_sent_decide_nothing(tmp_path: Path) -> No
     assert fourth.calls == 2
 
 
-def test_failures_are_not_kept_and_what_the_journal_has_counts_as_asked(tmp_path: Path) -> None:
+def test_failures_are_not_cached_and_journaled_answers_count_as_used(tmp_path: Path) -> None:
     first = Counting()
     answered(cached(tmp_path / "cache", first), [replace(REQUEST, label="none"), REQUEST])
     resumed = Counting()
@@ -111,7 +111,7 @@ def test_failures_are_not_kept_and_what_the_journal_has_counts_as_asked(tmp_path
     assert resumed.calls == 1
 
 
-def test_an_answer_that_became_no_text_is_asked_for_again(tmp_path: Path) -> None:
+def test_cached_answer_that_gave_no_text_is_not_reused(tmp_path: Path) -> None:
     useless, mended = Counting(), Counting()
     answered(cached(tmp_path / "cache", useless), [REQUEST], texts=False)
     answered(cached(tmp_path / "cache", mended), [REQUEST])
@@ -122,7 +122,7 @@ def test_an_answer_that_became_no_text_is_asked_for_again(tmp_path: Path) -> Non
     assert mended.calls == 2
 
 
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_cache_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as refused:
         cached(tmp_path / "missing" / "cache", Counting())
     assert refused.value.code == "cache-unusable"

@@ -102,7 +102,7 @@ def test_cleaning_keeps_a_text_that_only_looks_like_wrapping(text: str) -> None:
         "<think>I keep thinking and never answer",
     ],
 )
-def test_cleaning_keeps_no_empty_text(raw: str) -> None:
+def test_cleaning_an_answer_without_words_gives_an_empty_text(raw: str) -> None:
     assert clean(raw, prompt=PROMPT).text == ""
 
 
@@ -147,12 +147,12 @@ def test_cleaning_twice_is_cleaning_once(raw: str) -> None:
     assert once == "" or not is_empty(once)
 
 
-def test_thinking_that_has_not_ended_leaves_no_draft_before_it():
+def test_cleaning_drops_the_draft_before_unfinished_thinking():
     assert clean("54M with a cough, bed 7.\n<think>Is that what they").text == ""
     assert clean("<text>54M with a cough, bed 7.</text>\n<think>Is that what they").text == ""
 
 
-def test_one_word_between_tags_is_a_text_where_nothing_else_is_said():
+def test_one_tagged_word_counts_as_a_text_only_when_it_stands_alone():
     assert clean("<text>Splendid!</text>").text == "Splendid!"
     assert clean("It stands between <text>and</text>: My card.").tagged == []
 

@@ -11,5 +11,5 @@ from undersong_server.generators.interface import Completion, Finish
     ("finish", "end"),
     [("", "good"), ("length", "cut"), ("filter", "filtered"), ("refusal", "filtered"), ("unknown", "unknown")],
 )
-def test_every_reason_of_an_end_has_a_kind(finish: Finish, end: str) -> None:
+def test_every_finish_reason_maps_to_a_kind_of_end(finish: Finish, end: str) -> None:
     assert Completion("A note.", finish=finish).end == end

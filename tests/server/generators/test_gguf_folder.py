@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.gguf_folder import CONTROL, NORMAL, merges
 
 
-def test_pairs_are_ordered_by_the_score_of_their_result_then_by_pieces():
+def test_token_merges_are_ordered_by_the_score_of_the_merged_token():
     tokens = ["<bos>", "h", "e", "l", "o", "he", "hel", "lo", "hello", "el"]
     scores = [-1000.0, -9.0, -9.0, -9.0, -9.0, -1.0, -3.0, -2.0, -4.0, -1.5]
     types = [CONTROL, *[NORMAL] * 9]

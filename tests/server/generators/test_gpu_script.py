@@ -11,7 +11,7 @@ from benchmarks import gpu
 
 
 @pytest.mark.slow
-def test_every_part_runs_with_a_tiny_model(monkeypatch, capsys):
+def test_gpu_benchmark_runs_every_part_with_a_tiny_model(monkeypatch, capsys):
     pytest.importorskip("ray")
     monkeypatch.setattr(sys, "argv", ["gpu", "--texts", "10", "--tokens", "8", "--device", "cpu", "--json"])
     assert gpu.main() == 0

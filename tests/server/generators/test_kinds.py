@@ -41,7 +41,7 @@ def build_tables(folder: Path, tables: list[dict[str, Any]]) -> list[Generator]:
 
 
 @pytest.mark.slow
-def test_every_kind_is_built_by_its_table_in_order(tmp_path: Path) -> None:
+def test_generators_of_every_kind_are_built_in_the_order_of_their_tables(tmp_path: Path) -> None:
     (tmp_path / "pool.jsonl").write_text(json.dumps({"text": "a text", "label": "a"}), encoding="utf-8")
     save_tiny_llama(tmp_path / "model")
     generators = build_tables(tmp_path, TABLES)
@@ -72,7 +72,7 @@ def test_wrong_tables_of_generators_are_refused(table: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_estimates_are_ranges_that_grow_with_the_calls(table: dict[str, Any]) -> None:
+def test_call_estimates_are_ranges_that_grow_with_the_number_of_calls(table: dict[str, Any]) -> None:
     settings = ADAPTER.validate_python(table)
     few, many = settings.estimate(10), settings.estimate(1000)
     assert (few.calls, many.calls) == (10, 1000)
@@ -110,7 +110,7 @@ def canned_task(tmp_path: Path) -> Path:
 
 @pytest.mark.heavy
 @pytest.mark.usefixtures("added")
-def test_a_kind_of_one_file_is_known_everywhere(canned_task: Path, tmp_path: Path) -> None:
+def test_generator_kind_from_a_plugin_file_works_in_plan_run_and_trial(canned_task: Path, tmp_path: Path) -> None:
     assert "canned" in kinds.names()
     read = tasks.load(canned_task)
     settings = {"name": "book", "kind": "canned", "source": "", "lines": ("One.", "Two.")}
@@ -140,7 +140,7 @@ def test_a_kind_of_one_file_is_known_everywhere(canned_task: Path, tmp_path: Pat
         ("lines=3", "generators[0].lines: is not a list (given: 3)", "generators[0].lines: write a list"),
     ],
 )
-def test_a_wrong_table_of_any_kind_is_named_with_its_keys(
+def test_error_for_a_wrong_generator_table_names_its_keys(
     canned_task: Path, assignment: str, problem: str, remedy: str
 ) -> None:
     with pytest.raises(ConfigurationError) as refused:

@@ -27,7 +27,7 @@ def may_start(pace: Pace, tokens: int = 10) -> bool:
 
 
 @pytest.mark.parametrize(("limits", "tokens"), [({"requests_per_minute": 60}, 10), ({"tokens_per_minute": 600}, 10)])
-def test_a_minute_sees_no_more_than_its_limit_and_a_burst(limits: dict[str, float], tokens: int) -> None:
+def test_calls_in_a_minute_stay_within_the_limit_plus_one_burst(limits: dict[str, float], tokens: int) -> None:
     clock = Clock()
     pace = Pace(concurrency=8, clock=clock, **limits)
     made = 0
@@ -37,7 +37,7 @@ def test_a_minute_sees_no_more_than_its_limit_and_a_burst(limits: dict[str, floa
     assert 60 <= made <= 60 + 6 + 1
 
 
-def test_a_call_larger_than_a_burst_waits_for_the_burst_and_starts() -> None:
+def test_call_larger_than_a_burst_starts_when_the_burst_is_full() -> None:
     clock = Clock()
     pace = Pace(concurrency=1, tokens_per_minute=600, clock=clock)
     assert may_start(pace, 5000)
@@ -46,7 +46,7 @@ def test_a_call_larger_than_a_burst_waits_for_the_burst_and_starts() -> None:
     assert may_start(pace, 10)
 
 
-def test_reserved_tokens_that_were_not_used_come_back() -> None:
+def test_reserved_tokens_that_were_not_used_are_returned() -> None:
     pace = Pace(concurrency=1, tokens_per_minute=6000, clock=Clock())
     for _ in range(50):
         pace.start(500, threading.Event())
@@ -54,7 +54,7 @@ def test_reserved_tokens_that_were_not_used_come_back() -> None:
     assert may_start(pace, 500)
 
 
-def test_an_endpoint_that_has_nothing_left_is_not_asked_until_it_has() -> None:
+def test_no_call_starts_while_the_endpoint_reports_nothing_remaining() -> None:
     clock = Clock()
     pace = Pace(concurrency=1, clock=clock)
     pace.note_limits({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m10s"})
@@ -66,7 +66,7 @@ def test_an_endpoint_that_has_nothing_left_is_not_asked_until_it_has() -> None:
     assert may_start(pace)
 
 
-def test_no_more_is_asked_than_an_endpoint_says_is_left() -> None:
+def test_calls_stay_within_the_remaining_quota_that_an_endpoint_reports() -> None:
     clock = Clock()
     pace = Pace(concurrency=8, clock=clock)
     pace.note_limits({"x-ratelimit-remaining-requests": "3", "x-ratelimit-reset-requests": "20s"})
@@ -83,7 +83,7 @@ def test_no_more_is_asked_than_an_endpoint_says_is_left() -> None:
     assert may_start(pace, 10_000)
 
 
-def test_fewer_calls_at_once_after_a_429_and_never_none() -> None:
+def test_concurrency_falls_after_429s_but_never_below_one() -> None:
     pace = Pace(concurrency=8, clock=Clock())
     for _ in range(60):
         assert may_start(pace)
@@ -98,7 +98,7 @@ def test_fewer_calls_at_once_after_a_429_and_never_none() -> None:
     assert pace.allowed == 8
 
 
-def test_an_announced_pause_holds_every_call() -> None:
+def test_no_call_starts_during_an_announced_pause() -> None:
     clock = Clock()
     pace = Pace(concurrency=8, clock=clock)
     pace.hold(20.0)

@@ -37,7 +37,7 @@ OWNED = GenerationRequest(
     "title", ["Customer: ", "Customer Question:\n", "customer’s question: ", "**Customer:** ", "Customer：\n"]
 )
 @pytest.mark.parametrize("tags", ["{}", "<text>{}</text>"])
-def test_the_name_of_who_writes_is_no_part_of_a_text(title: str, tags: str) -> None:
+def test_author_name_at_the_beginning_is_removed_from_a_text(title: str, tags: str) -> None:
     assert read(Completion(tags.format(title + TEXT)), OWNED) == ReadText(TEXT)
 
 
@@ -56,7 +56,7 @@ def test_the_name_of_who_writes_is_no_part_of_a_text(title: str, tags: str) -> N
         "Customer:service is slow",
     ],
 )
-def test_a_title_that_the_task_does_not_tell_stays(text: str) -> None:
+def test_title_that_does_not_occur_in_the_task_is_kept(text: str) -> None:
     assert read(Completion(f"<text>{text}</text>"), OWNED) == ReadText(text)
 
 
@@ -74,7 +74,7 @@ def test_a_title_that_the_task_does_not_tell_stays(text: str) -> None:
         ("銀行へのお客様の質問", "質問："),
     ],
 )
-def test_a_title_that_only_names_the_kind_of_text_is_no_part_of_it(description: str, title: str) -> None:
+def test_title_that_only_names_the_kind_of_text_is_removed(description: str, title: str) -> None:
     request = dataclasses.replace(OWNED, told=(description, "a note"))
     assert read(Completion(f"<text>{title}{TEXT}</text>"), request) == ReadText(TEXT)
 
@@ -92,7 +92,7 @@ def test_a_title_that_only_names_the_kind_of_text_is_no_part_of_it(description: 
         ("お客様の声", "質問：カードはどこですか。"),
     ],
 )
-def test_a_title_that_is_not_the_kind_of_text_stays(description: str, text: str) -> None:
+def test_title_that_does_not_name_the_kind_of_text_is_kept(description: str, text: str) -> None:
     request = dataclasses.replace(OWNED, told=(description, "a question"))
     assert read(Completion(f"<text>{text}</text>"), request) == ReadText(text)
 
@@ -101,14 +101,14 @@ def fault(text: str, finish: str = "", **options: str) -> str:
     return read(Completion(text, finish=finish), REQUEST, **options).fault  # type: ignore[arg-type]
 
 
-def test_a_continued_text_ends_with_the_sentence_that_reaches_its_length():
+def test_continuation_ends_with_the_sentence_that_reaches_its_length():
     bounded = GenerationRequest("worded", "card", "Text:", 1, style="completion", words=4, bounded=True)
     said = Completion("My card is gone. I saw it on Monday. And then I went to", finish="length")
     assert read(said, bounded) == ReadText("My card is gone.")
     assert read(said, CONTINUED).text == "My card is gone. I saw it on Monday."
 
 
-def test_vocabulary_request_takes_any_text_but_a_refusal():
+def test_vocabulary_request_accepts_any_text_except_a_refusal():
     request = GenerationRequest("vocabulary", "card", "Words:", 1)
     assert read(Completion("I lost my card"), request) == ReadText("I lost my card")
     assert read(Completion("I cannot help with that request."), request).fault == "refused"
@@ -124,7 +124,7 @@ def test_vocabulary_request_takes_any_text_but_a_refusal():
     ],
     ids=["Catalan", "Icelandic", "Estonian", "Croatian"],
 )
-def test_refusals_of_smaller_languages_are_told_from_complaints(refusal: str, complaint: str) -> None:
+def test_refusals_and_complaints_differ_in_less_common_languages(refusal: str, complaint: str) -> None:
     assert is_refusal(refusal)
     assert not is_refusal(complaint)
 
@@ -201,7 +201,7 @@ def test_at_least_95_of_100_unseen_refusals_are_recognised() -> None:
         "I will decline a premium card; what does the content of the standard package hold back?",
     ],
 )
-def test_a_person_who_cannot_do_something_refuses_nothing(text: str) -> None:
+def test_text_about_a_person_who_cannot_do_something_is_no_refusal(text: str) -> None:
     assert fault(text) == ""
 
 
@@ -246,7 +246,7 @@ def test_a_person_who_cannot_do_something_refuses_nothing(text: str) -> None:
         (PROMPT.user.partition("where it fits: ")[2].partition("\n")[0].capitalize(), "echo of the prompt"),
     ],
 )
-def test_answer_that_is_no_text_is_told_by_its_kind(raw: str, kind: str) -> None:
+def test_answer_that_is_no_text_is_rejected_with_its_kind_of_fault(raw: str, kind: str) -> None:
     assert fault(raw) == kind
 
 
@@ -266,7 +266,7 @@ def test_answer_that_is_no_text_is_told_by_its_kind(raw: str, kind: str) -> None
         f"{TEXT}\n\n(Word count: 10)",
     ],
 )
-def test_wrapping_around_a_text_is_no_fault(raw: str) -> None:
+def test_wrapping_around_a_text_is_removed_without_a_fault(raw: str) -> None:
     assert read(Completion(raw), REQUEST).text == TEXT
     assert fault(raw) == ""
 
@@ -285,21 +285,21 @@ def test_wrapping_around_a_text_is_no_fault(raw: str) -> None:
         "Sure I can pay with it abroad? Nobody told me.",
     ],
 )
-def test_text_that_only_looks_like_a_fault_stays(text: str) -> None:
+def test_text_that_only_resembles_a_fault_is_accepted(text: str) -> None:
     assert read(Completion(text), REQUEST).text == text
     assert fault(text) == ""
 
 
-def test_an_offer_of_help_is_a_text_where_it_is_marked_as_one() -> None:
+def test_offer_of_help_inside_text_tags_is_accepted() -> None:
     assert fault("<text>Sure, I can help you with that. Which card is it?</text>") == ""
 
 
-def test_a_refusal_that_the_endpoint_states_needs_no_rule() -> None:
+def test_finish_reason_refusal_or_filter_counts_as_refused() -> None:
     assert fault("Sorry.", "refusal") == "refused"
     assert fault("", "filter") == "refused"
 
 
-def test_mostly_complete_cut_answer_ends_at_its_last_sentence() -> None:
+def test_cut_answer_that_is_mostly_complete_ends_at_its_last_sentence() -> None:
     begun = "<text>My card was declined. I tried it twice at the same till. Wha"
     kept = read(Completion(begun, finish="length"), REQUEST)
     assert (kept.text, kept.fault) == ("My card was declined. I tried it twice at the same till.", "")
@@ -313,7 +313,7 @@ def test_mostly_complete_cut_answer_ends_at_its_last_sentence() -> None:
     assert fault(f"{begun}</text>", "length") == ""
 
 
-def test_a_continuation_ends_at_its_stop() -> None:
+def test_continuation_is_cut_at_its_stop_words() -> None:
     assert read(Completion(" My card is gone.\nCategory: card\nText: another"), CONTINUED).text == "My card is gone."
     assert read(Completion("\n My card is gone.\n\nText:"), CONTINUED).text == "My card is gone."
 
@@ -325,7 +325,7 @@ def test_a_continuation_that_ends_where_a_quotation_opens_is_cut() -> None:
     assert read(Completion('My card is gone." said he'), quoted) == ReadText("My card is gone.")
 
 
-def test_a_text_that_goes_round_in_circles_is_none() -> None:
+def test_text_that_repeats_itself_is_rejected() -> None:
     circle = "I want to add an app to my account. How do I do this? " * 3
     assert fault(circle) == "says one thing over and over"
     assert read(Completion(circle), REQUEST, whole=False).fault == ""
@@ -351,7 +351,7 @@ def test_text_in_another_language_than_the_task_s_is_a_fault() -> None:
 
 
 @pytest.mark.parametrize("name", ["handbook.jsonl", "mixed.jsonl", "test.jsonl"])
-def test_no_short_note_of_the_example_counts_as_another_language(name: str) -> None:
+def test_short_notes_of_the_example_count_as_english(name: str) -> None:
     example = resources.files("undersong_server.operations").joinpath("example", name)
     texts = [json.loads(line)["text"] for line in example.read_text("utf-8").splitlines()]
     assert not [text for text in texts if is_other_language(text, "English")]
@@ -366,11 +366,11 @@ def test_no_short_note_of_the_example_counts_as_another_language(name: str) -> N
         "Ik heb koorts en pijn op de borst, en het hoesten is niet minder",
     ],
 )
-def test_note_in_a_language_near_english_counts_as_another_one(text: str) -> None:
+def test_note_in_a_language_similar_to_english_is_not_taken_for_english(text: str) -> None:
     assert is_other_language(text, "English")
 
 
-def test_a_list_is_not_read_as_a_text() -> None:
+def test_keyword_request_accepts_a_list_and_rejects_a_text() -> None:
     request = GenerationRequest("keywords", "card", "Name topics.", 1)
     listed = "Here are ten topics:\n1. lost card\n2. stolen card\n3. card fees"
     assert read(Completion(listed), request).fault == ""
@@ -400,7 +400,7 @@ NOTES = "40M with chest pain at rest.", "30F with a broken wrist.", "5M with fev
         ("1. Chest pain since six, pale and sweating.", True),
     ],
 )
-def test_numbered_texts_in_one_pair_of_tags_are_several_texts(text: str, is_kept: bool) -> None:
+def test_several_numbered_texts_in_tags_are_told_from_one_numbered_text(text: str, is_kept: bool) -> None:
     found = read(Completion(f"<text>{text}</text>"), REQUEST, line_breaks=False)
     assert found == (ReadText(text) if is_kept else ReadText(text, SEVERAL))
     assert read(Completion(f"<text>{text}</text>"), REQUEST) == ReadText(text)
@@ -461,7 +461,7 @@ NURSE = Prompts(
         ),
     ],
 )
-def test_a_good_text_may_use_the_words_of_its_task(kind: str, number: int, text: str) -> None:
+def test_text_that_uses_words_of_its_task_is_no_echo(kind: str, number: int, text: str) -> None:
     assert read(Completion(f"<text>{text}</text>"), asked_of(NURSE, kind, number)).fault == ""
 
 
@@ -483,7 +483,7 @@ def asked_of(prompts: Prompts, kind: str, number: int, label: str = "chest pain"
 
 
 @pytest.mark.slow
-def test_each_hint_of_any_language_may_stand_in_a_text() -> None:
+def test_text_may_contain_one_hint_of_its_prompt_but_not_all() -> None:
     for language in ("English", "French", "German", ""):
         prompts = Prompts(TaskWords(description="a note", labels=("x", "y"), language=language))
         for number in range(24):
@@ -508,7 +508,7 @@ def test_each_hint_of_any_language_may_stand_in_a_text() -> None:
         "54M with chest pain. Make it specific and natural, as a real one would be. Pulse 88, home with a letter.",
     ],
 )
-def test_words_of_the_instructions_are_an_echo(text: str) -> None:
+def test_text_that_repeats_the_instructions_is_rejected_as_an_echo(text: str) -> None:
     assert read(Completion(f"<text>{text}</text>"), asked_of(NURSE, "zero_shot", 1)).fault == "echo of the prompt"
 
 
@@ -548,7 +548,7 @@ def long_request(words: int) -> GenerationRequest:
     return GenerationRequest("zero_shot", "a", "Write a note.", 1, words=words)
 
 
-def test_a_long_document_keeps_its_sections_and_its_end() -> None:
+def test_long_document_is_accepted_with_its_sections_and_end() -> None:
     note = long_note()
     assert len(note.split()) > 600
     found = read(Completion(f"<text>{note}</text>", 10, 900), long_request(700))
@@ -559,7 +559,7 @@ def test_a_long_document_keeps_its_sections_and_its_end() -> None:
     assert read(Completion(note, 10, 900), long_request(60)).fault == SEVERAL  # of a short text, each part is one
 
 
-def test_a_long_document_without_its_end_is_written_anew() -> None:
+def test_long_document_without_its_end_is_rejected_as_cut() -> None:
     whole = long_note()
     answer = Completion(whole[: int(len(whole) * 0.9)], 10, 900, finish="length")
     assert read(answer, long_request(700)).fault == CUT
@@ -578,7 +578,7 @@ def test_a_long_document_without_its_end_is_written_anew() -> None:
         "<61F> palpitations since noon, grey and clammy. </61F>",
     ],
 )
-def test_a_text_in_tags_that_only_begins_as_data_is_the_text(text: str) -> None:
+def test_tagged_text_that_only_begins_like_data_is_accepted(text: str) -> None:
     assert read(Completion(f"<text>{text}</text>"), REQUEST) == ReadText(text)
 
 
@@ -592,7 +592,7 @@ def test_a_text_in_tags_that_only_begins_as_data_is_the_text(text: str) -> None:
         "<note><a>61F</a><b>grey</b></note>",
     ],
 )
-def test_answer_that_is_data_is_no_text_even_within_tags(data: str) -> None:
+def test_answer_that_is_json_or_a_table_is_rejected_even_within_tags(data: str) -> None:
     assert read(Completion(f"<text>{data}</text>"), REQUEST).fault == "page or data"
 
 

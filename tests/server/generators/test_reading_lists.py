@@ -24,7 +24,7 @@ WANTED = ["lost card", "Computer vision for medical diagnostics", "card fees"]
         "1. lost card, 2. Computer vision for medical diagnostics, 3. card fees",
     ],
 )
-def test_every_form_of_a_list_gives_its_items(answer: str) -> None:
+def test_items_are_read_from_every_list_format(answer: str) -> None:
     assert listed(answer) == WANTED
 
 
@@ -39,11 +39,11 @@ def test_every_form_of_a_list_gives_its_items(answer: str) -> None:
         ("Oto tematy: karta, opłaty, przelew", ["karta", "opłaty", "przelew"]),
     ],
 )
-def test_marks_between_items_are_of_any_script(answer: str, items: list[str]) -> None:
+def test_list_separators_of_any_script_are_recognised(answer: str, items: list[str]) -> None:
     assert listed(answer) == items
 
 
-def test_one_long_item_does_not_lose_the_list() -> None:
+def test_overlong_list_item_is_dropped_and_the_others_kept() -> None:
     long = "a topic that goes on and on for many more words than a name has"
     assert listed(f"{', '.join(WANTED)}, {long}") == WANTED
 
@@ -57,5 +57,5 @@ def test_one_long_item_does_not_lose_the_list() -> None:
         "[1, 2, 3]",
     ],
 )
-def test_plain_text_is_not_read_as_a_list(answer: str) -> None:
+def test_plain_text_gives_no_list_items(answer: str) -> None:
     assert listed(answer) == []

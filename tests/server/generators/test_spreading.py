@@ -42,7 +42,7 @@ def over(cluster, folder, settings=None):
     return spread(settings, settings.build(Surroundings((), folder, None, {})), folder, cluster)
 
 
-def test_every_request_is_answered_once_and_an_endpoint_is_not_spread(tmp_path):
+def test_cluster_answers_each_request_once_and_endpoints_are_not_spread(tmp_path):
     cluster = PickledCalls()
     answers = list(over(cluster, tmp_path).answer(note_requests()))
     assert sorted(index for index, _ in answers) == list(range(TEXTS))
@@ -52,7 +52,7 @@ def test_every_request_is_answered_once_and_an_endpoint_is_not_spread(tmp_path):
     assert spread(NgramSettings(name="a", kind="ngram", corpus="a.txt"), here, tmp_path, cluster) is here
 
 
-def test_a_machine_without_the_model_is_named(tmp_path, monkeypatch):
+def test_error_for_a_missing_model_names_the_cluster_machine(tmp_path, monkeypatch):
     generator = over(PickledCalls(), tmp_path)
     monkeypatch.setattr("undersong_server.cluster.socket.gethostname", lambda: "node-7")
 
@@ -66,7 +66,7 @@ def test_a_machine_without_the_model_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_workers_write_what_this_machine_writes_with_and_without_training(tmp_path):
+def test_cluster_workers_write_the_texts_of_a_local_generator(tmp_path):
     pytest.importorskip("torch")
     save_tiny_llama(tmp_path / "model")
     fields = {"name": "tiny", "kind": "transformers", "path": "model", "device": "cpu", "max_new_tokens": 8}
@@ -122,7 +122,7 @@ def test_lost_worker_s_requests_are_repeated_and_nothing_is_charged_twice(tmp_pa
     journal.close()
 
 
-def test_part_lost_twice_stops_the_run_and_earlier_parts_stay(tmp_path):
+def test_part_lost_twice_stops_the_run_after_yielding_earlier_parts(tmp_path):
     class Lost(PickledCalls):
         def each(self, function, calls, *, gpus=0):
             yield 1, function(*calls[1])

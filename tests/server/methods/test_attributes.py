@@ -50,7 +50,7 @@ def task_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_orders_and_corpus_have_the_attributes_of_the_records(task_file, monkeypatch):
+def test_attributes_of_orders_and_corpus_follow_the_records_shares(task_file, monkeypatch):
     orders, write = [], bench.CountingRun.write
     monkeypatch.setattr(
         bench.CountingRun, "write", lambda self, step, t, given: orders.extend(given) or write(self, step, t, given)
@@ -75,7 +75,7 @@ def test_orders_and_corpus_have_the_attributes_of_the_records(task_file, monkeyp
     assert {row["gender"] for row in rows} == {"female", "male", ""}
 
 
-def test_texts_of_another_package_need_no_attributes():
+def test_texts_without_attributes_get_empty_attribute_columns():
     sex = Attribute("sex", ("f", "m"), column=True)
     said = []
     run = SimpleNamespace(
@@ -90,7 +90,7 @@ def test_texts_of_another_package_need_no_attributes():
     assert [row["sex"] for row in rows] == ["", "m"]
 
 
-def test_a_missing_value_is_drawn_and_not_named():
+def test_missing_attribute_value_is_drawn_but_not_put_into_the_prompt():
     sex, tone = Attribute("sex", ("f", "m"), column=True), Attribute("tone", ("calm",), column=False)
     setting = Setting(("a",), ("one",), attributes=(tone, sex))
     run = SimpleNamespace(setting=setting, record=lambda *_: None)
@@ -110,6 +110,6 @@ def test_a_method_that_does_not_read_attributes_refuses_them(task_file):
 @pytest.mark.parametrize(
     "given", ["{name='a', values=['x', 'X']}", "{name='text', values=['x']}", "{name='a', values=[]}"]
 )
-def test_attributes_that_nobody_can_answer_are_refused_with_the_task(task_file, given):
+def test_task_with_invalid_attributes_is_refused_when_loaded(task_file, given):
     with pytest.raises(ConfigurationError):
         tasks.load(task_file, [f"attributes=[{given}]"])

@@ -26,7 +26,7 @@ from undersong_server.runs.planning import plan_run
 SETTING = Setting(("a", "b"), ("one", "two"))
 
 
-def test_rank_selection_follows_the_paper():
+def test_augpe_rank_selection_follows_the_paper():
     rng = np.random.default_rng(1)
     votes, labels = rng.normal(size=40), rng.integers(0, 3, size=40)
     expected = []
@@ -49,14 +49,14 @@ def test_sampling_without_a_positive_vote_is_uniform():
     assert np.bincount(drawn, minlength=4) / 8000 == pytest.approx([0.25] * 4, abs=0.03)
 
 
-def test_vote_threshold_is_subtracted_from_every_count():
+def test_pretext_vote_threshold_is_subtracted_from_every_count():
     counts = pretext.thresholded(np.array([2.0, 5.0, 4.5, -9.0]), 4.5)
     assert counts.tolist() == [0.0, 0.5, 0.0, 0.0]
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("selection", ["rank", "sampling"])
-def test_augpe_publishes_what_the_last_vote_selected(tmp_path, selection):
+def test_augpe_with_corpus_selected_publishes_only_texts_of_the_last_vote(tmp_path, selection):
     rows = [{"text": f"{label} text {number}", "label": label} for label in "ab" for number in range(30)]
     changes = ["method.name=augpe", "method.samples=60", "method.rounds=3", f"method.selection={selection}"]
     task = tasks.load(make_replay_task(tmp_path, rows), [*changes, "method.corpus=selected"])
@@ -69,7 +69,7 @@ def test_augpe_publishes_what_the_last_vote_selected(tmp_path, selection):
     assert len(run.asked) == 2
 
 
-def test_cross_selection_follows_the_paper():
+def test_fusegen_cross_selection_follows_the_paper():
     rng = np.random.default_rng(2)
     spread, weights = rng.random(30), rng.random(30)
     members = np.arange(5, 30)
@@ -79,12 +79,12 @@ def test_cross_selection_follows_the_paper():
     assert fusegen.cross_selected(spread, weights, members, 8, 4, 3 / 8).tolist() == expected
 
 
-def test_variability_is_the_deviation_over_models():
+def test_fusegen_variability_is_the_standard_deviation_over_models():
     opinions = np.array([[0.1, 0.5], [0.3, 0.5], [0.8, 0.5]])
     assert fusegen.variability(opinions) == pytest.approx([np.std([0.1, 0.3, 0.8]), 0.0])
 
 
-def test_self_boosting_lowers_the_weight_of_wrong_labels():
+def test_fusegen_self_boosting_lowers_the_weight_of_wrong_labels():
     rng = np.random.default_rng(0)
     centres = np.eye(2, 8)
     true = np.repeat([0, 1], 50)
@@ -96,7 +96,7 @@ def test_self_boosting_lowers_the_weight_of_wrong_labels():
     assert weights.mean() == pytest.approx(1.0)
 
 
-def test_plans_vote_once_a_round_with_one_nearest_vote():
+def test_pe_baseline_plans_have_one_nearest_vote_a_round():
     for name, releases in (("augpe", 4), ("pretext", 5)):
         method = methods.load(name)
         requests = method.plan(method.Options(), SETTING)
@@ -109,7 +109,7 @@ def test_plans_vote_once_a_round_with_one_nearest_vote():
 
 @pytest.mark.parametrize("selection", ["rank", "sampling"])
 @pytest.mark.parametrize("lookahead", [0, 2])
-def test_augpe_stays_within_the_calls_it_was_given(selection, lookahead):
+def test_augpe_uses_nearly_all_allowed_calls_and_no_more(selection, lookahead):
     options = augpe.Options(samples=6000, selection=selection, lookahead=lookahead)
     calls = augpe.generator_calls(options, SETTING)
     assert 5900 <= calls <= 6000
@@ -152,7 +152,7 @@ def task_file(tmp_path):
         7,
     ),
 )
-def test_a_run_spends_exactly_its_plan_and_no_more_calls(task_file, assignments, monkeypatch):
+def test_baseline_run_makes_exactly_the_planned_sums_and_calls(task_file, assignments, monkeypatch):
     monkeypatch.setattr("undersong_common.models.embedders.dimension", lambda model: DIMENSION)
     task = tasks.load(task_file, assignments)
     run_plan = plan_run(task)
@@ -168,7 +168,7 @@ def test_a_run_spends_exactly_its_plan_and_no_more_calls(task_file, assignments,
 
 
 @pytest.mark.heavy
-def test_fusegen_keeps_as_many_texts_as_their_weights_are_worth(task_file):
+def test_fusegen_corpus_has_the_effective_size_of_its_weights(task_file):
     own = ['method.name="fusegen"', "method.candidates=6", "method.examples=2", "method.rate=2.0"]
     task = tasks.load(task_file, own)
     samples, run = run_method(task, plan_run(task), seed=0)
@@ -178,7 +178,7 @@ def test_fusegen_keeps_as_many_texts_as_their_weights_are_worth(task_file):
 
 
 @pytest.mark.heavy
-def test_mixture_with_label_shares_orders_them_from_every_generator(task_file):
+def test_mixture_labels_orders_the_records_label_shares_of_each_generator(task_file):
     (task_file.parent / "private.jsonl").write_text(
         "".join(json.dumps({"text": f"note {n}", "label": "a" if n % 4 else "b"}) + "\n" for n in range(400))
     )
@@ -198,7 +198,7 @@ PUBLIC = ("mixture", "wasp", "augpe", "pretext", "fusegen")  # without a histogr
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("method", slow_after(PUBLIC, 2))
-def test_a_table_of_label_shares_holds_without_a_histogram(task_file, method):
+def test_stated_label_shares_are_followed_without_a_private_histogram(task_file, method):
     own = [f'method.name="{method}"', "method.samples=80", "method.label_shares={a = 3, b = 1}"]
     task = tasks.load(task_file, own)
     samples, run = run_method(task, plan_run(task), seed=1)
@@ -210,14 +210,14 @@ def test_a_table_of_label_shares_holds_without_a_histogram(task_file, method):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [*PUBLIC, "dpkps"])
 @pytest.mark.parametrize("wanted", ["half", "records"])
-def test_records_shares_are_refused_by_name_without_a_histogram(task_file, method, wanted):
+def test_records_label_shares_are_refused_for_a_method_without_histogram(task_file, method, wanted):
     with pytest.raises(ConfigurationError, match=f'label_shares: "{wanted}" needs a private histogram'):
         tasks.load(task_file, [f'method.name="{method}"', f'method.label_shares="{wanted}"'])
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("method", slow_after(["discriminator", "dpga"], 1))
-def test_a_method_that_follows_the_records_shares_takes_others(task_file, method):
+def test_default_label_shares_can_be_replaced_by_other_shares(task_file, method):
     (task_file.parent / "private.jsonl").write_text(
         "".join(json.dumps({"text": f"note {n}", "label": "a" if n % 10 else "b"}) + "\n" for n in range(400))
     )
@@ -245,7 +245,7 @@ def test_a_method_that_follows_the_records_shares_takes_others(task_file, method
 
 
 @given(st.integers(0, 40), st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 30))
-def test_dealt_labels_come_near_to_their_shares(count, parts, more):
+def test_dealt_label_counts_lie_within_two_of_their_shares(count, parts, more):
     shares = np.array(parts) / sum(parts)
     first = np.bincount(deal_labels(more, shares, np.zeros(len(parts), dtype=np.int64)), minlength=len(parts))
     then = np.bincount(deal_labels(count, shares, first), minlength=len(parts))
@@ -256,7 +256,7 @@ def test_dealt_labels_come_near_to_their_shares(count, parts, more):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["mixture+labels", "cleaned-mixture", "undersong", "dpga", "discriminator", *PUBLIC])
 @pytest.mark.parametrize("table", ["{a = 1}", "{a = 1, b = 1, c = 1}"])
-def test_a_table_of_label_shares_names_every_label_and_no_other(task_file, method, table):
+def test_label_share_table_must_name_exactly_the_tasks_labels(task_file, method, table):
     task = tasks.load(task_file, [f'method.name="{method}"', f"method.label_shares={table}"])
     with raises(ConfigurationError, "label-shares"):
         plan_run(task)

@@ -33,7 +33,7 @@ def corpus(rng, *, labels=3, a_label=60, wrong=0.1, spread=0.5):
     return unit, true, given, rng.permutation(np.arange(len(true)) % 2)
 
 
-def test_wrong_labels_are_repaired_or_dropped_and_right_ones_kept(rng):
+def test_cleaning_repairs_or_drops_wrong_labels_and_keeps_right_ones(rng):
     x, true, given, author = corpus(rng)
     found = cleaned(x, given, author, 3, np.random.default_rng(0))
     wrong = given != true
@@ -44,7 +44,7 @@ def test_wrong_labels_are_repaired_or_dropped_and_right_ones_kept(rng):
     assert (found[kept] == true[kept]).mean() > 0.97
 
 
-def test_no_label_loses_more_than_a_fifth_of_its_texts(rng):
+def test_cleaning_drops_at_most_a_fifth_of_the_texts_of_a_label(rng):
     x, true, given, author = corpus(rng, wrong=0.0)
     given[true == 1] = np.where(rng.random(60) < 0.7, 0, 1)  # most texts of label 1 stand under label 0
     few = np.flatnonzero(true == 2)[:50]
@@ -55,7 +55,7 @@ def test_no_label_loses_more_than_a_fifth_of_its_texts(rng):
         assert (found[own] != label).sum() <= MOST_LOST * own.sum()
 
 
-def test_a_text_between_two_other_labels_is_dropped(rng):
+def test_cleaning_drops_a_text_that_lies_between_two_other_labels(rng):
     x, true, given, author = corpus(rng, wrong=0.0)
     between = np.flatnonzero(true == 2)[:6]
     x[between] = 0.0
@@ -65,7 +65,7 @@ def test_a_text_between_two_other_labels_is_dropped(rng):
     assert (np.delete(found, between) == np.delete(given, between)).all()
 
 
-def test_label_borne_out_by_words_stays_and_one_contradicted_goes(rng):
+def test_label_that_the_words_confirm_stays_and_a_contradicted_one_goes(rng):
     x, true, given, author = corpus(rng, wrong=0.0)
     near, mistaken = np.flatnonzero(true == 2)[:6], np.flatnonzero(true == 2)[6:10]
     x[near] = np.eye(3, 12)[0]  # as texts of label 0 to the embedding, of label 2 by their words
@@ -86,7 +86,7 @@ def judged_by_words(x, true, given, author, *, told):
     return cleaned(x, given, author, 3, np.random.default_rng(0), (word_rows(texts), word_classifier))
 
 
-def test_labels_stay_where_texts_hardly_tell_them(rng):
+def test_cleaning_keeps_all_labels_when_texts_hardly_predict_them(rng):
     x, true, given, author = corpus(rng, spread=6.0, wrong=0.0)
     alone = cleaned(x, given, author, 3, np.random.default_rng(0))
     assert (alone != given).sum() >= 10  # one kind of judge believes in chance
@@ -94,26 +94,26 @@ def test_labels_stay_where_texts_hardly_tell_them(rng):
 
 
 @pytest.mark.heavy
-def test_labels_that_are_mostly_wrong_are_repaired_if_the_judges_agree(rng):
+def test_cleaning_repairs_mostly_wrong_labels_when_both_judges_agree(rng):
     x, true, given, author = corpus(rng, a_label=200, wrong=0.55)
     found = judged_by_words(x, true, given, author, told=0.95)
     assert (given == true).mean() < 0.5
     assert (found == true).mean() > (given == true).mean() + 0.1
 
 
-def test_one_generator_is_judged_by_its_own_other_texts(rng):
+def test_cleaning_of_one_generators_texts_compares_them_with_each_other(rng):
     x, true, given, author = corpus(rng)
     found = cleaned(x, given, np.zeros_like(author), 3, np.random.default_rng(0))
     assert (found[given != true] != given[given != true]).mean() > 0.9
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_hardly_any_texts_are_kept_as_they_are(rng, count):
+def test_cleaning_leaves_a_corpus_of_very_few_texts_unchanged(rng, count):
     x, _, given, _ = corpus(rng)
     assert cleaned(x[:count], given[:count], given[:count] * 0, 3, rng).tolist() == given[:count].tolist()
 
 
-def test_the_method_cleans_what_the_mixture_with_label_shares_orders(tmp_path):
+def test_cleaned_mixture_orders_the_same_texts_as_mixture_labels(tmp_path):
     rows = [{"text": f"note {number} of {number % 7}", "label": "ab"[number % 2]} for number in range(300)]
     task_file = make_replay_task(
         tmp_path,
@@ -133,7 +133,7 @@ def test_the_method_cleans_what_the_mixture_with_label_shares_orders(tmp_path):
     assert 0 < len([text for text in before if after.get(text) != before[text]]) <= MOST_LOST * len(before)
 
 
-def test_the_benchmark_cleans_a_file_and_has_forty_lines_at_most(tmp_path, monkeypatch):
+def test_cleaning_benchmark_drops_a_wrong_label_and_is_at_most_forty_lines(tmp_path, monkeypatch):
     assert len(Path(cleaned_mixture.__file__).read_text(encoding="utf-8").splitlines()) <= 40
     foods, plants = ("bread", "cheese", "soup", "rice", "cake"), ("rose", "oak", "fern", "tulip", "moss")
     rows = [{"text": f"I {verb} {what} for dinner", "label": "food"} for what in foods for verb in ("ate", "cooked")]

@@ -49,7 +49,7 @@ def moments(sigma, shift=SHIFT, weights=(1.0, 1.0, 1.0), seed=3):
     )
 
 
-def test_moments_find_the_difference_and_noise_is_not_believed():
+def test_moments_separate_shifted_texts_and_ignore_pure_noise():
     exact, noisy = moments(0.0), moments(4.0)
     assert auc(exact, SHIFT) > 0.8
     assert auc(exact, SHIFT) - 0.05 < auc(noisy, SHIFT) <= auc(exact, SHIFT) + 0.02
@@ -57,7 +57,7 @@ def test_moments_find_the_difference_and_noise_is_not_believed():
     assert np.median(drowned) < 0.3 * np.linalg.norm(exact.directions)
 
 
-def test_a_rare_class_leans_on_the_direction_that_the_others_share():
+def test_rare_class_borrows_the_direction_of_the_other_classes():
     common = np.tile(0.1 * np.eye(WIDTH)[6], (CLASSES, 1))
     found = moments(4.0, common, weights=(1.0, 1.0, 0.02))
     rare = found.directions[2] / np.linalg.norm(found.directions[2])
@@ -65,7 +65,7 @@ def test_a_rare_class_leans_on_the_direction_that_the_others_share():
     assert rare @ rich > 0.7
 
 
-def test_without_records_every_score_is_finite():
+def test_discriminant_scores_are_finite_without_any_records():
     x, classes = candidates()
     found = discriminator.linear_discriminant(
         Whitening(x, classes, CLASSES), np.zeros((CLASSES, WIDTH)), np.full(CLASSES, -2.0), sigma=1.0, count_sigma=1.0
@@ -86,7 +86,7 @@ def student(sigma, votes):
 
 
 @pytest.mark.heavy
-def test_the_student_learns_clear_votes_and_nothing_from_noise():
+def test_student_learns_from_clear_votes_but_not_from_noise():
     assert auc(student(0.0, 100.0), SHIFT) > 0.75
     assert auc(student(10.0, 100.0), SHIFT) > 0.7  # sigma a tenth of the teachers: what the plan calls useful
     drowned = student(10_000.0, 100.0)
@@ -98,7 +98,7 @@ def test_the_student_learns_clear_votes_and_nothing_from_noise():
     assert not silent.directions.any()
 
 
-def test_discrimination_counts_pairs_within_classes():
+def test_discrimination_compares_only_pairs_of_the_same_class():
     rng = np.random.default_rng(0)
     real, synthetic = rng.integers(0, 6, 40).astype(float), rng.integers(0, 5, 60).astype(float)
     of, other = np.arange(40) % 2, np.arange(60) % 3

@@ -28,7 +28,7 @@ def make_setting(epsilon=3.6, parties=1, labels=("a", "b"), **privacy):
     return Setting(labels, ("one",), privacy=Privacy(epsilon, 1e-5, **privacy), quorum=quorum)
 
 
-def test_fifteen_teachers_cannot_answer_a_thousand_queries():
+def test_fifteen_teachers_for_a_thousand_queries_are_refused_with_remedies():
     """Song et al. 2024: sigma 37.5 at (3.6, 1e-5), so 375 teachers; the remedies named are enough."""
     options = Options(discriminator="teachers", teachers=15, queries=1000, tutor_share=0)
     with pytest.raises(ConfigurationError, match=r"method\.teachers: 15 teachers.* 375 teachers") as refused:
@@ -47,7 +47,7 @@ def test_fifteen_teachers_cannot_answer_a_thousand_queries():
     discriminator.plan(fewer.model_copy(update={"queries": queries}), make_setting())
 
 
-def test_paper_s_noise_of_discriminator_spends_epsilon_443_or_244():
+def test_discriminator_papers_noise_really_spends_epsilon_443_or_244():
     """docs/discriminator.md: at (3.6, 5e-6) for one answer 1 000 queries cost 443 as two counts each, 244 as one.
 
     The number of queries and delta are assumptions: the paper's copy prints neither.
@@ -58,7 +58,7 @@ def test_paper_s_noise_of_discriminator_spends_epsilon_443_or_244():
     assert figures["epsilon_as_scalar_counts"] == pytest.approx(244, abs=1)
 
 
-def test_a_party_as_the_unit_is_one_teacher_and_summed_users_are_refused():
+def test_unit_party_allows_one_teacher_a_party_and_summed_users_none():
     with pytest.raises(ConfigurationError, match="10 teachers in all") as refused:
         discriminator.plan(Options(discriminator="teachers", teachers=500), make_setting(parties=10, unit="party"))
     assert "method.teachers" not in refused.value.remedy
@@ -82,7 +82,7 @@ def test_a_party_as_the_unit_is_one_teacher_and_summed_users_are_refused():
         ({"teachers": 100, "embedding_size": 16}, {"labels": tuple("abcdefgh"), "epsilon": 40.0}, "moments"),
     ],
 )  # fmt: skip
-def test_automatic_options_of_discriminator_follow_the_plan_alone(options, facts, kind):
+def test_automatic_discriminator_options_depend_only_on_the_plan(options, facts, kind):
     chosen = discriminator.chosen(Options(**options), make_setting(**facts))
     assert chosen == kind
     assert [request.name for request in discriminator.plan(Options(**options), make_setting(**facts))][1] == kind
@@ -90,7 +90,7 @@ def test_automatic_options_of_discriminator_follow_the_plan_alone(options, facts
 
 
 @pytest.mark.parametrize(("epsilon", "parties"), [(1.0, 1), (4.0, 10), (math.inf, 3)])
-def test_without_a_number_a_plan_has_as_many_teachers_as_it_needs(epsilon, parties):
+def test_default_teacher_count_is_the_smallest_that_outweighs_the_noise(epsilon, parties):
     facts = make_setting(epsilon, parties)
     requests = discriminator.plan(Options(discriminator="teachers"), facts)
     teachers, sigma = requests[1].statistic.teachers, plan_sums(requests, facts.privacy, facts.quorum)["teachers"].sigma
@@ -98,14 +98,14 @@ def test_without_a_number_a_plan_has_as_many_teachers_as_it_needs(epsilon, parti
     assert (teachers - 1) * parties < max(20, 10 * sigma)
 
 
-def test_moments_need_the_counts_that_they_divide_by():
+def test_moments_without_a_private_label_histogram_are_refused():
     with pytest.raises(ConfigurationError, match="tutor_share"):
         discriminator.plan(Options(discriminator="moments", tutor_share=0), make_setting())
     unlabelled = discriminator.plan(Options(discriminator="moments"), make_setting(labels=()))
     assert [request.statistic.dimension for request in unlabelled] == [1, 384]
 
 
-def test_kept_candidates_follow_the_tutor_as_far_as_they_suffice():
+def test_kept_candidates_follow_the_label_shares_until_a_label_runs_out():
     scores, label_of = np.arange(10.0), np.array([0] * 6 + [1] * 4)
     assert discriminator.kept(scores, label_of, np.array([0.5, 0.5]), 0.4) == [4, 5, 8, 9]
     assert discriminator.kept(scores, label_of, np.array([0.0, 1.0]), 0.6) == [4, 5, 6, 7, 8, 9]  # two from the other
@@ -160,7 +160,7 @@ def words_have_directions(monkeypatch):
         2,
     ),
 )
-def test_a_run_asks_exactly_its_plan_and_keeps_what_is_near(tmp_path, kind, changes, asked):
+def test_discriminator_run_makes_its_planned_sums_and_keeps_near_texts(tmp_path, kind, changes, asked):
     task = write_task(tmp_path, discriminator=kind, keep=0.2, **changes)
     run_plan = plan_run(task)
     samples, run = run_method(task, run_plan, seed=0)
@@ -200,7 +200,7 @@ def test_other_embedding_size_than_planned_is_refused_before_any_request(tmp_pat
 
 
 @pytest.mark.heavy
-def test_without_labels_and_with_auto_a_run_ends(tmp_path):
+def test_automatic_discriminator_runs_without_labels(tmp_path):
     task = write_task(tmp_path, labels=(), discriminator="auto", keep=0.5)
     run_plan = plan_run(task)
     _, run = run_method_without_labels(task, run_plan)
@@ -209,7 +209,7 @@ def test_without_labels_and_with_auto_a_run_ends(tmp_path):
 
 
 @pytest.mark.heavy
-def test_fine_tuned_teachers_are_in_the_plan_and_their_texts_are_published(tmp_path, monkeypatch):
+def test_plan_states_fine_tuned_teachers_and_publishes_their_texts(tmp_path, monkeypatch):
     task = write_task(tmp_path, discriminator="teachers", teacher="fine-tuned", queries=60, keep=0.5)
     run_plan = plan_run(task)
     assert run_plan.plan["teachers"].parameters["fine_tuned"] is True
@@ -238,7 +238,7 @@ def test_fine_tuned_teachers_are_in_the_plan_and_their_texts_are_published(tmp_p
 
 
 @pytest.mark.slow
-def test_fine_tuned_student_learns_votes_from_texts_and_judges_texts(tmp_path, monkeypatch):
+def test_fine_tuned_student_learns_from_votes_to_recognise_texts(tmp_path, monkeypatch):
     write_bert(tmp_path / "bert", ["near", "far", "a", "b"])
     settings = replace(discriminator.SETTINGS, epochs=3, learning_rate=2e-2)
     monkeypatch.setattr(discriminator, "SETTINGS", settings)
@@ -287,7 +287,7 @@ def run_method_without_labels(task, run_plan):
         bench.Records = original
 
 
-def test_the_screen_says_how_many_teachers_a_useful_answer_needs(tmp_path):
+def test_plan_note_says_how_many_teachers_a_useful_answer_needs(tmp_path):
     figures = plan_figures(plan_run(write_task(tmp_path, discriminator="teachers"))).to_json()
     sigma = figures["queries"][1]["sigma"]
     (note,) = figures["method_notes"]

@@ -32,14 +32,14 @@ def plan_options(options):
 
 
 @pytest.mark.heavy
-def test_paper_accounting_spends_no_more_than_it_declares():
+def test_dpga_paper_accounting_spends_no_more_than_it_declares():
     plan = plan_options(dpga.Options(accounting="paper"))
     assert plan["length range"].sigma == pytest.approx(math.sqrt(2) * 5)
     plan.verify()  # it spends less by what its division wastes
 
 
 @pytest.mark.slow
-def test_joint_accounting_needs_less_noise_than_the_paper_s():
+def test_dpga_joint_accounting_needs_less_noise_than_the_papers():
     paper = dpga.Options(accounting="paper")
     plan = plan_options(paper)
     jointly = dpga.paper_figures(paper, plan)["sigma_composed_jointly"]
@@ -68,7 +68,7 @@ def test_switched_off_part_of_dpga_is_not_in_its_plan():
     assert (three.l1, three.l2, three.linf) == (3.0, math.sqrt(3), 1.0)
 
 
-def test_calls_of_dpga_stay_within_its_samples():
+def test_dpga_makes_at_most_as_many_calls_as_its_samples_option():
     for calls in (500, 5000, 90_000):
         options = dpga.Options(samples=calls)
         assert 0.95 * calls - 20 < dpga.generator_calls(options, private_setting()) <= calls
@@ -78,7 +78,7 @@ def test_calls_of_dpga_stay_within_its_samples():
     assert dpga.generator_calls(dpga.Options(keywords=False, corpus="population"), private_setting()) == 90_000
 
 
-def test_too_few_samples_are_refused_with_the_number_that_suffices(task_file):
+def test_dpga_refuses_too_few_samples_and_names_a_sufficient_number(task_file):
     with pytest.raises(ConfigurationError, match=r"method\.samples is 20: too few calls") as refused:
         dpga.Options(samples=20).sizes(private_setting())
     assert "give at least 21" in refused.value.remedy
@@ -162,7 +162,7 @@ def task_file(tmp_path):
 @pytest.mark.parametrize(
     "changes", [(), ("method.corpus=population", "method.accounting=paper"), ("method.suppression=false",)]
 )
-def test_a_run_asks_for_exactly_its_plan_and_orders_what_it_said(task_file, changes):
+def test_dpga_run_makes_exactly_the_planned_sums_and_calls(task_file, changes):
     task = tasks.load(task_file(), changes)
     run_plan = plan_run(task)
     samples, run = run_method(task, run_plan, seed=1)
@@ -176,7 +176,7 @@ def test_a_run_asks_for_exactly_its_plan_and_orders_what_it_said(task_file, chan
 
 
 @pytest.mark.heavy
-def test_a_corpus_of_elites_has_the_texts_that_the_last_votes_selected(task_file):
+def test_dpga_corpus_of_elites_has_only_texts_that_votes_selected(task_file):
     task = tasks.load(task_file())
     run_plan = plan_run(task)
     corpus, run = run_method(task, run_plan, seed=1)
@@ -189,7 +189,7 @@ def test_a_corpus_of_elites_has_the_texts_that_the_last_votes_selected(task_file
 
 
 @pytest.mark.heavy
-def test_noiseless_dpga_metadata_equal_those_of_the_records(task_file):
+def test_dpga_metadata_without_noise_equal_those_of_the_records(task_file):
     task = tasks.load(task_file(), ("method.similarity=mean",))
     _, run = run_method(task, plan_run(task), seed=1)
     assert run.records["label shares"][0][1] == pytest.approx([0.75, 0.25])
@@ -207,7 +207,7 @@ def test_noiseless_dpga_metadata_equal_those_of_the_records(task_file):
 
 
 @pytest.mark.slow
-def test_too_few_records_for_the_noise_fall_back_to_the_stated_similarity(task_file):
+def test_similarity_falls_back_to_its_option_when_noise_hides_the_records(task_file):
     changes = ("method.similarity=mean", "method.fallback_similarity=0.123", "method.rounds=1")
     task = tasks.load(task_file("0.5"), changes)
     _, run = run_method(task, plan_run(task), seed=1)
@@ -216,7 +216,7 @@ def test_too_few_records_for_the_noise_fall_back_to_the_stated_similarity(task_f
     assert (tau[1] - 0.123) / 0.01 == pytest.approx(round((tau[1] - 0.123) / 0.01), abs=1e-6)
 
 
-def test_tau_starts_at_the_median_nearest_of_the_first_population(task_file):
+def test_tau_starts_at_the_median_nearest_similarity_of_round_zero(task_file):
     task = tasks.load(task_file(), ("method.rounds=1",))
     _, run = run_method(task, plan_run(task), seed=1)
     first, raised = (dict(run.records["tau"])[number] for number in (0, 1))
@@ -224,7 +224,7 @@ def test_tau_starts_at_the_median_nearest_of_the_first_population(task_file):
     assert raised >= first["median nearest"]
 
 
-def test_a_task_without_labels_has_one_class(task_file):
+def test_dpga_treats_a_task_without_labels_as_one_class(task_file):
     task = tasks.load(task_file(labels="[]", label=""), ("method.rounds=1",))
     run_plan = plan_run(task)
     assert run_plan.plan["metadata"].dimension == 1 + 5 + 3
@@ -232,7 +232,7 @@ def test_a_task_without_labels_has_one_class(task_file):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("off", slow_after(["rewrite", "fill_in", "cross", "generate"], 2))
-def test_an_operator_that_is_switched_off_writes_nothing(task_file, off):
+def test_dpga_operator_that_is_switched_off_orders_no_texts(task_file, off):
     task = tasks.load(task_file(), (f"method.{off}=0", "method.rounds=2"))
     _, run = run_method(task, plan_run(task), seed=1)
     kinds = {"rewrite": "paraphrase", "fill_in": "fill_in", "cross": "cross", "generate": "metadata"}
@@ -241,7 +241,7 @@ def test_an_operator_that_is_switched_off_writes_nothing(task_file, off):
 
 
 @pytest.mark.heavy
-def test_crossed_parents_share_their_label_and_a_lonely_one_is_rewritten(task_file):
+def test_parents_are_crossed_within_a_label_and_a_single_one_is_rewritten(task_file):
     task = tasks.load(task_file(), ("method.rewrite=0", "method.fill_in=0", "method.generate=0"))
     run_plan = plan_run(task)
     _, run = run_method(task, run_plan, seed=1)
@@ -255,7 +255,7 @@ def test_crossed_parents_share_their_label_and_a_lonely_one_is_rewritten(task_fi
         assert set(order.parents) <= {sample.text for sample in elite if sample.label == order.label}
 
 
-def test_a_plan_says_how_its_budget_is_split():
+def test_dpga_plan_states_how_its_budget_is_split():
     def said(epsilon=1.0, **changes):
         return dpga.notes(dpga.Options(**changes), private_setting(epsilon))
 
@@ -270,7 +270,7 @@ def test_a_plan_says_how_its_budget_is_split():
 
 
 @pytest.mark.heavy
-def test_each_candidate_is_published_once_and_carried_ones_by_reference(task_file):
+def test_texts_carried_to_the_next_round_are_published_by_reference(task_file):
     task = tasks.load(task_file(), ("method.keywords=false",))
     _, run = run_method(task, plan_run(task), seed=1)
     blocks = run._blocks._journal.items("samples/")

@@ -32,7 +32,7 @@ def options(**changes):
     return dpkps.Options(vocabulary="terms.txt", **changes)
 
 
-def test_split_divides_mu_squared_and_ensembles_cost_the_root_of_parts(setting):
+def test_dpkps_noise_follows_its_budget_split_and_ensemble_size(setting):
     sums = {}
     for sampler, ensemble in (("independent", "logarithmic"), ("iterative", "logarithmic"), ("iterative", "linear")):
         chosen = options(sampler=sampler, ensemble=ensemble)
@@ -49,7 +49,7 @@ def test_split_divides_mu_squared_and_ensembles_cost_the_root_of_parts(setting):
 
 
 @pytest.mark.parametrize(("length", "warned"), [(1, False), (2, False), (3, True)])
-def test_a_sequence_longer_than_public_texts_is_warned_of(tmp_path, length, warned):
+def test_plan_warns_of_sequences_longer_than_public_texts(tmp_path, length, warned):
     task = write_task(tmp_path, length=length)
     task = task.model_copy(update={"evaluation": task.evaluation.model_copy(update={"test": "public.jsonl"})})
     test = [{"text": text, "label": "a"} for text in ("apple", "apple and avocado", "apricot, banana, avocado")]
@@ -62,7 +62,7 @@ def test_a_sequence_longer_than_public_texts_is_warned_of(tmp_path, length, warn
     assert not any("method.length" in sentence for sentence in plan_figures(plan_run(task)).weak)
 
 
-def test_own_examples_come_before_the_test_file_in_the_warning(setting):
+def test_sequence_length_warning_reads_own_examples_before_the_test_file(setting):
     sentences = dpkps.warnings(options(length=2, examples=("an apple",)), setting, lambda: ["apple, apricot, pie"])
     assert len(sentences) == 1
     assert not dpkps.warnings(options(length=2), setting, lambda: ["apple, apricot, pie"])
@@ -94,7 +94,7 @@ def write_task(folder, records=300, generators=1, terms=None, **method):
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["independent", "iterative"])
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
-def test_a_run_asks_exactly_its_plan_and_labels_its_texts(tmp_path, sampler, noise):
+def test_dpkps_run_makes_its_planned_sums_and_labels_its_texts(tmp_path, sampler, noise):
     task = write_task(tmp_path, generators=2, sampler=sampler, noise=noise, class_in_prompt=True)
     run_plan = plan_run(task)
     samples, run = run_method(task, run_plan, seed=0)
@@ -116,7 +116,7 @@ def test_a_run_asks_exactly_its_plan_and_labels_its_texts(tmp_path, sampler, noi
 
 
 @pytest.mark.slow
-def test_sequences_of_short_records_end_where_these_do(tmp_path):
+def test_option_ends_makes_sequences_as_short_as_the_records(tmp_path):
     lengths = {}
     for ends in (False, True):
         changes = {"sampler": "iterative", "length": 6, "pairs": 1024, "width": 9.0, "ends": ends}
@@ -135,7 +135,7 @@ def write_labelled(path, rows):
 
 
 @pytest.mark.slow
-def test_validation_takes_the_sampler_whose_sequences_label_public_texts(tmp_path, monkeypatch):
+def test_validation_picks_the_sampler_that_labels_public_texts_best(tmp_path, monkeypatch):
     """A record's first terms are filler, which alone the iterative densities read: its later ones tell its label."""
     monkeypatch.setattr(bench, "embed", lambda texts: publishable(word_embedding.embed(texts)))
     names = ["pie", "tart", "cake", "roll"]
@@ -164,7 +164,7 @@ def test_validation_takes_the_sampler_whose_sequences_label_public_texts(tmp_pat
     }
 
 
-def test_validation_of_the_sampler_divides_the_part_of_the_densities(setting):
+def test_sampler_validation_splits_the_budget_of_the_densities(setting):
     write_labelled(setting.folder / "public.jsonl", [("an apple", "a"), ("a banana", "b")])
     for noise in ("gaussian", "laplace"):
         chosen = options(sampler="validated", validation="public.jsonl", noise=noise)
@@ -192,7 +192,7 @@ def test_key_phrase_sequences_are_drawn_from_their_class(tmp_path):
     assert np.mean(own) > 0.9
 
 
-def test_without_its_class_a_prompt_and_a_request_do_not_name_it(tmp_path):
+def test_order_with_named_false_hides_the_label_from_its_prompt(tmp_path):
     task = write_task(tmp_path)
     samples, _ = run_method(task, plan_run(task), seed=0)
     request = requested(task, dpkps.Order("g0", "keyphrases", "a", terms=("apple", "pie"), named=False))
@@ -205,7 +205,7 @@ def test_without_its_class_a_prompt_and_a_request_do_not_name_it(tmp_path):
     assert {sample.label for sample in samples} == {"a", "b"}
 
 
-def test_examples_given_by_the_user_stand_in_the_prompt(tmp_path):
+def test_prompt_shows_the_examples_given_by_the_user(tmp_path):
     task = write_task(tmp_path, examples=["a public example of the style"])
     order = dpkps.Order("g0", "keyphrases", "a", good=task.options.examples, terms=("pie",))
     assert "a public example of the style" in requested(task, order).prompt
@@ -226,14 +226,14 @@ def test_terms_that_differ_only_in_case_count_as_one(tmp_path):
     ("terms", "message"),
     [("zebra\nyak\n", "no term of the vocabulary stands out"), ("--\n", "holds no term")],
 )
-def test_a_vocabulary_without_use_is_refused_by_name(tmp_path, terms, message):
+def test_vocabulary_of_no_usable_terms_is_refused(tmp_path, terms, message):
     task = write_task(tmp_path, terms=terms)
     with pytest.raises(ConfigurationError, match=message):
         run_method(task, plan_run(task), seed=0)
 
 
 @pytest.mark.heavy
-def test_sequences_are_no_longer_than_the_terms_that_were_kept(tmp_path):
+def test_sequences_are_at_most_as_long_as_the_number_of_kept_terms(tmp_path):
     task = write_task(tmp_path, length=10, records=1200)
     _, run = run_method(task, plan_run(task), seed=0)
     kept = run.records["keyphrases"][0][1]
@@ -244,7 +244,7 @@ def test_sequences_are_no_longer_than_the_terms_that_were_kept(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 11.0, 15.0, 20.0])
 @pytest.mark.parametrize("ensemble", ["logarithmic", "linear"])
-def test_laplace_noise_plans_at_any_epsilon_and_wastes_none_of_it(epsilon, ensemble):
+def test_dpkps_laplace_plan_spends_nearly_all_of_any_epsilon(epsilon, ensemble):
     options = dpkps.Options(
         vocabulary_words=500, pairs=8, sampler="iterative", ensemble=ensemble, noise="laplace", samples=4
     )

@@ -63,7 +63,7 @@ def test_page_on_form_states_the_program_s_constants():
     assert f"<!-- begin constants -->\n{constants.table(form.Form, 'unit', 'reason')}\n<!-- end -->" in page
 
 
-def test_plan_asks_the_form_sums_that_the_options_name():
+def test_plan_has_the_form_sums_that_its_options_ask_for():
     every = plan_by_name(setting(), lengths=True, words=True, voted_examples=3)
     assert list(every) == ["labels", "centres", "words", "votes/2", "verdict"]
     assert every["labels"].statistic == MetadataHistograms(4, form.BINS)
@@ -85,7 +85,7 @@ def test_plan_asks_the_form_sums_that_the_options_name():
     assert lengths_alone.asks == "how many of your records have each length"
 
 
-def test_words_and_examples_are_not_asked_where_the_answer_would_be_noise():
+def test_word_and_example_sums_are_omitted_when_noise_would_hide_them():
     few = setting(labels=10, expected_records=20)
     assert not {"words", "votes/2"} & set(plan_by_name(few, words=True, voted_examples=3))
     told = METHOD.notes(Options(samples=120, words=True, voted_examples=3), few)
@@ -97,7 +97,7 @@ def test_words_and_examples_are_not_asked_where_the_answer_would_be_noise():
 
 
 @pytest.mark.parametrize("labels", [2, 10, 30])
-def test_words_are_asked_where_a_label_of_equal_share_has_its_own_list(labels):
+def test_note_states_the_records_from_which_words_are_asked(labels):
     options = Options(samples=40 * labels, words=True)
     (note,) = METHOD.notes(options, setting(labels=labels, expected_records=labels))
     stated = int(note.partition("asked from ")[2].split()[0])
@@ -111,7 +111,7 @@ def test_words_are_asked_where_a_label_of_equal_share_has_its_own_list(labels):
     assert not form.labels_apart(np.full(labels, (stated - 1) / labels), sigma, cells).any()
 
 
-def test_a_generator_of_recorded_texts_is_asked_for_no_form():
+def test_form_sums_are_omitted_when_all_generators_replay_texts():
     recorded = setting(generators=2, recorded=frozenset({"generator 0", "generator 1"}))
     assert list(plan_by_name(recorded, lengths=True, words=True, voted_examples=3)) == list(plan_by_name(recorded))
     (note,) = METHOD.notes(Options(words=True), recorded)
@@ -128,19 +128,19 @@ def test_a_generator_of_recorded_texts_is_asked_for_no_form():
         ({}, {"words": True, "voted_examples": 3, "rounds": 2}, "form-rounds"),
     ],
 )
-def test_an_option_that_cannot_hold_is_refused_by_the_plan(facts, options, code):
+def test_form_option_that_cannot_be_met_is_refused_by_the_plan(facts, options, code):
     with pytest.raises(ConfigurationError) as raised:
         plan(Options(**options), setting(**facts))
     assert raised.value.code == code
     assert raised.value.remedy
 
 
-def test_one_request_of_each_label_counts_among_the_calls():
+def test_word_option_adds_one_generator_call_for_each_label():
     calls = METHOD.generator_calls(Options(samples=100, words=True), setting())
     assert calls == METHOD.generator_calls(Options(samples=100), setting()) + 4
 
 
-def test_signal_grows_with_the_records_and_noise_hides_at_most_its_bound():
+def test_expected_signal_is_noise_only_below_its_noise_bound():
     counted = LabelWords(400, 10, 4)
     assert expected_signal(counted, 2.0, 400) == Signal(10.0, least_count(2.0, 400))  # of the 40 of a label
     assert expected_signal(EqualVotes(4, 40, 4), 3.0, 100) == Signal(10.0, 3.0)
@@ -148,13 +148,13 @@ def test_signal_grows_with_the_records_and_noise_hides_at_most_its_bound():
     assert not Signal(2.0, 2.0).is_noise
 
 
-def test_noise_alone_passes_the_bound_of_words_in_few_sums():
+def test_noise_alone_rarely_exceeds_the_least_count_of_a_word():
     rng = np.random.default_rng(0)
     passed = (rng.normal(0.0, 3.0, (2000, 400)) >= least_count(3.0, 400)).sum()
     assert passed / 2000 < 0.3  # words that are noise, of 400; by the law of maxima 0.21
 
 
-def test_the_words_of_a_label_are_those_that_tell_most_about_it():
+def test_words_listed_for_a_label_are_those_that_distinguish_it_most():
     texts = ["my card is lost", "the card is late", "my fee is high", "the fee is low"]
     vocabulary, scores = form.telling(texts, np.array([0, 0, 1, 1]), 2)
     best = [vocabulary[n] for n in scores.argmax(axis=0)]
@@ -164,7 +164,7 @@ def test_the_words_of_a_label_are_those_that_tell_most_about_it():
     assert scores[vocabulary.index("fee"), 0] == -np.inf
 
 
-def test_only_words_that_a_party_reads_alike_are_listed():
+def test_listed_words_are_tokenised_identically_by_the_parties():
     texts = ["Größe STRASSE naïve x2000 ab \ufb01xed \u01f0unge \u1e96aus \u0130stanbul", "other"]
     vocabulary, _ = form.telling(texts, np.array([0, 1]), 2)
     assert {"grösse", "strasse", "naïve", "fixed", "other"} <= set(vocabulary)
@@ -176,7 +176,7 @@ def listed(apart, cells=6):
     return form.word_lists(texts, np.array([0, 0, 1, 1, 2, 2]), np.array(apart), cells)
 
 
-def test_labels_with_enough_records_have_their_list_and_others_share_one():
+def test_labels_with_enough_records_get_own_word_lists_others_share_one():
     own = listed([True, True, True])
     cells = [[own.listed[cell] for cell in row if cell >= 0] for row in own.order]
     assert [words_of_label[0] for words_of_label in cells] == ["card", "fee", "rate"]
@@ -191,7 +191,7 @@ def test_labels_with_enough_records_have_their_list_and_others_share_one():
     assert form.labels_apart(np.array([400.0, 10.0]), 4.0, 80).tolist() == [True, False]
 
 
-def test_words_that_too_few_records_read_are_not_asked():
+def test_words_listed_for_too_few_records_are_not_asked():
     records = np.array([40.0, 40.0, 40.0])
     limit = 10.0 / least_count(1.0, len(listed([True] * 3).listed))  # sigma at which a quarter of 40 records is told
     own = listed([True, True, True])
@@ -205,19 +205,19 @@ def test_words_that_too_few_records_read_are_not_asked():
 
 
 @pytest.mark.slow
-def test_a_run_with_fewer_records_than_declared_asks_for_no_word(tmp_path, monkeypatch):
+def test_run_with_fewer_records_than_declared_skips_the_word_sum(tmp_path, monkeypatch):
     _, run, *_ = run_over_words(tmp_path, monkeypatch, "method.words=true", records=10, declared=400, epsilon="4.0")
     assert run.asked == ["labels", "centres", "verdict"]
     assert any("Words: not asked" in remark for _, remark in run.records["remarks"])
     assert {tuple(terms) for terms in run.records["words"][0][1].values()} == {()}
 
 
-def test_the_lists_of_many_labels_stay_within_what_a_party_accepts(monkeypatch):
+def test_word_lists_of_many_labels_stay_within_the_size_limit(monkeypatch):
     monkeypatch.setattr(form, "LARGEST_ORDER", 3)
     assert listed([False, False, False]).order.shape == (3, 1)
 
 
-def test_word_lists_are_accepted_by_their_statistic():
+def test_word_lists_pass_the_input_checks_of_their_statistic():
     from undersong_protocol.statistics import PublicFacts, PublicInputs
 
     for apart in ([True] * 3, [False] * 3, [True, False, True]):
@@ -226,7 +226,7 @@ def test_word_lists_are_accepted_by_their_statistic():
         LabelWords(6, 3, 4).check_inputs(public, PublicFacts(4, 3))
 
 
-def test_words_below_the_noise_enter_no_prompt():
+def test_words_with_counts_within_noise_are_not_put_into_prompts():
     lists = form.WordLists(("card", "lost", "fee"), np.array([[0, 1], [2, -1]]))
     first, second = lists.frequent(opened([50, 2, 2, 99], 2.0))  # the last coordinate has no word
     assert (first.terms, second.terms) == (("card",), ())
@@ -239,12 +239,12 @@ def test_words_below_the_noise_enter_no_prompt():
     assert sum(drawn.values()) == 200 * form.FORM.terms
 
 
-def test_without_noise_a_word_counts_that_a_record_has():
+def test_word_of_a_single_record_counts_when_there_is_no_noise():
     lists = form.WordLists(("card", "lost"), np.array([[0, 1]]))
     assert lists.frequent(opened([1, 0], 0.0))[0].terms == ("card",)
 
 
-def test_examples_are_the_better_half_and_texts_with_words_come_first():
+def test_voted_examples_prefer_texts_that_contain_frequent_words():
     label_of = {"a": 0, "b": 1}
     texts = [
         Sample(f"{label} {n} {round_}", label, "g", round_, "worded")
@@ -335,7 +335,7 @@ ALL = ("method.lengths=true", "method.words=true", "method.voted_examples=3")
 
 
 @pytest.mark.heavy
-def test_the_opened_counts_are_those_of_a_plain_count(tmp_path, monkeypatch):
+def test_form_sums_without_noise_equal_a_direct_count(tmp_path, monkeypatch):
     seen = {}
     original = form.WordLists.frequent
     monkeypatch.setattr(
@@ -355,7 +355,7 @@ def test_the_opened_counts_are_those_of_a_plain_count(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_name_of_a_label_is_among_its_words(tmp_path, monkeypatch):
+def test_word_list_of_a_label_contains_the_labels_name(tmp_path, monkeypatch):
     lists = []
     monkeypatch.setitem(WORDS, "a", tuple(word for word in WORDS["a"] if word != "apple"))
     original = form.word_lists
@@ -367,7 +367,7 @@ def test_the_name_of_a_label_is_among_its_words(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_parties_answer_each_question_behind_masks_and_noise(tmp_path, monkeypatch):
+def test_form_sums_run_in_a_simulated_federation(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.doubles.bench.embed", party_embed)
     monkeypatch.setattr("undersong_common.models.embedders.dimension", lambda model: party_embed(["x"]).shape[1])
     path = make_task(tmp_path, parties=3, records=60, samples=60)
@@ -400,7 +400,7 @@ def test_prompts_carry_lengths_words_and_examples(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_reader_of_words_gains_by_the_records_words(tmp_path, monkeypatch):
+def test_generator_that_obeys_prompts_writes_more_of_the_records_words(tmp_path, monkeypatch):
     shares = []
     for options in ((), ALL):
         samples, *_ = run_over_words(tmp_path / str(len(options)), monkeypatch, *options, epsilon="4.0")
@@ -413,7 +413,7 @@ def test_a_reader_of_words_gains_by_the_records_words(tmp_path, monkeypatch):
 
 
 @pytest.mark.heavy
-def test_texts_that_were_written_before_are_chosen_by_no_form(tmp_path):
+def test_form_options_do_not_change_a_run_of_replayed_texts(tmp_path):
     rng = np.random.default_rng(5)
     rows = [{"text": record(rng, label), "label": label} for label in LABELS * 60]
     path = make_replay_task(
@@ -429,7 +429,7 @@ def test_texts_that_were_written_before_are_chosen_by_no_form(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_mixed_pool_asks_only_those_who_write(tmp_path):
+def test_form_prompts_go_to_writing_generators_and_not_to_replay(tmp_path):
     path = make_task(tmp_path, parties=1, records=200, samples=60)
     content = path.read_text(encoding="utf-8")
     path.write_text(content.replace('kind = "ngram"\ncorpus = "poor.jsonl"', 'kind = "replay"\npath = "poor.jsonl"'))

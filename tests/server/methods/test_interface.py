@@ -20,7 +20,7 @@ from undersong_server.runs import task as tasks
 SETTING = Setting(("a", "b"), ("one", "two"), steerable=(PACKAGED, PACKAGED))
 
 
-def test_a_method_is_a_file_beside_the_interface_and_nothing_else():
+def test_methods_are_exactly_the_files_beside_the_interface():
     folder = Path(methods.__file__).parent
     files = {path.stem for path in folder.glob("*.py")} - {"__init__", "interface"}
     names = {file.replace("_", "-") for file in files - {"mixture_labels"}} | {"mixture+labels"}
@@ -33,7 +33,7 @@ def test_a_method_is_a_file_beside_the_interface_and_nothing_else():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", methods.own_names())
-def test_a_method_defines_itself_with_defaults_that_plan(name):
+def test_every_method_can_be_planned_with_its_default_options(name):
     method = methods.load(name)
     assert method is importlib.import_module(f"undersong_server.methods.{re.sub('[+-]', '_', name)}").METHOD
     assert issubclass(method.Options, MethodOptions)
@@ -52,7 +52,7 @@ def test_hooks_that_a_method_leaves_out_have_no_effect():
     assert dict(method.figures({}, None, None, None)) == {}
 
 
-def test_a_method_that_denies_its_private_sums_is_not_run(tmp_path, monkeypatch):
+def test_method_that_denies_its_private_sums_is_refused(tmp_path, monkeypatch):
     lying = Method(
         Options=MethodOptions,
         plan=lambda _options, setting: [SumRequest("labels", LabelHistogram(len(setting.labels)))],
@@ -66,7 +66,7 @@ def test_a_method_that_denies_its_private_sums_is_not_run(tmp_path, monkeypatch)
         planning.plan_run(task.model_copy(update={"method": tasks.MethodSection(name="lying")}))
 
 
-def test_code_of_a_method_without_a_file_is_hashed_too(monkeypatch):
+def test_code_hash_covers_a_method_defined_without_a_file(monkeypatch):
     hashes = []
     for planned, kept in (("[]", "[]"), ("[]", "texts"), ("[setting]", "[]"), ("[]", "[]")):
         cell: dict[str, object] = {}

@@ -162,7 +162,7 @@ CASES = {
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", slow_but(CASES, ["rare label"]))
-def test_rules_of_the_method_page_decide_as_the_program_does(name, tmp_path, monkeypatch):
+def test_program_agrees_with_an_independent_reading_of_docs_method_md(name, tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "embed", lambda texts: quantise(embed(texts)))
     monkeypatch.setattr(bench, "CountingRun", Recorded)
     monkeypatch.setattr("undersong_common.models.embedders.dimension", lambda model: DIMENSION)

@@ -279,20 +279,19 @@ CASES = [
     ),
 ]
 ELSEWHERE = {  # options whose effect a test of their own shows, in a file beside this one
-    ("discriminator", "student"): "test_discriminator.py::"
-    "test_fine_tuned_student_learns_votes_from_texts_and_judges_texts",
+    ("discriminator", "student"): "test_discriminator.py::test_fine_tuned_student_learns_from_votes_to_recognise_texts",
     ("discriminator", "preset"): "test_papers.py::test_song_s_noise_is_two_analytic_gaussians",
     ("discriminator", "targets"): "test_papers.py::test_song_s_student_learns_hard_labels_of_equal_weight",
     ("discriminator", "student_rate"): "test_papers.py::test_song_s_student_learns_hard_labels_of_equal_weight",
     ("discriminator", "student_model"): "test_discriminator.py::test_a_fine_tuned_student_needs_teachers_and_a_folder"
     "_with_a_model",
-    ("dpkps", "ends"): "test_dpkps.py::test_sequences_of_short_records_end_where_these_do",
-    ("dpkps", "validation"): "test_dpkps.py::test_validation_takes_the_sampler_whose_sequences_label_public_texts",
-    ("wasp", "base_contrast"): "test_papers.py::test_base_models_are_shown_bad_examples_by_the_preset_alone",
+    ("dpkps", "ends"): "test_dpkps.py::test_option_ends_makes_sequences_as_short_as_the_records",
+    ("dpkps", "validation"): "test_dpkps.py::test_validation_picks_the_sampler_that_labels_public_texts_best",
+    ("wasp", "base_contrast"): "test_papers.py::test_base_model_prompts_show_bad_examples_only_under_the_preset",
 }
 
 
-def test_every_option_of_every_method_has_its_case():
+def test_every_method_option_has_a_test_of_its_effect():
     assert set(BASES) == set(methods.own_names())
     known = {(case.method, case.option) for case in CASES} | ELSEWHERE.keys()
     assert known == {(name, option) for name in BASES for option in methods.load(name).Options.model_fields}

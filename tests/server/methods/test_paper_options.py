@@ -79,7 +79,7 @@ def test_weights_shrink_to_equal_as_far_as_their_noise_explains_them(ran):
     assert weigh(received) == pytest.approx((2 + kept * np.array([1.0, -1.0, 0.0])) / 6)
 
 
-def test_without_contrast_prompts_show_as_many_examples_and_no_bad_one(ran):
+def test_contrastive_false_shows_equally_many_examples_all_good(ran):
     for contrastive, halves in ((True, (2, 2)), (False, (4, 0))):
         asked, _, _, plan = ran("wasp", [f"method.contrastive={str(contrastive).lower()}", "method.examples=4"])
         shown = [request for _, request in asked if request.kind == "contrast"]
@@ -89,7 +89,7 @@ def test_without_contrast_prompts_show_as_many_examples_and_no_bad_one(ran):
         assert all(one.parameters["furthest"] for one in plan.plan.sums)
 
 
-def test_the_paper_s_sigma_says_which_delta_it_means(tmp_path):
+def test_plan_states_the_papers_sigma_with_its_delta_per_round(tmp_path):
     task = load(make_task(tmp_path), ["method.rounds=5", "privacy.delta=1e-5"])
     run_plan = plan_run(task)
     figures = plan_figures(run_plan).to_json()["paper"]
@@ -102,7 +102,7 @@ def test_the_paper_s_sigma_says_which_delta_it_means(tmp_path):
 
 
 @pytest.mark.heavy
-def test_offspring_have_their_parents_length_and_crossed_ones_a_keyword(ran):
+def test_offspring_orders_have_the_parents_length_and_crosses_a_keyword(ran):
     asked, _, run, _ = ran("dpga", ["method.keywords=true", "method.keywords_per_label=5"])
     keywords = dict(run.records["keywords"][0][1])
     offspring = [request for _, request in asked if request.parents]
@@ -117,7 +117,7 @@ def test_offspring_have_their_parents_length_and_crossed_ones_a_keyword(ran):
     assert all(request.words is None for _, request in asked if request.parents)
 
 
-def test_drawn_keywords_have_votes_and_stand_in_the_prompt(ran):
+def test_keywords_with_votes_are_drawn_and_put_into_the_prompt(ran):
     rng = np.random.default_rng(0)
     votes = np.concatenate([[80.0, 60.0, 40.0, 20.0], np.zeros(46)]) + rng.normal(0.0, 3.5, 50)
     shares = shares_by_label(votes, np.zeros(50, dtype=np.int64), 1)
@@ -138,7 +138,7 @@ def test_drawn_keywords_have_votes_and_stand_in_the_prompt(ran):
 
 
 @pytest.mark.heavy
-def test_a_generator_named_for_keywords_proposes_them_and_writes_nothing(ran):
+def test_keyword_generator_proposes_all_keywords(ran):
     options = ["method.keywords=true", "method.keywords_per_label=5"]
     asked, _, _, _ = ran("dpga", [*options, "method.keyword_generator=poor"])
     names = {kind: {name for name, request in asked if (request.kind == "keywords") == kind} for kind in (True, False)}
@@ -154,7 +154,7 @@ def test_a_generator_named_for_keywords_proposes_them_and_writes_nothing(ran):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("suppression", [True, False])
-def test_each_label_has_its_part_of_the_elite(ran, suppression):
+def test_elite_by_label_gives_each_label_its_share_of_the_elite(ran, suppression):
     _, _, run, _ = ran("dpga", [])
     population = [
         Sample(f"{n} {GOOD_WORDS[label]}", label, "good", 0, "metadata") for label in LABELS for n in range(9)
@@ -166,7 +166,7 @@ def test_each_label_has_its_part_of_the_elite(ran, suppression):
         assert Counter(sample.label for sample in elite) == expected
 
 
-def test_no_label_with_texts_loses_its_last_place():
+def test_every_label_with_texts_keeps_at_least_one_place():
     places = places_by_label(np.array([40, 40, 2, 0]), np.array([0.7, 0.3, 0.0, 0.0]), 20, least=1)
     assert places.tolist() == [13, 6, 1, 0]
     assert places_by_label(np.array([3, 1]), np.array([0.1, 0.9]), 9).tolist() == [3, 1]
@@ -178,7 +178,7 @@ def test_no_label_with_texts_loses_its_last_place():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("named", [True, False])
-def test_six_public_texts_are_shown_without_telling_the_class(ran, tmp_path, named):
+def test_prompts_show_three_public_texts_of_each_class_without_naming_it(ran, tmp_path, named):
     """DP-KPS B.2.5: three of each class in every prompt; three of its own class only where the class is named."""
     rows = [{"text": f"{n} the {GOOD_WORDS[label]} is here", "label": label} for label in LABELS for n in range(5)]
     (tmp_path / "shots.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -200,7 +200,7 @@ def test_six_public_texts_are_shown_without_telling_the_class(ran, tmp_path, nam
         ran("dpkps", ["method.shots=shots.jsonl"])
 
 
-def test_a_file_of_shots_that_is_missing_is_named(tmp_path):
+def test_missing_shots_file_is_refused_with_its_name(tmp_path):
     with pytest.raises(ConfigurationError, match=r"nowhere\.jsonl: no such file"):
         plan_run(write_task(tmp_path, shots="nowhere.jsonl"))
 

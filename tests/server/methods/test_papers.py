@@ -76,7 +76,7 @@ def ran(tmp_path, monkeypatch):
     return run
 
 
-def test_presets_hold_the_papers_values():
+def test_method_presets_have_the_papers_values():
     """Each figure is typed here from the papers, not read from the tables."""
     paper = wasp.Options(preset="paper")
     assert (paper.samples, paper.rounds, paper.votes, paper.delta_iter) == (6000, 5, 8, 1e-5)
@@ -108,7 +108,7 @@ def test_presets_hold_the_papers_values():
         assert (module.Options(preset="paper").samples, module.Options(preset="paper").rounds) == (6000, 5)
 
 
-def test_a_coordinator_takes_dpga_without_its_curator(tmp_path):
+def test_federation_accepts_dpga_only_with_the_federated_preset(tmp_path):
     path = make_task(tmp_path)
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     data["method"] = {"name": "dpga", "preset": "federated", "population": 60, "elite": 12}
@@ -134,7 +134,7 @@ def test_an_unknown_preset_is_refused_by_name(name, tmp_path):
     assert not papers.forbidden("mixture", "")
 
 
-def test_a_task_names_the_values_that_it_changes(tmp_path):
+def test_task_remarks_name_the_preset_values_that_it_overrides(tmp_path):
     task = load(make_task(tmp_path), ["method.preset=paper"])
     (said,) = task.remarks
     assert "samples = 24, not 6000" in said
@@ -142,7 +142,7 @@ def test_a_task_names_the_values_that_it_changes(tmp_path):
     assert load(make_task(tmp_path), ["method.preset=paper", "prompts.variety=true"]).prompts.variety
 
 
-def test_a_preset_goes_before_the_file_and_after_overrides(tmp_path):
+def test_command_line_overrides_preset_and_preset_overrides_the_file(tmp_path):
     path = make_task(tmp_path, federation={"parties": 5}, evaluation={"epochs": 4})
     song = ["method.name=discriminator", "method.preset=paper"]
     task = load(path, song)
@@ -163,7 +163,7 @@ def test_a_preset_goes_before_the_file_and_after_overrides(tmp_path):
 
 
 @pytest.mark.parametrize("name", slow_after(["wasp", "dpga", "dpkps", "augpe", "pretext", "fusegen"], 3))
-def test_presets_order_prompts_without_hints(ran, name):
+def test_presets_switch_variety_hints_in_prompts_off(ran, name):
     changes = {"augpe": ["method.corpus=20", "method.rounds=2"], "dpga": SMALL, "dpkps": WORDS}
     asked, samples, _, _ = ran(name, changes.get(name, ["method.samples=40", "method.rounds=2"]))
     assert samples
@@ -177,7 +177,7 @@ def test_presets_order_prompts_without_hints(ran, name):
 @pytest.mark.parametrize(
     ("epsilon", "delta_iter", "sigma"), [(4.0, 1e-5, 9.69), (4.0, 1e-23, 20.63), (1.0, 1e-5, 38.8)]
 )
-def test_wasp_s_noise_is_theorem_d_4_s(tmp_path, epsilon, delta_iter, sigma):
+def test_wasp_noise_is_that_of_theorem_d_4(tmp_path, epsilon, delta_iter, sigma):
     """sigma = 4 sqrt(2 ln(1.25 / delta_iter)) sqrt(T - 1) / epsilon; five votes of sensitivity 1.633 are paid for."""
     expected = 4 * math.sqrt(2 * math.log(1.25 / delta_iter)) * math.sqrt(5 - 1) / epsilon
     assert expected == pytest.approx(sigma, rel=0.002)
@@ -196,7 +196,7 @@ def test_wasp_s_noise_is_theorem_d_4_s(tmp_path, epsilon, delta_iter, sigma):
         assert figures["epsilon_of_accounted_votes"] == pytest.approx(1.287, abs=0.001)
 
 
-def test_each_of_ten_parties_adds_the_noise_of_algorithm_2():
+def test_wasp_noise_of_each_of_ten_parties_is_that_of_algorithm_2():
     """Line 2 of Algorithm 2: sigma / sqrt(L), all L parties taking part."""
     setting = Setting(LABELS, ("one",), privacy=Privacy(4.0, 1e-5), quorum=Quorum(10, 10, 0, 0))
     planned = plan_sums(wasp.plan(wasp.Options(preset="paper"), setting), setting.privacy, setting.quorum)["votes/1"]
@@ -205,7 +205,7 @@ def test_each_of_ten_parties_adds_the_noise_of_algorithm_2():
     assert own == pytest.approx(3.06, abs=0.01)
 
 
-def test_one_party_s_noise_alone_gives_what_wasp_s_page_says():
+def test_epsilon_by_one_partys_own_noise_equals_the_figure_in_docs_wasp_md():
     """The program: four vectors of each of five votes, its share of 3.23. The paper's: five, its share of 3.06."""
     setting = Setting(LABELS, ("one",), privacy=Privacy(4.0, 1e-5), quorum=Quorum(10, 6, 1, 1))
     planned = plan_sums(wasp.plan(wasp.Options(preset="paper"), setting), setting.privacy, setting.quorum)
@@ -265,7 +265,7 @@ def test_wasp_follows_algorithm_1_without_noise(ran):
     assert run.asked == ["votes/1", "votes/2", "votes/3"]  # the loop votes in the last round too
 
 
-def test_base_models_are_shown_bad_examples_by_the_preset_alone():
+def test_base_model_prompts_show_bad_examples_only_under_the_preset():
     prompts = Prompts(TaskWords(description="a note", labels=LABELS), variety=False)
     texts = {"good": ("g one", "g two"), "bad": ("b one", "b two")}
     for shows in (True, False):
@@ -321,7 +321,7 @@ def test_dpga_s_votes_have_the_noise_of_its_formulas(tmp_path, epsilon, sigma, e
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [[], ["method.length=false"], ["method.keywords=false"]])
-def test_dpga_s_plan_prices_the_mechanisms_that_it_spends(tmp_path, changes):
+def test_dpga_plan_states_the_epsilon_that_its_mechanisms_spend(tmp_path, changes):
     path = make_task(tmp_path)
     path.write_text(path.read_text().replace("samples = 24\n", "").replace("rounds = 3\n", ""))
     preset = ["method.name=dpga", "method.preset=paper", "method.curator=false", "privacy.epsilon=4.0"]
@@ -348,7 +348,7 @@ def test_coordinator_refuses_a_non_private_preset_naming_its_steps(tmp_path):
     assert refused.value.code == "not-private"
 
 
-def test_party_refuses_the_preset_by_its_sums_whatever_is_stated(tmp_path):
+def test_party_refuses_a_plan_that_claims_less_epsilon_than_it_spends(tmp_path):
     """No party reads a method's name: what it is charged follows from the plan's sums, which it computes anew."""
     plan = plan_run(load(make_task(tmp_path), ["method.name=dpga", "method.preset=paper", "privacy.epsilon=2.0"])).plan
     roster = [Member(name, bytes(32)) for name in ("a", "b", "c")]
@@ -361,7 +361,7 @@ def test_party_refuses_the_preset_by_its_sums_whatever_is_stated(tmp_path):
 
 
 @pytest.mark.slow
-def test_above_threshold_stops_as_often_as_its_noise_says():
+def test_above_threshold_stops_with_the_probability_of_its_laplace_noise():
     """A query of 3 against threshold 0 stops if 3 + Lap(4 / e) <= Lap(2 / e): integrated over the densities."""
     epsilon, runs = 0.8, 40_000
     rng = np.random.default_rng(0)
@@ -384,7 +384,7 @@ def test_keywords_are_drawn_by_the_softmax_of_their_noisy_votes():
     assert second.tolist() == [1.0]
 
 
-def test_tau_is_the_mean_of_the_off_diagonal_similarities():
+def test_dpga_tau_is_the_mean_of_the_off_diagonal_similarities():
     vectors = embed([f"text {n}" for n in range(12)]).astype(float)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     pairs = [vectors[i] @ vectors[j] for i in range(12) for j in range(12) if i != j]
@@ -405,7 +405,7 @@ def test_dpga_s_corpus_is_its_last_elite(ran):
 
 
 @pytest.mark.parametrize("off", ["length", "keywords"])
-def test_dpga_s_ablations_take_from_the_first_population_alone(ran, off):
+def test_dpga_ablations_change_only_the_prompts_of_the_first_population(ran, off):
     """5.3: no length, or no keyword, when the initial samples are written; fresh offspring (3.4.3) have both."""
     asked, _, run, _ = ran("dpga", [*SMALL, f"method.{off}=false"])
     whole = dpga.Options(preset="paper", population=24, elite=8, rounds=2)
@@ -427,7 +427,7 @@ def test_dpga_asks_once_for_the_keywords_of_all_labels(ran):
     assert set(dict(run.records["keywords"][0][1])) == set(LABELS)
 
 
-def test_dpga_s_operators_are_those_of_3_4(ran):
+def test_dpga_operators_are_those_of_the_papers_section_3_4(ran):
     asked, _, run, _ = ran("dpga", SMALL)
     elite = set(dict(run.records["elite"])[1])
     crossed = [request for _, request in asked if request.kind == "cross"]
@@ -465,7 +465,7 @@ def test_dp_kps_s_vocabulary_fits_into_a_published_block():
     assert decode_block(encode_texts(words)).texts[-1] == "word399999"
 
 
-def test_the_default_vocabulary_has_the_size_that_its_page_says():
+def test_dpkps_default_vocabulary_has_291617_words():
     preset = dpkps.Options(preset="paper")
     kept = english_words(preset.vocabulary_words, preset.common_words)
     assert len(kept) == 291_617
@@ -473,7 +473,7 @@ def test_the_default_vocabulary_has_the_size_that_its_page_says():
     assert not any(letter.isdigit() for word in kept for letter in word)
 
 
-def test_the_vocabulary_counts_the_first_ten_terms_with_repeats():
+def test_dpkps_vocabulary_counts_the_first_ten_terms_with_repeats():
     """A.1 counted by hand; the N highest counts stay, whatever they are."""
     terms = ["heart", "heart failure", "pain", "rash"]
     texts = ["pain pain heart pain rash", "Heart failure, heart; rash rash", "nothing"]
@@ -494,7 +494,7 @@ def test_the_vocabulary_counts_the_first_ten_terms_with_repeats():
     ("sampler", "ensemble", "phrases", "u"),
     [("independent", "logarithmic", 1, 1.0), ("iterative", "linear", 3, 1 / 3), ("iterative", "logarithmic", 4, 2 / 4)],
 )
-def test_the_kernel_has_the_bandwidth_of_its_structure(sampler, ensemble, phrases, u):
+def test_dpkps_kernel_bandwidth_follows_the_ensemble_structure(sampler, ensemble, phrases, u):
     """A.2: exp(-u |x - y|^2) on l concatenated unit vectors: u = 1, 1/l (linear), 2/L' (logarithmic)."""
     options = dpkps.Options(preset="paper", sampler=sampler, ensemble=ensemble, length=4, pairs=8192)
     statistic = options.features(Setting(("a",), ("one",)))
@@ -581,7 +581,7 @@ def test_song_s_preset_is_refused_by_a_coordinator_naming_its_steps(tmp_path):
     assert refused.value.code == "not-private"
 
 
-def test_song_s_ablations_are_in_the_plan(tmp_path):
+def test_songs_ablation_options_remove_their_sums_from_the_plan(tmp_path):
     def sigmas(*changes):
         return {one.name: one.sigma for one in plan_run(song_task(tmp_path, *changes)).plan.sums}
 
@@ -593,7 +593,7 @@ def test_song_s_ablations_are_in_the_plan(tmp_path):
     assert (alone.quorum.parties, alone["teachers"].parameters["teachers"]) == (1, 1)
 
 
-def test_one_scalar_decides_as_often_as_song_s_two_noisy_counts():
+def test_one_noisy_scalar_decides_like_songs_two_noisy_counts():
     """Eq. 1 anew: P(argmax says private) of two noisy sums, against the scalar's; and probabilities are summed."""
     rng, sigma, probabilities = np.random.default_rng(0), 1.731, np.array([0.9, 0.2, 0.6, 0.55])
     runs = 200_000
@@ -642,7 +642,7 @@ def test_song_s_prompt_has_one_author_a_least_length_and_no_hint(ran):
     assert len({request.prompt for _, request in asked}) == len(LABELS)  # one prompt for each label
 
 
-def test_a_stated_number_is_kept_by_class_and_score():
+def test_discriminator_keeps_the_highest_scores_of_each_class():
     """3.6: per class by the tutor's shares, the highest scores: an independent sort."""
     rng = np.random.default_rng(3)
     scores, labels = rng.normal(size=400), np.repeat([0, 1], 200)
@@ -689,7 +689,7 @@ def test_aug_pe_s_vocabulary_has_laplace_noise_of_its_own_epsilon(tmp_path):
 
 
 @pytest.mark.parametrize(("module", "votes", "sigma"), [(augpe, 4, 2.162), (pretext, 5, 2.418)])
-def test_the_pe_baselines_spend_all_of_epsilon(module, votes, sigma):
+def test_wasps_pe_baselines_spend_all_of_epsilon(module, votes, sigma):
     """WASP's baselines, one vote a record: exact noise over all votes, eight times as large for users of eight."""
     for privacy, size in (
         (Privacy(4.0, 1e-5), 1),

@@ -46,20 +46,20 @@ def covered(epsilon: float, *, second: bool = True, truth: int = 1, sampled: boo
 
 @pytest.mark.parametrize("epsilon", SIGMAS)
 @pytest.mark.parametrize("corpus", [0, 1])
-def test_the_interval_covers_the_score_on_held_out_records(epsilon, corpus):
+def test_private_score_interval_covers_the_score_on_held_out_records(epsilon, corpus):
     assert covered(epsilon, second=bool(corpus), truth=corpus) >= LEAST_COVERED
 
 
 @pytest.mark.parametrize("epsilon", SIGMAS)
-def test_the_score_of_the_other_corpus_is_noticed(epsilon):
+def test_interval_test_notices_the_score_of_the_wrong_corpus(epsilon):
     assert covered(epsilon, second=False, truth=1) < LEAST_COVERED
 
 
-def test_an_error_without_the_part_of_the_sample_is_noticed():
+def test_interval_test_notices_an_interval_without_sampling_error():
     assert covered(4.0, sampled=False) < LEAST_COVERED
 
 
-def test_the_score_costs_no_noise_beyond_the_comparison():
+def test_private_score_needs_no_more_noise_than_the_comparison_alone():
     plain, scored = CorpusComparison(2), ScoredComparison(2)
     assert scored.sensitivity == plain.sensitivity
     halves = np.array([0.0, 0.5, 1.0])
@@ -69,7 +69,7 @@ def test_the_score_costs_no_noise_beyond_the_comparison():
     assert np.abs(rows).sum(axis=1).max() == pytest.approx(scored.sensitivity.l1)
 
 
-def test_a_score_stays_on_its_scale_and_reads_as_a_sentence():
+def test_private_score_stays_within_0_and_1_and_is_stated_in_a_sentence():
     sure = score_of(NoisySum(np.array([0, 256 * 400, 0]), 256, 0.01, ("p",)), 400.0, 0.0, second=True)
     assert (sure.value, sure.high) == (1.0, 1.0)
     assert 0.9 < sure.low < 1.0
@@ -119,7 +119,7 @@ class OneSum:
         return NoisySum(np.rint(noisy).astype(np.int64), 4096, self._sigma, ("p",))
 
 
-def test_a_similarity_is_added_up_in_one_unit_by_every_release():
+def test_similarity_parts_are_summed_in_the_same_unit():
     statistic = ScoredSimilarity(2)
     record = SimpleNamespace(embeddings=np.array([[1.0, 0.0]], dtype=np.float32), units=np.arange(1))
     texts = LabelledEmbeddings(np.array([[0.5, 0.0], [0.75, 0.0]], dtype=np.float32), np.full(2, -1))
@@ -140,7 +140,7 @@ def similarity_runs(epsilon):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("epsilon", SIGMAS)
-def test_the_similarity_of_held_out_records_lies_within_its_interval(epsilon):
+def test_private_similarity_interval_covers_that_of_held_out_records(epsilon):
     (published, unsteered), scores = similarity_runs(epsilon)
     assert sum(score.low <= published <= score.high for score in scores) >= LEAST_COVERED
     gains = [score.value - score.zero_shot.value for score in scores]
@@ -152,7 +152,7 @@ def test_the_similarity_of_held_out_records_lies_within_its_interval(epsilon):
     assert {score.zero_shot.texts for score in scores} == {120}
 
 
-def test_a_similarity_reads_as_a_sentence_beside_that_without_records():
+def test_similarity_sentence_compares_with_texts_written_without_records():
     score = PrivateScore(0.52, 0.5, 0.54, 0.01, 0.01, "similarity", ZeroShot(200, 0.47, 0.01))
     sentence = score.sentence(is_private=True)
     assert "200 of these texts. The nearest of them is on average 0.52 (0.50 to 0.54) similar to the record" in sentence

@@ -79,7 +79,7 @@ def asked_by(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[G
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", methods.names())
-def test_every_prompt_of_a_method_shows_what_it_says_and_nothing_twice(
+def test_prompts_of_every_method_show_each_example_exactly_once(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = asked_by(name, tmp_path, monkeypatch)
@@ -107,7 +107,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\r"), min_size=
     style=st.sampled_from(["chat", "completion"]),
     room=st.sampled_from([None, 60, 400]),
 )
-def test_whatever_is_ordered_no_text_is_good_and_bad_and_none_is_changed(
+def test_no_prompt_shows_a_text_as_good_and_bad_or_a_changed_example(
     kind: str, good: list[str], bad: list[str], style: Any, room: int | None
 ) -> None:
     order = Order("g", kind, LABELS[0], tuple(good), tuple(bad), parents=(*good, "parent"), terms=("one", "two"))
@@ -133,7 +133,7 @@ def test_whatever_is_ordered_no_text_is_good_and_bad_and_none_is_changed(
     assert all(text in request.prompt for text in shown)
 
 
-def test_prompts_fit_the_models_context_by_fewer_and_shorter_examples() -> None:
+def test_prompts_fit_the_context_by_showing_fewer_and_shorter_examples() -> None:
     long = " ".join(f"Sentence number {n} of a long note." for n in range(40))
     order = Order(
         "g", "contrast", LABELS[0], good=tuple(f"{n} {long}" for n in range(4)), bad=("b1 " + long, "b2 " + long)
@@ -153,7 +153,7 @@ def test_prompts_fit_the_models_context_by_fewer_and_shorter_examples() -> None:
     assert len(set(lengths)) >= 5
 
 
-def test_forty_orders_of_each_kind_are_forty_prompts() -> None:
+def test_forty_equal_orders_give_forty_different_prompts() -> None:
     for kind in ("zero_shot", "random", "metadata", "paraphrase", "fill_in", "contrast"):
         order = Order("g", kind, LABELS[0], good=("A",), parents=("a parent text",), terms=("x",))
         made, _ = Requests(PROMPTS, {}, seed=1).make("step", [order] * 40, range(40), [1] * 40)

@@ -36,7 +36,7 @@ GENETIC = ["elite=8", "rounds=2", "keywords=false", "length=false", "embedding_s
         ("undersong", ["samples=[40, 20]", "rounds=2", "score=false"], [40, 20], [40]),
     ],
 )
-def test_a_list_decides_orders_and_votes_of_every_round(
+def test_schedule_list_sets_the_orders_and_votes_of_every_round(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     method: str,
@@ -69,7 +69,7 @@ def test_a_list_decides_orders_and_votes_of_every_round(
         ("dpga", ["population=24", "corpus=elite", "mask_rate=[1.0, 0.1, 0.5]", *GENETIC, "rounds=3"]),
     ],
 )
-def test_every_round_hides_its_own_share_of_the_words(
+def test_mask_rate_schedule_sets_the_share_of_hidden_words_of_each_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, options: Sequence[str]
 ) -> None:
     asked = topic_writer(monkeypatch)
@@ -101,7 +101,7 @@ def test_every_round_hides_its_own_share_of_the_words(
         ),
     ],
 )
-def test_a_schedule_that_fits_no_round_is_refused_by_its_key(tmp_path: Path, options: list[str], key: str) -> None:
+def test_schedule_of_the_wrong_length_is_refused_naming_its_key(tmp_path: Path, options: list[str], key: str) -> None:
     path = make_task(tmp_path, parties=1, records=20)
     with pytest.raises(ConfigurationError) as refused:
         plan_run(load(path, [f"method.{option}" for option in options]))

@@ -47,7 +47,7 @@ def draw_texts(rng, words, count, length=12):
     return [" ".join(rng.choice(words, length)) for _ in range(count)]
 
 
-def test_a_record_spreads_one_vote_over_the_nearest_third():
+def test_support_vote_is_split_equally_among_the_nearest_third_of_texts():
     class Records:
         texts, labels, units = ("a", "b", "c"), np.array([0, 1, -1]), np.arange(3)
         embeddings = np.array([[1, 0], [1, 0], [1, 0]], dtype=np.float32)
@@ -61,7 +61,7 @@ def test_a_record_spreads_one_vote_over_the_nearest_third():
     assert rows.take(np.arange(3)).tolist() == [[0.5, 0.5, 0.0], [0, 0, 0], [0, 0, 0]]
 
 
-def test_generator_support_is_stated_only_where_the_votes_show_it():
+def test_generator_is_called_supported_or_not_only_beyond_the_noise():
     clear = judged([210.0, 88.0, 2.0])
     assert (clear.supported.tolist(), clear.unsupported.tolist()) == ([True, False, False], [False, False, True])
     noisy = judged([210.0, 88.0, 2.0], sigma=90.0)
@@ -71,7 +71,7 @@ def test_generator_support_is_stated_only_where_the_votes_show_it():
     assert not judged([-900.0, -900.0, -900.0]).unsupported.all()
 
 
-def test_noise_for_a_generator_without_texts_judges_nobody():
+def test_noise_in_the_votes_of_a_generator_without_texts_is_ignored():
     votes = NoisySum(np.array([210, 8, 2]) * 4096, 4096, 2.0, ("p",))
     found = support.support_of(votes, np.zeros(120, dtype=np.int64), np.repeat([0, 2], 60), 3, np.ones(1))
     assert (found.supported.tolist(), found.unsupported.tolist()) == ([True, False, False], [False, False, True])
@@ -89,12 +89,12 @@ def test_noise_for_a_generator_without_texts_judges_nobody():
         ([0.3, 0.2, -0.3], 90.0, [False, False, False]),
     ],
 )
-def test_a_generator_is_unsupported_beside_the_best_one(support_by_generator, sigma, unsupported):
+def test_generator_is_unsupported_when_its_votes_are_far_below_the_best(support_by_generator, sigma, unsupported):
     votes = [100.0 * part for part in support_by_generator]
     assert judged(votes, sigma=sigma).unsupported.tolist() == unsupported
 
 
-def test_few_texts_of_a_label_are_not_judged_by_label():
+def test_support_is_measured_by_label_only_with_enough_texts_of_each():
     setting = SimpleNamespace(generators=NAMES, labels=tuple("abcdef"))
     assert support.statistic(setting, 53).labels == 0
     assert support.statistic(setting, 54).labels == 6
@@ -113,7 +113,7 @@ def test_few_texts_of_a_label_are_not_judged_by_label():
         ([9.0, 1.0, 0.0], [False, False, False]),
     ],
 )
-def test_a_generator_is_supported_beside_the_best_one(votes, supported):
+def test_generator_is_supported_when_its_votes_are_near_the_best(votes, supported):
     assert judged(votes, sigma=5.0).supported.tolist() == supported
 
 
@@ -139,7 +139,7 @@ def judged_texts(good, between, bad):
     return [np.array(found.reasons)[authors == number] for number in range(3)], found.left_out.tolist()
 
 
-def test_a_public_classifier_judges_the_texts_of_those_in_between():
+def test_classifier_marks_off_topic_texts_of_a_doubtful_generator():
     rng = np.random.default_rng(1)
     halves = [
         f"{start} {end}" for start, end in zip(draw_texts(rng, TOPIC, 15), draw_texts(rng, OTHER, 15), strict=True)
@@ -151,7 +151,7 @@ def test_a_public_classifier_judges_the_texts_of_those_in_between():
     assert good.sum() <= 1  # two in a hundred of a supported generator's
 
 
-def test_a_trial_counts_what_the_classifier_marks_of_judged_texts():
+def test_classifier_trial_counts_marks_on_good_and_bad_generators_texts():
     rng = np.random.default_rng(1)
     texts, authors = pool(draw_texts(rng, TOPIC, 60), draw_texts(rng, TOPIC, 20), draw_texts(rng, OTHER, 60))
     verdict = support.judgement(judged([210.0, 88.0, 2.0]), texts, authors, folds())
@@ -164,7 +164,7 @@ def test_a_trial_counts_what_the_classifier_marks_of_judged_texts():
 @pytest.mark.parametrize(
     ("texts", "says"), [(60, "takes more than 10 % of its texts"), (10, "too few texts to teach a word filter")]
 )
-def test_a_generator_that_writes_no_more_has_its_reason_recorded(texts, says):
+def test_reason_why_a_generator_writes_no_more_is_recorded(texts, says):
     rng = np.random.default_rng(1)
     pool_texts, authors = pool(*(draw_texts(rng, words, texts) for words in (TOPIC, OTHER, OTHER)))
     support_votes = judged([200.0, 100.0, 2.0])
@@ -180,7 +180,7 @@ def test_a_generator_that_writes_no_more_has_its_reason_recorded(texts, says):
     assert "good" not in recorded[support.LEFT_OUT]
 
 
-def test_only_the_texts_off_the_subject_of_a_generator_in_between_go():
+def test_only_off_topic_texts_of_a_doubtful_generator_are_set_aside():
     rng = np.random.default_rng(1)
     between = [*draw_texts(rng, TOPIC, 57), *draw_texts(rng, OTHER, 3)]
     (good, found, bad), left_out = judged_texts(draw_texts(rng, TOPIC, 60), between, draw_texts(rng, OTHER, 60))
@@ -192,7 +192,7 @@ def test_only_the_texts_off_the_subject_of_a_generator_in_between_go():
 
 
 @pytest.mark.parametrize("texts", [60, 10])
-def test_generator_in_between_is_left_out_if_much_is_off_or_unjudged(texts):
+def test_doubtful_generator_is_left_out_if_much_is_off_topic_or_unjudged(texts):
     rng = np.random.default_rng(1)
     between = [*draw_texts(rng, TOPIC, texts), *draw_texts(rng, OTHER, texts // 5)]
     (good, found, bad), left_out = judged_texts(draw_texts(rng, TOPIC, texts), between, draw_texts(rng, OTHER, texts))
@@ -203,14 +203,14 @@ def test_generator_in_between_is_left_out_if_much_is_off_or_unjudged(texts):
 
 
 @pytest.mark.parametrize(("good", "bad"), [(7, 7), (20, 20), (48, 60), (60, 4), (1, 1), (400, 3)])
-def test_a_classifier_of_few_texts_judges_nothing(good, bad):
+def test_classifier_trained_on_few_texts_marks_nothing(good, bad):
     rng = np.random.default_rng(2)
     between = [*draw_texts(rng, TOPIC, 20), *draw_texts(rng, OTHER, 20)]
     assert off_subject(draw_texts(rng, TOPIC, good), between, draw_texts(rng, OTHER, bad)) is None
 
 
 @pytest.mark.heavy
-def test_a_classifier_that_overlooks_bad_texts_judges_nothing():
+def test_classifier_that_misses_bad_texts_in_its_trial_marks_nothing():
     rng = np.random.default_rng(3)
     both = [*TOPIC, *OTHER]
     assert off_subject(draw_texts(rng, both, 100), draw_texts(rng, OTHER, 60), draw_texts(rng, both, 100)) is None
@@ -218,7 +218,7 @@ def test_a_classifier_that_overlooks_bad_texts_judges_nothing():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_texts_on_topic_in_other_words_are_not_set_aside(seed):
+def test_on_topic_texts_in_other_words_are_not_set_aside(seed):
     rng = np.random.default_rng(seed)
     style = (*TOPIC[:6], "feels", "poorly", "doctor", "hello", "thanks", "advice", "menu", "tip")
     between = [*draw_texts(rng, style, 100), *draw_texts(rng, OTHER, 40)]
@@ -228,7 +228,7 @@ def test_texts_on_topic_in_other_words_are_not_set_aside(seed):
     assert supported.mean() <= support.LENIENCE
 
 
-def test_the_order_of_the_texts_hardly_changes_what_is_set_aside():
+def test_set_aside_texts_hardly_depend_on_the_order_of_the_texts():
     """Labels that repeat in the order of the texts are dealt to all folds alike."""
     rng = np.random.default_rng(4)
     labels = [(word, "since", "night") for word in TOPIC[:5]], [(word, "since", "night") for word in OTHER[:5]]
@@ -237,7 +237,7 @@ def test_the_order_of_the_texts_hardly_changes_what_is_set_aside():
     assert others.mean() >= 0.8
 
 
-def test_windows_cover_a_text_and_every_window_but_the_last_is_whole():
+def test_word_windows_cover_a_text_and_all_but_the_last_have_full_length():
     for length in range(1, 40):
         words = [str(number) for number in range(length)]
         pieces = [piece.split() for piece in windows(" ".join(words))]
@@ -253,7 +253,7 @@ def test_nothing_is_set_aside_without_an_unsupported_generator(votes):
     assert not any(reasons(judged(votes), texts, np.repeat(np.arange(3), 60), folds()))
 
 
-def test_remark_on_support_counts_texts_and_votes():
+def test_support_remark_states_counts_of_texts_and_votes():
     trial = support.ClassifierTrial(bad=30, marked_bad=27, good=60, marked_good=1)
     found = support.remark(
         judged([210.0, 30.0, 1.0]), {("half", support.SUBJECT): 98, ("bad", support.GENERATOR): 30}, NAMES, trial
@@ -286,7 +286,7 @@ def test_remark_on_support_counts_texts_and_votes():
 
 
 @pytest.mark.parametrize(("sigma", "told"), [(2.0, True), (500.0, False)])
-def test_recorded_support_says_if_a_generator_was_told_apart(sigma, told):
+def test_recorded_support_says_if_any_generator_was_supported(sigma, told):
     votes = judged([100.0, 80.0, 60.0], sigma)
     facts = {name: getattr(votes, name).tolist() for name in ("votes", "expected", "error")}
     assert support.Support.from_json({"records": votes.records, **facts}).supported.any() == told
@@ -323,7 +323,7 @@ def run_beside(folder, monkeypatch, **privacy):
 
 
 @pytest.mark.slow
-def test_a_task_asks_for_the_support_of_another_method(tmp_path, monkeypatch):
+def test_option_support_adds_the_support_sum_to_another_method(tmp_path, monkeypatch):
     run_plan, outcome = run_beside(tmp_path, monkeypatch, support=True)
     assert [planned.name for planned in run_plan.plan.sums][-1] == support.CORPUS
     assert run_plan.plan.epsilon() <= 8.0 + 1e-6
@@ -334,7 +334,7 @@ def test_a_task_asks_for_the_support_of_another_method(tmp_path, monkeypatch):
     assert any("of far because" in remark for _, remark in outcome.records["remarks"])
 
 
-def test_the_support_of_one_generator_or_of_laplace_sums_is_refused(tmp_path):
+def test_support_with_one_generator_or_with_laplace_sums_is_refused(tmp_path):
     asked = [SumRequest("a", LabelHistogram(2), 3.0)]
     added = support.with_support(asked, 2, 60, 0.1)
     assert added[0] == asked[0]
@@ -351,7 +351,7 @@ def test_the_support_of_one_generator_or_of_laplace_sums_is_refused(tmp_path):
     assert support.CORPUS not in names
 
 
-def test_generator_in_between_is_named_where_nothing_judges_its_texts():
+def test_remark_names_a_doubtful_generator_whose_texts_nothing_judges():
     opened = judged([200.0, 110.0, 190.0])
     assert not opened.unsupported.any()
     assert not opened.supported[1]

@@ -74,7 +74,7 @@ def test_only_a_local_causal_model_can_be_tuned(steerable: str, told: str, tmp_p
     assert refused.value.code == "rank-too-large"
 
 
-def test_orders_with_one_number_have_one_prompt_at_every_attempt() -> None:
+def test_orders_with_equal_hint_numbers_have_equal_prompts() -> None:
     requests = Requests(Prompts(TaskWords(description="a note", labels=LABELS)), {"g": PromptFormat()}, seed=3)
     requests.draw_words = lambda random: random.randrange(1000)
     orders = [Order("g", "zero_shot", LABELS[0], hints=number) for number in (5, 5, 6)]
@@ -87,7 +87,7 @@ def test_orders_with_one_number_have_one_prompt_at_every_attempt() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("score", ["similarity", "votes"])
-def test_the_tuner_sees_opened_sums_and_public_texts_only(
+def test_tuning_reads_only_opened_sums_and_public_texts(
     score: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the same opened sums, other private records change nothing that the tuner gets; none is among it."""
@@ -135,7 +135,7 @@ def test_each_option_of_tuned_reaches_the_training_under_its_name() -> None:
     assert len(set(seeds)) == 3  # each round has a random number of its own
 
 
-def test_each_round_of_tuned_has_prompts_of_its_own() -> None:
+def test_tuned_uses_different_prompts_in_each_round() -> None:
     setting = SimpleNamespace(generators=("a",), labels=("x",))
     run = SimpleNamespace(setting=setting, rng=lambda purpose: np.random.default_rng(list(purpose.encode())))
     options = Options(prompts=20)
@@ -171,7 +171,7 @@ def ask_writer(writer: TransformersGenerator, stop: Sequence[str] = ('"', "\n"))
 
 
 @pytest.mark.slow
-def test_dpo_prefers_what_was_chosen_and_its_adapter_is_loaded_as_it_was(model: Path) -> None:
+def test_dpo_raises_the_chosen_texts_and_its_adapter_reloads_unchanged(model: Path) -> None:
     import torch
 
     from undersong_server.generators import tuning
@@ -222,7 +222,7 @@ def test_dpo_prefers_what_was_chosen_and_its_adapter_is_loaded_as_it_was(model: 
 
 
 @pytest.mark.slow
-def test_no_matrix_of_the_frozen_model_is_copied_for_a_row(model: Path) -> None:
+def test_dpo_training_copies_no_model_matrix_for_each_row(model: Path) -> None:
     """Copies of the last matrix, one a row, took 16 GB and most of a training with a vocabulary of 262 144 tokens."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -245,7 +245,7 @@ def test_no_matrix_of_the_frozen_model_is_copied_for_a_row(model: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_answer_ends_at_its_request_s_stop(model: Path) -> None:
+def test_local_answer_ends_at_the_stop_of_its_request(model: Path) -> None:
     """Whatever else is in its batch, and as if it had been cut afterwards."""
     writer = make_tiny_generator(model)
     found, whole = ask_writer(writer, stop=("e",)), ask_writer(writer, stop=())
@@ -301,7 +301,7 @@ def run(model: Path, folder: Path) -> Delivered:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_run_killed_while_it_tunes_goes_on_and_its_adapter_is_published(
+def test_run_killed_during_tuning_continues_and_publishes_its_adapter(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed within the second tuning: the first is not done again, and corpus and weights are those of a whole run."""

@@ -78,7 +78,7 @@ def run_task(task, seed=3):
     return bench.run_method(task, plan_run(task), seed=seed)
 
 
-def test_plan_asks_several_generators_and_of_a_single_one_the_texts():
+def test_plan_votes_on_generators_or_on_texts_if_there_is_only_one():
     assert list(asked()) == ["labels", "support", "who/1", "who/2", "verdict"]
     assert list(asked(generators=1)) == ["labels", "centres", "verdict"]
     assert list(asked(labels=0)) == ["support", "votes/1", "votes/2", "score"]
@@ -98,7 +98,7 @@ def test_plan_asks_several_generators_and_of_a_single_one_the_texts():
 
 
 @pytest.mark.slow
-def test_score_without_labels_is_similarity_beside_round_one(tmp_path, monkeypatch):
+def test_score_of_a_run_without_labels_is_similarity_against_round_one(tmp_path, monkeypatch):
     rng = np.random.default_rng(5)
     pools = {"apt": 0.5, "off": 1.0}  # texts of the second are of the label that the records do not have
 
@@ -132,7 +132,7 @@ def test_score_without_labels_is_similarity_beside_round_one(tmp_path, monkeypat
     assert set(rounds) <= {t for t, _ in run.records["weights"]}
 
 
-def test_texts_written_for_each_published_one_multiply_the_calls():
+def test_option_written_multiplies_the_generator_calls():
     setting = Setting(("a", "b"), ("one",))
     assert undersong.METHOD.generator_calls(Options(samples=50, written=4), setting) == 205  # five anew
     assert sum(Options(samples=50, written=4, rounds=3).per_round()) == 200
@@ -145,7 +145,7 @@ def count_statements(given):
     return sum(not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)) for each in statements)
 
 
-def test_the_method_is_small():
+def test_method_code_is_short_and_its_constants_are_documented():
     parts = (
         undersong,
         shares,
@@ -162,7 +162,7 @@ def test_the_method_is_small():
     assert f"<!-- begin constants -->\n{constants.table(undersong.Constants, 'unit')}\n<!-- end -->" in page
 
 
-def test_generator_that_the_records_tell_from_the_best_is_left_out():
+def test_generator_significantly_less_useful_than_the_best_is_left_out():
     texts, labels = np.full((3, 2), 200), np.array([100.0, 100.0])
     found = usefulness(opened([20, 15, -35, 0, 0, 0]), np.zeros(2, dtype=np.int64), labels, texts)
     assert not found.by_label
@@ -174,7 +174,7 @@ def test_generator_that_the_records_tell_from_the_best_is_left_out():
     assert not found.chosen(np.array([[False] * 2, [True] * 2, [True] * 2])).any(axis=1)[0]
 
 
-def test_labels_choose_generators_where_usefulness_differs_by_label():
+def test_generators_are_chosen_by_label_when_usefulness_differs_by_label():
     texts, labels = np.full((2, 2), 200), np.array([100.0, 100.0])
     apart = usefulness(opened([45, -45, -45, 45]), np.arange(2), labels, texts)
     assert apart.by_label
@@ -185,7 +185,7 @@ def test_labels_choose_generators_where_usefulness_differs_by_label():
     assert not usefulness(opened([45, -45, -45, 45], 60.0), np.arange(2), labels, texts).by_label
 
 
-def test_gain_is_certain_above_half_a_standard_error():
+def test_gain_is_called_certain_above_half_a_standard_error():
     exact = undersong.gain_of(opened([10, 5]), 100.0)  # ten records of a hundred gain a whole point each
     assert (exact.value, exact.error) == (pytest.approx(0.1), pytest.approx(0.03, abs=1e-3))
     assert exact.certain()
@@ -216,7 +216,7 @@ def test_word_classifier_follows_the_weights_of_its_texts(heavy_label):
 
 
 @pytest.mark.slow
-def test_a_mistaken_generator_writes_less_and_the_report_names_it(tmp_path):
+def test_generator_of_wrong_labels_is_left_out_and_named_in_the_remarks(tmp_path):
     task = task_of(tmp_path, {"right": 0.0, "wrong": 1.0})
     samples, run = run_task(task)
     counts, aside_rows = (run.records[name][-1][1] for name in ("unpublished", "set aside"))
@@ -231,7 +231,7 @@ def test_a_mistaken_generator_writes_less_and_the_report_names_it(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("counted_with_it", [("labels",), ("labels", "support")])
-def test_a_hospital_that_left_is_not_counted_in_the_score(tmp_path, monkeypatch, counted_with_it):
+def test_score_leaves_out_the_records_of_a_hospital_that_withdrew(tmp_path, monkeypatch, counted_with_it):
     """Twice as many records as the verdict's hospitals have were counted before one of them withdrew."""
     task, private_sum = task_of(tmp_path, {"right": 0.0, "wrong": 1.0}), RunContext.private_sum
 
@@ -253,7 +253,7 @@ def test_a_hospital_that_left_is_not_counted_in_the_score(tmp_path, monkeypatch,
 
 
 @pytest.mark.heavy
-def test_the_records_mend_the_labels_of_one_generator(tmp_path):
+def test_wrong_labels_of_a_single_generator_are_corrected_by_the_records(tmp_path):
     samples, run = run_task(task_of(tmp_path, {"one": 0.4}))
     assert run.records["verdict"][-1][1]["taken"]
     (remark,) = (remark for _, remark in run.records["remarks"] if remark.startswith("Published: "))
@@ -269,7 +269,7 @@ def test_the_records_mend_the_labels_of_one_generator(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mistaken", [0.0, 1.0])
-def test_no_set_of_texts_is_compared_with_itself(tmp_path, mistaken):
+def test_last_sum_compares_no_two_equal_sets_of_texts(tmp_path, mistaken):
     """All generators are chosen, or what is left of the texts once one generator's are set aside."""
     _, run = run_task(task_of(tmp_path, {"one": 0.0, "two": mistaken}))
     assert not run.records["verdict"][-1][1]["compared"]
@@ -288,7 +288,7 @@ def centred(labels, sums, sigma, records=(100.0, 100.0), rare=(False, False)):
     return found.label_of.tolist()
 
 
-def test_text_gets_the_label_of_near_records_unless_noise_hides_them():
+def test_text_is_relabelled_by_near_records_unless_noise_hides_them():
     assert centred([0, 1, 0, 1], [-80, 80], 1.0) == [0, 0, 1, 1]
     assert centred([0, 1, 0, 1], [80, -80], 1.0) == [1, 1, 0, 0]
     assert centred([0, 1, 0, 1], [80, -80], 1000.0) == [0, 1, 0, 1]
@@ -296,7 +296,7 @@ def test_text_gets_the_label_of_near_records_unless_noise_hides_them():
 
 
 @pytest.mark.parametrize(("left", "share"), [(60, 0.1), (120, 0.15)])
-def test_a_rare_label_has_as_many_texts_as_in_the_mixture(left, share):
+def test_rare_label_keeps_its_share_of_the_mixture(left, share):
     """60 texts are of the chosen generator, and 60 of another one: set aside, or left to the mixture."""
     state = SimpleNamespace(
         shares=np.array([0.1, 0.9]),
@@ -334,7 +334,7 @@ def test_no_more_texts_are_published_than_the_task_says(tmp_path):
     assert (run.ordered, len(samples)) == (120, 40)
 
 
-def test_where_nothing_was_written_nobody_is_asked_for_a_choice(tmp_path, monkeypatch):
+def test_run_without_any_text_stops_before_the_parties_choose(tmp_path, monkeypatch):
     monkeypatch.setattr(
         NgramGenerator, "answer", lambda self, requests: ((i, Completion("")) for i in range(len(requests)))
     )
@@ -354,7 +354,7 @@ def test_where_nothing_was_written_nobody_is_asked_for_a_choice(tmp_path, monkey
         (True, [True, False], "give or take 2, for 1 of 2 labels"),
     ],
 )
-def test_a_dropped_generator_is_told_how_many_records_it_is_behind(by_label, dropped, says):
+def test_remark_says_by_how_many_records_a_dropped_generator_is_behind(by_label, dropped, says):
     estimate = undersong.GeneratorUsefulness(np.array([[0.1, 0.1], [0.0, 0.0]]), np.full((2, 2), 0.0008), by_label)
     among, records = np.ones((2, 2), dtype=bool), np.array([60.0, 40.0])
     assert says in estimate.shortfall(1, np.array(dropped), among, records)

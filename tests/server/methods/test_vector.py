@@ -53,13 +53,13 @@ def test_only_the_embedder_s_own_model_can_be_steered(steerable: str) -> None:
     assert refused.value.code == "not-steerable"
 
 
-def test_a_generator_of_another_kind_is_refused_by_the_plan(tmp_path: Path) -> None:
+def test_vector_method_refuses_a_generator_that_cannot_be_steered(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as refused:
         plan_run(tasks.load(make_task(tmp_path), ["method.name=vector"]))
     assert refused.value.code == "not-steerable"
 
 
-def test_coordinates_whose_noise_drowns_all_records_are_refused() -> None:
+def test_vector_method_refuses_more_coordinates_than_noise_allows() -> None:
     """The remedy's number of coordinates is planned, one more is not; notes say the part that is noise."""
     with pytest.raises(ConfigurationError) as refused:
         vector.plan(Options(embedding_size=400), make_setting(0.2, 300))
@@ -72,7 +72,7 @@ def test_coordinates_whose_noise_drowns_all_records_are_refused() -> None:
     assert float(few.split("is ")[1].split(" ")[0]) < float(many.split("is ")[1].split(" ")[0])
 
 
-def test_exact_sums_give_means_and_noise_alone_gives_nothing() -> None:
+def test_shrunk_means_are_exact_without_noise_and_small_for_pure_noise() -> None:
     rng = np.random.default_rng(1)
     means, records = rng.normal(size=(5, SIZE)), np.array([10.0, 40.0, 40.0, 100.0, 200.0])
     assert np.allclose(vector.shrunk(means * records[:, None], records, 0.0), means)
@@ -83,7 +83,7 @@ def test_exact_sums_give_means_and_noise_alone_gives_nothing() -> None:
 
 
 @pytest.mark.parametrize("sigma", [5.0, 20.0, 50.0])
-def test_shrunk_means_lie_nearer_to_the_true_ones_than_noisy_means(sigma: float) -> None:
+def test_shrunk_means_are_nearer_to_the_true_means_than_noisy_ones(sigma: float) -> None:
     rng = np.random.default_rng(2)
     records = np.array([20.0, 60.0, 30.0, 30.0])
     errors = []
@@ -125,7 +125,7 @@ def write_steered(model: Path, steering: Sequence[tuple[float, ...]]) -> list[st
 
 
 @pytest.mark.slow
-def test_steering_moves_texts_towards_its_direction_and_only_its_rows(model: Path) -> None:
+def test_steering_moves_texts_along_their_vector_and_leaves_other_rows(model: Path) -> None:
     """Half a batch is steered along an axis and half against it; a row without a vector stays as it was."""
     planted = (5.0, *[0.0] * (SIZE - 1))
     against = tuple(-each for each in planted)
@@ -142,7 +142,7 @@ def run(model: Path, folder: Path) -> Delivered:
 
 
 @pytest.mark.slow
-def test_a_run_spends_its_plan_and_goes_on_without_asking_anew(
+def test_continued_vector_run_spends_its_plan_once_and_asks_nothing_again(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steered: list[tuple[float, ...]] = []

@@ -47,7 +47,7 @@ def files(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_restored_backup_is_the_same_coordinator(home, made, tmp_path):
+def test_restored_backup_has_the_same_keys_parties_and_runs(home, made, tmp_path):
     restored = coordinator.restore(made, tmp_path / "new")
     new, left = files(tmp_path / "new"), ("serving.", "registry.")
     assert restored.fingerprint == coordinator.show(home).fingerprint == coordinator.show(tmp_path / "new").fingerprint
@@ -68,7 +68,7 @@ def test_backup_file_is_readable_by_its_owner_only(made, tmp_path):
     assert [path.name for path in made.parent.iterdir()] == ["backup"]
 
 
-def test_backup_is_on_the_disk_before_it_has_its_name(home, tmp_path, monkeypatch):
+def test_backup_is_synced_to_disk_before_it_is_renamed(home, tmp_path, monkeypatch):
     file, synced, renamed = tmp_path / "backup", set(), []
     sync, rename = os.fsync, os.replace
 
@@ -205,7 +205,7 @@ def test_a_damaged_run_is_named_and_the_others_are_backed_up(planned_runs, tmp_p
         assert (tmp_path / "new" / "runs" / "first" / name).read_bytes() == before.read_bytes()
 
 
-def test_backup_names_and_leaves_out_files_it_may_not_read(planned_runs, tmp_path, monkeypatch):
+def test_backup_omits_and_names_files_that_it_may_not_read(planned_runs, tmp_path, monkeypatch):
     path = planned_runs / "runs" / "first" / "log.txt"
     path.write_text("a line\n")
     opened = Path.open

@@ -28,7 +28,7 @@ def home(tmp_path):
     return path
 
 
-def test_a_coordinator_is_made_once_and_shown(home):
+def test_coordinator_is_created_once_and_its_facts_are_shown(home):
     facts = coordinator.show(home)
     assert facts.name == "clinics"
     assert facts.certificate_names == ("example.org", "::1")
@@ -50,7 +50,7 @@ def test_a_coordinator_listens_at_the_port_of_its_first_address(home, tmp_path):
     assert coordinator.create(tmp_path / "behind", behind).bind == "127.0.0.1:7444"
 
 
-def test_a_changed_listening_address_keeps_keys_and_who_asks(home):
+def test_changing_the_bind_address_keeps_keys_operator_and_contact(home):
     before = coordinator.change(home, operator="North Hospital", contact="Dr. Holm, 01 234")
     changed = coordinator.change(home, bind="127.0.0.1:27443")
     assert (changed.bind, changed.operator, changed.contact) == (
@@ -65,7 +65,7 @@ def test_a_changed_listening_address_keeps_keys_and_who_asks(home):
 
 
 @pytest.mark.parametrize("contact", ["Mara Holm", "ward 3", "the office, room 12", "mara@north", "north.example"])
-def test_a_contact_without_number_or_address_is_refused_everywhere(home, tmp_path, contact):
+def test_every_operation_refuses_a_contact_without_number_or_address(home, tmp_path, contact):
     enrolment.invite(home, "heart", contact="Dr. Who, 555-1")
     before = coordinator.show(home), enrolment.parties(home)
     new = NewCoordinator(addresses=["localhost:27443"], metrics="", operator="North", contact=contact)
@@ -88,12 +88,12 @@ def test_a_contact_without_number_or_address_is_refused_everywhere(home, tmp_pat
         *("https://north.example/contact", "Ask at www.north.example"),
     ],
 )
-def test_a_contact_with_number_or_address_is_taken(home, contact):
+def test_contact_with_a_number_or_an_address_is_accepted(home, contact):
     assert coordinator.change(home, contact=contact).contact == contact
 
 
 @pytest.mark.parametrize(("full_name", "code"), [("a\u202eb", "full-name"), ("a" * 201, "too-long")])
-def test_a_full_name_that_nobody_can_read_is_refused_everywhere(home, full_name, code):
+def test_invite_and_full_name_refuse_an_unreadable_full_name(home, full_name, code):
     enrolment.invite(home, "lung", full_name="  Lung Clinic,\n Faro ")
     for act in (enrolment.invite, enrolment.note_full_name):
         with raises(ConfigurationError, code):
@@ -103,7 +103,7 @@ def test_a_full_name_that_nobody_can_read_is_refused_everywhere(home, full_name,
 
 
 @pytest.mark.parametrize("days", [1e8, 1e300, math.inf, math.nan, -1.0])
-def test_days_beyond_the_authority_s_life_are_refused_unregistered(home, days):
+def test_days_beyond_the_authoritys_lifetime_are_refused(home, days):
     with raises(ConfigurationError, "days-out-of-range"):
         enrolment.invite(home, "heart", days=days)
     assert not enrolment.parties(home)
@@ -124,7 +124,7 @@ def test_days_beyond_the_authority_s_life_are_refused_unregistered(home, days):
         ({"addresses": ["localhost:7443"], "bind": "localhost"}, "invalid-address"),
     ],
 )
-def test_settings_that_cannot_be_served_are_refused_at_once(tmp_path, settings, code):
+def test_coordinator_settings_that_cannot_be_served_are_refused(tmp_path, settings, code):
     with raises(ConfigurationError, code):
         coordinator.create(
             tmp_path / "home", NewCoordinator(**{"name": "hub", "bind": "localhost:0", "metrics": "", **settings})
@@ -133,7 +133,7 @@ def test_settings_that_cannot_be_served_are_refused_at_once(tmp_path, settings, 
 
 
 @pytest.mark.parametrize("count", [0, 17])
-def test_a_coordinator_has_as_many_addresses_as_a_package_holds(tmp_path, count):
+def test_coordinator_with_more_addresses_than_a_package_holds_is_refused(tmp_path, count):
     with raises(ConfigurationError, "address-count"):
         coordinator.create(
             tmp_path / "other", NewCoordinator(name="clinics", addresses=[f"h{n}.org:7443" for n in range(count)])
@@ -141,7 +141,7 @@ def test_a_coordinator_has_as_many_addresses_as_a_package_holds(tmp_path, count)
     assert not (tmp_path / "other").exists()
 
 
-def test_nobody_answers_for_the_health_of_a_coordinator_that_is_not_served(home):
+def test_health_of_a_coordinator_that_is_not_served_is_an_error(home):
     with raises(ConfigurationError, "not-served"):
         coordinator.health(home)
 
@@ -170,7 +170,7 @@ def test_an_invited_party_is_signed_and_listed_and_can_be_revoked(home):
         enrolment.roster(home, None)
 
 
-def test_whoever_read_the_package_does_not_enrol_in_the_hospitals_name(home):
+def test_stolen_package_does_not_let_a_thief_enrol_as_the_hospital(home):
     """The attack: the package is read on its way, and a request with the thief's keys arrives first."""
     package = Package.parse(enrolment.invite(home, "heart").package)
     thief, hospital = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
@@ -196,7 +196,7 @@ def test_whoever_read_the_package_does_not_enrol_in_the_hospitals_name(home):
         enrolment.sign(home, foreign)
 
 
-def test_who_is_connected_is_what_the_serving_process_says_while_it_lives(home):
+def test_connections_are_listed_only_while_the_serving_process_lives(home):
     opened = CoordinatorHome(home)
     Credentials(opened, "heart")
     Credentials(opened, "lung")
@@ -206,7 +206,7 @@ def test_who_is_connected_is_what_the_serving_process_says_while_it_lives(home):
         assert [facts.to_json()["connected"] for facts in enrolment.parties(home)] == [False, True]
 
 
-def test_hospital_that_lost_its_keys_returns_with_both_fingerprints(home):
+def test_hospital_that_lost_its_keys_reenrols_with_both_fingerprints(home):
     opened = CoordinatorHome(home)
     old = Credentials(opened, "heart")
     before = party_fingerprint("heart", old.identity.public_key().public_bytes_raw())
@@ -237,7 +237,7 @@ def test_hospital_that_lost_its_keys_returns_with_both_fingerprints(home):
         enrolment.invite(home, "heart", again=True)
 
 
-def test_lost_keys_neither_use_up_the_invitation_nor_enrol_elsewhere(home):
+def test_lost_keys_cannot_use_the_new_invitation_or_another_name(home):
     opened = CoordinatorHome(home)
     lost = Credentials(opened, "heart")
     before = party_fingerprint("heart", lost.identity.public_key().public_bytes_raw())
@@ -254,7 +254,7 @@ def test_lost_keys_neither_use_up_the_invitation_nor_enrol_elsewhere(home):
 
 
 @pytest.mark.parametrize(("last_seen", "waits"), [(None, True), (50.0, True), (150.0, False)])
-def test_hospital_waits_for_its_reply_until_it_is_heard(last_seen, waits):
+def test_grant_counts_as_not_fetched_until_the_hospital_connects(last_seen, waits):
     never = dict.fromkeys(("revoked_at", "epsilon_left", "certificate_expires_at"))
     words = dict.fromkeys(("identity", "reason", "software", "embedder"), "")
     times = {"invited_at": 10.0, "enrolled_at": 100.0, "last_seen": last_seen}

@@ -32,7 +32,7 @@ def home(tmp_path):
     return home
 
 
-def test_a_note_and_tags_find_their_run_and_leave_no_party_a_word(home):
+def test_run_is_found_by_note_and_tags_which_the_support_bundle_omits(home):
     curation.describe(home.path, "first", note="for the board\r\nkeep", tags=[" spring ", "Board", "board", ""])
     assert curation.show(home.path, "first").tags == ("Board", "spring")
     everything = overview.list_runs(home.path)
@@ -54,7 +54,7 @@ def test_a_note_and_tags_find_their_run_and_leave_no_party_a_word(home):
 @pytest.mark.parametrize(
     "words", [{"note": "x" * 4001}, {"note": "\x1b[2J"}, {"tags": ["y" * 41]}, {"tags": map(str, range(21))}]
 )
-def test_words_that_are_too_long_or_no_text_change_nothing(home, words):
+def test_too_long_or_unprintable_note_and_tags_are_refused(home, words):
     curation.describe(home.path, "first", note="before", tags=["kept"])
     with pytest.raises(ConfigurationError):
         curation.describe(home.path, "first", **words)
@@ -63,7 +63,7 @@ def test_words_that_are_too_long_or_no_text_change_nothing(home, words):
         curation.describe(home.path, "nobody planned it", note="x")
 
 
-def test_the_archive_takes_a_run_out_of_the_lists_and_gives_it_back(home):
+def test_run_put_into_the_archive_leaves_the_lists_until_taken_back(home):
     names = lambda **filters: [run.run for run in overview.listed_runs(overview.list_runs(home.path), **filters)]  # noqa: E731
     runs.put_away(home.path, "first")
     assert (names(), names(archive=True)) == (["second"], ["first"])
@@ -74,7 +74,7 @@ def test_the_archive_takes_a_run_out_of_the_lists_and_gives_it_back(home):
         runs.put_away(home.path, "second")
 
 
-def test_damaged_words_of_the_operator_leave_the_run_as_it_is(home):
+def test_damaged_note_file_does_not_affect_the_state_of_its_run(home):
     (home.run("first").path / "annotations.json").write_text("{")
     listed = {run.run: run.status.state for run in overview.list_runs(home.path)}
     assert listed == {"first": "finished", "second": "planned"}
@@ -82,7 +82,7 @@ def test_damaged_words_of_the_operator_leave_the_run_as_it_is(home):
         curation.show(home.path, "first")
 
 
-def test_marks_are_of_rows_that_the_corpus_has_and_are_found_again(home):
+def test_only_existing_rows_can_be_marked_and_marks_can_be_searched(home):
     curation.mark_texts(home.path, "first", [4, 1])
     marked = releases.search(home.path, "first", texts="marked")
     assert (marked.numbers, [row["text"] for row in marked.texts]) == ((1, 4), [TEXTS[0], TEXTS[3]])
@@ -106,6 +106,6 @@ def test_marks_are_of_rows_that_the_corpus_has_and_are_found_again(home):
         ({"label": "a", "generator": "g"}, {"a": 1, "b": 1}, {"g": 1, "h": 1}),
     ],
 )
-def test_the_counts_of_a_search_leave_out_their_own_filter(home, filters, labels, generators):
+def test_search_counts_by_label_ignore_the_label_filter_itself(home, filters, labels, generators):
     matches = releases.search(home.path, "first", **filters)
     assert (matches.labels, matches.generators) == (labels, generators)

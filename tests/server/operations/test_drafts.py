@@ -36,13 +36,13 @@ def test_form_shows_a_field_without_a_schema():
 
 
 @pytest.mark.parametrize("words", ["", "   "])
-def test_an_empty_contact_says_what_is_accepted(words):
+def test_missing_contact_message_lists_the_accepted_forms(words):
     draft = Draft("x", "a template", ".", {"task": {}, "publication": {"contact": words, "where": "here"}}, {})
     assert "an e-mail address, a telephone number or a web address" in draft.missing["publication.contact"]
     assert "publication.where" not in draft.missing
 
 
-def test_a_key_that_the_task_states_stands_at_the_first_level():
+def test_form_shows_a_key_that_the_task_sets_among_the_first_fields():
     def first_keys(method_table):
         sections = {section.path: section for section in form.form_sections({"method": method_table})}
         return {field.path for field in sections["method"].fields if field.first}
@@ -50,7 +50,7 @@ def test_a_key_that_the_task_states_stands_at_the_first_level():
     assert first_keys({"name": "wasp", "shortlist": 4}) - first_keys({"name": "wasp"}) == {"method.shortlist"}
 
 
-def test_oldest_draft_goes_where_there_are_too_many(tmp_path, monkeypatch):
+def test_oldest_draft_is_deleted_beyond_the_limit(tmp_path, monkeypatch):
     home, task_file = make_home(tmp_path / "home").path, make_task(tmp_path / "task")
     monkeypatch.setattr(drafts, "MOST_DRAFTS", 3)
     identities = []

@@ -40,7 +40,7 @@ def sections_of(data):
         ({"task": {"words": [60, 40]}}, {"task.words"}),
     ],
 )
-def test_fault_of_a_rule_stands_at_every_field_that_it_concerns(tmp_path, changes, places):
+def test_error_over_several_fields_is_shown_at_each_of_them(tmp_path, changes, places):
     (tmp_path / "here.txt").write_text("a text\n" * 40)
     data = make_draft(**changes)
     with pytest.raises(ConfigurationError) as refused:
@@ -60,14 +60,14 @@ def test_fault_of_a_rule_stands_at_every_field_that_it_concerns(tmp_path, change
         ("nothing of the form", [], "nothing of the form"),
     ],
 )
-def test_generators_are_called_by_their_names(words, places, shown):
+def test_form_errors_name_generators_and_not_their_position(words, places, shown):
     sections = sections_of(make_draft())
     assert fault_places(sections, "", words) == places
     assert form_words(sections, words) == shown
 
 
 @pytest.mark.parametrize("name", ["one", "corpus"])
-def test_a_missing_file_of_a_generator_is_asked_for_at_its_field(tmp_path, name):
+def test_missing_file_of_a_generator_is_reported_at_its_field(tmp_path, name):
     data = make_draft(generators=[{"kind": "ngram", "name": name}])
     with pytest.raises(ConfigurationError) as refused:
         coordinator_task(data, tmp_path, PARTIES_OF_RUN)
@@ -79,7 +79,7 @@ def test_a_missing_file_of_a_generator_is_asked_for_at_its_field(tmp_path, name)
     assert "corpus" not in shown
 
 
-def test_a_key_that_names_a_generator_offers_the_generators_by_name():
+def test_generator_option_is_a_choice_among_the_generators_names():
     method = next(section for section in sections_of(make_draft(method={"name": "dpga"})) if section.path == "method")
     (field,) = [field for field in method.fields if field.path == "method.keyword_generator"]
     assert (field.control, field.choices) == ("choice", ("", "one", "two"))

@@ -41,17 +41,17 @@ def words_of(home):
     return [point.words for point in open_points(home, "first", judge(home, "first"))]
 
 
-def test_a_run_of_which_nothing_is_open_has_no_point(home):
+def test_run_without_anything_to_check_has_no_open_point(home):
     assert words_of(home) == []
 
 
 @pytest.mark.parametrize(("sign", "word"), [(0, "within chance"), (-1, "worse"), (None, "not measured"), (1, None)])
-def test_a_gain_that_was_not_measured_is_a_point(home, sign, word):
+def test_unmeasured_effect_of_the_records_is_an_open_point(home, sign, word):
     replace_json(CoordinatorHome(home).run("first").path / HELP_FILE, {"words": "x", "sign": sign}, durable=False)
     assert words_of(home) == ([f"Effect of the records on quality: {word}."] if word else [])
 
 
-def test_shared_phrases_and_set_aside_texts_are_points_with_links(home):
+def test_shared_phrases_and_set_aside_texts_are_open_points_with_links(home):
     write(home, ["the same five words here", *["the same five words here again"] * 29])
     aside = {"text": "late check-in", "label": "a", "generator": "g", "reason": "generator"}
     (CoordinatorHome(home).run("first").output / "set-aside.jsonl").write_text(json.dumps(aside) + "\n")
@@ -67,7 +67,7 @@ def keep_mismatches(home, rows):
     replace_json(CoordinatorHome(home).run("first").path / MISMATCHES_FILE, kept, durable=False)
 
 
-def test_rows_that_read_like_another_label_are_a_point_with_their_list(home):
+def test_unmarked_mismatched_rows_are_an_open_point(home):
     keep_mismatches(home, {})
     assert words_of(home) == []
     keep_mismatches(home, {"3": "b", "2": "c"})
@@ -84,7 +84,7 @@ def test_rows_that_read_like_another_label_are_a_point_with_their_list(home):
     assert words_of(home) == []
 
 
-def test_a_source_that_the_plan_does_not_name_is_a_point(home):
+def test_unnamed_source_of_a_generators_texts_is_an_open_point(home):
     names = [table["name"] for table in CoordinatorHome(home).run("first").planned().task["generators"]]
     write(home, ["a text"], generator=names[0])
     assert any(
@@ -92,7 +92,7 @@ def test_a_source_that_the_plan_does_not_name_is_a_point(home):
     )
 
 
-def test_no_point_asks_for_the_source_that_a_plan_names(home, tmp_path):
+def test_named_source_of_a_generators_texts_is_no_open_point(home, tmp_path):
     task_file = make_task(tmp_path / "named", publication={"licence": "CC0-1.0"})
     changes = ["generators.0.source=Advice of our desk, CC0-1.0."]
     runs.plan(home, task_file, RunOptions(name="named"), assignments=changes)
@@ -110,7 +110,7 @@ def answer_of(home, **changes):
     return publish_answer(home, "first", judgement, open_points(home, "first", judgement)).words
 
 
-def test_shall_i_publish_it_is_answered_first(home, tmp_path):
+def test_publish_answer_is_yes_not_yet_or_no_by_open_points_and_plan(home, tmp_path):
     assert answer_of(home) == "Yes: nothing that was measured or planned speaks against it."
     (CoordinatorHome(home).run("first").output / "set-aside.jsonl").write_text('{"text": "x", "reason": "doubt"}\n')
     assert answer_of(home) == "Not yet: 1 point is open."

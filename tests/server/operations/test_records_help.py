@@ -59,7 +59,7 @@ def by_similarity(baseline):
         ({"labels": (), "score": by_similarity(0.6)}, "worse"),
     ],
 )
-def test_one_run_s_help_has_one_word_in_all_places(tmp_path, changes, word):
+def test_records_help_has_the_same_words_on_every_page(tmp_path, changes, word):
     data = run(**({"labels": tuple("abcdef"), "accuracy": (), "measures": ()} | changes))
     home = finish_with_help(tmp_path, data)
     words = records_help(data).words
@@ -76,11 +76,11 @@ def test_one_run_s_help_has_one_word_in_all_places(tmp_path, changes, word):
         assert not [former for former in FORMER_WORDS if former in page.lower()]
 
 
-def test_verify_leaves_the_records_help_to_its_makers():
+def test_verify_says_that_it_does_not_check_the_records_help():
     assert "whether the records helped, on card and report, are their makers' word" in NOT_CHECKED
 
 
-def test_a_worse_choice_is_said_not_to_be_published():
+def test_records_help_says_that_a_worse_choice_is_not_published():
     worse_choice, worse_corpus = (RecordsHelp("x", -1, is_of_choice=is_of_choice) for is_of_choice in (True, False))
     assert worse_choice.word == "worse, so their choice is not published"
     assert worse_corpus.word == "worse"

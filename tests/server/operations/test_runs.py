@@ -42,7 +42,7 @@ def folder_of(home, run):
     return CoordinatorHome(home).run(run)
 
 
-def test_a_planned_run_is_fixed_and_listed(home, task):
+def test_planned_run_stores_its_options_and_is_listed(home, task):
     planned = runs.plan(home, task, RunOptions(name="first", seed=3), assignments=["privacy.epsilon=2"])
     assert planned.parties == PARTIES
     assert planned.figures.privacy.epsilon == 2
@@ -68,7 +68,7 @@ def test_plan_without_the_operator_s_name_is_refused(tmp_path, stated, missing):
 
 @pytest.mark.parametrize("key", ["publication.contact", "task.contact"])
 @pytest.mark.parametrize(("words", "is_taken"), [("Mara Holm", False), (" ", False), ("https://north.example", True)])
-def test_plan_refuses_a_contact_by_which_nobody_is_reached(home, task, key, words, is_taken):
+def test_plan_accepts_a_contact_only_with_a_number_or_address(home, task, key, words, is_taken):
     def preview():
         return runs.preview(home, override(read_toml(task), [f"{key}='{words}'"]), task.parent, None)
 
@@ -81,7 +81,7 @@ def test_plan_refuses_a_contact_by_which_nobody_is_reached(home, task, key, word
     assert "e-mail address, a telephone number or a web address" in refused.value.remedy
 
 
-def test_plan_states_noted_full_names_of_its_own_parties_alone(tmp_path):
+def test_plan_states_the_stored_full_names_of_only_its_own_parties(tmp_path):
     home = make_home(tmp_path / "home", PARTIES).path
     task_names = "{beta = 'Beta, Faro', gamma = 'Gamma, Faro', delta = 'Delta'}"
     enrolment.note_full_name(home, "beta", "Beta Hospital, Porto")
@@ -96,14 +96,14 @@ def test_plan_states_noted_full_names_of_its_own_parties_alone(tmp_path):
     assert stored.load().task.federation.full_names == stored.task["federation"]["full_names"]
 
 
-def test_a_plan_without_full_names_is_stored_without_a_key_for_them(home, task):
+def test_stored_plan_has_no_full_names_key_when_none_is_known(home, task):
     runs.plan(home, task, RunOptions(name="unnamed"))
     stored = folder_of(home, "unnamed").planned()
     assert "full_names" not in stored.task["federation"]
     assert "full_names" not in stored.load().task.model_dump()["federation"]
 
 
-def test_a_task_with_a_full_name_that_nobody_can_read_is_refused(home, task):
+def test_task_with_unprintable_characters_in_a_full_name_is_refused(home, task):
     with pytest.raises(ConfigurationError, match="full_names"):
         runs.plan(home, task, RunOptions(name="hidden"), assignments=["federation.full_names={beta='Beta\u202e'}"])
 
@@ -117,7 +117,7 @@ def test_plan_refuses_a_test_file_that_the_run_could_not_read(home, tmp_path, ro
     assert not folder_of(home, "unread").exists
 
 
-def test_a_folder_that_cannot_be_looked_into_is_listed_beside_the_others(tmp_path, task):
+def test_unreadable_run_folder_is_listed_beside_the_others(tmp_path, task):
     home = make_home(tmp_path / "home", PARTIES).path
     runs.plan(home, task, RunOptions(name="first", seed=3))
     round_ = folder_of(home, "first").path.with_name("round")
@@ -125,7 +125,7 @@ def test_a_folder_that_cannot_be_looked_into_is_listed_beside_the_others(tmp_pat
     assert {found.run: found.status.state for found in list_runs(home)} == {"first": "planned", "round": "unreadable"}
 
 
-def test_run_name_is_the_task_s_with_a_suffix_and_is_used_once(home, task):
+def test_default_run_name_has_the_tasks_name_and_no_name_is_used_twice(home, task):
     assert runs.plan(home, task, RunOptions(suffix="1f")).run == "small 1f"
     assert runs.plan(home, task, RunOptions(insecure_noise_seed=4)).run == "small insecure-4"
     assert runs.plan(home, task).run != runs.plan(home, task).run
@@ -133,7 +133,7 @@ def test_run_name_is_the_task_s_with_a_suffix_and_is_used_once(home, task):
         runs.plan(home, task, RunOptions(name="small 1f"))
 
 
-def test_only_enrolled_parties_take_part_each_once(home, task):
+def test_plan_takes_only_enrolled_parties_and_each_once(home, task):
     assert runs.plan(home, task, RunOptions(parties=["gamma", "alpha", "beta", "alpha"])).parties == PARTIES
     with raises(ConfigurationError, "not-enrolled"):
         runs.plan(home, task, RunOptions(parties=["alpha", "delta"]))
@@ -141,7 +141,7 @@ def test_only_enrolled_parties_take_part_each_once(home, task):
         runs.plan(home, task, RunOptions(parties=[]))
 
 
-def test_requested_actions_are_numbered_and_a_run_that_ended_takes_none(home, task):
+def test_run_requests_are_numbered_and_refused_after_its_end(home, task):
     runs.plan(home, task, RunOptions(name="second"))
     folder = folder_of(home, "second")
     assert (folder.requested().action, folder.requested().number) == (None, 0)
@@ -158,7 +158,7 @@ def test_requested_actions_are_numbered_and_a_run_that_ended_takes_none(home, ta
         runs.status(home, "../second")
 
 
-def test_a_run_that_was_killed_before_its_plan_was_written_is_no_run(home):
+def test_folder_of_a_run_killed_before_its_plan_was_written_is_ignored(home):
     folder = folder_of(home, "half planned")
     folder.path.mkdir(parents=True)
     folder.write_status(RunStatus())
@@ -188,7 +188,7 @@ def test_status_of_a_run_is_read_back_as_written(home, task):
 
 
 @pytest.mark.heavy
-def test_following_a_run_tells_each_change_once_and_ends_with_it(home, task):
+def test_watch_yields_each_change_of_a_run_once_and_ends_with_the_run(home, task):
     runs.plan(home, task, RunOptions(name="fourth"))
     runs.request(home, "fourth", "run")
     folder = folder_of(home, "fourth")
@@ -220,7 +220,7 @@ def test_following_a_run_tells_each_change_once_and_ends_with_it(home, task):
     assert rest[-1].status.error == RunFailure("it broke", "mend it", 7)
 
 
-def test_following_a_run_gives_up_after_its_time(home, task):
+def test_watch_gives_up_after_its_timeout(home, task):
     runs.plan(home, task, RunOptions(name="fifth"))
     with raises(TransportError, "still-running"):
         list(watch(home, "fifth", timeout_s=0.1))
@@ -228,7 +228,7 @@ def test_following_a_run_gives_up_after_its_time(home, task):
         list(watch(home, "nowhere"))
 
 
-def test_cap_is_raised_during_a_run_without_changing_what_was_signed(home, task, tmp_path):
+def test_token_budget_can_be_raised_in_a_run_but_no_signed_option(home, task, tmp_path):
     written = tmp_path / "task.toml"
     endpoint = '[[generators]]\nname = "far"\nkind = "openai"\nmodel = "tiny"\nbase_url = "https://far.example/v1"\n'
     written.write_text(task.read_text(encoding="utf-8") + endpoint + "token_budget = 30000\n", encoding="utf-8")
@@ -274,7 +274,7 @@ def test_a_plan_says_which_shared_policies_would_refuse_it(home, task):
     assert "does not allow the statistic" in dict(foreign.refusals)["alpha"]
 
 
-def test_names_of_runs_of_one_day_differ_by_their_time(home, task, monkeypatch):
+def test_default_names_of_runs_of_one_day_differ_by_their_time(home, task, monkeypatch):
     clock = time.strptime("2031-01-09 14:05:09", "%Y-%m-%d %H:%M:%S")
     written = time.strftime
     monkeypatch.setattr(time, "strftime", lambda words, when=clock: written(words, when))
@@ -289,7 +289,7 @@ def test_names_of_runs_of_one_day_differ_by_their_time(home, task, monkeypatch):
     assert proposed.run == "small epsilon 3 2031-01-09"
 
 
-def test_revision_takes_task_parties_and_place_of_the_run(home, task):
+def test_revision_takes_task_and_parties_of_the_run_that_it_replaces(home, task):
     runs.plan(home, task, RunOptions(name="rejected", parties=PARTIES[:3], seed=5), assignments=["privacy.epsilon=3"])
     folder_of(home, "rejected").write_status(RunStatus("failed", 1, error=RunFailure("beta refuses", "revise it", 3)))
     made = runs.plan(home, None, RunOptions(name="rejected 2"), assignments=["privacy.epsilon=1"], revises="rejected")
@@ -307,7 +307,7 @@ def test_revision_takes_task_parties_and_place_of_the_run(home, task):
         runs.plan(home, None)
 
 
-def test_a_failed_run_that_is_put_away_comes_back_if_it_fails_again(home, task):
+def test_archived_failed_run_reappears_when_it_fails_again(home, task):
     runs.plan(home, task, RunOptions(name="away"))
     folder = folder_of(home, "away")
     folder.write_status(RunStatus("failed", 1))
@@ -321,7 +321,7 @@ def test_a_failed_run_that_is_put_away_comes_back_if_it_fails_again(home, task):
         runs.put_away(home, "nobody planned it")
 
 
-def test_a_hospital_of_one_plan_alone_is_one_difference(tmp_path):
+def test_hospital_in_only_one_of_two_plans_counts_as_one_difference(tmp_path):
     home = make_home(tmp_path / "home", PARTIES)
     for name in PARTIES:
         enrolment.note_full_name(home.path, name, f"The {name} hospital, Porto")

@@ -63,7 +63,7 @@ def test_method_name_that_is_no_module_name_is_refused(tmp_path, name, code):
     assert not (tmp_path / "package").exists()
 
 
-def test_new_method_leaves_a_folder_that_holds_anything_alone(tmp_path):
+def test_new_method_refuses_a_folder_that_is_not_empty(tmp_path):
     (tmp_path / "mine").write_text("")
     with raises(ConfigurationError, "folder-exists"):
         new_method("better-half", tmp_path)

@@ -27,7 +27,7 @@ def place(tmp_path, monkeypatch):
     return source, machine, made.fingerprint
 
 
-def test_the_coordinator_moves_with_its_keys_and_back(place):
+def test_service_install_moves_the_coordinator_and_removal_moves_it_back(place):
     source, machine, fingerprint = place
     record = services.installation(source, machine).install()
     target = machine.path(services.HOME)
@@ -40,27 +40,27 @@ def test_the_coordinator_moves_with_its_keys_and_back(place):
     assert CoordinatorHome(source).authority().fingerprint == fingerprint
 
 
-def test_a_coordinator_that_is_served_does_not_move(place):
+def test_coordinator_that_is_being_served_cannot_be_moved(place):
     source, machine, _ = place
     with CoordinatorHome(source).hold(), raises(ConfigurationError, "coordinator-in-use"):
         services.installation(source, machine).install()
     assert (source / "coordinator.json").exists()
 
 
-def test_an_interrupted_move_says_how_it_goes_on(place):
+def test_error_after_an_interrupted_move_says_how_to_continue(place):
     source, _, _ = place
     (source / "coordinator.json").rename(source / "moving.json")
     with raises(ConfigurationError, "moving"):
         CoordinatorHome(source)
 
 
-def test_a_removal_without_an_installation_is_refused(place):
+def test_service_removal_without_an_installation_is_refused(place):
     _, machine, _ = place
     with raises(ConfigurationError, "not-installed"):
         services.installation(None, machine).remove()
 
 
-def test_an_account_is_made_where_there_is_none(place):
+def test_service_install_creates_a_missing_account(place):
     _, machine, _ = place
     machine.accounts.clear()
     services.installation(None, machine).install()

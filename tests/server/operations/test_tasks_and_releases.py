@@ -18,7 +18,7 @@ from undersong_server.runs import task
 from undersong_server.runs.folder import RunStatus
 
 
-def test_a_template_is_written_once_and_takes_its_labels_from_a_table(tmp_path):
+def test_init_takes_labels_from_a_table_and_overwrites_no_task_file(tmp_path):
     make_task(tmp_path)
     tasks.write_template(tmp_path / "mine.toml", tmp_path / "good.jsonl")
     assert set(task.load(tmp_path / "mine.toml", ['generators.0.corpus="good.jsonl"']).task.labels) == set(LABELS)
@@ -30,7 +30,7 @@ def plan_task(path, changed=(), **environment):
     return tasks.plan(path, changed, environment=environment)
 
 
-def test_a_plan_costs_what_the_overrides_say(tmp_path):
+def test_plan_figures_follow_command_line_overrides(tmp_path):
     path = make_task(tmp_path)
     assert plan_task(path, ["privacy.epsilon=8"]).figures.sums[0].sigma < plan_task(path).figures.sums[0].sigma
     assert plan_task(path, ["privacy.epsilon=inf"]).to_json()["epsilon"] is None
@@ -80,7 +80,7 @@ def test_a_plan_refuses_what_a_simulation_would_refuse(tmp_path, changed, said):
         ('kind = "ngram"\ncorpus = "wordless.jsonl"', "wordless.jsonl:1: has no column 'text'"),
     ],
 )
-def test_a_plan_refuses_what_a_generator_could_not_write_with(tmp_path, generator, said):
+def test_plan_refuses_generator_files_that_a_generator_could_not_use(tmp_path, generator, said):
     path = make_task(tmp_path)
     write_rows(tmp_path / "unlabelled.jsonl", [{"text": "a note"}])
     write_rows(tmp_path / "others.jsonl", [{"text": "a note", "label": "attic"}])
@@ -133,7 +133,7 @@ def test_plan_names_all_missing_files_and_needs_no_private_records(tmp_path):
     assert "a coordinator needs none" in plan_task(path).unready[0]
 
 
-def test_options_of_init_name_the_columns(tmp_path):
+def test_init_options_name_the_columns_of_the_table(tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text("Bericht;Klasse;Patient\nerster Text;a;1\nzweiter Text;b;2\n", encoding="latin-1")
     with raises(ConfigurationError, "no-such-column") as refused:
@@ -185,7 +185,7 @@ def test_public_embeddings_are_kept_in_the_user_s_cache_folder():
     assert public_cache_path({}) == Path.home() / ".cache" / rest
 
 
-def test_an_archive_is_of_a_run_and_reads_no_folder_that_has_its_name(tmp_path, monkeypatch):
+def test_archive_is_made_only_of_a_run_and_of_no_other_folder(tmp_path, monkeypatch):
     home = make_home(tmp_path / "coordinator").path
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other").mkdir()

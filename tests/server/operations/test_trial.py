@@ -31,7 +31,7 @@ def task_with_endpoint(folder: Path, url: str) -> Path:
 
 
 @pytest.mark.heavy
-def test_a_trial_shows_prompts_answers_texts_and_cost(tmp_path: Path) -> None:
+def test_try_command_shows_prompts_answers_texts_and_cost(tmp_path: Path) -> None:
     said = iter(["<text>The oven is cold.</text>", "I'm sorry, but I can't help with that request."] * 3)
     with serving(ChatServer(lambda _: completion(next(said)), key="")) as server:
         task = task_with_endpoint(tmp_path, server.url)
@@ -51,7 +51,7 @@ def test_a_trial_shows_prompts_answers_texts_and_cost(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_a_trial_without_a_text_prints_one_object_with_its_error(
+def test_try_command_without_any_text_prints_json_with_its_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = "I'm sorry, but I can't help with that request."
@@ -66,7 +66,7 @@ def test_a_trial_without_a_text_prints_one_object_with_its_error(
 
 
 @pytest.mark.heavy
-def test_a_trial_tells_of_lost_answers_and_of_usage_at_their_own_text(tmp_path: Path) -> None:
+def test_trial_states_lost_answers_and_missing_usage_at_each_text(tmp_path: Path) -> None:
     bodies: list[dict[str, Any] | str] = [
         completion("<text>Three is warm.</text>"),
         completion("<text>Two is.</text>", usage=None),

@@ -19,7 +19,7 @@ from undersong_server.runs.task import load
         ("", "", ""),
     ],
 )
-def test_language_is_taken_by_name_or_code_in_both_keys(tmp_path, stated, name, code):
+def test_task_and_publication_language_accept_a_name_or_a_code(tmp_path, stated, name, code):
     sections = {"task": {"language": stated}, "publication": {"language": stated}}
     task = load(make_task(tmp_path, **sections))
     assert (task.task.language, task.publication.language) == (name, code)
@@ -27,7 +27,7 @@ def test_language_is_taken_by_name_or_code_in_both_keys(tmp_path, stated, name, 
 
 @pytest.mark.parametrize("key", ["task.language", "publication.language"])
 @pytest.mark.parametrize(("stated", "guess"), [("Germn", "did you mean German?"), ("xx", "such as English or en")])
-def test_wrong_language_is_one_error_with_its_key_and_remedy(tmp_path, key, stated, guess):
+def test_unknown_language_is_one_error_naming_its_key_and_a_suggestion(tmp_path, key, stated, guess):
     section, _, name = key.partition(".")
     with pytest.raises(ConfigurationError) as refused:
         load(make_task(tmp_path, **{section: {name: stated}}))
@@ -40,7 +40,7 @@ def test_wrong_language_is_one_error_with_its_key_and_remedy(tmp_path, key, stat
     ("languages", "on_card"),
     [(("German", ""), "de"), (("German", "de-CH"), "de-CH"), (("Swiss German", ""), ""), (("", ""), "")],
 )
-def test_card_takes_the_language_of_the_texts_where_it_names_none(tmp_path, languages, on_card):
+def test_card_language_defaults_to_the_language_of_the_texts(tmp_path, languages, on_card):
     of_texts, of_card = languages
     task = load(make_task(tmp_path, task={"language": of_texts}, publication={"language": of_card}))
     assert task.card_words.language == on_card

@@ -48,7 +48,7 @@ def prompts() -> Prompts:
     return Prompts(TaskWords(description="a nurse's triage note", labels=("cardiac", "trauma")), variety=False)
 
 
-def test_every_prompt_kind_is_a_data_file() -> None:
+def test_every_prompt_kind_has_its_template_file() -> None:
     assert set(KINDS) == {path.stem for path in Path(rendering.__file__).parent.glob("templates/*.toml")}
 
 
@@ -61,14 +61,14 @@ def test_every_prompt_kind_renders_with_all_its_fields(prompts: Prompts, kind: s
     assert not set("{}[]") & set(text)
 
 
-def test_a_long_text_is_ordered_as_a_document_with_sections_and_an_end(prompts: Prompts) -> None:
+def test_prompt_for_400_words_or_more_asks_for_sections_and_an_end(prompts: Prompts) -> None:
     short, long = (prompts.render("zero_shot", label="cardiac", words=count).user for count in (399, 400))
     assert "sections" not in short
     assert {"sections", "end"} <= set(re.findall(r"[a-z]+", long))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_has_a_form_that_a_base_model_continues(prompts: Prompts, kind: str) -> None:
+def test_every_prompt_kind_has_a_completion_form_for_base_models(prompts: Prompts, kind: str) -> None:
     prompt = prompts.render(kind, style="completion", **FULL)
     assert not prompt.system
     assert prompt.user.endswith(LIST_ENDS.get(kind, ': "'))
@@ -79,7 +79,7 @@ def test_every_kind_has_a_form_that_a_base_model_continues(prompts: Prompts, kin
     assert "<text>" not in prompt.user
 
 
-def test_a_continued_text_may_have_lines_where_the_examples_have_them(prompts: Prompts) -> None:
+def test_completion_prompt_uses_a_separator_for_examples_with_line_breaks(prompts: Prompts) -> None:
     prompt = prompts.render("contrast", style="completion", label="cardiac", good=("BP low\nHR fast", "pale"))
     title = 'A nurse\'s triage note, category "cardiac":'
     assert prompt.user == f"{title}\nBP low\nHR fast\n###\n{title}\npale\n###\n{title}"
@@ -89,7 +89,7 @@ def test_a_continued_text_may_have_lines_where_the_examples_have_them(prompts: P
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_class_that_is_not_named_does_not_show(kind: str) -> None:
+def test_prompt_without_a_label_and_length_mentions_neither(kind: str) -> None:
     text = (
         Prompts(TaskWords(description="a note"), variety=False)
         .render(kind, **{**FULL, "label": "", "words": None})
@@ -113,7 +113,7 @@ def test_a_label_that_is_an_identifier_is_read_as_words(style: Any) -> None:
     assert "_" not in text
 
 
-def test_contrast_shows_bad_and_good_apart_and_asks_for_the_midpoint(prompts: Prompts) -> None:
+def test_contrast_prompt_shows_bad_then_good_examples_and_asks_for_midway(prompts: Prompts) -> None:
     text = prompts.render("contrast", **FULL).user
     order = ("<bad>\nbad one\n</bad>", "<good>\ngood one\n</good>", "<good>\ngood two\n</good>", "midway")
     places = [text.index(part) for part in order]
@@ -133,7 +133,7 @@ def test_contrast_shows_bad_and_good_apart_and_asks_for_the_midpoint(prompts: Pr
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_template_speaks_of_what_it_does_not_show(prompts: Prompts, kind: str) -> None:
+def test_prompts_mention_good_and_bad_examples_only_when_they_show_them(prompts: Prompts, kind: str) -> None:
     given = {name: value for name, value in FULL.items() if name not in ("good", "bad")}
     without_bad = prompts.render(kind, **given, good=FULL["good"]).user.casefold()
     assert "bad" not in without_bad
@@ -149,7 +149,7 @@ def test_examples_keep_their_line_breaks_and_are_never_read_as_templates(prompts
     assert "<example>\nsecond\n</example>" in text
 
 
-def test_prompt_names_a_few_of_many_labels(prompts: Prompts) -> None:
+def test_prompt_of_a_task_with_many_labels_names_only_some_others(prompts: Prompts) -> None:
     labels = tuple(f"label {number}" for number in range(77))
     many = Prompts(TaskWords(description="a note", labels=labels, label_descriptions={"label 3": "about threes"}))
     texts = [many.render("zero_shot", label="label 3", number=number).user for number in range(20)]
@@ -159,7 +159,7 @@ def test_prompt_names_a_few_of_many_labels(prompts: Prompts) -> None:
     assert len(named) > 20
 
 
-def test_language_and_attributes_stand_in_every_prompt_for_a_text() -> None:
+def test_every_prompt_for_a_text_states_language_and_attributes() -> None:
     task = TaskWords(description="a note", language="German", attributes={"age": ("child", "adult")})
     for prompts in (Prompts(task), Prompts(task, variety=False)):
         check_language_and_attributes(prompts)
@@ -176,7 +176,7 @@ def check_language_and_attributes(prompts: Prompts) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted({*KINDS} - {"vocabulary"}))  # asked once a label: models repeat the hints
 @pytest.mark.parametrize("style", ["chat", "completion"])
-def test_the_prompts_of_a_batch_differ(kind: str, style: Any) -> None:
+def test_prompts_of_one_batch_differ_unless_variety_is_off(kind: str, style: Any) -> None:
     prompts = Prompts(TaskWords(description="a note", labels=("cardiac", "trauma")))
     count = examples(200, 2000)
     assert len({prompts.render(kind, style=style, number=1000 + i, **FULL).text for i in range(count)}) == count
@@ -185,7 +185,7 @@ def test_the_prompts_of_a_batch_differ(kind: str, style: Any) -> None:
     assert len({alike.render("zero_shot", style=style, number=i, label="trauma").text for i in range(20)}) == 1
 
 
-def test_fill_in_hides_parent_s_words_as_a_function_of_it_and_the_number(prompts: Prompts) -> None:
+def test_fill_in_prompt_hides_words_chosen_by_parent_and_prompt_number(prompts: Prompts) -> None:
     parent = "pain in the left knee\nsince a fall on monday morning at work"
     varied = Prompts(TaskWords(description="a note"))
     texts = [varied.render("fill_in", parents=(parent,), number=number).user for number in (1, 1, 2)]
@@ -214,7 +214,7 @@ def test_masking_hides_each_word_with_the_given_probability() -> None:
         ("keyphrases", {"terms": ()}, "'terms'"),
     ],
 )
-def test_wrong_call_of_a_template_names_its_fault(
+def test_rendering_with_wrong_fields_raises_an_error_naming_the_field(
     prompts: Prompts, kind: str, fields: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(ConfigurationError) as failure:
@@ -227,7 +227,7 @@ def override(folder: Path, content: str, name: str = "contrast.toml") -> Prompts
     return Prompts(TaskWords(description="a note", labels=("a",)), variety=False, folder=folder)
 
 
-def test_a_folder_replaces_single_templates(tmp_path: Path) -> None:
+def test_prompts_folder_replaces_only_the_templates_that_it_holds(tmp_path: Path) -> None:
     prompts = override(
         tmp_path, 'user = "Besser als {{ bad }}, {so} {% if good %}wie {{ good }} {% endif %}sein, {{ label }}!"'
     )
@@ -254,14 +254,14 @@ def test_a_folder_replaces_single_templates(tmp_path: Path) -> None:
         ("user = ", "not valid TOML"),
     ],
 )
-def test_a_wrong_template_is_refused_when_it_is_loaded(tmp_path: Path, content: str, named: str) -> None:
+def test_invalid_template_is_refused_when_it_is_loaded(tmp_path: Path, content: str, named: str) -> None:
     with pytest.raises(ConfigurationError) as failure:
         override(tmp_path, content)
     assert named in str(failure.value)
     assert "contrast.toml" in str(failure.value)
 
 
-def test_a_template_reaches_nothing_but_its_fields(tmp_path: Path) -> None:
+def test_template_cannot_access_attributes_of_its_fields(tmp_path: Path) -> None:
     prompts = override(tmp_path, 'user = "{{ label.__class__.__mro__ }}"')
     with raises(ConfigurationError, "template-unusable"):
         prompts.render("contrast", label="a")

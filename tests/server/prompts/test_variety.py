@@ -20,14 +20,14 @@ ASKING: dict[str, dict[str, Any]] = {"length": {"words": 12}, "words": {"terms":
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_every_language_has_as_many_hints_and_none_twice(language: str) -> None:
+def test_hint_lists_of_all_languages_have_equal_lengths_and_no_duplicates(language: str) -> None:
     lists, english = rendering.built_in_hints(language.upper()), rendering.built_in_hints()
     assert [len(each) for each in lists] == [len(each) for each in english]
     assert all(len(set(each)) == len(each) for each in lists)
     assert (lists == english) == (language == "english")
 
 
-def test_hints_are_in_the_task_s_language_where_there_are_such() -> None:
+def test_hints_are_in_the_tasks_language_if_available_else_in_english() -> None:
     texts = {
         language: Prompts(TaskWords(description="a note", language=language)).render("zero_shot", number=3).user
         for language in ("", "German", "Finnish")
@@ -48,7 +48,7 @@ def hints_on(asked: str, language: str) -> set[tuple[int, str]]:
 @pytest.mark.heavy
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("asked", ASKING)
-def test_no_hint_is_on_what_the_prompt_asks_for(language: str, asked: str) -> None:
+def test_hints_on_what_a_prompt_already_asks_for_are_left_out(language: str, asked: str) -> None:
     left_out = hints_on(asked, language)
     lists, english = rendering.built_in_hints(language), rendering.built_in_hints()
     assert {(number, english[number][lists[number].index(hint)]) for number, hint in left_out} == hints_on(
@@ -61,7 +61,7 @@ def test_no_hint_is_on_what_the_prompt_asks_for(language: str, asked: str) -> No
 
 
 @pytest.mark.parametrize("asked", ASKING)
-def test_every_hint_on_length_or_words_is_left_out(asked: str) -> None:
+def test_prompts_that_state_length_or_words_show_no_hint_on_them(asked: str) -> None:
     telling = {
         hint
         for hints in rendering.built_in_hints()
@@ -72,14 +72,14 @@ def test_every_hint_on_length_or_words_is_left_out(asked: str) -> None:
     assert len(telling) >= 4
 
 
-def test_a_least_length_leaves_out_hints_on_length_too() -> None:
+def test_prompts_with_a_least_length_show_no_hint_on_length() -> None:
     left_out = {hint for _, hint in hints_on("length", "english")}
     prompts = Prompts(TaskWords(description="a note", author="a nurse", least_words=80))
     assert not [number for number in range(300) if left_out & {*prompts.render("author", number=number).told}]
 
 
 @pytest.mark.heavy
-def test_prompts_that_ask_for_words_differ_in_their_hints() -> None:
+def test_two_thousand_prompts_with_length_and_words_all_differ() -> None:
     prompts = Prompts(TaskWords(description="a note"))
     shown = {prompts.render("worded", number=number, words=9, terms=("card",)).user for number in range(2_000)}
     assert len(shown) == 2_000

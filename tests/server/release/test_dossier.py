@@ -70,7 +70,7 @@ def dossier(folder, *options, code):
 
 
 @pytest.mark.heavy
-def test_a_confirmed_data_set_says_what_was_opened_spent_and_by_whom(folder, signer):
+def test_dossier_of_a_confirmed_data_set_states_sums_epsilon_and_parties(folder, signer):
     page = dossier(folder, "--fingerprint", signer.authority.fingerprint, code=0)
     verdict = verify(folder, fingerprint=signer.authority.fingerprint)
     spent = verdict.epsilon
@@ -91,7 +91,7 @@ def test_a_confirmed_data_set_says_what_was_opened_spent_and_by_whom(folder, sig
     assert "only its name is known" not in page
 
 
-def test_everything_of_a_result_is_one_archive_with_the_dossier(folder, tmp_path):
+def test_archive_holds_every_published_file_and_the_dossier(folder, tmp_path):
     home = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
     runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="first"))
     run = home.run("first")
@@ -119,7 +119,7 @@ def archived(tmp_path, published):
     return tmp_path / "first", authority.fingerprint
 
 
-def test_verify_knows_every_file_of_the_archive_and_compares_its_hash(tmp_path, published):
+def test_verify_compares_every_file_of_an_archive_with_its_listed_hash(tmp_path, published):
     unpacked, fingerprint = archived(tmp_path, published[0])
     verdict = verify(unpacked, fingerprint=fingerprint)
     assert (verdict.faults, verdict.outside, verdict.holds) == ((), (), True)
@@ -235,7 +235,7 @@ def test_card_of_each_export_names_exactly_its_files_and_texts(tmp_path, publish
     assert verify(unpacked, fingerprint=home.authority().fingerprint).missing == ("rounds.csv",)
 
 
-def test_file_that_a_card_names_and_an_archive_lacks_is_missing():
+def test_archived_card_says_which_file_it_names_is_missing():
     card = card_of_archive("# A card of an earlier version\n\nSee report.html for more.\n", ["synthetic.jsonl"])
     assert b"This archive lacks report.html, which the text above names." in card
     assert b"lacks" not in card_of_archive("# A card\n", ["synthetic.jsonl"])
@@ -274,13 +274,13 @@ def test_archive_that_leaves_out_a_file_it_must_have_is_a_fault(tmp_path, publis
     assert (verdict.holds, verdict.left_out_files) == (False, ())
 
 
-def test_dossier_of_unconfirmed_data_set_has_verifys_exit_code(folder):
+def test_dossier_of_an_unconfirmed_data_set_ends_with_verifys_exit_code(folder):
     page = dossier(folder, code=8)
     assert "only its name is known" not in page.partition("Who took part")[0]
     assert "nothing shows whose it is" in page
 
 
-def test_dossier_shows_a_fault_first_and_escaped(folder):
+def test_dossier_shows_faults_first_and_escapes_markup_in_them(folder):
     value = json.loads((folder / "manifest.json").read_text())
     value["receipts"]["<b>p9</b>"] = {"body": "{}", "signature": "00"}
     (folder / "manifest.json").write_text(json.dumps(value))

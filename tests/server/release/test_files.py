@@ -77,12 +77,12 @@ def test_full_disk_leaves_the_published_files_unchanged(tmp_path, monkeypatch, f
     assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
 
 
-def test_every_published_file_says_what_it_is_for():
+def test_every_published_file_has_a_stated_purpose():
     assert set(PURPOSES) == set(OUTPUT_NAMES)
     assert all(PURPOSES.values())
 
 
-def test_the_list_of_files_explains_every_column_of_the_small_ones():
+def test_card_explains_every_column_of_the_csv_and_jsonl_files():
     text = Sample("a text", "a", "one", 0, "zero_shot")
     shown = replace(text, text="shown")
     origins = (Origin(shown), Origin(text, good=("shown",)))
@@ -101,7 +101,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         write_corpus(tmp_path / "file" / "run", SAMPLES)
 
 
-def test_a_generators_line_says_how_many_prompts_had_to_show_less():
+def test_generator_notes_count_prompts_that_showed_fewer_examples():
     used = AuthorUsage(calls=3, fewer_examples=2, notes=Counter({"repeat": 1}))
     assert GeneratorUse("far", "openai", used).notes == [f"{FEWER}: 2", "repeat: 1"]
     assert GeneratorUse("far", "openai", AuthorUsage(calls=3)).notes == []
@@ -115,14 +115,14 @@ def test_a_generators_line_says_how_many_prompts_had_to_show_less():
         {"receipts": {"a": {"body": '{"entries": [], "entries": [{"party": "b"}]}'}}},
     ],
 )
-def test_receipts_that_cannot_be_read_are_named(tmp_path, manifest):
+def test_error_for_unreadable_receipts_names_the_manifest_file(tmp_path, manifest):
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with raises(ConfigurationError, "receipts-unreadable") as caught:
         charges(tmp_path)
     assert str(tmp_path / "manifest.json") in caught.value.problem
 
 
-def test_published_charge_names_the_party_of_its_receipt(tmp_path):
+def test_published_charges_name_the_party_of_each_receipt(tmp_path):
     body = json.dumps({"entries": [{"party": "another", "query": "votes"}]})
     (tmp_path / "manifest.json").write_text(json.dumps({"receipts": {"alpha": {"body": body}}}))
     assert charges(tmp_path) == [{"party": "alpha", "query": "votes"}]

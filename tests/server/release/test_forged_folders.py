@@ -118,7 +118,7 @@ def simulated(value):
     return SimulationSigner({name: identity_of(name) for name in PARTIES}).sign(value)
 
 
-def test_a_simulation_is_confirmed_as_one_and_as_nothing_else(tmp_path, simulated, signer):
+def test_valid_simulation_is_confirmed_only_as_a_simulation(tmp_path, simulated, signer):
     folder = write_folder(tmp_path, simulated)
     code, lines = verify_folder(folder)
     assert (code, lines[0][:21]) == (CONFIRMED, "SIMULATION, CONFIRMED")
@@ -152,7 +152,7 @@ def test_changed_key_of_a_simulations_manifest_is_a_fault(tmp_path, simulated):
             assert verify_folder(folder)[0] != CONFIRMED, key
 
 
-def test_a_federation_is_no_simulation_while_one_party_has_not_signed(tmp_path, value):
+def test_simulation_that_one_party_has_not_signed_is_a_fault(tmp_path, value):
     others = SimulationSigner({name: identity_of(name) for name in PARTIES[:-1]})
     stranger = SimulationSigner({name: identity_of(PARTIES[0]) for name in PARTIES})
     for signer in (others, stranger):
@@ -260,7 +260,7 @@ def harmlessly_judged(folder):
 
 
 @pytest.mark.slow
-def test_any_value_at_any_key_of_the_manifest_raises_no_foreign_error(tmp_path, value, signer):
+def test_verify_raises_only_our_errors_for_any_value_in_the_manifest(tmp_path, value, signer):
     signed = {**signer.sign(value), "unknown": 1}
     del signed["manifest"]["plan"]["sums"][1:], signed["sums"]["votes/2"]
     tried = 0
@@ -276,7 +276,7 @@ def test_any_value_at_any_key_of_the_manifest_raises_no_foreign_error(tmp_path, 
 
 
 @pytest.mark.heavy
-def test_names_under_which_sums_and_receipts_stand_forge_no_line(tmp_path, value):
+def test_names_of_sums_and_receipts_cannot_forge_a_line_of_the_output(tmp_path, value):
     for forged in filter(None, (each for each in HOSTILE if isinstance(each, str))):
         sums = {**value["sums"], forged: value["sums"]["votes/1"]}
         receipts = {**value["receipts"], forged: {"body": forged, "signature": "00"}}
@@ -286,7 +286,7 @@ def test_names_under_which_sums_and_receipts_stand_forge_no_line(tmp_path, value
 
 
 @pytest.mark.slow
-def test_coordinators_name_forges_no_line_of_the_output(tmp_path, value, signer):
+def test_coordinators_name_cannot_forge_a_line_of_the_output(tmp_path, value, signer):
     for forged in (each for each in FORGERIES if "\ud800" not in each):
         signed = dataclasses.replace(signer, name=forged).sign(value)
         (tmp_path / "manifest.json").write_text(json.dumps(signed))
@@ -295,7 +295,7 @@ def test_coordinators_name_forges_no_line_of_the_output(tmp_path, value, signer)
 
 
 @pytest.mark.slow
-def test_any_value_in_a_signed_receipt_raises_no_foreign_error(tmp_path, value):
+def test_verify_raises_only_our_errors_for_any_value_in_a_signed_receipt(tmp_path, value):
     entries = json.loads(value["receipts"]["p0"]["body"])["entries"]
     for number, path in enumerate(leaves(entries)):
         for hostile in HOSTILE[number % 3 :: 3]:
@@ -305,7 +305,7 @@ def test_any_value_in_a_signed_receipt_raises_no_foreign_error(tmp_path, value):
                 harmlessly_judged(tmp_path)
 
 
-def test_a_figure_that_no_accounting_takes_is_a_fault_of_its_receipt(tmp_path, value):
+def test_negative_noise_in_a_receipt_is_a_fault_of_that_receipt(tmp_path, value):
     def spoil(entries):
         next(each for each in entries if each["kind"] == "charge")["events"][0]["noise_multiplier"] = -1
 
@@ -317,7 +317,7 @@ def _replaced(entries, forged):
     entries[:] = forged if isinstance(forged, list) else [forged]
 
 
-def test_names_of_a_manifest_forge_no_sentence(tmp_path, value):
+def test_names_in_a_manifest_cannot_forge_a_sentence_of_the_output(tmp_path, value):
     """Everyone signs it, and it reads as if it said something else."""
     run = "x', signed plan, SHA-256 0123456789abcdef...: every signature, charge and statement holds"
     hebrew = "\u05e9\u05dc\u05d5\u05dd"
@@ -336,7 +336,7 @@ def test_names_of_a_manifest_forge_no_sentence(tmp_path, value):
 
 
 @pytest.mark.parametrize("name", ["p\u0430", "p0, p1", "P0", "p0 ", "\u05e9\u05dc\u05d5\u05dd", "p0\u0301"])
-def test_a_party_has_a_name_as_it_is_enrolled(tmp_path, value, name):
+def test_manifest_with_a_party_name_that_enrolment_refuses_is_false(tmp_path, value, name):
     """No letters that look like others, nothing that reads as two names."""
     value["manifest"]["roster"][0]["name"] = name
     (tmp_path / "manifest.json").write_text(json.dumps(value))
@@ -363,7 +363,7 @@ def voided(entries, times, slot="votes/3"):
         entries.insert(-1, {"kind": "void", "certificate": "00", **place})
 
 
-def test_vectors_that_sybils_declared_void_count_as_released(tmp_path, value, published):
+def test_vector_that_sybil_parties_declared_void_counts_as_released(tmp_path, value, published):
     """n - 1 invented parties sign that a vector was never opened: its price is refunded, and said beside it."""
     plan = published[1]
     (tmp_path / "manifest.json").write_text(json.dumps(value))
@@ -432,7 +432,7 @@ def test_certificate_of_an_unknown_version_is_a_fault(tmp_path, value, signer):
     assert verify_folder(tmp_path)[0] == FALSE
 
 
-def test_ten_thousand_faults_leave_the_screen_where_it_is(tmp_path, value):
+def test_verify_lists_only_the_first_of_ten_thousand_faults(tmp_path, value):
     value["sums"] = {f"votes/{number}": {} for number in range(10_000)}
     (tmp_path / "manifest.json").write_text(json.dumps(value))
     code, lines = verify_folder(tmp_path)

@@ -24,7 +24,7 @@ def read_lineage(corpus: tuple[Sample, ...], origins: tuple[Origin, ...] = ORIGI
     return [json.loads(line) for line in lineage(corpus, origins).splitlines()]
 
 
-def test_a_line_names_parents_examples_operator_and_round():
+def test_lineage_line_names_parents_examples_operator_and_round():
     grandchild = read_lineage((ORIGINS[4].sample,))[-1]
     assert grandchild == {
         "id": 3,
@@ -40,14 +40,14 @@ def test_a_line_names_parents_examples_operator_and_round():
     }
 
 
-def test_lineage_has_texts_of_ancestors_outside_the_corpus_alone():
+def test_lineage_shows_only_the_texts_of_ancestors_outside_the_corpus():
     rows = read_lineage((ORIGINS[4].sample,))
     assert [row.get("text") for row in rows] == ["root", "child", "mate", None]
     assert [row["id"] for row in rows] == [0, 1, 2, 3]
     assert read_lineage((ORIGINS[0].sample,))[0]["parents"] == []  # as it was written first
 
 
-def test_each_row_of_the_corpus_has_one_line_and_its_own_label():
+def test_each_corpus_row_has_one_lineage_line_with_its_label():
     corpus = (sample("grandchild", 2, "cross", "b"), sample("of another package", 3), sample("root"))
     rows = read_lineage(corpus)
     assert sorted(row["row"] for row in rows if "row" in row) == [0, 1, 2]

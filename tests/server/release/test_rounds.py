@@ -37,7 +37,7 @@ def opened(sum_of_embeddings: np.ndarray, sigma: float) -> NoisySum:
     )
 
 
-def test_weights_stand_with_the_error_that_noise_gives_them():
+def test_recorded_weights_have_the_standard_error_of_their_noise():
     origins = [Origin(Sample(f"t{n}", "a", "one" if n < 3 else "other", n % 2, "zero_shot")) for n in range(5)]
     records = {"weights": [(0, [0.5, 0.5]), (1, [0.7, 0.3])], "weights noise": [(1, [0.2, 0.1])]}
     figures = recorded_figures(origins, records, ["one", "other"])
@@ -51,7 +51,7 @@ def test_weights_stand_with_the_error_that_noise_gives_them():
     ]
 
 
-def test_public_distances_are_those_of_equally_many_texts():
+def test_public_distances_of_rounds_compare_equal_numbers_of_texts():
     corpora = {0: samples("rain", 30), 1: samples("snow", 20)}
     figures = {
         (figure.round, figure.figure): figure.value for figure in public_distances(corpora, texts("hail", 25), embed)
@@ -68,7 +68,7 @@ def test_public_distances_are_those_of_equally_many_texts():
     assert {figure.round for figure in late} == {2}
 
 
-def test_private_distances_are_exact_without_noise():
+def test_private_distances_are_exact_when_there_is_no_noise():
     records = embed(texts("record", 40)).astype(np.float64)
     corpora = {0: samples("rain", 30), 2: samples("record", 40)}
     figures = private_distances(corpora, opened(records.sum(axis=0), 0.0), 40, embed)
@@ -83,7 +83,7 @@ def test_private_distances_are_exact_without_noise():
     assert [figure.standard_error for figure in figures] == pytest.approx([0.0, 0.0, 0.0], abs=1e-6)
 
 
-def test_the_file_has_a_line_for_each_figure_that_can_be_computed():
+def test_rounds_file_has_a_line_for_each_computable_figure():
     figures = [
         RoundFigure(2, "weight", "a, b", 0.5, 0.1),
         RoundFigure(1, "recall", "", 1.0),

@@ -70,7 +70,7 @@ def next_step_links(page):
 
 @pytest.mark.parametrize("labels", ["ab", ""])
 @pytest.mark.parametrize("state", STATUSES)
-def test_every_part_of_every_screen_is_shown(tmp_path, published, state, labels):
+def test_every_screen_shows_all_its_parts_in_every_run_state(tmp_path, published, state, labels):
     home = shown_home(tmp_path, published[0], state, labels)
     paths = ["/", "/parties", "/parties/invite", "/parties/sign", "/parties/one/beta", "/parties/one/beta/letter"]
     paths += ["/runs", "/runs?state=archive", "/runs/new", ONE, f"/compare?run={RUN}", "/generators", "/audit"]
@@ -87,14 +87,14 @@ def test_every_part_of_every_screen_is_shown(tmp_path, published, state, labels)
         assert releases.verdict(home, RUN).holds
 
 
-def test_a_part_that_fails_is_noticed(tmp_path, published, monkeypatch):
+def test_screen_test_notices_a_part_that_cannot_be_shown(tmp_path, published, monkeypatch):
     home = shown_home(tmp_path, published[0], "finished")
     monkeypatch.setattr(releases, "verdict", lambda *_: object())
     with entered_console(home) as console:
         assert "cannot be shown" in console.get(RESULT).text
 
 
-def test_letter_to_an_enrolled_hospital_asks_for_labels_only(tmp_path, published):
+def test_letter_to_an_enrolled_hospital_omits_how_to_join(tmp_path, published):
     home = shown_home(tmp_path, published[0], "planned")
     enrolment.invite(home, "delta")
     with entered_console(home) as console:
@@ -122,7 +122,7 @@ def by_similarity(gain):
         (None, 0.9, BETTER),
     ],
 )
-def test_one_judgement_stands_atop_each_result(tmp_path, published, gain, low, words):
+def test_result_page_opens_with_exactly_one_judgement(tmp_path, published, gain, low, words):
     home = shown_home(tmp_path, published[0], "finished")
     folder = CoordinatorHome(home).run(RUN)
     if gain is not None:
@@ -155,7 +155,7 @@ def votes_of(share, error=0.02):
         ({"weights": [1.0, 0.0], "support": votes_of(0.5)}, comparison.UNJUDGED),
     ],
 )
-def test_result_leads_to_the_texts_that_nothing_judged(tmp_path, published, records, reason):
+def test_result_page_links_to_the_texts_of_an_unjudged_generator(tmp_path, published, records, reason):
     home = shown_home(tmp_path, published[0], "finished")
     folder = CoordinatorHome(home).run(RUN)
     names = [table["name"] for table in folder.planned().task["generators"]]
@@ -191,7 +191,7 @@ def test_result_lists_the_rows_that_read_like_another_label_to_mark_them(tmp_pat
     assert "Unmark these" not in shown
 
 
-def test_result_shows_the_words_of_the_card_and_folds_its_other_figures(tmp_path, published):
+def test_result_page_repeats_the_cards_words_and_folds_other_figures(tmp_path, published):
     home = shown_home(tmp_path, published[0], "finished")
     measures = {
         "panel score": KeptMeasure(0.9, "high", percent=True, interval=(0.85, 0.95)),

@@ -45,7 +45,7 @@ NAMED, UNNAMED = (TextSource("gpt", "openai"),), (TextSource("handbook", NGRAM),
         ("House terms", REAL, NAMED, "Not until you have read its licence, House terms: "),
     ],
 )
-def test_permission_begins_with_yes_no_or_not_until(licence, contact, sources, lead):
+def test_permission_answer_begins_with_yes_no_or_not_until(licence, contact, sources, lead):
     assert CorpusTerms(licence, (contact,), sources).allow().startswith(lead)
 
 
@@ -60,7 +60,7 @@ def test_permission_begins_with_yes_no_or_not_until(licence, contact, sources, l
         ("", NAMED, "Nor have they stated if you may use it inside your organisation, or host a model"),
     ],
 )
-def test_permission_says_if_internal_use_and_hosted_models_are_stated(licence, sources, says):
+def test_permission_answer_covers_internal_use_and_hosted_models(licence, sources, says):
     assert says in CorpusTerms(licence, (REAL,), sources).allow()
 
 
@@ -74,12 +74,12 @@ def test_permission_says_if_internal_use_and_hosted_models_are_stated(licence, s
         OpenAISettings.model_construct(name="a", kind="openai", model="m", base_url="https://api.example.org/v1"),
     ],
 )
-def test_kind_of_a_generator_follows_from_the_plans_words_on_it(settings):
+def test_generator_kind_is_read_from_its_description_in_the_plan(settings):
     assert kind_of(settings.words) == settings.kind
 
 
 @pytest.mark.parametrize("contact", [REAL, EXAMPLE])
-def test_verify_gives_the_warnings_of_card_and_report(tmp_path, published, signer, contact):
+def test_verify_repeats_the_warnings_of_card_and_report(tmp_path, published, signer, contact):
     publication = PublicationSection(licence="CC-BY-4.0", contact=contact, invented_records=True)
     usage = (GeneratorUse("good", NGRAM, AuthorUsage(30)),)
     data = run(publication=publication, usage=usage, generators=("good",), test_hash="", test_set="")
@@ -114,7 +114,7 @@ def test_verify_reads_a_stated_source_from_the_signed_card(tmp_path, published, 
         assert bool(terms.name_sources()) is not is_stated
 
 
-def test_terms_of_a_plan_name_the_authors_of_the_rows_alone():
+def test_terms_name_only_generators_that_wrote_rows_of_the_corpus():
     task = {"generators": ["a (texts that were written before)", "b (texts that were written before)"]}
     assert terms_of_plan(task, ("b",)).sources == (TextSource("b", "replay"),)
     assert len(terms_of_plan(task, ()).sources) == 2
@@ -130,7 +130,7 @@ def test_terms_of_a_plan_name_the_authors_of_the_rows_alone():
         (NGRAM, "", ""),
     ],
 )
-def test_card_metadata_call_no_licence_free_where_its_source_is_unknown(kind, licence, says):
+def test_card_metadata_state_no_licence_when_a_source_is_unknown(kind, licence, says):
     usage = (GeneratorUse("good", kind, AuthorUsage(30)),)
     card = render_card(run(publication=PublicationSection(licence=licence), usage=usage, generators=("good",)))
     metadata = card.partition("configs:")[0].splitlines()
@@ -138,7 +138,7 @@ def test_card_metadata_call_no_licence_free_where_its_source_is_unknown(kind, li
 
 
 @pytest.mark.parametrize("contact", [REAL, EXAMPLE])
-def test_verify_asks_for_no_fingerprint_that_nobody_can_confirm(tmp_path, published, signer, contact):
+def test_verify_does_not_ask_for_a_fingerprint_that_nobody_can_confirm(tmp_path, published, signer, contact):
     (tmp_path / "manifest.json").write_text(json.dumps(signer.sign(published[0])))
     fingerprint = signer.authority.fingerprint
     for stated in (None, fingerprint):

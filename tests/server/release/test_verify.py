@@ -67,7 +67,7 @@ def test_verify_computes_epsilon_of_each_party_from_the_manifest_alone(tmp_path,
     assert "Opened: 1 sum of 4 hospitals, 1 sum of 5 hospitals." in shown
 
 
-def test_party_without_a_receipt_is_priced_at_the_whole_plan(tmp_path, published):
+def test_party_without_a_receipt_is_charged_the_whole_plan(tmp_path, published):
     """The attack: whoever publishes leaves sums and receipts out, and the data set looks cheaper than it was."""
     value, plan = json.loads(json.dumps(published[0])), published[1]
     whole = accounting.epsilon(plan.charged_events(), 1e-5)
@@ -84,7 +84,7 @@ def test_party_without_a_receipt_is_priced_at_the_whole_plan(tmp_path, published
     assert verdict.spent == pytest.approx(dict.fromkeys(("p0", "p1", "p2", "p3", "p4"), whole))
 
 
-def test_a_receipt_from_before_the_end_of_the_run_is_not_final(tmp_path, published):
+def test_receipt_signed_before_the_end_of_the_run_counts_as_missing(tmp_path, published):
     """The attack: receipts are collected early, more sums are opened, and the early receipts are published."""
     value, whole = json.loads(json.dumps(published[0])), accounting.epsilon(published[1].charged_events(), 1e-5)
     manifest = Manifest.from_bytes(canonical_json(value["manifest"]))
@@ -100,7 +100,7 @@ def test_a_receipt_from_before_the_end_of_the_run_is_not_final(tmp_path, publish
 
 
 @pytest.mark.slow
-def test_a_sub_sampled_run_that_stopped_is_priced_at_its_whole_plan(tmp_path):
+def test_subsampled_run_that_stopped_is_charged_its_whole_plan(tmp_path):
     value, plan = federated(tmp_path, 3.0, rate=0.5)
     verdict = verdict_of(tmp_path, value)
     assert verdict.faults == ()
@@ -111,7 +111,7 @@ def test_a_sub_sampled_run_that_stopped_is_priced_at_its_whole_plan(tmp_path):
     assert Ledger.read(tmp_path / "p2.ledger.jsonl").spent(1e-5) == pytest.approx(whole)  # it made one sum of three
 
 
-def test_invalid_receipt_is_a_fault_and_sets_no_price(tmp_path, published):
+def test_party_with_an_invalid_receipt_is_charged_the_whole_plan(tmp_path, published):
     value = json.loads(json.dumps(published[0]))
     value["receipts"]["p2"]["signature"] = "00" * 64
     verdict = verdict_of(tmp_path, value)
@@ -185,7 +185,7 @@ def _exchanged_receipts(value):
         (_exchanged_receipts, "p0"),
     ],
 )
-def test_tampering_with_a_data_set_is_named(tmp_path, published, tamper, named):
+def test_verify_names_what_was_tampered_with_in_a_data_set(tmp_path, published, tamper, named):
     value = json.loads(json.dumps(published[0]))
     tamper(value)
     verdict = verdict_of(tmp_path, value)
@@ -194,7 +194,7 @@ def test_tampering_with_a_data_set_is_named(tmp_path, published, tamper, named):
 
 
 @pytest.mark.parametrize("tamper", [_less_noise, _smaller_promise, _lower_sensitivity])
-def test_invalid_plan_is_a_fault_and_sets_no_price(tmp_path, published, tamper):
+def test_verify_refuses_a_manifest_whose_plan_is_invalid(tmp_path, published, tamper):
     value = json.loads(json.dumps(published[0]))
     tamper(value)
     with pytest.raises(PrivacyRefusal, match="the plan"):
@@ -333,14 +333,14 @@ def test_last_three_lines_state_completeness_signer_and_promise(tmp_path, publis
     assert [line.startswith(end) for line, end in zip(lines[-3:], ends, strict=True)] == [True, True, True], lines
 
 
-def test_promise_of_unconfirmed_papers_depends_on_their_being_genuine(tmp_path, published, signer):
+def test_promise_line_says_if_genuine_unless_the_fingerprint_is_stated(tmp_path, published, signer):
     (tmp_path / "manifest.json").write_text(json.dumps(signer.sign(published[0])))
     for fingerprint, depends in ((None, True), (signer.authority.fingerprint, False)):
         promise_line = verify(tmp_path, fingerprint=fingerprint).conclusion()[2]
         assert promise_line.endswith(", as it ran, if genuine.") is depends
 
 
-def test_by_line_says_what_the_stated_fingerprint_of_a_hospital_shows(tmp_path, published, signer):
+def test_signer_line_says_what_a_stated_party_fingerprint_confirms(tmp_path, published, signer):
     (tmp_path / "manifest.json").write_text(json.dumps(signer.sign(published[0])))
     plain = verify(tmp_path).conclusion()[1].removesuffix(".")
     for names, says in ((("p0",), "p0 has signed the plan"), (("p0", "p3"), "p0 and p3 have signed the plan")):
@@ -349,7 +349,7 @@ def test_by_line_says_what_the_stated_fingerprint_of_a_hospital_shows(tmp_path, 
         assert stated.startswith(f"{plain}; {says}, by the fingerprint that you stated, and no text")
 
 
-def test_signed_plan_and_manifest_file_have_a_hash_of_their_own_each(tmp_path, published):
+def test_verify_states_one_hash_of_the_plan_and_one_of_the_manifest_file(tmp_path, published):
     verdict = verdict_of(tmp_path, published[0])
     file_hash = hashlib.sha256((tmp_path / "manifest.json").read_bytes()).hexdigest()
     hashes = [verdict.to_json()[key] for key in ("signed_plan_sha256", "manifest_json_sha256")]
@@ -359,7 +359,7 @@ def test_signed_plan_and_manifest_file_have_a_hash_of_their_own_each(tmp_path, p
     assert f"manifest.json, SHA-256 {hashes[1][:16]}" in shown
 
 
-def test_json_names_the_privacy_unit_with_the_word_of_card_and_lines(tmp_path, published):
+def test_json_verdict_names_the_privacy_unit_like_the_card(tmp_path, published):
     changed = json.loads(json.dumps(published[0]))
     assert verdict_of(tmp_path, changed).to_json()["unit"] == UNIT_WORDS[published[1].privacy.unit] == "record"
 
@@ -390,7 +390,7 @@ def test_verify_and_dossier_name_hospitals_in_full_where_the_plan_does(tmp_path,
     assert [row[0] for row in table[1:4]] == ["p0", "p1 (One Hospital, Porto)", "p2"]
 
 
-def test_signers_line_says_who_confirms_each_hospitals_key(tmp_path, published, signer):
+def test_signatures_line_says_who_confirms_each_hospitals_key(tmp_path, published, signer):
     fingerprint = signed_by(tmp_path, signer, published[0])
     own = {name: party_fingerprint(name, public_of(name)) for name in ("p0", "p1", "p2", "p3", "p4")}
     lines = [
@@ -406,7 +406,7 @@ def test_signers_line_says_who_confirms_each_hospitals_key(tmp_path, published, 
 
 
 @pytest.mark.parametrize("stated", [(), ("p1",)])
-def test_only_a_stated_fingerprint_confirms_a_party_in_json(tmp_path, published, signer, stated):
+def test_json_verdict_confirms_a_party_only_by_a_stated_fingerprint(tmp_path, published, signer, stated):
     fingerprint = signed_by(tmp_path, signer, published[0])
     parties = {name: party_fingerprint(name, public_of(name)) for name in stated}
     facts = verify(tmp_path, fingerprint=fingerprint, parties=parties).to_json()
@@ -430,7 +430,7 @@ def signed_by(folder, signer, value):
     return signer.authority.fingerprint
 
 
-def test_stated_fingerprints_confirm_parties_and_not_the_corpus(tmp_path, published):
+def test_party_fingerprints_confirm_parties_but_not_an_unsigned_corpus(tmp_path, published):
     (tmp_path / "manifest.json").write_text(json.dumps(published[0]))
     own = {name: party_fingerprint(name, public_of(name)) for name in ("p0", "p1", "p2", "p3", "p4")}
     verdict = verify(tmp_path, parties={"p1": own["p1"]})
@@ -442,7 +442,7 @@ def test_stated_fingerprints_confirm_parties_and_not_the_corpus(tmp_path, publis
 
 
 @pytest.mark.parametrize("enrolled", ["another key", "nobody"])
-def test_the_coordinator_certifies_the_keys_that_its_parties_enrolled_with(tmp_path, published, signer, enrolled):
+def test_key_that_differs_from_the_enrolled_one_is_a_fault(tmp_path, published, signer, enrolled):
     identities = {**signer.identities, "p3": hashlib.sha256(b"the enrolled key").digest()}
     if enrolled == "nobody":
         del identities["p3"]
@@ -460,7 +460,7 @@ def test_the_coordinator_certifies_the_keys_that_its_parties_enrolled_with(tmp_p
 
 
 @pytest.mark.heavy
-def test_run_without_noise_is_not_private_if_sums_are_left_out_too(tmp_path):
+def test_run_without_noise_is_not_private_even_if_sums_are_removed(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     value = federated(folder, math.inf)[0]
@@ -470,7 +470,7 @@ def test_run_without_noise_is_not_private_if_sums_are_left_out_too(tmp_path):
         assert verdict.to_json()["private"] is False
 
 
-def test_noise_of_a_fixed_seed_is_not_private_in_the_verdict_s_json(tmp_path, published):
+def test_json_verdict_of_a_run_with_fixed_noise_seed_is_not_private(tmp_path, published):
     assert verdict_of(tmp_path, published[0]).to_json()["private"] is True
     verdict = verdict_of(tmp_path, {**published[0], "private": False})
     assert verdict.insecure
@@ -478,7 +478,7 @@ def test_noise_of_a_fixed_seed_is_not_private_in_the_verdict_s_json(tmp_path, pu
     assert verdict.to_json()["private"] is False
 
 
-def test_files_that_the_manifest_does_not_list_are_named(tmp_path, published):
+def test_verify_names_files_that_the_manifest_does_not_list(tmp_path, published):
     (tmp_path / "synthetic.jsonl").write_bytes(b"slipped in")
     assert "know no such file" in verdict_of(tmp_path, published[0]).faults[0]
     for files in ([], {"../../etc/passwd": "00"}, {"synthetic.jsonl": 5}):
@@ -506,7 +506,7 @@ def _no_key(value):
 
 
 @pytest.mark.parametrize("tamper", [_other_corpus, _no_receipt, _other_name, _other_authority, _no_key])
-def test_change_after_the_signature_is_a_fault(tmp_path, published, signer, tamper):
+def test_verify_reports_a_change_after_the_signature_as_a_fault(tmp_path, published, signer, tamper):
     value = signer.sign({**json.loads(json.dumps(published[0])), "files": {"synthetic.jsonl": "00"}})
     tamper(value)
     assert [fault for fault in verdict_of(tmp_path, value).faults if fault.startswith("the coordinator's signature")]
@@ -514,7 +514,7 @@ def test_change_after_the_signature_is_a_fault(tmp_path, published, signer, tamp
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("flipped", "share"), [(False, "100.0 %"), (True, "0.0 %")])
-def test_a_receivers_test_file_gives_the_corpus_a_score_of_its_own(tmp_path, monkeypatch, flipped, share):
+def test_verify_scores_the_corpus_on_the_receivers_test_file(tmp_path, monkeypatch, flipped, share):
     kinds = {"x": "fever and a cough", "y": "a broken ankle"}
     rows = [{"text": f"{kinds[label]} {number}", "label": label} for number in range(30) for label in kinds]
     other = {"x": "y", "y": "x"} if flipped else {"x": "x", "y": "y"}
@@ -542,7 +542,7 @@ CARD = f"75.2 % (71.1 to 79.0) {RIGHT_ON} test.jsonl (480 public texts): so many
         ("A card of no test file.", HASH, 75.2, None, None, "The card names no test file"),
     ],
 )
-def test_score_on_a_test_file_is_compared_with_the_cards(
+def test_verify_compares_its_score_on_a_test_file_with_the_cards(
     tmp_path, published, signer, card, test_hash, score, is_same, agrees, says
 ):
     value = published[0]
@@ -562,7 +562,7 @@ def test_score_on_a_test_file_is_compared_with_the_cards(
     assert shorter.agrees_with_card is None
 
 
-def test_card_with_another_hash_than_the_signed_one_is_not_read(tmp_path, published, signer):
+def test_verify_ignores_a_card_whose_hash_is_not_the_signed_one(tmp_path, published, signer):
     (tmp_path / "README.md").write_text(CARD)
     for files, is_read in (({}, False), ({"README.md": hashlib.sha256(CARD.encode()).hexdigest()}, True)):
         (tmp_path / "manifest.json").write_text(json.dumps(signer.sign({**published[0], "files": files})))
@@ -581,7 +581,7 @@ def test_card_with_another_hash_than_the_signed_one_is_not_read(tmp_path, publis
         (None, "than their own: not measured"),
     ],
 )
-def test_a_receiver_counts_the_rows_that_read_like_another_label(tmp_path, rows, words):
+def test_verify_counts_the_rows_that_read_like_another_label(tmp_path, rows, words):
     content = (
         "no JSON" if rows is None else "\n".join(json.dumps({"text": text, "label": label}) for text, label in rows)
     )
@@ -591,7 +591,7 @@ def test_a_receiver_counts_the_rows_that_read_like_another_label(tmp_path, rows,
 
 
 @pytest.mark.heavy
-def test_verify_names_mismatched_rows_of_an_unchanged_file_only(tmp_path, published, signer):
+def test_verify_names_mismatched_rows_only_of_an_unchanged_corpus(tmp_path, published, signer):
     rows = [("fever and cough", "a"), ("a broken ankle", "b")] * 30 + [("fever", "b")]
     corpus = tmp_path / "synthetic.jsonl"
     corpus.write_text("\n".join(json.dumps({"text": text, "label": label}) for text, label in rows))

@@ -50,7 +50,7 @@ def contrast(one, other):
     return (high + 0.05) / (low + 0.05)
 
 
-def test_contrast_is_measured_as_the_standard_says():
+def test_contrast_ratio_equals_the_wcag_values_of_known_colours():
     assert contrast("#ffffff", "#000000") == pytest.approx(21.0)
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.005)
 

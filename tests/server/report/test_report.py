@@ -208,7 +208,7 @@ def test_report_renders_for_every_shape_of_run(data):
 @pytest.mark.parametrize(
     "change", [{"promise": Privacy(math.inf, 1e-5), "epsilon_after": (math.inf,)}, {"insecure_noise": True}]
 )
-def test_a_run_without_privacy_says_so_everywhere(change):
+def test_report_card_and_screen_call_a_run_without_privacy_not_private(change):
     data = run(privacy=replace(PRIVACY, **change))
     shown = "".join(Page(render_html(data)).words)
     assert "Not private" in shown
@@ -226,7 +226,7 @@ def test_a_run_without_privacy_says_so_everywhere(change):
     assert "measured privately" not in "".join(Page(render_html(scored)).words) + render_card(scored) + printed(scored)
 
 
-def test_the_browsable_sample_covers_every_group():
+def test_sample_of_texts_to_browse_covers_every_label_generator_and_round():
     data = run(4000)
     chosen = spread(data.samples, 300)
     assert len(chosen) == 300
@@ -249,7 +249,7 @@ def test_a_chart_of_series_names_every_figure_and_its_interval():
     assert html.series_chart("none", [], {}) == ""
 
 
-def test_a_planned_run_is_dashed_and_in_the_legend():
+def test_epsilon_chart_dashes_planned_values_and_has_a_legend():
     drawn = html.epsilon_chart([], 4.0, [1.0, 2.0, 4.0])
     assert 'class="series planned c0"' in drawn
     assert ">as planned</text>" in drawn
@@ -260,7 +260,7 @@ def test_a_planned_run_is_dashed_and_in_the_legend():
     assert ">as planned and as it ran</text>" in html.epsilon_chart([1.0, 2.0], 4.0, [1.0, 2.0])
 
 
-def test_chart_lines_differ_by_marker_and_hue_and_equal_ones_merge():
+def test_chart_lines_differ_in_marker_and_colour_and_equal_lines_merge():
     rows = [(0.1, 0.2, 0.3, 0.4), (0.1, 0.2, 0.3, 0.4)]
     drawn = html.shares_chart("w", "round", ("a", "b", "c", "d"), rows, first=1)
     groups = drawn.split('<g class="series')[1:]
@@ -271,7 +271,7 @@ def test_chart_lines_differ_by_marker_and_hue_and_equal_ones_merge():
     assert ">a and b (each)</text>" in equal
 
 
-def test_axes_have_names_rounds_count_from_one_and_a_limit_has_an_owner():
+def test_chart_axes_are_named_and_rounds_count_from_one():
     page = render_html(run(generators=("a", "b"), weights=((0.5, 0.5), (0.4, 0.6))))
     weights = page.partition('id="weights"')[2].partition("</figure>")[0]
     assert re.findall(r'class="tick middle">(\d+)<|class="tick end">(\d+)</text>', weights)[0] == ("1", "")
@@ -287,7 +287,7 @@ def test_axes_have_names_rounds_count_from_one_and_a_limit_has_an_owner():
 INNER_WORDS = ("points", "sigma", "sensitivity", "survivor", "quorum", "manifest hash", "noise multiplier", "statistic")
 
 
-def test_first_screen_of_the_report_has_no_word_of_the_implementation():
+def test_first_screen_of_the_report_uses_no_implementation_terms():
     shown = " ".join(sentence for answer in answers(run(**SCORED, participation=LEFT)) for sentence in answer.sentences)
     assert [word for word in INNER_WORDS if re.search(rf"\b{word}\b", shown)] == []
     assert "differentially private" not in shown
@@ -347,7 +347,7 @@ def test_the_card_is_safe_markdown_and_states_the_terms():
 HOSTILE = "x](https://evil.example) ![y](z) `code` *a* <b> $m$"
 
 
-def test_only_our_code_is_code_and_no_foreign_string_is_markup():
+def test_report_renders_no_foreign_string_as_code_or_markup():
     keys = ("makers", "contact", "intended_use", "limits", "trained_models", "records")
     terms = PublicationSection(**dict.fromkeys(keys, HOSTILE))
     hostile = run(
@@ -389,7 +389,7 @@ OTHER_DISTANCES = (
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_distances_say_which_end_is_good_and_what_they_compare(place):
+def test_distances_state_which_value_is_good_and_what_is_compared(place):
     zeros = dict.fromkeys(OTHER_DISTANCES, 0.0)
     distances = Distances(reference="test", rows=9, frechet=0.378, mauve=0.037, **zeros)
     measures = measures_of(EvaluationReport("x", 9, (), (distances,), None, None, ()))
@@ -403,7 +403,7 @@ WEAK = {"recall": 0.321, "precision": 0.119, "coverage": 0.173, "density": 0.057
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_what_is_weak_about_a_corpus_is_told_before_training(place):
+def test_weaknesses_of_a_corpus_are_listed_under_training(place):
     measures = [Measure(name, f"what {name} tells", value, "0 to 1", "high") for name, value in WEAK.items()]
     measures.append(Measure("wrong labels", "what is doubted", 0.008, "0 to 100 %", "low", percent=True))
     terms = PublicationSection(contact="a@b.org")
@@ -441,7 +441,7 @@ def test_what_is_weak_about_a_corpus_is_told_before_training(place):
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_the_comparison_says_what_its_zero_shot_texts_are(place):
+def test_comparison_explains_what_its_zero_shot_texts_are(place):
     zero_shot = Accuracy(ZERO_SHOT, 0.6, 0.6, 0.6, 0.6, reference=True)
     compared = {**SCORED, "accuracy": (*SCORED["accuracy"][:1], zero_shot)}
     shown = both(run(**compared))[place]
@@ -451,7 +451,7 @@ def test_the_comparison_says_what_its_zero_shot_texts_are(place):
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_each_epsilon_of_the_promise_stands_in_words_beside_it(place):
+def test_each_epsilon_of_the_promise_is_explained_in_words(place):
     privacy = replace(
         PRIVACY, epsilon_if_all_others_collude=21.97, best_guess=0.678, best_guess_if_all_others_collude=0.99
     )
@@ -469,7 +469,7 @@ def test_each_epsilon_of_the_promise_stands_in_words_beside_it(place):
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_the_worst_case_as_it_ran_stands_with_its_guess(place):
+def test_worst_case_epsilon_as_it_ran_is_stated_with_its_best_guess(place):
     ran = replace(
         PRIVACY,
         epsilon_if_all_others_collude=21.97,
@@ -482,7 +482,7 @@ def test_the_worst_case_as_it_ran_stands_with_its_guess(place):
     assert rows["the same colluders, as it ran"] == "79"
 
 
-def test_a_certain_guess_on_average_leaves_no_protection():
+def test_best_guess_of_probability_one_is_called_no_protection():
     """It stands beside the rare run's certainty of the same size, of which nothing is said on average."""
     promise = Privacy(1000.0, 1e-5)
     rows = dict(replace(PRIVACY, promise=promise, best_guess=1.0, best_guess_if_all_others_collude=1.0).guesses.rows)
@@ -491,7 +491,7 @@ def test_a_certain_guess_on_average_leaves_no_protection():
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_the_promise_has_a_yardstick_and_says_what_the_run_before_told(place):
+def test_promise_states_a_yardstick_and_the_run_that_it_replaces(place):
     shown = both(run(earlier="It replaces the run 'one', in which the records were asked."))[place]
     assert impact.yardstick() in shown
     assert "It replaces the run 'one', in which the records were asked." in shown
@@ -511,7 +511,7 @@ def test_the_promise_has_a_yardstick_and_says_what_the_run_before_told(place):
         ("House terms", "it says itself."),
     ],
 )
-def test_whether_one_may_train_and_publish_is_answered_with_the_credit(place, licence, says):
+def test_licence_answer_states_permission_credit_line_and_purpose(place, licence, says):
     terms = PublicationSection(makers="clinics", licence=licence)
     shown = both(run(publication=terms, purpose="To teach.", usage=()))[place]
     assert says in shown
@@ -533,7 +533,7 @@ def test_whether_one_may_train_and_publish_is_answered_with_the_credit(place, li
         ("", "", "the makers"),
     ],
 )
-def test_a_receiver_is_sent_to_a_contact_that_can_answer(contact, operator, whom):
+def test_report_names_only_contacts_that_can_answer(contact, operator, whom):
     terms = PublicationSection(licence="CC-BY-4.0", limits="Not for care.", contact=contact)
     data = run(publication=terms, operator=("Nordbrook", operator), test_hash="68bc", publisher=("one", "1a2b-3c4d"))
     for shown in both(data):
@@ -546,7 +546,7 @@ def test_a_receiver_is_sent_to_a_contact_that_can_answer(contact, operator, whom
 
 
 @pytest.mark.parametrize("contact", ["data@clinics.org", "data@clinics.example"])
-def test_fingerprint_is_compared_only_where_somebody_can_be_asked_for_it(contact):
+def test_report_asks_for_a_fingerprint_only_with_a_reachable_contact(contact):
     data = run(publication=PublicationSection(contact=contact), publisher=("one", "1a2b-3c4d"))
     can_ask = contact.endswith("org")
     answer = next(answer for answer in answers(data) if answer.anchor == "check")
@@ -565,14 +565,14 @@ def test_search_of_the_report_says_how_many_texts_it_covers(count, is_partial):
     assert ("(searches the 300 texts that are on this page)" in source) is is_partial
 
 
-def test_place_of_publication_in_a_domain_for_examples_is_marked():
+def test_place_of_publication_at_an_example_domain_is_marked_as_example():
     for where, is_marked in (("https://a.example/triage, open", True), ("https://a.org/example, open", False)):
         shown = both(run(publication=PublicationSection(makers="clinics", contact="a@b.org", where=where)))[0]
         assert (f"{where}; an example, which leads to nobody" in shown) is is_marked
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_whether_the_makers_limits_bind_is_told_once_beside_them(place):
+def test_report_says_once_whether_the_makers_limits_are_binding(place):
     terms = PublicationSection(licence="CC-BY-4.0", limits="Not for care.")
     shown = both(run(publication=terms))[place]
     assert f"{ONLY_LICENCE_BINDS} Limits: Not for care." in shown
@@ -587,7 +587,7 @@ def test_whether_the_makers_limits_bind_is_told_once_beside_them(place):
 
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("licence", ["CC-BY-4.0", "House terms", ""])
-def test_unknown_source_licence_is_told_before_what_is_allowed(place, licence):
+def test_unknown_source_licence_is_stated_before_what_is_allowed(place, licence):
     terms = PublicationSection(makers="clinics", licence=licence)
     usage = tuple(GeneratorUse(name, "ngram", AuthorUsage(30)) for name in ("good", "mixed", "off"))
     shown = both(run(publication=terms, usage=usage))[place]
@@ -598,7 +598,7 @@ def test_unknown_source_licence_is_told_before_what_is_allowed(place, licence):
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_what_holds_for_trained_models_and_whose_records_they_are_is_told(place):
+def test_report_states_limits_of_trained_models_and_origin_of_records(place):
     terms = PublicationSection(contact="a@b.org", trained_models="No limit holds.", records="Invented notes.")
     shown = both(run(publication=terms))[place]
     assert f"{MAKERS_WORDS} Models trained on the texts: No limit holds." in shown
@@ -621,7 +621,7 @@ def test_what_holds_for_trained_models_and_whose_records_they_are_is_told(place)
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_one_table_says_whose_best_guess_is_right_how_often(place):
+def test_privacy_table_lists_how_often_each_observers_guess_is_right(place):
     exposed = {
         "best_guess": 0.678,
         "best_guess_if_all_others_collude": 0.97,
@@ -641,7 +641,7 @@ def test_one_table_says_whose_best_guess_is_right_how_often(place):
     assert next(answer for answer in answers(run()) if answer.anchor == "promise").table == ()
 
 
-def test_guess_about_a_patient_of_all_hospitals_needs_users_as_unit():
+def test_guess_about_a_patient_of_several_hospitals_needs_the_unit_user():
     statistic = LabelHistogram(labels=2)
     for unit, is_stated in (("user", True), ("sample", False)):
         plan = plan_sums([SumRequest("labels", statistic)], replace(PRIVACY.promise, unit=unit), PRIVACY.quorum)
@@ -653,7 +653,7 @@ def test_guess_about_a_patient_of_all_hospitals_needs_users_as_unit():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_baseline_of_some_generators_alone_is_explained_where_it_stands(place):
+def test_baseline_of_one_generator_alone_is_explained_beside_it(place):
     alone = Accuracy(ALONE.format("one"), 0.7, 0.7, 0.7, 0.7, reference=True)
     with_alone = {**SCORED, "accuracy": (*SCORED["accuracy"], alone)}
     assert "texts of one alone: 70.0 %" in both(run(**with_alone))[place]
@@ -669,7 +669,7 @@ def test_the_private_score_names_the_hospitals_that_measured_it():
     assert "hospitals alone" not in both(run(**SCORED))[0]
 
 
-def test_each_score_stands_once_where_it_is_asked_for():
+def test_report_states_each_score_once_under_its_question():
     encoder = Accuracy("this corpus", 0.87, 0.86, 0.85, 0.84, model="an encoder")
     for data, untold in ((run(**SCORED), 0), (run(**{**SCORED, "accuracy": (*SCORED["accuracy"], encoder)}), 1)):
         for shown in both(data):
@@ -678,7 +678,7 @@ def test_each_score_stands_once_where_it_is_asked_for():
             assert "balanced" in shown
 
 
-def test_the_head_of_the_report_names_hospitals_and_until_when():
+def test_report_header_names_hospitals_and_their_last_sum():
     head = render_html(run(participation=LEFT)).partition("</header>")[0]
     assert "north, south, west (until sum 2 of 6)" in head
     assert "until sum" not in render_html(run()).partition("</header>")[0]
@@ -691,7 +691,7 @@ def test_card_and_report_name_hospitals_in_full_where_the_plan_does():
         assert "such as north, south (South" in shown
 
 
-def test_each_measure_stands_once_in_the_report():
+def test_report_states_each_measure_once():
     names = ("panel score", "recall", "coverage")
     measures = tuple(Measure(name, f"what {name} tells", 0.5, "0 to 1", "high") for name in names)
     shown = both(run(**SCORED, test_set="test.jsonl", measures=measures))[0]
@@ -700,7 +700,7 @@ def test_each_measure_stands_once_in_the_report():
     assert [unlabelled.count(f"what {name} tells") for name in names] == [1, 1, 1]
 
 
-def test_the_card_names_makers_contact_and_the_way_to_verify():
+def test_card_names_makers_contact_and_how_to_verify():
     terms = PublicationSection(makers="Five <b>clinics", contact="data@clinics.org")
     card = render_card(run(publication=terms, publisher=("north", "1a2b-3c4d")))
     makers_words = "Published in the name of Five &lt;b&gt;clinics (contact: data@clinics.org)."
@@ -768,14 +768,14 @@ def both(data):
     )
 
 
-def test_card_and_report_open_with_the_answers_in_order():
+def test_card_and_report_begin_with_the_answers_in_the_same_order():
     page = Page(render_html(run(**SCORED)))
     assert re.findall("|".join(TITLES), "".join(page.words))[: len(TITLES)] == TITLES
     assert re.findall(r"^## (.*)$", render_card(run(**SCORED)), re.MULTILINE)[: len(TITLES)] == TITLES
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_card_and_report_answer_with_the_run_s_own_figures(place):
+def test_card_and_report_answer_with_the_figures_of_their_run(place):
     terms = PublicationSection(makers="clinics", contact="a@b.org", licence="CC-BY-4.0", intended_use="teaching")
     shown = both(run(**SCORED, publication=terms, publisher=("north", "1a2b-3c4d"), participation=LEFT))[place]
     for words in (
@@ -809,7 +809,7 @@ def test_card_and_report_ask_every_question_once(place):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("place", [0, 1])
-def test_sums_without_a_hospital_are_told_by_the_place_of_their_question(place):
+def test_sums_that_a_hospital_missed_are_named_by_their_number(place):
     questions = ("how many of your records are long", "how many of your records are old")
     asked = tuple((name, questions[number > 2]) for number, (name, _) in enumerate(LEFT.sums, 1))
     data = run(questions=questions, sum_questions=asked, participation=LEFT)
@@ -821,7 +821,7 @@ def test_sums_without_a_hospital_are_told_by_the_place_of_their_question(place):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("place", [0, 1])
-def test_files_and_the_first_words_of_texts_set_aside_are_shown(place):
+def test_card_and_report_list_files_and_first_words_of_set_aside_texts(place):
     files = (("lineage.jsonl", "of each text its origin"), ("rounds.csv", f"figures {EVIL}"))
     starts = (("off", "Guest in room 349"), ("mixed", f"A parcel {EVIL}"))
     data = run(files=files, aside_starts=starts, has_unread_score=True)
@@ -834,7 +834,7 @@ def test_files_and_the_first_words_of_texts_set_aside_are_shown(place):
     assert "Set aside were" not in both(run())[place]
 
 
-def test_a_summary_has_texts_promise_and_the_measured_scores_only():
+def test_summary_states_texts_epsilon_and_only_measured_scores():
     assert run(**SCORED).summary == "60 texts, epsilon 4, panel 90.0 %, private score 77.0 %"
     assert run(**{**SCORED, "score": None}).summary == "60 texts, epsilon 4, panel 90.0 %"
     assert run(1, accuracy=()).summary == "1 text, epsilon 4"
@@ -844,7 +844,7 @@ def test_a_summary_has_texts_promise_and_the_measured_scores_only():
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_figure_that_was_not_measured_says_so_in_its_place(place):
+def test_report_says_in_place_of_an_unmeasured_figure_that_it_is_missing(place):
     shown = both(run(accuracy=(), measures=(), test_set="", remarks=()))[place]
     assert "On the hospitals' own records: not measured." in shown
     assert "On a test file of real texts: not measured: the task names none." in shown
@@ -852,12 +852,12 @@ def test_figure_that_was_not_measured_says_so_in_its_place(place):
     assert "Distance to a public test file: not measured." in shown
 
 
-def test_report_names_no_absence_where_every_hospital_is_in_every_sum():
+def test_report_mentions_no_absence_when_every_hospital_is_in_every_sum():
     whole = Participation(("north", "south"), (("a", ("north", "south")),))
     assert "took part until" not in both(run(participation=whole))[1]
 
 
-def test_a_figure_that_reads_private_records_is_on_the_screen_only():
+def test_figure_from_private_records_is_printed_but_not_published():
     private = Accuracy("own notes", 0.777, 0.777, 0.777, 0.777, reads_private=True)
     data = run(accuracy=(private,))
     assert "77.7" in printed(data, width=120)
@@ -866,7 +866,7 @@ def test_a_figure_that_reads_private_records_is_on_the_screen_only():
     assert "77.7" not in render_card(data)
 
 
-def test_every_measure_has_its_scale_and_what_is_good():
+def test_every_measure_states_its_scale_and_which_value_is_good():
     page = Page(render_html(run()))
     shown = " ".join("".join(page.words).split())
     for words in (
@@ -883,7 +883,7 @@ def test_every_measure_has_its_scale_and_what_is_good():
 
 
 @pytest.mark.slow
-def test_the_measures_are_those_of_the_corpus_and_the_test_file():
+def test_measures_do_not_depend_on_private_files():
     rng = np.random.default_rng(3)
     words = [f"w{number}" for number in range(40)]
 
@@ -918,7 +918,7 @@ def printed(data, width=80):
 
 
 @pytest.mark.parametrize("generators", [("one",), ("good", "mixed", "off"), tuple(f"generator {k}" for k in range(20))])
-def test_the_final_screen_has_ten_lines(generators):
+def test_final_screen_has_at_most_ten_lines(generators):
     shown = printed(run(300, generators=generators), width=100)
     assert len(shown.splitlines()) <= 10
     assert "..." not in printed(run(300, generators=generators), width=40)  # folded, never cut
@@ -934,7 +934,7 @@ def test_final_screen_names_three_generators_beside_many_scores(monkeypatch):
     assert all(f"weights   {name}" in shown or f"          {name}" in shown for name in ("good", "mixed", "off"))
 
 
-def test_final_screen_tells_lost_answers_and_missing_usage():
+def test_final_screen_states_lost_answers_and_missing_usage():
     data = run()
     counts = AuthorUsage(30, 25, 20, 5, 5, lost=4, notes=Counter({"usage not reported": 3}))
     shown = printed(replace(data, usage=(replace(data.usage[0], count=counts),)), width=300)
@@ -943,7 +943,7 @@ def test_final_screen_tells_lost_answers_and_missing_usage():
     assert "not reported" not in printed(data, width=300)
 
 
-def test_card_states_what_its_makers_say_and_what_they_leave_out():
+def test_card_states_what_its_makers_declared_and_what_they_left_open():
     silent = render_card(run())
     assert "stated no licence: ask the makers before" in silent
     assert "license" not in silent.split("---")[1]
@@ -964,7 +964,7 @@ def test_card_states_what_its_makers_say_and_what_they_leave_out():
 @pytest.mark.parametrize(
     ("place", "package", "expected"), [(0, "pandas", "chest"), (1, "datasets", "text 0 of a note")]
 )
-def test_the_snippets_of_the_card_run_as_they_stand_there(place, package, expected, tmp_path, monkeypatch, capsys):
+def test_code_snippets_of_the_card_run_unchanged(place, package, expected, tmp_path, monkeypatch, capsys):
     pytest.importorskip(package)
     data = run(60)
     for name, content in corpus_files(data.samples).items():
@@ -977,7 +977,7 @@ def test_the_snippets_of_the_card_run_as_they_stand_there(place, package, expect
     assert expected in capsys.readouterr().out
 
 
-def test_the_receiver_s_page_has_the_questions_of_the_first_screen():
+def test_receiver_documentation_has_the_questions_of_the_first_screen():
     titles = [answer.title for answer in answers(run())]
     assert steps_of("receiver") == titles
     for title in titles:
@@ -986,7 +986,7 @@ def test_the_receiver_s_page_has_the_questions_of_the_first_screen():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("place", [0, 1])
-def test_every_kept_text_is_accounted_for_and_rounds_are_told_once(place):
+def test_report_accounts_for_every_kept_text_and_explains_rounds_once(place):
     data = run(usage=(GeneratorUse("good", "ngram", AuthorUsage(80, kept=75)),), set_aside=7)
     published = len(data.samples)
     shown = both(data)[place]
@@ -1010,7 +1010,7 @@ def test_every_kept_text_is_accounted_for_and_rounds_are_told_once(place):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("place", [0, 1])
-def test_the_opening_names_who_wrote_the_published_texts_and_what_they_are(place):
+def test_opening_names_generators_and_nature_of_the_published_texts(place):
     data = run(**SCORED)
     first, other = data.generators[:2]
     uses = (GeneratorUse(first, "ngram", AuthorUsage(30)), GeneratorUse(other, "openai", AuthorUsage(30)))
@@ -1043,7 +1043,7 @@ def test_the_opening_names_who_wrote_the_published_texts_and_what_they_are(place
     assert "f-generator" not in [attributes.get("id") for _, attributes in Page(render_html(data)).elements]
 
 
-def test_a_score_stands_beside_what_guessing_would_give():
+def test_report_states_a_score_beside_the_score_of_guessing():
     shown = render_html(run(labels=("a", "b", "c", "d", "e", "f")))
     assert "by guessing among the 6 labels, 17 would be right." in shown
     assert "guessing among" not in render_html(run(labels=()))
@@ -1125,7 +1125,7 @@ SIX = tuple("abcdef")
         ),
     ],
 )
-def test_one_verdict_stands_beside_the_figure_on_every_page(changes, expected):
+def test_same_verdict_stands_beside_the_score_on_every_page(changes, expected):
     data = run(**({"labels": SIX, "accuracy": ()} | changes))
     assert verdict(data) == expected
     opening = next(answer for answer in answers(data) if answer.anchor == "good").sentences
@@ -1150,7 +1150,7 @@ def test_one_verdict_stands_beside_the_figure_on_every_page(changes, expected):
         ({}, None),
     ],
 )
-def test_the_sign_of_the_records_help_is_that_of_its_words(changes, sign):
+def test_sign_of_the_records_help_matches_its_words(changes, sign):
     data = run(**({"labels": SIX, "accuracy": ()} | changes))
     assert records_help(data).sign == sign
     assert sign is None or records_help(data).words == verdict(data)
@@ -1195,7 +1195,7 @@ ZERO = Accuracy(ZERO_SHOT, 0.44, 0.5, 0.5, 0.5, reference=True, by_texts=Interva
         ({}, (UNMEASURED, "On a test file of real texts: not measured.")),
     ],
 )
-def test_how_good_it_is_opens_with_the_conclusion_and_its_figures(changes, expected):
+def test_answer_how_good_it_is_begins_with_the_conclusion(changes, expected):
     data = run(**({"labels": SIX, "accuracy": ()} | changes))
     (good,) = [answer for answer in answers(data) if answer.anchor == "good"]
     assert good.sentences[: len(expected)] == expected
@@ -1227,13 +1227,13 @@ NEAR_SET = tuple(Measure(name, name, 0.95, "0 to 1", "high") for name in WEAK)
         ({"measures": FAR}, UNMEASURED),
     ],
 )
-def test_the_conclusion_follows_from_the_figures_that_were_measured(changes, says):
+def test_conclusion_depends_on_the_measured_figures(changes, says):
     data = run(**({"labels": SIX, "accuracy": ()} | changes))
     assert says in conclude(data)
     assert says in both(data)[0]
 
 
-def test_a_blind_embedding_says_nothing_of_a_stand_in():
+def test_no_stand_in_is_mentioned_when_the_embedding_misses_the_labels():
     (own, _) = panel_scores((0.6, 0.7), (0.5, 0.65))
     blind = replace(own, by_model={"words": 0.9, "head": 0.2, "mlp": 0.2})
     assert "stand-in" not in conclude(run(labels=SIX, accuracy=(blind,), measures=FAR))
@@ -1267,7 +1267,7 @@ def test_a_blind_embedding_says_nothing_of_a_stand_in():
         ),
     ],
 )
-def test_texts_that_were_copied_from_a_file_are_not_called_invented(writers, opening, limits):
+def test_report_does_not_call_texts_copied_from_a_file_invented(writers, opening, limits):
     names = tuple(writer.partition(" (")[0] for writer in writers)
     uses = tuple(GeneratorUse(name, "x", AuthorUsage(30), writer) for name, writer in zip(names, writers, strict=True))
     data = run(generators=names, usage=uses, weights=())
@@ -1279,7 +1279,7 @@ def test_texts_that_were_copied_from_a_file_are_not_called_invented(writers, ope
     assert ("tags: [synthetic" in head) == (not all(use.is_copied for use in uses))
 
 
-def test_how_far_the_word_filter_is_trusted_is_a_specialists_detail():
+def test_trial_of_the_topic_classifier_is_shown_only_in_the_details():
     trial = ClassifierTrial(66, 64, 609, 0).sentence
     data = run(remarks=(f"7 texts are set aside. {COUNTS} 3 to good. {trial}", "a remark"))
     (good,) = [answer for answer in answers(data) if answer.anchor == "good"]
@@ -1289,7 +1289,7 @@ def test_how_far_the_word_filter_is_trusted_is_a_specialists_detail():
 
 
 @pytest.mark.parametrize("simulated", [True, False])
-def test_no_hospital_is_said_to_have_signed_or_approved_a_simulation(simulated):
+def test_report_of_a_simulation_says_that_no_hospital_signed_or_approved(simulated):
     data = run(purpose="To teach.", simulated=simulated, publisher=("", "") if simulated else ("clinics", "ab12"))
     for shown in both(data):
         for claim in ("hospitals have signed the plan", "as the hospitals approved it", "ledger, which it keeps"):
@@ -1301,7 +1301,7 @@ def test_no_hospital_is_said_to_have_signed_or_approved_a_simulation(simulated):
 
 
 @pytest.mark.parametrize(("share", "is_told"), [(0.42, True), (0.2, True), (0.19, False)])
-def test_doubtful_labels_are_told_where_card_and_report_say_how_good(share, is_told):
+def test_doubtful_labels_are_stated_in_the_answer_how_good_it_is(share, is_told):
     wrong_labels = Measure("wrong labels", "s", share, "0 to 100 %", "low", percent=True)
     data = run(measures=(wrong_labels,), accuracy=panel_scores((0.8, 0.9), (0.1, 0.2)))
     (good,) = [answer for answer in answers(data) if answer.anchor == "good"]
@@ -1311,7 +1311,7 @@ def test_doubtful_labels_are_told_where_card_and_report_say_how_good(share, is_t
 
 
 @pytest.mark.parametrize(("head", "mlp", "warned"), [(20, 22, True), (20, 60, False), (60, 60, False)])
-def test_distances_by_a_blind_embedding_are_said_to_mean_little(head, mlp, warned):
+def test_distances_by_an_embedding_that_misses_labels_are_qualified(head, mlp, warned):
     own = Accuracy("ours", 0.5, 0.5, 0.5, 0.5, True, by_texts=Interval(0.5, 0.45, 0.55))
     own = replace(own, by_model={"words": 0.7, "head": head / 100, "mlp": mlp / 100})
     near = Measure("recall", "r", -0.0001, "0 to 1", "high")
@@ -1322,7 +1322,7 @@ def test_distances_by_a_blind_embedding_are_said_to_mean_little(head, mlp, warne
     assert near.shown == "0.000"
 
 
-def test_a_similarity_stands_on_card_report_and_screen():
+def test_private_similarity_is_stated_on_card_report_and_screen():
     score = PrivateScore(0.52, 0.5, 0.54, 0.01, 0.01, "similarity", ZeroShot(200, 0.47, 0.01))
     data = run(labels=(), score=score)
     assert score.sentence(is_private=True) in both(data)[0]
@@ -1339,7 +1339,7 @@ RECORDS = {
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_one_table_says_what_became_of_each_writer_and_why(place):
+def test_one_table_states_each_generators_counts_and_fate_with_the_reason(place):
     data = run(evil=True)
     names = dict(zip(("good", "mixed", "off"), data.generators, strict=True))
     mine = [sample for sample in data.samples if sample.generator == names["good"]]
@@ -1358,18 +1358,18 @@ def test_one_table_says_what_became_of_each_writer_and_why(place):
     assert "Where the texts come from" not in both(data)[place]
 
 
-def test_a_writer_of_a_method_that_asks_nothing_has_its_counts_alone():
+def test_generator_table_has_only_counts_for_a_method_without_sums():
     (writer,) = list_writers({"good": 30}, run(3, generators=("good",)).samples, (), {})
     assert writer.cells == ("good", "30", "–", "3", "0", "27", "–")
 
 
-def test_a_card_without_labels_says_nothing_of_labels():
+def test_card_of_a_task_without_labels_does_not_mention_labels():
     card = render_card(run(labels=()))
     assert "| label | empty: the task has no labels |" in card
     assert 'groupby("label")' not in card
 
 
-def test_card_and_report_state_one_median():
+def test_card_and_report_state_the_same_median_length():
     data = run(2)
     texts = "one two three", "one two three four"
     written = [replace(sample, text=text) for sample, text in zip(data.samples, texts, strict=True)]
@@ -1380,14 +1380,14 @@ def test_card_and_report_state_one_median():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("place", [0, 1])
-def test_the_opening_says_what_the_records_are_recorded_to_have_steered(place):
+def test_opening_lists_the_decisions_that_the_records_steered(place):
     told = both(run(steered=("which texts were set aside", "which texts and labels are published")))[place]
     assert "steered which texts were set aside and which texts and labels are published, by noisy sums" in told
     assert "steered the method's choices, by noisy sums" in both(run())[place]
 
 
 @pytest.mark.slow
-def test_no_sentence_says_that_records_moved_shares_that_stayed_equal():
+def test_weights_chart_does_not_claim_that_records_moved_equal_shares():
     still, moved = ((0.5, 0.5), (0.5, 0.5)), ((0.5, 0.5), (0.7, 0.3))
     assert "records moved it" not in render_html(run(generators=("good", "off"), weights=still))
     assert "It stayed as it began: no private sum moved it." in render_html(

@@ -24,7 +24,7 @@ def run_of(texts, **changes):
 PLAIN = [f"Row {number} says {number * 7} other things." for number in range(40)]
 
 
-def test_a_repeated_phrase_is_counted_once_a_row_with_its_rows():
+def test_repeated_phrase_is_counted_once_for_each_row():
     repeated = [f"As an AI banking assistant, I answer {number}; as an AI banking assistant." for number in range(10)]
     said = describe_phrases(run_of([*repeated, *PLAIN]))
     assert "10 of 50 rows (20 %) hold a phrase of 5 words that stands in 5 or more rows." in said
@@ -33,7 +33,7 @@ def test_a_repeated_phrase_is_counted_once_a_row_with_its_rows():
     assert describe_phrases(run_of([*repeated[:4], *PLAIN])) == "No phrase of 5 words stands in 5 or more rows."
 
 
-def test_no_frequent_phrase_is_passed_over_for_sharing_words_with_another():
+def test_frequent_phrases_that_share_words_are_all_listed():
     kinds = {"old man presents with a": 9, "old woman presents with a": 8, "asked for advice about it": 7}
     repeated = [f"{phrase} {place * 13}." for phrase, rows in kinds.items() for place in range(rows)]
     said = describe_phrases(run_of([*repeated, *PLAIN]))
@@ -41,7 +41,7 @@ def test_no_frequent_phrase_is_passed_over_for_sharing_words_with_another():
     assert f'"old man presents with a" (9 rows); then, in rows with none of those before it: {further}.' in said
 
 
-def test_a_large_corpus_is_counted_by_rows_that_were_drawn(monkeypatch):
+def test_phrases_of_a_large_corpus_are_counted_in_a_sample_of_rows(monkeypatch):
     monkeypatch.setattr("undersong_server.report.rows.MOST_ROWS", 30)
     said = describe_phrases(run_of(PLAIN))
     assert said == "No phrase of 5 words stands in 5 or more of 30 rows that were drawn."
@@ -63,14 +63,14 @@ def test_a_large_corpus_is_counted_by_rows_that_were_drawn(monkeypatch):
         ("\u7d50\u675f\u3002", (0, 0, 0)),
     ],
 )
-def test_placeholders_markup_and_open_ends_are_counted_by_row(text, counts):
+def test_rows_with_placeholders_markup_or_no_closing_mark_are_counted(text, counts):
     said = " ".join(describe_rows(run_of([text, *PLAIN])))
     placeholders, markup, open_ends = counts
     assert f"{placeholders} row{'' if placeholders == 1 else 's'} with a placeholder" in said
     assert f"{markup} with pieces of links or markup, {open_ends} without a closing mark" in said
 
 
-def test_a_label_is_mended_if_the_text_was_ordered_under_another():
+def test_label_counts_as_corrected_if_it_differs_from_the_ordered_one():
     samples = run(4).samples
     origins = [Origin(sample) for sample in samples]
     other = replace(samples[0], label="another")
@@ -79,7 +79,7 @@ def test_a_label_is_mended_if_the_text_was_ordered_under_another():
     assert _count_mended_labels(SimpleNamespace(origins=(), samples=samples)) is None
 
 
-def test_mended_labels_are_counted_where_they_are_known():
+def test_corrected_labels_are_counted_only_when_the_orders_are_known():
     assert "12 rows with another label than was ordered" in " ".join(describe_rows(run(mended_labels=12)))
     assert "No row with another label than was ordered." in describe_rows(run(mended_labels=0))
     assert "than was ordered" not in " ".join(describe_rows(run()))
@@ -98,7 +98,7 @@ def test_card_and_report_name_rows_that_read_like_another_label(place):
     assert "read like another label" not in both(run(labels=()))[place]
 
 
-def test_a_few_rows_stand_open_and_are_the_same_for_the_same_plan():
+def test_example_rows_are_four_and_depend_only_on_the_plan():
     data = run()
     drawn = example_rows(data)
     assert len({sample.text for sample in drawn}) == 4
@@ -118,7 +118,7 @@ def test_card_and_report_say_what_the_rows_are_like(place):
     assert "What the rows are like" not in both(run(0))[place]
 
 
-def test_the_card_quotes_three_rows_that_the_report_shows():
+def test_card_quotes_three_of_the_example_rows_of_the_report():
     data = run(60)
     report, card = both(data)
     quoted = re.findall(r'"(text \d+ of a note)" \((?:chest|ankle)\)', card.partition(EXAMPLES)[2].partition("##")[0])

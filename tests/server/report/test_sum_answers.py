@@ -79,7 +79,7 @@ def answers_by_sum(run=RUN):
         ("verdict", 'Its answer stands under "How good it is".', "Decided: all texts that are left are published"),
     ],
 )
-def test_each_sum_says_what_came_out_with_its_error_and_what_it_decided(name, answer, decision):
+def test_answer_on_each_sum_states_result_error_and_decision(name, answer, decision):
     sum_answer = answers_by_sum()[name]
     assert answer in sum_answer.answer
     assert decision in sum_answer.decision
@@ -87,16 +87,16 @@ def test_each_sum_says_what_came_out_with_its_error_and_what_it_decided(name, an
     assert "your records" not in sum_answer.sentence
 
 
-def test_figures_beside_a_mean_do_not_cancel_for_their_noise():
+def test_noise_as_reason_why_differences_do_not_cancel_is_explained():
     told = {name: "would add up to about 0" in answer.answer for name, answer in answers_by_sum().items()}
     assert [name for name, is_explained in told.items() if is_explained] == ["who/1", "who/2"]
 
 
-def test_a_question_that_two_sums_ask_is_written_out_once():
+def test_question_that_two_sums_share_is_written_out_only_once():
     assert answers_by_sum()["who/2"].question == "the same as in who/1"
 
 
-def test_counts_of_generators_set_aside_stand_with_the_reasons_alone():
+def test_answer_gives_counts_of_set_aside_generators_only_with_reasons():
     assert " to the texts of off" not in answers_by_sum()["support"].answer
     assert 'The counts of off stand under "How good it is".' in answers_by_sum()["support"].answer
     all_supported = answers_by_sum(replace(RUN, records={"support": RUN.records["support"]}))["support"]
@@ -105,7 +105,7 @@ def test_counts_of_generators_set_aside_stand_with_the_reasons_alone():
 
 
 @pytest.mark.parametrize("name", STATISTICS)
-def test_no_figure_of_a_sum_is_shown_where_its_noise_protects_nobody(name):
+def test_sums_of_a_run_that_is_not_private_are_not_shown(name):
     assert answers_by_sum(replace(RUN, is_private=False))[name].answer == NOT_SHOWN
 
 
@@ -113,12 +113,12 @@ def test_no_figure_of_a_sum_is_shown_where_its_noise_protects_nobody(name):
     ("taken", "compared", "decision"),
     [(True, True, "that the records choose are published"), (False, False, "nothing, because the two sets of texts")],
 )
-def test_the_verdict_says_which_set_of_texts_it_chose(taken, compared, decision):
+def test_answer_on_the_verdict_sum_says_which_set_of_texts_it_chose(taken, compared, decision):
     verdict = {"gain": 0.1, "error": 0.02, "taken": taken, "compared": compared}
     assert decision in answers_by_sum(replace(RUN, records={"verdict": [(0, verdict)]}))["verdict"].decision
 
 
-def test_a_sum_that_never_opened_says_so():
+def test_answer_on_a_sum_that_never_opened_says_so():
     assert answers_by_sum(replace(RUN, opened={}))["labels"].sentence.endswith(NOT_OPENED)
 
 
@@ -131,13 +131,13 @@ def test_a_sum_that_never_opened_says_so():
         ({"chest": 3, "ankle": 1}, [0.75, 0.25], False, "The task itself sets how many texts of each label"),
     ],
 )
-def test_equal_or_set_label_shares_are_no_decision_of_the_records(option, shares, steers, decision):
+def test_label_histogram_decides_nothing_when_shares_are_equal_or_set(option, shares, steers, decision):
     changed_run = replace(RUN, label_shares=option, records=RUN.records | {"label shares": [(0, shares)]})
     assert answers_by_sum(changed_run)["labels"].decision.startswith(decision)
     assert changed_run.steers_label_shares == steers
 
 
-def test_counts_within_noise_and_chance_give_equal_label_shares():
+def test_label_shares_are_equal_when_counts_differ_only_by_noise():
     counts = NoisySum(np.array([90, 85, 76, 90, 93, 81]), 1, 3.0, ("a", "b"))
     assert np.ptp(label_shares(counts)) < 1e-9
     assert np.ptp(label_shares(replace(counts, values=np.array([190, 85, 76, 40, 93, 31])))) > 0.01

@@ -12,7 +12,7 @@ class Trained(Exception):
     """Ends the evaluation where its models would be trained."""
 
 
-def test_settings_of_a_task_s_evaluation_reach_its_models(tmp_path, monkeypatch):
+def test_evaluation_settings_of_a_task_reach_the_task_models(tmp_path, monkeypatch):
     stated = {"repeats": 3, "epochs": 2, "batch": 5, "learning_rate": 0.25, "max_tokens": 7}
     task = load(make_task(tmp_path, evaluation={**JUDGED, **stated}))
     table = Table(("a", "b"), ("kitchen", "garden"), None)

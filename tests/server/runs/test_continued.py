@@ -18,7 +18,7 @@ from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
 
 
-def test_run_is_not_continued_with_another_plan_than_the_signed_one(tmp_path):
+def test_continuing_a_run_with_a_plan_that_was_not_signed_is_refused(tmp_path):
     task = load(make_task(tmp_path, parties=2), ["method.name=mixture+labels"])
     tables, planned = private_tables(task, 0), plan_run(task)
     parties = {name: make_party(tmp_path, name, table, blocks=MemoryBlocks()) for name, table in tables.items()}
@@ -39,7 +39,7 @@ def test_run_is_not_continued_with_another_plan_than_the_signed_one(tmp_path):
     assert refused.value.problem.endswith(": its privacy")
 
 
-def test_each_request_of_a_run_waits_as_long_as_its_parties_may_take(tmp_path):
+def test_each_request_of_a_run_uses_the_timeout_of_its_parties(tmp_path):
     task = load(make_task(tmp_path, parties=2), ["method.name=mixture+labels"])
     waits_s = set()
 

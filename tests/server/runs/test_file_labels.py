@@ -26,7 +26,7 @@ def rows_of(labels):
         (("attic", "cellar"), True),
     ],
 )
-def test_generator_file_with_other_labels_is_warned_of_in_the_plan(tmp_path, labels, is_warned):
+def test_plan_warns_of_a_generator_file_with_other_labels(tmp_path, labels, is_warned):
     task_file = make_task(tmp_path)
     write_rows(tmp_path / "poor.jsonl", rows_of(labels))
     assert bool(list(label_warnings(load(task_file)))) is is_warned
@@ -38,7 +38,7 @@ def test_generator_file_with_other_labels_is_warned_of_in_the_plan(tmp_path, lab
 
 
 @pytest.mark.parametrize(("labels", "is_warned"), [((KITCHEN,), False), ((KITCHEN, "attic"), True)])
-def test_test_file_is_warned_of_for_each_label_that_the_task_lacks(tmp_path, labels, is_warned):
+def test_plan_warns_of_each_test_file_label_that_the_task_lacks(tmp_path, labels, is_warned):
     task_file = make_task(tmp_path, evaluation=JUDGED)
     write_rows(tmp_path / "test.jsonl", rows_of(labels))
     task = load(task_file)
@@ -47,12 +47,12 @@ def test_test_file_is_warned_of_for_each_label_that_the_task_lacks(tmp_path, lab
     assert all("before any hospital is asked" in difference.words for difference in differences)
 
 
-def test_a_task_without_labels_is_warned_of_none(tmp_path):
+def test_plan_of_a_task_without_labels_has_no_label_warning(tmp_path):
     task_file = make_task(tmp_path, task={"labels": []})
     assert list(label_warnings(load(task_file))) == []
 
 
-def test_a_file_with_a_number_in_each_row_offers_no_labels(tmp_path):
+def test_form_offers_no_labels_from_a_column_of_distinct_numbers(tmp_path):
     task_file = make_task(tmp_path)
     write_rows(tmp_path / "poor.jsonl", rows_of(map(str, range(MOST_LABELS + 1))))
     task = load(task_file)

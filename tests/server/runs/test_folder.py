@@ -10,7 +10,7 @@ from undersong_server.runs import planning
 from undersong_server.runs.planning import coordinator_task
 
 
-def test_federation_without_a_safe_mask_graph_is_refused_when_planned(tmp_path):
+def test_plan_for_which_no_safe_mask_graph_exists_is_refused(tmp_path):
     data = configuration.read_toml(make_task(tmp_path))
     roster = [f"p{number:03}" for number in range(201)]
     infeasible = {**data, "federation": {"tolerated_dropouts": 20, "colluders": 150}}

@@ -43,7 +43,7 @@ def test_a_generator_that_reads_the_test_file_is_refused(tmp_path, way):
 
 
 @pytest.mark.parametrize(("shared", "is_warned"), [(0, False), (1, False), (2, True), (20, True)])
-def test_texts_that_a_generator_shares_with_the_test_file_are_warned_of(tmp_path, shared, is_warned):
+def test_plan_warns_of_texts_that_generator_and_test_file_share(tmp_path, shared, is_warned):
     task_file = judged_task(tmp_path)
     test_rows = [json.loads(line) for line in (tmp_path / "test.jsonl").read_text().splitlines()]
     assert len(test_rows) == 20
@@ -59,7 +59,7 @@ def test_texts_that_a_generator_shares_with_the_test_file_are_warned_of(tmp_path
     assert any("the score flatters" in words for words in weak) is is_warned
 
 
-def test_texts_are_compared_whatever_the_records_column_is_called(tmp_path):
+def test_shared_texts_are_found_under_any_text_column_name(tmp_path):
     task_file = make_task(tmp_path, evaluation=JUDGED, data={"text": "note"})
     test_rows = [json.loads(line) for line in (tmp_path / "test.jsonl").read_text().splitlines()]
     write_rows(tmp_path / "test.jsonl", [{"note": row["text"], "label": row["label"]} for row in test_rows])
@@ -69,7 +69,7 @@ def test_texts_are_compared_whatever_the_records_column_is_called(tmp_path):
     assert "poor.jsonl holds 20 of the 20 texts" in warning
 
 
-def test_a_file_that_was_rewritten_at_the_same_size_is_read_again(tmp_path):
+def test_shared_texts_are_checked_again_in_a_rewritten_file_of_equal_size(tmp_path):
     task_file = judged_task(tmp_path)
     test_rows = [json.loads(line) for line in (tmp_path / "test.jsonl").read_text().splitlines()]
     corpus, task, sizes = tmp_path / "poor.jsonl", load(task_file), []
@@ -84,7 +84,7 @@ def test_a_file_that_was_rewritten_at_the_same_size_is_read_again(tmp_path):
     assert sizes[0] == sizes[1]
 
 
-def test_without_a_test_file_nothing_is_said(tmp_path):
+def test_task_without_a_test_file_has_no_shared_text_warning(tmp_path):
     task = load(make_task(tmp_path))
     assert not list(same_file_faults(task))
     assert not list(shared_text_warnings(task))
@@ -105,7 +105,7 @@ def test_offered_files_state_size_rows_and_the_task_that_tests_with_them(tmp_pat
 
 
 @pytest.mark.parametrize(("corpus", "is_warned"), [("test.jsonl", True), ("good.jsonl", False)])
-def test_a_draft_is_warned_of_another_tasks_test_file(tmp_path, corpus, is_warned):
+def test_draft_is_warned_when_a_corpus_is_another_tasks_test_file(tmp_path, corpus, is_warned):
     judged_task(tmp_path)
     draft = drafts.from_template(make_home(tmp_path / "home", ()).path, "classification", (tmp_path,))
     draft = drafts.add_table(draft, "generators", "ngram")

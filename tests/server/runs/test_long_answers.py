@@ -14,7 +14,7 @@ ENDPOINT = "{name='model', kind='openai', model='m', base_url='http://localhost:
 
 
 @pytest.mark.parametrize(("tokens", "at_fault"), [(512, True), (2249, True), (2250, False)])
-def test_an_answer_has_room_for_the_longest_text(tmp_path: Path, tokens: int, at_fault: bool) -> None:
+def test_plan_refuses_max_tokens_too_small_for_the_longest_text(tmp_path: Path, tokens: int, at_fault: bool) -> None:
     given = ["task.words=[600, 1500]", f"generators=[{ENDPOINT % tokens}]"]
     faults = [
         problem

@@ -19,7 +19,7 @@ def test_every_shipped_task_takes_every_method(path):
         assert type(loaded.options) is methods.load(name).Options
 
 
-def test_options_of_another_method_are_set_aside_and_named_once(tmp_path):
+def test_options_of_another_method_are_ignored_and_named_once(tmp_path):
     path = make_task(tmp_path, samples=30)
     loaded = task.load(path, ["method.name=dpkps", "method.pairs=8"])
     assert loaded.set_aside == ("rounds", "votes", "examples", "shortlist")
@@ -30,7 +30,7 @@ def test_options_of_another_method_are_set_aside_and_named_once(tmp_path):
     assert task.load(path).remarks == ()
 
 
-def test_an_option_of_the_command_line_is_never_set_aside(tmp_path):
+def test_method_option_of_the_command_line_is_never_set_aside(tmp_path):
     path = make_task(tmp_path)
     for name, value in (("examples", 4), ("shortlist", 4)):  # 4 examples is what the file says, too
         with pytest.raises(ConfigurationError) as refused:
@@ -38,7 +38,7 @@ def test_an_option_of_the_command_line_is_never_set_aside(tmp_path):
         assert set(refused.value.places) == {f"method.{name}"}
 
 
-def test_values_that_another_method_refuses_together_are_set_aside(tmp_path):
+def test_option_values_invalid_for_another_method_are_set_aside(tmp_path):
     path = make_task(tmp_path, method={"name": "mixture", "samples": 24})
     text = path.read_text().replace('name = "mixture"', 'name = "dpga"\npopulation = 40\nelite = 10')
     text = "\n".join(line for line in text.splitlines() if not line.startswith(("votes", "examples", "shortlist")))

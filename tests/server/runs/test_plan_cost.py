@@ -42,7 +42,7 @@ def test_plan_s_expected_time_is_a_range_that_grows_with_the_work(tmp_path: Path
     assert all(low > least[0] and high > least[1] for low, high in more)
 
 
-def test_prompts_with_eight_long_examples_cost_what_they_hold(tmp_path: Path) -> None:
+def test_estimated_tokens_and_price_cover_eight_long_examples(tmp_path: Path) -> None:
     (_, short), _ = cost(tmp_path / "short", words=[10, 12])
     (low, long), (cheap, dear) = cost(tmp_path / "long", words=[200, 240])
     assert long >= 90 * (8 * 240 + 400)
@@ -52,7 +52,7 @@ def test_prompts_with_eight_long_examples_cost_what_they_hold(tmp_path: Path) ->
     assert dear >= long / 1000
 
 
-def test_plan_says_how_many_batches_may_follow_each_taking_a_day(tmp_path: Path) -> None:
+def test_plan_states_the_number_of_batches_and_that_each_may_take_a_day(tmp_path: Path) -> None:
     def planned(keys: str) -> tuple[str, float]:
         path = make_task(tmp_path / keys[:5], samples=90)
         path.write_text(path.read_text(encoding="utf-8").partition("[[generators]]")[0] + ENDPOINT + keys, "utf-8")
@@ -68,7 +68,7 @@ def test_plan_says_how_many_batches_may_follow_each_taking_a_day(tmp_path: Path)
 
 
 @pytest.mark.heavy
-def test_a_worst_case_that_falls_with_fewer_hospitals_names_whom_it_takes(tmp_path: Path) -> None:
+def test_worst_case_epsilon_names_how_many_colluders_it_assumes(tmp_path: Path) -> None:
     of_five, of_two = (
         plan_figures(plan_run(load(make_task(tmp_path / str(parties), parties=parties)))) for parties in (5, 2)
     )

@@ -13,7 +13,7 @@ def planned(folder: Path, *options: str) -> RunPlan:
     return plan_run(load(make_task(folder, samples=24), list(options)))
 
 
-def test_a_plan_states_the_signal_where_somebody_declared_the_records(tmp_path: Path) -> None:
+def test_plan_states_the_expected_signal_when_records_are_declared(tmp_path: Path) -> None:
     for option in ("privacy.expected_records=300", "data.file_records=300"):
         declared = plan_figures(planned(tmp_path, option))
         said = [*declared.method_notes, *declared.weak]
@@ -22,7 +22,7 @@ def test_a_plan_states_the_signal_where_somebody_declared_the_records(tmp_path: 
     assert not any("records" in sentence for sentence in (*silent.method_notes, *silent.weak))
 
 
-def test_a_simulation_warns_of_the_same_answers_that_the_plan_calls_noise(tmp_path: Path) -> None:
+def test_simulation_and_plan_warn_of_the_same_noisy_sums(tmp_path: Path) -> None:
     for records in (10, 100_000):
         run = planned(tmp_path, f"privacy.expected_records={records}")
         told = [warning for warning in plan_figures(run).weak if "will be noise" in warning]

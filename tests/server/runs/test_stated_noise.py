@@ -22,7 +22,7 @@ def task_with_noise(folder, multiplier, *changes):
 
 
 @pytest.mark.parametrize("multiplier", [0.5, 2.0, 9.69])
-def test_plan_states_the_epsilon_of_a_stated_noise(tmp_path, multiplier):
+def test_plan_with_a_given_noise_multiplier_states_its_epsilon(tmp_path, multiplier):
     _, task = task_with_noise(tmp_path, multiplier)
     run = plan_run(task)
     assert [planned.sigma / planned.l2 for planned in run.plan.sums] == pytest.approx([multiplier] * 2, rel=1e-9)
@@ -31,7 +31,7 @@ def test_plan_states_the_epsilon_of_a_stated_noise(tmp_path, multiplier):
     assert run.task.privacy.epsilon == run.setting.privacy.epsilon == plan_figures(run).to_json()["epsilon"]
 
 
-def test_coordinator_plans_the_stated_noise(tmp_path):
+def test_coordinator_plan_uses_the_given_noise_multiplier(tmp_path):
     path, task = task_with_noise(tmp_path, 3.0)
     data = {key: value for key, value in tomllib.loads(path.read_text(encoding="utf-8")).items() if key != "federation"}
     roster = tuple(f"site-{number}" for number in range(task.quorum().parties))
@@ -40,7 +40,7 @@ def test_coordinator_plans_the_stated_noise(tmp_path):
     assert plan.privacy.epsilon == plan_run(task).plan.privacy.epsilon
 
 
-def test_stated_noise_beside_epsilon_or_a_paper_s_is_refused(tmp_path):
+def test_noise_multiplier_beside_epsilon_or_a_preset_is_refused(tmp_path):
     path, _ = task_with_noise(tmp_path, 3.0)
     with pytest.raises(ConfigurationError, match="noise_multiplier"):
         load(path, ["privacy.epsilon=4.0"])

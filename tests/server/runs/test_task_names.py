@@ -25,20 +25,20 @@ def read(**changes):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("forged", FORGERIES, ids=ascii)
-def test_a_label_that_cannot_be_read_whole_is_refused_in_harmless_words(forged):
+def test_label_with_control_characters_is_refused_in_an_escaped_message(forged):
     with pytest.raises(ConfigurationError) as refused:
         read(labels=["a", forged])
     assert harmless(refused.value.problem.replace("\n", ""))
 
 
-def test_names_with_a_space_too_many_and_endless_descriptions_are_refused():
+def test_names_with_extra_spaces_and_overlong_descriptions_are_refused():
     for changes in ({"name": "a  b"}, {"name": "a "}, {"labels": ["a "]}, {"description": "a" * 20_001}):
         with pytest.raises(ConfigurationError):
             read(**changes)
     assert read(labels=["\u05e9\u05dc\u05d5\u05dd", "c\u0153ur"]).labels[1] == "c\u0153ur"
 
 
-def test_labels_are_composed_as_the_labels_of_records_are():
+def test_task_labels_are_unicode_normalised_like_the_records_labels():
     task = read(labels=["cafe\u0301", "b"], label_descriptions={"cafe\u0301": "a place"})
     assert task.labels == ("caf\u00e9", "b")
     assert task.label_descriptions == {"caf\u00e9": "a place"}
@@ -47,14 +47,14 @@ def test_labels_are_composed_as_the_labels_of_records_are():
     assert "keep one" in refused.value.remedy
 
 
-def test_values_of_an_attribute_are_composed_as_those_of_records_are():
+def test_attribute_values_are_unicode_normalised_like_the_records_values():
     value = {"name": "sex", "values": ["ma\u0308nnlich", "weiblich"]}
     assert configuration.validate(AttributeSection, value, "the task file").values[0] == "m\u00e4nnlich"
     with pytest.raises(ConfigurationError, match="stands more than once"):
         configuration.validate(AttributeSection, {**value, "values": ["ma\u0308n", "m\u00e4n"]}, "the task file")
 
 
-def test_labels_beyond_the_most_of_a_plan_are_refused_by_their_key():
+def test_more_than_1000_labels_are_refused_naming_the_key():
     with pytest.raises(ConfigurationError) as refused:
         read(labels=[f"label {number}" for number in range(1001)])
     assert "labels: has 1001 labels" in refused.value.problem
@@ -73,7 +73,7 @@ def task_of(folder, path):
     return configuration.validate(Task, value, "the task file")
 
 
-def test_file_of_two_parties_is_refused_by_name(tmp_path):
+def test_same_private_file_for_two_parties_is_refused(tmp_path):
     (tmp_path / "link.csv").symlink_to("a.csv")
     assert task_of(tmp_path, ["a.csv", "b.csv"]).parties == 2
     for path in (["a.csv", "./a.csv"], ["a.csv", "link.csv"]):
@@ -83,14 +83,14 @@ def test_file_of_two_parties_is_refused_by_name(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["*.csv", "empty"])
-def test_pattern_or_folder_without_a_file_is_named(tmp_path, path):
+def test_error_for_a_pattern_or_folder_without_files_names_it(tmp_path, path):
     (tmp_path / "empty").mkdir()
     with raises(ConfigurationError, "no-such-file") as refused:
         _ = task_of(tmp_path, path).parties
     assert str(tmp_path / path) in refused.value.problem
 
 
-def test_hospitals_sign_licence_makers_contact_and_place():
+def test_publication_terms_to_sign_list_place_licence_and_makers():
     given = {"where": "https://example.org/triage", "licence": "CC-BY-4.0", "makers": "the alliance"}
     stated = configuration.validate(PublicationSection, given, "the task file").stated
     assert stated == "https://example.org/triage; licence: CC-BY-4.0; made by: the alliance"
@@ -98,6 +98,6 @@ def test_hospitals_sign_licence_makers_contact_and_place():
 
 
 @pytest.mark.parametrize("name", ["", "  "])
-def test_a_blank_name_of_a_file_leaves_it_out_and_names_no_folder(name):
+def test_blank_file_or_folder_option_counts_as_not_given(name):
     assert EvaluationSection(test=name, encoder=name) == EvaluationSection()
     assert PromptsSection(folder=name) == PromptsSection()

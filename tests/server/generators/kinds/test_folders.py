@@ -53,7 +53,9 @@ def change_json(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 @pytest.mark.parametrize(
     ("architecture", "temperature"), slow_but(product(ARCHITECTURES, [0.0, 1.0]), [("marian", 0.0)])
 )
-def test_texts_of_a_batch_are_those_written_singly(tmp_path: Path, architecture: str, temperature: float) -> None:
+def test_model_writes_the_same_texts_in_a_batch_as_singly(
+    tmp_path: Path, architecture: str, temperature: float
+) -> None:
     folder = save_tiny_model(tmp_path / architecture, architecture)
     singly = texts_or_problems(local(folder, batch_size=1, temperature=temperature))
     assert texts_or_problems(local(folder, batch_size=8, temperature=temperature)) == singly
@@ -64,12 +66,14 @@ def test_texts_of_a_batch_are_those_written_singly(tmp_path: Path, architecture:
 @pytest.mark.parametrize(
     ("architecture", "size"), slow_after([("marian", 8), ("rwkv", 1), ("bart", 8), ("gpt2", 8), ("mixtral", 1)], 2)
 )
-def test_a_model_that_neighbours_change_writes_one_at_a_time(tmp_path: Path, architecture: str, size: int) -> None:
+def test_model_whose_output_depends_on_its_batch_gets_batches_of_one(
+    tmp_path: Path, architecture: str, size: int
+) -> None:
     generator = local(save_tiny_model(tmp_path / architecture, architecture), batch_size=8)
     assert generator._neighbourly_size() == size
 
 
-def test_ends_of_a_turn_are_those_of_settings_tokenizer_and_template(tmp_path: Path) -> None:
+def test_end_tokens_come_from_generation_config_tokenizer_and_template(tmp_path: Path) -> None:
     folder = save_tiny_llama(tmp_path / "llama")
     change_json(folder / "generation_config.json", lambda settings: settings.update(eos_token_id=[1]))
     change_json(folder / "tokenizer_config.json", lambda settings: settings.update(eos_token="<|system|>"))
@@ -78,7 +82,7 @@ def test_ends_of_a_turn_are_those_of_settings_tokenizer_and_template(tmp_path: P
     assert set(tokenizer.convert_ids_to_tokens(end_ids(tokenizer, model))) == {"<|assistant|>", "<|system|>", "<|end|>"}
 
 
-def test_spaces_before_a_mark_stay(tmp_path: Path) -> None:
+def test_spaces_before_punctuation_are_kept_in_decoded_text(tmp_path: Path) -> None:
     folder = save_tiny_llama(tmp_path / "llama")
     change_json(folder / "tokenizer_config.json", lambda settings: settings.update(clean_up_tokenization_spaces=True))
     tokenizer = local(folder)._load_model()[1]
@@ -101,7 +105,9 @@ def test_spaces_before_a_mark_stay(tmp_path: Path) -> None:
         ("", "My card.", "My card."),
     ],
 )
-def test_thinking_that_the_template_marks_is_no_text(tmp_path: Path, template: str, written: str, text: str) -> None:
+def test_thinking_marked_by_the_chat_template_is_removed(
+    tmp_path: Path, template: str, written: str, text: str
+) -> None:
     folder = save_tiny_llama(tmp_path / "llama")
     tokenizer = local(folder)._load_model()[1]
     tokenizer.chat_template = (
@@ -110,7 +116,7 @@ def test_thinking_that_the_template_marks_is_no_text(tmp_path: Path, template: s
     assert text_after_thinking(tokenizer, [], tokenizer(written)["input_ids"]) == text
 
 
-def test_thinking_that_the_prompt_opens_and_nobody_closes_is_no_text(tmp_path: Path) -> None:
+def test_unclosed_thinking_that_the_prompt_opened_is_removed(tmp_path: Path) -> None:
     tokenizer = local(save_tiny_llama(tmp_path / "llama"))._load_model()[1]
     tokenizer.chat_template = (
         "{% for m in messages %}<|{{ m.role }}|>\n"
@@ -185,7 +191,7 @@ def with_appended_end(folder: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_an_error_about_a_model_folder_names_it(
+def test_error_about_a_model_folder_names_the_folder(
     tmp_path: Path, spoil: Callable[[Path], None], code: str, temperature: float
 ) -> None:
     folder = save_tiny_llama(tmp_path / "llama")
@@ -197,7 +203,7 @@ def test_an_error_about_a_model_folder_names_it(
 
 
 @pytest.mark.slow
-def test_a_padding_token_that_the_model_lacks_is_not_used(tmp_path: Path) -> None:
+def test_padding_token_beyond_the_models_vocabulary_is_not_used(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     folder = save_tiny_llama(tmp_path / "llama", chat=False)
@@ -209,7 +215,7 @@ def test_a_padding_token_that_the_model_lacks_is_not_used(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_prompt_beyond_an_encoders_positions_fails_alone(tmp_path: Path) -> None:
+def test_prompt_longer_than_the_encoder_allows_fails_only_its_request(tmp_path: Path) -> None:
     generator = local(save_tiny_model(tmp_path / "bart", "bart"))
     long = GenerationRequest("zero_shot", "", "pain " * 400, 1)
     answers = dict(generator.answer([long, REQUESTS[0]]))

@@ -90,7 +90,7 @@ def test_ngram_counts_equal_those_of_the_texts() -> None:
 
 
 @given(st.lists(st.lists(st.integers(2, 9), min_size=1, max_size=12), min_size=1, max_size=8), st.integers(2, 4))
-def test_picks_reproduce_the_empirical_distribution(data: list[list[int]], order: int) -> None:
+def test_ngram_picks_reproduce_the_empirical_distribution(data: list[list[int]], order: int) -> None:
     counts = Counts(data, order, 1.0)
     plain: dict[tuple[int, ...], Counter[int]] = {}
     for text in data:
@@ -131,7 +131,7 @@ def test_usual_texts_survive_ngram_tokenisation(text: str) -> None:
 
 
 @given(st.text(max_size=80))
-def test_any_text_can_be_taken_apart_and_put_together(text: str) -> None:
+def test_tokenising_and_detokenising_again_changes_nothing(text: str) -> None:
     once = detokenise(tokenise(text))
     assert detokenise(tokenise(once)) == once or not once.isascii()
 
@@ -140,7 +140,7 @@ def test_any_text_can_be_taken_apart_and_put_together(text: str) -> None:
 
 
 @pytest.mark.heavy
-def test_texts_are_new_labelled_and_well_formed(tmp_path: Path) -> None:
+def test_ngram_texts_are_new_well_formed_and_about_their_label(tmp_path: Path) -> None:
     generator = ngram(tmp_path)
     heart, limb = ask(generator, 300), ask(generator, 300, "injury")
     assert share(heart, "chest") + share(heart, "heart") + share(heart, "palpitations") > 0.8
@@ -153,7 +153,7 @@ def test_texts_are_new_labelled_and_well_formed(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_a_seed_fixes_the_text_whatever_was_asked_before(tmp_path: Path) -> None:
+def test_ngram_text_depends_on_its_seed_and_not_on_earlier_requests(tmp_path: Path) -> None:
     generator, other = ngram(tmp_path), ngram(tmp_path)
     asked = [
         GenerationRequest(
@@ -169,7 +169,7 @@ def test_a_seed_fixes_the_text_whatever_was_asked_before(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_good_examples_are_a_cache_and_bad_ones_a_penalty(tmp_path: Path) -> None:
+def test_good_examples_raise_and_bad_ones_lower_their_words_probability(tmp_path: Path) -> None:
     generator = ngram(tmp_path)
     plain = ask(generator, 400)
     good = ask(generator, 400, good=("She complains of a fluttering sensation since last week.",))
@@ -182,7 +182,7 @@ def test_good_examples_are_a_cache_and_bad_ones_a_penalty(tmp_path: Path) -> Non
     assert share(both, "palpitations") > share(bad, "palpitations")
 
 
-def test_without_cache_and_penalty_examples_change_nothing(tmp_path: Path) -> None:
+def test_examples_have_no_effect_when_both_weights_are_zero(tmp_path: Path) -> None:
     generator = ngram(tmp_path, cache=0.0, penalty=0.0)
     plain = ask(generator, 20, words=12)
     # The penalty's own draws of chance are made all the same where an n-gram is bad, so only good examples here.
@@ -248,7 +248,7 @@ def test_crossed_ngram_text_takes_from_both_parents(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_labels_back_off_to_the_whole_corpus(tmp_path: Path) -> None:
+def test_label_without_texts_and_no_label_use_the_whole_corpus(tmp_path: Path) -> None:
     generator = ngram(tmp_path, labels=("cardiac", "renal"))
     assert generator.counts["labels_without_corpus"] == 1
     assert generator.counts["rows_of_other_labels"] == sum(row["label"] == "injury" for row in corpus())
@@ -269,7 +269,7 @@ def is_text(written: str) -> bool:
     return not is_blank(written) and not is_database_null(written.encode("utf-8", "replace").decode())
 
 
-def test_a_missing_or_broken_corpus_is_named(tmp_path: Path) -> None:
+def test_error_for_a_missing_or_broken_corpus_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"generator small: .*nowhere.jsonl"):
         ngram(tmp_path, corpus="nowhere.jsonl")
     with pytest.raises(ConfigurationError, match="'text'"):
@@ -278,7 +278,7 @@ def test_a_missing_or_broken_corpus_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.heavy
 @given(st.lists(st.text(min_size=1, max_size=30).filter(is_text), min_size=1, max_size=5), st.integers(0, 2**56))
-def test_odd_corpora_do_not_break_the_ngram_generator(
+def test_ngram_generator_copes_with_empty_and_unusual_corpora(
     tmp_path_factory: pytest.TempPathFactory, rows: list[str], seed: int
 ) -> None:
     folder = tmp_path_factory.mktemp("odd")
@@ -290,7 +290,7 @@ def test_odd_corpora_do_not_break_the_ngram_generator(
 
 
 @pytest.mark.slow
-def test_fifteen_hundred_notes_take_seconds(tmp_path: Path) -> None:
+def test_fifteen_hundred_ngram_texts_take_less_than_ten_seconds(tmp_path: Path) -> None:
     generator = ngram(tmp_path, corpus(3000))
     good, bad = tuple(row["text"] for row in corpus(4, 1)), tuple(row["text"] for row in corpus(4, 2))
     started = time.process_time()

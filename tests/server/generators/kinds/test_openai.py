@@ -109,7 +109,7 @@ def test_answers_carry_text_usage_and_price(server: ChatServer) -> None:
     assert counts == {"calls": 20, "retries": 0, "lost_attempts": 0, "failed": 0, "slowed_down": 0}
 
 
-def test_request_body_holds_what_the_settings_say(server: ChatServer) -> None:
+def test_request_body_has_exactly_the_fields_that_the_settings_ask_for(server: ChatServer) -> None:
     one(generator(server.url, temperature=0.5))
     one(generator(server.url, temperature=None, send_seed=True, max_tokens_field="max_completion_tokens"))
     first, second = server.bodies
@@ -118,7 +118,7 @@ def test_request_body_holds_what_the_settings_say(server: ChatServer) -> None:
     assert second == {"model": "tiny", "messages": message, "seed": 0, "max_completion_tokens": 20}
 
 
-def test_calls_run_up_to_the_concurrency_and_not_ahead_of_the_reader() -> None:
+def test_concurrent_calls_stay_within_the_limit_and_wait_for_the_reader() -> None:
     with serving(ChatServer(lambda prompt: completion(prompt), delay_s=0.05)) as server:
         far = generator(server.url, concurrency=4)
         answers = far.answer(make_requests(40))
@@ -129,7 +129,7 @@ def test_calls_run_up_to_the_concurrency_and_not_ahead_of_the_reader() -> None:
         assert server.most_at_once == 4
 
 
-def test_closing_the_answers_early_stops_further_calls(server: ChatServer) -> None:
+def test_closing_the_answer_iterator_early_stops_further_calls(server: ChatServer) -> None:
     answers: Any = generator(server.url, concurrency=2).answer(make_requests(50))
     next(answers)
     answers.close()
@@ -149,7 +149,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_at_once_whatever_is_in_flight() -> None:
+def test_interrupt_ends_at_once_despite_calls_in_flight() -> None:
     def write(prompt: str) -> dict[str, Any]:
         time.sleep(0.0 if "text 0." in prompt else 30.0)
         return completion(prompt)
@@ -188,7 +188,7 @@ def test_an_interrupt_ends_at_once_whatever_is_in_flight() -> None:
         "not a completion",
     ],
 )
-def test_a_passing_fault_is_retried(server: ChatServer, fault: Any) -> None:
+def test_transient_fault_is_retried(server: ChatServer, fault: Any) -> None:
     with faulty(server, fault, fault) as proxy:
         far = generator(proxy.url, max_retries=2)
         answer = one(far)
@@ -211,7 +211,7 @@ def test_slow_answers_time_out_and_are_asked_again(server: ChatServer) -> None:
         assert far.lost.attempts == 1
 
 
-def test_an_attempt_that_is_too_late_names_the_setting_that_ended_it(server: ChatServer) -> None:
+def test_timeout_error_names_the_setting_that_limited_the_attempt(server: ChatServer) -> None:
     with faulty(server, *[("slow", 2.0)] * 3) as proxy:
         late = one(generator(proxy.url, timeout_s=0.3, deadline_s=9.0, max_retries=0))
         last = one(generator(proxy.url, timeout_s=0.6, deadline_s=0.8, max_retries=9))
@@ -219,7 +219,7 @@ def test_an_attempt_that_is_too_late_names_the_setting_that_ended_it(server: Cha
     assert "no answer within the 0.8 s of deadline_s" in str(last)
 
 
-def test_after_the_last_retry_only_this_request_fails(server: ChatServer) -> None:
+def test_only_the_request_whose_retries_are_used_up_fails(server: ChatServer) -> None:
     with faulty(server, *[("status", 500, {})] * 3) as proxy:
         far = generator(proxy.url, max_retries=2, concurrency=1)
         answers = dict(far.answer(make_requests(3)))
@@ -229,7 +229,7 @@ def test_after_the_last_retry_only_this_request_fails(server: ChatServer) -> Non
         assert isinstance(answers[2], Completion)
 
 
-def test_retry_after_is_obeyed(server: ChatServer) -> None:
+def test_retry_after_header_delays_the_next_attempt(server: ChatServer) -> None:
     with faulty(server, ("status", 429, {"Retry-After": "0.4"})) as proxy:
         one(generator(proxy.url, max_wait_s=5.0))
         assert 0.4 <= proxy.arrivals[1] - proxy.arrivals[0] < 10.0
@@ -240,7 +240,7 @@ def test_retry_after_is_obeyed(server: ChatServer) -> None:
         assert proxy.arrivals[1] - proxy.arrivals[0] < 10.0
 
 
-def test_an_endpoint_is_asked_as_often_as_it_announces_a_pause(server: ChatServer) -> None:
+def test_announced_pauses_do_not_use_up_the_retries(server: ChatServer) -> None:
     with faulty(server, *[("status", 429, {"Retry-After": "0.1"})] * 30) as proxy:
         far = generator(proxy.url, max_wait_s=0.01, max_retries=1, concurrency=4)
         answers = dict(far.answer(make_requests(12)))
@@ -251,7 +251,7 @@ def test_an_endpoint_is_asked_as_often_as_it_announces_a_pause(server: ChatServe
         assert len(proxy.arrivals) == 2
 
 
-def test_a_pause_beyond_the_deadline_fails_at_once_and_is_named(server: ChatServer) -> None:
+def test_announced_pause_beyond_the_deadline_fails_the_request_at_once(server: ChatServer) -> None:
     with faulty(server, *[("status", 429, {"Retry-After": "7200"})] * 30) as proxy:
         answer = one(generator(proxy.url, deadline_s=3600.0))
         assert isinstance(answer, GenerationError)
@@ -272,7 +272,7 @@ def test_a_pause_beyond_the_deadline_fails_at_once_and_is_named(server: ChatServ
         ({}, None),
     ],
 )
-def test_every_form_of_retry_after_is_read(headers: dict[str, str], seconds: float | None) -> None:
+def test_every_format_of_the_retry_after_header_is_read(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after_s(headers, 10.0) == seconds
 
 
@@ -354,7 +354,7 @@ NAMED = {"OpenAI-Organization": "org-1", "OpenAI-Project": "proj_2"}
 
 
 @pytest.mark.usefixtures("hidden")
-def test_nothing_but_what_the_settings_say_is_sent() -> None:
+def test_request_headers_are_only_those_that_the_settings_name() -> None:
     with serving(Recorder()) as recorder:
         assert isinstance(one(generator(recorder.url)), Completion)
         assert isinstance(one(generator(recorder.url, headers=NAMED)), Completion)
@@ -378,7 +378,7 @@ def test_nothing_but_what_the_settings_say_is_sent() -> None:
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("same_host", [True, False])
-def test_a_redirect_is_followed_nowhere(status: int, same_host: bool) -> None:
+def test_redirect_is_an_error_and_is_not_followed(status: int, same_host: bool) -> None:
     with serving(Recorder()) as other, serving(Recorder(status=status)) as recorder:
         recorder.elsewhere = f"{recorder.url if same_host else other.url}/chat/completions"
         with pytest.raises(GenerationError) as failure:
@@ -390,7 +390,7 @@ def test_a_redirect_is_followed_nowhere(status: int, same_host: bool) -> None:
 
 
 @pytest.mark.usefixtures("hidden")
-def test_a_proxy_is_asked_where_the_settings_name_it() -> None:
+def test_requests_go_through_the_proxy_that_the_settings_name() -> None:
     with serving(Recorder()) as proxy:
         far = generator("http://localhost:1/v1", proxy=proxy.url.removesuffix("/v1"))
         assert isinstance(one(far), Completion)
@@ -451,7 +451,7 @@ def test_an_address_needs_tls_unless_local_or_without_a_key() -> None:
         OpenAISettings(name="far", kind="openai", model="m", **fields)
 
 
-def test_a_file_of_certificates_is_read_or_named(tmp_path: Path) -> None:
+def test_ca_file_is_read_and_a_missing_or_malformed_one_is_named(tmp_path: Path) -> None:
     settings = OpenAISettings(name="far", kind="openai", model="m", api_key_env="TEST_API_KEY", ca_file="ca.pem")
     with pytest.raises(ConfigurationError) as missing:
         OpenAIGenerator(settings, environment=KEY, folder=tmp_path)
@@ -463,7 +463,7 @@ def test_a_file_of_certificates_is_read_or_named(tmp_path: Path) -> None:
     assert "ca.pem" in malformed.value.problem
 
 
-def test_an_unknown_model_or_path_is_named(server: ChatServer) -> None:
+def test_error_for_an_unknown_model_or_path_names_it(server: ChatServer) -> None:
     for wrong, named in ((generator(server.url, model="huge"), "'huge'"), (generator(server.url + "/v1"), "/v1/v1")):
         with pytest.raises(GenerationError) as refused:
             one(wrong)
@@ -475,7 +475,7 @@ def fallback_to(server: ChatServer, **fields: Any) -> dict[str, Any]:
     return {"fallback": {"base_url": server.url, "model": "tiny", "api_key_env": "TEST_API_KEY", **fields}}
 
 
-def test_a_fallback_writes_from_the_error_on_that_would_end_the_run(server: ChatServer) -> None:
+def test_fallback_answers_once_the_model_has_a_fatal_error(server: ChatServer) -> None:
     far = generator(server.url, model="retired", concurrency=1, **fallback_to(server))
     answers = [answer for _, answer in sorted(far.answer(make_requests(5)))]
     assert [answer.text for answer in answers if isinstance(answer, Completion)] == [
@@ -490,7 +490,7 @@ def test_a_fallback_writes_from_the_error_on_that_would_end_the_run(server: Chat
         one(generator(server.url, model="retired"))
 
 
-def test_fallback_writes_what_the_model_does_not_within_one_budget(
+def test_model_and_fallback_share_one_token_budget(
     server: ChatServer,
 ) -> None:
     prices: dict[str, Any] = {"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0}
@@ -515,7 +515,9 @@ def test_fallback_writes_what_the_model_does_not_within_one_budget(
         ({"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0}, "names both prices"),
     ],
 )
-def test_a_fallback_that_does_not_fit_is_refused(server: ChatServer, fields: dict[str, Any], words: str) -> None:
+def test_fallback_with_contradictory_settings_is_refused(
+    server: ChatServer, fields: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
         generator(server.url, **fields, **fallback_to(server))
     elsewhere = {"base_url": "http://198.51.100.7/v1", "model": "tiny", "api_key_env": "TEST_API_KEY"}
@@ -523,7 +525,7 @@ def test_a_fallback_that_does_not_fit_is_refused(server: ChatServer, fields: dic
         generator(server.url, fallback=elsewhere)
 
 
-def test_an_unreachable_endpoint_is_named_soon() -> None:
+def test_unreachable_endpoint_fails_after_few_retries_naming_its_address() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
@@ -535,7 +537,7 @@ def test_an_unreachable_endpoint_is_named_soon() -> None:
     assert far.counts["retries"] <= 2 * 8
 
 
-def test_an_empty_account_ends_the_run(server: ChatServer) -> None:
+def test_exhausted_account_quota_ends_the_run(server: ChatServer) -> None:
     with (
         faulty(server, ("status", 429, {"code": "insufficient_quota"})) as proxy,
         pytest.raises(GenerationError) as failure,
@@ -544,7 +546,7 @@ def test_an_empty_account_ends_the_run(server: ChatServer) -> None:
     assert failure.value.code == "endpoint-quota"
 
 
-def test_what_was_asked_before_a_fatal_fault_is_still_yielded(server: ChatServer) -> None:
+def test_answers_to_earlier_requests_are_yielded_before_a_fatal_error(server: ChatServer) -> None:
     with faulty(server, "pass", "pass", ("slow", 0.3), ("status", 401, {})) as proxy:
         kept: list[Any] = []
         with pytest.raises(GenerationError):
@@ -553,7 +555,7 @@ def test_what_was_asked_before_a_fatal_fault_is_still_yielded(server: ChatServer
     assert all(isinstance(answer, Completion) for _, answer in kept)
 
 
-def test_a_refused_request_fails_alone() -> None:
+def test_request_that_the_endpoint_refuses_fails_alone() -> None:
     def write(prompt: str) -> dict[str, Any]:
         return error_body("context too long") if prompt.endswith("text 3.") else completion(prompt)
 
@@ -574,14 +576,14 @@ def test_an_endpoint_that_refuses_every_request_ends_the_run() -> None:
 
 
 @pytest.mark.parametrize(("status", "most"), [(422, 10), (403, 3)])
-def test_an_answer_between_failures_begins_their_count_anew(server: ChatServer, status: int, most: int) -> None:
+def test_successful_answer_resets_the_count_of_consecutive_failures(server: ChatServer, status: int, most: int) -> None:
     """One fewer than would stop the run, an answer, and so on."""
     with faulty(server, *["pass", *[("status", status, {})] * (most - 1)] * 3) as proxy:
         answers = dict(generator(proxy.url, concurrency=1).answer(make_requests(3 * most)))
     assert [index for index, answer in answers.items() if isinstance(answer, Completion)] == [0, most, 2 * most]
 
 
-def test_error_at_the_cap_counts_answers_without_usage() -> None:
+def test_budget_error_counts_answers_that_reported_no_usage() -> None:
     with serving(ChatServer(lambda _: completion("Text", usage=None))) as server:
         far = generator(server.url, token_budget=200)
         with pytest.raises(BudgetExhausted, match=r"usage not reported: [1-9]"):
@@ -598,7 +600,9 @@ def test_error_at_the_cap_counts_answers_without_usage() -> None:
         (completion(None, refusal="I can't help with that."), ("", "refusal")),
     ],
 )
-def test_peculiar_answers_of_an_endpoint_are_noted(body: dict[str, Any], note: tuple[str, str]) -> None:
+def test_answer_with_unusual_fields_gets_a_note_and_a_finish_reason(
+    body: dict[str, Any], note: tuple[str, str]
+) -> None:
     with serving(ChatServer(lambda _: body)) as server:
         far = generator(server.url)
         answer = one(far)
@@ -608,7 +612,7 @@ def test_peculiar_answers_of_an_endpoint_are_noted(body: dict[str, Any], note: t
     assert far._budget._spent[0] == 18 or "usage" in answer.note  # a filtered answer is paid too
 
 
-def test_an_answer_that_cannot_be_read_is_asked_again_and_counted() -> None:
+def test_unreadable_answer_is_requested_again_and_counted() -> None:
     bodies: list[Any] = [completion("One"), 'data: {"choices": []}', "[1]", ""]
     with serving(ChatServer(lambda _: bodies.pop())) as server:
         far = generator(server.url)
@@ -635,7 +639,7 @@ def test_prompts_leave_room_for_the_longest_answer_and_system_part() -> None:
     assert room(kinds={"persona": {"system": "x" * 30}}) == plain - 10
 
 
-def test_system_turn_precedes_the_user_s_and_a_completion_has_neither(server: ChatServer) -> None:
+def test_chat_has_system_then_user_turn_and_completion_has_one_prompt(server: ChatServer) -> None:
     far = generator(server.url)
     asked = GenerationRequest("zero_shot", "card", "Write.", 1, system="You write.")
     continued = GenerationRequest("zero_shot", "card", "Text:", 1, style="completion", stop=("\n",), room=2)
@@ -649,7 +653,7 @@ def test_system_turn_precedes_the_user_s_and_a_completion_has_neither(server: Ch
     assert (plain["prompt"], plain["stop"], plain["max_tokens"]) == ("Text:", ["\n"], 40)
 
 
-def test_every_request_field_arrives_and_a_kind_may_have_its_own(server: ChatServer) -> None:
+def test_request_fields_of_settings_and_of_a_kind_are_sent(server: ChatServer) -> None:
     far = generator(
         server.url,
         temperature=0.7,
@@ -699,7 +703,7 @@ def test_temperature_or_system_turn_that_an_endpoint_refuses_is_not_sent(server:
     assert server.bodies[0]["messages"] == [{"role": "user", "content": "You write.\n\nWrite."}]
 
 
-def test_calls_go_to_all_endpoints_in_turn_each_with_its_own_key() -> None:
+def test_calls_alternate_over_the_endpoints_each_with_its_own_key() -> None:
     def write(_prompt: str) -> dict[str, Any]:
         return completion("A text.")
 
@@ -731,12 +735,12 @@ def test_calls_go_to_all_endpoints_in_turn_each_with_its_own_key() -> None:
         ({"price_per_1k_prompt": 1.0}, "go together"),
     ],
 )
-def test_headers_endpoints_and_prices_that_do_not_fit_are_refused(fields: dict[str, Any], named: str) -> None:
+def test_invalid_headers_endpoints_and_prices_are_refused(fields: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         generator("http://127.0.0.1:1/v1", **fields)
 
 
-def test_a_key_may_have_a_header_of_its_own_and_a_kind_further_ones() -> None:
+def test_api_key_header_and_extra_headers_can_be_configured() -> None:
     seen: list[dict[str, str]] = []
 
     class Listening(ChatServer):
@@ -755,7 +759,7 @@ def test_a_key_may_have_a_header_of_its_own_and_a_kind_further_ones() -> None:
     assert all("authorization" not in headers and "undersong-kind" not in headers for headers in seen)
 
 
-def test_a_deadline_ends_the_attempts_of_one_request(server: ChatServer) -> None:
+def test_deadline_ends_the_retries_of_one_request(server: ChatServer) -> None:
     with faulty(server, *[("status", 503, {})] * 50) as proxy:
         far = generator(proxy.url, max_retries=20, max_wait_s=0.2, deadline_s=0.3, concurrency=1)
         assert isinstance(one(far), GenerationError)
@@ -763,7 +767,7 @@ def test_a_deadline_ends_the_attempts_of_one_request(server: ChatServer) -> None
 
 
 @pytest.mark.slow
-def test_a_429_halves_the_calls_at_once_and_success_raises_them_again(server: ChatServer) -> None:
+def test_concurrency_is_halved_by_a_429_and_grows_with_success(server: ChatServer) -> None:
     with faulty(server, *[("status", 429, {"retry-after": "0"})] * 3) as proxy:
         far = generator(proxy.url, concurrency=8, max_retries=10)
         answers = dict(far.answer(make_requests(60)))
@@ -803,7 +807,7 @@ BYTES: dict[str, tuple[bytes, bool]] = {
 
 
 @pytest.mark.parametrize("name", BYTES)
-def test_bytes_of_a_body_are_read_whole_or_lost(name: str) -> None:
+def test_truncated_or_malformed_response_counts_as_a_lost_attempt(name: str) -> None:
     content, is_answer = BYTES[name]
 
     class Handler(socketserver.BaseRequestHandler):
@@ -829,13 +833,13 @@ RESERVED = (
 
 
 @pytest.mark.parametrize("name", RESERVED)
-def test_a_field_that_has_a_setting_is_refused_in_extra_body(name: str) -> None:
+def test_extra_body_refuses_a_field_that_has_its_own_setting(name: str) -> None:
     for fields in ({"extra_body": {name: 1}}, {"kinds": {"persona": {"extra_body": {name: 1}}}}):
         with pytest.raises(ValueError, match=rf"{name}: not taken in extra_body"):
             generator("http://127.0.0.1:1/v1", **fields)
 
 
-def test_every_field_that_is_sent_is_refused_in_extra_body() -> None:
+def test_extra_body_refuses_every_field_that_requests_contain() -> None:
     settings = generator("http://127.0.0.1:1/v1", send_seed=True, reasoning_effort="low", structured=True)._settings
     full = settings.model_copy(update={"top_p": 0.5, "presence_penalty": 0.1, "frequency_penalty": 0.1, "stop": ("x",)})
     body, _ = full.body_of(GenerationRequest("keywords", "card", "Write.", 1))
@@ -843,7 +847,7 @@ def test_every_field_that_is_sent_is_refused_in_extra_body() -> None:
     assert len(body) == 11
 
 
-def test_long_model_names_that_differ_at_their_end_are_signed_apart() -> None:
+def test_writer_names_of_long_model_names_stay_different() -> None:
     names = ["a" * 60 + end for end in "xy"]
     writers = [generator("http://127.0.0.1:1/v1", model=name)._settings.writer for name in names]
     assert writers[0] != writers[1]
@@ -852,7 +856,7 @@ def test_long_model_names_that_differ_at_their_end_are_signed_apart() -> None:
 
 
 @pytest.mark.parametrize(("characters", "finish"), [(400, ""), (401, "overlong")])
-def test_an_answer_far_beyond_its_allowed_length_is_no_sample(characters: int, finish: str) -> None:
+def test_answer_far_longer_than_max_tokens_is_rejected(characters: int, finish: str) -> None:
     with serving(ChatServer(lambda _: completion("x" * characters))) as server:
         answer = one(generator(server.url, max_tokens=20))
     assert isinstance(answer, Completion)
@@ -865,7 +869,7 @@ def test_an_answer_far_beyond_its_allowed_length_is_no_sample(characters: int, f
 
 
 @pytest.mark.parametrize("concurrency", [1, 8])
-def test_the_token_budget_is_never_exceeded_and_nearly_used(server: ChatServer, concurrency: int) -> None:
+def test_token_budget_is_almost_used_up_and_never_exceeded(server: ChatServer, concurrency: int) -> None:
     worst = len(b"Write text 10.") + 64 + 20
     far = generator(server.url, token_budget=1000, concurrency=concurrency)
     kept: list[Any] = []
@@ -879,7 +883,7 @@ def test_the_token_budget_is_never_exceeded_and_nearly_used(server: ChatServer, 
     assert len(kept) == len(server.bodies)  # every call that was paid for was yielded
 
 
-def test_a_cap_holds_where_an_endpoint_bills_beyond_what_was_allowed() -> None:
+def test_budget_holds_when_an_endpoint_bills_more_than_was_allowed() -> None:
     """The first call is made alone: what it bills is reserved for every later one."""
     with serving(ChatServer(lambda prompt: completion(prompt, usage=(11, 900)), delay_s=0.02)) as server:
         far = generator(server.url, token_budget=5000, concurrency=8)
@@ -900,7 +904,7 @@ def test_the_price_budget_is_never_exceeded(server: ChatServer) -> None:
     assert 0.8 < price <= 1.0
 
 
-def test_lost_attempts_use_the_budget_up(server: ChatServer) -> None:
+def test_lost_attempts_count_against_the_token_budget(server: ChatServer) -> None:
     with faulty(server, *["cut"] * 100) as proxy:
         far = generator(proxy.url, token_budget=500, concurrency=1, max_retries=20, max_wait_s=0.0)
         with pytest.raises(BudgetExhausted):
@@ -908,7 +912,7 @@ def test_lost_attempts_use_the_budget_up(server: ChatServer) -> None:
         assert len(proxy.arrivals) == 500 // (len(b"Write text 0.") + 64 + 20)
 
 
-def test_what_an_earlier_process_spent_counts(server: ChatServer) -> None:
+def test_usage_of_an_earlier_process_counts_against_the_token_budget(server: ChatServer) -> None:
     far = generator(server.url, token_budget=1000)
     far.observe(make_requests(2), [Completion("x", 500, 450), GenerationError("none")])
     with pytest.raises(BudgetExhausted):
@@ -917,7 +921,7 @@ def test_what_an_earlier_process_spent_counts(server: ChatServer) -> None:
     assert server.bodies == []
 
 
-def test_the_estimate_encloses_what_a_run_takes(server: ChatServer) -> None:
+def test_actual_tokens_and_price_lie_within_the_estimated_range(server: ChatServer) -> None:
     far = generator(server.url, price_per_1k_prompt=1.0, price_per_1k_completion=1.0)
     answers = [answer for _, answer in far.answer(make_requests(50)) if isinstance(answer, Completion)]
     took = sum(answer.prompt_tokens + answer.completion_tokens for answer in answers)

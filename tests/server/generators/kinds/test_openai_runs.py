@@ -235,7 +235,7 @@ SETTINGS = settings(
 @pytest.mark.heavy
 @SETTINGS
 @given(script=st.lists(EXCHANGES, max_size=30))
-def test_any_exchanges_stay_within_the_cap_and_can_be_continued(
+def test_any_sequence_of_exchanges_stays_within_the_cap_after_restarts(
     monkeypatch: pytest.MonkeyPatch, script: Sequence[Any]
 ) -> None:
     check_run(monkeypatch, Scripted(script), "single")

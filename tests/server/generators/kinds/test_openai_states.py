@@ -112,7 +112,7 @@ CHECKS = (check_states, check_costs, check_ends, check_usage, check_limits)
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_table_of_endpoint_states_equals_the_contract(check: Callable[[], None]) -> None:
+def test_table_of_endpoint_states_decides_every_case_as_stated(check: Callable[[], None]) -> None:
     check()
 
 
@@ -297,7 +297,7 @@ VENDORS: list[tuple[int, Any, ExchangeState, str]] = [
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("status", "body", "state", "words"), VENDORS, ids=lambda value: str(value)[:40])
-def test_an_error_has_its_state_and_words_in_the_body_of_any_vendor(
+def test_error_state_and_words_are_read_from_the_bodies_of_all_vendors(
     status: int, body: Any, state: ExchangeState, words: str
 ) -> None:
     judged = verdict(status, body)
@@ -340,12 +340,12 @@ def test_a_completion_that_mentions_an_error_is_an_answer() -> None:
         (b"try again later", None),
     ],
 )
-def test_pauses_are_read_from_bodies(body: bytes, pause: float | None) -> None:
+def test_announced_pause_is_read_from_a_response_body(body: bytes, pause: float | None) -> None:
     assert states.announced_pause_s({}, body, 0.0) == pause
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32", "utf-32-be"])
-def test_json_is_read_by_its_own_signs(encoding: str) -> None:
+def test_json_encoding_is_detected_from_its_bytes(encoding: str) -> None:
     assert states.parsed('{"a": "männlich"}'.encode(encoding)) == {"a": "männlich"}
 
 
@@ -360,7 +360,7 @@ def test_json_is_read_by_its_own_signs(encoding: str) -> None:
         (b'{"message": "no secret-key"}', "no ***"),
     ],
 )
-def test_words_are_found_in_any_body_and_keys_are_masked(body: bytes, words: str) -> None:
+def test_error_words_are_read_from_any_body_with_keys_masked(body: bytes, words: str) -> None:
     assert words in verdict(400, body).words
 
 
@@ -370,11 +370,11 @@ def test_key_is_masked_however_an_endpoint_repeats_it(written: str) -> None:
 
 
 @pytest.mark.parametrize(("part", "shown"), [("rd/key+7", "***"), ("key+7==", "key+7=="), ("hos/ward/key", "hos/***")])
-def test_eight_characters_of_a_key_are_masked_wherever_they_stand(part: str, shown: str) -> None:
+def test_eight_consecutive_characters_of_a_key_are_masked_anywhere(part: str, shown: str) -> None:
     assert states.masked(f"the key ...{part}, unknown", ["ward/key+7=="]) == f"the key ...{shown}, unknown"
 
 
-def test_every_scenario_of_single_calls_has_a_state() -> None:
+def test_every_simulated_endpoint_response_maps_to_a_state() -> None:
     body = json.dumps({"messages": []}).encode()
     for scenario in SCENARIOS.values():
         if callable(scenario):
@@ -392,7 +392,7 @@ def test_every_scenario_of_single_calls_has_a_state() -> None:
         b"<html><title>moved to eu-2</title><p>x</p></html>",
     ],
 )
-def test_a_redirect_shows_its_words_and_where_it_leads(status: int, body: bytes) -> None:
+def test_redirect_error_shows_its_message_and_target_without_secrets(status: int, body: bytes) -> None:
     location = {"location": "https://me:pass@eu-2.example/v1/chat?key=hidden#there"}
     verdict = judge(Exchange(status, location, body), (1, 1))
     assert (verdict.state, verdict.kind) == (ExchangeState.ACCOUNT, "redirect")
@@ -411,7 +411,9 @@ def test_a_redirect_shows_its_words_and_where_it_leads(status: int, body: bytes)
         ("the worker died", ExchangeState.LOST, "the worker died"),
     ],
 )
-def test_an_error_inside_a_choice_has_its_state_and_its_words(error: object, state: ExchangeState, words: str) -> None:
+def test_error_inside_a_completion_choice_gives_its_state_and_words(
+    error: object, state: ExchangeState, words: str
+) -> None:
     choice = {"message": {"content": "half a text"}, "finish_reason": "error", "error": error}
     verdict = judge(Exchange(200, {}, json.dumps({"choices": [choice]}).encode()), (1, 1))
     assert verdict.state is state
@@ -421,7 +423,7 @@ def test_an_error_inside_a_choice_has_its_state_and_its_words(error: object, sta
     assert "status 400" not in verdict.words or isinstance(error, dict)
 
 
-def test_a_quota_that_renews_asks_for_time_not_for_fewer_calls() -> None:
+def test_renewable_quota_error_advises_to_wait_not_to_lower_concurrency() -> None:
     body = {"error": {"message": "You exceeded your monthly allotment.", "code": "insufficient_quota"}}
     verdict = judge(Exchange(429, {"retry-after": "86400"}, json.dumps(body).encode()), (1, 1))
     assert (verdict.state, verdict.pause_s) == (ExchangeState.WAIT, 86400.0)

@@ -53,7 +53,7 @@ def write_texts(generator: ReplayGenerator, requests: Sequence[GenerationRequest
     return [answer.text for _, answer in answers if isinstance(answer, Completion)]
 
 
-def test_unchanged_file_is_read_once_and_runs_share_no_used_rows(
+def test_replay_file_is_read_once_but_each_run_tracks_its_own_used_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
@@ -74,7 +74,7 @@ def test_unchanged_file_is_read_once_and_runs_share_no_used_rows(
     assert write_texts(third, [request(1)]) == ["only this"]
 
 
-def test_no_text_comes_twice_before_all_have_come_once(tmp_path: Path) -> None:
+def test_replay_repeats_a_text_only_after_all_were_used(tmp_path: Path) -> None:
     generator = replay(tmp_path, [row | {"text": row["text"] + row["label"]} for row in POOL])
     first = write_texts(generator, [request(seed) for seed in range(120)])
     assert len(set(first)) == 120
@@ -88,14 +88,14 @@ def test_no_text_comes_twice_before_all_have_come_once(tmp_path: Path) -> None:
     assert generator.counts["repeats"] == 120
 
 
-def test_a_text_under_two_labels_is_not_given_twice_either(tmp_path: Path) -> None:
+def test_replay_does_not_repeat_a_text_that_has_two_labels(tmp_path: Path) -> None:
     rows = [{"text": f"text {number}", "label": label} for label in "ab" for number in range(20)]
     generator = replay(tmp_path, rows)
     given_ = write_texts(generator, [request(seed, "ab"[seed % 2]) for seed in range(20)])
     assert len(set(given_)) == 20
 
 
-def test_rows_of_other_labels_and_duplicates_are_counted(tmp_path: Path) -> None:
+def test_replay_counts_rows_of_other_labels_and_duplicates(tmp_path: Path) -> None:
     rows = [*POOL, {"text": "x", "label": "c"}, {"text": "MY card is lost, number 3!", "label": "a"}]
     counts = replay(tmp_path, rows).counts
     assert (counts["texts"], counts["rows_of_other_labels"], counts["duplicate_rows"]) == (240, 1, 1)
@@ -176,14 +176,14 @@ def test_replay_without_a_named_class_draws_from_all(tmp_path: Path) -> None:
     assert write_texts(replay(tmp_path, [{"text": "x"}], labels=()), [request(1, "")]) == ["x"]
 
 
-def test_a_label_without_texts_fails_request_by_request(tmp_path: Path) -> None:
+def test_replay_request_for_a_label_without_texts_fails_alone(tmp_path: Path) -> None:
     answers = dict(replay(tmp_path, POOL[:120], ("a", "b")).answer([request(1, "b"), request(2, "a", good=("x",))]))
     assert isinstance(answers[0], GenerationError)
     assert "'b'" in str(answers[0])
     assert isinstance(answers[1], Completion)
 
 
-def test_a_file_without_any_label_of_the_task_is_refused(tmp_path: Path) -> None:
+def test_replay_file_without_any_label_of_the_task_is_refused(tmp_path: Path) -> None:
     with raises(ConfigurationError, "texts-missing"):
         replay(tmp_path, labels=("c",))
     with pytest.raises(ConfigurationError, match="generator old"):
@@ -193,7 +193,7 @@ def test_a_file_without_any_label_of_the_task_is_refused(tmp_path: Path) -> None
 @settings(max_examples=examples(6, 25), deadline=None)
 @given(cut=st.integers(0, 60), seeds=st.lists(st.integers(0, 2**56), min_size=60, max_size=60), clean=st.booleans())
 @pytest.mark.heavy
-def test_a_resumed_run_goes_on_as_the_undisturbed_one(
+def test_resumed_replay_draws_the_texts_of_an_undisturbed_run(
     tmp_path_factory: pytest.TempPathFactory, cut: int, seeds: list[int], clean: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("pool")
@@ -209,13 +209,13 @@ def test_a_resumed_run_goes_on_as_the_undisturbed_one(
     assert resumed.counts["unknown_journaled"] == 0
 
 
-def test_a_journaled_text_that_the_file_lost_is_counted(tmp_path: Path) -> None:
+def test_journaled_text_that_is_no_longer_in_the_file_is_counted(tmp_path: Path) -> None:
     generator = replay(tmp_path)
     generator.observe([request(1), request(2)], [Completion("never heard of"), GenerationError("none")])
     assert generator.counts["unknown_journaled"] == 1
 
 
-def test_the_file_is_embedded_once_and_examples_once(tmp_path: Path) -> None:
+def test_replay_embeds_each_text_of_the_file_and_each_example_once(tmp_path: Path) -> None:
     embedded: Counter[str] = Counter()
 
     def counting(batch: Sequence[str]) -> Float32:
@@ -234,7 +234,7 @@ def test_the_file_is_embedded_once_and_examples_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_six_thousand_draws_take_seconds(tmp_path: Path) -> None:
+def test_replay_draws_from_six_thousand_texts_in_less_than_15_seconds(tmp_path: Path) -> None:
     rows = [{"text": f"word{n % 97} word{n % 89} word{n}", "label": "ab"[n % 2]} for n in range(6000)]
     generator = replay(tmp_path, rows)
     known = [row["text"] for row in rows[:400]]

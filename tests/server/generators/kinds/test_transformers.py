@@ -59,7 +59,7 @@ def ask_generator(generator: TransformersGenerator, requests: Sequence[Generatio
 
 
 @pytest.mark.slow
-def test_answer_of_a_local_model_holds_no_prompt(folder: Path) -> None:
+def test_local_model_answer_does_not_contain_the_prompt(folder: Path) -> None:
     for path in ("chat", "plain"):
         for request, answer in zip(make_requests(), ask_generator(local(folder, path), make_requests()), strict=True):
             assert request.prompt not in answer.text
@@ -81,7 +81,7 @@ def test_prompts_go_through_the_chat_template_of_the_folder(folder: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", slow_after(["chat", "plain"], 1))
-def test_an_answer_depends_on_its_seed_and_not_on_its_batch(folder: Path, path: str) -> None:
+def test_local_model_answer_depends_on_its_seed_and_not_on_its_batch(folder: Path, path: str) -> None:
     together = ask_generator(local(folder, path, batch_size=8), make_requests())
     alone = ask_generator(local(folder, path, batch_size=1), make_requests())
     assert together == alone
@@ -93,7 +93,7 @@ def test_an_answer_depends_on_its_seed_and_not_on_its_batch(folder: Path, path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", slow_after(["chat", "plain", "t5"], 1))
-def test_text_that_has_ended_leaves_its_batch(folder: Path, path: str) -> None:
+def test_finished_text_is_removed_from_its_batch(folder: Path, path: str) -> None:
     generator = local(folder, path, batch_size=8, max_new_tokens=24)
     stops = [tuple("aeiou"), ("zzz",)]  # the first end after a few tokens
     requests = [replace(request, stop=stops[n % 4 == 3]) for n, request in enumerate(make_requests())]
@@ -126,7 +126,7 @@ def test_local_model_at_temperature_zero_is_greedy(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.5, 1.0), (1.0, 0.6)])
-def test_samples_follow_the_models_distribution(folder: Path, temperature: float, top_p: float) -> None:
+def test_local_model_samples_follow_its_token_distribution(folder: Path, temperature: float, top_p: float) -> None:
     import torch
 
     generator = local(folder, temperature=temperature, top_p=top_p, max_new_tokens=1, batch_size=256)
@@ -148,7 +148,7 @@ def test_samples_follow_the_models_distribution(folder: Path, temperature: float
 
 
 @pytest.mark.slow
-def test_a_prompt_that_does_not_fit_fails_alone(folder: Path) -> None:
+def test_prompt_longer_than_the_context_fails_only_its_request(folder: Path) -> None:
     generator = local(folder, "plain")
     requests = [*make_requests(2), GenerationRequest("zero_shot", "", "word " * 200, 1)]
     found = dict(generator.answer(requests))
@@ -185,7 +185,7 @@ def test_a_model_whose_settings_fetch_code_is_refused_before_it_is_loaded(
         local(tmp_path, "plain")
 
 
-def test_weights_that_are_a_pickle_are_not_read(folder: Path, tmp_path: Path) -> None:
+def test_pickled_model_weights_are_refused(folder: Path, tmp_path: Path) -> None:
     import torch
     from safetensors.torch import load_file
 
@@ -196,7 +196,7 @@ def test_weights_that_are_a_pickle_are_not_read(folder: Path, tmp_path: Path) ->
         list(local(tmp_path, "pickled").answer(make_requests(1)))
 
 
-def test_a_gpu_that_is_not_there_is_named(folder: Path) -> None:
+def test_device_cuda_without_a_gpu_is_refused(folder: Path) -> None:
     import torch
 
     if torch.cuda.is_available():
@@ -215,7 +215,7 @@ def test_local_model_is_not_loaded_without_a_request(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_sequence_to_sequence_model_writes_what_it_writes_alone(folder: Path) -> None:
+def test_sequence_to_sequence_model_writes_the_same_in_batches_as_singly(folder: Path) -> None:
     together = ask_generator(local(folder, "t5", batch_size=4), make_requests())
     alone = ask_generator(local(folder, "t5", batch_size=1), make_requests())
     assert [answer.text for answer in together] == [answer.text for answer in alone]
@@ -224,7 +224,7 @@ def test_a_sequence_to_sequence_model_writes_what_it_writes_alone(folder: Path) 
     assert all("<|" not in answer.text for answer in together)
 
 
-def test_base_model_continues_a_prompt_and_more_room_lengthens_answers(folder: Path) -> None:
+def test_base_model_continues_a_prompt_as_far_as_its_room_allows(folder: Path) -> None:
     request = GenerationRequest("zero_shot", "", "Text:", 5, style="completion", stop=("\n",), system="unread")
     wide = replace(request, room=3)
     short, long = ask_generator(local(folder, "chat", max_new_tokens=3), [request, wide])
@@ -235,7 +235,7 @@ def test_base_model_continues_a_prompt_and_more_room_lengthens_answers(folder: P
     assert "<|user|>" not in tokenizer.decode(prompt_ids(tokenizer, "Text:", chat=False))
 
 
-def test_template_without_a_system_role_gets_its_words_before_the_user_s(folder: Path) -> None:
+def test_system_words_begin_the_user_turn_if_there_is_no_system_role(folder: Path) -> None:
     tokenizer = local(folder)._load_model()[1]
     usual = tokenizer.decode(prompt_ids(tokenizer, "Write.", system="You write."))
     assert usual.startswith("<|system|>You write.<|end|><|user|>Write.")
@@ -249,7 +249,7 @@ def test_template_without_a_system_role_gets_its_words_before_the_user_s(folder:
 
 
 @pytest.mark.slow
-def test_a_model_that_is_placed_by_its_parts_writes_what_it_writes_whole(folder: Path) -> None:
+def test_device_map_does_not_change_what_a_local_model_writes(folder: Path) -> None:
     whole = ask_generator(local(folder), make_requests(4))
     for placed in ("auto", {"": "cpu"}):
         assert ask_generator(local(folder, device="auto", device_map=placed), make_requests(4)) == whole
@@ -278,7 +278,7 @@ def test_quantised_local_model_takes_less_memory_and_writes(tmp_path: Path) -> N
         ({"quantization": "int8"}, "accelerate", "quantization"),
     ],
 )
-def test_a_package_that_large_models_need_is_named_where_it_is_missing(
+def test_error_for_a_package_that_large_models_need_names_the_package(
     folder: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], missing: str, key: str
 ) -> None:
     found = importlib.util.find_spec

@@ -23,7 +23,7 @@ def opened(noisy: np.ndarray) -> NoisySum:
 
 
 @pytest.mark.heavy
-def test_estimates_are_unbiased_and_scatter_by_their_errors():
+def test_distance_estimates_are_unbiased_and_their_stated_errors_hold():
     """Bounds of five standard errors of the mean, and 8 % of the deviation: an alarm in fewer than one of 10^5 runs."""
     rng = np.random.default_rng(3)
     records = rng.normal(size=SIZE)
@@ -52,7 +52,7 @@ def votes(noise_multiplier: float | None = None) -> list[SumRequest]:
     return [SumRequest(f"votes/{t}", statistic, noise_multiplier=noise_multiplier) for t in range(3)]
 
 
-def test_distance_sum_gets_its_share_and_the_promise_holds():
+def test_distance_sum_gets_its_share_of_mu_squared_and_epsilon_is_kept():
     plan = plan_sums(with_distance(votes(), SIZE, 0.05), Privacy(4.0, 1e-5), Quorum(1, 1, 0, 0))
     mu_squared = {planned.name: (planned.l2 / planned.sigma) ** 2 for planned in plan.sums}
     assert list(mu_squared)[-1] == NAME
@@ -60,7 +60,7 @@ def test_distance_sum_gets_its_share_and_the_promise_holds():
     assert plan.epsilon() == pytest.approx(4.0, rel=1e-4)
 
 
-def test_distance_sum_gets_the_rest_beside_a_paper_s_stated_noise():
+def test_distance_sum_gets_the_budget_left_by_a_papers_fixed_noise():
     plan = plan_sums(with_distance(votes(noise_multiplier=8.0), SIZE, 0.05), Privacy(4.0, 1e-5), Quorum(1, 1, 0, 0))
     assert [planned.sigma for planned in plan.sums[:3]] == pytest.approx([8.0] * 3, rel=1e-3)
     assert plan.epsilon() == pytest.approx(4.0, rel=1e-4)

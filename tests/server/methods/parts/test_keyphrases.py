@@ -63,7 +63,7 @@ TERMS = tuple(f"t{number}" for number in range(12))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lengths", [(1, 2, 4), (1, 2, 3, 4)])
-def test_prefix_densities_are_unbiased_for_every_length_and_short_records(lengths):
+def test_prefix_density_estimates_are_unbiased_for_every_length(lengths):
     """Theorem A.1: over 60 independent sets of frequencies the mean estimate is within six standard errors."""
     rng = np.random.default_rng(3)
     vectors = unit_vectors(12, 16, seed=1)
@@ -82,7 +82,7 @@ def test_prefix_densities_are_unbiased_for_every_length_and_short_records(length
         assert abs(np.mean(found) - true) < 6 * np.std(found) / math.sqrt(len(found)) + 25 / 1024, (size, true)
 
 
-def test_the_density_of_single_phrases_is_the_mean_kernel_of_each_record():
+def test_density_of_a_term_is_the_sum_of_each_records_mean_kernel():
     vectors = unit_vectors(12, 16, seed=2)
     records = Records(["t0 t1", "t1 t2 t3", "t11"], [0, 0, 1])
     statistic = FourierFeatures(pairs=4096, classes=2, averaged=True)
@@ -96,7 +96,7 @@ def test_the_density_of_single_phrases_is_the_mean_kernel_of_each_record():
 
 
 @pytest.mark.heavy
-def test_noise_of_a_density_has_the_contract_s_deviation_whatever_m():
+def test_density_noise_deviation_does_not_depend_on_the_feature_count():
     """docs/privacy.md, number 4: 0.89 on n times the density at epsilon 5; sqrt(structures) for an ensemble."""
     z = 1.0 / gaussian_mu(5.0, 1e-5)
     assert z == pytest.approx(0.89, abs=0.01)
@@ -112,7 +112,7 @@ def test_noise_of_a_density_has_the_contract_s_deviation_whatever_m():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["independent", "iterative"])
-def test_sequences_follow_the_density_and_never_repeat_a_term(sampler):
+def test_drawn_sequences_follow_the_density_and_never_repeat_a_term(sampler):
     vectors = unit_vectors(12, 200, seed=4)  # nearly orthogonal
     records = Records(["t3 t4 t5"] * 200 + ["t8 t9"] * 100, [0] * 200 + [1] * 100)
     statistic = FourierFeatures(
@@ -135,7 +135,7 @@ def test_sequences_follow_the_density_and_never_repeat_a_term(sampler):
 
 
 @pytest.mark.slow
-def test_a_sequence_ends_where_most_records_that_begin_so_end():
+def test_key_phrase_sequence_ends_where_most_records_with_its_prefix_end():
     vectors = unit_vectors(12, 200, seed=4)  # nearly orthogonal
     records = Records(["t3 t4"] * 200 + ["t5 t6 t7"] * 200, [0] * 400)
     statistic = FourierFeatures(pairs=2048, lengths=(1, 2, 4), phrases=4, width=9.0)
@@ -154,7 +154,7 @@ def test_a_sequence_ends_where_most_records_that_begin_so_end():
 
 
 @pytest.mark.parametrize("sampler", ["independent", "iterative"])
-def test_a_high_scoring_term_is_one_of_the_highest(sampler):
+def test_sampled_term_has_one_of_the_highest_densities(sampler):
     """Against a sort of the densities of all extensions: in proportion among three, and the greatest one alone."""
     vectors = unit_vectors(8, 6, seed=1)
     statistic = FourierFeatures(pairs=64, lengths=(1,) if sampler == "independent" else (1, 2), phrases=2)
@@ -176,7 +176,7 @@ def test_a_high_scoring_term_is_one_of_the_highest(sampler):
         assert distinct.tolist() == [three[0], int(after.argmax())]
 
 
-def test_a_class_without_any_record_is_drawn_evenly():
+def test_terms_of_a_class_without_records_are_drawn_evenly():
     vectors = unit_vectors(6, 8)
     statistic = FourierFeatures(pairs=16, classes=2, lengths=(1, 2), phrases=2)
     densities = Densities(statistic, np.zeros(statistic.dimension), vectors)
@@ -185,14 +185,14 @@ def test_a_class_without_any_record_is_drawn_evenly():
     assert (drawn[:, 0] != drawn[:, 1]).all()
 
 
-def test_a_prefix_longer_than_every_structure_is_refused():
+def test_density_of_a_longer_prefix_than_was_released_is_refused():
     densities = Densities(FourierFeatures(pairs=4), np.zeros(8), unit_vectors(3, 4))
     with pytest.raises(ConfigurationError, match="no density holds prefixes of 2"):
         densities.of_prefixes(0, np.array([[0, 1]]))
 
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
-def test_terms_that_only_noise_lifts_are_left_out(law):
+def test_terms_whose_density_is_within_noise_are_left_out(law):
     rng = np.random.default_rng(1)
     counts = np.zeros(50_000)
     counts[:40] = 90.0
@@ -208,7 +208,7 @@ def test_terms_that_only_noise_lifts_are_left_out(law):
     assert len(significant_terms(counts, 0.0, most=1000, false_share=0.1, law=law)) == 40
 
 
-def test_vocabulary_file_gives_distinct_terms_or_a_named_fault(tmp_path):
+def test_vocabulary_file_gives_distinct_terms_or_an_error_naming_the_fault(tmp_path):
     path = tmp_path / "terms.txt"
     path.write_text("Chest pain\n\n  fever \nFEVER\n--\nx-ray\n", encoding="utf-8")
     assert read_vocabulary(path) == ("Chest pain", "fever", "x-ray")
@@ -224,7 +224,7 @@ def test_vocabulary_file_gives_distinct_terms_or_a_named_fault(tmp_path):
         read_vocabulary(broken)
 
 
-def test_english_words_leave_out_the_commonest_and_the_shortest():
+def test_english_vocabulary_omits_the_commonest_and_shortest_words():
     pytest.importorskip("wordfreq")
     found = english_words(3000, 200)
     assert 2000 < len(found) <= 3000

@@ -27,7 +27,7 @@ from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
 
 
-def test_length_sum_gets_its_share_and_others_keep_their_ratios() -> None:
+def test_adding_the_length_sum_keeps_the_ratios_of_the_other_sums() -> None:
     sums = [SumRequest("a", LabelHistogram(2), 3.0), SumRequest("b", LabelHistogram(2), 1.0)]
     added = with_lengths(sums, 0.02)
     assert [request.name for request in added] == ["lengths", "a", "b"]
@@ -45,7 +45,7 @@ def opened(counts: dict[int, float], sigma: float) -> NoisySum:
     return NoisySum(np.rint(values * 256).astype(np.int64), 256, sigma, ("p",))
 
 
-def test_lengths_are_drawn_as_the_records_have_them() -> None:
+def test_drawn_lengths_follow_the_histogram_of_the_records_lengths() -> None:
     draw = draw_by(opened({9: 300.0, 30: 100.0}, 3.0))
     drawn = [draw(Random(seed)) for seed in range(4000)]
     assert 0.65 < np.mean([8 <= words < 11 for words in drawn]) < 0.8
@@ -54,7 +54,7 @@ def test_lengths_are_drawn_as_the_records_have_them() -> None:
     assert min(draw_by(opened({}, 3.0))(Random(seed)) for seed in range(200)) >= 1
 
 
-def test_quantiles_of_the_records_lengths_are_read_off_the_histogram() -> None:
+def test_length_quantiles_are_read_from_the_noisy_histogram() -> None:
     low, median, high = length_quantiles(opened({9: 300.0, 30: 100.0}, 3.0))
     assert 8 <= low < median < 11
     assert 26 < high < 34
@@ -65,14 +65,16 @@ def test_quantiles_of_the_records_lengths_are_read_off_the_histogram() -> None:
     ("words", "said"),
     [(12, "as long as the records"), (33, "3.3 times as long"), (4, "0.4 times as long")],
 )
-def test_the_report_says_how_long_texts_are_beside_the_records(words: int, said: str) -> None:
+def test_length_sentence_compares_the_texts_with_the_records_quantiles(words: int, said: str) -> None:
     sentence = compare_lengths([8.0, 10.0, 14.0], ["word " * words] * 5)
     assert said in sentence
     assert ("another" in sentence) == (words != 12)
 
 
 @pytest.mark.heavy
-def test_run_with_lengths_orders_texts_of_the_records_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_with_private_lengths_orders_texts_of_the_records_lengths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = make_task(tmp_path, parties=3, records=60, privacy={"lengths": True, "epsilon": 16.0})
     task = load(path)
     plan = plan_run(task)

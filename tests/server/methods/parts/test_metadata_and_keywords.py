@@ -19,7 +19,7 @@ from undersong_server.methods.parts.metadata import (
 
 @settings(max_examples=examples(25, 100), deadline=None)
 @given(st.lists(st.floats(-1e4, 1e4), min_size=1, max_size=60))
-def test_shares_are_the_nearest_counts_of_the_same_total(values):
+def test_shares_are_the_projection_of_noisy_counts_on_the_simplex(values):
     counts = np.array(values)
     found = shares_of_counts(counts)
     assert found.sum() == pytest.approx(1.0)
@@ -32,7 +32,7 @@ def test_shares_are_the_nearest_counts_of_the_same_total(values):
             assert moved[kept] == pytest.approx(np.full(kept.sum(), moved[kept].mean()), abs=1e-5)
 
 
-def test_shares_of_a_long_noisy_histogram_beat_clipping():
+def test_projected_shares_are_nearer_to_the_truth_than_clipped_ones():
     rng = np.random.default_rng(0)
     truth = np.zeros(100)
     truth[:20] = 50.0
@@ -44,7 +44,7 @@ def test_shares_of_a_long_noisy_histogram_beat_clipping():
     assert np.mean(lowered) < 0.75 * np.mean(clipped)
 
 
-def test_the_range_holds_the_records_and_not_the_noise():
+def test_length_range_covers_the_records_and_ignores_noise():
     rng = np.random.default_rng(1)
     edges = np.array(RANGE_EDGES)
     words = rng.integers(11, 40, 5000)
@@ -54,7 +54,7 @@ def test_the_range_holds_the_records_and_not_the_noise():
     assert length_range(np.zeros(len(edges) - 1), 12.0) == (0, RANGE_EDGES[-1])
 
 
-def test_length_bins_are_whole_numbers_of_words():
+def test_length_bin_edges_are_whole_numbers_of_words():
     assert length_edges(11, 44, 100).tolist() == list(range(11, 45))
     wide = length_edges(0, 1000, 100)
     assert len(wide) == 101
@@ -68,7 +68,7 @@ def test_keyword_shares_follow_the_votes_of_their_own_label():
     assert len(shares_by_label(np.zeros(0), np.zeros(0, dtype=np.int64), 1)[0]) == 0
 
 
-def test_each_label_is_drawn_within_one_of_its_share():
+def test_label_counts_are_drawn_within_one_of_their_exact_share():
     shares = np.array([0.5, 0.0, 0.3, 0.155, 0.045, 0.0])
     metadata = Metadata(10.0, shares, None, None, (), ())
     drawn = [metadata.draw_labels(30, np.random.default_rng(seed)) for seed in range(200)]
@@ -79,7 +79,7 @@ def test_each_label_is_drawn_within_one_of_its_share():
     assert not len(metadata.draw_labels(0, np.random.default_rng(0)))
 
 
-def test_draws_follow_the_shares():
+def test_drawn_lengths_and_terms_follow_the_metadata_shares():
     metadata = Metadata(
         10.0,
         np.array([0.2, 0.8]),
@@ -96,7 +96,7 @@ def test_draws_follow_the_shares():
     assert metadata.draw_terms(0, rng) == ("x",)
 
 
-def test_lists_are_taken_as_they_are_and_texts_give_their_telling_words():
+def test_keywords_come_from_list_items_or_distinctive_words_of_texts():
     found = keywords(
         [
             ["1. lost card, 2. Stolen card, blocked PIN", "lost card, new PIN, card fees"],

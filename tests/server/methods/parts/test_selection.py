@@ -17,7 +17,7 @@ from undersong_server.methods.parts.selection import (
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=20), st.integers(0, 1000))
-def test_largest_remainder_deals_all_within_one_of_the_exact_share(weights, total):
+def test_largest_remainder_counts_lie_within_one_of_the_exact_shares(weights, total):
     counts = largest_remainder(weights, total)
     assert counts.sum() == total
     exact = (
@@ -26,7 +26,7 @@ def test_largest_remainder_deals_all_within_one_of_the_exact_share(weights, tota
     assert np.all(np.abs(counts - exact) < 1 + 1e-6)
 
 
-def test_the_effect_of_noise_on_weights_is_what_many_draws_show():
+def test_noise_effect_on_weights_equals_the_deviation_over_many_draws():
     received, written = np.array([80.0, 40.0, 30.0]), np.array([60, 50, 40])
     deviations = 0.6 * np.sqrt(written)
     told = noise_effect(lambda votes: weights_by_votes(votes, written), received, deviations)
@@ -35,28 +35,28 @@ def test_the_effect_of_noise_on_weights_is_what_many_draws_show():
     assert np.all(np.abs(told / shown - 1.0) < 0.15)
 
 
-def test_highest_breaks_ties_towards_the_lower_index():
+def test_highest_prefers_the_lower_index_in_a_tie():
     assert highest(np.array([1.0, 3.0, 3.0, 2.0]), np.array([0, 1, 2, 3]), 3).tolist() == [1, 2, 3]
     assert highest(np.array([1.0, 3.0, 3.0, 2.0]), np.array([3, 0]), 5).tolist() == [3, 0]
 
 
-def test_weights_follow_votes_per_sample_and_negative_sums_count_as_none():
+def test_weights_are_votes_per_sample_with_negative_sums_as_zero():
     weights = weights_by_votes(np.array([7.0 - 1.0, -30.0, 3.0]), np.array([2, 1, 1]))
     # votes a sample: (7 - 1) / 2, none (a negative sum), 3
     assert weights.tolist() == [0.5, 0.0, 0.5]
 
 
-def test_no_votes_at_all_means_equal_weights():
+def test_weights_are_equal_when_no_sum_is_positive():
     assert weights_by_votes(np.array([-1.0, -2.0]), np.array([1, 1])).tolist() == [0.5, 0.5]
 
 
-def test_a_generator_without_samples_keeps_the_mean_weight():
+def test_generator_without_samples_gets_the_mean_weight():
     weights = weights_by_votes(np.array([4.0, 2.0, 0.0]), np.array([1, 1, 0]))
     assert np.allclose(weights, np.array([4.0, 2.0, 3.0]) / 9.0)
 
 
 @given(st.integers(0, 200), st.integers(1, 9), st.integers(0, 8))
-def test_selected_labels_are_as_even_as_can_be(count, labels, start):
+def test_balanced_label_counts_differ_by_at_most_one(count, labels, start):
     already = np.arange(labels) + start
     dealt = np.bincount(balanced_labels(count, labels, already), minlength=labels)
     assert dealt.sum() == count
@@ -66,12 +66,12 @@ def test_selected_labels_are_as_even_as_can_be(count, labels, start):
 @pytest.mark.parametrize(
     ("count", "already", "expected"), [(1, [5, 2, 9], [0, 1, 0]), (5, [5, 2, 3], [1, 2, 2]), (4, [1, 1, 1], [2, 1, 1])]
 )
-def test_the_remainder_goes_to_the_labels_with_the_fewest_samples(count, already, expected):
+def test_balanced_labels_gives_the_rest_to_labels_with_fewest_samples(count, already, expected):
     dealt = balanced_labels(count, 3, np.array(already))
     assert np.bincount(dealt, minlength=3).tolist() == expected
 
 
-def test_only_scores_that_noise_does_not_explain_stand_out():
+def test_only_votes_above_what_noise_explains_are_significant():
     rng = np.random.default_rng(0)
     among = np.arange(1000)
     alone = [len(significant_votes(rng.normal(0, 5.0, 1000), among, 5.0)) for _ in range(2000)]
@@ -86,7 +86,7 @@ def test_only_scores_that_noise_does_not_explain_stand_out():
 @pytest.mark.heavy
 @given(st.lists(st.sampled_from([0.0, 0.01, 0.5, 1.0, 1.0, 7.0, 1e6]), min_size=1, max_size=30), st.integers(0, 99))
 @settings(max_examples=examples(50, 200), deadline=None)
-def test_a_weighted_corpus_becomes_as_many_different_texts_as_it_is_worth(weights, seed):
+def test_weighted_draw_gives_distinct_texts_as_many_as_the_effective_size(weights, seed):
     w = np.array(weights)
     drawn = drawn_by_weight(w, np.random.default_rng(seed)).tolist()
     assert drawn == sorted(set(drawn))
@@ -95,7 +95,7 @@ def test_a_weighted_corpus_becomes_as_many_different_texts_as_it_is_worth(weight
 
 
 @pytest.mark.heavy
-def test_texts_are_drawn_by_weight_as_far_as_each_is_drawn_once():
+def test_text_is_drawn_in_proportion_to_its_weight_but_at_most_once():
     weights = np.repeat([1.5, 0.5, 0.1], 400)
     drawn = np.zeros(1200)
     for seed in range(400):
@@ -109,6 +109,6 @@ def test_texts_are_drawn_by_weight_as_far_as_each_is_drawn_once():
     ).all()  # false alarm about 1e-5
 
 
-def test_texts_of_one_weight_are_all_kept():
+def test_weighted_draw_keeps_all_texts_when_weights_are_equal():
     for weight in (0.1, 0.3, 1e300, 1e-300):
         assert drawn_by_weight(np.full(12345, weight), np.random.default_rng(0)).tolist() == list(range(12345))

@@ -11,7 +11,7 @@ def opened(values, sigma):
     return NoisySum(np.rint(np.array(values) * 256).astype(np.int64), 256, sigma, ("p",))
 
 
-def test_shrinking_estimates_better_than_the_noisy_values():
+def test_shrunk_estimates_are_nearer_to_the_truth_than_noisy_values():
     rng = np.random.default_rng(0)
     for spread in (0.0, 0.5, 3.0):
         raw, pulled = [], []
@@ -26,7 +26,7 @@ def test_shrinking_estimates_better_than_the_noisy_values():
     assert shrink_to_mean(np.array([5.0, 1.0, 0.0]), 0.0) == pytest.approx([3.0, -1.0, -2.0])
 
 
-def test_label_shares_lie_half_way_to_those_estimated_of_the_records():
+def test_label_shares_lie_halfway_between_equal_and_estimated_shares():
     halfway = np.sqrt([0.9, 0.09, 0.01 / 0.3])  # the rarest is held at a tenth of an equal share
     found = label_shares(opened([9000, 900, 10], 0.5))
     assert found == pytest.approx(halfway / halfway.sum(), abs=0.01)

@@ -55,7 +55,7 @@ def test_median_nearest_equals_its_definition(seed, count, labels, block):
 @given(
     st.integers(0, 2**32), st.integers(1, 50), st.integers(1, 60), st.floats(-0.5, 1.0), st.sampled_from([1, 3, 512])
 )
-def test_suppression_equals_a_plain_reference(seed, count, size, tau, block):
+def test_suppression_equals_a_simple_reference_implementation(seed, count, size, tau, block):
     rng = np.random.default_rng(seed)
     x, votes = clustered(rng, count), rng.integers(0, 6, count).astype(np.float64)  # many ties
     with pytest.MonkeyPatch.context() as patch:
@@ -66,14 +66,14 @@ def test_suppression_equals_a_plain_reference(seed, count, size, tau, block):
     assert last == pytest.approx(expected_tau)
 
 
-def test_suppression_ends_in_spite_of_duplicates():
+def test_suppression_terminates_when_texts_are_duplicates():
     x = quantise(np.ones((5, 4), dtype=np.float32) / 2)
     chosen, last = suppressed(x, np.arange(5.0), 4, 0.9)
     assert chosen.tolist() == [4, 3, 2, 1]
     assert last == pytest.approx(1.0)
 
 
-def test_suppression_makes_the_elite_more_diverse_than_the_votes_alone():
+def test_suppression_makes_the_elite_more_diverse_than_ranking_by_votes():
     rng = np.random.default_rng(3)
     x = clustered(rng, 400, dimension=32, clusters=10)
     votes = (x @ x[0]).astype(np.float64)  # everybody votes for one region
@@ -82,7 +82,7 @@ def test_suppression_makes_the_elite_more_diverse_than_the_votes_alone():
     assert elite[0] == np.argmax(votes)
 
 
-def test_mean_similarity_is_unbiased_and_its_error_is_its_deviation():
+def test_mean_similarity_is_unbiased_and_its_stated_error_holds():
     rng = np.random.default_rng(0)
     x = clustered(rng, 300, dimension=40, clusters=2).astype(np.float64)
     truth, sigma = self_similarity(x), 8.0

@@ -22,7 +22,7 @@ def blobs(count: int, each: int) -> np.ndarray:
 
 
 @pytest.mark.heavy  # scikit-learn is loaded
-def test_cells_are_groups_of_candidates_and_lie_on_the_public_grid():
+def test_cell_centres_are_reproducible_and_exactly_publishable():
     rows = blobs(5, 20)
     cells = augpe.cells_of(rows, 5, seed=3)
     assert len(cells.centres) == len(np.unique(cells.of)) <= 5
@@ -31,7 +31,7 @@ def test_cells_are_groups_of_candidates_and_lie_on_the_public_grid():
     assert len(augpe.cells_of(rows[:3], 8, seed=3).of) == 3
 
 
-def test_the_best_cells_fill_the_room_and_the_last_one_gives_its_innermost():
+def test_best_cells_are_taken_whole_and_the_last_one_from_its_centre():
     rows = np.array([[1.0, 0.0], [0.5, 0.0], [0.75, 0.0], [0.0, 1.0], [0.0, 0.5]], dtype=np.float32)
     cells = Cells(np.array([[1.0, 0.0], [0.0, 1.0]], dtype=np.float32), np.array([0, 0, 0, 1, 1]))
     assert augpe.members(cells, rows, np.array([1, 0]), 4).tolist() == [0, 2, 3, 4]
@@ -39,7 +39,7 @@ def test_the_best_cells_fill_the_room_and_the_last_one_gives_its_innermost():
     assert augpe.members(cells, rows, np.array([1]), 9).tolist() == [3, 4]
 
 
-def test_two_level_votes_cost_as_much_as_the_flat_vote():
+def test_two_levels_of_votes_need_root_two_of_the_flat_votes_noise():
     privacy, quorum = Privacy(2.0, 1e-5), Quorum(10, 6, 1, 1)
     vote = TopQVotes(q=1, candidates=5000, furthest=False)
     flat = plan_sums([SumRequest("votes", vote)], privacy, quorum)
@@ -50,7 +50,7 @@ def test_two_level_votes_cost_as_much_as_the_flat_vote():
         assert planned.sigma == pytest.approx(2**0.5 * flat.sums[0].sigma, rel=1e-3)
 
 
-def test_augpe_takes_fewer_cells_than_texts():
+def test_augpe_refuses_as_many_cells_as_texts():
     options = augpe.Options(samples=60, rounds=3, cells=40)
     with pytest.raises(ConfigurationError, match=r"method\.cells is 40"):
         augpe.plan(options, Setting(("a", "b"), ("one",)))
