@@ -96,8 +96,6 @@ class Window:
         """Axe finds nothing on this screen, it fits its width, no drawing cuts a word, and no other host is asked."""
         from axe_playwright_python.sync_playwright import Axe
 
-        # htmx puts a new part beside the old one for a moment.
-        self.until("!document.querySelector('.htmx-added, .htmx-settling, .htmx-swapping')")
         found = Axe().run(self.page).response["violations"]
         said = [f"{name}: {each['id']}: {each['nodes'][0]['html'][:160]}" for each in found]
         assert not said, said

@@ -30,12 +30,20 @@ class Browser:
         self._shown = (path, answer.text)
         if self.client.base and f'data-base="{self.client.base}"' in answer.text:
             self._check_links(answer.text)
+            self._check_parts(answer.text)
         return answer
 
     def _check_links(self, page):
         """Fails where a link leaves the session: its reader would have to log in again."""
         addresses = re.findall(r'(?:href|action|hx-get|hx-post)="(/[^"]*)"', page)
         assert {to for to in addresses if not to.startswith((f"{self.client.base}/", "/assets/"))} == set()
+
+    def _check_parts(self, page):
+        """Fails where a part does not ask for itself by its own name: a renewal would put another text there."""
+        parts = re.findall(r'<section id="part-([^"]*)" [^>]*data-part="([^"]*)" hx-get="[^"]*part=([^"]*)"', page)
+        assert len(parts) == page.count("data-part=")
+        assert len({name for name, _, _ in parts}) == len(parts)
+        assert [names for names in parts if len(set(names)) > 1 or not re.fullmatch(r"\w+", names[0])] == []
 
     def hidden(self, path):
         """The hidden fields of the page, which is asked for unless it is the one that is shown."""

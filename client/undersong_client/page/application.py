@@ -237,7 +237,7 @@ class HospitalPage:
                 "roles": _roles(visit),
                 "reject_is_final": REJECT_IS_FINAL,
                 "withdrawal": WITHDRAWAL,
-                "part": runs.own_part(self._home, shown_proposal),
+                "own_part": runs.own_part(self._home, shown_proposal),
                 "others": runs.others_part(self._home, shown_proposal),
             }
 

@@ -172,13 +172,16 @@ class Visit:
     ) -> Response:
         """Renders a screen of several parts, or only the part that the query names.
 
-        An error message takes the place of a part that fails; the other parts are shown.
+        An error message takes the place of a part that fails; the other parts are shown. Raises ConfigurationError if
+        the screen has no part of that name.
         """
         context = {**self._page_context(title), **context}
         part_name = self.query.get("part")
         if part_name == NEXT_STEP:
             return HTMLResponse(self._render_next_step(context))
-        if part_name is not None and part_name in parts:
+        if part_name is not None:
+            if part_name not in parts:  # the whole screen in its place would be put into itself
+                raise ConfigurationError("this screen has no such part", "open the screen again", code="no-such-part")
             return HTMLResponse(self._render_part(part_name, parts[part_name], context))
         parts_html = {}
         for shown_name, load_part in parts.items():
@@ -223,7 +226,8 @@ class Visit:
 
     def _render_part(self, name: str, load: Part, context: Mapping[str, Any]) -> str:
         try:
-            return self.site.render(f"parts/{name}.html.j2", {**context, "part": name, **load()})
+            # No field of a part takes the place of its name, by which the screen asks for it again.
+            return self.site.render(f"parts/{name}.html.j2", {**context, **load(), "part": name})
         except UndersongError as error:
             failed = {"problem": error.problem, "remedy": error.remedy}
         except Exception as error:  # noqa: BLE001 - one part must not blank the others; its words may hold anything

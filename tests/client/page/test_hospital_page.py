@@ -489,6 +489,28 @@ def test_a_sheet_that_cannot_be_made_leaves_the_rest_of_the_screen(page, home):
     assert alone.text.lstrip().startswith("<section")
 
 
+def test_each_part_of_a_request_renews_itself_alone(page, home):
+    manifest = proposed(home, run="spring")
+    address = f"/requests/{manifest.hash.hex()}"
+    for is_approved in (False, True):
+        if is_approved:
+            page.post(f"{address}/approve", OFFICER, words=spoken(manifest))
+            assert Proposals(PartyHome(home)).find("spring").decision == "approved"
+        parts = re.findall(r'data-part="(\w+)" hx-get="/s/[^/]+([^"]+)"', page.get(address).text)
+        assert {name for name, _ in parts} == {"decision", "next_step"}
+        for name, renewal in parts:
+            renewed = page.get(unescape(renewal)).text
+            assert renewed.count("<section id=") == renewed.count(f'<section id="part-{name}"') == 1
+            assert "<main" not in renewed
+
+
+def test_a_part_that_a_screen_lacks_is_not_answered_by_the_whole_screen(page):
+    for asked in ("", "decision"):
+        refused = page.get(f"/?part={asked}", headers={"hx-request": "true"})
+        assert refused.status_code == 404
+        assert refused.json()["code"] == "no-such-part"
+
+
 @pytest.mark.slow
 def test_pausing_budget_and_policy_do_what_the_commands_do(page, home):
     page.post("/pause", of="/")
