@@ -1,8 +1,8 @@
-"""Largest sizes of a run, so that no peer can make the other work without end, and the public times of vectors.
+"""Largest sizes of a run, so that no coordinator or party can make another work without end; send times of vectors.
 
-Each size is several times what the largest run of the documents needs. A plan beyond one is refused: by the coordinator
-when it plans, and by every party before it reads the plan further. Vectors leave a party only at rungs, the public
-times 20 ms, 40 ms, 80 ms and so on after their request.
+Each size is several times what the largest run in docs/ needs. A plan beyond one is refused: by the coordinator when it
+plans, and by every party before it reads the plan further. A vector leaves a party only at a rung: one of the public
+times 20 ms, 40 ms, 80 ms and so on after its request.
 """
 
 import math
@@ -22,7 +22,7 @@ LARGEST_DRAWS = 2**30  # numbers of noise that one party draws for one sum, whic
 LARGEST_SPARE_ATTEMPTS = 100
 LARGEST_PARAMETERS = 2_048  # number of values in one statistic's public parameters
 LARGEST_NUMBER = 2**53  # No figure of a plan is larger.
-LARGEST_RECORDS = 2**40  # records of a party; the modulus is computed for them
+LARGEST_RECORDS = 2**40  # records of a party; a plan's modulus has to hold the sum of so many
 LARGEST_RECORDS_OF_A_UNIT = 2**20
 LARGEST_SCALE = 2**41  # integer units per natural unit
 LARGEST_MECHANISMS = 32  # Each different mechanism of a numerical composition takes a tenth of a second.
@@ -34,14 +34,14 @@ def check_size(quantity: str, count: int, allowed: int) -> None:
         raise PrivacyRefusal(f"the run has {count} {quantity}; {allowed} are allowed", "plan a smaller run")
 
 
-# Public send times of a masked vector: it leaves a party at the next rung of a ladder that the plan fixes.
+# Public send times ("rungs") of a masked vector, which the plan fixes: the vector leaves its party at the next one.
 # How long a vector takes to compute depends on the records: on how many there are, and a little on what is in them.
 # So a party waits with it until 20, 40, 80, ... ms after the request was taken up, whichever comes next, and answers
 # nothing else meanwhile. Who watches the clock learns which rung it was: at most log2(LOOKS) bits a sum, and usually
 # nothing, since the same sum over the same records takes the same rung. No other reply reads a record.
 # Where another process computes the vector, the party looks for it at public times only, once for each rung and twice
-# for the second one (:func:`handover_s`). What it does from then on may be heard within the rung: these times are
-# counted.
+# for the second one (:func:`handover_s`). An observer may notice, before the rung, that the party works on the vector
+# that it found. So :func:`bits` counts the times of these looks and not the rungs.
 
 FIRST_S = 0.02
 LOOKS = 24
@@ -58,8 +58,9 @@ def leaving_s(elapsed_s: float, first_s: float = FIRST_S) -> float:
     """
     if elapsed_s <= first_s:
         return first_s
-    rung = first_s * 2.0 ** math.ceil(math.log2(elapsed_s / first_s))
-    return rung if rung >= elapsed_s else 2.0 * rung  # the logarithm of a number just above a rung may be the rung's
+    rung_s = first_s * 2.0 ** math.ceil(math.log2(elapsed_s / first_s))
+    # Rounding can give a time just above a rung the logarithm of that rung.
+    return rung_s if rung_s >= elapsed_s else 2.0 * rung_s
 
 
 def handover_s(elapsed_s: float, first_s: float = FIRST_S) -> float:
@@ -86,6 +87,6 @@ def bits(first_s: float = FIRST_S) -> float:
     >>> round(bits(), 2)
     4.58
     """
-    last = FIRST_S * 2.0 ** (LOOKS - 2)
-    rungs = max(1, 1 + math.floor(math.log2(last / first_s)))
-    return math.log2(rungs + (rungs > 1))
+    last_rung_s = FIRST_S * 2.0 ** (LOOKS - 2)
+    rung_count = max(1, 1 + math.floor(math.log2(last_rung_s / first_s)))
+    return math.log2(rung_count + (rung_count > 1))

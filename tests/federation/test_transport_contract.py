@@ -133,9 +133,7 @@ def test_every_transport_carries_the_merkle_graph(kind, tmp_path, reference, mon
     monkeypatch.setattr(parameters.SumParameters, "merkle", property(lambda self: True))
     monkeypatch.setattr(parameters, "choose_draw", lambda *_: Draw(3, 2, choosers=3, stray=0))
     # The same manifest was read before, and its numbers are kept.
-    monkeypatch.setattr(
-        Manifest, "sum_parameters", lambda self, name, attempt: self._computed_parameters(name, attempt)
-    )
+    monkeypatch.setattr(Manifest, "sum_parameters", lambda self, name, attempt: self._compute_parameters(name, attempt))
     assert opened_by(kind, tmp_path, LOST) == reference[LOST]
 
 

@@ -167,7 +167,7 @@ def test_plan_carries_name_and_hash_of_a_package_s_statistic(package, tmp_path):
     assert (plan.sums[0].statistic, plan.sums[0].source) == (NAME, source)
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
     plan.verify()
-    with pytest.raises(PrivacyRefusal, match="is no other package's; here that name is another package's"):
+    with pytest.raises(PrivacyRefusal, match="comes from no other package; on this machine it comes from another"):
         dataclasses.replace(plan, sums=(dataclasses.replace(plan.sums[0], source=""),)).verify()
     with pytest.raises(PrivacyRefusal, match="source"):
         dataclasses.replace(plan, sums=(dataclasses.replace(plan.sums[0], source="abc"),)).verify()
@@ -213,7 +213,7 @@ def test_run_signed_by_an_earlier_release_opens_no_package_s_sum(package, tmp_pa
     assert reply(coordinator.agreement(course.manifest, signature)).WhichOneof("body") == "agreed"
     started_anew()
     refusal = reply(course.opening()).refusal
-    assert "here that name is no other package's" in refusal.problem
+    assert "on this machine it comes from no other package" in refusal.problem
     assert "a release of Undersong with that statistic" in refusal.remedy
     assert not party._ledger.charges()
     assert not foreign_package.is_imported()

@@ -196,11 +196,11 @@ def test_a_grant_of_another_authority_or_for_other_keys_is_refused(authority: Au
     with raises(ConfigurationError, "not-signed"):
         Grant.parse(foreign.grant(request), **trusted)
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"certificate": foreign.leaf("alpha", tls_key.public_key())}, "does not hold"),
+        ({"certificate": foreign.leaf("alpha", tls_key.public_key())}, "is not signed by the next one"),
         ({"certificate": authority.leaf("beta", tls_key.public_key())}, "another subject"),
         ({"chain": []}, "does not lead"),
         ({"chain": [foreign.pem]}, "does not lead"),
-        ({"chain": [foreign.pem, authority.pem]}, "does not hold"),
+        ({"chain": [foreign.pem, authority.pem]}, "is not signed by the next one"),
         ({"chain": [authority.pem] * 5}, "damaged"),
         ({"certificate": "junk"}, "cannot be read"),
     ]

@@ -161,7 +161,7 @@ def test_discrete_gaussian_share_costs_at_most_its_charged_gaussian(sigma, shift
     ("field", "change", "words"),
     [
         ("sigma_integer", lambda value: value * 0.9, "spends epsilon"),
-        ("sigma_integer", lambda value: 63.9, "too coarse, at least 64 is needed"),
+        ("sigma_integer", lambda value: 63.9, "in integer units, at least 64 is needed"),
         ("l2", lambda value: value / 2, "L2 sensitivity"),
         ("l1", lambda value: value / 2, "L1 sensitivity"),
         ("linf", lambda value: value / 2, "Linf sensitivity"),

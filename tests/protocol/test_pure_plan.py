@@ -102,7 +102,7 @@ def test_plans_that_cannot_be_kept_are_refused(requests, message):
     ("changes", "message"),
     [
         ({"law": "cauchy"}, "law"),
-        ({"sampling_rate": 0.5}, "subsampling"),
+        ({"sampling_rate": 0.5}, "sampling rate"),
         ({"sigma_integer": 0.0}, "spends epsilon"),
         ({"law": "gaussian"}, "spends epsilon"),
     ],
@@ -117,7 +117,7 @@ def test_a_party_refuses_a_laplace_sum_that_is_not_what_it_says(changes, message
 def on_scale(planned, scale, plan):
     """The same sum on another grid, as a coordinator would write it."""
     moved = dataclasses.replace(planned, scale=scale, sigma_integer=planned.sigma * scale)
-    bits = plan_module._modulus_bits(COUNTS, moved, plan.privacy, plan.quorum)
+    bits = plan_module._compute_modulus_bits(COUNTS, moved, plan.privacy, plan.quorum)
     return dataclasses.replace(moved, modulus_bits=bits)
 
 

@@ -62,22 +62,24 @@ class Policy:
         return policy_json
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Policy":
+    def from_json(cls, policy_json: Mapping[str, Any]) -> "Policy":
         """Reads what :meth:`to_json` returned. Raises ValueError for a malformed policy."""
         from pydantic import TypeAdapter  # only an operator reads a policy that another program wrote
 
-        return TypeAdapter(cls).validate_python(value)
+        return TypeAdapter(cls).validate_python(policy_json)
 
 
 def check_statistics(plan: Plan, policy: Policy) -> None:
     """Raises PrivacyRefusal if a plan names a statistic that the policy does not allow.
 
-    A policy that names what it allows is a hospital's, and it allows no other package's statistic. Call this before any
+    A policy with a list of statistics is a hospital's, and allows no statistic of another package. Call this before any
     statistic of the plan is built.
     """
     for planned in plan.sums:
         if planned.source and (not isinstance(planned.source, str) or not SOURCE.fullmatch(planned.source)):
-            raise PrivacyRefusal(f"{planned.name}: the statistic's source is no SHA-256", PLAN_ANEW)
+            raise PrivacyRefusal(
+                f"{planned.name}: the hash of the statistic's source code is no SHA-256 in hexadecimal", PLAN_ANEW
+            )
         if policy.statistics is None:
             continue
         if planned.source:
@@ -105,12 +107,12 @@ def _absent_party(roster: Sequence[Member], policy: Policy) -> str:
     for required_name, fingerprint in policy.required_parties:
         if fingerprints.get(required_name) == fingerprint:
             continue
-        state_of_absent = "takes no part"
+        absence_words = "takes no part"
         if required_name in fingerprints:
-            state_of_absent = f"has the fingerprint {fingerprints[required_name]}"
+            absence_words = f"has the fingerprint {fingerprints[required_name]}"
         return (
             f"the policy wants the party {required_name} with the fingerprint {fingerprint},"
-            f" and {required_name} {state_of_absent}"
+            f" and {required_name} {absence_words}"
         )
     return ""
 
@@ -127,7 +129,7 @@ def _check_epsilon(privacy: Privacy, policy: Policy) -> None:
 
 
 def _list_delta_checks(privacy: Privacy, policy: Policy) -> tuple[tuple[object, str, str], ...]:
-    """Returns a row per bound on delta: what is true if it is broken, the problem, and the remedy."""
+    """Returns a row per bound on delta: a condition that is true if the bound is broken, the problem, the remedy."""
     return (
         (
             privacy.delta > policy.largest_delta,
@@ -157,9 +159,9 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
     else:
         dropouts_change = "more parties"
     if policy.minimum_colluders == "default":
-        least_parties = defaults(quorum.parties)[2]
+        least_colluders = defaults(quorum.parties)[2]
     else:
-        least_parties = policy.minimum_colluders
+        least_colluders = policy.minimum_colluders
     if policy.units is None:
         allowed_units = None
     else:
@@ -174,10 +176,10 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
             f"plan the run with {dropouts_change}: {policy.minimum_parties} parties have to answer each sum",
         ),
         (
-            quorum.colluders < least_parties,
+            quorum.colluders < least_colluders,
             f"the run assumes {counted(quorum.colluders, 'colluding party', 'colluding parties')}, the policy wants"
-            f" {least_parties}",
-            f"plan the run with federation.colluders = {least_parties} or more",
+            f" {least_colluders}",
+            f"plan the run with federation.colluders = {least_colluders} or more",
         ),
         (
             policy.require_post_quantum == "always" and not quorum.post_quantum,
@@ -191,8 +193,8 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
             f"plan the run with privacy.unit = {' or '.join(allowed_units or ())}",
         ),
     )
-    for is_exceeded, problem, remedy in bound_checks:
-        if is_exceeded:
+    for is_broken, problem, remedy in bound_checks:
+        if is_broken:
             raise PrivacyRefusal(problem, remedy)
 
 

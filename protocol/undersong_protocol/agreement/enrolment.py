@@ -137,10 +137,10 @@ def _from_hex(value: object) -> object:
     """Returns the bytes of a value that is written in lower-case hexadecimal digits; any other value unchanged."""
     if not isinstance(value, str):
         return value
-    hex_bytes = bytes.fromhex(value)
-    if hex_bytes.hex() != value:
+    decoded_bytes = bytes.fromhex(value)
+    if decoded_bytes.hex() != value:
         raise ValueError("not lower-case hexadecimal")
-    return hex_bytes
+    return decoded_bytes
 
 
 def _check_identity(key: bytes) -> bytes:
@@ -164,7 +164,7 @@ _Key = Annotated[_Bytes, Field(min_length=32, max_length=32), AfterValidator(_ch
 
 
 class _SignedFile(BaseModel):
-    """A signed file. Its values are its body; an unknown key would be signed for and ignored, so it is refused."""
+    """A signed file; its fields are the signed body. An unknown key would be signed and then ignored: it is refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
     kind: ClassVar[str]
@@ -180,7 +180,7 @@ class _SignedFile(BaseModel):
 
     @classmethod
     def _open_file(cls, data: bytes) -> tuple[Self, dict[str, Any], bytes]:
-        """Returns the object of the file, its values and its signature, which is not checked yet.
+        """Returns the object of the file, its fields as JSON values and its signature, which is not checked yet.
 
         Raises ConfigurationError if the file is too large, damaged, or of another kind or version.
         """
@@ -190,17 +190,17 @@ class _SignedFile(BaseModel):
                 f"what was given as {file_kind} has {len(data)} bytes, {LARGEST_FILE_BYTES} are allowed",
                 f"give the file of the {file_kind} itself",
             )
-        damaged_file = ConfigurationError(
+        damaged_error = ConfigurationError(
             f"the {file_kind} is damaged or incomplete", "have the file sent again, unchanged"
         )
         try:
             envelope_json = {**json.loads(data.decode("utf-8"))}
         except (ValueError, TypeError, RecursionError):
-            raise damaged_file from None
-        kind_stated = envelope_json.pop("kind", None)
-        if kind_stated != cls.kind:
-            if kind_stated in (PACKAGE, REQUEST, GRANT):
-                other_kind = kind_stated[10:]
+            raise damaged_error from None
+        stated_kind = envelope_json.pop("kind", None)
+        if stated_kind != cls.kind:
+            if stated_kind in (PACKAGE, REQUEST, GRANT):
+                other_kind = stated_kind[10:]
             else:
                 other_kind = "another kind of file"
             raise ConfigurationError(
@@ -214,7 +214,7 @@ class _SignedFile(BaseModel):
             signed_envelope = _Envelope.model_validate(envelope_json)
             return cls.model_validate(signed_envelope.body), signed_envelope.body, signed_envelope.signature
         except ValidationError:
-            raise damaged_file from None
+            raise damaged_error from None
 
     def _verify_signature(self, body: Mapping[str, Any], signature: bytes, key: bytes, remedy: str) -> None:
         try:
@@ -268,7 +268,9 @@ class Package(_SignedFile):
         """
         if key.public_key().public_bytes_raw() != self.signing_key:
             raise ConfigurationError(
-                "a package is signed with the key that it names", "sign with the coordinator's key", code="other-key"
+                f"the package of {self.party} names another signing key than the one that signs it",
+                "sign with the coordinator's key",
+                code="other-key",
             )
         certificate(self.ca_certificate, "the package's CA certificate")
         return super().sign(key)
@@ -282,9 +284,9 @@ class Package(_SignedFile):
         Raises:
             ConfigurationError: the bytes are not a package, are damaged, or are signed by another key than they name.
         """
-        package, body_bytes, signature = cls._open_file(data)
+        package, body_fields, signature = cls._open_file(data)
         certificate(package.ca_certificate, "the package's CA certificate")
-        package._verify_signature(body_bytes, signature, package.signing_key, "ask the operator for the package again")
+        package._verify_signature(body_fields, signature, package.signing_key, "ask the operator for the package again")
         return package
 
     def check_fresh(self, now_s: float) -> None:
@@ -357,10 +359,15 @@ class EnrolmentRequest(_SignedFile):
             ConfigurationError: the bytes are not a request or are damaged, a key has another type, or names differ.
         """
         make_again = "make the request again: undersong-party enroll"
-        enrolment_request, body_bytes, signature = cls._open_file(data)
-        if len(enrolment_request.token_proof) != (0 if enrolment_request.renewal else 32):
-            raise ConfigurationError("the enrolment request's proof is incomplete", make_again)
-        enrolment_request._verify_signature(body_bytes, signature, enrolment_request.identity, make_again)
+        enrolment_request, body_fields, signature = cls._open_file(data)
+        proof_bytes = 0 if enrolment_request.renewal else 32
+        if len(enrolment_request.token_proof) != proof_bytes:
+            raise ConfigurationError(
+                f"the enrolment request of {enrolment_request.party} has a token proof of"
+                f" {len(enrolment_request.token_proof)} bytes, {proof_bytes} are expected",
+                make_again,
+            )
+        enrolment_request._verify_signature(body_fields, signature, enrolment_request.identity, make_again)
         enrolment_request.tls_key()
         return enrolment_request
 
@@ -392,7 +399,7 @@ class EnrolmentRequest(_SignedFile):
         """Raises ConfigurationError unless ``token_proof`` was made with ``token``."""
         if self.renewal or not hmac.compare_digest(self.token_proof, self._compute_token_proof(token)):
             raise ConfigurationError(
-                f"the request in the name of {self.party} does not prove that it holds the invitation",
+                f"the request in the name of {self.party} does not prove that its sender holds the invitation",
                 "invite the party again, and hand the package to nobody else",
                 code="no-token",
             )
@@ -435,17 +442,17 @@ class Grant(_SignedFile):
             ConfigurationError: the bytes are not a grant, are damaged or of another coordinator, or the certificate
                 does not lead to the CA or names another subject.
         """
-        grant, body_bytes, signature = cls._open_file(data)
+        grant, body_fields, signature = cls._open_file(data)
         sign_again = "ask the operator to sign the request again: undersong sign"
-        grant._verify_signature(body_bytes, signature, signing_key, sign_again)
+        grant._verify_signature(body_fields, signature, signing_key, sign_again)
         leaf_certificate = certificate(grant.certificate, "the granted certificate")
         if common_name(leaf_certificate) != grant.party:
             raise ConfigurationError("the granted certificate names another subject than the party", sign_again)
         issuer_certificates = [
             certificate(issuer_pem, "the chain of the granted certificate") for issuer_pem in grant.chain
         ]
-        ca_certificate_ = certificate(ca_certificate, "the CA certificate")
-        if not issuer_certificates or issuer_certificates[-1] != ca_certificate_:
+        package_ca = certificate(ca_certificate, "the CA certificate")
+        if not issuer_certificates or issuer_certificates[-1] != package_ca:
             raise ConfigurationError("the granted certificate does not lead to the coordinator's CA", sign_again)
         for issued_certificate, issuer in zip(
             [leaf_certificate, *issuer_certificates], issuer_certificates, strict=False
@@ -453,11 +460,13 @@ class Grant(_SignedFile):
             try:
                 issued_certificate.verify_directly_issued_by(issuer)
             except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-                raise ConfigurationError("the chain of the granted certificate does not hold", sign_again) from None
+                raise ConfigurationError(
+                    "in the chain of the granted certificate, a certificate is not signed by the next one", sign_again
+                ) from None
         return grant
 
     def check_mine(self, party: str, tls_key: ec.EllipticCurvePublicKey, identity: bytes) -> None:
-        """Raises ConfigurationError if the grant was made for other keys or another name than these."""
+        """Raises ConfigurationError unless the grant is for this party's name, TLS key and identity key (32 bytes)."""
         granted_key = certificate(self.certificate, "the granted certificate").public_key()
         spki_format = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         if (
@@ -484,7 +493,7 @@ def party_fingerprint(party: str, identity: bytes) -> str:
 
 
 def certificate(pem: str, subject: str) -> x509.Certificate:
-    """Reads one certificate in PEM. Raises ConfigurationError, with ``subject`` as its subject, for another text."""
+    """Reads one certificate in PEM. Raises ConfigurationError for another text, which the error calls ``subject``."""
     try:
         if pem.count("-----BEGIN") != 1:
             raise ValueError
@@ -493,10 +502,10 @@ def certificate(pem: str, subject: str) -> x509.Certificate:
         raise ConfigurationError(f"{subject} cannot be read", "ask the operator for the file again") from None
 
 
-def common_name(certificate_: x509.Certificate) -> str:
+def common_name(parsed_certificate: x509.Certificate) -> str:
     """Returns the CN of a certificate's subject; "" unless there is exactly one."""
     try:
-        name_attributes = certificate_.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        name_attributes = parsed_certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     except ValueError:
         return ""
     if len(name_attributes) == 1:

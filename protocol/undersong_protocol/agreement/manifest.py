@@ -22,7 +22,7 @@ from undersong_protocol.secagg.keys import check_identity, verified
 from undersong_protocol.secagg.parameters import Member, SumParameters
 
 VERSION = 3
-# People compare, type and copy a run's name, so it has no other signs.
+# People compare, type and copy a run's name, so it has only characters that everybody can type.
 RUN_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._-]{0,118}[A-Za-z0-9])?")
 PLAN_WORDS = "; this plan's words: "  # precedes the nine words of the plan at the end of a sentence
 LONGEST_NAME = 120  # characters of the name of a run, a task, a method, a label, a party or a private sum
@@ -116,7 +116,11 @@ class Manifest:
         sentences = {key: task.get(key, "") for key in ("description", "purpose", "publication")}
         are_lists = all(isinstance(task_entries, (list, tuple)) for task_entries in (labels, generators, columns))
         if not are_lists or not all(isinstance(sentence, str) for sentence in sentences.values()):
-            raise PrivacyRefusal("the manifest's task is not made of a name, a description and labels", PLAN_ANEW)
+            raise PrivacyRefusal(
+                "in the manifest's task, labels, generators or columns are no list, or description, purpose or"
+                " publication is no text",
+                PLAN_ANEW,
+            )
         check_size("generators in its manifest", len(generators), LARGEST_LABELS)
         check_size("columns in its manifest", len(columns), LARGEST_LABELS)
         for key, sentence in sentences.items():
@@ -152,12 +156,12 @@ class Manifest:
             )
         if not RUN_NAME.fullmatch(self.run):
             raise PrivacyRefusal(
-                f"the run's name {printable(self.run, 60)!r} has other characters than a name that people type",
+                f"the run's name {printable(self.run, 60)!r} is too long or has a character that is not allowed in it",
                 "use letters, digits, spaces, points, hyphens and underscores of ASCII, 120 at most",
                 code="invalid-name",
             )
         for member in self.roster:
-            # The rule of enrolment holds here too: no two names look alike, and none holds a list's separator.
+            # Enrolment has the same rule, so that no two names look alike and none holds the separator of a list.
             try:
                 check_party_name(member.name)
             except ConfigurationError as error:
@@ -180,14 +184,14 @@ class Manifest:
 
     def sum_parameters(self, name: str, attempt: int) -> SumParameters:
         """Returns the secure-aggregation parameters of one attempt at the private sum ``name``."""
-        return self._parameters_of(name, attempt)
+        return self._cached_parameters(name, attempt)
 
     @cached_property
-    def _parameters_of(self) -> Callable[[str, int], SumParameters]:
-        """:meth:`sum_parameters` of the last few attempts; a roster's are the same at every party."""
-        return lru_cache(maxsize=4)(self._computed_parameters)
+    def _cached_parameters(self) -> Callable[[str, int], SumParameters]:
+        """:meth:`_compute_parameters` with a cache, because simulated parties ask for the same few attempts."""
+        return lru_cache(maxsize=4)(self._compute_parameters)
 
-    def _computed_parameters(self, name: str, attempt: int) -> SumParameters:
+    def _compute_parameters(self, name: str, attempt: int) -> SumParameters:
         planned_sum = self.plan[name]
         quorum = self.plan.quorum
         return SumParameters(
@@ -228,7 +232,10 @@ class Manifest:
 
     @cached_property
     def _checked_names(self) -> list[str]:
-        """The roster's names, once names and keys have passed: simulated parties share one roster of a thousand."""
+        """The roster's names, checked once together with its keys: simulated parties share one roster of a thousand.
+
+        Raises PrivacyRefusal for names that repeat or are not sorted, and for a key that repeats or is of low order.
+        """
         member_names = [member.name for member in self.roster]
         if repeated_names := repeated(member_names):
             raise PrivacyRefusal(f"the manifest's roster names the party {repeated_names[0]} more than once", PLAN_ANEW)
@@ -270,15 +277,15 @@ class Manifest:
                 ) from None
 
 
-def _check_counts(value: Mapping[str, Any]) -> None:
-    """Checks the lengths of the parsed lists before anything is built from them.
+def _check_counts(manifest_json: Mapping[str, Any]) -> None:
+    """Checks the lengths of a parsed manifest's lists before anything is built from them.
 
     Raises PrivacyRefusal for more parties, private sums or labels than any run may have.
     """
     for entry_kind, entries, largest_count in (
-        ("parties", value["roster"], LARGEST_PARTIES),
-        ("private sums", value["plan"]["sums"], LARGEST_SUMS),
-        ("labels", value["task"].get("labels", ()), LARGEST_LABELS),
+        ("parties", manifest_json["roster"], LARGEST_PARTIES),
+        ("private sums", manifest_json["plan"]["sums"], LARGEST_SUMS),
+        ("labels", manifest_json["task"].get("labels", ()), LARGEST_LABELS),
     ):
         check_size(entry_kind, len(entries), largest_count)
 
@@ -290,11 +297,11 @@ def _check_counts(value: Mapping[str, Any]) -> None:
 # by the whole hash, and refuses a plan whose words are those of another plan that was proposed to it
 # (``consent.approvals``).
 
-COUNT = 9
+COUNT = 9  # words that stand for one plan
 BITS = 10  # bits that one word of a plan's words stands for
 _COST = {"n": 2**14, "r": 8, "p": 1, "maxmem": 2**26}
 
-# No two begin with the same four letters or differ in one letter only.
+# No two words begin with the same four letters or differ in one letter only.
 _LIST = """
 acid acorn action adapt adobe adult advice aerial affair agenda agree airport alarm album alert almond alpine
 already amber amount amuse anchor angle animal answer antler anvil apple apron arcade arena armor army aroma around

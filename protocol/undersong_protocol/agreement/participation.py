@@ -43,7 +43,9 @@ class Participation:
 
     @property
     def chips(self) -> tuple[str, ...]:
-        """The hospitals by name, each with the sum until which it took part where it is not in all of them.
+        """The hospitals' names as small labels, at most ``MOST_CHIPS``, and a last label with the number of the others.
+
+        A hospital that is not in every opened sum has the sums in which it took part beside its name.
 
         >>> sums = (("one", {"x", "y"}), ("two", {"y"}), ("three", {"x", "y"}))
         >>> Participation(("x", "y", "z"), sums).chips
@@ -53,14 +55,15 @@ class Participation:
         >>> len(Participation(tuple(f"h{n}" for n in range(40)), ()).chips)
         13
         """
-        notes = {party: self._note_absence(party) for party in self.parties}
-        # Whoever left is named in any case, since that is what a reader cannot guess.
-        shown = sorted(self.parties, key=lambda party: not notes[party])[:MOST_CHIPS]
-        names = [f"{printable(party, 120)}{notes[party]}" for party in self.parties if party in shown]
-        return (*names, *([f"{len(self.parties) - len(shown)} more"] if len(self.parties) > len(shown) else []))
+        absence_notes = {party: self._note_absence(party) for party in self.parties}
+        # Hospitals that missed a sum come first, so that the limit leaves them out last: a reader cannot guess them.
+        named_parties = sorted(self.parties, key=lambda party: not absence_notes[party])[:MOST_CHIPS]
+        names = [f"{printable(party, 120)}{absence_notes[party]}" for party in self.parties if party in named_parties]
+        unnamed_count = len(self.parties) - len(named_parties)
+        return (*names, *([f"{unnamed_count} more"] if unnamed_count else []))
 
     def _note_absence(self, party: str) -> str:
-        """The part of a hospital that is not in all opened sums, in brackets; "" for any other."""
+        """Returns in brackets in which sums a hospital took part; "" if it is in every opened sum."""
         attended_sums = [sum_number for sum_number, (_, hospitals) in enumerate(self.sums, 1) if party in hospitals]
         if len(attended_sums) == len(self.sums):
             return ""
@@ -91,18 +94,18 @@ class Participation:
 
     @property
     def absences(self) -> tuple[str, ...]:
-        """A sentence about every hospital that is not in all opened sums: until which one it took part."""
+        """A sentence about every hospital that is not in all opened sums: in which of them it took part."""
         return tuple(filter(None, (self._describe_absence(party) for party in self.parties)))
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Returns the sentences on which hospitals are not in every sum; none if every hospital is in every sum."""
+        """:attr:`absences` and then :attr:`counts` as a sentence; none if every hospital is in every opened sum."""
         if self.absences:
             return (*self.absences, f"Opened: {self.counts}.")
         return ()
 
     def _describe_absence(self, party: str) -> str:
-        """The sentence about one hospital; "" if it is in every opened sum.
+        """Returns the sentence of :attr:`absences` about one hospital; "" if it is in every opened sum.
 
         >>> sums = (("one", {"x", "y"}), ("two", {"x", "y"}), ("three", {"y"}), ("four", {"y"}))
         >>> Participation(("x", "y"), sums).absences

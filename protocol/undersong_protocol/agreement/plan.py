@@ -44,13 +44,18 @@ from undersong_protocol.statistics.contribution import UnitContribution
 
 Unit = Literal["sample", "user", "party"]
 
-# Integer units: the loss of sigma_eff = sqrt(sigma^2 - 4) stays below 0.1 % (docs/privacy.md, "Noise").
 PLAN_ANEW = "have the run planned anew"
+# Integer units: the loss of sigma_eff = sqrt(sigma^2 - 4) stays below 0.1 % (docs/privacy.md, "Noise").
 SMALLEST_SIGMA = 64.0
 LARGEST_SCALE_BITS = 40
-LAPLACE_CALIBRATIONS = 8  # one lowers epsilon by the loss distributions' rounding, some 1e-5; the check comes after it
-LAPLACE_SCALES = (64.0, 4096.0)  # integer units: fine beside the noise, and a share's table builds in half a second
-LAPLACE_TAIL = 5.0  # times the Gaussian's 12 deviations: 85 scales, e^-85 per coordinate
+# Each calibration lowers epsilon by what the rounding of the loss distributions adds, some 1e-5. One is usually enough.
+LAPLACE_CALIBRATIONS = 8
+# Smallest and largest scale of Laplace noise in integer units. From the smallest on, rounding is small beside it; up to
+# the largest, the table of a party's share is computed in half a second.
+LAPLACE_SCALES = (64.0, 4096.0)
+# The modulus allows 12 standard deviations of Gaussian noise, and 5 times as many of Laplace noise: 85 scales, which a
+# coordinate exceeds with probability e^-85.
+LAPLACE_TAIL = 5.0
 INTEGER_NORM_TOLERANCE = 2.0**-36  # relative; larger than the excess that statistics.contribution allows
 REPLY_BYTES = 2**20  # size of the part of a reply that does not depend on the run
 REPLY_BYTES_A_PARTY = 8192
@@ -61,7 +66,7 @@ EPSILON_TOLERANCE = 1e-6  # relative; the calibration's bisection stops within i
 
 def _check_epsilon(epsilon: float) -> float:
     if LARGEST_NUMBER < epsilon < math.inf:
-        raise ValueError("is above every epsilon that a plan may have, and not infinite")
+        raise ValueError(f"{epsilon:g} is finite and above {LARGEST_NUMBER:g}, the largest epsilon of a plan")
     return epsilon
 
 
@@ -85,8 +90,8 @@ def _check_parameters(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     return parameters
 
 
-# Types and ranges of a plan's figures, which :meth:`Plan.check_form` asks for, so that no wrong one first fails when
-# records are read. Sizes are checked after them.
+# Types and ranges of a plan's figures. :meth:`Plan.check_form` checks them first, so that a party refuses a wrong one
+# before it reads a record.
 _Number = Annotated[float, Field(strict=True, ge=0, le=LARGEST_NUMBER)]
 _Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_NUMBER)]
 _CountOrZero = Annotated[int, Field(strict=True, ge=0, le=LARGEST_NUMBER)]
@@ -100,7 +105,8 @@ class Privacy:
         epsilon, delta: the budget of the whole run; epsilon may be ``inf`` (research only: no privacy at all).
         unit: the privacy unit: "sample" (one record), "user" (all records of one patient) or "party" (a whole party).
         max_per_unit: cap on a unit's records (1 for unit "sample").
-        contribution: how a unit's records count together: their mean (same norm as one) or their sum (times the cap).
+        contribution: how a unit's records count together: their mean (whose norm is at most one record's) or their sum
+            (at most ``max_per_unit`` times that).
         max_records: largest number of records of a party that the modulus allows for: each coordinate of a party's
             vector is clamped to what so many records reach. Clamping is 1-Lipschitz in every norm, so it costs no
             privacy.
@@ -172,7 +178,7 @@ class SumRequest:
         noise_multiplier: fixed noise of a Gaussian sum over its L2 sensitivity, such as a paper's figure; the other
             Gaussian sums are calibrated around it. None calibrates this sum too. Only a run that promises no privacy
             may have 0.
-        first_rung_s: first rung, in seconds after the request, at which parties send this sum's vectors (limits.py).
+        first_rung_s: first public send time ("rung", limits.py) of this sum's vectors, in seconds after the request.
             A later first rung, for a sum that takes long to compute, shows less of the time it took.
     """
 
@@ -238,8 +244,8 @@ class PlannedSum:
         """
         if self.source != statistics.source(self.statistic):
             raise PrivacyRefusal(
-                f"{self.name}: the statistic {self.statistic!r} of the plan is {_describe_owner(self.source)};"
-                f" here that name is {_describe_owner(statistics.source(self.statistic))}",
+                f"{self.name}: by the plan, the statistic {self.statistic!r} comes from {_describe_owner(self.source)};"
+                f" on this machine it comes from {_describe_owner(statistics.source(self.statistic))}",
                 "at a hospital, install a release of Undersong with that statistic; in a simulation, install the same"
                 " release of its package",
             )
@@ -254,9 +260,12 @@ class PlannedSum:
         return accounting.Gaussian(self.sigma / self.l2, sampling_rate=self.sampling_rate)
 
     def event_with_less(self, noise_share_left: float) -> accounting.Event:
-        """Returns the privacy event of this sum if only this share of its variance is left (docs/privacy.md, "Noise").
+        """Returns the privacy event of this sum if only a part of its variance is left (docs/privacy.md, "Noise").
 
-        Laplace noise of which a share is missing gives no guarantee.
+        Laplace noise of which a part is missing gives no guarantee.
+
+        Args:
+            noise_share_left: variance that is left, divided by the planned one; at most 1.
         """
         if noise_share_left == 1.0 or not self.sigma_integer:
             return self.event()
@@ -269,8 +278,8 @@ class PlannedSum:
         """Returns the privacy event of a party's vector if all others collude and subtract all noise but its own.
 
         A vector always keeps noise component 0 (``noise_share.NoisePlan``), of variance sigma_i^2. It is charged as a
-        continuous Gaussian of standard deviation sqrt(sigma_i^2 - 4), because the rounding costs its 4 in every
-        single share here (docs/privacy.md, "Noise"). One share of Laplace noise is mostly zero and gives no guarantee,
+        continuous Gaussian of standard deviation sqrt(sigma_i^2 - 4), because rounding costs every single share a
+        variance of 4 (docs/privacy.md, "Noise"). One share of Laplace noise is mostly zero and gives no guarantee,
         unless it is the whole noise.
         """
         if self.law == "laplace":
@@ -280,10 +289,10 @@ class PlannedSum:
         if not self.sigma_integer:
             return self.event()
         drawn_sigma = self.drawn_sigma_integer
-        noise_shares = noise_share.noise_plan(
+        noise_plan = noise_share.noise_plan(
             drawn_sigma, quorum.parties, quorum.tolerated_dropouts, quorum.noise_colluders
         )
-        sigma = accounting.charged_sigma(float(noise_shares.components[0]))
+        sigma = accounting.charged_sigma(float(noise_plan.components[0]))
         return accounting.Gaussian(sigma / (self.scale * self.l2), sampling_rate=self.sampling_rate)
 
 
@@ -322,8 +331,8 @@ class Plan:
         """Generous upper bound on the bytes of an honest reply, be it a masked vector, shares or the receipt."""
         vector_bytes = 8 * max((planned.dimension for planned in self.sums), default=0)
         share_bytes = REPLY_BYTES_A_PARTY * self.quorum.parties
-        receipt = REPLY_BYTES_AN_ATTEMPT * (len(self.sums) + self.quorum.spare_attempts)
-        return max(vector_bytes, share_bytes, receipt) + REPLY_BYTES
+        receipt_bytes = REPLY_BYTES_AN_ATTEMPT * (len(self.sums) + self.quorum.spare_attempts)
+        return max(vector_bytes, share_bytes, receipt_bytes) + REPLY_BYTES
 
     def epsilon_after(self, releases: int) -> float:
         """Returns epsilon, at the plan's delta, after the first ``releases`` sums; for information only."""
@@ -348,15 +357,15 @@ class Plan:
         """
         sum_events = [planned.event_alone(self.quorum) for planned in self.sums]
         exposed_events = sum_events if self.quorum.parties == 1 else _with_void_attempts(sum_events)
-        return [*exposed_events, *_spare_events(sum_events, self.quorum.spare_attempts)]
+        return [*exposed_events, *_price_spare_attempts(sum_events, self.quorum.spare_attempts)]
 
     def events_with(self, colluders: int) -> list[accounting.Event]:
-        """Returns the privacy events of the whole plan if so many parties collude, more than it assumes.
+        """Returns the privacy events of the whole plan if ``colluders`` parties collude, be they more than planned.
 
-        An opened sum then lacks the noise of the further ones, and they can sign an attempt void that was opened
-        (docs/secagg.md, "Void attempts"): each sum counts as often as in :meth:`alone_events`. Where the masks or the
-        noise do not hold against so many, the events are those of that method, which hold against all: a sparse
-        graph, for example, is chosen for the plan's own number.
+        An opened sum then lacks the noise of the further colluders. They can also certify an opened attempt as void
+        (docs/secagg.md, "Void attempts"), so each sum counts as often as in :meth:`alone_events`. Where masks or noise
+        do not hold against so many, as those of a sparse graph, which is chosen for the planned number, the events are
+        those of :meth:`alone_events`, which hold against any number.
         """
         quorum = self.quorum
         honest_survivors = quorum.fewest - colluders
@@ -369,12 +378,12 @@ class Plan:
         noise_share_left = min(1.0, honest_survivors / quorum.honest_survivors)
         sum_events = [planned.event_with_less(noise_share_left) for planned in self.sums]
         exposed_events = _with_void_attempts(sum_events) if colluders > quorum.colluders else sum_events
-        return [*exposed_events, *_spare_events(sum_events, self.quorum.spare_attempts)]
+        return [*exposed_events, *_price_spare_attempts(sum_events, self.quorum.spare_attempts)]
 
     def charged_events(self) -> list[accounting.Event]:
         """Returns the privacy events of all sums in order, followed by those of the spare attempts."""
         events = _list_events(self.sums)
-        return [*events, *_spare_events(events, self.quorum.spare_attempts)]
+        return [*events, *_price_spare_attempts(events, self.quorum.spare_attempts)]
 
     def check_form(self) -> None:
         """Checks the type and the upper bound of every figure without building a statistic.
@@ -395,11 +404,13 @@ class Plan:
             wrong_field = f"{error_place[0]}.{error_place[1]}"
             if error_place[0] == "sums":
                 wrong_field = f"{self.sums[int(error_place[1])].name}: {error_place[2]}"
-            raise PrivacyRefusal(
-                f"the plan's figure is not one of its kind: {wrong_field}: {reason}", PLAN_ANEW
-            ) from None
+            raise PrivacyRefusal(f"the plan's figure {wrong_field} is not valid: {reason}", PLAN_ANEW) from None
         if self.privacy.unit == "sample" and self.privacy.max_per_unit != 1:
-            raise PrivacyRefusal("privacy.max_per_unit is not 1, and a sample is one record", PLAN_ANEW)
+            raise PrivacyRefusal(
+                f"privacy.max_per_unit is {self.privacy.max_per_unit}; for the privacy unit sample, which is one"
+                " record, it has to be 1",
+                PLAN_ANEW,
+            )
         _check_sizes(self)
 
     def verify(self) -> None:
@@ -435,8 +446,8 @@ class Plan:
             )
         if not limits.FIRST_S <= planned.first_rung_s <= limits.LARGEST_FIRST_S:
             raise PrivacyRefusal(
-                f"{planned.name}: the first rung {planned.first_rung_s:g} s is not between {limits.FIRST_S:g} and"
-                f" {limits.LARGEST_FIRST_S:g} s",
+                f"{planned.name}: first_rung_s, the first send time of its vectors, is {planned.first_rung_s:g} s and"
+                f" not between {limits.FIRST_S:g} and {limits.LARGEST_FIRST_S:g} s",
                 PLAN_ANEW,
             )
         statistic = planned.build()
@@ -456,18 +467,20 @@ class Plan:
                 )
         if planned.sampling_rate < 1.0 and statistic.whole:
             raise PrivacyRefusal(
-                f"{planned.name}: {planned.statistic} cannot be taken of a subsample of units",
+                f"{planned.name}: the statistic {planned.statistic} cannot be taken of a subsample of the privacy"
+                f" units, and the plan has sampling rate {planned.sampling_rate:g}",
                 "plan it with sampling rate 1",
             )
         if planned.law == "laplace":
             if planned.sampling_rate != 1.0:
                 raise PrivacyRefusal(
-                    f"{planned.name}: Laplace noise is not accounted with subsampling",
+                    f"{planned.name}: the plan has Laplace noise and sampling rate {planned.sampling_rate:g}, which no"
+                    " accountant here prices together",
                     "have the run planned with sampling rate 1",
                 )
         elif math.isfinite(self.privacy.epsilon) and planned.sigma_integer < SMALLEST_SIGMA:
             raise PrivacyRefusal(
-                f"{planned.name}: sigma {planned.sigma_integer:.4g} in integer units is too coarse, at least"
+                f"{planned.name}: the noise has sigma {planned.sigma_integer:.4g} in integer units, at least"
                 f" {SMALLEST_SIGMA:.4g} is needed",
                 PLAN_ANEW,
             )
@@ -498,14 +511,14 @@ class Plan:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Plan":
-        privacy_fields = dict(value["privacy"])
+    def from_json(cls, plan_json: Mapping[str, Any]) -> "Plan":
+        privacy_fields = dict(plan_json["privacy"])
         if privacy_fields["epsilon"] is None:
             privacy_fields["epsilon"] = math.inf
         return cls(
             Privacy(**privacy_fields),
-            Quorum(**value["quorum"]),
-            tuple(PlannedSum(**planned) for planned in value["sums"]),
+            Quorum(**plan_json["quorum"]),
+            tuple(PlannedSum(**planned) for planned in plan_json["sums"]),
         )
 
 
@@ -516,14 +529,14 @@ def _plan_adapter() -> TypeAdapter[Plan]:
 
 def _describe_owner(source: str) -> str:
     if source:
-        return f"another package's, of source {source[:16]}..."
-    return "no other package's"
+        return f"another package (source {source[:16]}...)"
+    return "no other package"
 
 
 def _check_sizes(plan: Plan) -> None:
     """Checks the plan's sizes before a statistic is built from it, so that no plan exhausts a party's time or memory.
 
-    Raises PrivacyRefusal for the first size above its limit, and for a quorum that cannot hold.
+    Raises PrivacyRefusal for the first size above its limit, and for numbers of parties that ``check_quorum`` refuses.
     """
     party_count = plan.quorum.parties
     sum_count = len(plan.sums)
@@ -543,8 +556,8 @@ def _check_sizes(plan: Plan) -> None:
     for planned in plan.sums:
         check_size(f"coordinates in {planned.name}", planned.dimension, LARGEST_DIMENSION)
         check_size(f"integer units of {planned.name}", planned.scale, LARGEST_SCALE)
-        draws = planned.dimension * (1 + plan.quorum.tolerated_dropouts)
-        check_size(f"draws of noise for {planned.name}", draws, LARGEST_DRAWS)
+        draw_count = planned.dimension * (1 + plan.quorum.tolerated_dropouts)
+        check_size(f"draws of noise for {planned.name}", draw_count, LARGEST_DRAWS)
 
 
 def plan_sums(requests: Sequence[SumRequest], privacy: Privacy, quorum: Quorum) -> Plan:
@@ -555,7 +568,7 @@ def plan_sums(requests: Sequence[SumRequest], privacy: Privacy, quorum: Quorum) 
     if not requests:
         return Plan(privacy, quorum)
     is_private = math.isfinite(privacy.epsilon)
-    pure_epsilons = _pure_epsilons(requests, privacy.epsilon, quorum.spare_attempts)
+    pure_epsilons = _divide_pure_epsilon(requests, privacy.epsilon, quorum.spare_attempts)
     sharing_names = {request.name for request in requests if request.law == "laplace" and request.epsilon is None}
     planned_by_name: dict[str, PlannedSum] = {}
     for _ in range(LAPLACE_CALIBRATIONS):
@@ -566,13 +579,13 @@ def plan_sums(requests: Sequence[SumRequest], privacy: Privacy, quorum: Quorum) 
         }
         if not (is_private and sharing_names):
             break
-        # Loss distributions round pessimistically: what adds up to epsilon is charged a little more than it.
+        # The accountant rounds losses up, so sums whose epsilons add up to epsilon are charged a little more than it.
         spent_epsilon = Plan(privacy, quorum, tuple(planned_by_name.values())).epsilon()
         if spent_epsilon <= privacy.epsilon:
             break
-        lowered_factor = privacy.epsilon / spent_epsilon * (1 - 1e-9)
+        lowering_factor = privacy.epsilon / spent_epsilon * (1 - 1e-9)
         pure_epsilons = {
-            name: pure_epsilon * lowered_factor if name in sharing_names else pure_epsilon
+            name: pure_epsilon * lowering_factor if name in sharing_names else pure_epsilon
             for name, pure_epsilon in pure_epsilons.items()
         }
     for request in requests:
@@ -583,28 +596,30 @@ def plan_sums(requests: Sequence[SumRequest], privacy: Privacy, quorum: Quorum) 
     budget_shares = [request.budget_share / total_share for request in gaussian_requests]
     fixed_events = _list_events(list(planned_by_name.values()))
 
-    def events(factor: float) -> list[accounting.Event]:
+    def list_events(factor: float) -> list[accounting.Event]:
         main_events = fixed_events + [
             accounting.Gaussian(factor / math.sqrt(budget_share), sampling_rate=request.sampling_rate)
             for request, budget_share in zip(gaussian_requests, budget_shares, strict=True)
         ]
-        return main_events + _spare_events(main_events, quorum.spare_attempts)
+        return main_events + _price_spare_attempts(main_events, quorum.spare_attempts)
 
     noise_factor = 0.0
     if is_private and gaussian_requests:
         delta = _usable_delta(privacy, quorum, [request.statistic.dimension for request in requests])
-        noise_factor = accounting.calibrate(events, privacy.epsilon, delta)
+        noise_factor = accounting.calibrate(list_events, privacy.epsilon, delta)
     for request, budget_share in zip(gaussian_requests, budget_shares, strict=True):
         planned_by_name[request.name] = _plan_gaussian(request, noise_factor / math.sqrt(budget_share), privacy, quorum)
     return Plan(privacy, quorum, tuple(planned_by_name[request.name] for request in requests))
 
 
-def _pure_epsilons(requests: Sequence[SumRequest], epsilon: float, spares: int) -> dict[str, float]:
-    """Epsilon of each Laplace sum by name; together with the spare attempts never above ``epsilon``."""
+def _divide_pure_epsilon(requests: Sequence[SumRequest], epsilon: float, spares: int) -> dict[str, float]:
+    """Returns the epsilon of each Laplace sum by name. Spare attempts included, they sum to at most ``epsilon``."""
     laplace_requests = [request for request in requests if request.law == "laplace"]
     for request in laplace_requests:
         if request.epsilon is not None and not request.epsilon > 0:
-            raise ConfigurationError(f"{request.name}: its epsilon is {request.epsilon}", "give a number above 0")
+            raise ConfigurationError(
+                f"{request.name}: its epsilon {request.epsilon} is not above 0", "give a number above 0"
+            )
         if request.sampling_rate != 1.0:
             raise ConfigurationError(
                 f"{request.name}: Laplace noise cannot be combined with subsampling", "use Gaussian noise"
@@ -617,21 +632,22 @@ def _pure_epsilons(requests: Sequence[SumRequest], epsilon: float, spares: int) 
         return fixed_epsilons
     if any(request.law == "gaussian" for request in requests):
         raise ConfigurationError(
-            f"{sharing_requests[0].name}: a Laplace sum beside Gaussian ones needs an epsilon of its own",
-            "name it in the plan",
+            f"{sharing_requests[0].name}: the Laplace sum has no epsilon of its own, and the run has Gaussian sums too",
+            "set epsilon in its SumRequest",
         )
     total_share = sum(request.budget_share for request in sharing_requests)
     largest_share = max(request.budget_share for request in sharing_requests) / total_share
     spent_epsilon = sum(fixed_epsilons.values())
     dearest_epsilon = max(fixed_epsilons.values(), default=0.0)
-    # A spare attempt is priced as the dearest sum, whichever of the two kinds that is.
+    # A spare attempt is priced as the dearest sum, which is one with a fixed epsilon or one that shares the rest.
     remaining_epsilon = min(
         epsilon - spent_epsilon - spares * dearest_epsilon, (epsilon - spent_epsilon) / (1 + spares * largest_share)
     )
     if not remaining_epsilon > 0:
         raise ConfigurationError(
-            f"the Laplace sums with an epsilon of their own leave {remaining_epsilon:.4g} of epsilon {epsilon:g}",
-            "raise epsilon",
+            f"the Laplace sums with an epsilon of their own leave {remaining_epsilon:.4g} of the run's epsilon"
+            f" {epsilon:g} for the other sums",
+            "raise privacy.epsilon, or lower the epsilon of those sums",
         )
     return fixed_epsilons | {
         request.name: remaining_epsilon * request.budget_share / total_share for request in sharing_requests
@@ -639,10 +655,10 @@ def _pure_epsilons(requests: Sequence[SumRequest], epsilon: float, spares: int) 
 
 
 def _usable_delta(privacy: Privacy, quorum: Quorum, dimensions: Sequence[int]) -> float:
-    # Every party draws two numbers (a Laplace share's) or one per coordinate for each of its D + 1 components of noise.
-    coordinates = sum(dimensions) + quorum.spare_attempts * max(dimensions, default=0)
-    draws = 2 * quorum.parties * (quorum.tolerated_dropouts + 1) * coordinates
-    return accounting.usable_delta(privacy.delta, samples=draws, epsilon=privacy.epsilon)
+    # Per coordinate and noise component, of which it has D + 1, a party draws one number, or two for a Laplace share.
+    coordinate_count = sum(dimensions) + quorum.spare_attempts * max(dimensions, default=0)
+    largest_draw_count = 2 * quorum.parties * (quorum.tolerated_dropouts + 1) * coordinate_count
+    return accounting.usable_delta(privacy.delta, samples=largest_draw_count, epsilon=privacy.epsilon)
 
 
 def _list_events(sums: Sequence[PlannedSum]) -> list[accounting.Event]:
@@ -650,11 +666,11 @@ def _list_events(sums: Sequence[PlannedSum]) -> list[accounting.Event]:
 
 
 def _with_void_attempts(events: Sequence[accounting.Event]) -> list[accounting.Event]:
-    # Enough liars call an attempt void that was opened, so each sum counts with its void attempts.
+    # Enough lying parties can certify an opened attempt as void, so each sum counts with its void attempts.
     return [replace(event, count=event.count * (1 + VOIDED_VECTORS)) for event in events]
 
 
-def _spare_events(events: Sequence[accounting.Event], spares: int) -> list[accounting.Event]:
+def _price_spare_attempts(events: Sequence[accounting.Event], spares: int) -> list[accounting.Event]:
     # A spare attempt may repeat any sum, so each is priced as the dearest of every kind.
     gaussian_events = [event for event in events if isinstance(event, accounting.Gaussian)]
     laplace_events = [event for event in events if isinstance(event, accounting.DiscreteLaplace)]
@@ -670,13 +686,16 @@ def _spare_events(events: Sequence[accounting.Event], spares: int) -> list[accou
 
 
 def _plan_fixed_noise(request: SumRequest, multiplier: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
-    """A Gaussian sum whose noise is given."""
+    """Plans a Gaussian sum whose noise multiplier the request fixes."""
     if request.law != "gaussian":
         raise ConfigurationError(
-            f"{request.name}: only a Gaussian sum takes its own noise multiplier", "give its epsilon instead"
+            f"{request.name}: its request has Laplace noise and a noise multiplier, which only a Gaussian sum takes",
+            "set its epsilon instead",
         )
     if not (multiplier > 0 or math.isinf(privacy.epsilon)):
-        raise ConfigurationError(f"{request.name}: its noise multiplier is {multiplier}", "give a number above 0")
+        raise ConfigurationError(
+            f"{request.name}: its noise multiplier {multiplier} is not above 0", "give a number above 0"
+        )
     return _plan_gaussian(request, multiplier, privacy, quorum)
 
 
@@ -684,7 +703,7 @@ def _plan_gaussian(request: SumRequest, multiplier: float, privacy: Privacy, quo
     deviation = multiplier * request.statistic.sensitivity.l2 * privacy.norm_factor
     grid_scale = contribution.least_scale(request.statistic, privacy.contribution, privacy.max_per_unit, request.law)
     if deviation:
-        while not _fine_enough(deviation * grid_scale, quorum):
+        while not _is_fine_enough(deviation * grid_scale, quorum):
             grid_scale *= 2
             if grid_scale.bit_length() > LARGEST_SCALE_BITS:
                 raise ConfigurationError(
@@ -694,7 +713,7 @@ def _plan_gaussian(request: SumRequest, multiplier: float, privacy: Privacy, quo
 
 
 def _plan_laplace(request: SumRequest, epsilon: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
-    """Discrete Laplace noise of scale L1 / epsilon, on a grid that is fine beside it."""
+    """Plans a sum with discrete Laplace noise of scale L1 / epsilon, in integer units that are small beside it."""
     laplace_scale = request.statistic.sensitivity.l1 * privacy.norm_factor / epsilon
     grid_scale = contribution.least_scale(request.statistic, privacy.contribution, privacy.max_per_unit, request.law)
     if laplace_scale:
@@ -705,7 +724,7 @@ def _plan_laplace(request: SumRequest, epsilon: float, privacy: Privacy, quorum:
             grid_scale = (grid_scale + 1) // 2
         if laplace_scale * grid_scale > DiscreteLaplaceShare.LARGEST_SCALE:
             raise ConfigurationError(
-                f"{request.name}: Laplace noise of scale {laplace_scale:.4g} is too wide for its exact table",
+                f"{request.name}: Laplace noise of scale {laplace_scale:.4g} is too wide to be drawn exactly",
                 "raise epsilon, or use Gaussian noise",
             )
     return _make_planned_sum(request, grid_scale, math.sqrt(2.0) * laplace_scale * grid_scale, privacy, quorum)
@@ -732,11 +751,11 @@ def _make_planned_sum(
         first_rung_s=request.first_rung_s,
         source=statistics.source(statistic.name),
     )
-    return replace(planned_sum, modulus_bits=_modulus_bits(statistic, planned_sum, privacy, quorum))
+    return replace(planned_sum, modulus_bits=_compute_modulus_bits(statistic, planned_sum, privacy, quorum))
 
 
-def _fine_enough(sigma_integer: float, quorum: Quorum) -> bool:
-    """True if the noise can be charged as continuous and XNoise can remove its excess."""
+def _is_fine_enough(sigma_integer: float, quorum: Quorum) -> bool:
+    """True if noise of this deviation can be charged as continuous, and its excess be removed (noise_share.py)."""
     tolerated_dropouts = quorum.tolerated_dropouts
     smallest_sigma = noise_share.smallest_sigma(
         quorum.parties, tolerated_dropouts, quorum.noise_colluders, removal=tolerated_dropouts > 0
@@ -744,7 +763,9 @@ def _fine_enough(sigma_integer: float, quorum: Quorum) -> bool:
     return sigma_integer >= max(SMALLEST_SIGMA, smallest_sigma)
 
 
-def _modulus_bits(statistic: statistics.Statistic, planned: PlannedSum, privacy: Privacy, quorum: Quorum) -> int:
+def _compute_modulus_bits(
+    statistic: statistics.Statistic, planned: PlannedSum, privacy: Privacy, quorum: Quorum
+) -> int:
     sigma_total = planned.drawn_sigma_integer * math.sqrt(quorum.parties / quorum.honest_survivors)
     if planned.law == "laplace":
         sigma_total *= LAPLACE_TAIL

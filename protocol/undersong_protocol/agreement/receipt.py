@@ -25,8 +25,8 @@ from undersong_protocol.secagg.keys import verified
 
 TAG = "undersong receipt"
 VERSION = 2
-OF_SLOT = frozenset({"kind", "run", "query", "attempt"})
-FIELDS = {
+OF_SLOT = frozenset({"kind", "run", "query", "attempt"})  # keys of every ledger entry about one attempt at a sum
+FIELDS = {  # keys of a ledger entry, by its kind
     "charge": OF_SLOT | {"manifest", "events", "question"},
     "withdrawn": OF_SLOT,
     "void": OF_SLOT | {"certificate"},
@@ -114,13 +114,13 @@ def check_receipt(manifest: Manifest, party: str, body: bytes, signature: bytes)
 
 
 def exposure(manifest: Manifest, receipts: Mapping[str, Receipt]) -> tuple[float, float | None]:
-    """Returns epsilon of any one party against everyone else together, as the run ran, and the chance of a best guess.
+    """Returns the largest epsilon of one party if everyone else colludes, and the chance of their best guess.
 
-    Epsilon is inf, and the chance None, for a run that promises nothing.
+    Both are priced by the attempts that were made. Epsilon is inf, and the chance (``accounting.best_guess``) None,
+    for a run that promises nothing.
 
     Args:
-        receipts: by party. One that is missing, or does not end the run, says nothing: its party has the price of the
-            whole plan.
+        receipts: by party. A party whose receipt is missing, or does not end the run, is priced by the whole plan.
     """
     plan = manifest.plan
     if not math.isfinite(plan.privacy.epsilon):
@@ -139,7 +139,7 @@ def exposure(manifest: Manifest, receipts: Mapping[str, Receipt]) -> tuple[float
 def _exposed_events(
     plan: Plan, plan_events: tuple[accounting.Event, ...], receipt: Receipt | None
 ) -> tuple[accounting.Event, ...]:
-    """The releases that everyone else together knows of one party; those of its whole plan without a final receipt."""
+    """Returns the privacy events of a party's vectors if all others collude; the plan's without a final receipt."""
     if receipt is None or not receipt.closed:
         return plan_events
     events = [plan[charge.query].event_alone(plan.quorum) for charge in receipt.left]
@@ -174,9 +174,9 @@ def chain(manifest: Manifest, entries: Sequence[Mapping[str, Any]]) -> str:
     return chain_head.hex()
 
 
-def _read_entries(manifest: Manifest, party: str, entries: list[Mapping[str, Any]], head: str) -> Receipt:
-    if chain(manifest, entries) != head:
-        raise PeerFault(party, "the entries of its receipt are not those of its chain")
+def _read_entries(manifest: Manifest, party: str, entries: list[Mapping[str, Any]], chain_head: str) -> Receipt:
+    if chain(manifest, entries) != chain_head:
+        raise PeerFault(party, "the hash chain of its receipt does not match the entries")
     charges: list[Charge] = []
     end_by_attempt: dict[tuple[str, int], str] = {}  # "charge", "void" or "withdrawn", by sum and attempt
     voids_by_sum: Counter[str] = Counter()  # number of void attempts, by sum
@@ -186,7 +186,7 @@ def _read_entries(manifest: Manifest, party: str, entries: list[Mapping[str, Any
         if entry["kind"] not in FIELDS:
             raise PeerFault(party, f"{entry_place} is of an unknown kind")
         if set(entry) != FIELDS[entry["kind"]] or type(entry.get("attempt", 0)) is not int:
-            raise PeerFault(party, f"{entry_place} has other fields than a ledger's")
+            raise PeerFault(party, f"{entry_place} has other fields than a ledger's entry of its kind")
         if entry["run"] != manifest.run:
             raise PeerFault(party, f"{entry_place} is of another run")
         if is_closed:
@@ -198,14 +198,14 @@ def _read_entries(manifest: Manifest, party: str, entries: list[Mapping[str, Any
                     raise PeerFault(party, f"{entry_place} charges an attempt a second time")
                 charges.append(charge)
                 end_by_attempt[charge.query, charge.attempt] = "charge"
-            case "void" | "withdrawn" as ended:
+            case "void" | "withdrawn" as new_end:
                 attempt_key = entry["query"], entry["attempt"]
                 if end_by_attempt.get(attempt_key) != "charge":
                     raise PeerFault(party, f"{entry_place} ends an attempt that was not charged, or had ended")
-                end_by_attempt[attempt_key] = ended
-                voids_by_sum[attempt_key[0]] += ended == "void"
+                end_by_attempt[attempt_key] = new_end
+                voids_by_sum[attempt_key[0]] += new_end == "void"
                 if voids_by_sum[attempt_key[0]] > VOIDED_VECTORS:
-                    raise PeerFault(party, f"{entry_place} is more than {VOIDED_VECTORS} void attempts at one sum")
+                    raise PeerFault(party, f"{entry_place} makes more than {VOIDED_VECTORS} attempts at one sum void")
             case _:
                 is_closed = True
     attempts_by_end = {
@@ -222,10 +222,10 @@ def _check_charge(manifest: Manifest, party: str, charge: Charge) -> Charge:
     planned_charge = Charge(
         charge.run, charge.manifest, charge.query, charge.attempt, (planned_sum.event(),), charge.question
     )
-    if canonical_json(_comparable_events(charge)) != canonical_json(_comparable_events(planned_charge)):
+    if canonical_json(_describe_events(charge)) != canonical_json(_describe_events(planned_charge)):
         raise PeerFault(party, f"charged {charge.query} at another price than the plan's")
     return charge
 
 
-def _comparable_events(charge: Charge) -> list[list[Any]]:
+def _describe_events(charge: Charge) -> list[list[Any]]:
     return [[type(event).__name__, *map(repr, vars(event).values())] for event in charge.events]

@@ -1,6 +1,7 @@
-"""Sentences about a plan that sheet, page, card, dossier and ``verify`` share: what is asked, and with whom it opens.
+"""Sentences about a plan that sheet, page, card, dossier and ``verify`` share.
 
-Each sentence is made from the plan. None has a part that stays the same where plans differ.
+They say what each sum asks, and with how many other hospitals' numbers a hospital's are opened. Each is made from the
+plan, so that it says no more than holds for that plan.
 """
 
 import re
@@ -13,7 +14,7 @@ from undersong_protocol import statistics
 from undersong_protocol.agreement.plan import Plan, PlannedSum
 
 AS_PLANNED, AS_IT_RAN = "as planned", "as it ran"
-SIGNED_PLAN = "signed plan, SHA-256"  # names the hash that every party signs; manifest.json has one of its own
+SIGNED_PLAN = "signed plan, SHA-256"  # names the hash that every party signs; the file manifest.json has another hash
 PLANNED = (
     f"As planned, each sum counts {1 + VOIDED_VECTORS} times: hospitals that join against one can open an attempt, call"
     " it failed and have it repeated; as it ran, each attempt counts that was made."
@@ -64,7 +65,8 @@ OF_THIS_PROCESS = "of this process"  # end of a plan's description of a generato
 NOMINAL = "nominal"  # marks a planned epsilon that protects nobody, such as that of a test with known noise
 NO_GUARANTEE = "This corpus carries no privacy guarantee. Do not release it."
 LONGEST_TITLE = 200  # characters of a question that stands as the title of its sum
-_ASIDE = re.compile(r" \([^)]*\)")
+_ASIDE = re.compile(r" \([^)]*\)")  # an explanation in brackets
+# The place in a question where an explanation begins.
 _ADDED = re.compile(r"; |, (?=which|where|each of which|corrected|for single|and by how much)")
 MOST_QUESTIONS = 3  # A sentence names at most so many questions, then it refers to a list.
 LONGEST_FOREIGN = 600  # characters of a description that another package wrote
@@ -72,20 +74,21 @@ _PUBLICATION_KEY = re.compile("; (?:licence|made by|contact): ")
 
 
 def question(planned: PlannedSum) -> str:
-    """Returns what one sum asks of a hospital, by the statistic's own clause for these parameters."""
+    """Returns in words what one sum asks of a hospital: the clause that its statistic has for its parameters."""
     statistic = statistics.known(planned.statistic)
-    same_source = statistic is not None and statistics.source(planned.statistic) == planned.source
+    is_same_source = statistic is not None and statistics.source(planned.statistic) == planned.source
     if planned.source:
         program_words = f"ANOTHER PACKAGE'S PROGRAM computes from your records (its source: SHA-256 {planned.source})"
         explanation = ""
-        if statistic is not None and same_source:
+        if statistic is not None and is_same_source:
             explanation = f"; it says: {printable(statistic.consent, LONGEST_FOREIGN)}"
         return f"bounded numbers that {program_words}{explanation}"
-    if statistic is None or not same_source:
+    if statistic is None or not is_same_source:
         return "a sum of bounded numbers computed from your records"
     try:
         return statistics.build(planned.statistic, planned.parameters).asks
-    except UndersongError:  # parameters that this statistic refuses: the run is refused for them
+    except UndersongError:
+        # The statistic refuses the parameters. So does the party, but the plan is shown before.
         return statistic.consent
 
 
@@ -95,7 +98,7 @@ def questions(plan: Plan) -> tuple[str, ...]:
 
 
 def split_writer(writer: str) -> tuple[str, str]:
-    """Splits what a plan says of a generator into its name and what it is, which stands in brackets.
+    """Splits a plan's description of a generator (``writer``) into its name and its kind, which stands in brackets.
 
     >>> split_writer("big (a model (an n-gram model))"), split_writer("big")
     (('big', 'a model (an n-gram model)'), ('big', ''))
@@ -105,7 +108,7 @@ def split_writer(writer: str) -> tuple[str, str]:
 
 
 def join_writers(writers: Sequence[str]) -> str:
-    """Returns a plan's generators by name; what several of them are stands once.
+    """Returns a plan's generators in words, by name; a kind that several of them have is stated once.
 
     >>> join_writers(["a (a model)", "b (a model)", "c"])
     'a, b (each a model); c'
@@ -117,18 +120,18 @@ def join_writers(writers: Sequence[str]) -> str:
         names_of_kind.setdefault(f"a file of {kind}" if kind == WRITTEN_BEFORE else kind, []).append(name)
     groups = []
     for kind, names in names_of_kind.items():
-        each = "each " if len(names) > 1 else ""
-        groups.append(f"{', '.join(names)}{f' ({each}{kind})' if kind else ''}")
+        each_word = "each " if len(names) > 1 else ""
+        groups.append(f"{', '.join(names)}{f' ({each_word}{kind})' if kind else ''}")
     return "; ".join(groups)
 
 
 def is_copied(writer: str) -> bool:
-    """Returns True if a plan says of a generator that it reads its texts from a file, and writes none itself."""
+    """Returns True if the plan's description of a generator says that it takes its texts from a file."""
     return writer.endswith(f"({WRITTEN_BEFORE})")
 
 
 def _origin(writer: str) -> str:
-    """Returns the origin of a generator's texts by the plan's words on it: a key of ``_PROGRAMS``."""
+    """Returns the origin of a generator's texts, a key of ``_PROGRAMS``, from the plan's description of it."""
     if is_copied(writer):
         return "file"
     return "program" if writer.endswith((f"{OF_ANOTHER_PACKAGE})", f"{OF_THIS_PROCESS})")) else "model"
@@ -142,7 +145,7 @@ _PROGRAMS = {
 
 
 def programs(writers: Sequence[str]) -> str:
-    """Returns what gives a run its texts, by the plan's words on each generator.
+    """Returns in words which kinds of programs give a run its texts, from the plan's descriptions of its generators.
 
     >>> programs(["gpt (a language model, run by the operator)"]), programs(["pool (texts that were written before)"])
     ('programs that write invented texts', 'programs that take texts from a file of texts that were written before')
@@ -152,33 +155,34 @@ def programs(writers: Sequence[str]) -> str:
 
 
 def origin_sentences(writers: Sequence[str]) -> str:
-    """Returns whether the texts of these generators are invented, by the plan's words on each.
+    """Returns sentences that say whose texts are invented, from the plan's descriptions of its generators.
 
     >>> origin_sentences(["gpt (a language model, run by the operator)"])
     'The texts are invented.'
     >>> origin_sentences(["gpt (a language model)", "pool (texts that were written before)"])[:61]
     'The texts of pool are copies of texts that were written befor'
     """
-    names: dict[str, list[str]] = {"model": [], "file": [], "program": []}
+    names_by_origin: dict[str, list[str]] = {"model": [], "file": [], "program": []}
     for writer in writers:
-        names[_origin(writer)].append(printable(split_writer(writer)[0], LONGEST_FOREIGN))
-    is_one_kind = sum(map(bool, names.values())) == 1
+        names_by_origin[_origin(writer)].append(printable(split_writer(writer)[0], LONGEST_FOREIGN))
+    is_one_kind = sum(map(bool, names_by_origin.values())) == 1
     sentences = []
-    if names["file"]:
-        whose = "" if is_one_kind else f" of {joined(names['file'])}"
+    if names_by_origin["file"]:
+        of_names = "" if is_one_kind else f" of {joined(names_by_origin['file'])}"
         sentences.append(
-            f"The texts{whose} are copies of {WRITTEN_BEFORE}: who wrote them, and of whom they tell, these files do"
+            f"The texts{of_names} are copies of {WRITTEN_BEFORE}: who wrote them, and of whom they tell, these files do"
             " not say."
         )
-    if names["program"]:
-        sentences.append(f"Whether the texts of {joined(names['program'])} are invented, these files do not say.")
-    if names["model"]:
+    if names_by_origin["program"]:
+        program_names = joined(names_by_origin["program"])
+        sentences.append(f"Whether the texts of {program_names} are invented, these files do not say.")
+    if names_by_origin["model"]:
         sentences.append("The texts are invented." if is_one_kind else "The other texts are invented.")
     return " ".join(sentences)
 
 
 def description_label(writers: Sequence[str]) -> str:
-    """Returns the label of a plan's words on its texts, by what it says of each generator: invented ones only imitate.
+    """Returns the label for a plan's description of one text. Where all generators invent, a text imitates it only.
 
     >>> description_label(["gpt (a language model)"]), description_label(["pool (texts that were written before)"])
     ('what an invented text imitates', 'what one text is')
@@ -189,7 +193,7 @@ def description_label(writers: Sequence[str]) -> str:
 
 
 def run_by(operator: str, contact: str) -> str:
-    """Returns who asked the hospitals, with the contact, by a plan's own words; "" where it states nobody.
+    """Returns in words who asks the hospitals, with the contact, as a plan states both; "" where it states nobody.
 
     >>> run_by("the alliance", "desk@alliance.example"), run_by("the alliance", ""), run_by("", "")
     ('the alliance (contact: desk@alliance.example)', 'the alliance', '')
@@ -199,7 +203,7 @@ def run_by(operator: str, contact: str) -> str:
 
 
 def publication(stated: str) -> str:
-    """Returns a plan's words on where and in whose name it is published, without full stops before semicolons.
+    """Returns a plan's ``publication`` text for readers: no full stop before a semicolon, and "made by" explained.
 
     >>> publication("Our page.; made by: the alliance")
     'Our page; published in the name of: the alliance'
@@ -255,11 +259,11 @@ def _cut_explanations(clause: str) -> str:
 def asked(
     clauses: Sequence[str], possessive: str = "your", list_place: str = "below", most: int = MOST_QUESTIONS
 ) -> str:
-    """Joins questions to the end of a sentence: at most ``most``, then the number of those that a list has.
+    """Returns questions as the end of a sentence: at most ``most`` of them, then how many more a list elsewhere names.
 
     Args:
         possessive: "your" where the hospital itself reads it, "its" where others do.
-        list_place: where that list stands; most: number of questions that are named.
+        list_place: words for the place of that list; most: number of questions that are named.
 
     >>> asked(["how many of your records have each label", "b", "c", "d"], "its")
     'how many of its records have each label; b; c; and 1 more, below'
@@ -284,7 +288,7 @@ def further(clauses: Sequence[str], possessive: str = "your") -> tuple[str, ...]
 
 
 def examples(statistic_names: Sequence[str], labels: Sequence[str], writers: Sequence[str]) -> tuple[str, ...]:
-    """Returns an example of each question that has one, of a task's own labels and writers, in the plan's order.
+    """Returns an example of each question that has one, with the task's own labels and writers, in the plan's order.
 
     >>> examples(["label_histogram", "label_histogram"], ["cardiac"], ["handbook"])
     ('how many of your records are labelled cardiac',)
@@ -336,7 +340,7 @@ ANEW = (
 
 
 def most_numbers(count: int) -> str:
-    """Returns how many numbers leave for a plan, of ``count`` coordinates in all, once or if attempts fail.
+    """Returns in words how many numbers a hospital sends for a plan of ``count`` coordinates in all.
 
     >>> most_numbers(48)
     '48 numbers about your records, up to 192 if attempts fail'
@@ -350,7 +354,7 @@ def counted_numbers(count: int) -> str:
 
 
 def others(plan: Plan) -> int:
-    """Returns with how many other hospitals' numbers each sum of a plan is opened at least."""
+    """Returns the least number of other hospitals whose numbers are in each opened sum of a plan."""
     return plan.quorum.fewest - 1
 
 
@@ -389,7 +393,7 @@ def opened_numbers(count: int, subject: str = "your numbers", *, has_ended: bool
 
 
 def by_policy(count: int) -> str:
-    """Returns in words with how many other hospitals a policy has a hospital's numbers opened at least.
+    """Returns a clause on a hospital's policy: ``count`` other hospitals, at least, must be in each opened sum.
 
     >>> by_policy(0)
     'by your policy, your numbers may be opened without those of any other hospital'

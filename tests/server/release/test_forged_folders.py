@@ -407,7 +407,7 @@ def _charged_twice(entries):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (_once_more, "is more than 3 void attempts at one sum"),
+        (_once_more, "makes more than 3 attempts at one sum void"),
         (_uncharged, "ends an attempt that was not charged, or had ended"),
         (_twice, "ends an attempt that was not charged, or had ended"),
         (_charged_twice, "charges an attempt a second time"),
