@@ -73,7 +73,7 @@ class UnmaskedSum:
 
 @dataclass(frozen=True, repr=False)
 class _Dealt:
-    """The shares that one party dealt: a block of ciphertext and one of hashes for each holder.
+    """The shares that one party dealt, by the roster index of the holder: encrypted shares, and their hashes.
 
     ``pairs``, ``pair_hashes``: the sealed secret of the pair with each neighbour of a higher index, and its hash.
     """
@@ -101,7 +101,7 @@ def private_sum(parameters: SumParameters, question: Callable[[], bytes]) -> Gen
 
 
 class _RequestsByParty(Mapping[str, bytes]):
-    """Requests that differ by party, each made when it is looked up: all of ten thousand together fill a memory."""
+    """Requests that differ by party, each made when it is looked up: ten thousand at once would fill the memory."""
 
     def __init__(self, parties: Mapping[str, int], request: Callable[[int], bytes]) -> None:
         self._parties = parties
@@ -126,10 +126,10 @@ class _Attempt:
     def run(self) -> Generator[Requests, Replies, UnmaskedSum]:
         parameters = self._parameters
         replies = yield dict.fromkeys((member.name for member in parameters.roster), advertise_request(parameters))
-        found_adverts = self._read_adverts(replies)
-        adverts = {party: advert for party, (advert, _) in found_adverts.items()}
-        kem_keys = {party: kem_key for party, (_, kem_key) in found_adverts.items()}
-        del replies, found_adverts
+        adverts_and_keys = self._read_adverts(replies)
+        adverts = {party: advert for party, (advert, _) in adverts_and_keys.items()}
+        kem_keys = {party: kem_key for party, (_, kem_key) in adverts_and_keys.items()}
+        del replies, adverts_and_keys
         signed_adverts = adverts_to_wire(adverts.values())
         joined_nonces: bytes = b""
         present_parties = tuple(adverts)
@@ -158,9 +158,13 @@ class _Attempt:
         sharers = present_parties
         if parameters.deals:
             if advert_tree is not None:
-                replies = yield self._leaf_requests(topology, present_parties, adverts, kem_keys, advert_tree)
+                replies = yield self._make_merkle_share_requests(
+                    topology, present_parties, adverts, kem_keys, advert_tree
+                )
             else:
-                replies = yield self._share_requests(topology, present_parties, kem_keys, signed_adverts, joined_nonces)
+                replies = yield self._make_share_requests(
+                    topology, present_parties, kem_keys, signed_adverts, joined_nonces
+                )
             dealt_by_party = self._collect_replies(
                 Stage.SHARE, replies, present_parties, partial(self._parse_shares, topology, share_holders)
             )
@@ -170,7 +174,7 @@ class _Attempt:
             signed_adverts, joined_nonces = [], b""
         del kem_keys, advert_tree
 
-        replies = yield self._mask_requests(topology, sharers, dealt_by_party, signed_adverts, joined_nonces)
+        replies = yield self._make_mask_requests(topology, sharers, dealt_by_party, signed_adverts, joined_nonces)
         masked_total, survivors = self._add_up(replies, sharers)
         del replies
         self._check_reachable(Stage.MASK, topology, sharers, survivors)
@@ -180,33 +184,35 @@ class _Attempt:
             parameters, consistency=wire.ConsistencyRequest(survivors=to_bitmap(survivors, parameters.size))
         )
         replies = yield self._request_to_all(survivors, unmask_request)
-        opened_set = sid.opened_set(
+        statement_body = sid.opened_set(
             transcript, question, to_bitmap(sharers, parameters.size), to_bitmap(survivors, parameters.size)
         )
         earlier_fault_count = len(self._faults)
         signatures = self._collect_replies(
-            Stage.CONSISTENCY, replies, survivors, partial(self._parse_statement, opened_set)
+            Stage.CONSISTENCY, replies, survivors, partial(self._parse_statement, statement_body)
         )
         if parameters.direct and len(self._faults) > earlier_fault_count:
             # Nobody's mask is opened here, so a vector of another question would leave its masks in the sum.
-            raise self._abort_error(Stage.CONSISTENCY, "a party does not sign what was asked of all")
+            raise self._abort_error(
+                Stage.CONSISTENCY, "a party signed another question or other sets of parties than were asked of all"
+            )
         evidence_message = evidence_bytes(parameters, transcript, question, sharers, survivors, signatures)
         dropped_count = parameters.size - len(survivors)
         unopened_count = 0
         if not parameters.direct:
-            replies = yield self._unmask_requests(topology, signatures)
+            replies = yield self._make_unmask_requests(topology, signatures)
             openings = self._collect_replies(
                 Stage.UNMASK,
                 replies,
                 signatures,
-                self._parse_opening(topology, transcript, sharers, survivors, dealt_by_party),
+                self._make_opening_parser(topology, transcript, sharers, survivors, dealt_by_party),
             )
             if parameters.merkle:
-                masked_parties = sid.masked_among(question, to_bitmap(sharers, parameters.size))
+                mask_context = sid.masked_among(question, to_bitmap(sharers, parameters.size))
             else:
-                masked_parties = question
+                mask_context = question
             self._remove_masks(
-                masked_total, topology, (transcript, masked_parties), adverts, dealt_by_party, survivors, openings
+                masked_total, topology, (transcript, mask_context), adverts, dealt_by_party, survivors, openings
             )
             unopened_count = self._remove_noise(masked_total, adverts, survivors, openings, dropped_count)
         return UnmaskedSum(
@@ -220,16 +226,16 @@ class _Attempt:
     # --- rounds -----------------------------------------------------------------------------------------------------
 
     def _read_adverts(self, replies: Replies) -> dict[int, tuple[Advert, bytes]]:
-        """Valid adverts and ML-KEM keys by party. Of two parties with the same key the later one is left out."""
+        """Returns valid adverts and ML-KEM keys by party. Of two parties with the same key the later is left out."""
         used_values: set[bytes] = set()
 
         def parse(party: int, reply: Parsed) -> tuple[Advert, bytes]:
             party_name = self._parameters.name(party)
             advert = parse_advert(self._parameters, party, reply.body, reply.signature)
-            for start_byte, expected_hash in enumerate(filter(None, (advert.keys.channel_kem, advert.keys.mask_kem))):
+            for key_number, expected_hash in enumerate(filter(None, (advert.keys.channel_kem, advert.keys.mask_kem))):
                 keys.check_kem_key(
                     party_name,
-                    reply.kem_keys[start_byte * keys.KEM_KEY_BYTES : (start_byte + 1) * keys.KEM_KEY_BYTES],
+                    reply.kem_keys[key_number * keys.KEM_KEY_BYTES : (key_number + 1) * keys.KEM_KEY_BYTES],
                     expected_hash,
                 )
             check_fresh(party_name, advert, used_values)
@@ -240,7 +246,10 @@ class _Attempt:
     def _collect_nonces(
         self, adverts: dict[int, Advert], signed: list[wire.SignedAdvert], adverts_hash: bytes
     ) -> Generator[Requests, Replies, tuple[tuple[int, ...], bytes, bytes]]:
-        """(who revealed, their nonces, the graph's seed): rolled anew without whoever did not reveal."""
+        """Returns (parties that revealed their nonce, the nonces, the graph's seed).
+
+        If a party does not reveal, the others reveal further nonces without it, at most ``ROLLS`` times.
+        """
         parameters = self._parameters
         present_parties = tuple(adverts)
         for roll_number in range(ROLLS):
@@ -267,12 +276,12 @@ class _Attempt:
                 return present_parties, b"".join(nonce_values), seed
             present_parties = tuple(nonce_by_party)
             signed = []
-        raise self._abort_error(Stage.REVEAL, f"parties kept dropping out over {ROLLS} rolls of the nonces")
+        raise self._abort_error(Stage.REVEAL, f"in each of {ROLLS} attempts to reveal all nonces a party dropped out")
 
     def _collect_draws(
         self, adverts: dict[int, Advert], tree: merkle.Tree
     ) -> Generator[Requests, Replies, tuple[tuple[int, ...], MaskGraph, bytes]]:
-        """(who drew neighbours, the Merkle graph, its transcript)."""
+        """Returns (parties that drew neighbours, the Merkle graph, its transcript)."""
         parameters = self._parameters
         bitmap = to_bitmap(adverts, parameters.size)
 
@@ -280,7 +289,7 @@ class _Attempt:
             path = tree.proof(merkle.places(parameters.size, [party]))
             return request_bytes(parameters, reveal=wire.RevealRequest(present=bitmap, root=tree.root, path=path))
 
-        replies = yield self._requests_by_party(adverts, request)
+        replies = yield self._make_requests(adverts, request)
         draws = self._collect_replies(
             Stage.REVEAL, replies, adverts, lambda party, reply: parse_drawn(parameters, party, reply.body)
         )
@@ -291,7 +300,7 @@ class _Attempt:
         mask_graph = drawn_graph(parameters.draw, draws, {party: choosers_by_party[party] for party in draws})
         return tuple(draws), mask_graph, sid.rooted_hash(parameters.sid, parameters.terms, tree.root, bitmap)
 
-    def _leaf_requests(
+    def _make_merkle_share_requests(
         self,
         topology: MaskGraph,
         present: tuple[int, ...],
@@ -299,7 +308,7 @@ class _Attempt:
         kem_keys: Mapping[int, bytes],
         tree: merkle.Tree,
     ) -> Requests:
-        """Share-keys requests of the Merkle graph: what each party drew, with proofs, and who drew it."""
+        """Returns share-keys requests of the Merkle graph: proven keys of drawn parties, and keys of choosers."""
         parameters = self._parameters
         signed_by_party = {entry.party: entry for entry in adverts_to_wire(adverts.values())}
         chooser_blocks = {party: chooser_bytes(adverts[party]) for party in present}
@@ -320,10 +329,10 @@ class _Attempt:
                 ),
             )
 
-        return self._requests_by_party(present, request)
+        return self._make_requests(present, request)
 
-    def _unmask_requests(self, topology: MaskGraph, signatures: Mapping[int, bytes]) -> Requests:
-        """Requests with as many signatures on U3 as a party needs to see; more would cost it and prove no more."""
+    def _make_unmask_requests(self, topology: MaskGraph, signatures: Mapping[int, bytes]) -> Requests:
+        """Returns requests that show a party the T signatures on U3, the survivors, that it needs, and no more."""
         parameters = self._parameters
 
         def request(signers: Iterable[int]) -> bytes:
@@ -339,9 +348,9 @@ class _Attempt:
             party: topology.holders(party, signatures)[: parameters.share_threshold] for party in signatures
         }
         shown_signers = [party for party in signatures if len(drawn_signers[party]) == parameters.share_threshold]
-        return self._requests_by_party(shown_signers, lambda party: request(drawn_signers[party]))
+        return self._make_requests(shown_signers, lambda party: request(drawn_signers[party]))
 
-    def _share_requests(
+    def _make_share_requests(
         self,
         topology: MaskGraph,
         present: tuple[int, ...],
@@ -349,7 +358,7 @@ class _Attempt:
         signed: list[wire.SignedAdvert],
         nonces: bytes,
     ) -> dict[str, bytes]:
-        """Share-keys requests: equal for everybody, but for the neighbours' ML-KEM keys on the k-regular graph."""
+        """Returns share-keys requests, equal for all but for neighbours' ML-KEM keys on the k-regular graph."""
         parameters = self._parameters
 
         def request(holders: Iterable[int]) -> bytes:
@@ -364,7 +373,7 @@ class _Attempt:
             parameters.name(party_index): request(topology.holders(party_index, present)) for party_index in present
         }
 
-    def _mask_requests(
+    def _make_mask_requests(
         self,
         topology: MaskGraph,
         sharers: tuple[int, ...],
@@ -400,10 +409,10 @@ class _Attempt:
                 ),
             )
 
-        return self._requests_by_party(sharers, request)
+        return self._make_requests(sharers, request)
 
     def _add_up(self, replies: Replies, sharers: tuple[int, ...]) -> tuple[Ring, tuple[int, ...]]:
-        """The sum of the masked vectors and whose they are (U3); one vector is unpacked at a time."""
+        """Returns the sum of the masked vectors and the parties that sent them (U3); unpacks one vector at a time."""
         parameters = self._parameters
         ring_total: Ring = np.zeros(parameters.dimension, dtype=parameters.dtype)
 
@@ -426,10 +435,12 @@ class _Attempt:
         survivors: tuple[int, ...],
         openings: Mapping[int, tuple[dict[int, bytes], bytes]],
     ) -> None:
-        """Take every mask out of ``total``: the survivors' self masks, the dropped parties' pairwise ones.
+        """Takes every mask out of ``total``: the survivors' self masks, the dropped parties' pairwise ones.
 
-        ``bound``: transcript and q (Merkle graph: ``sid.masked_among``), to which the pairwise ones belong. ``dealt``:
-        by everybody in U2.
+        Args:
+            total: sum of the masked vectors, ring words [d], changed in place.
+            bound: transcript and q (on the Merkle graph ``sid.masked_among``), to which the pairwise masks are bound.
+            dealt: the shares that each party in U2 dealt.
         """
         parameters = self._parameters
         survivor_set = set(survivors)
@@ -439,14 +450,14 @@ class _Attempt:
             secret = self._combine_shares(party, topology.holders(party, openings), openings, weights_by_points)
             if party in survivor_set:
                 if keys.self_mask_commitment(parameters.sid, party, secret) != adverts[party].keys.commitment:
-                    raise self._false_dealer(party, "self-mask seed")
+                    raise self._record_false_dealer(party, "self-mask seed")
                 masks.append((secret, -1))
                 continue
             mask_keys = MaskKeys(secret, parameters.post_quantum)
             if mask_keys.public != adverts[party].keys.mask_key:
-                raise self._false_dealer(party, "mask key")
+                raise self._record_false_dealer(party, "mask key")
             if parameters.post_quantum and keys.kem_key_hash(mask_keys.kem.public) != adverts[party].keys.mask_kem:
-                raise self._false_dealer(party, "mask key (ML-KEM-768)")
+                raise self._record_false_dealer(party, "mask key (ML-KEM-768)")
             for neighbour in topology.neighbours(party, survivor_set):
                 shared_secret = mask_keys.agreed(parameters.name(neighbour), adverts[neighbour].keys.mask_key)
                 if parameters.post_quantum:
@@ -454,14 +465,14 @@ class _Attempt:
                         dealer, holder = party, neighbour
                     else:
                         dealer, holder = neighbour, party
-                    shared_secret += self._pair_secret(
+                    shared_secret += self._rebuild_pair_secret(
                         bound[0], mask_keys, shared_secret, dealer, holder, party == dealer, dealt
                     )
-                # The neighbour added its mask where its index is the lower one: the opposite is done here.
+                # A neighbour with the lower index added the mask, one with the higher subtracted it: this undoes it.
                 masks.append((keys.mask_key(*bound, shared_secret, party, neighbour), -1 if neighbour < party else 1))
         add_masks(total, masks)
 
-    def _pair_secret(
+    def _rebuild_pair_secret(
         self,
         transcript: bytes,
         mask_keys: MaskKeys,
@@ -471,7 +482,7 @@ class _Attempt:
         dealer_dropped: bool,
         dealt: Mapping[int, _Dealt],
     ) -> bytes:
-        """The secret of a dropped party's pair with a survivor, rebuilt from the dropped party's seed alone."""
+        """Rebuilds the secret of a dropped party's pair with a survivor from the dropped party's seed alone."""
         pair_hash = dealt[dealer].pair_hashes[holder]
         secret: bytes | None
         if dealer_dropped:
@@ -481,7 +492,7 @@ class _Attempt:
                 transcript, x25519_secret, dealer, holder, dealt[dealer].pairs[holder], pair_hash
             )
         if secret is None or keys.ShareHasher(transcript).one("pair", dealer, holder, secret) != pair_hash:
-            raise self._false_dealer(dealer, f"secret of its pair with {self._parameters.name(holder)}")
+            raise self._record_false_dealer(dealer, f"secret of its pair with {self._parameters.name(holder)}")
         return secret
 
     def _combine_shares(
@@ -504,8 +515,8 @@ class _Attempt:
         try:
             return shamir.combine(share_by_point, threshold, weights[share_points])
         except (RoundAborted, PeerFault):
-            # Every share equals the hash its dealer signed, so it is the dealing that is wrong.
-            raise self._false_dealer(dealer, "secret") from None
+            # Every share matches the hash that its dealer signed, so the dealer and not a holder is at fault.
+            raise self._record_false_dealer(dealer, "secret") from None
 
     def _remove_noise(
         self,
@@ -515,7 +526,7 @@ class _Attempt:
         openings: Mapping[int, tuple[dict[int, bytes], bytes]],
         dropped: int,
     ) -> int:
-        """Take the opened excess noise out of ``total``; the number of survivors whose excess stays in."""
+        """Takes the opened excess noise out of ``total``. Returns the number of survivors whose excess stays in it."""
         plan = self._parameters.noise_plan
         if not plan.opened_components(dropped):
             return 0
@@ -557,10 +568,10 @@ class _Attempt:
             message.hashes, 2 * keys.SHARE_HASH_BYTES, len(holders), party_name, "its hashes of shares"
         )
         sealed_pairs = split_blocks(
-            message.pairs, SEALED_PAIR_BYTES, len(higher_neighbours), party_name, "its secrets of pairs"
+            message.pairs, SEALED_PAIR_BYTES, len(higher_neighbours), party_name, "its encrypted pair secrets"
         )
         pair_hashes = split_blocks(
-            message.pair_hashes, PAIR_HASH_BYTES, len(higher_neighbours), party_name, "hashes of those"
+            message.pair_hashes, PAIR_HASH_BYTES, len(higher_neighbours), party_name, "its hashes of pair secrets"
         )
         return _Dealt(
             dict(zip(other_holders, sealed_shares, strict=True)),
@@ -571,10 +582,12 @@ class _Attempt:
 
     def _parse_statement(self, statement: bytes, party: int, reply: Parsed) -> bytes:
         if reply.body != statement:
-            raise PeerFault(self._parameters.name(party), "signed another question, or other sets, than it was shown")
+            raise PeerFault(
+                self._parameters.name(party), "signed another question, or other sets of parties, than were sent to it"
+            )
         return reply.signature
 
-    def _parse_opening(
+    def _make_opening_parser(
         self,
         topology: MaskGraph,
         transcript: bytes,
@@ -621,7 +634,10 @@ class _Attempt:
         parties: Iterable[int],
         parse: Callable[[int, Parsed], Checked],
     ) -> dict[int, Checked]:
-        """The valid replies by party, ascending; faults are kept. Raises SumAborted where too few are left."""
+        """Returns the valid replies by party, ascending, and keeps the others' faults.
+
+        Raises SumAborted if fewer are valid than ``transitions.COORDINATOR_RULES`` needs.
+        """
         parameters = self._parameters
         result_by_party: dict[int, Checked] = {}
         for party in parties:
@@ -642,7 +658,7 @@ class _Attempt:
     def _check_reachable(
         self, stage: Stage, topology: MaskGraph, dealers: Iterable[int], holders: Collection[int]
     ) -> None:
-        """Raise SumAborted where parties would refuse ``holders``, or a dealer's secrets could not be recovered."""
+        """Raises SumAborted if parties would refuse the set ``holders``, or could not recover a dealer's secrets."""
         remaining_holders = set(holders)
         try:
             topology.check_runs(remaining_holders, "the sum")
@@ -651,13 +667,13 @@ class _Attempt:
         except PrivacyRefusal as refusal:
             raise self._abort_error(stage, refusal.problem) from None
 
-    def _requests_by_party(self, parties: Iterable[int], request: Callable[[int], bytes]) -> Requests:
+    def _make_requests(self, parties: Iterable[int], request: Callable[[int], bytes]) -> Requests:
         return _RequestsByParty({self._parameters.name(party): party for party in parties}, request)
 
     def _request_to_all(self, parties: Iterable[int], request: bytes) -> dict[str, bytes]:
         return dict.fromkeys(map(self._parameters.name, parties), request)
 
-    def _false_dealer(self, dealer: int, secret_name: str) -> SumAborted:
+    def _record_false_dealer(self, dealer: int, secret_name: str) -> SumAborted:
         dealer_name = self._parameters.name(dealer)
         self._faults.append(PeerFault(dealer_name, f"dealt shares of another {secret_name} than it committed to"))
         return self._abort_error(Stage.UNMASK, f"the {secret_name} of {dealer_name} does not match its advert")

@@ -36,10 +36,10 @@ from undersong_common.privacy.stream import KeyStream
 from undersong_protocol.secagg.graph import RECOVERY_BITS, SECRECY_BITS, Neighbourhood, below, upper_tails
 
 MERKLE_ABOVE = 2_000
-LARGEST_STRAY = 100  # parties for each stray party, at least
+LARGEST_STRAY = 100  # A plan has at least so many parties for each stray party (``Draw.stray``).
 LARGEST_DRAW = 256  # neighbours that a party draws: a plan that needs more costs too much to send
 
-INDEX = Struct("<I")
+INDEX = Struct("<I")  # form of a roster index in messages
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,9 @@ class Draw(Neighbourhood):
 
     Attributes:
         degree, threshold: k, the parties that each party draws, and T of them that open its secrets.
-        choosers: the most honest parties that drew one and the same, but for a probability of 2^-40.
-        stray: parties by which the noise is planned higher than for the colluders alone.
+        choosers: the most honest parties that drew one and the same party, but for a probability of 2^-40.
+        stray: the most honest parties that a sum may lack without being told; the noise is planned as for so many
+            more colluders.
     """
 
     member_noun: ClassVar[str] = "drawn neighbours"
@@ -59,7 +60,7 @@ class Draw(Neighbourhood):
 
 @lru_cache(maxsize=16)
 def choose_draw(parties: int, adversaries: int, dropouts: int) -> Draw:
-    """Returns the least k that meets the module's conditions, with the largest T that recovery allows.
+    """Returns the draw with the least k that meets the module's conditions, and the largest T that recovery allows.
 
     Raises ConfigurationError if no k up to ``LARGEST_DRAW`` does.
 
@@ -80,39 +81,40 @@ def choose_draw(parties: int, adversaries: int, dropouts: int) -> Draw:
 
 
 def merkle(parties: int, dropouts: int, above: int = MERKLE_ABOVE) -> bool:
-    """Returns True if so many parties use the Merkle graph: more than ``above``, and some may drop out."""
+    """Returns True if a run uses the Merkle graph: of more than ``above`` parties, of which some may drop out."""
     return parties > above and dropouts > 0
 
 
 def stray(parties: int, adversaries: int, dropouts: int) -> int:
-    """Returns :attr:`Draw.stray` of the graph that so many parties use by default; 0 if it is not the Merkle graph."""
+    """Returns :attr:`Draw.stray` of the graph that such a run uses by default; 0 unless it is the Merkle graph."""
     if merkle(parties, dropouts):
         return choose_draw(parties, adversaries, dropouts).stray
     return 0
 
 
 def _fit_draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
-    draws = math.comb(n - 1, k)
+    draw_ways = math.comb(n - 1, k)
     dropped_tails = upper_tails(n - 1, dropouts, k)
     fitting_thresholds = [
         threshold_candidate
         for threshold_candidate in range(k // 2 + 1, k + 1)
-        if n * dropped_tails[k - threshold_candidate + 1] << RECOVERY_BITS <= draws
+        if n * dropped_tails[k - threshold_candidate + 1] << RECOVERY_BITS <= draw_ways
     ]
     if not fitting_thresholds:
         return None
     threshold = fitting_thresholds[-1]
-    if n * upper_tails(n - 1, adversaries, k)[2 * threshold - k] << SECRECY_BITS > draws:
+    if n * upper_tails(n - 1, adversaries, k)[2 * threshold - k] << SECRECY_BITS > draw_ways:
         return None
 
-    def surprise(marked_count: int, least_count: int) -> float:
-        """-log2 of the probability that one party draws at least ``least_count`` of ``marked_count`` others."""
+    def surprise_bits(marked_count: int, least_count: int) -> float:
+        """Returns -log2 of the probability that one party draws at least ``least_count`` of ``marked_count`` others."""
         tail_ways = upper_tails(n - 1, min(marked_count, n - 1), k)[least_count]
         if tail_ways:
-            return math.log2(draws) - math.log2(tail_ways)
+            return math.log2(draw_ways) - math.log2(tail_ways)
         return math.inf
 
-    def sets(population_size: int, size: int) -> float:
+    def log2_sets(population_size: int, size: int) -> float:
+        """Returns log2 of the number of sets of ``size`` parties among ``population_size``."""
         return (
             math.lgamma(population_size + 1) - math.lgamma(size + 1) - math.lgamma(population_size - size + 1)
         ) / math.log(2)
@@ -121,10 +123,10 @@ def _fit_draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
     least_log2 = -SECRECY_BITS - math.log2(n)
     honest_count = n - adversaries
     half_honest = honest_count // 2
-    dropped_sets = sets(honest_count, dropouts)
+    dropped_sets = log2_sets(honest_count, dropouts)
 
-    def largest_size(largest: int, bound: Callable[[int], float], least: float = least_log2) -> int:
-        """The largest size of which ``bound`` is ``least`` or more; it stays below once it is."""
+    def find_largest_size(largest: int, bound: Callable[[int], float], least: float = least_log2) -> int:
+        """Returns the largest size of which ``bound`` is ``least`` or more; ``bound`` falls as the size grows."""
         low_size, high_size = 0, largest
         while low_size < high_size:
             middle_size = (low_size + high_size + 1) // 2
@@ -134,15 +136,14 @@ def _fit_draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
                 high_size = middle_size - 1
         return low_size
 
-    def misled(signer_count: int) -> int:
-        """Largest number of parties that see T signatures of views that ``signer_count`` honest parties sign."""
-        split_surprise = surprise(signer_count - 1 + adversaries, threshold)
-        return largest_size(
-            signer_count, lambda r: sets(honest_count, signer_count) + sets(signer_count, r) - r * split_surprise
-        )
+    def count_misled(signer_count: int) -> int:
+        """Returns the most parties that see T signatures of views that ``signer_count`` honest parties sign."""
+        split_surprise = surprise_bits(signer_count - 1 + adversaries, threshold)
+        view_sets = log2_sets(honest_count, signer_count)
+        return find_largest_size(signer_count, lambda r: view_sets + log2_sets(signer_count, r) - r * split_surprise)
 
-    def unheard(absent_count: int, missed_count: int) -> float:
-        """Bits of the expected number of pairs of sets of honest parties, of which nobody outside drew the second.
+    def log2_unheard(absent_count: int, missed_count: int) -> float:
+        """Returns log2 of the expected number of pairs of sets of honest parties whose second set nobody else drew.
 
         Args:
             absent_count: size of the first set, the parties that are away.
@@ -150,59 +151,62 @@ def _fit_draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
         """
         if missed_count > n - 1 - k:
             return -math.inf
-        avoiding_sets = sets(n - 1, k) - sets(n - 1 - missed_count, k)
+        avoiding_sets = log2_sets(n - 1, k) - log2_sets(n - 1 - missed_count, k)
         return (
-            sets(honest_count, absent_count)
-            + sets(honest_count, missed_count)
+            log2_sets(honest_count, absent_count)
+            + log2_sets(honest_count, missed_count)
             - (honest_count - absent_count - missed_count) * avoiding_sets
         )
 
     def has_no_set(largest: int, least: int) -> bool:
-        """True if no set of up to ``largest`` parties has, each, ``least`` of its draw within it or the adversaries."""
+        """True if no set of up to ``largest`` parties has each draw ``least`` of the set and the adversaries."""
         size = 1
         while size <= largest:
-            # All sizes up to ``last`` are bounded together: as many sets as of the last size, each as likely as
-            # one of the first.
+            # All sizes up to ``largest_tried`` are bounded together: as many sets as there are of that size,
+            # each as likely as a set of the smallest size.
             largest_tried = min(largest, size + size // 128)
             if (
-                sets(honest_count, largest_tried) - size * surprise(largest_tried - 1 + adversaries, least)
+                log2_sets(honest_count, largest_tried) - size * surprise_bits(largest_tried - 1 + adversaries, least)
                 >= least_log2
             ):
                 return False
             size = largest_tried + 1
         return True
 
-    misled_count = misled(half_honest)
+    misled_count = count_misled(half_honest)
     if not has_no_set(misled_count, 2 * threshold - k):
         return None
-    signed_surprise = surprise(misled_count + adversaries, threshold)
-    turned_size = largest_size(
-        half_honest, lambda s: sets(honest_count, misled_count) + sets(honest_count, s) - s * signed_surprise
+    signed_surprise = surprise_bits(misled_count + adversaries, threshold)
+    # Turned parties are those whose mask keys can be opened by holders that saw another view signed.
+    turned_size = find_largest_size(
+        half_honest, lambda s: log2_sets(honest_count, misled_count) + log2_sets(honest_count, s) - s * signed_surprise
     )
     largest_absent_count = dropouts + turned_size
     # Numbers of honest parties that a sum may miss: it always has more of them than can be misled.
     missed_counts = range(honest_count - largest_absent_count - misled_count)
-    largest_missed_count = max((w for w in missed_counts if unheard(largest_absent_count, w) >= least_log2), default=-1)
+    largest_missed_count = max(
+        (w for w in missed_counts if log2_unheard(largest_absent_count, w) >= least_log2), default=-1
+    )
     if largest_missed_count in (-1, len(missed_counts) - 1):
         return None
-    # One choice of dropouts serves both: the parties unheard, and the holders of those turned. Each pair of numbers
-    # must be unlikely.
+    # The coordinator chooses the dropouts once, for the unheard parties and for the holders of the turned parties.
+    # So each pair of these two numbers must be unlikely.
     stray_count = 0
     for fixed_missed_count in range(largest_missed_count + 1):
-        turn_surprise = surprise(dropouts + fixed_missed_count + adversaries, threshold)
+        turn_surprise = surprise_bits(dropouts + fixed_missed_count + adversaries, threshold)
 
         def joint_bits(s: int, missed: int = fixed_missed_count, turn: float = turn_surprise) -> float:
             return (
-                sets(honest_count, s)
+                log2_sets(honest_count, s)
                 - s * turn
-                + unheard(dropouts + s, missed)
-                - sets(honest_count, dropouts + s)
+                + log2_unheard(dropouts + s, missed)
+                - log2_sets(honest_count, dropouts + s)
                 + dropped_sets
             )
 
         if joint_bits(0) >= least_log2 - math.log2(n):
             stray_count = max(
-                stray_count, fixed_missed_count + largest_size(turned_size, joint_bits, least_log2 - math.log2(n))
+                stray_count, fixed_missed_count + find_largest_size(turned_size, joint_bits, least_log2 - math.log2(n))
             )
     if stray_count > n // LARGEST_STRAY or dropouts + stray_count >= half_honest:
         return None
@@ -214,7 +218,10 @@ def _fit_draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
 
 
 def draw(party_count: int, party_index: int, degree: int, coins: bytes) -> tuple[int, ...]:
-    """Returns ``degree`` others than ``party`` out of 0..n-1, ascending; uniform and exact, from a 32-byte seed."""
+    """Returns ``degree`` roster indices other than ``party_index``, ascending, out of 0..``party_count`` - 1.
+
+    They are uniform and exact, drawn from ``coins``, a 32-byte seed.
+    """
     stream = KeyStream(coins)
     neighbours: set[int] = set()
     while len(neighbours) < degree:

@@ -82,11 +82,17 @@ def check_evidence(parameters: SumParameters, evidence: bytes) -> OpenedBy:
     if not set(signers) <= set(survivors) <= set(sharers):
         raise PeerFault(
             COORDINATOR,
-            "the evidence has signers outside the survivors, or survivors that shared nothing",
+            "the evidence has signers that are no survivors, or survivors that shared no keys",
             code="evidence-outside-survivors",
         )
-    if len(survivors) < parameters.quorum or (not parameters.direct and len(signers) < parameters.threshold):
-        raise PeerFault(COORDINATOR, "the evidence has too few survivors or signers", code="evidence-too-few")
+    least_signers = 0 if parameters.direct else parameters.threshold
+    if len(survivors) < parameters.quorum or len(signers) < least_signers:
+        raise PeerFault(
+            COORDINATOR,
+            f"the evidence has {len(survivors)} survivors and {len(signers)} signers, {parameters.quorum} and"
+            f" {least_signers} are needed",
+            code="evidence-too-few",
+        )
     if len(message.question) != sid.DIGEST_BYTES:
         raise PeerFault(
             COORDINATOR, "the evidence does not say which question was asked", code="evidence-without-question"
@@ -115,22 +121,22 @@ def statements_needed(parameters: SumParameters) -> int:
 
     Each signs that it released nothing. The number m is above n - T + c: then even if c of them lie, fewer than T
     parties can have released shares; in direct mode at least one honest vector was never sent. On the k-regular graph
-    a threshold T' counts neighbours. There all releases together must also stay below what it takes to open the at
-    least n - D parties of the sum: (n - m + c) k < (n - D) T'. On the Merkle graph only
-    the n - D - c - ``stray`` honest ones count that are in every sum, and a party holds shares of at most ``choosers``.
+    a threshold T' counts neighbours. There, all shares that can have been released must also be fewer than it takes to
+    open the sum, which has at least n - D parties: (n - m + c) k < (n - D) T'. On the Merkle graph only the n - D - c -
+    ``stray`` honest parties count that are in every sum, and a party holds shares of at most ``choosers`` others.
     """
     n = parameters.size
     c = parameters.colluders
-    required_shares = n - parameters.threshold + c + 1
+    required_statements = n - parameters.threshold + c + 1
     if parameters.graph is not None and not parameters.direct:
-        honest_survivors = parameters.quorum
+        counted_survivors = parameters.quorum
         shares_per_party = parameters.graph.degree
         if parameters.merkle:
-            honest_survivors -= c + parameters.draw.stray
+            counted_survivors -= c + parameters.draw.stray
             shares_per_party = parameters.draw.choosers
-        releasing_parties = (honest_survivors * parameters.graph.threshold - 1) // shares_per_party
-        required_shares = max(required_shares, n + c - releasing_parties)
-    return required_shares
+        releasing_parties = (counted_survivors * parameters.graph.threshold - 1) // shares_per_party
+        required_statements = max(required_statements, n + c - releasing_parties)
+    return required_statements
 
 
 def check_void_certificate(parameters: SumParameters, statements: Mapping[str, bytes]) -> None:

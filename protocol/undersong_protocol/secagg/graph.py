@@ -1,6 +1,6 @@
 """Mask graphs: the complete graph up to 200 parties, k-regular neighbourhoods above (Bell et al. 2020).
 
-Parties stand on a circle in the order of a jointly derived permutation; each is tied to the k/2 next on either side
+Parties stand on a circle in the order of a jointly derived permutation; each is linked to the k/2 next on either side
 (Harary 1962). A party's mask is split among its k neighbours and its secrets are shared with them under threshold T,
 so what the complete graph guarantees for counts holds here for neighbourhoods up to a failure probability. With ``a``
 adversaries and ``d`` dropouts in all among n parties, in any positions chosen before the permutation is known:
@@ -34,7 +34,7 @@ from undersong_common.errors import ConfigurationError, InternalError, PrivacyRe
 from undersong_common.privacy.stream import KeyStream
 
 COMPLETE_UP_TO = 200
-LARGEST_DEGREE = 1024  # neighbours; a search beyond would let a peer's plan of 10 000 parties compute for hours
+LARGEST_DEGREE = 1024  # neighbours; without a limit the search for a peer's plan of 10 000 parties would take hours
 SECRECY_BITS = 40
 RECOVERY_BITS = 20
 
@@ -54,11 +54,11 @@ class Neighbourhood:
     degree: int
     threshold: int
 
-    def check(self, neighbours: int, subject: str) -> None:
-        """Raises PrivacyRefusal if ``subject`` keeps fewer of a party's neighbours than the threshold."""
-        if neighbours < self.threshold:
+    def check(self, neighbour_count: int, subject: str) -> None:
+        """Raises PrivacyRefusal if a set of parties, named ``subject``, has too few of a party's neighbours."""
+        if neighbour_count < self.threshold:
             raise PrivacyRefusal(
-                f"{subject} keeps {neighbours} of {self.degree} {self.member_noun}, {self.threshold} are needed",
+                f"{subject} keeps {neighbour_count} of {self.degree} {self.member_noun}, {self.threshold} are needed",
                 "start a new attempt when more parties are present",
             )
 
@@ -82,8 +82,8 @@ def choose_neighbourhood(
     """
     if min(adversaries, dropouts) < 0 or adversaries + dropouts >= parties:
         raise ConfigurationError(
-            f"{adversaries} adversaries and {dropouts} dropouts among {parties} parties",
-            "leave at least one honest survivor",
+            f"{adversaries} adversaries and {dropouts} dropouts among {parties} parties leave no honest survivor",
+            "lower federation.colluders or federation.tolerated_dropouts until at least one is left",
             code="impossible-graph",
         )
     bad_parties = adversaries + dropouts
@@ -102,7 +102,7 @@ def choose_neighbourhood(
                 continue
             expected_stuck = parties * dropped_tails[degree - threshold + 1]
             if expected_stuck << recovery_bits > draws:
-                # A higher threshold loses more: this degree is too small.
+                # A higher threshold makes recovery fail still more often, so this degree is too small.
                 break
             return Neighbourhood(degree, threshold)
     raise ConfigurationError(
@@ -115,7 +115,7 @@ def choose_neighbourhood(
 
 
 def upper_tails(population: int, marked: int, draws: int) -> list[int]:
-    """Entry x: ways to draw at least x marked ones, out of comb(population, draws); ``draws + 2`` exact integers."""
+    """Returns, for each x of 0..``draws`` + 1, the number of ways to draw at least x of ``marked``; exact integers."""
     unmarked = population - marked
     least_marked = max(0, draws - unmarked)
     draw_ways = math.comb(marked, least_marked) * math.comb(unmarked, draws - least_marked)
@@ -141,7 +141,7 @@ def graph_seed(sid: bytes, nonces: Sequence[bytes]) -> bytes:
     Raises InternalError for a nonce of another length.
     """
     if any(len(nonce) != 32 for nonce in nonces):
-        raise InternalError("a graph nonce is 32 bytes", code="nonce-length")
+        raise InternalError("a graph nonce has another length than 32 bytes", code="nonce-length")
     return hashlib.sha256(_SEED + hashlib.sha256(sid).digest() + b"".join(nonces)).digest()
 
 
@@ -173,7 +173,7 @@ def permutation(parties: int, seed: bytes) -> tuple[int, ...]:
 
 @lru_cache(maxsize=16)
 def survivors_per_run(parties: int, colluders: int, run: int) -> int:
-    """Returns the number of survivors among ``run`` neighbouring places that surely include an honest party.
+    """Returns the least number of survivors on ``run`` neighbouring places that surely include an honest party.
 
     It is the least x with parties * P[at least x colluders in ``run`` neighbouring places] < 2^-40.
 
@@ -194,7 +194,7 @@ PartiesOf = Callable[[int], frozenset[int]]
 
 
 class MaskGraph:
-    """The mask graph of one attempt, as far as somebody knows it: an edge joins two parties that share a pairwise mask.
+    """The mask graph of one attempt, as far as its user knows it: an edge joins two parties that share a pairwise mask.
 
     Args:
         plan: degree and threshold; None for the complete graph.
@@ -240,7 +240,7 @@ class MaskGraph:
     def leads(self, party: int, neighbour: int) -> bool:
         """Returns True if ``party`` deals the secret of its pair with ``neighbour``, whose keys it knows.
 
-        Where each holds shares of the other's secrets, the lower roster index does.
+        If each holds shares of the other's secrets, the party with the lower roster index deals it.
         """
         return neighbour in self._holders_of(party) and (party < neighbour or neighbour not in self._choosers(party))
 
@@ -265,9 +265,9 @@ class MaskGraph:
             return
         run = self._plan.degree // 2
         least_survivors = survivors_per_run(len(self._order), self._colluders, run)
-        is_alive = [party in remaining for party in self._order]
-        survivor_count = sum(is_alive[:run])
-        for run_start in range(len(is_alive)):
+        survival_by_place = [party in remaining for party in self._order]
+        survivor_count = sum(survival_by_place[:run])
+        for run_start in range(len(survival_by_place)):
             if survivor_count < least_survivors:
                 raise PrivacyRefusal(
                     f"{subject} leaves {survivor_count} survivors on {run} neighbouring places of the mask graph,"
@@ -275,15 +275,16 @@ class MaskGraph:
                     "start a new attempt: a fresh permutation spreads dropouts",
                     code="neighbourhood-too-small",
                 )
-            survivor_count += is_alive[(run_start + run) % len(is_alive)] - is_alive[run_start]
+            run_end = (run_start + run) % len(survival_by_place)
+            survivor_count += survival_by_place[run_end] - survival_by_place[run_start]
 
 
 def _sort_present(parties: frozenset[int], present: Collection[int]) -> tuple[int, ...]:
     if isinstance(present, (Set, Mapping)):
-        sorted_parties = present
+        present_set = present
     else:
-        sorted_parties = frozenset(present)
-    return tuple(sorted([party for party in parties if party in sorted_parties]))
+        present_set = frozenset(present)
+    return tuple(sorted([party for party in parties if party in present_set]))
 
 
 @lru_cache(maxsize=8)
@@ -300,7 +301,10 @@ def regular(parties: int, colluders: int, plan: Neighbourhood, seed: bytes) -> M
     Raises InternalError for a degree that is odd, below 2 or above n - 2.
     """
     if plan.degree % 2 or not 2 <= plan.degree < parties - 1:
-        raise InternalError(f"degree {plan.degree} among {parties} parties", code="degree-out-of-range")
+        raise InternalError(
+            f"degree {plan.degree} among {parties} parties is odd, below 2 or above {parties - 2}",
+            code="degree-out-of-range",
+        )
     party_order = permutation(parties, seed)
     place_of_party = {party: place for place, party in enumerate(party_order)}
     neighbour_steps = (*range(-plan.degree // 2, 0), *range(1, plan.degree // 2 + 1))
@@ -315,7 +319,7 @@ def regular(parties: int, colluders: int, plan: Neighbourhood, seed: bytes) -> M
 def drawn_graph(
     plan: Neighbourhood, drawn: Mapping[int, Collection[int]], choosers: Mapping[int, Collection[int]]
 ) -> MaskGraph:
-    """Returns the Merkle graph as far as ``drawn`` and ``choosers`` tell: by party, whom it drew and who drew it."""
+    """Returns the Merkle graph as far as known: by party, whom it drew (``drawn``) and who drew it (``choosers``)."""
     holders = {party: frozenset(neighbours) for party, neighbours in drawn.items()}
     dealers = {party: frozenset(neighbours) for party, neighbours in choosers.items()}
     return MaskGraph(plan, holders.__getitem__, dealers.__getitem__)

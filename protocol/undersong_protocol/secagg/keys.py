@@ -52,7 +52,7 @@ _NONCE = bytes(12)
 
 def hkdf(salt: bytes, secret: bytes, info: bytes) -> bytes:
     """Returns 32 bytes of HKDF-SHA256 (RFC 5869). The salt is public."""
-    salted_inner, salted_outer = _salt_hashes(salt)
+    salted_inner, salted_outer = _hash_salt(salt)
     inner_hash = salted_inner.copy()
     outer_hash = salted_outer.copy()
     inner_hash.update(secret)
@@ -62,16 +62,16 @@ def hkdf(salt: bytes, secret: bytes, info: bytes) -> bytes:
     return sha256(prk.translate(_OUTER) + _OUTER_REST + expansion.digest()).digest()
 
 
-# HMAC (RFC 2104) by its two hashes: through the library's object each key cost six times as much, and a party derives
-# three for each neighbour.
+# HMAC (RFC 2104) is computed here from its two hashes. A key takes six times as long through the library's HMAC object,
+# and a party derives three keys for each neighbour.
 _BLOCK_BYTES = 64
 _INNER, _OUTER = (bytes(byte ^ pad for byte in range(256)) for pad in (0x36, 0x5C))
 _INNER_REST, _OUTER_REST = (bytes([pad]) * (_BLOCK_BYTES - sha256().digest_size) for pad in (0x36, 0x5C))
 
 
 @lru_cache(maxsize=64)
-def _salt_hashes(salt: bytes) -> "tuple[_Hash, _Hash]":
-    """Both hashes under a transcript, begun once: every neighbour's keys are extracted with the same one."""
+def _hash_salt(salt: bytes) -> "tuple[_Hash, _Hash]":
+    """Returns HMAC's two hashes after the salt, cached: an attempt's transcript is the salt of all its keys."""
     salt_block = (sha256(salt).digest() if len(salt) > _BLOCK_BYTES else salt).ljust(_BLOCK_BYTES, b"\0")
     return sha256(salt_block.translate(_INNER)), sha256(salt_block.translate(_OUTER))
 
@@ -89,8 +89,8 @@ def check_public_key(party: str, key: bytes) -> None:
         raise PeerFault(party, "advertised a low-order X25519 key", "it must make fresh keys with a correct program")
 
 
-# An X25519 key in DER is this and its bytes (RFC 8410, section 4). Read so it takes a third less time than as raw
-# bytes, for which the library imports its backend at each call.
+# An X25519 public key in DER is this prefix and the key's bytes (RFC 8410, section 4). DER is read in a third less time
+# than raw bytes, for which the library imports its backend at each call.
 _DER_HEAD = bytes.fromhex("302a300506032b656e032100")
 
 
@@ -183,7 +183,7 @@ class ShareHasher:
         return self_hash.digest() + mask_hash.digest()
 
 
-# The same fields as ``sid.encode`` writes them: each behind its length.
+# Packs the fields as ``sid.encode`` does: each after its length.
 _SHARE_FIELDS = struct.Struct("<5Q").pack
 
 
@@ -218,14 +218,14 @@ def _encode_statement(sid: bytes, stage: int, party: int, body_digest: bytes) ->
     return _REPLY + _REPLY_FIELDS(8, VERSION, 32, sid, 8, party, 8, stage, 32, body_digest)
 
 
-# The same fields as ``sid.encode`` writes them: a party checks the statements of all survivors.
+# Packs the fields as ``sid.encode`` does, but faster, because a party checks the statements of all survivors.
 _REPLY = encode("reply", ())
 _REPLY_FIELDS = struct.Struct("<QQQ32sQQQQQ32s").pack
 
 
 @lru_cache(maxsize=1 << 14)
 def verified(key: bytes, statement: bytes, signature: bytes) -> None:
-    """Raises InvalidSignature unless the Ed25519 signature of ``statement`` is valid; ValueError as check_identity.
+    """Raises InvalidSignature unless the Ed25519 signature of ``statement`` is valid; ValueError for a low-order key.
 
     Only successes are cached, because many simulated parties in one process read the same adverts.
     """
@@ -244,7 +244,7 @@ def check_identity(key: bytes) -> None:
 
 @lru_cache(maxsize=1 << 11)
 def _read_identity(key: bytes) -> Ed25519PublicKey:
-    """An enrolled key, read once for all of a run's signatures."""
+    """Returns a checked Ed25519 key, cached for all signatures of a run."""
     check_identity(key)
     return Ed25519PublicKey.from_public_bytes(key)
 
@@ -273,10 +273,10 @@ def check_signature(
         ) from None
 
 
-# ML-KEM-768 (FIPS 203) beside X25519: keys from a seed, hashes of keys, the port of encapsulation.
+# ML-KEM-768 (FIPS 203) beside X25519: keys from a seed, hashes of keys, and encapsulation.
 # Recorded traffic must not be opened by a quantum computer later, so what X25519 agrees on is joined with what ML-KEM
-# encapsulates, and both must be broken. Encapsulation draws its own randomness, so it is a port beside entropy:
-# production uses the library, tests a recording.
+# encapsulates, and both must be broken. Encapsulation draws its own randomness. So a party takes it as an argument, as
+# it takes its entropy: production passes the library's, tests pass a recording.
 
 KEM_KEY_BYTES = 1184
 CIPHERTEXT_BYTES = 1088

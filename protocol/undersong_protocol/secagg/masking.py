@@ -39,7 +39,7 @@ from undersong_protocol.statistics.vectors import MaskedVector, NoisyVector, Rin
 
 Sign = Literal[1, -1]
 _CACHE_LINE_BYTES = 64
-# Bytes of all masks together. From this size one call per mask pays for the heads that it leaves out.
+# Bytes of all masks together, from which on ``ShortStreams`` are faster than a ``KeyStream`` for each mask.
 _SHORT_FROM_BYTES = 1 << 18
 _WORDS: dict[int, np.dtype[np.unsignedinteger]] = {4: np.dtype("<u4"), 8: np.dtype("<u8")}
 
@@ -66,7 +66,7 @@ class MaskStreams:
     """Adds the masks of many keys to one vector, chunk after chunk."""
 
     def __init__(self, masks: Iterable[tuple[bytes, Sign]], dtype: np.dtype[np.generic], count: int) -> None:
-        """Start every key's stream for a vector of ``count`` words; all its parts but the last are ``words`` long.
+        """Starts every key's stream for a vector of ``count`` words, which is added in chunks of :attr:`words` words.
 
         Raises InternalError as :func:`add_masks`.
         """
@@ -78,37 +78,37 @@ class MaskStreams:
         chunk_words = CHUNK_BYTES // word_type.itemsize
         self.words = max(1, min(chunk_words, count))
         chunk_bytes = self.words * word_type.itemsize
-        short_keys: list[bytes] = []
-        short_combines: list[np.ufunc] = []
+        stream_keys: list[bytes] = []
+        stream_combines: list[np.ufunc] = []
         for key, sign in masks:
             if sign not in (1, -1):
                 raise InternalError(f"a mask's sign is 1 or -1, got {sign!r}")
-            short_keys.append(key)
-            short_combines.append(np.add if sign == 1 else np.subtract)
+            stream_keys.append(key)
+            stream_combines.append(np.add if sign == 1 else np.subtract)
         self._heads: list[tuple[XorInto, np.ufunc]] = []
         self._streams: list[tuple[XorInto, np.ufunc]] = []
         self._short: tuple[ShortStreams, list[np.ufunc]] | None = None
         if count > chunk_words:
-            for key, combine_words in zip(short_keys, short_combines, strict=True):
-                head_bytes, tail_stream = long_stream(key)
-                self._heads.append((head_bytes, combine_words))
-                self._streams.append((tail_stream, combine_words))
-        elif len(short_keys) * chunk_bytes >= _SHORT_FROM_BYTES and chunk_bytes > HEAD_BYTES and gcm_is_faster():
-            self._short = ShortStreams(short_keys), short_combines
+            for key, combine_words in zip(stream_keys, stream_combines, strict=True):
+                xor_head, xor_tail = long_stream(key)
+                self._heads.append((xor_head, combine_words))
+                self._streams.append((xor_tail, combine_words))
+        elif len(stream_keys) * chunk_bytes >= _SHORT_FROM_BYTES and chunk_bytes > HEAD_BYTES and gcm_is_faster():
+            self._short = ShortStreams(stream_keys), stream_combines
         else:
             self._streams = [
-                (KeyStream(key).xor_into, combine) for key, combine in zip(short_keys, short_combines, strict=True)
+                (KeyStream(key).xor_into, combine) for key, combine in zip(stream_keys, stream_combines, strict=True)
             ]
         self._room = aligned_bytes(chunk_bytes + TAG_BYTES)
         self._window = self._room[:chunk_bytes]
-        self._source: npt.NDArray[np.generic] = np.frombuffer(self._window, dtype=word_type)
+        self._mask_words: npt.NDArray[np.generic] = np.frombuffer(self._window, dtype=word_type)
 
     def add_to(self, target: Ring) -> None:
         """Adds the next ``len(target)`` words of every mask to ``target``, in place."""
         if self._short is not None:
             streams, short_combines = self._short
             for combine_words, _ in zip(short_combines, streams.each_into(self._room), strict=True):
-                combine_words(target, self._source, target)
+                combine_words(target, self._mask_words, target)
             return
         if self._heads:
             head_words = HEAD_BYTES // target.itemsize
@@ -117,12 +117,12 @@ class MaskStreams:
         self._add_streams(self._streams, target)
 
     def _add_streams(self, streams: list[tuple[XorInto, np.ufunc]], target: Ring) -> None:
-        source_words = self._source[: len(target)]
+        mask_words = self._mask_words[: len(target)]
         buffer = self._window[: target.nbytes]
         zero_bytes = ZEROS[: target.nbytes]
         for xor_into, combine_words in streams:
             xor_into(zero_bytes, buffer)
-            combine_words(target, source_words, target)
+            combine_words(target, mask_words, target)
 
     def close(self) -> None:
         """Forgets the masks and overwrites their buffers."""
@@ -228,9 +228,9 @@ def seal_pair(
 
 
 def masked_body(noisy: NoisyVector, masks: Sequence[tuple[bytes, Sign]], bits: int) -> tuple[list[bytes], bytes]:
-    """Returns the masked vector, packed to ``bits`` bits per coordinate, as parts of bytes, and the SHA-256 of them.
+    """Returns the masked vector, packed to ``bits`` bits per coordinate, as a list of chunks, and the SHA-256 of all.
 
-    The parts joined are ``ring.pack`` of the vector after :func:`add_masks`.
+    The chunks joined are ``ring.pack`` of the vector after :func:`add_masks`.
 
     Args:
         masks: (32-byte key, 1 to add or -1 to subtract) of each mask.
@@ -238,7 +238,7 @@ def masked_body(noisy: NoisyVector, masks: Sequence[tuple[bytes, Sign]], bits: i
     noisy_words = noisy.values
     word_type = ring.ring_dtype(bits)
     streams = MaskStreams(masks, word_type, len(noisy_words))
-    # A multiple of 64 words where there are several chunks, so that packed ones meet at whole bytes.
+    # With several chunks this is a multiple of 64 words, so that each packed chunk ends at a whole byte.
     chunk_words = streams.words
     chunk_buffer = aligned_bytes(chunk_words * word_type.itemsize)
     if word_type == np.uint32:

@@ -1,8 +1,8 @@
 """Merkle trees over a fixed number of leaves, and proofs of several leaves at once.
 
 A root binds its label and the number of leaves. A leaf's hash binds its label and index (:func:`leaf`), and leaves,
-nodes and roots are hashed under different labels, so nothing can be read as anything else. The last node of an odd
-level moves up as it is: the number of leaves fixes which nodes do, and no leaf is counted twice.
+nodes and roots are hashed under different labels, so that no leaf can pass for a node or a root. The last node of an
+odd level moves up as it is: the number of leaves fixes which nodes do, and no leaf is counted twice.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class Tree:
 
     def __init__(self, label: str, leaves: Sequence[bytes]) -> None:
         if not leaves:
-            raise InternalError("a Merkle tree has at least one leaf", code="no-leaves")
+            raise InternalError(f"the Merkle tree {label!r} is to be made of no leaves", code="no-leaves")
         self._levels = []
         level = list(leaves)
         while True:
@@ -53,7 +53,7 @@ def places(size: int, indices: Iterable[int]) -> Places:
     while size > 1:
         is_known = np.zeros(size + 1, dtype=bool)
         is_known[nodes] = True
-        is_known[size] = True  # beyond the last node of an odd level there is nothing to show
+        is_known[size] = True  # The last node of an odd level has no sibling to show.
         siblings = nodes ^ 1
         proof_places.append(siblings[~is_known[siblings]])
         nodes = np.unique(nodes >> 1)
@@ -73,10 +73,10 @@ def check(
     if leaves:
         required_node_count = sum(map(len, places(size, leaves)))
     else:
-        required_node_count = -1
-    missing_proof = PeerFault(sender, f"{subject}: not under the root that was shown", code="not-under-root")
+        required_node_count = -1  # No proof is valid for no leaves.
+    proof_fault = PeerFault(sender, f"{subject}: not under the root that was shown", code="not-under-root")
     if len(proof) != required_node_count * DIGEST_BYTES:
-        raise missing_proof
+        raise proof_fault
     proof_nodes = iter(
         [proof[start_byte : start_byte + DIGEST_BYTES] for start_byte in range(0, len(proof), DIGEST_BYTES)]
     )
@@ -101,7 +101,7 @@ def check(
         level = parent_level
         level_width = (level_width + 1) // 2
     if _hash_root(label, size, level[0]) != root:
-        raise missing_proof
+        raise proof_fault
 
 
 def _hash_node(left: bytes, right: bytes) -> bytes:

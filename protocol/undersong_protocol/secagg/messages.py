@@ -135,7 +135,7 @@ def reply_bytes(
     return b"".join(reply_parts)
 
 
-# Field 5, length-delimited.
+# Protobuf's tag of a reply's ``body``: field 5, length-delimited.
 _BODY_TAG = b"\x2a"
 
 
@@ -232,7 +232,7 @@ Entry = tuple[int, bytes, bytes]
 
 
 class Adverts(dict[int, Advert]):
-    """The adverts of one request by party, checked; public, and never changed once they are."""
+    """The checked adverts of one request, by party. They are public and never change, so readers share the object."""
 
     def __init__(self, parameters: SumParameters, entries: Sequence[Entry], reader_entry: Entry) -> None:
         """See :func:`adverts_from_wire`."""
@@ -256,21 +256,21 @@ class Adverts(dict[int, Advert]):
         Raises PeerFault, which names the signer, if the signature is false.
 
         Args:
-            reader_entry: roster index, body and signature of the present reader; the first reader checks nothing.
+            reader_entry: roster index, body and signature of the current reader; the first reader checks nothing.
         """
         if reader_entry != self._unverified and self._unverified[0] in self:
             _check_advert(self._parameters, *self._unverified)
 
     @cached_property
     def hash(self) -> bytes:
-        """sid' of these adverts."""
+        """The transcript sid' of these adverts, 32 bytes."""
         return adverts_hash(
             self._parameters.sid, self._parameters.terms, ((party, advert.body) for party, advert in self.items())
         )
 
     @cached_property
     def peers(self) -> dict[int, Peer]:
-        """Their keys and commitments, as each party keeps those of the others."""
+        """The adverts' keys and commitments, as each party keeps those of the others."""
         return {
             party: Peer(
                 channel_key=advert.keys.channel_key,
@@ -330,11 +330,11 @@ def chooser_bytes(advert: Advert) -> bytes:
 def around_from_wire(
     parameters: SumParameters, reader: int, state: PartyState, request: wire.ShareRequest
 ) -> tuple[tuple[int, ...], dict[int, Peer]]:
-    """Checks what the Merkle graph shows a party of its neighbours: (its choosers, peers by roster index).
+    """Checks what a share-keys request of the Merkle graph shows a party; returns (choosers, peers by roster index).
 
-    Those that it drew come with their leaves of roster and adverts, under the roots that it knows, and with their
-    signatures. Choosers come with nothing: only masks and shares are exchanged with them that the other side,
-    which does know this party's keys, makes or accepts, or that cancel nothing (docs/secagg.md, "The Merkle graph").
+    The parties that it drew come with proofs, under the roots that it knows, of their leaves in roster and adverts, and
+    with their signatures. Choosers come with keys alone. They know this party's keys, so what it masks or deals for a
+    chooser's false keys is accepted by nobody and cancels nothing (docs/secagg.md, "The Merkle graph").
 
     Raises PeerFault that names the coordinator, or a party with a wrong advert.
     """
@@ -403,7 +403,7 @@ def _check_leaves(
 
 
 def _read_drawn_advert(parameters: SumParameters, member: Member, entry: wire.SignedAdvert) -> Advert:
-    """Returns the advert of a party that the reader drew. Raises PeerFault that names it unless it has signed it."""
+    """Returns the advert of a party that the reader drew. Raises PeerFault that names the party unless it signed it."""
     check_signature(
         *(member.identity, member.name, parameters.sid, Stage.ADVERTISE),
         *(entry.party, entry.body, entry.signature, "its advert"),
@@ -416,7 +416,7 @@ def _read_choosers(
 ) -> dict[int, tuple[bytes, bytes]]:
     """Returns channel and mask key of each party that is said to have drawn the reader, by roster index, ascending.
 
-    Raises PeerFault that names the coordinator, for too many or for a list that no honest coordinator shows.
+    Raises PeerFault that names the coordinator, for more parties than can have drawn the reader or a malformed list.
     """
     chooser_count = len(data) // CHOOSER_BYTES
     largest_count = parameters.draw.choosers + parameters.colluders
@@ -441,7 +441,7 @@ def drawn_bytes(parties: Iterable[int]) -> bytes:
 
 
 def parse_drawn(parameters: SumParameters, party: int, body: bytes) -> tuple[int, ...]:
-    """Returns the roster indices that ``party`` drew. Raises PeerFault that names it unless it may have drawn them."""
+    """Returns the roster indices that ``party`` drew. Raises PeerFault that names it if no draw gives these."""
     party_name = parameters.name(party)
     draw_degree = parameters.draw.degree
     index_blocks = split_blocks(body, INDEX.size, draw_degree, party_name, "the neighbours that it drew")

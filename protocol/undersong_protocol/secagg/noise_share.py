@@ -62,11 +62,12 @@ class NoisePlan:
     removal: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Raise ConfigurationError for counts that leave no honest survivor or a share that cannot be drawn."""
+        """Raises ConfigurationError for counts that leave no honest survivor or a share that cannot be drawn."""
         if min(self.dropouts, self.colluders) < 0 or self.honest_survivors < 1:
             raise ConfigurationError(
-                f"{self.parties} parties with {self.dropouts} dropouts and {self.colluders} colluders tolerated",
-                "leave at least one honest survivor to bring the noise",
+                f"of {self.parties} parties, {self.dropouts} tolerated dropouts and {self.colluders} colluders leave no"
+                " honest survivor to bring the noise",
+                "tolerate fewer dropouts or colluders",
             )
         if not math.isfinite(self.sigma) or self.sigma < 0:
             raise ConfigurationError(
@@ -79,7 +80,8 @@ class NoisePlan:
             single_variance = self.variance / self.honest_survivors
             if single_variance < _SMALLEST_VARIANCE:
                 raise ConfigurationError(
-                    f"a noise share of standard deviation {math.sqrt(single_variance):.3g} integer units",
+                    f"a party's noise share has standard deviation {math.sqrt(single_variance):.3g} integer units, too"
+                    " small to be drawn exactly",
                     f"raise the statistic's integer scale until sigma is at least "
                     f"{smallest_sigma(self.parties, self.dropouts, self.colluders):.4g} integer units",
                 )
@@ -155,7 +157,7 @@ def noise_plan(sigma: float, parties: int, dropouts: int, colluders: int, law: L
     return NoisePlan(sigma, parties, dropouts, colluders, law=law)
 
 
-# A tolerated dropout is one more law, which every party of a simulation draws from. The tables of a law whose variance
+# Each tolerated dropout adds one law, from which every party of a simulation draws. The tables of a law whose variance
 # is at most ``_NARROW`` take at most 50 kB, those of another law up to 2 MB. Fewer of the latter are therefore cached.
 _NARROW = 2**10  # integer units squared
 
@@ -163,7 +165,7 @@ _NARROW = 2**10  # integer units squared
 def _gaussian_of(numerator: int, denominator: int) -> DiscreteGaussian:
     """Returns the discrete Gaussian law of variance ``numerator`` / ``denominator``.
 
-    Its caches find two integers in a fifth of the time of a fraction.
+    It takes two integers, because its caches look these up in a fifth of the time that a fraction takes.
     """
     return DiscreteGaussian.of_variance(Fraction(numerator, denominator))
 
@@ -188,7 +190,7 @@ def smallest_sigma(parties: int, dropouts: int, colluders: int, removal: bool = 
         honest_parties * (honest_parties - 1) if removal and dropouts else honest_parties - dropouts
     )
     sigma = math.sqrt(least_variance)
-    # Rounded up, so that the plan accepts the value it was told.
+    # The square root may be rounded down. The result is rounded up, so that a noise plan accepts it.
     while Fraction(sigma) ** 2 < least_variance:
         sigma = math.nextafter(sigma, math.inf)
     return sigma
@@ -208,7 +210,7 @@ class NoiseSeeds:
 
     def __post_init__(self) -> None:
         if len(self.own) != SEED_BYTES or len(self.root) != SEED_BYTES:
-            raise InternalError(f"noise seeds are {SEED_BYTES} bytes each", code="seed-length")
+            raise InternalError(f"a noise seed has another length than {SEED_BYTES} bytes", code="seed-length")
 
     def __repr__(self) -> str:
         return "NoiseSeeds(hidden)"
@@ -227,33 +229,37 @@ class NoiseSeeds:
 def add_noise(grid: GridVector, plan: NoisePlan, seeds: NoiseSeeds) -> NoisyVector:
     """Returns a new int64 [d]: the vector plus all components of this party's noise, drawn in chunks."""
     noisy_values = grid.values.copy()
-    seed_value = seeds.root
+    chain_value = seeds.root
     for index in range(len(plan.components)):
         if index == 0:
             seed = seeds.own
         else:
-            seed = _hash_link(SEED_DOMAIN, seed_value)
-            seed_value = _hash_link(CHAIN_DOMAIN, seed_value)
+            seed = _hash_link(SEED_DOMAIN, chain_value)
+            chain_value = _hash_link(CHAIN_DOMAIN, chain_value)
         _add_component(noisy_values, plan.component_law(index), seed)
     return NoisyVector(noisy_values)
 
 
-def check_opening(value: bytes, plan: NoisePlan, dropped: int, anchor: bytes, party: str) -> None:
-    """Raises PeerFault that names ``party`` unless ``value`` is V_{r+1} of the chain that ends at its ``anchor``."""
+def check_opening(chain_value: bytes, plan: NoisePlan, dropped: int, anchor: bytes, party: str) -> None:
+    """Raises PeerFault that names ``party`` unless ``chain_value`` is V_{r+1} of the chain that ends at ``anchor``."""
     step_count = len(plan.opened_components(dropped))
     if not step_count:
-        raise PeerFault(party, "opened noise where the plan takes none back", code="noise-not-taken-back")
-    if len(value) != SEED_BYTES or _advance_chain(value, step_count) != anchor:
+        raise PeerFault(
+            party,
+            "opened a noise value, and the plan removes no noise after these dropouts",
+            code="noise-not-taken-back",
+        )
+    if len(chain_value) != SEED_BYTES or _advance_chain(chain_value, step_count) != anchor:
         raise PeerFault(
             party, "the opened noise value does not lead to the advertised anchor", code="noise-off-its-anchor"
         )
 
 
-def remove_opened(total: Target, plan: NoisePlan, dropped: int, value: bytes) -> None:
-    """Subtracts the components that a checked ``value`` opens from ``total``, int64 or ring words [d], in place."""
+def remove_opened(total: Target, plan: NoisePlan, dropped: int, chain_value: bytes) -> None:
+    """Subtracts the components that a checked ``chain_value`` opens from ``total``, int64 or ring words [d]."""
     for index in plan.opened_components(dropped):
-        _add_component(total, plan.component_law(index), _hash_link(SEED_DOMAIN, value), sign=-1)
-        value = _hash_link(CHAIN_DOMAIN, value)
+        _add_component(total, plan.component_law(index), _hash_link(SEED_DOMAIN, chain_value), sign=-1)
+        chain_value = _hash_link(CHAIN_DOMAIN, chain_value)
 
 
 def _add_component(target: Target, law: IntegerNoise, seed: bytes, sign: int = 1) -> None:

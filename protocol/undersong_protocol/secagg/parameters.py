@@ -27,7 +27,7 @@ from undersong_protocol.secagg.noise_share import NoisePlan, noise_plan
 from undersong_protocol.secagg.sid import DIGEST_BYTES, digest
 from undersong_protocol.secagg.sid import sid as sid_of
 
-Entropy = Callable[[int], bytes]
+Entropy = Callable[[int], bytes]  # number of bytes -> so many random bytes
 IDENTITY_BYTES = 32
 
 
@@ -41,7 +41,7 @@ class Member:
 
 @dataclass(frozen=True)
 class RosterPart:
-    """Members of a roster that a party knows, where it was shown only the Merkle root of all.
+    """The members of a roster that a party was shown, beside the Merkle root of all.
 
     Attributes:
         root: Merkle root of the roster, 32 bytes; the manifest's reader signs it.
@@ -114,7 +114,7 @@ def check_quorum(n: int, t: int, d: int, c: int) -> None:
     if 2 * t <= n + c:
         raise ConfigurationError(
             f"threshold {t} with {n} parties and {c} colluders: two groups could open different sets",
-            f"use at least {default_threshold(n, c)}",
+            f"use a threshold of at least {default_threshold(n, c)}",
         )
     if t > n - d:
         raise ConfigurationError(
@@ -123,7 +123,8 @@ def check_quorum(n: int, t: int, d: int, c: int) -> None:
         )
     if c + 2 * d >= n:
         raise ConfigurationError(
-            f"{c} colluders and {d} tolerated dropouts of {n} parties (c + 2D must be below n)",
+            f"{c} colluders and {d} tolerated dropouts are too many for {n} parties: colluders and twice the dropouts"
+            f" must be below {n}",
             "lower tolerated_dropouts or colluders",
         )
 
@@ -202,7 +203,10 @@ class SumParameters:
         else:
             member_count = len(self.roster.members)
         if member_count < n and not self.merkle:
-            raise ConfigurationError("a part of the roster is enough only for the Merkle graph", "give all of it")
+            raise ConfigurationError(
+                f"{member_count} of {n} members of the roster were given, and only the Merkle graph works with a part",
+                "give the whole roster",
+            )
         if (
             len({member.name for member in self.roster}) < member_count
             or len({member.identity for member in self.roster}) < member_count
@@ -210,7 +214,8 @@ class SumParameters:
             repeated_names = repeated(member.name for member in self.roster)
             repeated_keys = [key.hex() for key in repeated(member.identity for member in self.roster)]
             raise ConfigurationError(
-                f"the roster lists {[*repeated_names, *repeated_keys][0]} more than once", "one entry for each party"
+                f"the roster lists {[*repeated_names, *repeated_keys][0]} more than once",
+                "list each party, and each identity key, once",
             )
         check_quorum(n, t, d, c)
         if not 1 <= self.dimension < 2**31:
@@ -221,7 +226,8 @@ class SumParameters:
             raise ConfigurationError(f"sigma {self.sigma} is no standard deviation")
         if self.law not in get_args(Law):
             raise ConfigurationError(f"noise law {self.law!r} is unknown", f"use one of {', '.join(get_args(Law))}")
-        # Refused before anybody makes a key: shares too small to be sampled, counts that no neighbourhood withstands.
+        # Both properties raise here, before anybody makes a key, for shares too small to be drawn and for counts that
+        # no graph withstands.
         self.noise_plan  # noqa: B018
         self.graph  # noqa: B018
 
@@ -281,7 +287,7 @@ class SumParameters:
     def draw(self) -> Draw:
         """Degree, threshold and limits of the Merkle graph. Raises InternalError if the sum has another graph."""
         if not isinstance(self.graph, Draw):
-            raise InternalError("only the Merkle graph is drawn")
+            raise InternalError(f"{self.query}: this sum has no Merkle graph, and so no draw")
         return self.graph
 
     def topology(self, transcript: bytes) -> MaskGraph:
@@ -319,7 +325,7 @@ class SumParameters:
 
     @cached_property
     def roster_tree(self) -> Tree:
-        """The roster's Merkle tree, at who knows all of it."""
+        """The Merkle tree over all members of the roster, for whoever knows the whole of it."""
         return Tree("roster", [member_leaf(index, member) for index, member in enumerate(self.roster)])
 
     @cached_property

@@ -44,7 +44,7 @@ from undersong_protocol.statistics.vectors import GridVector, NoisyVector
 from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 DERIVED = {"channel": "_channel_agreement", "mask": "_mask_keys", "channel_kem": "_channel_kem"}
-"""Properties of a machine that keep what was made of a secret, by the secret."""
+"""By a secret's name: the property of a machine that caches the key derived from the secret."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class PartyMachine:
         if any(len(secret) != 32 for secret in secret_by_name.values()):
             raise InternalError("the entropy source returned another number of bytes than it was asked for")
         machine = cls(parameters, party_name, identity, PartyState(Phase.OPENED, b"", secret_by_name), encapsulate)
-        machine._state.advert = machine._advert_body()
+        machine._state.advert = machine._make_advert_body()
         return machine
 
     @classmethod
@@ -160,7 +160,7 @@ class PartyMachine:
 
     @property
     def released(self) -> bool:
-        """True once this party has sent a share (in direct mode: the vector), so that it cannot sign it void."""
+        """True once this party has sent a share (in direct mode: the vector). It then cannot sign the attempt void."""
         return self._state.released
 
     @property
@@ -253,14 +253,16 @@ class PartyMachine:
         self._check_grid(grid)
         rule = party_rule(self._state.phase, Stage.MASK, self._parameters.traits)
         if rule is None:
-            raise InternalError("a vector was provided in the wrong phase")
+            raise InternalError(
+                f"a vector was provided in phase {self._state.phase.name.lower()}, which sends no vector"
+            )
         next_state = pending_sum.next_state
         next_state.question = question
         noisy_vector = self._add_noise_share(grid, next_state)
-        masked_bytes, digest = masked_body(noisy_vector, self._list_masks(next_state), self._parameters.modulus_bits)
+        masked_chunks, digest = masked_body(noisy_vector, self._list_masks(next_state), self._parameters.modulus_bits)
         del noisy_vector
         self._pending = None
-        return self._commit_answer(rule, 0, pending_sum.request, next_state, masked_bytes, digest)
+        return self._commit_answer(rule, 0, pending_sum.request, next_state, masked_chunks, digest)
 
     def _add_noise_share(self, grid: GridVector, state: PartyState) -> NoisyVector:
         """Returns the vector with this party's noise share."""
@@ -334,7 +336,7 @@ class PartyMachine:
 
     def _answer_share(self, next_state: PartyState, message: wire.Request) -> bytes:
         self._graph.fix_transcript(next_state, message.share)
-        kem_keys = self._kem_keys(next_state, message.share.kem_keys)
+        kem_keys = self._read_kem_keys(next_state, message.share.kem_keys)
         hasher = keys.ShareHasher(next_state.transcript)
         reply = wire.Shares()
         if self._parameters.post_quantum:
@@ -345,8 +347,8 @@ class PartyMachine:
             self._deal_shares(next_state, kem_keys, hasher, reply)
         return reply.SerializeToString()
 
-    def _kem_keys(self, next_state: PartyState, key_bytes: bytes) -> dict[int, tuple[bytes, bytes]]:
-        """(channel key, mask key) of each neighbour, as the hashes in their adverts name them."""
+    def _read_kem_keys(self, next_state: PartyState, key_bytes: bytes) -> dict[int, tuple[bytes, bytes]]:
+        """Returns (channel key, mask key) of each neighbour. Raises PeerFault unless their hashes are in its advert."""
         parameters = self._parameters
         self_index = self._index
         kem_keys: dict[int, tuple[bytes, bytes]] = {}
@@ -357,17 +359,17 @@ class PartyMachine:
         key_blocks = split_blocks(key_bytes, parameters.kem_keys_bytes, len(holders), COORDINATOR, "ML-KEM-768 keys")
         advert_keys = parse_advert(parameters, self_index, next_state.advert, b"").keys
         for party, key_block in zip(holders, key_blocks, strict=True):
-            channel = key_block[: -keys.KEM_KEY_BYTES]
-            mask = key_block[-keys.KEM_KEY_BYTES :]
+            channel_key = key_block[: -keys.KEM_KEY_BYTES]
+            mask_key = key_block[-keys.KEM_KEY_BYTES :]
             expected_keys = advert_keys if party == self_index else next_state.peers[party]
-            has_other_channel_key = channel and keys.kem_key_hash(channel) != expected_keys.channel_kem
-            if has_other_channel_key or keys.kem_key_hash(mask) != expected_keys.mask_kem:
+            has_other_channel_key = channel_key and keys.kem_key_hash(channel_key) != expected_keys.channel_kem
+            if has_other_channel_key or keys.kem_key_hash(mask_key) != expected_keys.mask_kem:
                 raise PeerFault(
                     COORDINATOR,
                     f"showed another ML-KEM-768 key of {parameters.name(party)} than the one in its advert"
                     " (swapped keys)",
                 )
-            kem_keys[party] = channel, mask
+            kem_keys[party] = channel_key, mask_key
         return kem_keys
 
     def _encapsulate_for(self, party: int, public: bytes) -> tuple[bytes, bytes]:
@@ -383,7 +385,7 @@ class PartyMachine:
         hasher: keys.ShareHasher,
         reply: wire.Shares,
     ) -> None:
-        """r_ij for every neighbour j of a higher index (Merkle graph: that i drew), to j's mask key."""
+        """Adds to ``reply`` r_ij for every neighbour j of a higher index (Merkle graph: that i drew), sealed for j."""
         self_index = self._index
         transcript = next_state.transcript
         topology = self._graph.mask_graph(next_state)
@@ -408,7 +410,7 @@ class PartyMachine:
         hasher: keys.ShareHasher,
         reply: wire.Shares,
     ) -> None:
-        """Shares of the self-mask seed and of the mask secret for every holder, sealed to its channel keys."""
+        """Adds to ``reply`` shares of the self-mask seed and of the mask secret for every holder, sealed for it."""
         parameters = self._parameters
         self_index = self._index
         holders = self._graph.mask_graph(next_state).holders(self_index, next_state.present)
@@ -422,7 +424,7 @@ class PartyMachine:
                 )
             )
         self_shares, mask_shares = dealt_shares
-        channel = self._channel_agreement
+        channel_agreement = self._channel_agreement
         bound_mask_key = self._graph.bind_mask_key(self._mask_keys.public)
         share_ciphertexts, share_hashes = [], []
         for holder in holders:
@@ -434,7 +436,7 @@ class PartyMachine:
                 next_state.peers[self_index] = Peer(self_share=self_share, mask_share=mask_share)
                 continue
             holder_peer = next_state.peers[holder]
-            channel_secret = channel.shared(parameters.name(holder), holder_peer.channel_key)
+            channel_secret = channel_agreement.shared(parameters.name(holder), holder_peer.channel_key)
             if self._graph.receives_from(next_state, holder):
                 kept_secret = channel_secret
             else:
@@ -458,7 +460,7 @@ class PartyMachine:
         for party in next_state.choosers:
             holder_peer = next_state.peers[party]
             if not holder_peer.agreed:
-                channel_secret = channel.shared(parameters.name(party), holder_peer.channel_key)
+                channel_secret = channel_agreement.shared(parameters.name(party), holder_peer.channel_key)
                 next_state.peers[party] = Peer(agreed=channel_secret, mask_key=holder_peer.mask_key)
         reply.ciphertexts, reply.hashes = b"".join(share_ciphertexts), b"".join(share_hashes)
 
@@ -493,7 +495,7 @@ class PartyMachine:
     def _take_shares(
         self, next_state: PartyState, request: wire.MaskRequest, hasher: keys.ShareHasher
     ) -> dict[int, Peer]:
-        """Open and check the shares that every neighbour of U2 dealt to this party."""
+        """Opens and checks the shares that every neighbour in U2 dealt to this party."""
         parameters = self._parameters
         self_index = self._index
         dealers: Sequence[int] = ()
@@ -510,12 +512,12 @@ class PartyMachine:
         hashes = split_blocks(
             request.hashes, 2 * keys.SHARE_HASH_BYTES, len(dealers), COORDINATOR, "hashes of shares for this party"
         )
-        secret = self._channel_kem if parameters.post_quantum else None
+        channel_kem = self._channel_kem if parameters.post_quantum else None
         received_shares: dict[int, Peer] = {}
         for dealer, share_ciphertext, share_hash in zip(dealers, share_ciphertexts, hashes, strict=True):
             ciphertext = share_ciphertext[:kem_size]
             sealed_share = share_ciphertext[kem_size:]
-            kem_secret = b"" if secret is None else secret.decapsulate(ciphertext)
+            kem_secret = b"" if channel_kem is None else channel_kem.decapsulate(ciphertext)
             share_key = keys.share_key(
                 next_state.transcript, next_state.peers[dealer].agreed + kem_secret, dealer, self_index
             )
@@ -547,9 +549,9 @@ class PartyMachine:
     def _agree_pairs(
         self, next_state: PartyState, request: wire.MaskRequest, hasher: keys.ShareHasher
     ) -> dict[int, bytes]:
-        """The shared secret of each pair in U2: X25519, and post-quantum also the secret that one of the two dealt.
+        """Returns this party's shared secret with each neighbour in U2: of X25519, and post-quantum also the dealt one.
 
-        Those that neighbours of a lower index dealt are opened and checked here.
+        Opens and checks the secrets that neighbours of a lower index dealt.
         """
         parameters = self._parameters
         self_index = self._index
@@ -616,13 +618,13 @@ class PartyMachine:
                 f"{len(signers)} signatures on U3 where {required_count} are needed",
                 "start a new attempt when more parties are present",
             )
-        opened_set = self._opened_set(next_state)
+        statement_body = self._opened_set(next_state)
         signatures = split_blocks(
             message.unmask.signatures, keys.SIGNATURE_BYTES, len(signers), COORDINATOR, "signatures on U3"
         )
         reader_statement = self._index, *next_state.recorded_reply(Stage.CONSISTENCY)
         for signer, signature in zip(signers, signatures, strict=True):
-            if (signer, opened_set, signature) == reader_statement:
+            if (signer, statement_body, signature) == reader_statement:
                 continue
             keys.check_signature(
                 self._graph.identity_of(next_state, signer),
@@ -630,7 +632,7 @@ class PartyMachine:
                 parameters.sid,
                 Stage.CONSISTENCY,
                 signer,
-                opened_set,
+                statement_body,
                 signature,
                 "its statement on this U3 (forged, duplicate, of another question, or for a split view)",
             )
@@ -655,7 +657,7 @@ class PartyMachine:
 
     # --- parts of the stages ----------------------------------------------------------------------------------------
 
-    def _advert_body(self) -> bytes:
+    def _make_advert_body(self) -> bytes:
         parameters = self._parameters
         party_state = self._state
         channel_kem, mask_kem = (keys.kem_key_hash(kem_key) if kem_key else b"" for kem_key in self._own_kem_keys)
@@ -686,27 +688,30 @@ class PartyMachine:
 
     @cached_property
     def _mask_keys(self) -> MaskKeys:
-        """Kept from the first use to the vector, so that nothing is agreed on twice; forgotten with their secret."""
+        """This party's mask keys, cached from the first use until the vector, so that no secret is agreed on twice."""
         return MaskKeys(self._state.secret("mask"), self._parameters.post_quantum)
 
     @cached_property
     def _channel_agreement(self) -> keys.Agreement:
-        """Kept from the advert until shares were dealt, as its public key was."""
+        """This party's X25519 channel key, cached from the advert until the shares are dealt."""
         return keys.Agreement(self._state.secret("channel"))
 
     @cached_property
     def _channel_kem(self) -> keys.KemSecretKey:
-        """Kept from the advert to the vector: making it of its seed takes longer than opening a share with it."""
+        """This party's ML-KEM-768 channel key, cached because deriving it takes longer than opening a share with it."""
         return keys.KemSecretKey(self._state.secret("channel_kem"))
 
     def _forget_keys(self, erased: Collection[str]) -> None:
         """Drops the keys derived from secrets that are erased."""
-        for secret, derived_secrets in DERIVED.items():
-            if secret in erased:
-                vars(self).pop(derived_secrets, None)
+        for secret_name, property_name in DERIVED.items():
+            if secret_name in erased:
+                vars(self).pop(property_name, None)
 
     def _list_masks(self, state: PartyState) -> list[tuple[bytes, Sign]]:
-        """The masks on x + noise: PRG(b_i), and +-PRG(pairwise key) for each neighbour (the lower index adds)."""
+        """Returns (key, sign) of each mask on the noisy vector: +PRG(b_i), and +-PRG(pairwise key) for each neighbour.
+
+        Of a pair, the party with the lower index adds the mask.
+        """
         parameters = self._parameters
         self_index = self._index
         transcript = state.transcript
@@ -735,7 +740,7 @@ class PartyMachine:
         largest_magnitude = max(int(grid_values.max()), -int(grid_values.min()))
         if largest_magnitude > (1 << (parameters.modulus_bits - 1)) // parameters.size:
             raise ConfigurationError(
-                "this party's vector exceeds what the ring was planned for, the sum could wrap around",
+                "a value of this party's vector is larger than the ring was planned for, so the sum could wrap around",
                 "plan with the largest number of records a party may bring (max_records) and the statistic's bound",
             )
 

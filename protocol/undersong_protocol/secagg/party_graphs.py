@@ -26,8 +26,9 @@ from undersong_protocol.secagg.transitions import Stage
 from undersong_protocol.wire.messages import secagg_pb2 as wire
 
 ROLLS = 8
+"""Largest number of rounds in which nonces are revealed. A round is repeated if a party drops out of it, which uses up
+one tolerated dropout."""
 TELL_OPERATOR = "start a new attempt, and tell the coordinator's operator"
-"""Times the nonces can be revealed anew because somebody did not reveal; each costs the dropouts' budget one."""
 
 
 class CompleteGraph:
@@ -43,7 +44,7 @@ class CompleteGraph:
         self._index = index
 
     def commit_nonce(self, state: PartyState) -> bytes:
-        """Returns the advert's commitment to this party's nonces; empty for a graph that draws nothing by them."""
+        """Returns the advert's commitment to this party's nonces; empty for a graph that needs none."""
         return b""
 
     def reveal(self, next_state: PartyState, request: wire.RevealRequest) -> bytes:
@@ -70,7 +71,7 @@ class CompleteGraph:
         return self._parameters.topology(state.transcript)
 
     def bind_mask_key(self, mask_key: bytes) -> bytes:
-        """Returns what a sealed share binds of its dealer's mask key beside its hash."""
+        """Returns the part of a dealer's mask key to which its sealed shares are bound; empty but on a Merkle graph."""
         return b""
 
     def receives_from(self, state: PartyState, holder: int) -> bool:
@@ -78,7 +79,7 @@ class CompleteGraph:
         return True
 
     def bind_question(self, state: PartyState) -> bytes:
-        """Returns what the pairwise masks are bound to: the question, and what the transcript does not fix."""
+        """Returns the bytes to which pairwise masks are bound: the question, on a Merkle graph together with U2."""
         return state.question
 
     def check_signers(self, state: PartyState, signers: Sequence[int]) -> int:
@@ -101,7 +102,7 @@ class CompleteGraph:
             )
 
     def _adopt_adverts(self, next_state: PartyState, signed: Sequence[wire.SignedAdvert]) -> None:
-        """Adopts everyone's adverts: they fix U1 and sid'."""
+        """Checks the adverts of all parties and stores their keys. They fix U1, who advertised, and the transcript."""
         reader_entry = self._index, *next_state.recorded_reply(Stage.ADVERTISE)
         adverts = adverts_from_wire(self._parameters, signed, reader_entry)
         present_parties = tuple(adverts)
@@ -116,7 +117,7 @@ class CompleteGraph:
 
 
 class RegularGraph(CompleteGraph):
-    """Nonces that all parties reveal draw a k-regular graph, anew if one of them drops out before it reveals."""
+    """The k-regular graph, drawn from nonces that all parties reveal; drawn again if a party drops out before that."""
 
     largest_rolls = ROLLS
 
@@ -200,7 +201,7 @@ class MerkleGraph(CompleteGraph):
         return drawn_bytes(next_state.drawn)
 
     def fix_transcript(self, next_state: PartyState, request: wire.ShareRequest | wire.MaskRequest) -> None:
-        """Adopts the adverts of those around this party; the transcript stands since the draw."""
+        """Checks and stores the keys of parties that this one drew or that drew it. The transcript is fixed already."""
         if not isinstance(request, wire.ShareRequest):
             raise InternalError("the Merkle graph fixes its peers in the share-keys round")
         self.mask_graph(next_state).check(self._index, next_state.present, "U1 (who advertised keys)")
@@ -210,7 +211,7 @@ class MerkleGraph(CompleteGraph):
         return drawn_graph(self._parameters.draw, {self._index: state.drawn}, {self._index: state.choosers})
 
     def bind_mask_key(self, mask_key: bytes) -> bytes:
-        # A chooser's mask key comes without its signature, but its shares open under this key alone.
+        # A chooser's mask key comes without its signature, but the chooser's shares open under its true key alone.
         return mask_key
 
     def receives_from(self, state: PartyState, holder: int) -> bool:

@@ -15,8 +15,9 @@ from undersong_common.errors import ConfigurationError, InternalError, PeerFault
 from undersong_protocol.statistics.vectors import Ring
 
 MAXIMUM_BITS = 64
-NOISE_DEVIATIONS = 12
-_CHUNK_WORDS = 1 << 14  # unpacked at once, in a byte per bit; a multiple of 8, so that chunks meet at whole bytes
+NOISE_DEVIATIONS = 12  # standard deviations of the noise that a sum must hold
+# Words that are unpacked at once, in a byte per bit. It is a multiple of 8, so that chunks meet at whole bytes.
+_CHUNK_WORDS = 1 << 14
 _LITTLE: dict[int, np.dtype[np.unsignedinteger]] = {4: np.dtype("<u4"), 8: np.dtype("<u8")}
 
 
@@ -60,7 +61,7 @@ def modulus_bits(parties: int, max_records: int, linf: float, scale: float, sigm
 
 def ring_dtype(bits: int) -> np.dtype[np.uint32] | np.dtype[np.uint64]:
     """Returns the dtype in which sums of ``bits`` bits are computed: uint32 up to 32 bits, uint64 up to 64."""
-    _checked_bits(bits)
+    _check_bits(bits)
     if bits <= 32:
         return np.dtype(np.uint32)
     return np.dtype(np.uint64)
@@ -72,7 +73,7 @@ def to_signed(values: Ring, bits: int) -> Int64:
     >>> to_signed(np.array([1, 7, 4, 3 + 8], dtype=np.uint32), 3).tolist()
     [1, -1, -4, 3]
     """
-    _checked_bits(bits)
+    _check_bits(bits)
     unused_bits = MAXIMUM_BITS - bits
     wide_values = values.astype(np.uint64)
     wide_values <<= np.uint64(unused_bits)
@@ -83,11 +84,11 @@ def to_signed(values: Ring, bits: int) -> Int64:
 
 def packed_bytes(bits: int, count: int) -> int:
     """Returns the length in bytes of ``count`` packed words of ``bits`` bits."""
-    _checked_bits(bits)
+    _check_bits(bits)
     return (bits * count + 7) // 8
 
 
-def _checked_bits(bits: int) -> None:
+def _check_bits(bits: int) -> None:
     if not 1 <= bits <= MAXIMUM_BITS:
         raise InternalError(f"a ring word has 1 to {MAXIMUM_BITS} bits, got {bits}", code="word-width")
 
@@ -101,11 +102,11 @@ def _native_dtype(bits: int) -> np.dtype[np.unsignedinteger] | None:
 def pack(values: Ring, bits: int) -> bytes:
     """Packs the low ``bits`` bits of every word, uint32 or uint64 [d], into ``packed_bytes(bits, d)`` bytes.
 
-    It needs a byte per bit of the words beside them: pack a long vector in parts.
+    It needs a further byte of memory per bit, so pack a long vector in parts.
 
     Raises InternalError for a dtype other than uint32/uint64 or words narrower than ``bits``.
     """
-    _checked_bits(bits)
+    _check_bits(bits)
     if values.dtype not in (np.uint32, np.uint64) or values.ndim != 1 or bits > 8 * values.dtype.itemsize:
         raise InternalError(f"cannot pack {values.dtype} {values.shape} into words of {bits} bits")
     if (native_type := _native_dtype(bits)) is not None:  # fifty times as fast as bit by bit
@@ -136,7 +137,7 @@ def unpack(data: bytes | memoryview, bits: int, count: int, sender: str = "sende
     if (native_type := _native_dtype(bits)) is not None:
         words[:] = np.frombuffer(data_view, dtype=native_type)
         return words
-    little_endian = _LITTLE[words.itemsize]
+    little_endian_type = _LITTLE[words.itemsize]
     packed_octets = np.frombuffer(data_view, dtype=np.uint8)
     word_bits = np.zeros((min(_CHUNK_WORDS, count), 8 * words.itemsize), dtype=np.uint8)
     for start_word in range(0, count, _CHUNK_WORDS):
@@ -146,5 +147,5 @@ def unpack(data: bytes | memoryview, bits: int, count: int, sender: str = "sende
             chunk_octets[: packed_bytes(bits, len(chunk_words))], count=bits * len(chunk_words), bitorder="little"
         )
         word_bits[: len(chunk_words), :bits] = low_bits.reshape(len(chunk_words), bits)
-        chunk_words[:] = np.packbits(word_bits[: len(chunk_words)], bitorder="little").view(little_endian)
+        chunk_words[:] = np.packbits(word_bits[: len(chunk_words)], bitorder="little").view(little_endian_type)
     return words

@@ -14,7 +14,7 @@ from undersong_common.printable import repeated
 PRIME = 2**256 + 297
 SECRET_BYTES = 32
 SHARE_BYTES = 33
-# Reduced modulo p from 512 uniform bits: each coefficient is within 2^-255 of uniform.
+# A coefficient is 512 uniform bits modulo p, which is within 2^-255 of uniform.
 COEFFICIENT_BYTES = 64
 
 Entropy = Callable[[int], bytes]
@@ -31,10 +31,10 @@ def share(secret: bytes, threshold: int, points: Iterable[int], entropy: Entropy
     """
     if len(secret) != SECRET_BYTES:
         raise InternalError(f"a shared secret is {SECRET_BYTES} bytes, got {len(secret)}", code="secret-length")
-    checked_points = _checked_points(points)
+    checked_points = _check_points(points)
     if not 1 <= threshold <= len(checked_points):
         raise ConfigurationError(
-            f"threshold {threshold} with {len(checked_points)} share holders",
+            f"the threshold {threshold} is not between 1 and {len(checked_points)}, the number of share holders",
             "choose a threshold from 1 to the number of holders",
             code="threshold-out-of-range",
         )
@@ -58,14 +58,14 @@ def share(secret: bytes, threshold: int, points: Iterable[int], entropy: Entropy
 
 
 def _evaluate_polynomial(descending: list[int], x: int) -> int:
-    """The polynomial at ``x`` modulo p by Horner's rule. It is reduced once: points are small, and reducing is slow."""
+    """Returns the polynomial at ``x`` modulo p by Horner's rule; reduced once, as points are small and it is slow."""
     polynomial_value = 0
     for coefficient in descending:
         polynomial_value = polynomial_value * x + coefficient
     return polynomial_value % PRIME
 
 
-def _checked_points(points: Iterable[int]) -> list[int]:
+def _check_points(points: Iterable[int]) -> list[int]:
     checked_points = list(points)
     if len(set(checked_points)) != len(checked_points):
         raise ConfigurationError(
@@ -93,7 +93,7 @@ def lagrange_weights(points: Iterable[int]) -> dict[int, int]:
     The weights serve for every secret that is shared at these points. They need one modular inversion (Montgomery's
     trick). Raises ConfigurationError for no point, and for a repeated or out-of-range one.
     """
-    checked_points = _checked_points(points)
+    checked_points = _check_points(points)
     if not checked_points:
         raise ConfigurationError("no share point to combine at", "collect at least the threshold of shares first")
     # Each product is reduced once: the points are small, and multiplying by a small number is faster than reducing.
@@ -125,7 +125,9 @@ def combine(shares: Mapping[int, bytes], threshold: int, weights: Mapping[int, i
     point for a share of the wrong length or outside the field.
     """
     if threshold < 1:
-        raise ConfigurationError(f"threshold {threshold}", "a threshold is at least 1", code="threshold-out-of-range")
+        raise ConfigurationError(
+            f"the threshold {threshold} is below 1", "choose a threshold of 1 or more", code="threshold-out-of-range"
+        )
     if weights is None:
         if len(shares) < threshold:
             raise RoundAborted(

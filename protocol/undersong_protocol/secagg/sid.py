@@ -11,7 +11,7 @@ from functools import cache
 VERSION = 3
 DIGEST_BYTES = 32
 _LENGTH = struct.Struct("<Q").pack
-_INTEGER = _LENGTH(8)
+_INTEGER = _LENGTH(8)  # the length that precedes an integer field
 
 Field = bytes | str | int
 

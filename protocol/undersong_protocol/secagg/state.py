@@ -159,7 +159,10 @@ class PartyState:
             released=self.released,
         ).SerializeToString(deterministic=True)
         return b"".join(
-            [snapshot_message, *(_public_peer(index, peer) for index, peer in indexed_peers if peer.is_public)]
+            [
+                snapshot_message,
+                *(_serialise_public_peer(index, peer) for index, peer in indexed_peers if peer.is_public),
+            ]
         )
 
     @classmethod
@@ -218,6 +221,6 @@ class PartyState:
 
 
 @lru_cache(maxsize=1 << 12)
-def _public_peer(index: int, peer: Peer) -> bytes:
-    """A peer as one more entry of a snapshot's list. Simulated parties on a large graph hold the same ones."""
+def _serialise_public_peer(index: int, peer: Peer) -> bytes:
+    """Returns a peer as an entry of a snapshot's list, cached: simulated parties of a large graph hold the same."""
     return wire.Snapshot(peers=[peer.to_wire(index)]).SerializeToString(deterministic=True)

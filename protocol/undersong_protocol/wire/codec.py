@@ -43,7 +43,7 @@ LARGEST_BODY_BYTES = {
 
 _OPEN_SUM = wire.Request.OPEN_SUM_FIELD_NUMBER
 _BODIES = {field.number: name for name, field in wire.Request.DESCRIPTOR.fields_by_name.items()}
-_KINDS: dict[type[UndersongError], wire.Refusal.Kind] = {
+_KINDS: dict[type[UndersongError], wire.Refusal.Kind] = {  # kind of refusal, by the class of its error
     ConfigurationError: wire.Refusal.CONFIGURATION,
     PrivacyRefusal: wire.Refusal.PRIVACY,
     PeerFault: wire.Refusal.PROTOCOL,
@@ -116,7 +116,7 @@ def _check_sizes(data: bytes, peer: str) -> None:
     bytes_by_field: Counter[int] = Counter()
     for field_number, field_content in field_sizes(data, peer, largest_count=16):
         if field_number == _OPEN_SUM:
-            block_bytes = _blocks_bytes(field_content, peer)
+            block_bytes = _count_block_bytes(field_content, peer)
         else:
             block_bytes = 0
         bytes_by_field[field_number] += len(field_content) - block_bytes
@@ -131,8 +131,8 @@ def _check_sizes(data: bytes, peer: str) -> None:
             )
 
 
-def _blocks_bytes(body: memoryview, peer: str) -> int:
-    """Bytes of the public blocks in an OpenSum."""
+def _count_block_bytes(body: memoryview, peer: str) -> int:
+    """Returns the bytes of all public blocks in an OpenSum message. Raises PeerFault if they are too many."""
     block_sizes = [
         len(field_content)
         for field_number, field_content in field_sizes(body, peer, largest_count=LARGEST_BLOCKS + 256)
@@ -149,7 +149,9 @@ def _blocks_bytes(body: memoryview, peer: str) -> int:
 
 
 def refusal(error: UndersongError) -> wire.Reply:
-    """Converts an error to a reply for the coordinator: the words that are for peers, none of an unexpected error."""
+    """Converts an error to a reply for the coordinator, with its words for peers; an unexpected error shows none of its
+    own.
+    """
     refusal_kind = next(
         (refusal_kind for error_class, refusal_kind in _KINDS.items() if isinstance(error, error_class)), None
     )
@@ -171,11 +173,11 @@ def raise_refusal(party: str, message: wire.Refusal) -> None:
     remedy_words = printable(message.remedy, LONGEST_WORDS)
     if message.kind == wire.Refusal.PROTOCOL:
         raise PeerFault(party, problem, remedy_words)
-    error = next(
+    refusal_class = next(
         (error_class for error_class, refusal_kind in _KINDS.items() if refusal_kind == message.kind), InternalError
     )
     verb = "cannot answer now" if message.kind == wire.Refusal.LATER else "refuses"
-    raise error(f"{party} {verb}: {problem}", remedy_words)
+    raise refusal_class(f"{party} {verb}: {problem}", remedy_words)
 
 
 def field_sizes(data: bytes | memoryview, peer: str, *, largest_count: int) -> list[tuple[int, memoryview]]:
@@ -232,7 +234,7 @@ def _malformed_message(peer: str) -> PeerFault:
     return PeerFault(peer, *NO_MESSAGE)
 
 
-RECORD = "undersong"
+RECORD = "undersong"  # name of the record that a Flower message carries
 REQUESTS = "requests"  # list of bytes
 REPLIES = "replies"  # list of bytes, as many as the requests, or none
 MESSAGE_TYPE = "query"

@@ -27,12 +27,14 @@ MAX_IDS = 8  # largest number of ids under which one content may be announced
 LARGEST_INFLATION = 64  # bytes of a message per compressed byte; a message that shrinks more is sent uncompressed
 SMALL_BYTES = 2**20  # A message up to this size may exceed LARGEST_INFLATION.
 ID_BYTES = 16
-CONTENT_BYTES = 32
+CONTENT_BYTES = 32  # length of the SHA-256 that names a message
 
 _SAMPLE_WINDOW_BITS = 12
 _SAMPLE_BYTES = 1 << _SAMPLE_WINDOW_BITS
-_WORTH_DEFLATING = 0.9
-_EVEN = 1.07  # ML-KEM keys, whose bytes come from numbers below 3 329, have 1.05
+_WORTH_DEFLATING = 0.9  # largest size of a deflated sample, divided by its size before
+# A sample is even if its equal pairs of bytes are at most so many times those of perfectly even bytes. ML-KEM keys,
+# whose bytes come from numbers below 3 329, have 1.05.
+_EVEN = 1.07
 
 
 def flow_control(unread_bytes: int) -> list[tuple[str, int]]:
@@ -99,15 +101,15 @@ class Arrived:
             PeerFault: the hash or the compression is wrong.
         """
         if len(self._pieces) == 1:
-            first_piece = self._pieces[0]
+            body = self._pieces[0]
         else:
-            first_piece = b"".join(self._pieces)
-        if hashlib.sha256(first_piece).digest() != self._announced.content:
+            body = b"".join(self._pieces)
+        if hashlib.sha256(body).digest() != self._announced.content_hash:
             # Every chunk of the message is suspect: none is kept, so that all of them are sent again.
             raise _transfer_fault(self._peer, "sent a message whose bytes are not those it announced", "other-bytes")
         if self._announced.deflated:
-            return _inflate_body(self._peer, first_piece, self.plain_size)
-        return first_piece
+            return _inflate_body(self._peer, body, self.plain_size)
+        return body
 
 
 Frame = wire.Transfer | wire.Chunk
@@ -251,12 +253,14 @@ class Reassembler:
                 raise self._transfer_fault("sent a message whose bytes are not those it announced", "other-bytes")
             return Arrived(self._peer, [frame.id], announced_body, [frame.whole])
         if frame.whole:
-            raise self._transfer_fault("sent a long message in one frame", "long-frame")
+            raise self._transfer_fault(
+                f"sent a message of {frame.size} bytes in one frame; {CHUNK_BYTES} are allowed", "long-frame"
+            )
         partial_body = self._parts.pop(frame.content, None)
         if partial_body is not None and partial_body.announced != announced_body:
             self.held_bytes -= partial_body.held_bytes
             if partial_body.ids:
-                raise self._transfer_fault("announced one message in two ways", "announced-twice")
+                raise self._transfer_fault("announced one message with two different sizes", "announced-twice")
             partial_body = None
         partial_body = partial_body or _Part(announced_body)
         self._parts[frame.content] = partial_body
@@ -275,7 +279,8 @@ class Reassembler:
         self._read_announcement(frame, None)
         partial_body = self._parts.get(frame.content)
         if frame.size > CHUNK_BYTES and (partial_body is None or not partial_body.ids):
-            if partial_body is not None:  # an earlier stream brought it, when somebody still waited
+            if partial_body is not None:
+                # An earlier stream brought some of its chunks, when somebody still waited for it.
                 self._drop_message(frame.content)
             self._declined[frame.content] = None
             while len(self._declined) > MAX_HELD_PARTS:
@@ -332,19 +337,19 @@ class Reassembler:
             )
         return _Announced(frame.content, body_bytes, plain_size, frame.deflated)
 
-    def _take_if_finished(self, content: bytes, part: "_Part") -> Arrived | None:
-        if part.count_held < part.count or self._parts.get(content) is not part:
+    def _take_if_finished(self, content_hash: bytes, part: "_Part") -> Arrived | None:
+        if part.count_held < part.count or self._parts.get(content_hash) is not part:
             return None
-        self._drop_message(content)
+        self._drop_message(content_hash)
         return Arrived(self._peer, list(part.ids), part.announced, part.pieces())
 
-    def _drop_message(self, content: bytes) -> None:
-        self.held_bytes -= self._parts.pop(content).held_bytes
+    def _drop_message(self, content_hash: bytes) -> None:
+        self.held_bytes -= self._parts.pop(content_hash).held_bytes
 
-    def _make_room(self, keep: bytes) -> None:
-        # The room is claimed with the announcement: a peer cannot make us allocate by promising.
+    def _make_room(self, kept_hash: bytes) -> None:
+        # A message counts with the size that was announced, so that a peer cannot announce more than may be held.
         claimed_bytes = sum(part.announced.size for part in self._parts.values())
-        for content_hash in [content_hash for content_hash in self._parts if content_hash != keep]:
+        for content_hash in [content_hash for content_hash in self._parts if content_hash != kept_hash]:
             if claimed_bytes <= self._limits.held_bytes and len(self._parts) <= MAX_HELD_PARTS:
                 return
             claimed_bytes -= self._parts[content_hash].announced.size
@@ -356,20 +361,20 @@ class Reassembler:
 
 @dataclass(frozen=True)
 class _Announced:
-    """The header that a transfer announces for a content; equal under each of its ids."""
+    """The header of a message, as its transfer frames announce it; equal under each of the message's ids."""
 
-    content: bytes
+    content_hash: bytes
     size: int
     plain_size: int
     deflated: bool
 
 
 class _Part:
-    """A message that is not whole yet."""
+    """The chunks of a message that has not arrived completely."""
 
     def __init__(self, announced: _Announced) -> None:
         self.announced = announced
-        self.ids: dict[bytes, None] = {}  # The message was announced under these ids in this stream.
+        self.ids: dict[bytes, None] = {}  # ids under which the message was announced in this stream
         self.count = _chunk_count(announced.size)
         self.count_held = 0
         self.held_bytes = 0
@@ -380,7 +385,7 @@ class _Part:
         return min(CHUNK_BYTES, self.announced.size - index * CHUNK_BYTES)
 
     def put(self, index: int, data: bytes) -> int:
-        """Stores a chunk; returns the bytes held in addition."""
+        """Stores a chunk. Returns the number of bytes that were not held before: 0 for a repeated chunk."""
         if index in self._chunks:
             return 0
         self._chunks[index] = data
@@ -419,16 +424,16 @@ def worth_deflating(data: bytes) -> bool:
     middle_bytes = data[sample_start : sample_start + _SAMPLE_BYTES]
     if _is_even(middle_bytes):
         return False
-    # A window as long as the sample, and tables to match: to set up the usual ones takes longer than to deflate it.
+    # The window is as long as the sample and the tables are small: setting up the usual ones takes longer.
     deflater = zlib.compressobj(1, zlib.DEFLATED, _SAMPLE_WINDOW_BITS, 5)
     return len(deflater.compress(middle_bytes) + deflater.flush()) <= _WORTH_DEFLATING * len(middle_bytes)
 
 
 def _is_even(sample: bytes) -> bool:
-    """True if its bytes are spread as evenly as masks, ciphertexts and ML-KEM keys are.
+    """Returns True if the bytes are spread as evenly as those of masks, ciphertexts and ML-KEM keys.
 
-    Then no code for them is shorter, and what repeats itself shows in their counts, but for whole copies of such bytes.
-    To count takes a fifth of the time of deflating.
+    Then no code for the bytes is shorter. Repetitions show in their counts, except copies of a whole even string.
+    Counting takes a fifth of the time of deflating.
     """
     byte_counts = np.bincount(np.frombuffer(sample, dtype=np.uint8), minlength=256)
     # If all byte values are equally frequent, so many ordered pairs of bytes are equal.

@@ -29,9 +29,9 @@ LARGEST_NUMBERS = 2**25  # numbers in a block
 LARGEST_TEXTS = 2**19  # texts in a block; the vocabulary of DP-KPS has 400 000
 LONGEST_TEXT_BYTES = 2**17
 LARGEST_TEXTS_BYTES = 2**25  # inflated bytes of a block of texts
-LARGEST_EMBEDDINGS_INFLATION = 8  # coordinates for a byte of the block: Huffman's code takes one bit at least
-SMALL_EMBEDDINGS_NUMBERS = 2**20  # Blocks up to this size may inflate from anything.
-LARGEST_TEXTS_INFLATION = 64  # inflated bytes for a byte of the block, beyond the first 2^20
+LARGEST_EMBEDDINGS_INFLATION = 8  # coordinates per byte of the block: Huffman's code takes one bit at least for each
+SMALL_EMBEDDINGS_NUMBERS = 2**20  # A block may have so many more coordinates than that.
+LARGEST_TEXTS_INFLATION = 64  # inflated bytes per byte of the block; a block may always inflate to SMALL_TEXTS_BYTES
 SMALL_TEXTS_BYTES = 2**20
 LARGEST_INPUTS = 64
 LONGEST_INPUT_NAME = 120
@@ -114,7 +114,7 @@ def encode_texts(texts: Sequence[str]) -> bytes:
     if problem := _texts_problem(joined_bytes, len(texts)):
         raise ConfigurationError(f"public texts: {problem}", "publish fewer or shorter texts in one block")
     packed_bytes = zlib.compress(joined_bytes, 6)
-    if len(joined_bytes) > _inflated_bytes(packed_bytes):
+    if len(joined_bytes) > _largest_inflated_bytes(packed_bytes):
         packed_bytes = zlib.compress(joined_bytes, 0)
     return _serialise_block(wire.Block(kind=wire.Block.TEXTS, shape=[len(texts)], payload=packed_bytes))
 
@@ -164,7 +164,7 @@ class _TooLarge(ValueError):
     """Raised for a block with a size above its limit; the message names that size."""
 
 
-def _read_block(message: wire.Block, identity: bytes) -> Block:
+def _read_block(message: wire.Block, content_hash: bytes) -> Block:
     values_shape = tuple(message.shape)
     if len(values_shape) > 4 or (values_shape and values_shape[0] > LARGEST_BLOCK_ROWS):
         raise _TooLarge(f"more than {LARGEST_BLOCK_ROWS} rows")
@@ -191,24 +191,26 @@ def _read_block(message: wire.Block, identity: bytes) -> Block:
         embedding_rows = grid.astype(np.float32) / np.float32(PUBLIC_GRID)
         squared_norms = np.einsum("nd,nd->n", embedding_rows, embedding_rows, dtype=np.float64)
         if float(squared_norms.max(initial=0.0)) > 1.0 + 1e-12:
-            raise ValueError("norm")  # votes are exact only for embeddings of norm at most 1
-        return Block(identity, embedding_rows, block_labels)
+            raise ValueError("norm")  # Votes are exact only for embeddings of norm at most 1.
+        return Block(content_hash, embedding_rows, block_labels)
     if message.kind == wire.Block.TEXTS:
         (row_count,) = values_shape
-        joined_bytes = _inflate_bounded(message.payload, min(LARGEST_TEXTS_BYTES, _inflated_bytes(message.payload)))
+        joined_bytes = _inflate_bounded(
+            message.payload, min(LARGEST_TEXTS_BYTES, _largest_inflated_bytes(message.payload))
+        )
         if problem := _texts_problem(joined_bytes, row_count):
             raise _TooLarge(problem)
-        return Block(identity, None, None, tuple(joined_bytes.decode("utf-8").split("\0")[:-1]))
+        return Block(content_hash, None, None, tuple(joined_bytes.decode("utf-8").split("\0")[:-1]))
     if message.kind == wire.Block.NUMBERS and values_shape:
         number_values = np.frombuffer(message.payload, dtype="<f8").reshape(values_shape).astype(np.float64)
         if not np.isfinite(number_values).all():
             raise ValueError("not finite")
-        return Block(identity, number_values)
+        return Block(content_hash, number_values)
     raise ValueError("kind")
 
 
 def _texts_problem(joined: bytes, count: int) -> str:
-    """The fault of joined texts that should each end with a zero byte; "" if they are sound."""
+    """Returns the fault of ``joined``, ``count`` texts that should each end with a zero byte; "" if there is none."""
     if count > LARGEST_TEXTS or len(joined) > LARGEST_TEXTS_BYTES:
         return f"{count} texts of {len(joined)} bytes; {LARGEST_TEXTS} of {LARGEST_TEXTS_BYTES} are allowed"
     if joined.count(b"\0") != count or (joined and not joined.endswith(b"\0")):
@@ -220,8 +222,8 @@ def _texts_problem(joined: bytes, count: int) -> str:
     return ""
 
 
-def _inflated_bytes(packed: bytes) -> int:
-    """Largest number of bytes that packed texts may inflate to."""
+def _largest_inflated_bytes(packed: bytes) -> int:
+    """Returns the largest number of bytes to which packed texts may inflate."""
     return max(SMALL_TEXTS_BYTES, LARGEST_TEXTS_INFLATION * len(packed))
 
 
@@ -236,7 +238,7 @@ def _inflate_bounded(data: bytes, largest: int) -> bytes:
     if inflater.unconsumed_tail or len(inflated_bytes) > largest:
         raise _TooLarge(f"it inflates to more than {largest} bytes")
     if not inflater.eof or inflater.unused_data:
-        raise ValueError("cut, or followed by something")
+        raise ValueError("the compressed data ends early, or further bytes follow it")
     return inflated_bytes
 
 
@@ -296,7 +298,7 @@ def question(inputs: Iterable[Input]) -> bytes:
 class HeldBlocks(Protocol):
     """Interface for reading blocks by id; a dictionary has it."""
 
-    def get(self, identity: bytes, /) -> Block | None: ...
+    def get(self, content_hash: bytes, /) -> Block | None: ...
 
 
 class BlockStore(HeldBlocks, Protocol):
@@ -311,14 +313,14 @@ class MemoryBlocks:
 
     _blocks: dict[bytes, Block] = field(default_factory=dict)
 
-    def get(self, identity: bytes) -> Block | None:
-        return self._blocks.get(identity)
+    def get(self, content_hash: bytes) -> Block | None:
+        return self._blocks.get(content_hash)
 
     def add(self, data: bytes) -> Block:
-        block_identity = block_id(data)
-        held_block = self._blocks.get(block_identity)
+        content_hash = block_id(data)
+        held_block = self._blocks.get(content_hash)
         if held_block is None:
-            held_block = self._blocks[block_identity] = decode_block(data)
+            held_block = self._blocks[content_hash] = decode_block(data)
         return held_block
 
 
@@ -332,7 +334,8 @@ def read_inputs(inputs: Sequence[wire.Input]) -> tuple[Input, ...]:
     if len(inputs) > LARGEST_INPUTS or segment_count > LARGEST_SEGMENTS or row_count > LARGEST_INPUT_ROWS:
         raise PeerFault(
             "coordinator",
-            f"names {len(inputs)} inputs of {segment_count} segments and {row_count} rows",
+            f"names {len(inputs)} inputs of {segment_count} segments and {row_count} rows; {LARGEST_INPUTS},"
+            f" {LARGEST_SEGMENTS} and {LARGEST_INPUT_ROWS} are allowed",
             code="inputs-too-large",
         )
     if any(len(public_input.name) > LONGEST_INPUT_NAME for public_input in inputs):
@@ -354,14 +357,14 @@ def add_blocks(blocks: Iterable[bytes], inputs: Iterable[Input], store: BlockSto
 
 
 def check_inputs(inputs: Iterable[Input], store: HeldBlocks) -> None:
-    """Checks that every referenced row exists and that all references, repeated ones too, are not too many.
+    """Checks that every row to which ``inputs`` refer exists, and that the inputs together are not too large.
 
-    Raises PeerFault otherwise, and if ``store`` lacks a block.
+    A row counts as often as it is referred to. Raises PeerFault otherwise, and if ``store`` lacks a block.
     """
     input_rows = number_count = text_bytes = 0
     for public_input in inputs:
         for segment in public_input.segments:
-            held_block = _held_block(public_input, segment, store)
+            held_block = _find_block(public_input, segment, store)
             rows_used: slice | Int64 = slice(None)
             row_count = held_block.rows
             if segment.rows is not None:
@@ -384,7 +387,8 @@ def check_inputs(inputs: Iterable[Input], store: HeldBlocks) -> None:
     ):
         raise PeerFault(
             "coordinator",
-            f"names inputs of {input_rows} rows, {number_count} numbers and {text_bytes} bytes of text",
+            f"names inputs of {input_rows} rows, {number_count} numbers and {text_bytes} bytes of text;"
+            f" {LARGEST_INPUT_ROWS}, {LARGEST_INPUT_NUMBERS} and {LARGEST_INPUT_TEXTS_BYTES} are allowed",
             code="inputs-too-large",
         )
 
@@ -396,13 +400,13 @@ def named_blocks(inputs: Iterable[Input]) -> list[bytes]:
 
 def missing_blocks(inputs: Iterable[Input], store: HeldBlocks) -> list[bytes]:
     """Returns the ids of the blocks to which ``inputs`` refer and that ``store`` lacks, each once and in order."""
-    return [block_identity for block_identity in named_blocks(inputs) if store.get(block_identity) is None]
+    return [content_hash for content_hash in named_blocks(inputs) if store.get(content_hash) is None]
 
 
 def resolve(inputs: Iterable[Input], store: HeldBlocks) -> PublicInputs:
     """Assembles the inputs for a statistic from the blocks in ``store``.
 
-    The same rows of the same blocks are put together once as long as somebody holds them: simulated parties share them.
+    The result is cached as long as somebody holds it, because simulated parties ask for the same rows.
 
     Raises PeerFault of the coordinator for rows that do not exist or are too many, for two inputs of one name and kind,
     and for segments whose shapes or kinds differ.
@@ -424,7 +428,7 @@ def _assemble_inputs(inputs: tuple[Input, ...], store: HeldBlocks) -> PublicInpu
     numbers_by_name: dict[str, Float64] = {}
     texts_by_name: dict[str, Sequence[str]] = {}
     for public_input in inputs:
-        input_parts = list(_input_parts(public_input, store))
+        input_parts = list(_select_rows(public_input, store))
         part_values = [input_part.values for input_part in input_parts if input_part.values is not None]
         part_labels = [part.labels for part in input_parts if part.labels is not None]
         part_kinds = {(part.values is None, part.labels is None) for part in input_parts}
@@ -449,9 +453,9 @@ def _assemble_inputs(inputs: tuple[Input, ...], store: HeldBlocks) -> PublicInpu
     return PublicInputs(embeddings, numbers_by_name, texts_by_name)
 
 
-def _input_parts(public_input: Input, store: HeldBlocks) -> Iterator[Block]:
+def _select_rows(public_input: Input, store: HeldBlocks) -> Iterator[Block]:
     for segment in public_input.segments:
-        held_block = _held_block(public_input, segment, store)
+        held_block = _find_block(public_input, segment, store)
         if segment.rows is None:
             yield held_block
             continue
@@ -464,7 +468,7 @@ def _input_parts(public_input: Input, store: HeldBlocks) -> Iterator[Block]:
         )
 
 
-def _held_block(public_input: Input, segment: Segment, store: HeldBlocks) -> Block:
+def _find_block(public_input: Input, segment: Segment, store: HeldBlocks) -> Block:
     held_block = store.get(segment.block)
     if held_block is None:
         raise PeerFault("coordinator", f"refers to a public block of {public_input.name!r} that it never sent")

@@ -253,7 +253,7 @@ def test_a_required_party_that_is_not_under_the_root_is_refused() -> None:
         RosterPart.opened(parameters.roster_hash, 20, known, proof, "coordinator")
     with pytest.raises(ConfigurationError, match="outside the roster"):
         RosterPart.opened(parameters.roster_hash, 20, {20: stranger}, proof, "coordinator")
-    with pytest.raises(ConfigurationError, match="only for the Merkle graph"):
+    with pytest.raises(ConfigurationError, match="only the Merkle graph works with a part"):
         parameters_of(20, roster=RosterPart(bytes(32), 20, {3: parameters.roster[3]}))
 
 

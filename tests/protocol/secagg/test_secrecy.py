@@ -176,7 +176,7 @@ def test_a_vector_is_masked_up_to_the_share_of_the_ring_that_is_its_own() -> Non
     parameters = machine._parameters
     largest = (1 << (parameters.modulus_bits - 1)) // parameters.size
     for value in (largest + 1, -largest - 1):
-        with pytest.raises(ConfigurationError, match="exceeds what the ring was planned for"):
+        with pytest.raises(ConfigurationError, match="is larger than the ring was planned for"):
             machine.provide(GridVector(np.full(17, value)), QUESTION)
     assert machine.provide(GridVector(np.full(17, -largest)), QUESTION).vector
 
