@@ -121,7 +121,9 @@ class CellEngine:
     def ray(self) -> str | None:
         """Returns the address of the cluster, None for processes. Raises ConfigurationError for an unused address."""
         if self.ray_address and self.engine != "ray":
-            raise ConfigurationError("--ray-address without --engine ray", "add --engine ray")
+            raise ConfigurationError(
+                "--ray-address is given without --engine ray, and only Ray uses an address", "add --engine ray"
+            )
         if self.engine == "ray":
             return self.ray_address
         return None
@@ -145,7 +147,7 @@ def compare(
     from undersong.library.task_files import Task
     from undersong_server.cli.display import display
 
-    jobs = 1 if debug else options.jobs  # an error of another process has no traceback here
+    jobs = 1 if debug else options.jobs  # An error in another process would have no traceback here.
     options = replace(options, ray=cells.ray(), jobs=jobs)
     command = shlex.join(["undersong", *sys.argv[1:]])
     with display(output.quiet) as progress:

@@ -22,17 +22,17 @@ STAKES = np.array([[0.125], [0.25], [0.5], [1.0]])  # shares of its wealth that 
 
 @dataclass(frozen=True)
 class Detection:
-    """Success of an attack with a threshold fixed beforehand at telling which records were there.
+    """Success of an attack that tells, by a threshold fixed beforehand, which records were there.
 
     The records of one run share its noise, its candidates and its corpus, so that guesses about them are dependent.
     Bounds are therefore computed over runs, which are independent.
 
     Attributes:
-        hits, present: scores over the threshold, of the trials with the record.
-        false_alarms, absent: scores over the threshold, of the trials without it.
+        hits, present: number of scores over the threshold, and of all trials, of those with the record.
+        false_alarms, absent: the same of the trials without the record.
         right: share of right guesses in each run.
         caught, alarms: hits, and false alarms, of each run as a share of all its records.
-        alarm: chance that a bound below is wrong.
+        alarm: largest chance that a bound that this object computes is wrong.
     """
 
     hits: int
@@ -103,13 +103,14 @@ class Detection:
         A fair coin plants a record, so that a run's hits over all its records are expected to be half the rate.
 
         Args:
-            independent: the noise of a run's scores is independent, as that of :func:`orthogonal_scores` is in
+            independent: True if the noise of a run's scores is independent, as that of :func:`orthogonal_scores` is in
                 Gaussian sums: trials are then counted one by one.
         """
         if not self.present or not self.absent:
             return 0.0, 1.0
         if independent:
-            level = 1.0 - self.alarm  # an interval may be wrong on either side, of which one is used
+            # Of each interval one side is used, so that each may be wrong with chance alarm / 2.
+            level = 1.0 - self.alarm
             hit_counts = (self.hits, self.present)
             alarm_counts = (self.false_alarms, self.absent)
             return clopper_pearson(*hit_counts, level).low, clopper_pearson(*alarm_counts, level).high
@@ -151,8 +152,8 @@ def mean_at_least(values: Sequence[float], alarm: float) -> float:
         middle_mean = (low_mean + high_mean) / 2
         with np.errstate(divide="ignore"):
             log_wealth = np.log1p(STAKES * (share_values / middle_mean - 1.0)).sum(axis=1)
-        log_evidence = float(np.logaddexp.reduce(log_wealth)) - math.log(len(STAKES)) >= -math.log(alarm)
-        if log_evidence:
+        is_refuted = float(np.logaddexp.reduce(log_wealth)) - math.log(len(STAKES)) >= -math.log(alarm)
+        if is_refuted:
             low_mean, high_mean = middle_mean, high_mean
         else:
             low_mean, high_mean = low_mean, middle_mean
@@ -160,16 +161,16 @@ def mean_at_least(values: Sequence[float], alarm: float) -> float:
 
 
 def whole_scores(rows: Float64, residual: Float64, present: Bools, rate: float = 1.0) -> tuple[Float64, Float64]:
-    """Scores and signals as of :func:`orthogonal_scores`, along whole contributions; rows that overlap share noise."""
+    """Returns scores and signals as :func:`orthogonal_scores`, but along whole contributions: overlaps share noise."""
     row_norms = np.linalg.norm(rows, axis=1)
     return rows @ residual / np.maximum(row_norms, 1e-9) + rate * present * row_norms, row_norms
 
 
 def orthogonal_scores(rows: Float64, residual: Float64, present: Bools, rate: float = 1.0) -> tuple[Float64, Float64]:
-    """Scores of several known contributions to one noisy vector, with independent noise, and their signals.
+    """Returns scores of several known contributions to one noisy vector, with independent noise, and their signals.
 
-    Each contribution is seen along the part of it that is orthogonal to those before it, after everything else that is
-    present has been taken away (whoever attacks one record knows all others). With noise N(0, 1) per coordinate and
+    Each contribution is scored along the part of it that is orthogonal to those before it, after everything else that
+    is present was subtracted (whoever attacks one record knows all others). With noise N(0, 1) per coordinate and
     ``rate`` 1 the scores are independent N(present * signal, 1).
 
     Args:
@@ -177,7 +178,7 @@ def orthogonal_scores(rows: Float64, residual: Float64, present: Bools, rate: fl
         residual: opened vector less ``rate`` times the contributions of all that is present, these rows among it, same
             units, float64 [k].
         present: True for each contribution that is in the vector, bool [c].
-        rate: sampling rate of the units; nobody knows who was drawn, which adds to the noise.
+        rate: sampling rate of the units; the attacker does not know which were drawn, which adds to the noise.
 
     Returns:
         (scores, signals), float64 [c] each; both are zero for a row that the others before it span.

@@ -8,7 +8,8 @@ import numpy as np
 from undersong_common.text.table import Table, concatenate
 
 KINDS = ("rare end", "far off", "many words", "twin")
-REPEATS = 6  # least number of a real record's words before the rare end begins; half of a longer record
+# A "rare end" canary begins with so many words of a real record, or with half of a longer record.
+REPEATS = 6
 
 
 @dataclass(frozen=True)

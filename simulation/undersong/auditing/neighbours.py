@@ -1,11 +1,11 @@
-"""Neighbouring data sets of an audit: which unit comes and goes, and how far it may move a vector.
+"""Neighbouring data sets of an audit: which privacy unit is removed, and how far that may move a vector.
 
-Mistakes about units show where a unit is of a kind that few data sets hold, or where there are many units. An audit of
+A build's mistakes about units show only with units that few data sets hold, or with many units. An audit of
 any number of runs therefore removes units of its own making too: one of two records, one of a record more than a unit
 may count, one whose records alternate with others', and one that is the opposite of 40 to 199 nearly equal others.
 
 They are removed twice. *Real* neighbours have texts, so that rows that depend on other records move. *Aligned* ones
-have rows that all reach the bound in one coordinate, up or down, so that what becomes of rows shows whole.
+have rows that all reach the bound in one coordinate, up or down, so that a mistake with rows shows in full.
 """
 
 from collections import Counter
@@ -25,7 +25,8 @@ from undersong_protocol.agreement.plan import PlannedSum, Privacy
 from undersong_protocol.statistics import PublicInputs, RecordView, Rows, Statistic
 
 NEIGHBOURS = 500  # largest number of a party's records from which units are removed and added
-CROWDS = (41, 47, 54, 62, 71, 82, 94, 108, 124, 143, 164, 189, 200)  # units of a data set, steps of 15 % at most
+# Numbers of units of the data sets that :func:`crowd` makes; each is at most 15 % larger than the one before.
+CROWDS = (41, 47, 54, 62, 71, 82, 94, 108, 124, 143, 164, 189, 200)
 VARIANTS = ("today", "again", "since then")  # last words in which the texts of nearly equal units differ
 ALTERNATING = 4  # records of the unit that alternates with others, at most
 DOWNWARD_PREFIX = "opposite: "  # The texts of aligned records whose rows point down begin with it.
@@ -39,8 +40,8 @@ def real_neighbours(
 ) -> list[Neighbours]:
     """Returns neighbours of a party's records, and of a crowd whose size follows from the ``number`` of the run.
 
-    The units that go are the canary, one of the party's own, two that copy records of the party, at its front and at
-    its end (a build that compares records with each other finds them), and the units of :func:`odd_units`.
+    The units that are removed are the canary, one of the party's own, two that copy records of the party, at its front
+    and at its end (a build that compares records with each other finds them), and the units of :func:`odd_units`.
     """
     table = table.take(range(min(len(table), NEIGHBOURS)))
     row_units = _row_units(table, privacy)
@@ -72,23 +73,23 @@ def odd_units(rows: Table, other_rows: Table, labels: Sequence[str], cap: int) -
     """
     one_row = rows.take([0])
 
-    def unit(user: str, size: int) -> Table:
+    def make_unit(user: str, size: int) -> Table:
         repeated_rows = one_row.take([0] * size)
         unit_labels = repeated_rows.labels and tuple(islice(cycle(labels or repeated_rows.labels), size))
         return replace(repeated_rows, labels=unit_labels, users=repeated_rows.users and (user,) * size)
 
     alternating_rows = max(2, min(cap, ALTERNATING))
-    alternating_unit = unit("alternating", alternating_rows)
+    alternating_unit = make_unit("alternating", alternating_rows)
     parts = [
         part
         for row in range(alternating_rows)
         for part in (other_rows.take([row % len(other_rows)]), alternating_unit.take([row]))
     ]
-    return unit("pair", 2), unit("over the cap", cap + 1), concatenate(parts)
+    return make_unit("pair", 2), make_unit("over the cap", cap + 1), concatenate(parts)
 
 
 def crowd(equal: Table, opposite: Table, size: int) -> Neighbours:
-    """Returns ``size`` units, nearly equal but for one in their middle, and the same without that one."""
+    """Returns ``size`` units, nearly equal but for an opposite one in their middle, and the same without that one."""
     equal_rows = equal.take([0] * (size - 1))
     variant_texts = tuple(f"{text} {VARIANTS[row % len(VARIANTS)]}" for row, text in enumerate(equal_rows.texts))
     equal_rows = replace(
@@ -128,9 +129,10 @@ def moves(
     privacy: Privacy,
     rows: Callable[[PrivateRecords], Rows] | None = None,
 ) -> Float64:
-    """Returns how far each unit that is missing from all but the first of ``neighbours`` moves a party's vector.
+    """Returns how far a party's vector moves when a unit is removed.
 
     Args:
+        neighbours: a party's records, and the same without one unit, for each of several units.
         rows: makes the rows; None asks the statistic for them.
 
     Returns:
@@ -147,20 +149,20 @@ def moves(
 
 
 def _row_units(rows: Table, privacy: Privacy) -> Sequence[object]:
-    """The unit of each row: its user, or the row itself."""
+    """Returns the privacy unit of each row: its user, or the row's number."""
     if privacy.unit == "user":
         return rows.users or ()
     return range(len(rows))
 
 
 def _without_unit(table: Table, row: int, privacy: Privacy) -> Table:
-    """The table without the unit that the row with this number is of."""
+    """Returns the table without the privacy unit to which row number ``row`` belongs."""
     row_units = _row_units(table, privacy)
     return table.take([number for number, name in enumerate(row_units) if name != row_units[row]])
 
 
 def _copy_unit(rows: Table, user: str, labels: Sequence[str]) -> Table:
-    """The same texts as another unit, every second of them with another label."""
+    """Returns the same texts as those of another user, every second one with another label."""
     copied_labels = rows.labels
     if copied_labels and labels:
         changed_labels = (labels[-1] if label == labels[0] else labels[0] for label in copied_labels)

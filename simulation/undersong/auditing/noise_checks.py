@@ -1,4 +1,4 @@
-"""Checks of the noise that an audit finds: it is compared with the planned noise in its law, place and independence.
+"""Checks of the noise that an audit finds, against the plan: its law, its size in each part of a vector, independence.
 
 Every check reads normal scores: the quantile of a value under the planned law, as the same quantile of N(0, 1). They
 are independent standard normals in a sound build, whichever the law. ``alarm`` bounds the chance of a false accusation
@@ -23,6 +23,7 @@ REACH = 80  # scales of Laplace noise in a table; e^-40 is beyond either end
 COMPARED_AT_SHIFTS = 4_000_000_000  # pairs of sums times shifts that are compared at most, one or two minutes
 MOST_NAMED = 3  # largest number of faulty noises that one check names
 FEWEST_COMPARED = 64  # coordinates; smaller sums are not compared with each other
+# Scores are counted between the quantiles at these levels; ``_EDGES`` are the quantiles.
 _TAILS = np.array([1e-4, 1e-3, 1e-2])
 _LEVELS = np.sort(np.concatenate([_TAILS, np.arange(1, 32) / 32, 1.0 - _TAILS]))
 _EDGES: Float64 = ndtri(_LEVELS)
@@ -30,7 +31,7 @@ _MASSES: Float64 = np.diff(_LEVELS, prepend=0.0, append=1.0)
 
 
 def gaussian_scores(noise: Int64, variance: float) -> Float32:
-    """Normal scores of noise that should be discrete Gaussian of this variance, float32, of the shape of ``noise``."""
+    """Returns normal scores of noise that should be discrete Gaussian of ``variance``; float32, shaped as ``noise``."""
     deviation = math.sqrt(variance)
     if deviation > WIDEST_TABLE:
         return (noise / deviation).astype(np.float32)
@@ -38,10 +39,10 @@ def gaussian_scores(noise: Int64, variance: float) -> Float32:
 
 
 def laplace_scores(noise: Int64, scale: float, shares: float) -> Float32:
-    """Normal scores, float32, of noise that should be discrete Laplace of this scale, or a fraction of it.
+    """Returns normal scores, float32, of noise that should be discrete Laplace of ``scale``, or a fraction of it.
 
     Args:
-        shares: fraction of the planned noise shares that ``noise`` is the sum of; 1.0 is all.
+        shares: fraction of the planned noise shares of which ``noise`` is the sum; 1.0 for all of them.
     """
     return _score_integers(noise, _laplace_table(scale, shares))
 
@@ -77,11 +78,10 @@ def _laplace_table(scale: float, shares: float) -> Float64:
 
 
 def _score_integers(noise: Int64, weights: Float64) -> Float32:
-    """Scores under a law on the integers around 0; within one integer's mass the quantile is uniform."""
-    value_places = np.clip(noise + len(weights) // 2, 0, len(weights) - 1)
-    uniform_ranks = (np.cumsum(weights) - weights)[value_places] + np.random.default_rng().random(len(noise)) * weights[
-        value_places
-    ]
+    """Returns normal scores of integers whose law around 0 is ``weights``; quantiles are drawn within a mass."""
+    weight_indices = np.clip(noise + len(weights) // 2, 0, len(weights) - 1)
+    lower_ranks = (np.cumsum(weights) - weights)[weight_indices]
+    uniform_ranks = lower_ranks + np.random.default_rng().random(len(noise)) * weights[weight_indices]
     return ndtri(np.clip(uniform_ranks, SMALLEST_TAIL, 1.0 - SMALLEST_TAIL)).astype(np.float32)
 
 
@@ -90,10 +90,10 @@ class Shape:
     """Counts and energy of scores; they add up over runs and sums.
 
     Attributes:
-        counts: scores between the quantiles, int64.
+        counts: number of scores between each two neighbouring quantiles (``_EDGES``), int64.
         energies, sizes: sum of squares and number of the coordinates in each block: all, halves, quarters, and
             residues modulo 2 to 8.
-        reach: largest absolute score; 0 of no score.
+        reach: largest absolute score; 0 without any score.
     """
 
     counts: Int64
@@ -111,7 +111,7 @@ class Shape:
 
 
 def shape_of(scores: Float32) -> Shape:
-    """Shape of the scores of one sum or of one party's share in it."""
+    """Returns the :class:`Shape` of the scores of one sum or of one party's share in it."""
     score_count = len(scores)
     squared_scores = scores.astype(np.float64) ** 2
     score_slices = [
@@ -129,7 +129,7 @@ def shape_of(scores: Float32) -> Shape:
 
 
 def other_law(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
-    """Names, of ``shapes`` by name, of noise whose scores do not fall between the quantiles as often as planned."""
+    """Returns the names of noises in ``shapes`` whose scores fall between two quantiles too often or too seldom."""
     bin_counts = np.array([shape.counts for shape in shapes.values()]).reshape(-1, len(_MASSES))
     shape_totals = bin_counts.sum(axis=1, keepdims=True)
     tail_probabilities = np.minimum(
@@ -139,14 +139,14 @@ def other_law(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
 
 
 def without_tails(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
-    """Names, of ``shapes`` by name, of noise that never goes as far from 0 as so many values of the planned law do."""
+    """Returns the names of noises in ``shapes`` that stay closer to 0 than so many values of the planned law would."""
     shape_totals = np.array([shape.counts.sum() for shape in shapes.values()])
     within_probabilities = 1.0 - 2.0 * norm.sf(np.array([shape.reach for shape in shapes.values()]))
     return _name_faulty(shapes, within_probabilities**shape_totals < alarm / max(len(shapes), 1))
 
 
 def uneven(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
-    """Names, of ``shapes`` by name, of noise that is too large or too small in a block of coordinates."""
+    """Returns the names of noises in ``shapes`` that are too large or too small in a block of coordinates."""
     slice_energies = np.array([shape.energies for shape in shapes.values()])
     slice_sizes = np.array([shape.sizes for shape in shapes.values()])
     degrees_of_freedom = np.maximum(slice_sizes, 1)
@@ -160,7 +160,7 @@ def uneven(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
 
 
 def repeated_within(series: Mapping[str, Sequence[Float32]], alarm: float) -> list[str]:
-    """Names of the sums whose noise, in one run or in all together, is correlated with itself at some lag.
+    """Returns the names of sums whose noise, in one run or in all together, is correlated with itself at some lag.
 
     ``series``: the scores of each sum by its name, one array per run. ``alarm``: chance of a false alarm, over all
     sums and lags together.
@@ -177,7 +177,7 @@ def repeated_within(series: Mapping[str, Sequence[Float32]], alarm: float) -> li
         power_spectra = np.abs(fft.rfft(rows, fft.next_fast_len(2 * score_count, real=True))) ** 2
         lag_products = fft.irfft(power_spectra, fft.next_fast_len(2 * score_count, real=True))[:, 1:score_count]
         one_run_bound, all_runs_bound = (
-            math.sqrt(2 * many * score_count * log_tests) + 2 * log_tests for many in (1, runs)
+            math.sqrt(2 * run_count * score_count * log_tests) + 2 * log_tests for run_count in (1, runs)
         )
         is_repeated.append(
             np.abs(lag_products).max() > one_run_bound or np.abs(lag_products.sum(axis=0)).max() > all_runs_bound
@@ -186,10 +186,15 @@ def repeated_within(series: Mapping[str, Sequence[Float32]], alarm: float) -> li
 
 
 def repeated_between(series: Sequence[tuple[str, Float32]], alarm: float) -> list[str]:
-    """Pairs of sums, of (name, scores) in ``series``, whose noise is correlated at some shift, over all coordinates.
+    """Returns the pairs of sums whose noise is correlated at some shift, over all coordinates.
 
-    Given one of the two, their product is normal, of the norm of what overlaps. Each sum is compared with the
-    following ones, in order of length, as far as ``COMPARED_AT_SHIFTS`` goes; all pairs are compared unshifted.
+    Given one of the two, their inner product is normal, with the norm of the overlapping part as its deviation. Each
+    sum is compared with the following ones, in order of length, as far as ``COMPARED_AT_SHIFTS`` goes; all pairs are
+    compared unshifted.
+
+    Args:
+        series: (name, scores) of each sum.
+        alarm: chance of a false alarm, over all pairs and shifts together.
     """
     series_by_length = sorted(
         (named_scores for named_scores in series if len(named_scores[1]) >= FEWEST_COMPARED),
@@ -203,19 +208,19 @@ def repeated_between(series: Sequence[tuple[str, Float32]], alarm: float) -> lis
     for row, (_, scores) in zip(score_rows, series_by_length, strict=True):
         row[: len(scores)] = scores
     norms = np.maximum(np.linalg.norm(score_rows, axis=1), 1e-30)
-    length = fft.next_fast_len(2 * score_rows.shape[1], real=True)
-    compared_after = min(series_count - 1, max(1, COMPARED_AT_SHIFTS // (series_count * length)))
-    largest_correlation = norm.isf(alarm / (2 * series_count * (series_count + compared_after * length)))
+    transform_length = fft.next_fast_len(2 * score_rows.shape[1], real=True)
+    compared_count = min(series_count - 1, max(1, COMPARED_AT_SHIFTS // (series_count * transform_length)))
+    largest_correlation = norm.isf(alarm / (2 * series_count * (series_count + compared_count * transform_length)))
     alike_pairs = np.argwhere(
         np.triu(np.abs(score_rows @ score_rows.T) > largest_correlation * norms[:, None], 1)
     ).tolist()
-    score_spectra = fft.rfft(score_rows, length)
+    score_spectra = fft.rfft(score_rows, transform_length)
     for first_place in range(series_count - 1):
         if len(alike_pairs) >= MOST_NAMED:
             break
         lag_products = fft.irfft(
-            score_spectra[first_place].conj() * score_spectra[first_place + 1 : first_place + 1 + compared_after],
-            length,
+            score_spectra[first_place].conj() * score_spectra[first_place + 1 : first_place + 1 + compared_count],
+            transform_length,
         )
         alike_places = (
             np.flatnonzero(np.abs(lag_products).max(axis=1) > largest_correlation * norms[first_place])

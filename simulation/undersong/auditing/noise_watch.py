@@ -74,7 +74,7 @@ class Likeness:
         )
 
     def of_integers(self) -> "Likeness":
-        """The same by equal integers alone, where a draw is compared and compared with: scores are dependent then."""
+        """Returns the likeness by equal integers alone: scores of draws that are compared in a chain are dependent."""
         return replace(self, product=0.0, square=0.0)
 
     def is_explained(self, alarm: float) -> bool:
@@ -141,7 +141,7 @@ class Share:
 
     Attributes:
         total: all components together.
-        lasting: component 0, which is never taken back; None where it is the whole share.
+        lasting: component 0, which is never removed from the sum; None where it is the whole share.
         zeros: True where the exact vector is 0, bool [d].
     """
 
@@ -154,7 +154,7 @@ class Share:
         return {"": self.total} | ({} if self.lasting is None else {LASTING: self.lasting})
 
     def under(self, plan: NoisePlan) -> "Share":
-        """The same integers, scored under the laws of another plan."""
+        """Returns the same integers, scored under the laws of another plan."""
         if self.lasting is None:
             lasting_component = None
         else:
@@ -171,8 +171,8 @@ class NoiseWatch:
     """Collects the noise that the machines of :meth:`machine` add.
 
     Attributes:
-        shares: by sum and party, of its last attempt.
-        likenesses: by what others could compute, over all shares.
+        shares: noise share in the last attempt at a sum, by sum and party.
+        likenesses: likeness of all shares to a value that others could compute, by the value's name.
         advertised: True if an advert followed from the seed of a party's own noise.
     """
 
@@ -190,11 +190,13 @@ class NoiseWatch:
 
     def add(self, query: str, party: str, share: Share) -> None:
         """Keeps a share and compares it with itself, with other parties' and with those of earlier sums."""
-        parties = self.shares.setdefault(query, {})
-        earlier_shares = [sums[party] for name, sums in self.shares.items() if name != query and party in sums]
+        share_by_party = self.shares.setdefault(query, {})
+        earlier_shares = [
+            sum_shares[party] for name, sum_shares in self.shares.items() if name != query and party in sum_shares
+        ]
         # Each draw is compared with one earlier draw, so that its coordinates agree independently of one another.
         earlier_share = next((candidate for candidate in reversed(earlier_shares) if candidate.has_law_of(share)), None)
-        neighbour_share = next(reversed(parties.values()), None)
+        neighbour_share = next(reversed(share_by_party.values()), None)
         for name, noise_draw in share.draws.items():
             half_length = len(noise_draw.values) // 2
             first_half = noise_draw.part(slice(half_length))
@@ -208,7 +210,7 @@ class NoiseWatch:
                 self.compare(
                     "another party's noise" + name, noise_draw.likeness(neighbour_share.draws[name]).of_integers()
                 )
-        parties[party] = share
+        share_by_party[party] = share
 
     def compare(self, name: str, likeness: Likeness) -> None:
         add_evidence(self.likenesses, name, likeness)
@@ -231,11 +233,11 @@ class _WatchedMachine(PartyMachine):
     ) -> "_WatchedMachine":
         random_blocks: list[bytes] = []
 
-        def recorded(count: int) -> bytes:
+        def draw_and_record(count: int) -> bytes:
             random_blocks.append(entropy(count))
             return random_blocks[-1]
 
-        machine = super().open(parameters, party_name, identity, recorded, encapsulate)
+        machine = super().open(parameters, party_name, identity, draw_and_record, encapsulate)
         assert isinstance(machine, _WatchedMachine)
         random_blocks[SECRETS.index("noise_own")] = os.urandom(SEED_BYTES)
         replayed_blocks: Iterator[bytes] = iter(random_blocks)
@@ -251,19 +253,20 @@ class _WatchedMachine(PartyMachine):
         if not plan.components:
             return noisy_vector
         root = state.secret("noise_root")
-        removable_noise = np.zeros_like(grid.values)  # the removable components, with their signs turned
+        removable_noise = np.zeros_like(grid.values)  # the removable components, with reversed sign
         if plan.removal:
             remove_opened(removable_noise, plan, 0, root)
 
-        def lasting(vector: NoisyVector) -> NoiseDraw:
+        def score_lasting(vector: NoisyVector) -> NoiseDraw:
             return NoiseDraw.of_law(vector.values - grid.values + removable_noise, plan, 0)
 
-        lasting_noise = lasting(noisy_vector)
+        lasting_noise = score_lasting(noisy_vector)
         reseeded_state = copy.copy(state)
         reseeded_state.secrets = self._reseeded._state.secrets
-        self.watch.compare(RESEEDED, lasting_noise.likeness(lasting(super()._add_noise_share(grid, reseeded_state))))
+        reseeded_noise = score_lasting(super()._add_noise_share(grid, reseeded_state))
+        self.watch.compare(RESEEDED, lasting_noise.likeness(reseeded_noise))
         if len(grid.values) <= LONGEST_RECOMPUTED:
-            for name, seed in _known_seeds(self._parameters, state, plan, root):
+            for name, seed in _list_known_seeds(self._parameters, state, plan, root):
                 seed_noise = plan.component_law(0).sample(KeyStream(seed), len(grid.values))
                 self.watch.compare(name, lasting_noise.likeness(NoiseDraw.of_law(seed_noise, plan, 0)))
         total_draw = NoiseDraw.of_law(noisy_vector.values - grid.values, plan, None)
@@ -272,10 +275,10 @@ class _WatchedMachine(PartyMachine):
         return noisy_vector
 
 
-def _known_seeds(
+def _list_known_seeds(
     parameters: SumParameters, state: PartyState, plan: NoisePlan, root: bytes
 ) -> Iterator[tuple[str, bytes]]:
-    """Yields seeds that follow from what a party sends and from what all know, by name."""
+    """Yields (name, seed) of each seed that follows from what a party sends or from what all parties know."""
     seed_by_name: dict[str, bytes] = {
         "the session id": parameters.sid,
         "the plan": parameters.manifest_hash,
@@ -290,17 +293,19 @@ def _known_seeds(
     seed_by_name |= {f"the advert's {name.name}": value for name, value in advert.ListFields()}
     seed_by_name |= {f"the reply to {stage.title}": answer.reply for (stage, _), answer in state.answered.items()}
     if plan.removal:
-        chain = NoiseSeeds(bytes(SEED_BYTES), root)
-        seed_by_name |= {f"chain value {step + 1}": chain.opening(plan, step) or b"" for step in range(plan.dropouts)}
+        noise_seeds = NoiseSeeds(bytes(SEED_BYTES), root)
+        seed_by_name |= {
+            f"chain value {step + 1}": noise_seeds.opening(plan, step) or b"" for step in range(plan.dropouts)
+        }
     for name, value in seed_by_name.items():
         if len(value) == SEED_BYTES:
             yield name, value
-        for words, domain in DOMAINS.items():
-            yield words + name, hashlib.sha256(domain + value).digest()
+        for prefix, domain in DOMAINS.items():
+            yield prefix + name, hashlib.sha256(domain + value).digest()
 
 
 def known_noise(likenesses: Mapping[str, Likeness], alarm: float) -> list[str]:
-    """Names what explains the noise of the parties; wrong for sound noise with a chance of ``alarm``."""
+    """Returns the names of values from which parties' noise follows; any of sound noise with a chance of ``alarm``."""
     level = alarm / max(1, len(likenesses))
     explanations = [name for name, likeness_test in likenesses.items() if likeness_test.is_explained(level)]
     return explanations[: noise_checks.MOST_NAMED]

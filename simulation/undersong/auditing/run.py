@@ -101,7 +101,8 @@ def _check_settings(settings: AuditSettings, run_plan: RunPlan) -> None:
         ),
         (
             settings.runs < 2 or settings.canaries < 1,
-            "an audit needs two runs and one canary at least",
+            f"an audit of {settings.runs} runs with {settings.canaries} canaries each is too small: two runs and one"
+            " canary are needed",
             "raise --runs and --canaries",
             "",
         ),
@@ -140,7 +141,7 @@ class _WatchedComputation:
         return vector
 
     def repeated_coins(self) -> set[str]:
-        """Sums with coins that another attempt, party or sum has too."""
+        """Returns the names of sums with coins that another attempt, party or sum has too."""
         uses_of_coins = Counter(coins for sum_coins in self.coins.values() for coins in sum_coins)
         return {name for name, sum_coins in self.coins.items() if any(uses_of_coins[coins] > 1 for coins in sum_coins)}
 
@@ -218,7 +219,7 @@ def _is_paid(watched: _WatchedComputation, ledger: Ledger) -> bool:
 
 
 def _make_run_canaries(settings: AuditSettings, run_plan: RunPlan, private: Table) -> list[Canary]:
-    """The same in every run: their coins differ."""
+    """Returns the canaries of every run. Runs differ only in the coins that decide which of them are planted."""
     from wordfreq import top_n_list
 
     rng = np.random.default_rng([settings.seed, 0xCA])
@@ -230,7 +231,7 @@ def _make_run_canaries(settings: AuditSettings, run_plan: RunPlan, private: Tabl
 
 
 def _choose_home(canary: Canary, parties: Sequence[str]) -> str:
-    """Its party, by a hash of the canary alone."""
+    """Returns the party in whose records a canary is planted, by a hash of the canary alone."""
     digest = hmac.digest(b"home of a canary", "\0".join(canary.rows.texts).encode("utf-8", "surrogatepass"), "sha256")
     return parties[int.from_bytes(digest[:8], "big") % len(parties)]
 
@@ -239,8 +240,8 @@ class _KnownRecords:
     """The records that the attackers know, as a party holds them.
 
     Attributes:
-        canaries: those of each canary; ``all_canaries`` holds them in one table.
-        near: for each kind of neighbours, the real records of both sides; ``aligned`` those of invented ones.
+        canaries: the records of each canary; ``all_canaries`` holds them in one table.
+        near: the tables of each group of real neighbours (``neighbours.Neighbours``); ``aligned``: of invented ones.
     """
 
     def __init__(
@@ -278,7 +279,8 @@ class _SumAttack:
         self._survivor_count = len(noisy_sum.survivors)
         if self._survivor_count != len(watched.vectors[name]):
             raise InternalError(
-                f"{name}: the vectors of {self._survivor_count} parties are in the sum, others were watched"
+                f"{name}: the vectors of {self._survivor_count} parties are in the sum,"
+                f" {len(watched.vectors[name])} were watched"
             )
         vectors, unsampled_vectors = zip(*watched.vectors[name].values(), strict=True)
         self._entered, self._unsampled = np.sum(vectors, axis=0), np.sum(unsampled_vectors, axis=0)
@@ -314,7 +316,7 @@ class _SumAttack:
         return scores, orthogonal_scores(*attack_view)[0], planned_sum.sampling_rate * signals
 
     def largest_ratio(self) -> float:
-        """Returns the largest size over its declared bound, of the canaries' vectors and of moves to a neighbour."""
+        """Returns the largest norm, over its declared bound, of the canaries' vectors and of moves to a neighbour."""
         record_privacy = self._records.privacy
         # Invented neighbours may hold more records than the task allows a party.
         roomy_privacy = replace(record_privacy, max_records=max(record_privacy.max_records, 2 * max(neighbours.CROWDS)))
@@ -331,7 +333,7 @@ class _SumAttack:
         return max(_ratio_to_bounds(vector, bounds) for vector in (*self._rows, *np.concatenate(group_moves)))
 
     def clamps(self) -> list[float]:
-        """Returns the sizes of clamped vectors over their declared bounds."""
+        """Returns the norms of clamped vectors over their declared bounds (:func:`clamped_shares`)."""
         held_records = self._records
         return clamped_shares(
             self.planned, held_records.canaries[0], held_records.all_canaries, self._public, held_records.privacy
@@ -389,7 +391,7 @@ def _attack_sums(
     """
     known_records = _KnownRecords(run_plan, canaries, near, embed)
     scores, orthogonal, signals = (np.zeros(len(canaries)) for _ in range(3))
-    noise: dict[str, NoiseSize] = {}
+    noise_by_sum: dict[str, NoiseSize] = {}
     shape_by_name: dict[str, noise_checks.Shape] = {}
     bound_ratios = [0.0]
     clamp_ratios = []
@@ -405,7 +407,7 @@ def _attack_sums(
         signals += sum_attack.weight * sum_signals
         attack_weights.append(sum_attack.weight)
         if (noise_size := sum_attack.noise_size()) is not None:
-            noise[name] = noise_size
+            noise_by_sum[name] = noise_size
         sum_attack.add_share_shapes(shape_by_name)
         bound_ratios.append(sum_attack.largest_ratio())
         clamp_ratios += sum_attack.clamps()
@@ -421,7 +423,7 @@ def _attack_sums(
         orthogonal / deviation,
         signals / deviation,
         {},
-        noise,
+        noise_by_sum,
         max(bound_ratios),
         (min(clamp_ratios), max(clamp_ratios)),
         (
@@ -437,9 +439,9 @@ def _attack_sums(
 def clamped_shares(
     planned: PlannedSum, unit: PrivateRecords, units: PrivateRecords, public: PublicInputs, privacy: Privacy
 ) -> list[float]:
-    """Has vectors computed of rows far outside their bounds; returns each vector's size over its declared bound.
+    """Computes vectors of rows far outside their bounds, and returns each vector's norm over its declared bound.
 
-    Sizes are about 1 in a sound build, and never more. The vectors are of one ``unit`` with rows of one large
+    These ratios are about 1 in a sound build, and never more. The vectors are of one ``unit`` with rows of one large
     coordinate, upwards and downwards, and with large rows; and of a party with more ``units`` than it may count.
     """
     planned = _without_sampling(planned)
@@ -447,7 +449,7 @@ def clamped_shares(
     bounds = _declared_bounds(planned)
     largest_coordinate = bounds[2] / privacy.norm_factor  # coordinate of one clamped row
 
-    def share(records: PrivateRecords, row: sp.csr_array[Any], allowed: Privacy, bound: Float64) -> float:
+    def clamp_ratio(records: PrivateRecords, row: sp.csr_array[Any], allowed: Privacy, bound: Float64) -> float:
         all_rows = sp.csr_array(sp.vstack([row] * len(records), format="csr"))
         vector = grid_vectors.grid_vector(
             planned,
@@ -462,24 +464,24 @@ def clamped_shares(
 
     single_row = sp.csr_array(([probe_coordinate], ([0], [0])), shape=(1, planned.dimension))
     clamped_ratios = [
-        *(share(unit, row, privacy, bounds) for row in (single_row, -single_row)),
-        share(units, single_row, replace(privacy, max_records=1), np.array([np.inf, np.inf, largest_coordinate])),
+        *(clamp_ratio(unit, row, privacy, bounds) for row in (single_row, -single_row)),
+        clamp_ratio(units, single_row, replace(privacy, max_records=1), np.array([np.inf, np.inf, largest_coordinate])),
     ]
-    flat_share = share(unit, sp.csr_array(np.full((1, planned.dimension), probe_coordinate)), privacy, bounds)
-    # Rounding toward zero leaves little of coordinates of a few integer units.
+    flat_ratio = clamp_ratio(unit, sp.csr_array(np.full((1, planned.dimension), probe_coordinate)), privacy, bounds)
+    # Rounding toward zero leaves little of coordinates of a few integer units: a small ratio is no finding there.
     return [
         *(clamped_ratios if largest_coordinate >= FEWEST_UNITS else (max(size, 1.0) for size in clamped_ratios)),
-        max(flat_share, 1.0),
+        max(flat_ratio, 1.0),
     ]
 
 
 def _declared_bounds(planned: PlannedSum) -> Float64:
-    """L1, L2 and Linf that the plan declares, integer units."""
+    """Returns the L1, L2 and Linf sensitivity that the plan declares, in integer units."""
     return np.array([planned.l1, planned.l2, planned.linf]) * planned.scale
 
 
 def _ratio_to_bounds(vector: Float64, bounds: Float64) -> float:
-    """The largest of a vector's L1, L2 and Linf over its bound."""
+    """Returns the largest of a vector's L1, L2 and Linf norm over its bound."""
     coordinate_sizes = np.abs(vector)
     return float(
         np.max(
@@ -493,14 +495,16 @@ def subsample_is_sound(planned: PlannedSum, public: PublicInputs, privacy: Priva
     """Returns whether a party's coins decide who takes part, and whether they take the planned share of the units.
 
     Each is False for a sound build with a chance of ``COINS_ALARM``. Every unit contributes as much as it may to one
-    coordinate. Whatever the others do, one unit's coin leaves a given vector a probability of max(rate, 1 - rate) at
-    most; the number of units that take part in all draws is binomial.
+    coordinate. Whatever the other coins are, one unit's coin gives each vector a probability of max(rate, 1 - rate) at
+    most. The number of units that take part in all draws is binomial.
     """
 
     sampling_rate = planned.sampling_rate
-    draws = max(1 + math.ceil(math.log(COINS_ALARM) / math.log(max(sampling_rate, 1.0 - sampling_rate))), FEWEST_COINS)
+    draw_count = max(
+        1 + math.ceil(math.log(COINS_ALARM) / math.log(max(sampling_rate, 1.0 - sampling_rate))), FEWEST_COINS
+    )
     coordinate_bound = planned.linf / privacy.norm_factor
-    if draws > MOST_COINS or coordinate_bound * planned.scale < 1.0:
+    if draw_count > MOST_COINS or coordinate_bound * planned.scale < 1.0:
         return True, True  # too few draws, or too small numbers, to accuse anybody
     unit_records = _unit_records(COUNTED_UNITS, privacy)
     unit_rows = sp.csr_array(
@@ -509,7 +513,7 @@ def subsample_is_sound(planned: PlannedSum, public: PublicInputs, privacy: Priva
     )
     privacy_of_units = replace(privacy, max_records=len(unit_records))
 
-    def first(planned: PlannedSum) -> int:
+    def compute_first_coordinate(planned: PlannedSum) -> int:
         vector = grid_vectors.grid_vector(
             planned,
             unit_records,
@@ -522,18 +526,17 @@ def subsample_is_sound(planned: PlannedSum, public: PublicInputs, privacy: Priva
         return int(vector.values[0])
 
     unit_population = COUNTED_UNITS
-    unit_value = first(_without_sampling(planned)) / unit_population
-    drawn_counts = [round(first(planned) / unit_value) for _ in range(draws)]
-    count_test = binomtest(
-        min(max(sum(drawn_counts), 0), draws * unit_population), draws * unit_population, sampling_rate
-    )
+    unit_value = compute_first_coordinate(_without_sampling(planned)) / unit_population
+    drawn_counts = [round(compute_first_coordinate(planned) / unit_value) for _ in range(draw_count)]
+    coin_count = draw_count * unit_population
+    count_test = binomtest(min(max(sum(drawn_counts), 0), coin_count), coin_count, sampling_rate)
     return len(set(drawn_counts)) > 1, count_test.pvalue > COINS_ALARM
 
 
 def coins_are_independent(rate: float, privacy: Privacy) -> bool:
     """Returns False if two of many subsamples are equal, or if two units take part together too often or too rarely.
 
-    It does so for a sound build with a chance of ``COINS_ALARM``. Coins of 20 bits repeat in 2 000 subsamples.
+    A sound build gets False with a chance of ``COINS_ALARM``. Coins of only 20 bits would repeat in 2 000 subsamples.
     """
 
     pair_count = SUBSAMPLES * (SUBSAMPLES - 1) / 2
@@ -556,11 +559,11 @@ def coins_are_independent(rate: float, privacy: Privacy) -> bool:
 
 def _unit_records(count: int, privacy: Privacy) -> PrivateRecords:
     names = tuple(f"unit {number}" for number in range(count))
-    return PrivateRecords(Table(names, None, names), (), privacy, key=bytes(32), embed=_reads_nothing)
+    return PrivateRecords(Table(names, None, names), (), privacy, key=bytes(32), embed=_refuse_to_embed)
 
 
-def _reads_nothing(texts: Sequence[str]) -> Float32:
-    raise InternalError("a subsample is drawn without reading a text")
+def _refuse_to_embed(texts: Sequence[str]) -> Float32:
+    raise InternalError(f"{len(texts)} texts were to be read for a subsample, which depends on no text")
 
 
 def _without_sampling(planned: PlannedSum) -> PlannedSum:

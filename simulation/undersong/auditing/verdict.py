@@ -79,12 +79,13 @@ class Observations:
     Attributes:
         present: True for each canary that was planted, bool [c].
         sums: score of each canary in all opened sums together, float64 [c]; N(0, 1) if it was not planted.
-        apart: the same along directions of their own: weaker, and with independent noise.
+        apart: the same along the part of a canary's vector that is orthogonal to the others': weaker, and with
+            independent noise.
         signals: rise of that score if it was planted, in deviations of the planned noise, float64 [c].
         corpus: scores of the attacks on the corpus, by name, float64 [c].
         noise: by sum, the opened values less the vectors that entered it.
-        largest: the most that one unit moves a vector over the bound that the plan declares: a canary the empty
-            vector, and one of several units a vector of real records.
+        largest: largest move of a vector by one unit, over the bound that the plan declares; of canaries alone, and of
+            units that are removed from real records.
         clamp: the smallest and the largest share of its declared bound that was left of a row far outside it.
         findings: sentences on sums whose subsample does not depend on the party's secret coins, in which coins come
             twice, or which takes another share of the units than planned; on parties whose ledger charged too little.
@@ -216,25 +217,25 @@ class AuditReport:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Returns the report as plain JSON values."""
         return {**asdict(self), "confidence": CONFIDENCE, "faults": self.faults}
 
     def lines(self) -> list[str]:
-        """The report as a person reads it."""
+        """Returns the report as lines for a person."""
         refutation_ways = (
             (self.refutable_by_noise, "by the measured noise"),
             (self.refutable_by_attack, "by the first attack"),
         )
         refutable_words = [
-            f"{'none' if epsilon is None else f'{epsilon:.3g}'} {means}" for epsilon, means in refutation_ways
+            f"{'none' if epsilon is None else f'{epsilon:.3g}'} {way_words}" for epsilon, way_words in refutation_ways
         ]
         overrides_words = ""
         if self.overrides:
             overrides_words = f"; set for the audit: {', '.join(self.overrides)}"
         if self.noise is None:
-            noise = "unknown"
+            noise_words = "unknown"
         else:
-            noise = f"{self.noise[0]:.3f}"
+            noise_words = f"{self.noise[0]:.3f}"
         return [
             f"{self.task!r} with {self.method}: promised epsilon {self.epsilon:g} at delta {self.delta:g}"
             f" per {self.unit}",
@@ -242,7 +243,7 @@ class AuditReport:
             *(f"  {verdict}" for verdict in self.verdicts),
             f"  all of these hold together with {CONFIDENCE:.1%} confidence, over runs",
             f"  a planted record moves its score by {self.signal:.0%} of what the promise allows",
-            f"  the noise in the opened sums is {noise} of what the parties must draw together",
+            f"  the noise in the opened sums is {noise_words} of what the parties must draw together",
             f"  one unit moves a vector by {self.largest:.6g} of the declared sensitivity at most",
             f"  of rows {PROBE_ROW_SCALE:g} times their bound,"
             f" {self.clamp[0]:.6g} to {self.clamp[1]:.6g} of the bound is left",
@@ -261,7 +262,7 @@ def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observ
     delta = plan_promise.delta
     mu = gaussian_mu(plan_promise.epsilon, delta)
     verdict_alarm = (1.0 - CONFIDENCE) / (2 + len(observed[0].corpus))
-    # Half of its own signal tells best whether a canary was there; the attacker knows it.
+    # The best threshold for a canary's score is half of its signal, which the attacker knows.
     sums = Detection.of_runs([(run.present, run.sums - run.signals / 2) for run in observed], 0.0, verdict_alarm)
     surest_detection = Detection.of_runs(
         [(run.present, run.apart) for run in observed], float(norm.isf(SURE)), verdict_alarm
@@ -276,7 +277,8 @@ def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observ
     )
     all_signals = np.concatenate([run.signals for run in observed])
     noise, excess = _noise_deviation(observed)
-    measured_share = noise[0] / noise[1] if noise else 0.0  # the share of the planned noise that is found too little
+    # If the sums held this share of the planned noise or less, the check of its size would find too little of it.
+    measured_share = noise[0] / noise[1] if noise else 0.0
     attack_power = _attack_power(
         sums, all_signals, lambda detection: _proven_epsilon(detection, delta, is_gaussian) > plan_promise.epsilon
     )
@@ -304,7 +306,7 @@ def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observ
 
 
 def _noise_deviation(observed: Sequence[Observations]) -> tuple[tuple[float, float] | None, float]:
-    """Deviation over the planned one with its upper bound where that is smallest, and the largest lower bound.
+    """Returns ((noise deviation over the planned one, its upper bound) where that is smallest, largest lower bound).
 
     Sums are judged together and one by one. One of the bounds fails with a chance of ``NOISE_ALARM / NOISE_CHECKS``.
     """
@@ -320,7 +322,7 @@ def _noise_deviation(observed: Sequence[Observations]) -> tuple[tuple[float, flo
         coordinate_count = sum(part.coordinates for part in sum_noises)
         size = math.fsum(part.size for part in sum_noises)
         is_gaussian = sum_noises[0].law == "gaussian"
-        # Squares of normals, or exponentials: more shares of Laplace noise than the honest ones' only add to these.
+        # Sizes are sums of squared normals, or of exponentials, to which Laplace shares of other parties only add.
         law, size_power = (chi2(coordinate_count), 0.5) if is_gaussian else (gamma(coordinate_count), 1.0)
         check_alarm = NOISE_ALARM / (NOISE_CHECKS * 2 * len(sums_by_law))
         bounds.append((float(size / law.ppf(check_alarm)) ** size_power, (size / coordinate_count) ** size_power))
@@ -333,7 +335,7 @@ def _noise_deviation(observed: Sequence[Observations]) -> tuple[tuple[float, flo
 
 
 def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
-    """Findings about the noise of all sums together, of each sum in all runs and in one, and of each party's share."""
+    """Returns findings about the noise of all sums together, of each sum in all runs and in one, and of each share."""
     shape_by_name: dict[str, noise_checks.Shape] = {}
     scores_by_name: dict[str, list[Float32]] = {}
     all_scores: list[tuple[str, Float32]] = []
@@ -362,7 +364,7 @@ def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
         ),
         *(f"{name}: the noise has no tails" for name in noise_checks.without_tails(shape_by_name, check_alarm)),
         *(
-            f"{name}: the noise is too small or large in places"
+            f"{name}: the noise is too small or large in a block of coordinates"
             for name in noise_checks.uneven(shape_by_name, check_alarm)
         ),
         *(f"a party's noise follows from {name}" for name in noise_watch.known_noise(likeness_by_name, check_alarm)),
@@ -417,21 +419,21 @@ def _corpus_verdict(name: str, observed: Sequence[Observations], delta: float, a
 
 
 def _attack_power(detection: Detection, signals: Float64, refutes: Callable[[Detection], bool]) -> float | None:
-    """The largest share of the planned noise at which the attack on the sums is expected to refute the promise."""
+    """Returns the largest share of the planned noise at which the attack on the sums probably refutes the promise."""
 
-    def refuted(share: float) -> bool:
+    def is_refuted(share: float) -> bool:
         right_share = float(norm.cdf(signals / 2 / share).mean())
         return refutes(replace(detection, right=(right_share,) * len(detection.right)))
 
     noise_shares = np.geomspace(1.0, LEAST_NOISE, 50)
-    first_refuted = bisect_left(noise_shares, True, key=refuted)  # less noise is refuted more easily
+    first_refuted = bisect_left(noise_shares, True, key=is_refuted)  # Less noise is refuted more easily.
     if first_refuted < len(noise_shares):
         return float(noise_shares[first_refuted])
     return None
 
 
 def _epsilon_with(plan: Plan, share: float) -> float:
-    """Epsilon of a build whose Gaussian sums hold this share of the planned noise."""
+    """Returns epsilon of a build whose Gaussian sums hold ``share`` of the planned noise deviation."""
     events = [
         replace(event, noise_multiplier=event.noise_multiplier * share) if isinstance(event, Gaussian) else event
         for event in plan.charged_events()

@@ -69,7 +69,7 @@ class Variant:
         method_text, _, option_text = text.partition(":")
         method, _, generator = method_text.partition("@")
         reference_methods.offer(method)
-        methods.load(method)  # an unknown name is an error now, not in a worker
+        methods.load(method)  # It raises for an unknown name here, and not only in a worker process.
         option_pairs = [part.partition("=") for part in option_text.split("+") if part]
         wrong_options = [key for key, equals, value in option_pairs if not (key and equals and value)]
         if wrong_options:
@@ -154,8 +154,8 @@ class Bench:
         cell_generators = tuple(generator for generator in task.generators if generator.name == cell.variant.generator)
         if not cell_generators:
             raise ConfigurationError(
-                f"--methods {cell.variant.name}: no such generator",
-                f"the task has {', '.join(generator.name for generator in task.generators)}",
+                f"--methods {cell.variant.name}: the task has no generator {cell.variant.generator!r}",
+                f"name one of {', '.join(generator.name for generator in task.generators)}",
                 code="no-generator",
             )
         return task.model_copy(update={"generators": cell_generators})
@@ -225,10 +225,10 @@ class Bench:
             ConfigurationError.raise_together(cap_faults(run_plan))
             require_packages(run_plan)
             cell_remarks = (*task.remarks, *cap_warnings(run_plan))
-        federation, generator = (cell.parties, cell.records), cell.variant.generator
-        if federation not in self._checked and (cell.epsilon is not None or not cell.variant.method):
+        federation_size, generator = (cell.parties, cell.records), cell.variant.generator
+        if federation_size not in self._checked and (cell.epsilon is not None or not cell.variant.method):
             check_units(task.privacy.promise(), dealt(task, self._private_files, cell.seed))
-            self._checked.add(federation)
+            self._checked.add(federation_size)
         if generator not in self._checked:
             for problem, remedy in task_faults(task, environment=os.environ):
                 raise ConfigurationError(problem, remedy)
@@ -239,7 +239,7 @@ class Bench:
         return cell_remarks
 
     def made(self, cell: Cell) -> references.ReferenceResult:
-        """Runs the cell's method or reference, for its corpus or predictions; ``private-only`` gives the records."""
+        """Runs the cell's method or reference. Returns its corpus or predictions; of ``private-only``, the records."""
         task, variant, seed = self.task(cell), cell.variant, cell.seed
         if variant.method:
             return self._run_simulation(task, seed)
@@ -255,16 +255,16 @@ class Bench:
         """Runs the cell; returns its figures as plain JSON values, with None for one that cannot be computed."""
         start_s = time.monotonic()
         (test, test_embeddings), variant, seed = self.judged_on, cell.variant, cell.seed
-        trained_cell, simulated_s = self.made(cell), time.monotonic()
+        cell_result, simulated_s = self.made(cell), time.monotonic()
         empty_facts = {"generator_calls": 0, "dropped": 0, "weights": None, "epsilon_spent": None, "rows": None}
-        cell_figures: dict[str, Any] = {**empty_facts, **trained_cell.facts, **cell.described()}
-        if trained_cell.corpus is None:
-            test_scores = score(test.labels or (), trained_cell.predicted or ())
+        cell_figures: dict[str, Any] = {**empty_facts, **cell_result.facts, **cell.described()}
+        if cell_result.corpus is None:
+            test_scores = score(test.labels or (), cell_result.predicted or ())
             cell_figures |= test_scores.figures() | test_scores.averages
         else:
             # Texts that no private sum made are as private as the records, also at epsilon = inf.
             embed_texts = self._embed_public if variant.method else self._embed_private
-            corpus_texts, corpus_labels = trained_cell.corpus.texts, trained_cell.corpus.labels or ()
+            corpus_texts, corpus_labels = cell_result.corpus.texts, cell_result.corpus.labels or ()
             embeddings = embed_texts(corpus_texts)
             cell_figures["rows"] = len(corpus_texts)
             if test.labels is None:
@@ -282,7 +282,7 @@ class Bench:
         return cell_figures | {"seconds": {phase: round(duration_s, 3) for phase, duration_s in phase_seconds.items()}}
 
     def _run_simulation(self, task: tasks.Task, seed: int) -> references.ReferenceResult:
-        """Corpus and facts of a run."""
+        """Runs one simulation of the task. Returns its corpus and facts about it."""
         run_plan = plan_run(task)
         party_tables = dealt(task, self._private_files, seed)
         if run_plan.plan.sums:
@@ -302,7 +302,7 @@ class Bench:
                 Host(os.environ, Silent()),
             ).outcome
         recorded_weights = run_outcome.records.get("weights")
-        private_run = bool(run_plan.plan.sums) and math.isfinite(task.privacy.epsilon)
+        is_private = bool(run_plan.plan.sums) and math.isfinite(task.privacy.epsilon)
         test, _ = self.judged_on
         label_index = {name: number for number, name in enumerate(task.task.labels)}
         test_labels = np.array(
@@ -317,7 +317,7 @@ class Bench:
             "weights": None
             if not recorded_weights
             else dict(zip(run_plan.setting.generators, recorded_weights[-1][1], strict=True)),
-            "epsilon_spent": run_plan.plan.epsilon() if private_run else None,
+            "epsilon_spent": run_plan.plan.epsilon() if is_private else None,
             **({"figures": dict(method_figures)} if method_figures else {}),
         }
         return references.ReferenceResult(
@@ -331,7 +331,7 @@ class Bench:
 
 
 def _embed_nothing(texts: Sequence[str]) -> Float32:
-    raise InternalError(f"{len(texts)} texts were to be embedded before the first cell")
+    raise InternalError(f"{len(texts)} texts were to be embedded while cells are checked, which embeds none")
 
 
 def read_test(path: Path, task: tasks.Task) -> Table:
@@ -363,8 +363,8 @@ def measured(
 ) -> dict[str, float | None]:
     """Computes every figure of :data:`HEADINGS` for a corpus; None for a figure that cannot be computed.
 
-    All but the share of wrong labels are of ``rows`` texts of the corpus, [n, d], and as many of the test set:
-    figures compare at equal numbers only. They are None where a side has fewer.
+    All but the share of wrong labels are computed from ``rows`` texts of the corpus and as many of the test set,
+    because they compare at equal numbers only. They are None where a side has fewer.
     """
     corpus_figures: dict[str, float | None] = dict.fromkeys(HEADINGS)
     with one_library_thread():

@@ -105,7 +105,9 @@ def compare(
         progress.update("cells", len(measured_cells) + len(cell_failures), len(grid_cells))
     if not measured_cells:
         raise ConfigurationError(
-            f"no cell succeeded; the first: {cell_failures[0]}", "see the messages above", code="no-cell"
+            f"no cell of the comparison succeeded; the first failed: {cell_failures[0]}",
+            "mend that, and what the messages above say of the other cells",
+            code="no-cell",
         )
     return measured_cells
 
@@ -136,7 +138,7 @@ def read_kept(path: Path, fingerprint: str, mismatch: str, without_it: str) -> d
 
 
 def _measure_cells(bench: Bench, cells: Sequence[Cell], jobs: int, ray: str | None = None) -> Iterator[Measured]:
-    """(cell, figures or the error that stopped it), as each completes: over Ray, or in processes of this machine.
+    """Yields (cell, its figures or the error that stopped it) as each ends, over Ray or in processes of this machine.
 
     An existing cluster runs as many cells at once as it has cores. Raises ConfigurationError without Ray.
     """
@@ -165,7 +167,7 @@ def guarded(bench: Bench, cell: Cell) -> dict[str, Any] | UndersongError:
     try:
         return bench.measure(cell)
     except UndersongError as error:
-        return UndersongError(error.problem)  # plain, so that it travels between processes
+        return UndersongError(error.problem)  # An error of this plain class can be sent between processes.
 
 
 LOCK = "comparison.lock"  # held by the one command that measures cells and writes the tables of a folder
@@ -208,7 +210,7 @@ def compared(
         if options.fresh:
             shutil.rmtree(folder / CELLS, ignore_errors=True)
             path.unlink(missing_ok=True)
-        # Below every corpus's size: a few orders are always dropped.
+        # Every corpus has so many texts, although a few orders are always dropped.
         frechet_rows = max(2, min(FRECHET_ROWS, len(table), samples // 2))
         cell_bench = Bench(
             task_file,
@@ -262,15 +264,15 @@ class _Tables:
     name: str
     title: str
     commands: Sequence[str]
-    next_s: float = 0.0
+    next_s: float = 0.0  # earliest time of the next writing
 
     @cached_property
     def _cell_figures(self) -> dict[Cell, dict[str, Any]]:
         return known_cells(self.bench, self.grid, self.folder)
 
-    def add(self, cell: Cell, value: dict[str, Any]) -> None:
-        """Takes a cell that has ended; writes the tables unless that was done a moment ago."""
-        self._cell_figures[cell] = value
+    def add(self, cell: Cell, figures: dict[str, Any]) -> None:
+        """Adds the figures of a cell that has ended; writes the tables unless that was done a moment ago."""
+        self._cell_figures[cell] = figures
         start_s = time.monotonic()
         if start_s < self.next_s:
             return

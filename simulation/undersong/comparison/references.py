@@ -76,5 +76,5 @@ def parse(text: str) -> Reference | None:
             )
         return None
     pairs = [part.partition("=") for part in option_text.split("+") if part]
-    kind: type[Reference] = plugins.load(plugin)
-    return configuration.validate(kind, {key: value for key, _, value in pairs}, f"--methods {text}")
+    reference_class: type[Reference] = plugins.load(plugin)
+    return configuration.validate(reference_class, {key: value for key, _, value in pairs}, f"--methods {text}")

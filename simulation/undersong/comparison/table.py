@@ -75,7 +75,7 @@ class ComparisonGrid:
             ),
             (
                 any(not epsilon > 0 for epsilon in epsilons),
-                "--epsilon: not positive",
+                f"--epsilon: {', '.join(f'{epsilon:g}' for epsilon in epsilons)} are not all above 0",
                 "give positive numbers, or inf for no privacy",
                 "no-epsilon",
             ),
@@ -94,19 +94,19 @@ class ComparisonGrid:
             raise ConfigurationError(
                 f"--baseline {reference!r} is not among --methods", f"choose {choices}", code="no-baseline"
             )
-        shapes: list[int | None] = list(parties) or [None]
-        sizes: list[int | None] = list(records) or [None]
-        sizes = sizes * len(shapes) if len(sizes) == 1 else sizes
+        party_counts: list[int | None] = list(parties) or [None]
+        record_counts: list[int | None] = list(records) or [None]
+        record_counts = record_counts * len(party_counts) if len(record_counts) == 1 else record_counts
         return cls(
             variants,
             tuple(dict.fromkeys(epsilons)),
-            tuple(zip(shapes, sizes, strict=True)),
+            tuple(zip(party_counts, record_counts, strict=True)),
             tuple(dict.fromkeys(seeds)),
             reference,
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; :meth:`from_json` reads them."""
+        """Returns the grid as plain JSON values, which :meth:`from_json` reads."""
         return {
             "methods": [variant.name for variant in self.variants],
             "epsilons": [f"{epsilon:g}" for epsilon in self.epsilons],
@@ -116,17 +116,17 @@ class ComparisonGrid:
         }
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "ComparisonGrid":
+    def from_json(cls, grid_json: dict[str, Any]) -> "ComparisonGrid":
         return cls(
-            tuple(Variant.parse(variant_name) for variant_name in value["methods"]),
-            tuple(float(epsilon) for epsilon in value["epsilons"]),
-            tuple((parties, records) for parties, records in value["federations"]),
-            tuple(value["seeds"]),
-            value["baseline"],
+            tuple(Variant.parse(variant_name) for variant_name in grid_json["methods"]),
+            tuple(float(epsilon) for epsilon in grid_json["epsilons"]),
+            tuple((parties, records) for parties, records in grid_json["federations"]),
+            tuple(grid_json["seeds"]),
+            grid_json["baseline"],
         )
 
     def with_more(self, grid: "ComparisonGrid") -> "ComparisonGrid":
-        """Joins two grids: this one's values first, then the other's; this one's baseline stays."""
+        """Returns this grid with the values of another: this one's first, then the other's; its baseline stays."""
         return ComparisonGrid(
             tuple(dict.fromkeys((*self.variants, *grid.variants))),
             tuple(dict.fromkeys((*self.epsilons, *grid.epsilons))),
@@ -136,7 +136,10 @@ class ComparisonGrid:
         )
 
     def cell(self, variant: Variant, epsilon: float, federation: tuple[int | None, int | None], seed: int) -> Cell:
-        """The cell behind a point of the grid: what a variant does not depend on is left out, so it is run once."""
+        """Returns the cell of a point of the grid, with None for values on which the variant does not depend.
+
+        So points that differ in such values alone share one cell, which is run once.
+        """
         parties, records = federation
         if variant.name == PRIVATE_ONLY:
             return Cell(variant, None, None, records, seed)
@@ -148,7 +151,7 @@ class ComparisonGrid:
         return Cell(variant, epsilon, parties, records, seed)
 
     def cells(self) -> list[Cell]:
-        """Every cell once, seed by seed, so that a stopped comparison has whole seeds."""
+        """Returns every cell once, seed by seed, so that a stopped comparison has whole seeds."""
         points = (
             self.cell(variant, epsilon, federation, seed)
             for seed in self.seeds
@@ -182,7 +185,8 @@ def summary(grid: ComparisonGrid, figures: Mapping[Cell, Mapping[str, Any]]) -> 
                     row |= _paired_difference(metric, seed_figures, cells[grid.baseline])
             weights = seed_figures.filter(regex=f"^{WEIGHT}").dropna(how="all").fillna(0.0)
             rows.append(row | weights.mean().to_dict() | {"seconds": seed_figures["seconds"].mean()})
-    return pandas.DataFrame(rows, dtype=object).infer_objects()  # numbers of parties stay whole beside None
+    # Of the type object, numbers of parties stay integers beside None.
+    return pandas.DataFrame(rows, dtype=object).infer_objects()
 
 
 def _by_seed(
@@ -192,7 +196,7 @@ def _by_seed(
     epsilon: float,
     federation: tuple[int | None, int | None],
 ) -> Frame:
-    """A variant's figures, float64, one row per seed; NaN where a figure was not computed."""
+    """Returns a variant's figures, float64, one row per seed; NaN where a figure was not computed."""
     import pandas
 
     cells = {seed: grid.cell(variant, epsilon, federation, seed) for seed in grid.seeds}
@@ -211,18 +215,23 @@ def _by_seed(
 
 
 def _paired_difference(metric: str, seed_figures: Frame, baseline_figures: Frame) -> dict[str, Any]:
-    """Mean of the differences of one metric, paired by seed, with its Student interval, and how it is called.
+    """Returns the mean difference of one metric, paired by seed, with its Student interval and the word for it.
 
-    The seed fixes private records, their division and the test set. "higher" and "lower" are said only if the interval
-    leaves out zero.
+    The seed fixes private records, their division and the test set. The word is "higher" or "lower" only if the
+    interval leaves out zero.
     """
-    gap = over_seeds((seed_figures[metric] - baseline_figures[metric]).dropna().tolist())
-    called = "none shown"
-    if gap.low > 0:
-        called = "higher"
-    elif gap.high < 0:
-        called = "lower"
-    parts = {"difference": gap.value, "low": gap.low, "high": gap.high, "called": called}
+    difference = over_seeds((seed_figures[metric] - baseline_figures[metric]).dropna().tolist())
+    difference_word = "none shown"
+    if difference.low > 0:
+        difference_word = "higher"
+    elif difference.high < 0:
+        difference_word = "lower"
+    parts = {
+        "difference": difference.value,
+        "low": difference.low,
+        "high": difference.high,
+        "called": difference_word,
+    }
     return {f"{metric}_{part}": value for part, value in parts.items()}
 
 
@@ -259,7 +268,7 @@ NEXT_WORD = UsefulnessMeasure("bits_per_word", "bits per word", 1.0, 3, "highest
 
 
 def usefulness(table: Frame) -> UsefulnessMeasure:
-    """The measure of usefulness of a table: the panel score, or the next-word loss if the task has no labels."""
+    """Returns the measure of usefulness of a table: the panel score, or the next-word loss without labels."""
     if len(table) and table["bits_per_word_seeds"].any():
         return NEXT_WORD
     return ACCURACY
@@ -273,22 +282,22 @@ def _format_figures(values: Iterable[float], form: str, factor: float = 1.0) -> 
 
 
 def _cell_columns(table: Frame) -> Columns:
-    """Columns that name a row's cell: method, epsilon, parties and records. Every table begins with them."""
+    """Returns the columns that name a row's cell (method, epsilon, parties, records), with which every table begins."""
     absent = {"parties": "task's", "records": "all"}
     cells = {name: [absent[name] if count is None else str(count) for count in table[name]] for name in absent}
     return [("method", list(table["method"])), ("epsilon", _format_figures(table["epsilon"], "g")), *cells.items()]
 
 
 def _usefulness_columns(table: Frame, useful: UsefulnessMeasure) -> Columns:
-    """The first table's columns."""
+    """Returns the columns of the first table: usefulness, Frechet distance and the differences from the baseline."""
 
-    def own(column: str) -> list[str]:
+    def format_useful(column: str) -> list[str]:
         return _format_figures(table[column], f".{useful.digits}f", useful.factor)
 
-    def plain(column: str) -> list[str]:
+    def format_plain(column: str) -> list[str]:
         return _format_figures(table[column], ".4f")
 
-    def difference(metric: str, heading: str, show: Callable[[str], list[str]]) -> Columns:
+    def difference_columns(metric: str, heading: str, show: Callable[[str], list[str]]) -> Columns:
         parts = [show(f"{metric}_{part}") for part in ("difference", "low", "high")]
         rows = []
         for gap, low, high, called in zip(*parts, table[f"{metric}_called"], strict=True):
@@ -302,15 +311,15 @@ def _usefulness_columns(table: Frame, useful: UsefulnessMeasure) -> Columns:
     return [
         *_cell_columns(table),
         ("seeds", _format_figures(table[f"{metric}_seeds"], ".0f")),
-        (useful.heading, own(f"{metric}_mean")),
-        ("deviation", own(f"{metric}_deviation")),
-        (f"worst run{unit}", own(f"{metric}_{useful.worst}")),
-        *((heading, own(f"{name}_mean")) for name, heading in useful.further_metrics),
+        (useful.heading, format_useful(f"{metric}_mean")),
+        ("deviation", format_useful(f"{metric}_deviation")),
+        (f"worst run{unit}", format_useful(f"{metric}_{useful.worst}")),
+        *((heading, format_useful(f"{name}_mean")) for name, heading in useful.further_metrics),
         ("rows", _format_figures(table["rows_mean"], ".0f")),
-        ("Frechet", plain("frechet_mean")),
-        *difference(metric, "difference", own),
+        ("Frechet", format_plain("frechet_mean")),
+        *difference_columns(metric, "difference", format_useful),
         *([("worst model's difference", _format_figures(worst, ".2f", 100.0))] if useful is ACCURACY else []),
-        *difference("frechet", "Frechet difference", plain),
+        *difference_columns("frechet", "Frechet difference", format_plain),
         ("s a cell", _format_figures(table["seconds"], ".1f")),
     ]
 
@@ -379,7 +388,7 @@ class TableSection:
 
 
 def sections(grid: ComparisonGrid, table: Frame) -> list[TableSection]:
-    """The tables in reading order: usefulness, precision and recall, closeness and diversity, and weights if any."""
+    """Returns the tables in reading order: usefulness, precision and recall, closeness and diversity, any weights."""
     useful = usefulness(table)
     measures = [(heading, _format_figures(table[f"{name}_mean"], ".4g")) for name, heading in HEADINGS.items()]
     tables = [TableSection("", explanation(grid, useful), _usefulness_columns(table, useful))]
@@ -391,9 +400,9 @@ def sections(grid: ComparisonGrid, table: Frame) -> list[TableSection]:
     tables.append(TableSection("Closeness and diversity", MEASURES, [*_cell_columns(table), *measures]))
     weights = table.filter(regex=f"^{WEIGHT}")
     if len(weights.columns):
-        weighed = table[weights.notna().any(axis=1)]
-        shares = [(name.removeprefix(WEIGHT), _format_figures(weighed[name], ".3f")) for name in weights]
-        tables.append(TableSection("Weights of the generators", WEIGHTS, [*_cell_columns(weighed), *shares]))
+        weighted_rows = table[weights.notna().any(axis=1)]
+        shares = [(name.removeprefix(WEIGHT), _format_figures(weighted_rows[name], ".3f")) for name in weights]
+        tables.append(TableSection("Weights of the generators", WEIGHTS, [*_cell_columns(weighted_rows), *shares]))
     return tables
 
 
@@ -427,19 +436,19 @@ def _draw_plot(
     heading: str,
     factor: float,
 ) -> Markup:
-    """One metric over epsilon: mean and 95 % interval of the mean, one colour per variant."""
+    """Draws one metric over epsilon: mean and 95 % interval of the mean, one colour per variant."""
     from scipy.stats import t
 
     series: dict[str, list[tuple[float, float] | None]] = {}
-    for line in table.to_dict("records"):
-        mean, seeds = line[f"{metric}_mean"], line[f"{metric}_seeds"]
-        if (line["parties"], line["records"]) != federation or math.isnan(mean):
+    for row in table.to_dict("records"):
+        mean, seeds = row[f"{metric}_mean"], row[f"{metric}_seeds"]
+        if (row["parties"], row["records"]) != federation or math.isnan(mean):
             continue
-        half = 0.0
+        half_width = 0.0
         if seeds > 1:
-            half = float(t.ppf((1 + LEVEL) / 2, seeds - 1)) * line[f"{metric}_deviation"] / math.sqrt(seeds)
-        points = series.setdefault(line["method"], [None] * len(grid.epsilons))
-        points[grid.epsilons.index(line["epsilon"])] = factor * mean, factor * half
+            half_width = float(t.ppf((1 + LEVEL) / 2, seeds - 1)) * row[f"{metric}_deviation"] / math.sqrt(seeds)
+        points = series.setdefault(row["method"], [None] * len(grid.epsilons))
+        points[grid.epsilons.index(row["epsilon"])] = factor * mean, factor * half_width
     parties, records = federation
     title = f"{heading}: {parties or 'task’s'} parties, {records or 'all'} records"
     ticks = [f"ε = {epsilon:g}" for epsilon in grid.epsilons]
@@ -447,6 +456,6 @@ def _draw_plot(
 
 
 def to_json(grid: ComparisonGrid, table: Frame) -> dict[str, Any]:
-    """The table as plain JSON values, a row as in the CSV file; NaN becomes None."""
+    """Returns the table as plain JSON values, a row as in the CSV file; NaN becomes None."""
     rows = table.assign(epsilon=_format_figures(table["epsilon"], "g")).to_json(orient="records", double_precision=15)
     return {"baseline": grid.baseline, "seeds": list(grid.seeds), "rows": json.loads(rows)}

@@ -33,23 +33,26 @@ def checked(function: _Function) -> _Function:
         signature = inspect.signature(function)
         hints = _resolve_hints(function)
         try:
-            bound = signature.bind(*arguments, **keywords)
+            bound_arguments = signature.bind(*arguments, **keywords)
         except TypeError as error:
             raise ConfigurationError(f"us.{function.__name__}: {error}", "see its help()", code=CODE) from None
-        kinds = {name: signature.parameters[name].kind for name in hints}
+        parameter_kinds = {name: signature.parameters[name].kind for name in hints}
         hints |= {
             name: GenericAlias(tuple, (hints[name], ...))
-            for name, kind in kinds.items()
+            for name, kind in parameter_kinds.items()
             if kind is inspect.Parameter.VAR_POSITIONAL
         }
-        free = inspect.Parameter.VAR_KEYWORD  # these are checked where it is known what takes them
+        # The function itself checks its ``**options``, because it knows the class whose fields they are.
+        options_kind = inspect.Parameter.VAR_KEYWORD
         plain_arguments = {
-            name: _to_plain(bound.arguments[name]) for name in bound.arguments if kinds.get(name, free) is not free
+            name: _to_plain(argument)
+            for name, argument in bound_arguments.arguments.items()
+            if parameter_kinds.get(name, options_kind) is not options_kind
         }
         ConfigurationError.raise_together(_find_faults(plain_arguments, hints), code=CODE)
-        bound.arguments |= plain_arguments
+        bound_arguments.arguments |= plain_arguments
         with extras.named():
-            return function(*bound.args, **bound.kwargs)
+            return function(*bound_arguments.args, **bound_arguments.kwargs)
 
     return cast("_Function", called)
 
@@ -73,7 +76,7 @@ def check_options(
 
 
 def _to_plain(value: Any) -> Any:
-    """Numbers and arrays of numpy as Python's own; ranges, iterators and sets as lists, sets sorted."""
+    """Returns numpy's numbers and arrays as Python's own; ranges, iterators and sets as lists, sets sorted."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Set):
@@ -88,31 +91,35 @@ def _to_plain(value: Any) -> Any:
 
 
 def _resolve_hints(annotated: Any) -> dict[str, Any]:
-    frame = getattr(sys.modules.get("pandas"), "DataFrame", Path)  # pandas is loaded where there is a DataFrame
-    hints = get_type_hints(annotated, localns={"Frame": frame}, include_extras=True)
+    # Whoever has a DataFrame has loaded pandas. Without pandas no argument can be one.
+    frame_class = getattr(sys.modules.get("pandas"), "DataFrame", Path)
+    hints = get_type_hints(annotated, localns={"Frame": frame_class}, include_extras=True)
     return {name: hint for name, hint in hints.items() if name != "return"}
 
 
 def _find_faults(arguments: Mapping[str, Any], hints: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(problem, remedy) of each unfit argument. A value is shown if it is a number; another may be private."""
+    """Yields (problem, remedy) of each argument that does not fit. Only numbers are shown: others may be private."""
     for name, value in arguments.items():
         number_shown = ""
         if isinstance(value, int | float):
             number_shown = f" ({value!r})"
-        words = _describe_misfit(hints[name], value)
+        misfit = _describe_misfit(hints[name], value)
         options = (
             annotation for annotation in getattr(hints[name], "__metadata__", ()) if isinstance(annotation, Option)
         )
         least = next(options, Option()).get("min")
-        if words is not None:
-            yield f"{name}= {words[0]}{number_shown}", f"{name}=: {words[1]}"
+        if misfit is not None:
+            yield f"{name}= {misfit[0]}{number_shown}", f"{name}=: {misfit[1]}"
         elif least is not None and isinstance(value, int | float) and value < least:
             yield f"{name}= is below {least}{number_shown}", f"{name}=: choose {least} or more"
 
 
 def _describe_misfit(hint: Any, value: Any) -> tuple[str, str] | None:
-    """Problem and remedy of a value that is not of a type, or None. A text and a frame stand for a file's path too."""
-    adapter = TypeAdapter(tuple[hint], config=_STRICT)  # a dataclass takes no config itself
+    """Returns (problem, remedy) of a value that is not of the type ``hint``, else None.
+
+    A string, or a frame, may stand for a file's path too.
+    """
+    adapter = TypeAdapter(tuple[hint], config=_STRICT)  # In a tuple, because pydantic takes no config for a dataclass.
     misfit: tuple[str, str] | None = None
     candidates = [value]
     if isinstance(value, str):

@@ -146,8 +146,8 @@ def simulate(
     """
     from undersong.run.simulation import Host, deliver
 
-    choices = SimulationOptions(**check_options(options, SimulationOptions, unknown_code=CODE))
-    if choices.ray is not None and choices.engine == "flower":
+    simulation_options = SimulationOptions(**check_options(options, SimulationOptions, unknown_code=CODE))
+    if simulation_options.ray is not None and simulation_options.engine == "flower":
         raise ConfigurationError(
             "Flower's engine begins its own Ray and cannot use another cluster",
             "leave out engine or ray",
@@ -156,10 +156,12 @@ def simulate(
     settings = task.settings()
     folder = Path(settings.output.dir if out is None else out)
     environment = dict(os.environ if environment is None else environment)
-    with shown(progress) as display, connected(choices.ray) as cluster:
+    with shown(progress) as display, connected(simulation_options.ray) as cluster:
         host = Host(environment, display, cluster)
-        delivered = deliver(settings, folder, choices, public_cache=public_cache_path(environment), host=host)
-    return Simulation(delivered, settings.data.text, settings.data.label)
+        delivered_run = deliver(
+            settings, folder, simulation_options, public_cache=public_cache_path(environment), host=host
+        )
+    return Simulation(delivered_run, settings.data.text, settings.data.label)
 
 
 def load(folder: Path | str) -> Published:
@@ -189,8 +191,8 @@ def try_(
     ['cat', 'dog']
     """
 
-    tried = try_generator(generator, task.file, task.assignments, environment=os.environ, kind=kind, texts=texts)
-    return pandas_package().DataFrame([asdict(attempt) for attempt in tried])
+    attempts = try_generator(generator, task.file, task.assignments, environment=os.environ, kind=kind, texts=texts)
+    return pandas_package().DataFrame([asdict(attempt) for attempt in attempts])
 
 
 def audit(
@@ -241,21 +243,21 @@ def evaluate(
     options |= check_options(
         {name: argument for name, argument in options.items() if name not in TABLES}, EvaluationOptions
     )
-    simulated = corpus if isinstance(corpus, Simulation) else None
+    simulation = corpus if isinstance(corpus, Simulation) else None
     if isinstance(corpus, Published):
         folder = corpus.folder
     else:
         folder = Path(str(corpus))
-    text = options.pop("text_field", text) or (simulated.text if simulated else "text")
-    label = options.pop("label_field", label) or (simulated.label if simulated else "label")
+    text = options.pop("text_field", text) or (simulation.text if simulation else "text")
+    label = options.pop("label_field", label) or (simulation.label if simulation else "label")
     for name in TABLES[:-1]:
         options[name] = to_table(options.get(name), text, label if name in LABELLED else None, name)
     if pair := options.get("membership"):
-        names = ("members", "non-members")
-        if not isinstance(pair, Sequence) or len(pair) != len(names):
+        pair_names = ("members", "non-members")
+        if not isinstance(pair, Sequence) or len(pair) != len(pair_names):
             raise ConfigurationError("membership= is not a pair", "membership=: give (members, non-members)", code=CODE)
         options["membership"] = tuple(
-            to_table(table, text, label, table_name) for table, table_name in zip(pair, names, strict=True)
+            to_table(table, text, label, table_name) for table, table_name in zip(pair, pair_names, strict=True)
         )
     return Evaluation(releases.evaluate(folder, EvaluationOptions(text_field=text, label_field=label, **options)))
 
@@ -303,15 +305,16 @@ def compare_by(task: Task, options: ComparisonOptions, command: str, progress: P
     if is_frame(test):
         columns = [settings.data.text, *([settings.data.label or "label"] if settings.task.labels else [])]
         folder.mkdir(parents=True, exist_ok=True)
-        content = to_jsonl(selected(test, columns, "test")).encode("utf-8")
-        test_file = folder / f"test-{hashlib.sha256(content).hexdigest()[:16]}.jsonl"  # no other command's file
-        test_file.write_bytes(content)
+        test_bytes = to_jsonl(selected(test, columns, "test")).encode("utf-8")
+        # The name has the content's hash, so that no other command overwrites the file with another test set.
+        test_file = folder / f"test-{hashlib.sha256(test_bytes).hexdigest()[:16]}.jsonl"
+        test_file.write_bytes(test_bytes)
         test = test_file
     full_options = replace(options, test=test, out=folder, epsilons=options.epsilons or (settings.privacy.epsilon,))
-    rows = compared(
+    table_json = compared(
         task.file, full_options, assignments=task.assignments, command=command, name=COMPARISON, progress=progress
     )
-    return Comparison(folder, COMPARISON, rows)
+    return Comparison(folder, COMPARISON, table_json)
 
 
 def verify(
@@ -384,11 +387,11 @@ class NotebookProgress(Progress):
 
     def update(self, phase: str, done: int, total: int) -> None:
         with self._lock:
-            due = phase != self._phase or done >= total or self._clock() - self._drawn >= EVERY_S
+            is_due = phase != self._phase or done >= total or self._clock() - self._drawn >= EVERY_S
             self._phase = phase
             words = f"{html.escape(phase)} {done}/{total}"
             self._bar = f'<div>{words} <progress value="{done}" max="{max(total, 1)}"></progress></div>'
-            if due:
+            if is_due:
                 self._redraw_screen()
 
     def say(self, message: str) -> None:

@@ -57,18 +57,18 @@ class Shown(ABC):
 
 
 class Reported(Shown):
-    """A screen of what the operation of that name has ``found``."""
+    """A result that holds in ``found`` what the operation of the same name returned."""
 
     found: Any
 
     def to_json(self) -> dict[str, Any]:
-        """The value that the command of that name prints with ``--json``."""
-        value: dict[str, Any] = self.found.to_json()
-        return value
+        """Returns the value that the command of the same name prints with ``--json``."""
+        found_json: dict[str, Any] = self.found.to_json()
+        return found_json
 
 
 class Judged(Reported):
-    """A verdict: what it has found against the data set or the promise, and its report line by line."""
+    """A result that is a verdict on a data set or a promise: its faults, and its report line by line."""
 
     @property
     def faults(self) -> Sequence[str]:
@@ -86,7 +86,7 @@ def _make_console() -> Console:
 
 
 class Page:
-    """An HTML file that a notebook shows within the page; it loads nothing from elsewhere."""
+    """An HTML file that a notebook shows in a frame; it loads nothing from elsewhere."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -111,10 +111,10 @@ class Promise:
 
     def __str__(self) -> str:
         if self.alone is None:
-            worst = ""
+            worst_words = ""
         else:
-            worst = f"; {self.alone:.3f} if every other party colludes"
-        return f"epsilon {self.epsilon:g}, delta {self.delta:g} for one {self.unit}{worst}"
+            worst_words = f"; {self.alone:.3f} if every other party colludes"
+        return f"epsilon {self.epsilon:g}, delta {self.delta:g} for one {self.unit}{worst_words}"
 
 
 @dataclass(frozen=True)
@@ -136,11 +136,11 @@ class Calls:
         return self.texts
 
     def __str__(self) -> str:
-        tokens = ""
+        token_words = ""
         if self.tokens[1]:
-            tokens = f", {self.tokens[0]:,} to {self.tokens[1]:,} tokens"
-        time = f", {self.time_s[0]:.0f} to {self.time_s[1]:.0f} s"
-        return f"{counted(self.texts, 'call')} of {', '.join(self.generators)}{tokens}{time}"
+            token_words = f", {self.tokens[0]:,} to {self.tokens[1]:,} tokens"
+        time_words = f", {self.time_s[0]:.0f} to {self.time_s[1]:.0f} s"
+        return f"{counted(self.texts, 'call')} of {', '.join(self.generators)}{token_words}{time_words}"
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class Plan(Reported):
 
 
 class Published(Shown):
-    """A published data set: the folder of a finished run, of whoever wrote it.
+    """A published data set: the folder of a finished simulation or federation.
 
     >>> "text" in us.load(run.folder).corpus
     True
@@ -247,8 +247,9 @@ class Published(Shown):
             counts = self.corpus["label"].value_counts()
         else:
             counts = {}
-        labels = ", ".join(f"{name} {count}" for name, count in counts.items() if name)
-        return Text(f"{counted(len(self.corpus), 'text')} in {self.folder}" + (f": {labels}" if labels else ""))
+        label_words = ", ".join(f"{name} {count}" for name, count in counts.items() if name)
+        corpus_words = f"{counted(len(self.corpus), 'text')} in {self.folder}"
+        return Text(f"{corpus_words}: {label_words}" if label_words else corpus_words)
 
 
 class Simulation(Published, Reported):
@@ -299,11 +300,11 @@ class Evaluation(Reported):
     @property
     def scores(self) -> Frame:
         """The task models, a row each: what each was trained on, its kind, and accuracy, balanced accuracy and F1."""
-        plain = [
+        plain_rows = [
             {key: value for key, value in model.items() if isinstance(value, str | int | float)}
             for model in self.to_json()["task_models"]
         ]
-        return pandas_package().DataFrame(plain)
+        return pandas_package().DataFrame(plain_rows)
 
     @property
     def distances(self) -> Frame:
@@ -360,11 +361,14 @@ class Comparison(Shown):
     @property
     def cells(self) -> Frame:
         """A row for each finished run: method, epsilon, parties, records, seed and every figure that is one number."""
-        records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(self.folder.glob("cells/*.json"))]
-        plain = [
-            {key: figure for key, figure in cell.items() if not isinstance(figure, dict | list)} for cell in records
+        stored_cells = [
+            json.loads(path.read_text(encoding="utf-8")) for path in sorted(self.folder.glob("cells/*.json"))
         ]
-        return pandas_package().DataFrame(plain).drop(columns="comparison", errors="ignore")
+        plain_rows = [
+            {key: figure for key, figure in cell.items() if not isinstance(figure, dict | list)}
+            for cell in stored_cells
+        ]
+        return pandas_package().DataFrame(plain_rows).drop(columns="comparison", errors="ignore")
 
     @property
     def report(self) -> Page:
@@ -387,22 +391,28 @@ class Comparison(Shown):
         useful = usefulness(pandas_package().DataFrame(self.rows["rows"]))
         headings = ("method", "epsilon", "parties", "records", "seeds")
         table = Table(*headings, useful.heading, "difference", "95 % interval", "s a cell", box=box.SIMPLE)
-        few = False
+        has_few_seeds = False
         for row in self.rows["rows"]:
             figures = (row[f"{useful.metric}_{part}"] for part in ("mean", "difference", "low", "high"))
             figure_texts = [
                 "-" if figure is None else f"{useful.factor * figure:.{useful.digits}f}" for figure in figures
             ]
-            gap = (figure_texts[1], "-" if figure_texts[2] == "-" else f"{figure_texts[2]} to {figure_texts[3]}")
+            interval = "-" if figure_texts[2] == "-" else f"{figure_texts[2]} to {figure_texts[3]}"
+            difference_cells = (figure_texts[1], interval)
             if row["method"] == self.rows["baseline"]:
-                gap = ("reference", "")
+                difference_cells = ("reference", "")
             elif figure_texts[2] == "-" or row[f"{useful.metric}_seeds"] < ENOUGH_SEEDS:
-                few = True
-            cell = (row["method"], row["epsilon"], row["parties"] or "task's", row["records"] or "all")
-            cells = (*cell, f"{row[f'{useful.metric}_seeds']:.0f}", figure_texts[0], *gap, f"{row['seconds']:.1f}")
-            table.add_row(*(Text(str(cell_text)) for cell_text in cells))
-        files = f"Every figure: {self.folder / self.name}.md, .csv and .html"
-        return Group(table, Text(f"{FEW_SEEDS}\n{files}" if few else files))
+                has_few_seeds = True
+            row_cells = (
+                *(row["method"], row["epsilon"], row["parties"] or "task's", row["records"] or "all"),
+                f"{row[f'{useful.metric}_seeds']:.0f}",
+                figure_texts[0],
+                *difference_cells,
+                f"{row['seconds']:.1f}",
+            )
+            table.add_row(*(Text(str(cell_text)) for cell_text in row_cells))
+        files_line = f"Every figure: {self.folder / self.name}.md, .csv and .html"
+        return Group(table, Text(f"{FEW_SEEDS}\n{files_line}" if has_few_seeds else files_line))
 
 
 @dataclass(frozen=True, repr=False)
@@ -418,7 +428,7 @@ class Verification(Judged):
 
     @property
     def holds(self) -> bool:
-        """True if all papers fit together, are a simulation's or of a known coordinator, and a corpus is there."""
+        """True if all files fit together, come from a simulation or a known coordinator, and include a corpus."""
         return self.found.holds
 
     @property

@@ -104,23 +104,23 @@ class Task:
         ('cat', 'dog')
         """
         temporary_folder = tempfile.TemporaryDirectory(prefix="undersong-task-") if folder is None else None
-        place = Path(temporary_folder.name if temporary_folder is not None else folder or "").absolute()
+        task_folder = Path(temporary_folder.name if temporary_folder is not None else folder or "").absolute()
         attribute_columns = {
             str(attribute["name"]): str(attribute["column"]) for attribute in attributes if attribute.get("column")
         }
         columns = [text, *([label] if label else []), *([user] if user else []), *attribute_columns.values()]
         has_several_frames = isinstance(records, Mapping)
-        parts = records if isinstance(records, Mapping) else {RECORDS: records}
-        if has_several_frames and parties not in (None, len(parts)):
+        frame_by_party = records if isinstance(records, Mapping) else {RECORDS: records}
+        if has_several_frames and parties not in (None, len(frame_by_party)):
             raise ConfigurationError(
-                f"parties= is {parties}, but records= holds {counted(len(parts), 'frame')}, one per party",
+                f"parties= is {parties}, but records= holds {counted(len(frame_by_party), 'frame')}, one per party",
                 "leave parties= away, or give one frame, which is dealt",
                 code="argument",
             )
-        frame_names = {party: f"records of {party}" if has_several_frames else RECORDS for party in parts}
+        frame_names = {party: f"records of {party}" if has_several_frames else RECORDS for party in frame_by_party}
         frames = {
             party: with_patient_ids(selected(frame, columns, frame_names[party]), user, frame_names[party])
-            for party, frame in parts.items()
+            for party, frame in frame_by_party.items()
         }
         tables = [
             rows_of(frame, frame_names[party], text, label, user, columns=attribute_columns, labels=labels or ())
@@ -129,17 +129,19 @@ class Task:
         if labels is None and label is not None:
             labels = sorted({row_label for table in tables for row_label in table.labels or ()})
         files = {f"{PRIVATE}/{party}.jsonl": to_jsonl(frame) for party, frame in frames.items()}
-        described: list[dict[str, Any]] = []
+        generator_tables: list[dict[str, Any]] = []
         for generator in generators:
             if callable(generator):
-                described.append(_describe_function(generator, {section["name"] for section in described}))
+                generator_tables.append(
+                    _describe_function(generator, {section["name"] for section in generator_tables})
+                )
                 continue
             corpus = generator.get("corpus")
             if is_frame(corpus):
                 path = f"{generator.get('name', 'generator')}.jsonl"
                 files[path] = to_jsonl(_public_corpus(corpus, text, label))
                 generator = {**generator, "corpus": path}
-            described.append(dict(generator))
+            generator_tables.append(dict(generator))
         document: dict[str, Any] = {
             "task": {"name": name, "description": description, "labels": list(labels or ())},
             "data": {
@@ -152,7 +154,7 @@ class Task:
             },
             "privacy": {"epsilon": float(epsilon), "delta": delta},
             "method": {"name": method, **(options or {})},
-            "output": {"dir": str(place / "run")},
+            "output": {"dir": str(task_folder / "run")},
             "federation": {} if parties is None else {"parties": parties},
             **({"attributes": [dict(attribute) for attribute in attributes]} if attributes else {}),
         }
@@ -160,14 +162,14 @@ class Task:
             files[TEST_NAME] = to_jsonl(selected(test, [text, *([label] if label else [])], "test"))
             document["evaluation"] = {"test": TEST_NAME}
         if embedder is not None:
-            named_function = _name_of(embedder)
-            _register_function(embedders.FUNCTIONS, named_function, embedder)
-            document["embedder"] = {"model": embedders.FUNCTION + named_function}
+            function_name = _name_of(embedder)
+            _register_function(embedders.FUNCTIONS, function_name, embedder)
+            document["embedder"] = {"model": embedders.FUNCTION + function_name}
         for section, keys in (sections or {}).items():
             document[section] = {**document.get(section, {}), **keys}
-        document["generators"] = described
-        _write_files(place, {**files, TASK_NAME: _dump_toml(document)})
-        task = cls(place / TASK_NAME, (), temporary_folder)
+        document["generators"] = generator_tables
+        _write_files(task_folder, {**files, TASK_NAME: _dump_toml(document)})
+        task = cls(task_folder / TASK_NAME, (), temporary_folder)
         task.settings()
         return task
 
@@ -186,7 +188,8 @@ class Task:
         try:
             return tasks.load(self.file, self.assignments)
         except ConfigurationError as error:
-            if self._folder is not None:  # a temporary one, which the caller never saw
+            if self._folder is not None:
+                # The caller never saw the path of a temporary folder, so the error leaves it out.
                 error.problem = error.problem.replace(f"{self.file}: ", "")
                 error.args = tuple(str(argument).replace(f"{self.file}: ", "") for argument in error.args)
             raise
@@ -207,12 +210,15 @@ class Task:
 
 
 def _name_of(function: Callable[..., object]) -> str:
-    """The same at every call and in every module, so that a notebook that is run again or moved finds its task."""
+    """Returns a function's name, the same in every module: a notebook that is run again or moved finds its task."""
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def _register_function(functions: dict[str, Any], key: str, function: Callable[..., object]) -> None:
-    """Raises ConfigurationError for a function of another module: a task that was made before would ask this one."""
+    """Registers a function by ``key``. Raises ConfigurationError if a function of another module is registered by it.
+
+    A task that was made with that function would ask the new one.
+    """
     owner = getattr(functions.get(key, function), "__module__", None)
     if owner != getattr(function, "__module__", None):
         raise ConfigurationError(
@@ -224,11 +230,11 @@ def _register_function(functions: dict[str, Any], key: str, function: Callable[.
 
 
 def _describe_function(function: Callable[[str], str], used_names: set[str]) -> dict[str, str]:
-    """The table of a generator that is a function; its name is the function's, with a number if that is taken."""
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "", getattr(function, "__name__", ""))[:48].strip("._-") or "function"
+    """Returns the table of a generator that is a function, named after it, with a number if that name is taken."""
+    plain_name = re.sub(r"[^A-Za-z0-9._-]+", "", getattr(function, "__name__", ""))[:48].strip("._-") or "function"
     name = next(
         candidate
-        for candidate in (plain, *(f"{plain}-{n}" for n in range(2, len(used_names) + 3)))
+        for candidate in (plain_name, *(f"{plain_name}-{n}" for n in range(2, len(used_names) + 3)))
         if candidate not in used_names
     )
     key = f"{_name_of(function)} as {name}"
@@ -237,7 +243,7 @@ def _describe_function(function: Callable[[str], str], used_names: set[str]) -> 
 
 
 def _public_corpus(frame: Frame, text: str, label: str | None) -> Frame:
-    """A corpus as the generators read it: the columns ``text`` and, where there is one, ``label``."""
+    """Returns a corpus as the generators read it: the columns ``text`` and, where there is one, ``label``."""
     renamed = selected(frame, [text], "corpus").rename(columns={text: "text"})
     if label is None or label not in frame.columns:
         return renamed
@@ -245,16 +251,19 @@ def _public_corpus(frame: Frame, text: str, label: str | None) -> Frame:
 
 
 def _write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Readable by this user only. A folder may hold the very same task, so that a notebook can be run again."""
+    """Writes files that only this user can read. Raises ConfigurationError for a folder that holds another task.
+
+    It may hold the very same task, so that a notebook can be run again.
+    """
     for name, content in files.items():
         path = folder / name
         old_content = path.read_text(encoding="utf-8") if path.exists() else content
         if old_content != content:
             lines = zip_longest(old_content.split("\n"), content.split("\n"), fillvalue="")
-            old, new = next(pair for pair in lines if pair[0] != pair[1])
+            old_line, new_line = next(pair for pair in lines if pair[0] != pair[1])
             difference = ""  # Other files may be private.
             if name == TASK_NAME:
-                difference = f": {old!r} there, {new!r} here"
+                difference = f": {old_line!r} there, {new_line!r} here"
             raise ConfigurationError(
                 f"{folder}: holds another task ({name} differs{difference})", "name another folder", code="other-task"
             )

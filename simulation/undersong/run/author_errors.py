@@ -19,7 +19,8 @@ CALLERS = (
     "undersong_server.runs.execution",
     "undersong_server.runs.planning",
 )
-# Our modules between a command and these. None that embeds, reads a table, answers for a party, evaluates or trains.
+# Our modules between a command and ``CALLERS``. No module that embeds, reads a table, answers for a party, evaluates or
+# trains is among them.
 WAY = (
     *CALLERS,
     "undersong.cli",
@@ -51,17 +52,20 @@ def traceback_of(error: BaseException) -> str:
 
 
 def _is_public(error: BaseException) -> bool:
-    """Returns False also for an error without frames, as one of another process has, and for one that holds others."""
+    """Returns True if no frame of an error's traceback can hold private words.
+
+    It is False for an error without frames, such as one of another process, and for a group of errors.
+    """
     modules = _frame_modules(error)
     product_modules = _modules_within(PRODUCT_PACKAGES, modules)
-    on_the_way = len(_modules_within(WAY, product_modules)) == len(product_modules) and bool(
+    is_on_way = len(_modules_within(WAY, product_modules)) == len(product_modules) and bool(
         _modules_within(CALLERS, product_modules[-1:]) or not product_modules
     )
-    return bool(modules) and on_the_way and not isinstance(error, BaseExceptionGroup)
+    return bool(modules) and is_on_way and not isinstance(error, BaseExceptionGroup)
 
 
 def _frame_modules(error: BaseException) -> list[str]:
-    """The modules of its frames, the innermost last."""
+    """Returns the names of the modules of an error's frames, the innermost last."""
     return [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
 STATE_FILE = "flower.json"  # holds all that an actor needs to know of the simulation
 OBJECT_STORE_BYTES = 256 * 2**20  # Ray's shared memory: messages only, a few at a time
-NODES_S = 600.0
+NODES_S = 600.0  # longest wait for all nodes
 OUTSTANDING = 16  # messages per actor: enough to keep it busy, few enough to stay small
+# Settings with which Flower calls no server of its makers.
 OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
@@ -77,7 +78,7 @@ def over_flower(
         ) from None
     from undersong_server.flower.app import FlowerTransport
 
-    count = actors or len(os.sched_getaffinity(0))
+    actor_count = actors or len(os.sched_getaffinity(0))
     _write_state(parties)
     server = ServerApp()
     client = ClientApp()
@@ -87,7 +88,7 @@ def over_flower(
     @server.main()  # type: ignore[untyped-decorator]  # flwr has no types
     def main(grid: Grid, context: "Context") -> None:
         try:
-            transport = FlowerTransport(grid, identities=None, say=progress.say, outstanding=OUTSTANDING * count)
+            transport = FlowerTransport(grid, identities=None, say=progress.say, outstanding=OUTSTANDING * actor_count)
             _await_nodes(transport, len(names))
             outcomes.append(run(transport))
         except BaseException as error:  # noqa: BLE001 - raised again by whoever waits for the engine
@@ -98,7 +99,7 @@ def over_flower(
             server_app=server,
             client_app=client,
             num_supernodes=len(names),
-            backend_config=_make_engine_settings(count),
+            backend_config=_make_engine_settings(actor_count),
         )
     if not outcomes:
         raise InternalError("Flower's engine ended without running the ServerApp")
@@ -117,11 +118,12 @@ def _make_engine_settings(actors: int) -> dict[str, dict[str, Any]]:
 
 def _await_nodes(transport: "FlowerTransport", count: int) -> None:
     """Blocks until every node has introduced itself: the engine adds them while the ServerApp runs already."""
-    ends = time.monotonic() + NODES_S
+    deadline_s = time.monotonic() + NODES_S
     while len(nodes := transport.locate(timeout_s=NODES_S)) < count:
-        if time.monotonic() > ends:
+        if time.monotonic() > deadline_s:
             raise TransportError(
-                f"{len(nodes)} of {count} simulated parties answer", "look at Flower's log with --debug"
+                f"after {NODES_S:g} s only {len(nodes)} of {count} simulated parties have answered",
+                "look at Flower's log with --debug",
             )
         time.sleep(0.2)
 
@@ -146,11 +148,11 @@ class _ActorState:
     def __init__(self, state: Path) -> None:
         from undersong_client.storage.public_blocks import DiskBlocks
 
-        value = json.loads((state / STATE_FILE).read_text(encoding="utf-8"))
-        task = Task.model_validate({**value["task"], "folder": Path(value["folder"])})
-        self._parties = SimulatedParties(task, state, value["seed"], value["insecure_noise_seed"])
-        self._clock = clocks(value["insecure_noise_seed"])[0]
-        self._tables = private_tables(task, value["seed"])
+        state_json = json.loads((state / STATE_FILE).read_text(encoding="utf-8"))
+        task = Task.model_validate({**state_json["task"], "folder": Path(state_json["folder"])})
+        self._parties = SimulatedParties(task, state, state_json["seed"], state_json["insecure_noise_seed"])
+        self._clock = clocks(state_json["insecure_noise_seed"])[0]
+        self._tables = private_tables(task, state_json["seed"])
         self._names = list(self._tables)
         self._blocks = DiskBlocks(state / "blocks")
         self._embedder_section = task.embedder
@@ -192,55 +194,55 @@ def _idle_nodes_skipped() -> Iterator[None]:
     """
     from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
 
-    store = InMemoryLinkState.store_message_ins
-    get = InMemoryLinkState.get_message_ins
-    waiting: Counter[int] = Counter()
+    original_store = InMemoryLinkState.store_message_ins
+    original_get = InMemoryLinkState.get_message_ins
+    waiting_by_node: Counter[int] = Counter()  # number of messages that a node has not got yet
     lock = threading.Lock()
 
-    def storing(self: Any, message: Any) -> Any:
-        if identity := store(self, message):
+    def store_and_count(self: Any, message: Any) -> Any:
+        if message_id := original_store(self, message):
             with lock:
-                waiting[message.metadata.dst_node_id] += 1
-        return identity
+                waiting_by_node[message.metadata.dst_node_id] += 1
+        return message_id
 
-    def getting(self: Any, node_id: int, limit: int | None, **keywords: Any) -> Any:
-        if waiting[node_id] <= 0:
+    def get_if_waiting(self: Any, node_id: int, limit: int | None, **keywords: Any) -> Any:
+        if waiting_by_node[node_id] <= 0:
             return []
-        messages = get(self, node_id, limit, **keywords)
+        messages = original_get(self, node_id, limit, **keywords)
         with lock:
-            waiting[node_id] -= len(messages)
+            waiting_by_node[node_id] -= len(messages)
         return messages
 
-    InMemoryLinkState.store_message_ins = storing
-    InMemoryLinkState.get_message_ins = getting
+    InMemoryLinkState.store_message_ins = store_and_count
+    InMemoryLinkState.get_message_ins = get_if_waiting
     try:
         yield
     finally:
-        InMemoryLinkState.store_message_ins = store
-        InMemoryLinkState.get_message_ins = get
+        InMemoryLinkState.store_message_ins = original_store
+        InMemoryLinkState.get_message_ins = original_get
 
 
 @contextmanager
 def _silence_log() -> Iterator[None]:
     """Silences Flower's own log unless ours is verbose, and restores the environment that it changes."""
     logger = logging.getLogger("flwr")
-    level = logger.level
-    path = os.environ.get("PYTHONPATH")
+    level_before = logger.level
+    path_before = os.environ.get("PYTHONPATH")
     logger.setLevel(logging.DEBUG if logging.getLogger("undersong").level == logging.DEBUG else logging.ERROR)
     try:
         yield
     finally:
-        logger.setLevel(level)
-        os.environ.pop("PYTHONPATH", None) if path is None else os.environ.update(PYTHONPATH=path)
+        logger.setLevel(level_before)
+        os.environ.pop("PYTHONPATH", None) if path_before is None else os.environ.update(PYTHONPATH=path_before)
 
 
 def _write_state(parties: SimulatedParties) -> None:
 
     make_folder(parties.state / "blocks")
-    value = {
-        "task": parties.task.model_dump(exclude={"folder"}),  # not in JSON mode: that has no infinity
+    state_json = {
+        "task": parties.task.model_dump(exclude={"folder"}),  # not in pydantic's JSON mode, which has no infinity
         "folder": str(parties.task.folder),
         "seed": parties.seed,
         "insecure_noise_seed": parties.insecure_noise_seed,
     }
-    (parties.state / STATE_FILE).write_text(json.dumps(value, default=str), encoding="utf-8")
+    (parties.state / STATE_FILE).write_text(json.dumps(state_json, default=str), encoding="utf-8")

@@ -22,12 +22,12 @@ Frame: TypeAlias = "pandas.DataFrame"
 
 
 def is_frame(value: object) -> bool:
-    """Returns true for a DataFrame; does not import pandas."""
+    """Returns True for a DataFrame; does not import pandas."""
     return type(value).__module__.partition(".")[0] == "pandas"
 
 
 def selected(frame: Frame, columns: Sequence[str], frame_name: str) -> Frame:
-    """Returns those columns of a frame. Raises ConfigurationError for one that is missing or stands twice."""
+    """Returns a frame with these columns alone. Raises ConfigurationError for one that is missing or stands twice."""
     names = [str(name) for name in frame.columns]
     check_names(names, columns, frame_name)
     for column in columns:
@@ -53,7 +53,7 @@ def with_patient_ids(frame: Frame, user: str | None, frame_name: str) -> Frame:
 
 
 def to_jsonl(frame: Frame) -> str:
-    """Writes a frame as JSON lines, one object per row. A missing value becomes null, which reading refuses by row.
+    """Returns a frame as JSON lines, one object per row. A missing value becomes null, which a reader refuses by row.
 
     Raises ConfigurationError for a value that JSON cannot hold.
     """

@@ -101,7 +101,7 @@ class ComparisonOptions:
         Path | str | None, Option(help="Folder of cells and tables.", type=Path, default=Path("runs/comparison"))
     ] = None
     jobs: Annotated[int, Option(help="Worker processes; 0 is one per core.", default=0, min=0)] = 1
-    ray: str | None = None  # the command has its own options for it
+    ray: str | None = None  # The command has options of its own for it.
     fresh: Annotated[bool, Option(help="Forget the folder's cells.")] = False
     public_data: Annotated[bool, Option(help="The records are public: keep their embeddings on this disk.")] = False
     insecure_noise_seed: Annotated[

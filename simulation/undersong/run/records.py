@@ -50,13 +50,13 @@ def dealt(task: Task, tables: Sequence[Table], seed: int) -> dict[str, Table]:
 
 
 def curated(table: Table, task: Task, seed: int) -> list[list[int]]:
-    """Deals rows as one curator would: repeated records removed, then a shuffle in equal parts. Row numbers per party.
+    """Deals rows as one curator would, who removes repeated records and divides a shuffle; returns rows per party.
 
     A record more or less moves others across every cut, so raises ConfigurationError for a task that promises privacy.
     """
     if math.isfinite(task.privacy.epsilon):
         raise ConfigurationError(
-            "data.curated: a division of a shuffle without repeats depends on all records",
+            "data.curated is set for a private run, and with it a record's party depends on all other records",
             "set privacy.epsilon = inf, or leave data.curated out",
             code="not-private",
         )
@@ -99,12 +99,12 @@ def deal(table: Table, parties: int, alpha: float, seed: int, *, unit: str) -> l
     """
     record_labels = table.labels or ("",) * len(table)
     if unit != "sample" and table.users is not None:
-        record_labels = _by_user(table.users, record_labels)
+        record_labels = _find_main_labels(table.users, record_labels)
     unit_positions = _unit_positions(table, tagged_hash("units dealt to parties", str(seed).encode()))
     cumulative_shares = {label: np.cumsum(_deal_shares(label, parties, alpha, seed)) for label in set(record_labels)}
     rows_by_party: list[list[int]] = [[] for _ in range(parties)]
     for row, label in enumerate(record_labels):
-        # the cumulated shares end at 1 up to rounding
+        # Rounding may leave the last cumulative share a little below 1.
         party = min(int(np.searchsorted(cumulative_shares[label], unit_positions[row], side="right")), parties - 1)
         rows_by_party[party].append(row)
     return rows_by_party
@@ -126,7 +126,7 @@ def _deal_shares(label: str, parties: int, alpha: float, seed: int) -> Float64:
     return np.random.default_rng(np.frombuffer(digest, dtype="<u4")).dirichlet(np.full(parties, alpha))
 
 
-def _by_user(users: tuple[str, ...], labels: tuple[str, ...]) -> tuple[str, ...]:
+def _find_main_labels(users: tuple[str, ...], labels: tuple[str, ...]) -> tuple[str, ...]:
     labels_of_user: dict[str, Counter[str]] = {}
     for user, label in zip(users, labels, strict=True):
         labels_of_user.setdefault(user, Counter())[label] += 1
@@ -138,7 +138,7 @@ def _by_user(users: tuple[str, ...], labels: tuple[str, ...]) -> tuple[str, ...]
 
 
 def _unit_positions(table: Table, key: bytes) -> Float64:
-    """A number in [0, 1) for each row, float64 [M]: the same for all records of a user, and for equal records."""
+    """Returns a number in [0, 1) for each row, float64 [M]: equal for all records of a user, and for equal records."""
     if table.users is not None:
         unit_names = [user.encode("utf-8", "surrogatepass") for user in table.users]
     else:

@@ -214,7 +214,7 @@ def _execute(
     embedder: PublicEmbedder,
     host: Host,
 ) -> Outcome:
-    """Executes the plan with an author of its own, whose answers lie in the workspace's journal."""
+    """Executes the plan with a new author, which asks the generators and keeps answers in the workspace's journal."""
     author = build_author(
         run_plan.task,
         embedder.embed,
@@ -270,7 +270,7 @@ def _run_name(task: Task, workspace: Workspace, insecure_noise_seed: int | None)
 class InProcess:
     """A transport within this process: hands each request to the party of that name, one after the other.
 
-    A statistic that fails at a party's records stops the simulation: without that party the result would be another.
+    A statistic that fails at a party's records stops the simulation, because without that party the sums would differ.
 
     Args:
         joint_write: joins the writes of all parties to one request: they are on the disk before any reply is used.
@@ -313,9 +313,8 @@ class Delivered:
             "private": self.report.privacy.is_private,
             "score": None if self.report.score is None else self.report.score.to_json(),
             "set_aside": self.report.set_aside,
-            "accuracy": {
-                row.data: row.accuracy for row in reversed(self.report.accuracy)
-            },  # the panel's, which is first
+            # Of several rows about the same data the first one, the panel's, stays.
+            "accuracy": {row.data: row.accuracy for row in reversed(self.report.accuracy)},
         }
 
 
@@ -350,7 +349,7 @@ def deliver(task: Task, folder: Path, options: SimulationOptions, *, public_cach
         usefulness_figures: Figures = ((), ())
         if test_set is not None:
             usefulness_figures = _evaluate_corpus(run_plan, workspace, simulated_run, test_set, options.seed, host)
-        # The outputs of a run with a seed for its noise are compared byte for byte.
+        # The outputs of a run with a seed for its noise are compared byte for byte, so they state no time.
         is_insecure = options.insecure_noise_seed is not None
         report = report_data(
             run_plan,
@@ -399,7 +398,7 @@ def _evaluate_corpus(
     seed: int,
     host: Host,
 ) -> Figures:
-    """This corpus beside its two ends, private records without privacy and no private records at all; and its figures.
+    """Compares this corpus with the private records themselves and with texts without private data; returns figures.
 
     The figures are of the corpus and the public test file alone; a task without labels has these, and no task model.
     """

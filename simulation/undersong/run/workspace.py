@@ -39,8 +39,8 @@ from undersong_server.runs.task import Task
 
 KEYS = "keys.json"
 PARTIES = "parties.sqlite"  # encrypted journal of all parties
-# 1 divided the records by shuffles and derived the parties' data keys from the seed; 2 had prompts of another form and
-# did not keep what became of an answer.
+# Version of a run's folder. Version 1 divided the records by shuffles and derived the parties' data keys from the seed.
+# Version 2 had prompts of another form and did not keep what became of an answer.
 FORMAT = 3
 
 
@@ -51,9 +51,9 @@ class Workspace:
 
     Attributes:
         folder: the output folder.
-        journal: the coordinator's.
+        journal: the coordinator's journal.
         state: folder of what only this program reads (journal, encrypted party stores, keys).
-        method_changed: True if the method is another program's, and its code is not that with which the run began.
+        method_changed: True if the method is not Undersong's, and its code has changed since the run began.
     """
 
     def __init__(self, folder: Path, task: Task, arguments: dict[str, Any], *, fresh: bool) -> None:
@@ -78,7 +78,10 @@ class Workspace:
         self.method_changed = self._has_other_code(task.method.name)
 
     def _claim_folder(self, task: Task, arguments: dict[str, Any]) -> None:
-        """Raises ConfigurationError for another run's folder; how models are reached and limited may have changed."""
+        """Notes the run in a new folder. Raises ConfigurationError for the folder of another run.
+
+        Settings of how generators are reached and limited may differ.
+        """
         claim_facts = {
             **task.model_dump(mode="json", exclude={"output", "generators"}),
             "generators": [generator.identity() for generator in task.generators],
@@ -153,7 +156,7 @@ class SimulatedParties:
     """Makes the parties of a simulation, in this process or in the actors of Flower's engine.
 
     Attributes:
-        task: of the simulation.
+        task: the simulation's task.
         state: the workspace's own folder.
         seed: deals one file of records to them.
         insecure_noise_seed: tests only.
@@ -210,7 +213,7 @@ class SimulatedParties:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Journals what the parties write within the block as one, on disk when it ends: for replies that wait for it.
+        """Joins all that the parties write within the block to one write, which is on disk when the block ends.
 
         Raises ConfigurationError if something could not be written; then none of the replies may be used.
         """

@@ -393,7 +393,7 @@ def test_labels_that_are_no_list_of_distinct_names_are_refused(parties, labels):
     [
         ({"max_per_unit": 0}, "max_per_unit"),
         ({"max_per_unit": 1.5}, "max_per_unit"),
-        ({"max_per_unit": 2}, "a sample is one record"),
+        ({"max_per_unit": 2}, "which is one record"),
         ({"max_records": True}, "max_records"),
         ({"unit": "note"}, "unit"),
         ({"unit": ["user"]}, "unit"),

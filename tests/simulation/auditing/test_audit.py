@@ -246,7 +246,7 @@ def shifted(rng: np.random.Generator) -> list[np.ndarray[Any, Any]]:
 
 TAILS = "the noise has no tails"
 PLACES, LAW, WITHIN, BETWEEN = (
-    *("the noise is too small or large in places", "the noise is not of the planned law"),
+    *("the noise is too small or large in a block of coordinates", "the noise is not of the planned law"),
     *("the noise repeats within the sum", "hold the same noise"),
 )
 

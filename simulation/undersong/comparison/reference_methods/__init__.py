@@ -1,4 +1,4 @@
-"""Methods of newer papers that a comparison may name and a task may not, one file each.
+"""Reference methods of the simulation's comparison: methods of newer papers, one file each, that no task may name.
 
 They make their private sums like any other method, and their plans charge them. Each has lost its comparison, or has
 not been compared enough, so that no user is offered it. A page of each follows from the table beside its file

@@ -3,7 +3,8 @@
 The records are asked once, for the sum of the embeddings of each label. A centre is the direction of its noisy sum. Any
 number of texts is then scored for free. The paper computes exact centres and draws one text of each class and round by
 an exponential mechanism (utility exp(-10 x distance), a text whose nearest centre is another class's is out), so that
-each draw costs. Here the centres pay, once, and the utility is not needed: what increases with it orders texts alike.
+each draw costs privacy. Here only the centres cost it, once. The utility is not needed: a score that increases with it
+orders the texts alike.
 """
 
 from collections.abc import Sequence
@@ -45,7 +46,10 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     A record is in the block of its label alone, and its embedding has norm at most 1: the L2 sensitivity is 1.
     """
     if len(setting.labels) < 2:
-        raise ConfigurationError('method "class-centres" needs two labels', "name them in task.labels")
+        raise ConfigurationError(
+            f'method "class-centres" needs two labels, and the task has {len(setting.labels)}',
+            "name them in task.labels",
+        )
     return [SumRequest("centres", EmbeddingSum(embedders.dimension(setting.embedder), len(setting.labels)))]
 
 

@@ -41,10 +41,10 @@ from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.selection import highest
 
 TOPICS, LABELS = "topics", "labels"
-PART_TOPICS = 2.0  # of the budget beside the parts of the default method's sums: as much as the labels have
+PART_TOPICS = 2.0  # part of the budget for the count of topics: as much as the default method gives the labels
 WORDS = 5  # words that describe a topic
-MOST_STEPS = 5000
-TOLERANCE = 1e-9  # of the largest count
+MOST_STEPS = 5000  # of Dykstra's algorithm
+TOLERANCE = 1e-9  # relative to the largest count
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,8 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     register()
     if options.topics and (setting.attributes or options.words):
         raise ConfigurationError(
-            "method.topics: a prompt names either a topic or the task's attributes or words", "take one of them out"
+            "method.topics is set beside the task's attributes or method.words, and a prompt names only one of them",
+            "take one of them out",
         )
     requests = undersong.plan(options, setting)
     if is_joint(options, setting):
@@ -154,7 +155,8 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         return requests
     label_count = len(setting.labels)
     counted_topics = MetadataHistograms(label_count, keywords=options.topics * max(1, label_count), count_labels=False)
-    sums_before = sum(request.name in (LABELS, "centres") for request in requests)  # The first ones need no text.
+    # The sums that need no text of the first round come before the count of topics.
+    sums_before = sum(request.name in (LABELS, "centres") for request in requests)
     return [*requests[:sums_before], SumRequest(TOPICS, counted_topics, PART_TOPICS), *requests[sums_before:]]
 
 
@@ -186,7 +188,7 @@ class JointState(undersong.RunState):
         for attribute, table in zip(setting.attributes, record_tables, strict=True):
             self.run.record(f"shares of {attribute.name}", 0, shares_of_counts(table.sum(axis=0)).tolist())
         self.values = [[shares_in(table, label) for table in record_tables] for label in range(statistic.labels)]
-        # The mean of the tables' margins by their precision has this noise; counts of at least 0 have less.
+        # The mean of the tables' margins, weighted by their precision, has this noise. Clipping counts at 0 lowers it.
         sigma = labels_sum.sigma / math.sqrt(sum(1.0 / size for size in statistic.values_of_each))
         label_margin = np.rint(record_tables[0].sum(axis=1) * labels_sum.scale).astype(np.int64)
         self.take_label_counts(replace(labels_sum, values=label_margin, sigma=sigma))
@@ -265,18 +267,20 @@ def nearest_tables(noisy: Sequence[Float64]) -> list[Float64]:
         return [np.zeros_like(table) for table in noisy]
     largest_change = TOLERANCE * max(float(np.abs(table).max()) for table in noisy)
     clipped_tables, taken_parts = list(noisy), [np.zeros_like(table) for table in noisy]
-    # Two equal steps end it: of the tables with what the last clipping took away, since the clipped ones can rest.
+    # The loop ends when two steps give equal tables before they are clipped: clipped tables may stand still earlier.
     fitted_tables = [np.full_like(table, np.inf) for table in noisy]
     for _ in range(MOST_STEPS):
         fitted_margin = _margin(clipped_tables)
         fitted_margin += (margin_total - fitted_margin.sum()) / len(fitted_margin)
-        level = [table + ((fitted_margin - table.sum(axis=1)) / table.shape[1])[:, None] for table in clipped_tables]
+        level_tables = [
+            table + ((fitted_margin - table.sum(axis=1)) / table.shape[1])[:, None] for table in clipped_tables
+        ]
         tables_before, fitted_tables = (
             fitted_tables,
-            [table + own for table, own in zip(level, taken_parts, strict=True)],
+            [table + taken_part for table, taken_part in zip(level_tables, taken_parts, strict=True)],
         )
         clipped_tables, taken_parts = (
-            [part(table, 0.0) for table in fitted_tables] for part in (np.maximum, np.minimum)
+            [clip(table, 0.0) for table in fitted_tables] for clip in (np.maximum, np.minimum)
         )
         if (
             max(float(np.abs(new - old).max()) for new, old in zip(fitted_tables, tables_before, strict=True))
