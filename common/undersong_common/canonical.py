@@ -19,7 +19,7 @@ def canonical_json(value: Any) -> bytes:
 
 
 def tagged_hash(tag: str, *parts: bytes) -> bytes:
-    """SHA-256 (32 bytes) over a domain tag and length-prefixed parts, so that no two inputs share an encoding."""
+    """Returns the SHA-256 (32 bytes) over a domain tag and length-prefixed parts: no two inputs share an encoding."""
     digest = hashlib.sha256()
     for hashed_part in (tag.encode("ascii"), *parts):
         digest.update(len(hashed_part).to_bytes(8, "little"))

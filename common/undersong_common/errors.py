@@ -15,7 +15,7 @@ OPTION = re.compile(r"(?<![\w/.-])--[a-z]+(?:-[a-z]+)*")
 
 
 def named_options(remedy: str) -> set[str]:
-    """Returns the options of commands that a remedy names; hyphens in a file's name are none.
+    """Returns the command-line options that a remedy names; two hyphens within a file's name begin none.
 
     >>> sorted(named_options("move /notes/a--b.csv, or choose: --sheet NAME, --hold-out 10"))
     ['--hold-out', '--sheet']
@@ -23,8 +23,8 @@ def named_options(remedy: str) -> set[str]:
     return set(OPTION.findall(remedy))
 
 
-def led_to(error: BaseException) -> list[BaseException]:
-    """Returns an error and all errors before it: its ``__cause__`` and ``__context__``, theirs, and so on."""
+def error_chain(error: BaseException) -> list[BaseException]:
+    """Returns an error, its ``__cause__`` and ``__context__``, the cause and context of these, and so on."""
     chain = [error]
     for error_in_chain in chain:
         chain += [
@@ -45,10 +45,10 @@ class UndersongError(Exception):
 
     exit_code = 1
     report: Mapping[str, Any] = {}
-    """What the command has counted nevertheless, which ``--json`` prints in the same object."""
+    """Figures that the command had counted before it failed; ``--json`` prints them beside the error."""
 
     def __init__(self, problem: str, remedy: str = "", *, code: str = "", told: str = "") -> None:
-        """``told`` replaces the problem for a peer, where the problem names an amount that is not for peers."""
+        """``told`` is what a peer reads in place of ``problem``, if that names an amount which no peer may learn."""
         super().__init__(problem if not remedy else f"{problem}\n  remedy: {remedy}")
         self.problem = problem
         self.remedy = remedy
@@ -57,9 +57,9 @@ class UndersongError(Exception):
 
     @classmethod
     def raise_first(cls, *faults: tuple[object, str, str, str]) -> None:
-        """Raises the first of ``faults``, each (whether it is so, problem, remedy, code), that is so, if any is."""
-        for is_so, problem, remedy, code in faults:
-            if is_so:
+        """Raises the first of ``faults``, each (condition, problem, remedy, code), whose condition is true, if any."""
+        for is_present, problem, remedy, code in faults:
+            if is_present:
                 raise cls(problem, remedy, code=code)
 
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-# Puts onto the disk what was written to a file, without its times; macOS has the other one only.
+# Flushes a file's content to the disk, but not its times. macOS has only fsync, which flushes both.
 sync_data = getattr(os, "fdatasync", os.fsync)
 
-FileState = tuple[int, int, int]
+FileState = tuple[int, int, int]  # time of the last change (ns), inode and size
 MISSING: FileState = (-1, -1, -1)
 HIDDEN: FileState = (-2, -2, -2)  # state of a file in a folder that this account may not search
 FileIdentity = tuple[int, int]
@@ -47,8 +47,8 @@ def file_identity(file_status: os.stat_result) -> FileIdentity:
 def create_private(path: str | Path) -> None:
     """Creates an empty file of mode 0600 where there is none.
 
-    It leaves a file alone that is there: closing one drops every lock that this process holds on it (POSIX), SQLite's
-    too. Another process would then take itself for the last one, and delete the log that this one still writes.
+    It does not open a file that exists, because closing it would drop every lock of this process on it (POSIX), also
+    SQLite's. Another process would then take itself for the last user, and delete the log that this one still writes.
     """
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -108,16 +108,16 @@ def destroy_file(path: str | Path) -> bool:
     It does not reach old blocks that an SSD or a copy-on-write file system keeps.
     """
     try:
-        file = os.open(path, os.O_WRONLY)
+        descriptor = os.open(path, os.O_WRONLY)
     except FileNotFoundError:
         return False
     try:
-        remaining_bytes = os.fstat(file).st_size
+        remaining_bytes = os.fstat(descriptor).st_size
         while remaining_bytes:
-            remaining_bytes -= os.write(file, bytes(min(remaining_bytes, 1 << 20)))
-        sync_data(file)
+            remaining_bytes -= os.write(descriptor, bytes(min(remaining_bytes, 1 << 20)))
+        sync_data(descriptor)
     finally:
-        os.close(file)
+        os.close(descriptor)
     os.unlink(path)
     return True
 
@@ -161,9 +161,9 @@ def is_held(path: Path) -> bool:
         os.close(lock_descriptor)
 
 
-def _try_lock(descriptor: int, kind: int) -> bool:
+def _try_lock(descriptor: int, lock_operation: int) -> bool:
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, lock_operation | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -186,21 +186,22 @@ def open_database(path: Path, *, synchronous: str = "FULL", timeout_s: float = 5
     return database
 
 
-def _set_wal_mode(database: sqlite3.Connection, until: float) -> None:
-    """Waits for a process that makes the file this moment: SQLite itself does not where the journal's mode changes."""
+def _set_wal_mode(database: sqlite3.Connection, deadline_s: float) -> None:
+    """Sets WAL mode; waits, as SQLite does not here, while another process makes the same file."""
     while True:
         try:
             database.execute("PRAGMA journal_mode=WAL")
             return
         except sqlite3.OperationalError as error:
-            if not is_busy(error) or time.monotonic() > until:
+            if not is_busy(error) or time.monotonic() > deadline_s:
                 raise
         time.sleep(WRITE_AGAIN_S)
 
 
 def is_busy(error: sqlite3.OperationalError) -> bool:
     """Returns True if another process keeps a database from being used, by a write or by a repair (BUSY_RECOVERY)."""
-    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # the lowest byte: its extended forms too
+    # Every extended code has the lowest byte of its basic code.
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
 @contextmanager

@@ -14,19 +14,19 @@ DIFFERENCE_WORDS: Mapping[int | None, str] = {1: "better", 0: "within chance", -
 """The word that every page has for a difference, by its sign (:func:`told_apart`); None for one not measured."""
 
 
-def told_apart(difference: float, error: float) -> int:
-    """Returns 1 for a difference above chance and -1 for one below it; 0 where chance explains it.
+def told_apart(difference: float, standard_error: float) -> int:
+    """Returns the sign of a difference beyond ``CHANCE_ERRORS`` standard errors; 0 where chance explains it.
 
     >>> told_apart(-17.0, 7.0), told_apart(13.0, 7.0), told_apart(17.0, 7.0)
     (-1, 0, 1)
     """
-    if abs(difference) <= CHANCE_ERRORS * error:
+    if abs(difference) <= CHANCE_ERRORS * standard_error:
         return 0
     return 1 if difference > 0 else -1
 
 
 def compare_words(sign: int, other: str) -> str:
-    """Says how something compares with another one.
+    """Returns in words how a figure compares with that of ``other``, by the sign of their difference.
 
     >>> compare_words(0, "all texts"), compare_words(-1, "all texts")
     ('within chance of all texts', 'worse than all texts')
@@ -101,9 +101,9 @@ def over_seeds(values: Sequence[float]) -> Interval:
     if len(finite_values) < 2:
         return Interval(finite_values[0] if finite_values else math.nan, math.nan, math.nan)
     mean = float(np.mean(finite_values))
-    # Not by scipy's t-test, which warns of equal values: seeds often have the same figure.
-    error = float(np.std(finite_values, ddof=1)) / math.sqrt(len(finite_values))
-    interval_radius = float(t.ppf(0.5 + CONFIDENCE_LEVEL / 2, len(finite_values) - 1)) * error
+    # scipy's t-test is not used, because it warns of equal values, and seeds often have the same figure.
+    standard_error = float(np.std(finite_values, ddof=1)) / math.sqrt(len(finite_values))
+    interval_radius = float(t.ppf(0.5 + CONFIDENCE_LEVEL / 2, len(finite_values) - 1)) * standard_error
     return Interval(mean, mean - interval_radius, mean + interval_radius)
 
 

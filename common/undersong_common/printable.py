@@ -50,10 +50,10 @@ def printable(text: str, longest: int = LONGEST) -> str:
     'harmless\\x1b[2J\\nepsilon 0.1'
     """
     if len(text) <= longest and text.isascii() and text.isprintable() and "  " not in text:
-        return text  # nearly every line of a log; looking at each of its characters takes a hundred times as long
+        return text  # This holds for nearly every line of a log. The loop below takes a hundred times as long.
     printed_pieces: list[str] = []
     length = mark_count = 0
-    is_turned = False
+    has_right_to_left = False
     previous_character = ""
     for character in text:
         if unicodedata.category(character) in ("Mn", "Me"):
@@ -65,11 +65,13 @@ def printable(text: str, longest: int = LONGEST) -> str:
         if length > longest:
             printed_pieces.append("...")
             break
-        is_turned = is_turned or (visible_sign == character and unicodedata.bidirectional(character) in _RIGHT_TO_LEFT)
+        has_right_to_left = has_right_to_left or (
+            visible_sign == character and unicodedata.bidirectional(character) in _RIGHT_TO_LEFT
+        )
         printed_pieces.append(visible_sign)
         previous_character = character
     printed_text = "".join(printed_pieces)
-    if is_turned:
+    if has_right_to_left:
         return f"{_LEFT_TO_RIGHT_MARK}{printed_text}{_LEFT_TO_RIGHT_MARK}"
     return printed_text
 
@@ -179,8 +181,8 @@ def encodable(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-_NAMES = ("at", "since", "last_seen")
-_EPOCHS = (1e9, 1e11)  # no duration of ours is as long as that, and no date of ours lies outside
+_TIME_KEYS = ("at", "since", "last_seen")
+_EPOCHS = (1e9, 1e11)  # seconds since the epoch of every date of ours; every duration of ours is shorter
 
 
 def iso_time(seconds: float) -> str:
@@ -195,8 +197,8 @@ def iso_time(seconds: float) -> str:
 def with_iso_times(value: Any) -> Any:
     """Returns ``value``, plain JSON values, with every time in it as ISO 8601.
 
-    A number is a time if its key is ``at``, ``since`` or ``last_seen``, or ends with ``_at``, or if it is large enough
-    and its key ends with ``_s``; that ending becomes ``_at``.
+    A number is a time if its key is ``at``, ``since`` or ``last_seen``, ends with ``_at``, or ends with ``_s`` and the
+    number is too large for a duration; the ending ``_s`` then becomes ``_at``.
 
     >>> with_iso_times({"received_s": 1767225600.0, "waited_s": 3.5, "at": None})
     {'received_at': '2026-01-01T00:00:00.000Z', 'waited_s': 3.5, 'at': None}
@@ -209,7 +211,7 @@ def with_iso_times(value: Any) -> Any:
 
 
 def _iso_item(key: str, item: Any) -> tuple[str, Any]:
-    is_time = key in _NAMES or key.endswith(("_at", "_s"))
+    is_time = key in _TIME_KEYS or key.endswith(("_at", "_s"))
     if is_time and isinstance(item, (int, float)) and not isinstance(item, bool) and _EPOCHS[0] <= item < _EPOCHS[1]:
         if key == "at_s":
             iso_name = "at"
@@ -267,7 +269,7 @@ def joined(words: Sequence[str]) -> str:
 
 
 def first_named(names: Sequence[str], most: int, further: str = "") -> str:
-    """Returns the first names of a list in words, and how many more there are; ``further`` says where these stand.
+    """Returns the first ``most`` names of a list and the number of the others; ``further`` says where those stand.
 
     >>> first_named(["a", "b", "c"], 2), first_named(["a", "b"], 2)
     ('a, b and 1 more', 'a, b')
@@ -345,7 +347,7 @@ def duration(seconds: float) -> str:
 
 
 def finite(value: Any, instead: Callable[[float], str | None] = lambda _value: None) -> Any:
-    """Returns ``value`` as JSON can hold it: None, or ``instead`` of it, for infinity and NaN; lists for tuples."""
+    """Returns ``value`` as JSON can hold it: tuples as lists, infinity and NaN as None or as ``instead`` returns."""
     if isinstance(value, Mapping):
         return {key: finite(member, instead) for key, member in value.items()}
     if isinstance(value, list | tuple):

@@ -53,7 +53,7 @@ class HashChain:
         """Reads the entries that other processes have appended. Raises as :meth:`locked`."""
         with suppress(FileNotFoundError):
             status = os.stat(self._name)
-            # Entries are never changed: nothing is there to read.
+            # Entries are never changed, so that a file of the same size holds no new one.
             if status.st_size == self._read_bytes and file_identity(status) == self._identity:
                 return
         with self.locked():
@@ -81,10 +81,10 @@ class HashChain:
         A missing file is created. Raises PrivacyRefusal if the file became shorter, was replaced by one with other
         entries, or holds a line with a wrong number or hash.
         """
-        file = self._file = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = self._file = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            status = os.fstat(file)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            status = os.fstat(descriptor)
             if status.st_size < self._read_bytes:
                 problem = f"{self.path} became shorter"
                 raise PrivacyRefusal(problem, "restore it; entries are never removed", code="shorter")
@@ -97,7 +97,7 @@ class HashChain:
                 self.sync()
             yield
         finally:
-            os.close(file)  # this block's own: one that stayed open would hold the lock for good
+            os.close(descriptor)  # A descriptor that stayed open would hold the lock for good.
 
     def sync(self) -> None:
         """Flushes all entries to the disk, those of other processes included; call it while the file is locked."""
@@ -130,9 +130,9 @@ class HashChain:
                 code="other-entries",
             )
 
-    def take(self, data: bytes) -> None:
-        """Adds the complete lines of ``data``; checks each against the chain."""
-        for entry_line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
+    def take(self, chain_bytes: bytes) -> None:
+        """Adds the complete lines of ``chain_bytes``. Raises PrivacyRefusal for one with a wrong number or hash."""
+        for entry_line in chain_bytes[: chain_bytes.rfind(b"\n") + 1].splitlines(keepends=True):
             entry_number = len(self.entries) + 1
             try:
                 chain_entry = json.loads(entry_line)

@@ -106,7 +106,7 @@ def _parse_toml(text: str) -> dict[str, Any]:
 
 
 def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
-    """A copy of ``data`` with ``section.key=value`` assignments applied; values are TOML, or else plain text.
+    """Returns a copy of ``data`` with ``section.key=value`` assignments applied; values are TOML, or else plain text.
 
     >>> override({"privacy": {"epsilon": 4}}, ["privacy.epsilon=1.5", "task.name=triage"])
     {'privacy': {'epsilon': 1.5}, 'task': {'name': 'triage'}}
@@ -140,7 +140,7 @@ def validate(model: type[Model], data: Mapping[str, Any], source: str, *, sectio
     try:
         validated = model.model_validate(data)
     except ValidationError as error:
-        error_items = _apt_items(model, [dict(error_item) for error_item in error.errors(include_url=False)], data)
+        error_items = _relevant_items(model, [dict(error_item) for error_item in error.errors(include_url=False)], data)
         problem_words = dict.fromkeys(_describe_problem(model, error_item, data) for error_item in error_items)
     else:
         # pydantic takes true for 1.
@@ -155,18 +155,18 @@ def validate(model: type[Model], data: Mapping[str, Any], source: str, *, sectio
     )
 
 
-def _truth_values_as_numbers(validated: Any, given: Any, key_path: str = "") -> Iterator[str]:
+def _truth_values_as_numbers(validated: Any, input_value: Any, key_path: str = "") -> Iterator[str]:
     """Yields the paths of the keys whose value was given as true or false and read as a number."""
-    if isinstance(given, bool) and isinstance(validated, int | float) and not isinstance(validated, bool):
+    if isinstance(input_value, bool) and isinstance(validated, int | float) and not isinstance(validated, bool):
         yield key_path
-    elif isinstance(given, Mapping) and isinstance(validated, BaseModel | Mapping):
+    elif isinstance(input_value, Mapping) and isinstance(validated, BaseModel | Mapping):
         members = vars(validated) if isinstance(validated, BaseModel) else validated
-        for key in given:
+        for key in input_value:
             if key in members:
-                yield from _truth_values_as_numbers(members[key], given[key], f"{key_path}.{key}".lstrip("."))
-    elif isinstance(given, list | tuple) and isinstance(validated, list | tuple):
-        for place, (member, given_member) in enumerate(zip(validated, given, strict=False)):
-            yield from _truth_values_as_numbers(member, given_member, f"{key_path}[{place}]")
+                yield from _truth_values_as_numbers(members[key], input_value[key], f"{key_path}.{key}".lstrip("."))
+    elif isinstance(input_value, list | tuple) and isinstance(validated, list | tuple):
+        for place, (member, input_member) in enumerate(zip(validated, input_value, strict=False)):
+            yield from _truth_values_as_numbers(member, input_member, f"{key_path}[{place}]")
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
@@ -270,37 +270,38 @@ def in_words(item: Mapping[str, Any]) -> tuple[str, str]:
     return problem.format(**context), remedy.format(**context)
 
 
-def _apt_items(model: type[BaseModel], items: list[dict[str, Any]], given: Any) -> list[dict[str, Any]]:
-    """Leaves out of an error list that a value is none of a key's other kinds, where it has a fault as its own kind.
+def _relevant_items(model: type[BaseModel], items: list[dict[str, Any]], data: Any) -> list[dict[str, Any]]:
+    """Returns pydantic's error items without those about a wrong type of a value that another item faults as well.
 
-    A key that takes a number or a list is told of 0 that it is below 1, not that it is no list besides.
+    For a key that takes a number or a list, pydantic says of 0 that it is below 1, and also that it is no list. Only
+    the first is of use.
     """
-    written_paths = [tuple(_walk_location(model, error_item["loc"], given)[0]) for error_item in items]
+    written_paths = [tuple(_walk_location(model, error_item["loc"], data)[0]) for error_item in items]
     fault_paths = [
         written_path
         for written_path, error_item in zip(written_paths, items, strict=True)
-        if not _is_other_kind(error_item)
+        if not _is_type_fault(error_item)
     ]
     return [
         error_item
         for written_path, error_item in zip(written_paths, items, strict=True)
         if not (
-            _is_other_kind(error_item)
+            _is_type_fault(error_item)
             and len(written_path) < len(error_item["loc"])
             and any(fault_path[: len(written_path)] == written_path for fault_path in fault_paths)
         )
     ]
 
 
-def _is_other_kind(item: Mapping[str, Any]) -> bool:
-    """True if the value of an error is of another kind than was tried: no list, or no text where words are listed."""
+def _is_type_fault(item: Mapping[str, Any]) -> bool:
+    """Returns True if an error says that a value has a wrong type: no list, or no text where words are listed."""
     is_no_text = not isinstance(item.get("input"), str)
     return str(item["type"]).endswith("_type") or (item["type"] == "literal_error" and is_no_text)
 
 
-def _describe_problem(model: type[BaseModel], item: dict[str, Any], given: Any) -> tuple[str, str, str]:
+def _describe_problem(model: type[BaseModel], item: dict[str, Any], data: Any) -> tuple[str, str, str]:
     """Returns the problem with one key, the remedy, and the key's path."""
-    stated_location, section_model = _walk_location(model, item["loc"], given)
+    stated_location, section_model = _walk_location(model, item["loc"], data)
     place_words = ".".join(map(str, stated_location))
     key_path = "".join(
         f"[{path_part}]" if isinstance(path_part, int) else f".{path_part}" for path_part in stated_location
@@ -346,7 +347,7 @@ def _missing_remedy(location: Sequence[str | int]) -> str:
 
 
 def _without_secrets(value: Any) -> Any:
-    """A value as an error may show it: the user, the password and the query of an address may be secret.
+    """Returns a value as an error may show it: without an address's user, password and query, which may be secret.
 
     >>> _without_secrets("https://me:word@host/v1?key=word")
     'https://***@host/v1?***'
@@ -360,20 +361,25 @@ def _without_secrets(value: Any) -> Any:
 
 
 def _walk_location(
-    model: type[BaseModel], location: tuple[str | int, ...], given: Any
+    model: type[BaseModel], location: tuple[str | int, ...], input_value: Any
 ) -> tuple[list[str | int], type[BaseModel]]:
-    """The location as a person writes it, and the model of the section that holds its last key.
+    """Returns a fault's location as a person writes it, and the model of the section that holds its last key.
 
-    pydantic names in it the kinds that a value might have, such as "constrained-int": no key of what is given.
+    pydantic's own ``location`` also holds types that a value might have, such as "constrained-int": these are left out.
     """
     written_location: list[str | int] = []
     section, candidate_models = model, [model]
     for path_part in location:
-        if isinstance(path_part, str) and written_location and not candidate_models and not _has_key(given, path_part):
+        if (
+            isinstance(path_part, str)
+            and written_location
+            and not candidate_models
+            and not _has_key(input_value, path_part)
+        ):
             continue
         if isinstance(path_part, str):
             models = [
-                candidate.model_of(given) if isinstance(candidate, ModelByValue) else candidate
+                candidate.model_of(input_value) if isinstance(candidate, ModelByValue) else candidate
                 for candidate in candidate_models
             ]
             section = models[0] if models else section
@@ -382,22 +388,22 @@ def _walk_location(
                 candidate_models = _models_in(model_field.annotation)
             else:
                 candidate_models = []
-        given_members = given
-        if isinstance(given, list | tuple):
-            given_members = dict(enumerate(given))
-        given = None
-        if isinstance(given_members, Mapping):
-            given = given_members.get(path_part)
+        input_members = input_value
+        if isinstance(input_value, list | tuple):
+            input_members = dict(enumerate(input_value))
+        input_value = None
+        if isinstance(input_members, Mapping):
+            input_value = input_members.get(path_part)
         written_location.append(path_part)
     return written_location, section
 
 
-def _has_key(given: Any, part: str) -> bool:
-    return isinstance(given, Mapping) and part in given
+def _has_key(table: Any, part: str) -> bool:
+    return isinstance(table, Mapping) and part in table
 
 
 def _models_in(annotation: Any) -> list[Any]:
-    """The models that an annotation names, and marks of those that a value decides."""
+    """Returns the pydantic models that an annotation names; if it has any, its :class:`ModelByValue` marks instead."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     tagged_models = [mark for mark in get_args(annotation) if isinstance(mark, ModelByValue)]

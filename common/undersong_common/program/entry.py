@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from undersong_common.errors import ConfigurationError, InternalError, led_to
+from undersong_common.errors import ConfigurationError, InternalError, error_chain
 from undersong_common.printable import encodable, json_text, printable_lines
 from undersong_common.program import extras
 from undersong_common.program.library_threads import one_thread_in_program
@@ -24,18 +24,18 @@ from undersong_common.version import SOFTWARE
 
 INTERRUPTED = 130
 OUTPUT_CLOSED = 74  # sysexits.h, EX_IOERR
-# The output's way with letters that its encoding lacks: a terminal or a file may know Latin-1 or ASCII alone, and a
-# file's name may hold bytes that are no text.
+# Name of the codec error handler that prints characters which the output's encoding lacks as JSON escapes. A terminal
+# or a file may know Latin-1 or ASCII alone, and a file's name may hold bytes that are no text.
 ESCAPES = "undersong-escapes"
 # Base class of all command-line errors. typer uses click or carries a copy of it, and exports only BadParameter. The
 # highest class above BadParameter that has a method ``show`` is that base class.
 COMMAND_LINE_ERROR: type[typer.BadParameter] = next(
-    kind for kind in reversed(typer.BadParameter.__mro__) if hasattr(kind, "show")
+    error_class for error_class in reversed(typer.BadParameter.__mro__) if hasattr(error_class, "show")
 )
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
         print(SOFTWARE)
         raise typer.Exit
 
@@ -53,7 +53,7 @@ class Interruption(Exception):
 
 
 def run(command: Callable[[], object], traceback_of: Callable[[BaseException], str] = lambda _error: "") -> NoReturn:
-    """Runs ``command`` and exits the process: with the number that the command returns, if it returns one.
+    """Runs ``command`` and exits the process with the number that the command returns, or 0 if it returns none.
 
     An error is printed in words on standard error and, where ``--json`` was asked for, as an object on standard output.
 
@@ -83,7 +83,7 @@ codecs.register_error(ESCAPES, _escaped)
 
 
 def _run_command(command: Callable[[], object], traceback_of: Callable[[BaseException], str]) -> NoReturn:
-    if sys.stdout is None:  # the next file that is opened would take its number, and what is printed with it
+    if sys.stdout is None:  # The next file that is opened would get descriptor 1, and prints would go into it.
         _output_closed()
     code: object = 0
     try:
@@ -97,8 +97,8 @@ def _run_command(command: Callable[[], object], traceback_of: Callable[[BaseExce
         error.show()
         _print_json(error.format_message(), "see --help", error.exit_code)
         sys.exit(error.exit_code)
-    except Interruption as stopped:
-        print(printable_lines(str(stopped)), file=sys.stderr)
+    except Interruption as interruption:
+        print(printable_lines(str(interruption)), file=sys.stderr)
         sys.exit(INTERRUPTED)
     except (KeyboardInterrupt, typer.Abort):
         _exit_interrupted()
@@ -119,7 +119,10 @@ def _run_command(command: Callable[[], object], traceback_of: Callable[[BaseExce
 
 
 def _check_arguments(arguments: Sequence[str]) -> None:
-    """Raises ConfigurationError for a file's name that is no text: no setting, report or signature could hold it."""
+    """Raises ConfigurationError for an argument that is no text, such as a file's name of undecodable bytes.
+
+    No setting, report or signature could hold it.
+    """
     for number, argument in enumerate(arguments, start=1):
         if encodable(argument) != argument:
             raise ConfigurationError(
@@ -161,14 +164,15 @@ def _output_closed() -> NoReturn:
 
 def _is_interrupt(error: BaseException) -> bool:
     """Returns True if Ctrl-C caused an error: during an import, Python and libraries wrap it in other errors."""
-    return any(isinstance(cause, KeyboardInterrupt) for cause in led_to(error))
+    return any(isinstance(cause, KeyboardInterrupt) for cause in error_chain(error))
 
 
-# A suite of TLS 1.2 names how the server signs. No certificate here is RSA, so no older version can agree on one.
+# A suite of TLS 1.2 names the kind of the server's key. This one needs RSA, and no certificate here has an RSA key, so
+# that client and server can agree on TLS 1.3 only.
 CIPHER_SUITES = "ECDHE-RSA-AES256-GCM-SHA384"
 
-# By default threads of an event engine read the sockets and wake the thread from which Python hears what has come; so
-# that one reads them itself. A version of gRPC that knows these names no more goes on as it does by default.
+# By default threads of gRPC's event engine read the sockets and then wake the thread that hands messages to Python.
+# Without these two experiments that thread reads the sockets itself. A later gRPC without them uses its default.
 POLLING = "-event_engine_client,-event_engine_listener"
 
 

@@ -30,9 +30,9 @@ def package_of(module: str) -> str:
 
 
 def packages_of_extras() -> dict[str, set[str]]:
-    """Returns the names of the packages that each extra of pyproject.toml lists, those of extras that it names too.
+    """Returns the packages that each extra of pyproject.toml installs, those of further extras that it names included.
 
-    The extras have the table's order. Empty where undersong is run from its sources.
+    The extras have the order of pyproject.toml. The result is {} if undersong is run from its sources.
     """
     try:
         description = metadata.metadata("undersong")
@@ -49,20 +49,21 @@ def packages_of_extras() -> dict[str, set[str]]:
         else:
             packages[extra].add(package)
     return {
-        extra: set().union(*(packages[reached_extra] for reached_extra in _reached_packages(extra, nested_extras)))
+        extra: set().union(*(packages[reached_extra] for reached_extra in _reached_extras(extra, nested_extras)))
         for extra in packages
     }
 
 
-def _reached_packages(extra: str, named: Mapping[str, set[str]]) -> set[str]:
-    reached: set[str] = set()
-    waiting = [extra]
-    while waiting:
-        current = waiting.pop()
-        if current not in reached:
-            reached.add(current)
-            waiting += named[current]
-    return reached
+def _reached_extras(extra: str, nested_extras: Mapping[str, set[str]]) -> set[str]:
+    """Returns an extra and all extras that it names, directly or through others."""
+    reached_extras: set[str] = set()
+    pending_extras = [extra]
+    while pending_extras:
+        next_extra = pending_extras.pop()
+        if next_extra not in reached_extras:
+            reached_extras.add(next_extra)
+            pending_extras += nested_extras[next_extra]
+    return reached_extras
 
 
 def extra_of(package: str) -> str | None:
@@ -76,9 +77,9 @@ def missing_packages(*extra_names: str) -> list[str]:
     >>> missing_packages("no-such-extra")
     []
     """
-    described = packages_of_extras()
-    wanted = set().union(*(described.get(extra, set()) for extra in extra_names))
-    return sorted(package for package in wanted if not _is_installed(package))
+    packages_by_extra = packages_of_extras()
+    required_packages = set().union(*(packages_by_extra.get(extra, set()) for extra in extra_names))
+    return sorted(package for package in required_packages if not _is_installed(package))
 
 
 def _is_installed(package: str) -> bool:

@@ -1,12 +1,12 @@
-"""The one owner of the numbers of threads with which libraries compute: numpy's, scipy's, scikit-learn's and torch's.
+"""Limits numpy, scipy, scikit-learn and torch to one thread, from one object that owns their numbers of threads.
 
 A product's last bits depend on the number of threads, so everything of ours computes with one. The owner counts those
-who need that, sets what is not 1, and reads it back from the thread that computes. The first who comes sets a number
+who need that, sets what is not 1, and reads it back from the thread that computes. The first who enters sets a number
 that holds for the whole process, and the last who leaves restores it; a program of ours holds 1 until it ends.
 
 Some numbers hold for the process (OpenBLAS with threads of its own, torch's default), others for the thread that sets
-them (OpenMP). threadpoolctl lets only the first thread that ever set OpenBLAS's number set it again. So a thread of the
-owner's sets what holds for the process, and takes that right over before.
+them (OpenMP). threadpoolctl lets only the first thread that ever set OpenBLAS's number set it again. So the owner
+starts a thread that takes this right over and sets the numbers that hold for the process.
 """
 
 import os
@@ -20,7 +20,7 @@ from typing import Any
 from undersong_common.errors import InternalError
 
 _TORCH = "torch"
-# Libraries that a program loads later read these.
+# A library that is loaded later reads its number of threads from these variables of the environment.
 _AT_START = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -44,11 +44,11 @@ class LibraryThreads:
         with self._lock:
             self._users[torch_too] += 1
             libraries = [library for library in _loaded_libraries() if torch_too or library.user_api == "blas"]
-            of_thread = [(library, library.num_threads) for library in libraries if _holds_for_thread(library)]
-            vars(self._thread).setdefault("numbers", []).append(of_thread)
+            thread_libraries = [(library, library.num_threads) for library in libraries if _holds_for_thread(library)]
+            vars(self._thread).setdefault("numbers", []).append(thread_libraries)
             try:
                 self._set_process(libraries, torch_too)
-                for library, _ in of_thread:
+                for library, _ in thread_libraries:
                     library.set_num_threads(1)
                 _read_back(libraries, torch_too)
             except BaseException:
@@ -56,7 +56,7 @@ class LibraryThreads:
                 raise
 
     def leave(self, *, torch_too: bool = True) -> None:
-        """Ends what the thread's last :meth:`enter` began."""
+        """Ends the limit that this thread's last :meth:`enter` began; the last user restores the former numbers."""
         with self._lock:
             self._users[torch_too] -= 1
             if not self._users[True] and (threads_before := self._before.pop(_TORCH, None)) is not None:
@@ -68,12 +68,12 @@ class LibraryThreads:
                 library.set_num_threads(threads_before)
 
     def _set_process(self, libraries: list[Any], torch_too: bool) -> None:
-        numbers = {}
+        thread_counts = {}
         for library in libraries:
             if not _holds_for_thread(library) and library.num_threads not in (None, 1):
                 self._before.setdefault(library.filepath, library.num_threads)
-                numbers[library.filepath] = 1
-        _set_from_own_thread(numbers)
+                thread_counts[library.filepath] = 1
+        _set_from_own_thread(thread_counts)
         if torch_too and (torch_threads := _torch_threads()) not in (None, 1):
             self._before.setdefault(_TORCH, torch_threads)
             sys.modules[_TORCH].set_num_threads(1)
@@ -98,7 +98,7 @@ def one_library_thread() -> Iterator[None]:
 
 @contextmanager
 def one_thread_for_products() -> Iterator[None]:
-    """Does the same for numpy's and scipy's products, but not for torch, with which a run's own models may compute."""
+    """Does as :func:`one_library_thread` for numpy and scipy, but not for torch, which a run's own models may use."""
     _OWNER.enter(torch_too=False)
     try:
         yield
@@ -108,27 +108,29 @@ def one_thread_for_products() -> Iterator[None]:
 
 @contextmanager
 def one_thread_in_program() -> Iterator[None]:
-    """Does the same for a whole program and those that it starts, also for libraries that are loaded later."""
+    """Does as :func:`one_thread_for_products` for a program and those that it starts, also for later libraries."""
     os.environ.update(dict.fromkeys(_AT_START, "1"))
     with one_thread_for_products():
         yield
 
 
 def _read_back(libraries: list[Any], torch_too: bool) -> None:
-    numbers = {library.filepath: library.num_threads for library in libraries}
+    thread_counts = {library.filepath: library.num_threads for library in libraries}
     if torch_too:
-        numbers[_TORCH] = _torch_threads()
-    wrong = {
+        thread_counts[_TORCH] = _torch_threads()
+    wrong_counts = {
         os.path.basename(library_name): thread_count
-        for library_name, thread_count in numbers.items()
+        for library_name, thread_count in thread_counts.items()
         if thread_count not in (None, 1)
     }
-    if wrong:
-        raise InternalError(f"libraries would compute with several threads: {wrong}", code="library-threads")
+    if wrong_counts:
+        raise InternalError(
+            f"libraries kept several threads after they were set to one: {wrong_counts}", code="library-threads"
+        )
 
 
 def _torch_threads() -> int | None:
-    """The number of torch's threads in this thread, None if it is not loaded."""
+    """Returns with how many threads torch computes when this thread calls it; None if torch is not loaded."""
     torch_threads: int | None = None
     if (torch := sys.modules.get(_TORCH)) is not None:
         torch_threads = torch.get_num_threads()
@@ -136,24 +138,25 @@ def _torch_threads() -> int | None:
 
 
 def _holds_for_thread(library: Any) -> bool:
+    """Returns True if a library's number of threads holds for the thread that sets it, not for the process."""
     return library.user_api == "openmp" or getattr(library, "threading_layer", "") == "openmp"
 
 
-def _set_from_own_thread(numbers: dict[str, int]) -> None:
-    """Sets numbers that hold for the process, by library, from a thread of the owner's that ends before anyone returns.
+def _set_from_own_thread(thread_counts: dict[str, int]) -> None:
+    """Sets each library's number of threads for the process, from a new thread that has ended when this returns.
 
     threadpoolctl gives the right to set OpenBLAS's number to another thread only after the last one has ended or given
     it up.
     """
-    if not numbers:
+    if not thread_counts:
         return
 
     def set_all() -> None:
         for library in _loaded_libraries():
-            if library.filepath in numbers:
+            if library.filepath in thread_counts:
                 if (take_over := getattr(library, "clear_controlling_thread", None)) is not None:
                     take_over(force=True)
-                library.set_num_threads(numbers[library.filepath])
+                library.set_num_threads(thread_counts[library.filepath])
 
     thread = threading.Thread(target=set_all, name="library threads")
     thread.start()
@@ -161,7 +164,7 @@ def _set_from_own_thread(numbers: dict[str, int]) -> None:
 
 
 def _loaded_libraries() -> list[Any]:
-    """Controllers of the thread pools of all libraries that this process has loaded."""
+    """Returns threadpoolctl's controllers for the thread pools of all libraries that this process has loaded."""
     # The import of threadpoolctl and its search take time that a command without numpy and torch need not spend.
     if "numpy" not in sys.modules and _TORCH not in sys.modules:
         return []
@@ -170,9 +173,9 @@ def _loaded_libraries() -> list[Any]:
 
 @lru_cache(maxsize=1)
 def _search_libraries(_modules: int) -> list[Any]:
-    """Searches the list of all loaded libraries, which takes longer than a small product.
+    """Searches all loaded libraries, which takes longer than a small product, and caches the result.
 
-    Only the import of a module brings a new one.
+    It searches again once the number of modules has changed, because only an import loads a library.
     """
     from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 

@@ -35,16 +35,19 @@ class JsonLines(logging.Formatter):
 
 
 class _Plain(logging.Formatter):
-    """A time, the level and the words, without an exception's own words."""
+    """Formats a record as its time, level and message on one line, without an exception's message and traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"{self.formatTime(record)} {record.levelname} {record.getMessage()}"
-        # names of runs and of peers come from outside: none may begin a line of its own, or draw on the terminal
+        # Names of runs and of peers come from outside. None may begin a new line or write elsewhere on the terminal.
         return printable(line, LONGEST_LINE)
 
 
 class _TerminalHandler(logging.StreamHandler[TextIO]):
-    """Handler for a terminal: consecutive records that differ in numbers only are shown once; progress always."""
+    """Handler for a terminal that shows consecutive records once if they differ in numbers only.
+
+    Progress, which is a record of level INFO or below with numbers, is always shown.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -121,7 +124,7 @@ class Repeats:
         self._quiet_s = quiet_s
         self._clock = clock
         self._last: tuple[Hashable, float] = (None, 0.0)  # key and time of the last message that was shown
-        self._kept_back = 0
+        self._suppressed_count = 0
         self._lock = threading.Lock()
 
     def lines(self, message: str, alike: Hashable = None) -> tuple[str, ...]:
@@ -133,12 +136,12 @@ class Repeats:
         alike = without_numbers(message) if alike is None else alike
         with self._lock:
             now_s = self._clock()
-            last_line, last_time_s = self._last
-            if alike == last_line and now_s - last_time_s < self._quiet_s:
-                self._kept_back += 1
+            last_key, last_time_s = self._last
+            if alike == last_key and now_s - last_time_s < self._quiet_s:
+                self._suppressed_count += 1
                 return ()
-            suppressed = self._kept_back
-            self._kept_back = 0
+            suppressed = self._suppressed_count
+            self._suppressed_count = 0
             self._last = (alike, now_s)
         if suppressed:
             return (f"({suppressed} more like it)", message)

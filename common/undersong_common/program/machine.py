@@ -1,4 +1,4 @@
-"""Faults of the machine, made from an error's number at this one place, and told for as long as they last.
+"""Makes faults of the machine from the numbers of the system's errors, and records them for as long as they last.
 
 A machine that lacks something (room, inodes, descriptors, memory, a folder that is mounted) is nobody's mistake and
 passes. A :class:`MachineFault` says what is missing and where; whoever meets one holds its step and tries it again.
@@ -47,8 +47,8 @@ REMEDIES: Mapping[int, str] = {
 REMEDIES_OF_PATHS: Mapping[int, str] = dict.fromkeys(
     (errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENODEV, errno.ENXIO), "mount that folder again"
 )
-# Codes of what is wrong with a file that a program has written itself. It is no decision: while serving, the step that
-# needs the file is held up until somebody has put the file right.
+# Codes of errors about a file that the program has written itself. No person has decided upon it, so that a serving
+# program holds the step that needs the file up until somebody has put the file right.
 FAULTS_OF_FILES = frozenset(
     {
         *("file-missing", "file-damaged", "unreadable", "damaged", "key-missing", "no-sealed-data", "other-version"),
@@ -72,7 +72,7 @@ MOST_RECORDED = 5
 
 
 def is_passing_fault(error: Exception) -> bool:
-    """True for a fault of the machine or of a file that the program wrote: nobody has decided it, and it passes."""
+    """Returns True for a fault of the machine or of a file that the program wrote: it may pass without a decision."""
     if isinstance(error, UndersongError):
         return isinstance(error, (MachineFault, MissingRights)) or error.code in FAULTS_OF_FILES
     return isinstance(error, (OSError, sqlite3.Error))
@@ -98,29 +98,31 @@ def check_descriptors(wanted: int = FEWEST_DESCRIPTORS) -> None:
 
 
 def fault_of(error: Exception, path: Path | str = "", *, root: Path | None = None) -> UndersongError:
-    """Returns the fault that an error of the system or of SQLite is: a MachineFault, else one of its configuration.
+    """Returns the error to show for an error of the system or of SQLite: MachineFault, else ConfigurationError.
 
     Args:
         path: the file, where the error does not name it.
         root: a file that was there when the program began; where it is gone, its folder cannot be reached.
+
+    An UndersongError is returned as it is, and any other error as an InternalError.
     """
     if isinstance(error, UndersongError):
         return error
-    file_words = _file_name(error) or str(path)
+    file_name = _file_name(error) or str(path)
     if root is not None and not os.path.lexists(root):
         problem_words = f"{printable(str(root.parent))}: cannot be reached ({_system_reason(error)})"
         return MachineFault(problem_words, "bring that folder back, by mounting its disk", code="folder-away")
     if isinstance(error, sqlite3.Error):
-        return _database_fault(error, file_words)
+        return _database_fault(error, file_name)
     if isinstance(error, OSError):
-        return _system_fault(error, file_words)
+        return _system_fault(error, file_name)
     if isinstance(error, MemoryError):
         return MachineFault("there is not enough memory", REMEDIES[errno.ENOMEM], code="enomem")
     return internal_error(error)
 
 
 def internal_error(error: Exception, remedy: str = PROGRAM_REMEDY) -> InternalError:
-    """Returns the error of a fault in this program, with the place of the code and what a person does about it."""
+    """Returns an InternalError that names the lines of code that raised ``error``, but not its message."""
     return InternalError(f"internal error: {place_of(error)}", remedy, code="internal-error")
 
 
@@ -152,7 +154,7 @@ def _system_fault(error: OSError, place: str) -> UndersongError:
 
 
 def _has_inodes(path: Path) -> bool:
-    """True unless the disk counts inodes and none is free; a disk that cannot be asked has some."""
+    """Returns False if the disk counts inodes and none is free; True also for a disk that cannot be asked."""
     try:
         disk = os.statvfs(path.parent)
     except OSError:
@@ -161,24 +163,27 @@ def _has_inodes(path: Path) -> bool:
 
 
 def _database_fault(error: sqlite3.Error, place: str) -> UndersongError:
-    """SQLite hides the system's number, so the same folder is asked what it lacks."""
-    kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    """Returns the fault behind an error of SQLite.
+
+    SQLite hides the system's error number. So this tries to write into the same folder, to see the error itself.
+    """
+    result_code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     prefix = ""
     if place:
         prefix = f"{printable(place)}: "
-    if kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    if result_code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return ConfigurationError(f"{prefix}is damaged: {error}", "restore it from a backup", code="damaged")
-    if kind == sqlite3.SQLITE_NOMEM:
+    if result_code == sqlite3.SQLITE_NOMEM:
         return _system_fault(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), place)
-    if kind == sqlite3.SQLITE_BUSY:
+    if result_code == sqlite3.SQLITE_BUSY:
         return MachineFault(f"{prefix}is busy: {error}", "wait until no other program uses it", code="busy")
-    lacking = _missing_resource(Path(place or os.devnull))
-    if lacking is not None:
-        return _system_fault(lacking, place)
-    if place and kind == sqlite3.SQLITE_CANTOPEN:
+    system_error = _missing_resource(Path(place or os.devnull))
+    if system_error is not None:
+        return _system_fault(system_error, place)
+    if place and result_code == sqlite3.SQLITE_CANTOPEN:
         return MachineFault(f"{prefix}could not be opened a moment ago: {error}", _DESCRIPTORS, code="emfile")
-    if kind in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-        if kind == sqlite3.SQLITE_FULL:
+    if result_code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+        if result_code == sqlite3.SQLITE_FULL:
             error_number = errno.ENOSPC
         else:
             error_number = errno.EIO
@@ -202,13 +207,16 @@ def _missing_resource(path: Path) -> OSError | None:
 
 def _largest_size(path: Path) -> int:
     """Returns the bytes of the largest file of a database: itself, or the log or journal beside it."""
-    beside = (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-journal"))
-    return max((file.stat().st_size for file in beside if file.is_file()), default=0)
+    database_files = (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-journal"))
+    return max((file.stat().st_size for file in database_files if file.is_file()), default=0)
 
 
 @contextmanager
 def named_faults(path: Path | str, *, root: Path | None = None) -> Iterator[None]:
-    """Turns an error of the system or of SQLite in the block into :func:`fault_of` it; not that it is closed."""
+    """Replaces an error of the system or of SQLite in the block by :func:`fault_of` it.
+
+    sqlite3.ProgrammingError, which a closed database raises, passes as it is.
+    """
     try:
         yield
     except sqlite3.ProgrammingError:
@@ -243,8 +251,8 @@ class HeldStep:
 
     @property
     def says(self) -> str:
-        local_time = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since_s))
-        return f"{self.step} is held up since {local_time}: {self.problem}"
+        since_words = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since_s))
+        return f"{self.step} is held up since {since_words}: {self.problem}"
 
     @property
     def words(self) -> str:
@@ -254,11 +262,11 @@ class HeldStep:
 class HeldSteps:
     """The steps of a serving program that are held up now. Each is tried again after a pause that grows.
 
-    They are told in a file that is allocated when the program starts and overwritten in its place, because a full disk
-    has no room for a new one.
+    They are recorded in a file that is allocated when the program starts and overwritten in its place, because a full
+    disk has no room for a new one.
 
     Args:
-        file: that file; None tells nobody.
+        file: path of that record; None keeps none.
         root: a file that is there as long as the program's folder can be reached.
     """
 
@@ -283,7 +291,7 @@ class HeldSteps:
                 self._write_record()
 
     def attempt(self, step: str, act: Callable[[], object]) -> bool:
-        """Runs a step unless it is paused; True if it ended well. Nothing that it raises leaves this call."""
+        """Runs ``act`` unless its step is paused; returns True if it ended well. An error holds the step up."""
         if not self.is_due(step):
             return False
         try:
@@ -295,27 +303,27 @@ class HeldSteps:
         return True
 
     def is_due(self, step: str) -> bool:
-        """False while the step is paused."""
-        _, due = self._again.get(step, (0.0, 0.0))
-        return self._monotonic() >= due
+        """Returns False while the step is paused after a fault."""
+        _, due_s = self._again.get(step, (0.0, 0.0))
+        return self._monotonic() >= due_s
 
     def hold(self, step: str, error: Exception) -> HeldStep:
-        """Notes that a step is held up by an error, logs it if that is new, and doubles the step's pause."""
+        """Records that an error holds a step up, logs it if the problem is new, and doubles the step's pause."""
         step_fault = fault_of(error, root=self._root)
         with self._lock:
             previous_step = self._steps.get(step)
-            pause, _ = self._again.get(step, (FIRST_PAUSE_S / 2, 0.0))
-            pause = min(LONGEST_PAUSE_S, 2 * pause)
-            self._again[step] = pause, self._monotonic() + pause
+            pause_s, _ = self._again.get(step, (FIRST_PAUSE_S / 2, 0.0))
+            pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+            self._again[step] = pause_s, self._monotonic() + pause_s
             if previous_step is None:
-                since = self._clock()
+                since_s = self._clock()
             else:
-                since = previous_step.since_s
+                since_s = previous_step.since_s
             held_step = HeldStep(
                 step,
                 step_fault.problem,
                 step_fault.remedy,
-                since,
+                since_s,
                 step_fault.code,
                 isinstance(step_fault, MachineFault),
             )
@@ -326,12 +334,12 @@ class HeldSteps:
         return held_step
 
     def pause_s(self, step: str) -> float:
-        """Seconds until a step that is held up is tried again."""
-        _, due = self._again.get(step, (0.0, 0.0))
-        return max(0.0, due - self._monotonic())
+        """Returns the seconds until a step that is held up is tried again."""
+        _, due_s = self._again.get(step, (0.0, 0.0))
+        return max(0.0, due_s - self._monotonic())
 
     def release(self, step: str) -> None:
-        """Notes that a step goes on; does nothing if it was not held up."""
+        """Records that a step goes on; does nothing if it was not held up."""
         if step not in self._steps:
             return
         with self._lock:
@@ -352,7 +360,7 @@ class HeldSteps:
             self._write_record()
 
     def all(self) -> tuple[HeldStep, ...]:
-        """The steps that are held up, the oldest first."""
+        """Returns the steps that are held up, the oldest first."""
         with self._lock:
             return tuple(self._steps.values())
 
@@ -371,12 +379,12 @@ class HeldSteps:
             return
         shortened_steps = [_shorten_step(step) for step in list(self._steps.values())[:MOST_RECORDED]]
         record_bytes = json.dumps(shortened_steps).encode("ascii")
-        with suppress(OSError):  # a disk that takes nothing at all; the log and the running program still tell it
+        with suppress(OSError):  # A disk may take nothing at all; the log and the program's page still show the step.
             os.pwrite(self._file, record_bytes.ljust(RECORD_BYTES)[:RECORD_BYTES], 0)
 
 
 def _shorten_step(step: HeldStep) -> dict[str, object]:
-    # Escaped, a character may take six bytes: five steps of 100 such characters in each part fit the record.
+    # An escaped character may take six bytes; a sixth of the characters lets all recorded steps fit the record.
     if (step.problem + step.remedy + step.step).isascii():
         longest_words = LONGEST_WORDS
     else:
@@ -386,7 +394,7 @@ def _shorten_step(step: HeldStep) -> dict[str, object]:
 
 
 def held_steps(file: Path) -> tuple[HeldStep, ...]:
-    """Reads the steps that a serving program holds up; none where it has told of none."""
+    """Reads the steps that a serving program has recorded as held up; () without a readable record."""
     try:
         return tuple(HeldStep(**step_json) for step_json in json.loads(file.read_bytes().decode("ascii")))
     except (OSError, ValueError, TypeError):

@@ -1,10 +1,10 @@
 """Moves the folder of a party or of a coordinator to another place and owner, so that there are never two of it.
 
-Such a folder is one by its settings file alone. So the move has four steps, and each can be repeated:
+Programs open such a folder only if it holds the settings file. So the move has four steps, and each can be repeated:
 
-    1. the settings file is renamed to ``moving.json``: nobody opens the folder from now on;
+    1. the settings file is renamed to ``moving.json``: no program opens the folder from now on;
     2. the other entries go to the new place one by one, on another file system as copies that are on its disk;
-    3. the settings file is written at the new place: the folder is one again, there;
+    3. the settings file is written at the new place: from now on programs open the folder there;
     4. what is left at the old place is deleted.
 
 Whatever interrupts it, at most one folder can be opened, and :func:`move` with the same places goes on.
@@ -62,24 +62,26 @@ def is_moving(folder: Path) -> bool:
 def owner_of(folder: Path) -> Owner:
     """Returns the account that owns a folder and everything in it.
 
-    Raises ConfigurationError if it holds a link, or a file of somebody else: root would follow the one and give away
-    the other.
+    Raises ConfigurationError if it holds a link, or a file of somebody else: root would follow the link, and would give
+    the file away.
     """
-    top = folder.lstat()
+    folder_status = folder.lstat()
     for path in (folder, *_folder_entries(folder)):
         file_status = path.lstat()
         if not (stat.S_ISDIR(file_status.st_mode) or stat.S_ISREG(file_status.st_mode)):
             raise ConfigurationError(f"{path}: is a link or no file", "put the file itself there", code="is-a-link")
-        if file_status.st_uid != top.st_uid or (stat.S_ISREG(file_status.st_mode) and file_status.st_nlink > 1):
+        if file_status.st_uid != folder_status.st_uid or (
+            stat.S_ISREG(file_status.st_mode) and file_status.st_nlink > 1
+        ):
             raise ConfigurationError(
-                f"{path}: belongs to another user, or has a second name",
-                f"chown -R {top.st_uid} the folder, or remove the second name",
+                f"{path}: belongs to another user than its folder, or has a second name (a hard link)",
+                f"give it to the folder's owner (chown -R {folder_status.st_uid}), or remove the second name",
                 code="other-owner",
             )
-    return Owner(top.st_uid, top.st_gid)
+    return Owner(folder_status.st_uid, folder_status.st_gid)
 
 
-def move(planned: Move, before_opening: Callable[[], None] = lambda: None) -> None:
+def move(folder_move: Move, before_opening: Callable[[], None] = lambda: None) -> None:
     """Moves a folder, or goes on with a move that was interrupted.
 
     Args:
@@ -87,30 +89,30 @@ def move(planned: Move, before_opening: Callable[[], None] = lambda: None) -> No
 
     Raises ConfigurationError if a folder of this kind is at the new place already.
     """
-    source = planned.source
-    target = planned.target
-    if (source / planned.settings).exists():
-        if (target / planned.settings).exists() or is_moving(target):
+    source = folder_move.source
+    target = folder_move.target
+    if (source / folder_move.settings).exists():
+        if (target / folder_move.settings).exists() or is_moving(target):
             raise ConfigurationError(
                 f"{target}: is in use already, and {source} too",
                 "move one of them away: they are never joined",
                 code="two-folders",
             )
-        os.rename(source / planned.settings, source / WITHDRAWN)
+        os.rename(source / folder_move.settings, source / WITHDRAWN)
         sync_folder(source)
-    if not (target / planned.settings).exists():
-        _send_entries(planned)
+    if not (target / folder_move.settings).exists():
+        _send_entries(folder_move)
         before_opening()
-        _open(planned)
-    os.chown(target / planned.settings, planned.owner.uid, planned.owner.gid)
+        _open(folder_move)
+    os.chown(target / folder_move.settings, folder_move.owner.uid, folder_move.owner.gid)
     remove(source)
     sync_folder(source.parent)
 
 
-def _send_entries(planned: Move) -> None:
-    target = planned.target
-    make_folder(target, planned.owner)
-    for path in sorted(planned.source.iterdir()):
+def _send_entries(folder_move: Move) -> None:
+    target = folder_move.target
+    make_folder(target, folder_move.owner)
+    for path in sorted(folder_move.source.iterdir()):
         if path.name == WITHDRAWN:
             continue
         if path.name.startswith(_LEFT):
@@ -124,30 +126,31 @@ def _send_entries(planned: Move) -> None:
                 raise
             _copy_entry(path, target)
     sync_folder(target)
-    sync_folder(planned.source)
+    sync_folder(folder_move.source)
 
 
 def _copy_entry(path: Path, target: Path) -> None:
-    """Copies an entry to another file system; it is whole at one of the two places at any moment."""
-    arriving = target / _ARRIVING
-    remove(arriving)
-    copy(path, arriving)
-    os.rename(arriving, target / path.name)
+    """Moves a file or folder to another file system by a copy; one of the two places has all of it at any moment."""
+    arriving_copy = target / _ARRIVING
+    remove(arriving_copy)
+    copy(path, arriving_copy)
+    os.rename(arriving_copy, target / path.name)
     sync_folder(target)
-    moved_away = path.with_name(_LEFT + path.name)
-    os.rename(path, moved_away)
-    remove(moved_away)
+    left_entry = path.with_name(_LEFT + path.name)
+    os.rename(path, left_entry)
+    remove(left_entry)
 
 
-def _open(planned: Move) -> None:
-    settings = json.loads((planned.source / WITHDRAWN).read_bytes())
-    change_owner(planned.target, planned.owner)
-    rewritten = json.dumps(planned.rewrite(settings), indent=2, ensure_ascii=False).encode("utf-8") + b"\n"
-    replace_file(planned.target / planned.settings, rewritten)
+def _open(folder_move: Move) -> None:
+    """Writes the settings file at the new place, so that programs can open the folder there."""
+    settings = json.loads((folder_move.source / WITHDRAWN).read_bytes())
+    change_owner(folder_move.target, folder_move.owner)
+    rewritten = json.dumps(folder_move.rewrite(settings), indent=2, ensure_ascii=False).encode("utf-8") + b"\n"
+    replace_file(folder_move.target / folder_move.settings, rewritten)
 
 
 def make_folder(folder: Path, owner: Owner) -> None:
-    """Makes a folder of mode 0700 with the rights of its owner, so that it lies where the owner may write.
+    """Makes a folder of mode 0700, and those above it, with the rights of its owner, which must suffice.
 
     Raises ConfigurationError if something else lies there.
     """
@@ -170,11 +173,11 @@ def copy(path: Path, target: Path) -> None:
 
 def _copy_file(source: str, target: str) -> str:
     shutil.copy2(source, target, follow_symlinks=False)
-    handle = os.open(target, os.O_RDONLY | os.O_NOFOLLOW)
+    descriptor = os.open(target, os.O_RDONLY | os.O_NOFOLLOW)
     try:
-        os.fsync(handle)
+        os.fsync(descriptor)
     finally:
-        os.close(handle)
+        os.close(descriptor)
     return target
 
 
@@ -199,7 +202,7 @@ def _folder_entries(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def acting_as(owner: Owner) -> Iterator[None]:
-    """Runs the block with the rights of ``owner``: what root would make there would be root's."""
+    """Runs the block of a process of root's with the rights of ``owner``, who then owns the files that it makes."""
     os.setegid(owner.gid)
     os.seteuid(owner.uid)
     try:

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 EVENTS = ("request-waits", "run-ended", "certificate-expires", "budget-low", "data-stopped", "test")
 RETRY_S = (0.0, 5.0, 30.0, 120.0)  # pause before each attempt
 ATTEMPT_S = 10.0
-EXPIRES_SOON_S = 14 * 86400.0  # when people are told of a certificate that was not renewed
+EXPIRES_SOON_S = 14 * 86400.0  # time left to a certificate from which its owner gets a notice
 LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
@@ -56,7 +56,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def opener_for(address: str) -> urllib.request.OpenerDirector:
-    """Returns what opens an HTTP address: without redirects, and, on this machine, without a proxy."""
+    """Returns an opener for an HTTP address: it follows no redirect and, for this machine, uses no proxy."""
     is_local = urlsplit(address).hostname in LOCAL
     if is_local:
         proxies = [urllib.request.ProxyHandler({})]
@@ -72,20 +72,29 @@ def check_target(target: str) -> None:
     except ValueError:
         command_words = []
     if not command_words:
-        raise ConfigurationError("the notice's command cannot be read", "check its quotes", code="notice-target")
+        raise ConfigurationError(
+            f"the notice's command {target!r} is empty, or a quote in it is not closed",
+            "write a command or an address",
+            code="notice-target",
+        )
     scheme, is_address, _ = command_words[0].partition("://")
     if is_address and scheme not in ("https", "http"):
         remedy = "write the address with https://, in small letters"
-        raise ConfigurationError(f"{target}: a notice goes to no such address", remedy, code="notice-target")
+        raise ConfigurationError(f"{target}: is no address that a notice can go to", remedy, code="notice-target")
     if scheme == "http" and is_address and urlsplit(command_words[0]).hostname not in LOCAL:
-        raise ConfigurationError(f"{target}: is not encrypted", "use https", code="notice-target")
+        raise ConfigurationError(
+            f"{target}: notices would go unencrypted to another machine", "use https", code="notice-target"
+        )
     if is_address and target != command_words[0]:
         remedy = "write the address alone, without spaces or quotes around it"
-        raise ConfigurationError(f"{target}: is no address alone", remedy, code="notice-target")
+        raise ConfigurationError(f"{target}: holds more than an address", remedy, code="notice-target")
 
 
 def shown(target: str, name: str, *, test: bool) -> tuple[dict[str, Any], str, bool]:
-    """Describes a target, as JSON and as words; if ``test``, also sends a test notice: False if it did not arrive."""
+    """Describes where notices go, as JSON and in words. With ``test`` it sends a test notice to that target.
+
+    The third value is False if the test notice did not arrive.
+    """
     if not test:
         return {"notify": target}, f"told: {target or 'nobody'}", True
     arrived = bool(target) and deliver(target, Notice("test", name, "", time.time()), wait=lambda _s: None)
@@ -98,8 +107,8 @@ def deliver(target: str, notice: Notice, wait: Callable[[float], object] = time.
 
     It tries again after each pause of ``RETRY_S``, in seconds. Returns True if an attempt succeeded.
     """
-    for pause in RETRY_S:
-        wait(pause)
+    for pause_s in RETRY_S:
+        wait(pause_s)
         try:
             _deliver_once(target, notice.to_json())
         except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -119,15 +128,15 @@ class Notices:
         self._target = target
         self._name = name
         self._clock = clock
-        self._told: set[tuple[str, str]] = set()
+        self._queued_events: set[tuple[str, str]] = set()
         self._queue: queue.SimpleQueue[Notice] = queue.SimpleQueue()
         if target:
             threading.Thread(target=self._deliver_queue, name="notices", daemon=True).start()
 
     def tell(self, event: str, subject: str = "", *, about: str = "") -> None:
         """Queues a notice of an event, once for each event and subject while this program runs."""
-        if self._target and (event, subject) not in self._told:
-            self._told.add((event, subject))
+        if self._target and (event, subject) not in self._queued_events:
+            self._queued_events.add((event, subject))
             self._queue.put(Notice(event, self._name, about, self._clock()))
 
     def _deliver_queue(self) -> None:

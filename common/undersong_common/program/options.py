@@ -23,10 +23,10 @@ class Output:
 
 
 def with_options(options: type[Any] | None = None, *names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Gives a command the options of frozen classes, whose values it receives.
+    """Returns a decorator that gives a command one option for each field of its dataclass parameters.
 
-    Every parameter that is annotated with a dataclass becomes an option for each annotated field. The annotation is
-    :class:`undersong_common.program.declarations.Option`, ``typer.Option`` or ``typer.Argument``.
+    The command receives objects of these classes. A field becomes an option if its annotation holds a
+    :class:`undersong_common.program.declarations.Option`, a ``typer.Option`` or a ``typer.Argument``.
 
     Args:
         options: class of the parameter ``options``, if its annotation does not name it.
@@ -63,10 +63,10 @@ def with_options(options: type[Any] | None = None, *names: str) -> Callable[[Cal
 
 
 class _OptionGroup:
-    """The options of one frozen class.
+    """The options that are made from the fields of one frozen class.
 
     Attributes:
-        parameters: a command's parameter for each of them.
+        parameters: the command's parameter for each option.
     """
 
     def __init__(self, options: type[Any], names: Iterable[str]) -> None:
@@ -85,30 +85,30 @@ class _OptionGroup:
                 )
 
     def _declare(self, option_field: Field[Any], hint: Any) -> tuple[Any, Any]:
-        kind, declaration = get_args(hint)[:2]
+        option_type, declaration = get_args(hint)[:2]
         if option_field.default is MISSING:
             default = inspect.Parameter.empty
         else:
             default = option_field.default
         if not isinstance(declaration, dict):
             return hint, default
-        settings = {"default": default, "type": kind, **declaration}
+        settings = {"default": default, "type": option_type, **declaration}
         flag = settings.pop("name", f"--{option_field.name.replace('_', '-')}")
         default = settings.pop("default")
-        kind = settings.pop("type")
+        option_type = settings.pop("type")
         if "each" in settings:
             self._lists[option_field.name] = (settings.pop("each"), flag)
-            kind = str if default is not None else str | None
-        return Annotated[kind, typer.Option(flag, **settings)], default
+            option_type = str if default is not None else str | None
+        return Annotated[option_type, typer.Option(flag, **settings)], default
 
     def take(self, arguments: dict[str, Any]) -> Any:
-        """Removes this class's options from a command's arguments, and returns the value of the class."""
-        taken_names = [parameter.name for parameter in self.parameters if parameter.name in arguments]
-        taken_values = {parameter_name: arguments.pop(parameter_name) for parameter_name in taken_names}
+        """Removes this class's options from a command's arguments, and returns an object of the class with them."""
+        option_names = [parameter.name for parameter in self.parameters if parameter.name in arguments]
+        option_values = {parameter_name: arguments.pop(parameter_name) for parameter_name in option_names}
         for list_name, (convert, flag) in self._lists.items():
-            if taken_values.get(list_name) is not None:
-                taken_values[list_name] = _split(taken_values[list_name], convert, flag)
-        return self._class(**taken_values)
+            if option_values.get(list_name) is not None:
+                option_values[list_name] = _split(option_values[list_name], convert, flag)
+        return self._class(**option_values)
 
 
 def _split(text: str, convert: Callable[[str], Any], option: str) -> list[Any]:

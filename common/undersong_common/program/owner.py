@@ -33,10 +33,10 @@ def account_name(uid: int) -> str:
 
 
 def is_account_of_machine(name: str) -> bool:
-    """Returns whether the machine knows an account of a name; ``#`` and a number is one that need not be known."""
+    """Returns True if the machine knows an account of this name, and for ``#`` with a number, which has no name."""
     try:
         return name.startswith("#") or bool(pwd.getpwnam(name))
-    except (KeyError, ValueError):  # a sign of zero is no part of a name
+    except (KeyError, ValueError):  # pwd raises ValueError for a name with a NUL character.
         return False
 
 
@@ -57,20 +57,20 @@ def caller_at_terminal() -> Caller:
     """Returns the account from which this command was typed: that of whoever called ``sudo``, ``su`` or the like.
 
     It is the account of the processes that have started this one. Nobody but root can make another account's process
-    start theirs. The account of the log-in, which the kernel's audit keeps, may differ from it no more than $SUDO_UID.
-    Neither proves who it is: anybody can set the variable, and the log-in once, where none is noted.
+    start theirs. If the account of the log-in, which the kernel's audit keeps, or $SUDO_UID is another one, ``doubt``
+    says so. Neither proves who it is: anybody can set the variable, and the log-in once, where none is noted.
     """
     command_uid = os.getuid()
     login_uid = _login_uid()
-    accounts = list(dict.fromkeys(uid for uid in _ancestor_uids() if uid not in (ROOT_UID, command_uid)))
+    starter_uids = list(dict.fromkeys(uid for uid in _ancestor_uids() if uid not in (ROOT_UID, command_uid)))
     stated_uid = _stated_uid()
-    without_starter = ROOT_UID if ROOT_UID in (login_uid, stated_uid) else command_uid
-    uid = accounts[0] if accounts else without_starter
-    account_names = " and ".join(account_name(account) for account in accounts)
-    foreign = namespace_doubt()
+    uid_without_starter = ROOT_UID if ROOT_UID in (login_uid, stated_uid) else command_uid
+    uid = starter_uids[0] if starter_uids else uid_without_starter
+    account_names = " and ".join(account_name(account) for account in starter_uids)
+    namespace_reason = namespace_doubt()
     doubts = (
-        (bool(foreign), foreign),
-        (len(accounts) > 1, f"the accounts {account_names} have started this one after the other"),
+        (bool(namespace_reason), namespace_reason),
+        (len(starter_uids) > 1, f"the accounts {account_names} have started this one after the other"),
         (login_uid not in (None, uid), f"this is a log-in of {account_name(login_uid or ROOT_UID)}"),
         (stated_uid not in (None, ROOT_UID, uid), f"$SUDO_UID states another account, {stated_uid}"),
         (
@@ -78,11 +78,11 @@ def caller_at_terminal() -> Caller:
             f"no person of this machine has the account {account_name(uid)}",
         ),
     )
-    return Caller(uid, account_name(uid), next((doubt for holds, doubt in doubts if holds), ""))
+    return Caller(uid, account_name(uid), next((doubt for is_true, doubt in doubts if is_true), ""))
 
 
 def _stated_uid() -> int | None:
-    """The account that $SUDO_UID states; None without one."""
+    """Returns the number of the account that $SUDO_UID states; None if it states none."""
     text = os.environ.get("SUDO_UID", "")
     if text.isascii() and text.isdecimal() and len(text) <= UID_DIGITS:
         return int(text)
@@ -90,7 +90,7 @@ def _stated_uid() -> int | None:
 
 
 def _ancestor_uids() -> list[int]:
-    """The accounts of the processes that have started this one, nearest first, as far as the system tells them."""
+    """Returns the account numbers of this process's parent, its parent and so on, as far as the system tells them."""
     uids = []
     parent_pid = os.getppid()
     while parent_pid > 0:
@@ -109,7 +109,7 @@ def _ancestor_uids() -> list[int]:
 
 
 def _login_uid() -> int | None:
-    """The account of the log-in to which this process belongs; None if none is known, as in a container."""
+    """Returns the account number of the log-in of this process; None if none is known, as in a container."""
     try:
         uid = int(Path("/proc/self/loginuid").read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -120,7 +120,7 @@ def _login_uid() -> int | None:
 
 
 def namespace_doubt() -> str:
-    """Reason why neither accounts nor uptime here need to be the machine's own; "" if they are."""
+    """Returns the reason why account numbers or the uptime may not be the machine's own, as in a container; else ""."""
     if _is_in_user_namespace():
         return "this runs in a user namespace, in which anybody takes any number"
     if _is_time_shifted():
@@ -129,7 +129,7 @@ def namespace_doubt() -> str:
 
 
 def _is_time_shifted() -> bool:
-    """True if the uptime is not the machine's own; False on a system that shifts none."""
+    """Returns True if the uptime is not the machine's own; False on a system without time namespaces."""
     try:
         lines = Path("/proc/self/timens_offsets").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -138,7 +138,7 @@ def _is_time_shifted() -> bool:
 
 
 def _is_in_user_namespace() -> bool:
-    """True unless the numbers of accounts are the machine's own, and on a Linux that does not tell."""
+    """Returns True if account numbers are not the machine's own, and on a Linux that does not tell it."""
     try:
         return Path("/proc/self/uid_map").read_text(encoding="ascii").split() != ["0", "0", str(NO_UID)]
     except OSError:
@@ -146,7 +146,7 @@ def _is_in_user_namespace() -> bool:
 
 
 def _is_of_a_person(uid: int) -> bool:
-    """True for an account as which somebody can log in."""
+    """Returns True for an account with which somebody can log in."""
     try:
         return os.path.basename(pwd.getpwuid(uid).pw_shell) not in SHELLS_OF_NOBODY
     except (KeyError, OverflowError, OSError):
@@ -164,9 +164,9 @@ def home_folder() -> Path:
 
 
 def work_in(folder: Path) -> None:
-    """Notes the folder of the party or coordinator with which this command works, for the lines of remedies.
+    """Remembers the folder of the party or coordinator of this command, which :func:`command_line` adds as --home.
 
-    Neither a variable that names it nor a default below $HOME reaches a command that ``sudo -u`` runs.
+    A command that ``sudo -u`` runs has neither the variable that names it nor the same $HOME.
     """
     global _program_folder
     _program_folder = folder.absolute()
@@ -186,7 +186,7 @@ def command_line(uid: int) -> str:
         else:
             options_end = len(arguments)
         arguments[options_end:options_end] = [HOME_OPTION, str(_program_folder)]
-    # A folder of the caller's own, as of a desktop, would be closed to the other account.
+    # A variable is passed on only for a folder of that account, because it could not open one of the caller's.
     folders = [
         f"{variable_name}={value}"
         for variable_name in FOLDER_VARIABLES
@@ -197,12 +197,12 @@ def command_line(uid: int) -> str:
 
 
 def left_there_remedy() -> str:
-    """Returns what to do about a file that another account has left in a folder of this account's."""
+    """Returns the remedy for a file that another account has left in a folder of this account."""
     return f"another account has left it there: let an administrator give it to {account_name(os.geteuid())}"
 
 
 def account_remedy(path: Path) -> str:
-    """Returns what to do about a path that this account may not use; "" if it and its folder are this account's."""
+    """Returns the remedy for a path that this account may not use; "" if it and its folder are this account's."""
     if _path_owner(path.parent) == os.geteuid() != _path_owner(path):
         return left_there_remedy()
     is_of_program = _program_folder is None or path.absolute().is_relative_to(_program_folder)
@@ -216,10 +216,10 @@ def account_remedy(path: Path) -> str:
 
 
 def check_owner(folder: Path, marker: str = "") -> None:
-    """Raises MissingRights where a folder belongs to another account than the one that runs this, root too.
+    """Raises MissingRights if a folder belongs to another account than the one that runs this command, even to root.
 
-    A file that another account writes into it could not be read by the program that serves it. A folder that does not
-    exist yet is its maker's.
+    The program that serves the folder could not read a file that another account writes into it. A folder that does not
+    exist yet is not refused.
 
     Args:
         marker: the file whose owner counts; "" takes the folder's own, which a container's volume may have from root.
@@ -237,7 +237,7 @@ def check_owner(folder: Path, marker: str = "") -> None:
 
 
 def _is_missing(path: Path) -> bool:
-    """True if nothing lies there; False for a path in a folder into which only another account may look."""
+    """Returns True if no file has this path; False also in a folder into which only another account may look."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -248,7 +248,7 @@ def _is_missing(path: Path) -> bool:
 
 
 def _path_owner(path: Path) -> int | None:
-    """The account of a path, or of the nearest folder above it that can be asked."""
+    """Returns the owner's number of a path, or of the nearest folder above it that can be asked; None without one."""
     for parent_path in (path, *path.absolute().parents):
         try:
             return os.stat(parent_path).st_uid

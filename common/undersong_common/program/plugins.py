@@ -1,8 +1,8 @@
 """Plug-ins: other packages' entry points, found by name without an import and hashed before they are imported.
 
 A package declares, for example in its pyproject.toml, ``[project.entry-points."undersong.statistics"]`` with
-``NAME = "package.module:Class"``. The programs ask here when they meet a name that is not Undersong's own; the
-packages below, which do no input or output, are handed what was found.
+``NAME = "package.module:Class"``. The programs look here for a name that is not Undersong's own, and hand the object
+that they find to the packages below, which do no input or output.
 """
 
 import hashlib
@@ -56,12 +56,12 @@ def installed(kind: Kind) -> tuple[Plugin, ...]:
         for entry in _entry_points(kind, tuple([(search_path, file_state(search_path)) for search_path in sys.path]))
         if entry.dist is not None
     ]
-    return tuple(sorted(plugins, key=lambda each: (each.name, each.package)))
+    return tuple(sorted(plugins, key=lambda plugin: (plugin.name, plugin.package)))
 
 
 @lru_cache(maxsize=len(KINDS))
 def _entry_points(kind: Kind, _places: tuple[tuple[str, FileState], ...]) -> importlib.metadata.EntryPoints:
-    """All packages' entry points of a kind, read again once a place where packages lie has changed."""
+    """Returns all packages' entry points of a kind; cached until a folder of ``sys.path`` changes (``_places``)."""
     return importlib.metadata.entry_points(group=f"undersong.{kind}")
 
 
@@ -90,7 +90,7 @@ def source_hash(plugin: Plugin) -> str:
 
 @dataclass(frozen=True)
 class _Files:
-    """The files of a package as they were read once: SHA-256 by their paths in ``folder``."""
+    """The SHA-256 of every file of a package, by its path in ``folder``, as they were when they were read once."""
 
     folder: Path
     digests: Mapping[str, bytes]
@@ -158,8 +158,9 @@ def _source_files(folder: Path) -> Iterator[Path]:
 
 
 class _FromSource(SourceFileLoader):
-    """Compiles the very bytes that were hashed: a package may bring compiled files that are of another source than the
-    one beside, and a file may have changed since.
+    """Compiles the very bytes that were hashed.
+
+    A package may bring compiled files that do not come from the source beside them, and a file may have changed since.
     """
 
     def __init__(self, fullname: str, path: str, files: _Files) -> None:
@@ -174,7 +175,7 @@ class _FromSource(SourceFileLoader):
 
 
 class _Plugins(MetaPathFinder):
-    """Finds the modules of plug-ins as anybody does, and lets in what their packages' hashes cover."""
+    """Finds the modules of plug-ins as Python does, and imports only files that their packages' hashes cover."""
 
     def __init__(self) -> None:
         self.packages: dict[str, _Files] = {}
@@ -219,20 +220,23 @@ def load(plugin: Plugin, source: str = "") -> Any:
         )
     _keep_to(plugin, files, strictly=bool(source))
     try:
-        loaded_value: Any = importlib.import_module(module)
+        loaded_object: Any = importlib.import_module(module)
         attribute = plugin.target.partition(":")[2]
         for attribute_part in attribute.split(".") if attribute else ():
-            loaded_value = getattr(loaded_value, attribute_part)
-    except (Exception, SystemExit) as error:  # a program's own end is not the package's to choose
+            loaded_object = getattr(loaded_object, attribute_part)
+    except (Exception, SystemExit) as error:  # A package that calls sys.exit must not end this program.
         raise ConfigurationError(
             f"{plugin.name} of the package {plugin.words} cannot be loaded: {type(error).__name__}: {error}",
             "ask whoever wrote the package",
         ) from error
-    return loaded_value
+    return loaded_object
 
 
 def _keep_to(plugin: Plugin, files: _Files, *, strictly: bool) -> None:
-    """From now on modules of the package come from ``files`` alone; ``strictly``: those that are loaded too."""
+    """Makes later imports from the plug-in's package read ``files`` alone.
+
+    With ``strictly`` it raises ConfigurationError if the package was loaded from other files before.
+    """
     top = _top_package(plugin)
     if _plugins not in sys.meta_path:
         sys.meta_path.insert(0, _plugins)

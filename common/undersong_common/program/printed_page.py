@@ -117,13 +117,13 @@ class PrintedPage:
 
 
 def _mark_points(section: PageSection) -> list[str]:
-    """The items of a section's list as lines, each behind its number or a dash."""
+    """Returns the items of a section's list as lines, each after its number or a dash."""
     marks = (f"{number}." if section.ordered else "-" for number in range(1, len(section.points) + 1))
     return [f"  {mark} {point}" for mark, point in zip(marks, section.points, strict=True)]
 
 
 def _quote_for_css(text: str) -> Markup:
-    """A string of a style sheet, where escapes of HTML mean nothing: all but letters, digits and spaces are escaped."""
+    """Returns a text as a string of CSS, where HTML's escapes have no effect: all but letters and digits is escaped."""
     characters = (
         character if character == " " or (character.isascii() and character.isalnum()) else f"\\{ord(character):06x} "
         for character in text
@@ -132,7 +132,7 @@ def _quote_for_css(text: str) -> Markup:
 
 
 def _budget_bar(before: float, after: float) -> str:
-    """Two parts of a whole, the second of which holds the first, as a line of a page."""
+    """Returns a budget's shares before and after a run (0 to 1) as a bar of # and + on one line."""
     first_end, second_end = (min(BAR_COLUMNS, round(BAR_COLUMNS * part)) for part in (before, after))
     return f"    [{'#' * first_end}{'+' * (second_end - first_end)}{'.' * (BAR_COLUMNS - second_end)}]"
 

@@ -1,4 +1,4 @@
-"""Installs and removes the systemd units of a program, with its account, its folders and the folder that moves there.
+"""Installs and removes the systemd units of a program: makes its account and moves the program's folder to it.
 
 The units lie in ``units/``. Every other copy of them is written from these, by ``service install`` and into the Debian
 package. A record in /etc/undersong says what was done, so that it can be undone, and so that an installation or removal
@@ -45,7 +45,7 @@ class Service:
         account: the system account that it runs under.
         folder: the account's folder, with everything that the service writes.
         home: the folder of the party or coordinator, below ``folder``.
-        settings: name of the file that makes such a folder one.
+        settings: name of the settings file, by which a folder is known as a party's or a coordinator's.
         units: names of its units.
         started: the units that are enabled and started where ``home`` is set up.
     """
@@ -70,11 +70,12 @@ class InstallationRecord:
 
     Attributes:
         state: "installing", "installed" or "removing".
-        made_account: True if the account was made then.
+        made_account: True if the installation made the account.
         moved_from: the folder that was moved; "" if none was.
-        uid, gid: whose that folder was.
+        uid, gid: owner of that folder before it was moved.
         units: names of the units that were written.
-        notes: what the program noted of the folder, to bring and to take back what lies outside it.
+        notes: what :meth:`MovableFolder.hold` returned: facts with which files outside the folder are moved and moved
+            back.
     """
 
     state: str = INSTALLING
@@ -91,10 +92,10 @@ class InstallationRecord:
 
 
 class MovableFolder:
-    """The folder of a party or coordinator, as the program that knows it moves it; a subclass says what belongs to it.
+    """The folder of a party or coordinator that an installation moves; a subclass knows what else belongs to it.
 
     Attributes:
-        source: the folder as it is before an installation; None where the account's own is made later.
+        source: the folder before an installation; None if the account's folder is made later and none is moved.
     """
 
     def __init__(self, source: Path | None) -> None:
@@ -108,29 +109,29 @@ class MovableFolder:
         return ["--home", str(self.source)]
 
     def hold(self, owner: Owner) -> AbstractContextManager[Mapping[str, str]]:
-        """Holds the locks of :attr:`source` and gives what the record notes of it.
+        """Holds the locks of :attr:`source` within the context, whose value is the record's ``notes``.
 
         Raises ConfigurationError if a program uses the folder.
         """
         raise NotImplementedError
 
     def rewrite(self, settings: dict[str, Any], old: Path, new: Path) -> dict[str, Any]:
-        """Returns the settings of a folder as they are at its new place."""
+        """Returns the settings of a folder for its ``new`` place, with every path below ``old`` replaced."""
         return settings
 
     def arrive(self, notes: Mapping[str, str], account: Owner) -> None:
-        """Brings what lies outside the folder, before it is opened at the account's place. May be called again."""
+        """Moves the folder's files that lie outside it, before it is opened at its new place. May be called again."""
 
     def go_back(self, notes: Mapping[str, str], owner: Owner) -> None:
-        """Takes that back, before the folder is opened at its old place. May be called again."""
+        """Undoes :meth:`arrive`, before the folder is opened at its old place. May be called again."""
 
     def is_ready(self, home: Path) -> bool:
-        """Returns True if a service can run with the folder at the account's place."""
+        """Returns True if a service can run with ``home``, the folder at its new place."""
         return True
 
 
 class Machine:
-    """The machine whose files lie below ``root``, and the only place from which its programs are called."""
+    """The machine whose files lie below ``root``. Only this class calls the system's programs."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self.root = root
@@ -143,14 +144,17 @@ class Machine:
         try:
             process = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603 - words of this file
         except FileNotFoundError:
-            raise ConfigurationError(f"{words[0]} is not here", "this command is for Linux with systemd") from None
+            raise ConfigurationError(
+                f"the program {words[0]} is not on this machine", "run this command on Linux with systemd"
+            ) from None
         if process.returncode:
             raise ConfigurationError(
-                f"{' '.join(words)}: {process.stderr.strip()}", "put that in order, then try again"
+                f"`{' '.join(words)}` failed: {process.stderr.strip()}",
+                "remove the cause that it names, then try again",
             )
 
     def account(self, name: str) -> Owner | None:
-        """Returns the numbers of an account; None if there is none."""
+        """Returns the numbers of an account and its group; None if there is no such account."""
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
@@ -158,7 +162,7 @@ class Machine:
         return Owner(entry.pw_uid, entry.pw_gid)
 
     def systemctl(self, *words: str) -> None:
-        """Asks systemd, where it runs: an image that is being built has none."""
+        """Calls systemctl if systemd runs; it does not while an image is being built."""
         if self.path("/run/systemd/system").is_dir():
             self.call("systemctl", *words)
 
@@ -198,7 +202,7 @@ class Installation:
         with self._hold_lock("install"):
             if self._record.state == REMOVING:
                 raise ConfigurationError(
-                    "a removal was interrupted",
+                    f"the removal of {self._service.name} was interrupted",
                     f"end it first: {self._command_line('remove')}",
                     code="removal-interrupted",
                 )
@@ -233,13 +237,13 @@ class Installation:
             record = self._record
             self._save_record(state=REMOVING)
             packaged = self._machine.path(PACKAGE_UNITS)
-            present = [
+            present_units = [
                 unit_name
                 for unit_name in self._service.units
                 if self._unit_path(unit_name).exists() or (packaged / unit_name).exists()
             ]
-            if present:
-                self._machine.systemctl("disable", "--now", *present)
+            if present_units:
+                self._machine.systemctl("disable", "--now", *present_units)
             for unit_name in self._record.units:
                 self._unit_path(unit_name).unlink(missing_ok=True)
             self._machine.systemctl("daemon-reload")
@@ -254,7 +258,7 @@ class Installation:
 
     @property
     def is_ready(self) -> bool:
-        """True if the folder at the account's place is one with which the service can run."""
+        """True if the service can run with the folder at the account's place."""
         return (self._home / self._service.settings).exists() and self._folder.is_ready(self._home)
 
     def _bring_folder(self, account: Owner) -> None:
@@ -272,7 +276,10 @@ class Installation:
             moving.move(move, lambda: self._folder.arrive(self._record.notes, account))
 
     def _source_to_move(self) -> Path | None:
-        """The folder that is to move or on its way. Raises ConfigurationError where two would have to be joined."""
+        """Returns the folder that is to be moved or whose move was interrupted; None without one.
+
+        Raises ConfigurationError if another folder is at the account's place already.
+        """
         source = self._folder.source
         settings = self._service.settings
         moved_folder = None
@@ -293,7 +300,7 @@ class Installation:
         return source
 
     def _is_on_its_way(self, source: Path) -> bool:
-        """Returns True if the move to the account has not ended; a new folder at the old place is none of it."""
+        """Returns True if the move of ``source`` has not ended; False for a new folder at the old place."""
         arrived = (self._home / self._service.settings).exists()
         return not arrived or moving.is_moving(source) or not any(source.iterdir())
 
@@ -304,17 +311,17 @@ class Installation:
             return
         if not moving.is_moving(self._home):
             moving.owner_of(self._home)
-        back = Move(
+        return_move = Move(
             self._home, former_home, self._service.settings, owner, self._rewrite_settings(self._home, former_home)
         )
-        moving.move(back, lambda: self._folder.go_back(self._record.notes, owner))
+        moving.move(return_move, lambda: self._folder.go_back(self._record.notes, owner))
         self._save_record(moved_from="")
 
     def _rewrite_settings(self, old: Path, new: Path) -> Callable[[dict[str, Any]], dict[str, Any]]:
         return lambda settings: self._folder.rewrite(settings, old, new)
 
     def _unit_files(self) -> dict[str, str]:
-        """The units by name, with the paths of this environment, but those that the Debian package has already."""
+        """Returns the units' texts by name, with this environment's paths; without those of the Debian package."""
         programs = f"{Path(sys.executable).parent}/"
         texts = {
             unit_name: (UNITS / unit_name).read_text("utf-8").replace(PROGRAMS, programs)
@@ -335,7 +342,7 @@ class Installation:
             path = self._unit_path(unit_name)
             if path.exists() and unit_name not in self._record.units and path.read_text("utf-8") != text:
                 raise ConfigurationError(
-                    f"{path}: is there already and was not written by this command",
+                    f"{path}: this unit exists already and was not written by this command",
                     f"move it away; changes of your own belong into `systemctl edit {unit_name}`",
                     code="unit-exists",
                 )
@@ -379,8 +386,10 @@ class Installation:
             )
         lock = self._machine.path(LOCKS) / f"{self._service.name}.service.lock"
         lock.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        busy = ConfigurationError("the same command is under way", "wait until it has ended", code="service-busy")
-        with holding(lock, busy):
+        busy_error = ConfigurationError(
+            f"another `{self._service.command}` is under way", "wait until it has ended", code="service-busy"
+        )
+        with holding(lock, busy_error):
             self._record = self._read_record()
             yield
 
@@ -389,14 +398,16 @@ def check_environment(program: Path) -> None:
     """Raises ConfigurationError if systemd cannot start ``program`` from the Python environment of this process."""
     if not program.exists():
         raise ConfigurationError(
-            f"{program}: is not here",
+            f"{program}: this program, which the service starts, is missing",
             "install undersong into the environment that runs this command",
             code="no-program",
         )
     remedy = "install it into an environment that every account may read: sudo python3 -m venv /opt/undersong"
     for path in (program, Path(sys.prefix), Path(sys.executable).resolve(), Path(__file__)):
         if any(path.is_relative_to(folder) for folder in HIDDEN):
-            raise ConfigurationError(f"{path}: is hidden from units", remedy, code="hidden-environment")
+            raise ConfigurationError(
+                f"{path}: systemd hides this path from services", remedy, code="hidden-environment"
+            )
         for folder in (path, *path.parents):
             if not folder.stat().st_mode & (stat.S_IXOTH if folder.is_dir() else stat.S_IROTH):
                 raise ConfigurationError(f"{folder}: other accounts cannot read it", remedy, code="hidden-environment")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 NARROWEST = 40  # columns; nothing is folded to less
-UNBOUNDED = 10_000
+UNBOUNDED = 10_000  # columns; a table is measured at this width, to learn if it fits the terminal
 PIPED_WIDTH = 160  # columns, if the output is no terminal
 
 
@@ -38,7 +38,7 @@ def show_lines(lines: Sequence[str]) -> None:
 
 
 class TerminalTable:
-    """Renders for rich as a table if the screen is wide enough for every cell, else as a list, so that nothing is cut.
+    """Rows that rich prints as a table if the screen is wide enough for every cell, else as a list without cuts.
 
     Args:
         cells: one sequence of printable cells per row; a row's first cell names the row.

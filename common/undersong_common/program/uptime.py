@@ -1,4 +1,4 @@
-"""Moments from which a time is counted that no clock shortens: by the machine's uptime, until it is restarted."""
+"""Measures the time since a moment by the machine's uptime, which a wrong clock cannot change, until a restart."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,9 +22,10 @@ class Instant:
     up: float = 0.0
 
     def passed_s(self, now: "Instant") -> float:
-        """Returns the seconds until ``now``; below 0 if this moment was noted by a clock that was ahead.
+        """Returns the seconds from this moment until ``now``, by the uptime.
 
-        The clock counts only where the machine was restarted in between.
+        If the machine was restarted in between, it returns the clock's difference, which is below 0 if the clock was
+        ahead at this moment.
         """
         if self.boot and self.boot == now.boot:
             return now.up - self.up
@@ -34,8 +35,8 @@ class Instant:
 def instant(clock: Callable[[], float]) -> Instant:
     """Returns this moment, by ``clock`` and by files of the system, which no library that shifts the clock changes."""
     try:
-        boot = BOOT_FILE.read_text(encoding="ascii").strip()
+        boot_id = BOOT_FILE.read_text(encoding="ascii").strip()
         up_s = float(UPTIME_FILE.read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):
         return Instant(clock())
-    return Instant(clock(), boot, up_s)
+    return Instant(clock(), boot_id, up_s)

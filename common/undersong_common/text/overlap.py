@@ -126,21 +126,21 @@ class _Corpus:
         return np.diff(self.starts)
 
     def take(self, rows: Int64) -> "_Corpus":
-        """The texts of the given numbers."""
+        """Returns the texts with these numbers, in this order."""
         lengths = self.lengths[rows]
         starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
         positions = np.repeat(self.starts[rows] - starts[:-1], lengths) + np.arange(starts[-1])
         return _Corpus(self.tokens[positions], starts)
 
-    def padded(self, mark: int) -> "_Corpus":
-        """The texts with ``mark`` before and after the words of each; a text without words stays empty."""
+    def padded(self, padding_token: int) -> "_Corpus":
+        """Returns the texts, each with ``padding_token`` before and after its words; one without words stays empty."""
         has_words = self.lengths > 0
-        ends = np.concatenate((self.starts[:-1][has_words], self.starts[1:][has_words]))
-        marks = 2 * np.concatenate(([0], np.cumsum(has_words)))
-        return _Corpus(np.insert(self.tokens, np.sort(ends), mark), self.starts + marks)
+        padding_positions = np.concatenate((self.starts[:-1][has_words], self.starts[1:][has_words]))
+        paddings_before = 2 * np.concatenate(([0], np.cumsum(has_words)))
+        return _Corpus(np.insert(self.tokens, np.sort(padding_positions), padding_token), self.starts + paddings_before)
 
     def sequences(self, length: int, token_hashes: UInt64) -> tuple[UInt64, Int64]:
-        """The hash of every run of ``length`` words within one text, and the number of its text."""
+        """Returns the hash of every run of ``length`` words within one text, and the number of that text."""
         token_count = len(self.tokens)
         powers = np.ones(token_count + 1, dtype=np.uint64)
         inverse_powers = np.ones(token_count + 1, dtype=np.uint64)
@@ -148,49 +148,54 @@ class _Corpus:
         inverse_powers[1:] = _BASE_INVERSE
         powers = np.cumprod(powers, dtype=np.uint64)
         inverse_powers = np.cumprod(inverse_powers, dtype=np.uint64)
-        sums = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(token_hashes[self.tokens] * powers[:-1])))
-        text = np.repeat(np.arange(len(self)), self.lengths)
-        position = np.arange(token_count)
+        prefix_sums = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(token_hashes[self.tokens] * powers[:-1])))
+        text_numbers = np.repeat(np.arange(len(self)), self.lengths)
+        positions = np.arange(token_count)
         if token_count:
-            is_within_text = position + length <= self.starts[1:][text]
+            is_within_text = positions + length <= self.starts[1:][text_numbers]
         else:
             is_within_text = np.zeros(0, dtype=bool)
-        sequence_starts = position[is_within_text]
-        hashes = (sums[sequence_starts + length] - sums[sequence_starts]) * inverse_powers[sequence_starts]
-        return hashes, text[is_within_text]
+        sequence_starts = positions[is_within_text]
+        sequence_sums = prefix_sums[sequence_starts + length] - prefix_sums[sequence_starts]
+        return sequence_sums * inverse_powers[sequence_starts], text_numbers[is_within_text]
 
 
-def _mark_verbatim(ours: _Corpus, theirs: _Corpus) -> Bools:
-    private_sequences = {
-        theirs.tokens[text_start:stop].tobytes()
-        for text_start, stop in zip(theirs.starts[:-1], theirs.starts[1:], strict=True)
+def _mark_verbatim(synthetic: _Corpus, private: _Corpus) -> Bools:
+    private_token_bytes = {
+        private.tokens[text_start:stop].tobytes()
+        for text_start, stop in zip(private.starts[:-1], private.starts[1:], strict=True)
         if stop > text_start
     }
     return np.array(
         [
-            ours.tokens[a:b].tobytes() in private_sequences
-            for a, b in zip(ours.starts[:-1], ours.starts[1:], strict=True)
+            synthetic.tokens[start:stop].tobytes() in private_token_bytes
+            for start, stop in zip(synthetic.starts[:-1], synthetic.starts[1:], strict=True)
         ],
         dtype=bool,
     )
 
 
-def _shared_runs(ours: _Corpus, theirs: _Corpus, token_hashes: UInt64) -> tuple[Float64, Int64]:
-    """Returns per text of ours the share of its 8-word runs found in theirs, and its longest shared run (0 below 8)."""
-    our_text_of_run, their_text_of_run = _matching_texts(ours, theirs, RUN_WORDS, token_hashes)
-    run_counts = np.bincount(ours.sequences(RUN_WORDS, token_hashes)[1], minlength=len(ours))
-    contained_shares = np.bincount(our_text_of_run, minlength=len(ours)) / np.maximum(run_counts, 1)  # no run, no hit
-    longest_runs = np.zeros(len(ours), dtype=np.int64)
-    rows = np.unique(our_text_of_run)
+def _shared_runs(synthetic: _Corpus, private: _Corpus, token_hashes: UInt64) -> tuple[Float64, Int64]:
+    """Returns for each synthetic text the share of its 8-word runs that private texts hold, and its longest shared run.
+
+    The longest run is in words, 0 below 8.
+    """
+    synthetic_text_of_run, private_text_of_run = _matching_texts(synthetic, private, RUN_WORDS, token_hashes)
+    run_counts = np.bincount(synthetic.sequences(RUN_WORDS, token_hashes)[1], minlength=len(synthetic))
+    contained_shares = np.bincount(synthetic_text_of_run, minlength=len(synthetic)) / np.maximum(run_counts, 1)
+    longest_runs = np.zeros(len(synthetic), dtype=np.int64)
+    rows = np.unique(synthetic_text_of_run)
     longest_runs[rows] = RUN_WORDS
-    high = int(ours.lengths.max(initial=0)) + 1
-    _lengthen_runs(ours, theirs, rows, np.unique(their_text_of_run), RUN_WORDS, high, longest_runs, token_hashes)
+    high = int(synthetic.lengths.max(initial=0)) + 1
+    _lengthen_runs(
+        synthetic, private, rows, np.unique(private_text_of_run), RUN_WORDS, high, longest_runs, token_hashes
+    )
     return contained_shares, longest_runs
 
 
 def _lengthen_runs(
-    ours: _Corpus,
-    theirs: _Corpus,
+    synthetic: _Corpus,
+    private: _Corpus,
     rows: Int64,
     records: Int64,
     low: int,
@@ -198,88 +203,105 @@ def _lengthen_runs(
     longest: Int64,
     token_hashes: UInt64,
 ) -> None:
-    """Bisects the longest shared run of ``rows``, known to be >= low and < high; writes it into ``longest``.
+    """Writes into ``longest`` the length of the longest run that each of ``rows`` shares with ``records``.
 
-    A text that shares n words in a row shares every smaller number, so rows that fail at the middle stay below it;
-    and only records that share something at the middle can share something longer.
+    It bisects; the length is known to be >= low and < high. A text that shares n words in a row shares every smaller
+    number, so rows that share no run of ``middle`` words stay below it. Only records that share such a run can share a
+    longer one.
     """
     if not len(rows) or high - low <= 1:
         return
     middle = min(2 * low, (low + high) // 2)
-    our_text_of_run, their_text_of_run = _matching_texts(ours.take(rows), theirs.take(records), middle, token_hashes)
+    synthetic_text_of_run, private_text_of_run = _matching_texts(
+        synthetic.take(rows), private.take(records), middle, token_hashes
+    )
     has_longer_run = np.zeros(len(rows), dtype=bool)
-    has_longer_run[our_text_of_run] = True
+    has_longer_run[synthetic_text_of_run] = True
     longest[rows[has_longer_run]] = middle
     _lengthen_runs(
-        ours, theirs, rows[has_longer_run], records[np.unique(their_text_of_run)], middle, high, longest, token_hashes
+        synthetic,
+        private,
+        rows[has_longer_run],
+        records[np.unique(private_text_of_run)],
+        middle,
+        high,
+        longest,
+        token_hashes,
     )
-    _lengthen_runs(ours, theirs, rows[~has_longer_run], records, low, middle, longest, token_hashes)
+    _lengthen_runs(synthetic, private, rows[~has_longer_run], records, low, middle, longest, token_hashes)
 
 
-def _matching_texts(ours: _Corpus, theirs: _Corpus, length: int, token_hashes: UInt64) -> tuple[Int64, Int64]:
-    """The text number on either side of each run of ``length`` words that occurs in both."""
-    our_sequences, our_texts = ours.sequences(length, token_hashes)
-    their_sequences, their_texts = theirs.sequences(length, token_hashes)
-    is_shared = np.isin(their_sequences, our_sequences)  # the synthetic side: usually the smaller by far
-    return our_texts[np.isin(our_sequences, their_sequences[is_shared])], their_texts[is_shared]
+def _matching_texts(synthetic: _Corpus, private: _Corpus, length: int, token_hashes: UInt64) -> tuple[Int64, Int64]:
+    """Returns the number of the synthetic text of each shared run of ``length`` words, and of the private text."""
+    synthetic_sequences, synthetic_texts = synthetic.sequences(length, token_hashes)
+    private_sequences, private_texts = private.sequences(length, token_hashes)
+    # The first search leaves few private runs, so that the second one searches among few.
+    is_shared = np.isin(private_sequences, synthetic_sequences)
+    return synthetic_texts[np.isin(synthetic_sequences, private_sequences[is_shared])], private_texts[is_shared]
 
 
-def _mark_resembling(ours: _Corpus, theirs: _Corpus, token_hashes: UInt64) -> Bools:
-    """Marks our padded texts that have a Jaccard index >= JACCARD with a record, over pairs of neighbouring words.
+def _mark_resembling(synthetic: _Corpus, private: _Corpus, token_hashes: UInt64) -> Bools:
+    """Returns True for each padded synthetic text that has a Jaccard index >= JACCARD with a private one.
 
-    Pairs and not single words: they tell a rewritten sentence from one that merely has the same subject. Two sets
-    with that index must meet within their rarest n - ceil(JACCARD n) + 1 members (prefix filtering, Chaudhuri et al.
-    2006), so only those are joined, and the common pairs, which would cost nearly everything, never are.
+    The sets hold pairs of neighbouring words. Single words would not tell a rewritten sentence from one that merely has
+    the same subject. Two sets of n members with that index share one of their n - ceil(JACCARD n) + 1 rarest members
+    (prefix filtering, Chaudhuri et al. 2006). So only these are compared first, because frequent pairs of words would
+    cost nearly all of the time.
     """
-    resembles = np.zeros(len(ours), dtype=bool)
-    if not len(ours.tokens) or not len(theirs.tokens):
+    resembles = np.zeros(len(synthetic), dtype=bool)
+    if not len(synthetic.tokens) or not len(private.tokens):
         return resembles
-    our_pairs, their_pairs = _pair_matrices(ours, theirs, token_hashes)
-    size_ours = np.diff(our_pairs.indptr)
-    size_theirs = np.diff(their_pairs.indptr)
-    their_rarest = _rarest_members(their_pairs).T.tocsr()
-    prefix = _rarest_members(our_pairs)
-    for block_start in range(0, len(ours), _BLOCK_ROWS):
-        shared_pairs = (prefix[block_start : block_start + _BLOCK_ROWS] @ their_rarest).tocoo()
-        row = block_start + shared_pairs.row.astype(np.int64)
-        column = shared_pairs.col.astype(np.int64)
-        smaller_size = np.minimum(size_ours[row], size_theirs[column])
-        larger_size = np.maximum(size_ours[row], size_theirs[column])
+    synthetic_pairs, private_pairs = _pair_matrices(synthetic, private, token_hashes)
+    synthetic_sizes = np.diff(synthetic_pairs.indptr)
+    private_sizes = np.diff(private_pairs.indptr)
+    rarest_private = _rarest_members(private_pairs).T.tocsr()
+    rarest_synthetic = _rarest_members(synthetic_pairs)
+    for block_start in range(0, len(synthetic), _BLOCK_ROWS):
+        candidates = (rarest_synthetic[block_start : block_start + _BLOCK_ROWS] @ rarest_private).tocoo()
+        synthetic_rows = block_start + candidates.row.astype(np.int64)
+        private_rows = candidates.col.astype(np.int64)
+        smaller_size = np.minimum(synthetic_sizes[synthetic_rows], private_sizes[private_rows])
+        larger_size = np.maximum(synthetic_sizes[synthetic_rows], private_sizes[private_rows])
         is_possible = smaller_size >= JACCARD * larger_size
-        row = row[is_possible]
-        column = column[is_possible]
-        for pair_start in range(0, len(row), _PAIRS):
-            i = row[pair_start : pair_start + _PAIRS]
-            j = column[pair_start : pair_start + _PAIRS]
-            common_count = our_pairs[i].multiply(their_pairs[j]).sum(axis=1)
-            resembles[i[common_count >= JACCARD * (size_ours[i] + size_theirs[j] - common_count)]] = True
+        synthetic_rows = synthetic_rows[is_possible]
+        private_rows = private_rows[is_possible]
+        for pair_start in range(0, len(synthetic_rows), _PAIRS):
+            i = synthetic_rows[pair_start : pair_start + _PAIRS]
+            j = private_rows[pair_start : pair_start + _PAIRS]
+            common_count = synthetic_pairs[i].multiply(private_pairs[j]).sum(axis=1)
+            resembles[i[common_count >= JACCARD * (synthetic_sizes[i] + private_sizes[j] - common_count)]] = True
     return resembles
 
 
 def _rarest_members(matrix: Any) -> Any:
-    """Each row's rarest n - ceil(JACCARD n) + 1 members; columns are numbered by rarity and sorted."""
+    """Returns a matrix with each row's rarest n - ceil(JACCARD n) + 1 members only; column 0 is the rarest."""
     from scipy.sparse import csr_array
 
     sizes = np.diff(matrix.indptr)
-    keep = np.where(sizes > 0, sizes - np.ceil(JACCARD * sizes - 1e-9).astype(np.int64) + 1, 0)
-    position = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], sizes)
-    is_rarest = position < np.repeat(keep, sizes)
-    pointers = np.concatenate(([0], np.cumsum(keep)))
+    kept_counts = np.where(sizes > 0, sizes - np.ceil(JACCARD * sizes - 1e-9).astype(np.int64) + 1, 0)
+    positions = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], sizes)
+    is_rarest = positions < np.repeat(kept_counts, sizes)
+    pointers = np.concatenate(([0], np.cumsum(kept_counts)))
     return csr_array((matrix.data[is_rarest], matrix.indices[is_rarest], pointers), shape=matrix.shape)
 
 
-def _pair_matrices(ours: _Corpus, theirs: _Corpus, token_hashes: UInt64) -> tuple[Any, Any]:
-    """Two binary matrices, texts by pairs; the rarest pair is column 0."""
+def _pair_matrices(synthetic: _Corpus, private: _Corpus, token_hashes: UInt64) -> tuple[Any, Any]:
+    """Returns two binary matrices, texts by pairs of neighbouring words; the rarest pair is column 0."""
     from scipy.sparse import csr_array
 
-    pairs, texts = zip(*(corpus.sequences(2, token_hashes) for corpus in (ours, theirs)), strict=True)
-    _, columns, token_counts = np.unique(np.concatenate(pairs), return_inverse=True, return_counts=True)
-    rank = np.empty(len(token_counts), dtype=np.int64)
-    rank[np.argsort(token_counts, kind="stable")] = np.arange(len(token_counts))
-    columns = rank[columns]
+    pairs, texts = zip(*(corpus.sequences(2, token_hashes) for corpus in (synthetic, private)), strict=True)
+    _, columns, pair_counts = np.unique(np.concatenate(pairs), return_inverse=True, return_counts=True)
+    rarity_rank = np.empty(len(pair_counts), dtype=np.int64)
+    rarity_rank[np.argsort(pair_counts, kind="stable")] = np.arange(len(pair_counts))
+    columns = rarity_rank[columns]
     matrices = []
-    for corpus, text, part in zip((ours, theirs), texts, np.split(columns, [len(pairs[0])]), strict=True):
-        matrix = csr_array((np.ones(len(part), dtype=np.float32), (text, part)), shape=(len(corpus), len(token_counts)))
+    for corpus, text_rows, text_columns in zip(
+        (synthetic, private), texts, np.split(columns, [len(pairs[0])]), strict=True
+    ):
+        matrix = csr_array(
+            (np.ones(len(text_columns), dtype=np.float32), (text_rows, text_columns)),
+            shape=(len(corpus), len(pair_counts)),
+        )
         matrix.sum_duplicates()
         matrix.sort_indices()
         matrix.data[:] = 1.0
@@ -287,7 +309,7 @@ def _pair_matrices(ours: _Corpus, theirs: _Corpus, token_hashes: UInt64) -> tupl
     return matrices[0], matrices[1]
 
 
-# Distances of synthetic texts to the closest records, of equally many records on two sides.
+# The functions below compare the distances to the closest training record and to the closest held-out record.
 
 BLOCK_ROWS = 1024  # rows of a distance block: 1 024 x 50 000 float32 are 200 MB
 LOW_SHARE = 0.05  # quantile that is stated in addition to the median, since only few texts are near copies
@@ -322,17 +344,19 @@ def closest_records(synthetic: Float32, training: Float32, holdout: Float32, *, 
     seed, because among more records the closest one is closer. Raises ValueError if an array is empty.
     """
     if not len(synthetic) or not len(training) or not len(holdout):
-        raise ValueError("a side has no rows: nothing is closest")
+        raise ValueError("synthetic, training or holdout has no rows, and each needs at least one")
     training_rows, holdout_rows = equal_rows(training, holdout, seed=seed)
-    near = closest_distances(synthetic, training_rows)
-    far = closest_distances(synthetic, holdout_rows)
-    wins = float((near < far).sum()) + 0.5 * float((near == far).sum())
+    training_distances = closest_distances(synthetic, training_rows)
+    holdout_distances = closest_distances(synthetic, holdout_rows)
+    wins = float((training_distances < holdout_distances).sum()) + 0.5 * float(
+        (training_distances == holdout_distances).sum()
+    )
     return ClosestRecords(
         rows=len(synthetic),
         records=len(training_rows),
         closer=clopper_pearson(round(wins), len(synthetic)),
-        training=_distance_quantiles(near),
-        holdout=_distance_quantiles(far),
+        training=_distance_quantiles(training_distances),
+        holdout=_distance_quantiles(holdout_distances),
     )
 
 
@@ -354,22 +378,24 @@ def _distance_quantiles(distances: Float64) -> tuple[float, float]:
     return float(low), float(middle)
 
 
-def equal_rows(first: Floats, second: Floats, *, rows: int | None = None, seed: int = 0) -> tuple[Floats, Floats]:
+def equal_rows(
+    first_array: Floats, second_array: Floats, *, rows: int | None = None, seed: int = 0
+) -> tuple[Floats, Floats]:
     """Draws equally many rows of two arrays, as :func:`equal_choice` chooses them."""
-    first_rows, second_rows = equal_choice(len(first), len(second), rows=rows, seed=seed)
-    return first[first_rows], second[second_rows]
+    first_rows, second_rows = equal_choice(len(first_array), len(second_array), rows=rows, seed=seed)
+    return first_array[first_rows], second_array[second_rows]
 
 
-def equal_choice(first: int, second: int, *, rows: int | None = None, seed: int = 0) -> tuple[Int64, Int64]:
-    """Draws equally many row numbers of two sets of ``first`` and ``second`` rows, without replacement.
+def equal_choice(first_size: int, second_size: int, *, rows: int | None = None, seed: int = 0) -> tuple[Int64, Int64]:
+    """Draws equally many row numbers from each of two sets of rows, without replacement.
 
     Returns two sorted int64 arrays of length ``rows``, or of the smaller set's size if it is None. Raises ValueError if
     a set has fewer than ``rows``.
     """
-    available = min(first, second)
+    available = min(first_size, second_size)
     row_count = available if rows is None else rows
     if row_count > available:
-        raise ValueError(f"cannot draw {row_count} rows of {first} and {second}")
+        raise ValueError(f"cannot draw {row_count} rows of {first_size} and of {second_size}: {available} are allowed")
     rng = np.random.default_rng([seed, 0xE9])
 
     def draw(size: int) -> Int64:
@@ -377,4 +403,4 @@ def equal_choice(first: int, second: int, *, rows: int | None = None, seed: int 
             return np.arange(size)
         return np.sort(rng.choice(size, size=row_count, replace=False))
 
-    return draw(first), draw(second)
+    return draw(first_size), draw(second_size)

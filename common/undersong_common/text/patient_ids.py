@@ -38,7 +38,7 @@ _OTHER_REFERENCE = re.compile(
     r"|Person|Encounter|EpisodeOfCare|Procedure|Specimen|CareTeam|HealthcareService|NutritionProduct)/[^/?#]+"
     r"(?:/_history(?:/[^/?#]*)?)?/?(?:[?#].*)?"
 )
-# A spreadsheet shows a number of twelve digits and more so (1.23457E+11), and saves as CSV what it shows.
+# A spreadsheet shows a number of twelve digits or more as 1.23457E+11, and saves as CSV what it shows.
 _ROUNDED = re.compile(r"-?[1-9](?:[.,](\d+))?E\+([1-9]\d)")
 _MISSING = frozenset(
     ("", "null", "(null)", "\\n", "nil", "none", "nan", "nat", "<na>", "na", "n/a", "-", "--", "?", ".")
@@ -51,7 +51,7 @@ class PatientId(NamedTuple):
     """A patient's id as the source names it.
 
     Attributes:
-        name: the id after the sure joins.
+        name: the id, in one form for all that surely name one patient (:func:`patient_id`).
         system: the base of an absolute FHIR reference, or the system of an identifier; "" where none is named.
         is_identifier: True for a business identifier (SYSTEM|VALUE), which is no resource's id.
     """
@@ -62,7 +62,7 @@ class PatientId(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The id as text. The base of a reference is left out, because most sources have one base."""
+        """The id as text, of an identifier with its system. A reference's base is left out: most sources have one."""
         if self.is_identifier and self.system:
             return f"{self.system}|{self.name}"
         return self.name
@@ -92,7 +92,7 @@ def patient_id(value: Any) -> PatientId | None:
 
 
 def _is_no_id(text: str) -> bool:
-    """True for a missing id: a word that stands for one, or signs alone (---, an em dash, the ### of a narrow cell)."""
+    """Returns True for a missing id: a word for it, or signs alone (---, an em dash, the ### of a narrow cell)."""
     return is_missing_word(text) or not any(unicodedata.category(character)[0] in "LN" for character in text)
 
 
@@ -114,13 +114,13 @@ def is_database_null(text: str) -> bool:
 
 
 def _id_text(value: Any) -> str | None:
-    """The text of a value whose type can hold an id."""
+    """Returns the text of a value whose type can hold an id; None for a missing value, such as pandas' NA."""
     if isinstance(value, str):
         return str(value)
-    kind = type(value).__name__
-    if value is None or kind in ("NAType", "NaTType"):  # pandas' missing values
+    type_name = type(value).__name__
+    if value is None or type_name in ("NAType", "NaTType"):  # pandas' missing values
         return None
-    if kind in ("datetime64", "timedelta64"):  # numpy counts timedelta64 among the whole numbers
+    if type_name in ("datetime64", "timedelta64"):  # numpy counts timedelta64 among the whole numbers
         if value != value:  # a missing time
             return None
         raise _refuse_type(value)
@@ -143,7 +143,7 @@ def _id_text(value: Any) -> str | None:
     else:
         raise _refuse_type(value)
     if integer.bit_length() > 3 * LONGEST_NUMBER:
-        raise ConfigurationError("a number of so many digits is no id", CAST_REMEDY, code="no-id")
+        raise ConfigurationError("a number of hundreds of digits is no id", CAST_REMEDY, code="no-id")
     return str(integer)
 
 
@@ -155,10 +155,10 @@ def _refuse_type(value: Any) -> ConfigurationError:
     if isinstance(value, bytes | bytearray | memoryview):
         return ConfigurationError("bytes are no id", CAST_REMEDY, code="no-id")
     if type(value).__name__.startswith("bool"):
-        kind = "a truth value"
+        type_words = "a truth value"
     else:
-        kind = f"a value of type {type(value).__name__}"
-    return ConfigurationError(f"{kind} is no id", CAST_REMEDY, code="no-id")
+        type_words = f"a value of type {type(value).__name__}"
+    return ConfigurationError(f"{type_words} is no id", CAST_REMEDY, code="no-id")
 
 
 @lru_cache(maxsize=2**16)
@@ -212,9 +212,9 @@ def clean_text(text: str) -> str:
     return text
 
 
-def _reference_base(written: str) -> str:
-    """The base of a reference; "" where it repeats only the type ("Patient/Patient/7")."""
-    base = written.rstrip("/").removesuffix("/Patient").removesuffix("/Patient")
+def _reference_base(reference: str) -> str:
+    """Returns the base of a reference to a Patient; "" where it repeats only the type ("Patient/Patient/7")."""
+    base = reference.rstrip("/").removesuffix("/Patient").removesuffix("/Patient")
     if base == "Patient":
         return ""
     scheme, slashes, address = base.partition("://")
@@ -224,12 +224,12 @@ def _reference_base(written: str) -> str:
     return base
 
 
-# Look-alikes: what differs only by one of these kinds may be one patient or two.
+# Look-alikes: two ids that differ only in the ways below may be one patient or two.
 
 _IGNORED = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
-_SHEET_TEXT = re.compile(r'="(.*)"')  # Excel exports a text that looks like a number so.
+_SHEET_TEXT = re.compile(r'="(.*)"')  # Excel exports a text that looks like a number as ="0042".
 _QUOTES = "\"'`´‘’‚‛“”„‟‹›«»＂＇"
 _PAIRS = {"{": "}", "[": "]", "(": ")", "<": ">"}
 _ZEROS = re.compile(r"(?<![\d.,])0+(?=\d)")
@@ -289,6 +289,8 @@ def _as_number(text: str) -> str:
 
 @dataclass(frozen=True)
 class _Kind:
+    """A kind of difference between two ids that may be one patient's; ``reduce`` removes it from an id."""
+
     reduce: Callable[[str], str]
     words: str  # completes the sentence "differ from another one only by ..."
 
@@ -302,7 +304,7 @@ _KINDS: Mapping[str, _Kind] = {
     "decimals": _Kind(lambda text: _DECIMALS.sub("", text), "decimals"),
     "zeros": _Kind(lambda text: _ZEROS.sub("", text), "leading zeros"),
     "case": _Kind(_without_case, "capital letters, or ß for ss"),
-    # Decided by the source alone: an identifier's value need not resemble the id of a Patient resource.
+    # An identifier's value need not resemble a Patient resource's id: that a source has both makes them look-alikes.
     "identifiers": _Kind(lambda text: text.rpartition("|")[2], "being an identifier"),
 }
 KINDS = tuple(_KINDS)
@@ -310,46 +312,55 @@ KINDS = tuple(_KINDS)
 
 @dataclass(frozen=True)
 class Choice:
-    """A person's decision about look-alikes, by kind: those that are the same patient, and those that are another one.
+    """A person's decision, for kinds of difference between ids (``KINDS``), if ids that differ only so are one patient.
 
     Raises ConfigurationError if a kind is unknown or is named for both.
+
+    Attributes:
+        same: kinds by which ids of the same patient differ.
+        other: kinds by which ids of different patients differ.
     """
 
     same: frozenset[str] = frozenset()
     other: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        unknown = sorted((self.same | self.other) - set(KINDS))
-        if unknown:
+        unknown_kinds = sorted((self.same | self.other) - set(KINDS))
+        if unknown_kinds:
             raise ConfigurationError(
-                f"{unknown[0]!r} is no kind of look-alikes", f"name one of {', '.join(KINDS)}", code="unknown-kind"
+                f"{unknown_kinds[0]!r} is no kind of look-alikes",
+                f"name one of {', '.join(KINDS)}",
+                code="unknown-kind",
             )
         if contradictory := sorted(self.same & self.other):
             raise ConfigurationError(
                 f"{contradictory[0]} is named for --same-patient and for --other-patient",
-                "name it for one",
+                "name it for one of the two options",
                 code="both-kinds",
             )
 
-    def unit(self, identity: PatientId) -> str:
-        """The name of the privacy unit of an id. It depends on the id and on this choice alone."""
-        text = identity.text
-        if "bases" in self.other and identity.system and not identity.is_identifier:
-            text = f"{identity.system}/Patient/{identity.name}"
+    def unit(self, patient: PatientId) -> str:
+        """Returns the name of the privacy unit of an id. It depends on the id and on this choice alone."""
+        text = patient.text
+        if "bases" in self.other and patient.system and not patient.is_identifier:
+            text = f"{patient.system}/Patient/{patient.name}"
         return reduced(text, self.same)
 
 
 def reduced(text: str, kinds: Iterable[str]) -> str:
-    """Returns an id without what distinguishes it by ``kinds`` only, in a form that does not change any more."""
+    """Returns an id without what these kinds of difference concern, such as leading zeros for "zeros".
+
+    It removes them again until the id no longer changes.
+    """
     kind_names = set(kinds)
     if not kind_names or (text.isascii() and text.isdigit() and text[0] != "0"):
         return text
     for _ in range(len(text) + 1):
-        unreduced = text
+        previous_text = text
         for kind_name, kind in _KINDS.items():
             if kind_name in kind_names:
                 text = kind.reduce(text) or text
-        if text == unreduced:
+        if text == previous_text:
             break
     return text
 
@@ -359,12 +370,12 @@ class LookAlikes:
     """Ids that differ from another id of the source only by ``kinds``.
 
     Attributes:
-        kinds: the kinds that together make the difference.
+        kinds: the kinds of difference that together separate such an id from the one that it resembles.
         count: number of such ids.
         places: place of each such id, after the place of an id that it resembles.
         is_shared: True for Patient resources that have the identifier of another one.
-        is_listed: True for identifiers on a list of objections that no id of the source equals; without a kind, a
-            line of the list holds more than an id.
+        is_listed: True for identifiers on a list of objections that no id of the source equals; ``kinds`` is then
+            empty where a line of the list holds more than an id.
     """
 
     kinds: tuple[str, ...]
@@ -415,24 +426,26 @@ def find_look_alikes(places: Mapping[PatientId, str], choice: Choice, pairs: Ite
     Args:
         places: first place of each id in the source.
         choice: what a person has decided already.
-        pairs: two Patient resources with one identifier; they count as of the kind "identifiers".
+        pairs: pairs of Patient resources that have one identifier; they count as of the kind "identifiers".
     """
     findings: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
     undecided = [kind for kind in KINDS if kind not in choice.same | choice.other and kind != "identifiers"]
-    units: dict[str, str] = {}  # place of the first row, by privacy unit
-    systems: dict[str, dict[str, str]] = defaultdict(dict)  # place of the first row, by unit and base of the reference
-    for identity, place in places.items():
-        unit = choice.unit(identity)
-        units.setdefault(unit, place)
-        if identity.system and not identity.is_identifier:
-            systems[unit].setdefault(identity.system, place)
+    place_by_unit: dict[str, str] = {}  # place of the first row, by privacy unit
+    places_by_unit: dict[str, dict[str, str]] = defaultdict(
+        dict
+    )  # place of the first row, by unit and base of the reference
+    for patient, place in places.items():
+        unit = choice.unit(patient)
+        place_by_unit.setdefault(unit, place)
+        if patient.system and not patient.is_identifier:
+            places_by_unit[unit].setdefault(patient.system, place)
     if "bases" in undecided:
-        for by_system in systems.values():
-            first_place, *later_places = by_system.values()
+        for place_by_system in places_by_unit.values():
+            first_place, *later_places = place_by_system.values()
             findings[("bases",)] += [(first_place, later_place) for later_place in later_places]
-    for group in _alike_groups(units, (*choice.same, *undecided)):
+    for group in _alike_groups(place_by_unit, (*choice.same, *undecided)):
         for kinds, first_unit, later_unit in _fewest_differences(group, choice.same, undecided):
-            findings[kinds].append((units[first_unit], units[later_unit]))
+            findings[kinds].append((place_by_unit[first_unit], place_by_unit[later_unit]))
     shared: list[tuple[str, str]] = []
     if "identifiers" not in choice.same | choice.other:
         findings[("identifiers",)] += _mixed_identifiers(places)
@@ -440,27 +453,27 @@ def find_look_alikes(places: Mapping[PatientId, str], choice: Choice, pairs: Ite
             (places.get(first_id, id_place), places.get(second_id, second_place))
             for (first_id, id_place), (second_id, second_place) in pairs
         ]
-    alike = [
-        LookAlikes(kinds, len(findings_of_kinds), tuple(findings_of_kinds))
-        for kinds, findings_of_kinds in findings.items()
-        if findings_of_kinds
+    look_alikes = [
+        LookAlikes(kinds, len(place_pairs), tuple(place_pairs))
+        for kinds, place_pairs in findings.items()
+        if place_pairs
     ]
-    return alike + ([LookAlikes(("identifiers",), len(shared), tuple(shared), is_shared=True)] if shared else [])
+    return look_alikes + ([LookAlikes(("identifiers",), len(shared), tuple(shared), is_shared=True)] if shared else [])
 
 
-def look_alike_kinds(one: str, other: str, choice: Choice) -> tuple[str, ...]:
+def look_alike_kinds(unit: str, other_unit: str, choice: Choice) -> tuple[str, ...]:
     """Returns the fewest undecided kinds by which two units differ; () if they differ by more."""
     undecided = [kind for kind in KINDS if kind not in choice.same | choice.other]
-    return next((kinds for kinds, *_ in _fewest_differences([one, other], choice.same, undecided)), ())
+    return next((kinds for kinds, *_ in _fewest_differences([unit, other_unit], choice.same, undecided)), ())
 
 
 def _alike_groups(units: Iterable[str], kinds: Iterable[str]) -> Iterator[list[str]]:
-    """The units that are equal but for ``kinds``, where there are several."""
-    alike: dict[str, list[str]] = defaultdict(list)
+    """Yields the groups of two or more units that are equal but for differences of ``kinds``."""
+    units_by_form: dict[str, list[str]] = defaultdict(list)
     kind_names = tuple(kinds)
     for unit in units:
-        alike[reduced(unit, kind_names)].append(unit)
-    return (group for group in alike.values() if len(group) > 1)
+        units_by_form[reduced(unit, kind_names)].append(unit)
+    return (group for group in units_by_form.values() if len(group) > 1)
 
 
 def _fewest_differences(
@@ -468,14 +481,16 @@ def _fewest_differences(
 ) -> Iterator[tuple[tuple[str, ...], str, str]]:
     """Yields the fewest kinds by which a unit differs from an earlier one of its group, with both units."""
     unmatched = dict.fromkeys(group)
-    acting = set[str]().union(*map(_acting_kinds, group))
-    # A base or a system is dropped whole, with whatever else differs in it, so that these come last.
-    kinds = sorted([kind for kind in undecided if kind in acting], key=lambda kind: kind in ("bases", "identifiers"))
+    acting_kinds = set[str]().union(*map(_acting_kinds, group))
+    # "bases" and "identifiers" come last, because they drop a whole base or system with all differences within it.
+    kinds = sorted(
+        [kind for kind in undecided if kind in acting_kinds], key=lambda kind: kind in ("bases", "identifiers")
+    )
     for kind_count in range(1, len(kinds) + 1):
         for kind_names in itertools.combinations(kinds, kind_count):
-            firsts: dict[str, str] = {}
+            first_by_form: dict[str, str] = {}
             for unit in list(unmatched):
-                first_unit = firsts.setdefault(reduced(unit, {*same, *kind_names}), unit)
+                first_unit = first_by_form.setdefault(reduced(unit, {*same, *kind_names}), unit)
                 if first_unit is not unit:
                     del unmatched[unit]
                     yield kind_names, first_unit, unit
@@ -484,23 +499,23 @@ def _fewest_differences(
 
 
 def _acting_kinds(unit: str) -> set[str]:
-    """The kinds that change a unit, or a form through which it passes while it is reduced by every kind."""
+    """Returns the kinds that change a unit, or one of the forms that it has while :func:`reduced` by every kind."""
     acting = {kind_name for kind_name, kind in _KINDS.items() if kind.reduce(unit) != unit}
     text = unit
     for _ in range(len(unit) + 1):
-        unreduced = text
+        previous_text = text
         for kind_name, kind in _KINDS.items():
             if (form := kind.reduce(text) or text) != text:
                 acting.add(kind_name)
                 text = form
-        if text == unreduced:
+        if text == previous_text:
             break
     return acting
 
 
 def _mixed_identifiers(places: Mapping[PatientId, str]) -> list[tuple[str, str]]:
-    """Places of identifiers in a source that also has ids of Patient resources."""
-    resource = next((place for identity, place in places.items() if not identity.is_identifier), None)
-    if resource is None:
+    """Returns the place of each identifier, after that of a Patient resource's id; [] without such an id."""
+    resource_place = next((place for patient, place in places.items() if not patient.is_identifier), None)
+    if resource_place is None:
         return []
-    return [(resource, place) for identity, place in places.items() if identity.is_identifier]
+    return [(resource_place, place) for patient, place in places.items() if patient.is_identifier]

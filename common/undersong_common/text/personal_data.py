@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 LEAST_SCORE = 0.35  # Presidio's own threshold in its examples; bare digits score below it
-KINDS = {"PERSON": "names", "DATE_TIME": "dates"}  # words for Presidio's entities; every other entity is a number
+KINDS = {"PERSON": "names", "DATE_TIME": "dates"}  # kind for each of Presidio's entities; any other is a number
 NUMBERS = "numbers"
-LEFT_OUT = frozenset({"LOCATION", "NRP", "ORGANIZATION", "URL"})  # no names, numbers or dates
+LEFT_OUT = frozenset({"LOCATION", "NRP", "ORGANIZATION", "URL"})  # Presidio's entities that are none of the three kinds
 TITLED = r"\b(?:Mr|Mrs|Ms|Miss|Dr|Prof|Sr|Sister|Nurse)\.? (?-i:[A-Z][a-z'’-]+)(?: (?-i:[A-Z][a-z'’-]+))?\b"
 FEWEST_DIGITS = 7  # digits of a telephone number; a blood pressure (168/101) has six
 # A spaCy model takes "this morning", "51 year old", blood pressures and telephone numbers for dates too.
@@ -62,34 +62,34 @@ def personal_data(texts: Sequence[str], private: Sequence[str] | None, find: Fin
         finder: name of that function for the report.
     """
     count_by_kind: Counter[str] = Counter()
-    places: dict[tuple[str, str], list[int]] = {}
+    rows_by_finding: dict[tuple[str, str], list[int]] = {}
     for row, text in enumerate(texts, start=1):
-        for kind, data_value in find(text):
+        for kind, found_value in find(text):
             count_by_kind[kind] += 1
-            places.setdefault((kind, _normalise_text(data_value)), []).append(row)
+            rows_by_finding.setdefault((kind, _normalise_text(found_value)), []).append(row)
     kinds = (*KINDS.values(), NUMBERS)
-    standing: list[tuple[str, str]] = []
+    private_findings: list[tuple[str, str]] = []
     if private is not None:
         private_text = "\n".join(map(_normalise_text, private))
-        standing = [
-            place_key
-            for place_key in places
-            if place_key[1] in private_text and re.search(rf"(?<!\w){re.escape(place_key[1])}(?!\w)", private_text)
+        private_findings = [
+            finding
+            for finding in rows_by_finding
+            if finding[1] in private_text and re.search(rf"(?<!\w){re.escape(finding[1])}(?!\w)", private_text)
         ]
-    different = Counter(kind for kind, _ in places)
-    private_kinds = Counter(kind for kind, _ in standing)
+    different = Counter(kind for kind, _ in rows_by_finding)
+    private_kinds = Counter(kind for kind, _ in private_findings)
     return PersonalData(
         rows=len(texts),
         found={kind: count_by_kind[kind] for kind in kinds},
         different={kind: different[kind] for kind in kinds},
         in_private=None if private is None else {kind: private_kinds[kind] for kind in kinds},
-        private_rows=tuple(sorted({row for place_key in standing for row in places[place_key]})),
+        private_rows=tuple(sorted({row for finding in private_findings for row in rows_by_finding[finding]})),
         finder=finder,
     )
 
 
 def patterns(text: str) -> Iterable[tuple[str, str]]:
-    """Finds names after a title, and numbers of seven digits or more, without further packages.
+    """Yields (kind, value) of names after a title and of numbers of seven digits or more, without further packages.
 
     >>> list(patterns("Dr Jane Brown, 030 1234567, 168/101"))
     [('names', 'Dr Jane Brown'), ('numbers', '030 1234567')]
@@ -123,8 +123,8 @@ def presidio() -> tuple[Find, str]:
         engine.nlp = {"en": blank("en")}
     registry = RecognizerRegistry(supported_languages=["en"])
     registry.load_predefined_recognizers(languages=["en"], nlp_engine=engine if model else None)
-    for online in ("EmailRecognizer", "UrlRecognizer"):  # the first fetches a list of internet domains
-        registry.remove_recognizer(online)
+    for recognizer_name in ("EmailRecognizer", "UrlRecognizer"):  # the first fetches a list of internet domains
+        registry.remove_recognizer(recognizer_name)
     registry.add_recognizer(
         PatternRecognizer(supported_entity="EMAIL_ADDRESS", name="e-mail", patterns=EmailRecognizer.PATTERNS)
     )
@@ -142,7 +142,7 @@ def presidio() -> tuple[Find, str]:
 
 
 def _separate_places(results: Iterable[Any], text: str) -> list[tuple[str, int, int]]:
-    """Kind, start and end of what was found, each place once: the surest, then the longest, first."""
+    """Returns (kind, start, end) of the findings, by start. Of overlapping ones the surest, then the longest, stays."""
     separate_findings: list[tuple[str, int, int]] = []
     for finding in sorted(results, key=lambda r: (-r.score, r.start - r.end, r.start)):
         kind = KINDS.get(finding.entity_type, NUMBERS)
@@ -150,13 +150,13 @@ def _separate_places(results: Iterable[Any], text: str) -> list[tuple[str, int, 
             finding.start < other_end and other_start < finding.end for _, other_start, other_end in separate_findings
         ):
             continue
-        if _is_one(finding.entity_type, text[finding.start : finding.end]):
+        if _is_personal(finding.entity_type, text[finding.start : finding.end]):
             separate_findings.append((kind, finding.start, finding.end))
-    return sorted(separate_findings, key=lambda one: one[1])
+    return sorted(separate_findings, key=lambda finding_place: finding_place[1])
 
 
-def _is_one(entity: str, value: str) -> bool:
-    """Returns false for figures in notes that Presidio mistakes for dates or telephone numbers."""
+def _is_personal(entity: str, value: str) -> bool:
+    """Returns True unless a value is a figure of a note that Presidio mistakes for a date or a telephone number."""
     if entity == "DATE_TIME":
         return CALENDAR.search(value) is not None
     return entity != "PHONE_NUMBER" or sum(map(str.isdigit, value)) >= FEWEST_DIGITS

@@ -32,6 +32,7 @@ SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".xlsx")
 QUOTINGS = ("csv", "none")
 _TEXT_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")  # suffixes of files that may be compressed
 _JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")  # suffixes of parts; a single .json file is one value
+# The word for null with which Hive and Spark name a folder of parts.
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 UTF_8 = "utf-8"
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -50,7 +51,7 @@ LARGEST_SHEET_CELLS = 20_000_000  # cells of the area that a sheet's filled cell
 UTF_16_BYTES = 4096  # first bytes from which the encoding of a text without a byte order mark is guessed
 NO_GZIP = "it is cut off or no gzip file"
 ROWS_AT_ONCE = 1000
-_OTHERS = {  # remedies by the suffix of a file that people have instead
+_OTHER_FORMATS = {  # remedies, by suffix, for files that are not read
     ".xls": "open it and save it as .xlsx or as CSV",
     ".ods": "open it and save it as .xlsx or as CSV",
     ".json": "write one JSON object a line, and name the file .jsonl",
@@ -69,6 +70,7 @@ _USUAL_NAME = re.compile(
 # Latin-1 has controls where Windows and older Macs have quotation marks, dashes and letters. U+0085 ends a line.
 _LATIN_CONTROL = re.compile("[\x80-\x84\x86-\x9f]")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
+# A filled cell in the XML of a sheet, with the letters of its column and the number of its row.
 _CELL = re.compile(rb'<(?:\w+:)?c\s(?:[^<>]*\s)?r="([A-Z]{1,3})([0-9]{1,7})"[^<>]*(?<!/)>(?!\s*</)')
 
 
@@ -129,11 +131,11 @@ class DottedColumns:
 
     def _path_value(self, row: Row, column: str) -> Any:
         values = _values_at(row.values, tuple(column.split(".")))
-        ways = [self._keys.setdefault(column, keys) for keys in values][:1] + list(values)
-        if len(set(ways)) > 1:
-            words = " and as ".join(" in ".join(map(repr, reversed(keys))) for keys in dict.fromkeys(ways))
+        key_paths = [self._keys.setdefault(column, keys) for keys in values][:1] + list(values)
+        if len(set(key_paths)) > 1:
+            path_words = " and as ".join(" in ".join(map(repr, reversed(keys))) for keys in dict.fromkeys(key_paths))
             raise ConfigurationError(
-                f"{row.place}: the column {column!r} stands there as {words}",
+                f"{row.place}: the column {column!r} stands there as {path_words}",
                 "rename or leave out the one that does not count",
                 code="name-twice",
             )
@@ -178,45 +180,49 @@ class _PartFolder:
 
 
 def _shown_folders(folder: Path, parts: Sequence[Path]) -> dict[Path, _PartFolder]:
-    """The folders of parts. In place of its value a folder has its number among its neighbours, sorted by name."""
-    below = {above for part in parts for above in part.parents if above.is_relative_to(folder)} - {folder}
+    """Returns the folders of the parts. In messages a number among its neighbours replaces the value in a name."""
+    subfolders = {
+        parent_folder for part in parts for parent_folder in part.parents if parent_folder.is_relative_to(folder)
+    } - {folder}
     neighbours: dict[tuple[Path, str], list[Path]] = defaultdict(list)
-    for path in sorted(below):
+    for path in sorted(subfolders):
         name, equals, _ = path.name.partition("=")
         if equals:
             neighbours[path.parent, name].append(path)
-    numbers = {
+    shown_names = {
         path: f"{name}=(folder {number} of {len(paths)})"
         for (_, name), paths in neighbours.items()
         for number, path in enumerate(paths, start=1)
     }
     folders = {folder: _PartFolder(folder, {})}
-    for path in sorted(below):
-        above = folders[path.parent]
+    for path in sorted(subfolders):
+        parent_folder = folders[path.parent]
         name, equals, value = path.name.partition("=")
         if equals:
             folder_values = {name: None if value == _HIVE_NULL else unquote(value)}
         else:
             folder_values = {}
-        folders[path] = _PartFolder(above.shown / numbers.get(path, path.name), {**above.stated, **folder_values})
+        folders[path] = _PartFolder(
+            parent_folder.shown / shown_names.get(path, path.name), {**parent_folder.stated, **folder_values}
+        )
     return folders
 
 
 def _part_rows(
     folder: _PartFolder, part: Path, form: FileForm, columns: Collection[str], dotted: DottedColumns, keys: "_Keys"
 ) -> Iterator[Row]:
-    """The rows of a part, with the values that its folders' names state."""
+    """Yields the rows of a part of a table, with the values that its folders' names state (``label=A``)."""
     folder_values = folder.stated
     shown_path = folder.shown / part.name
     is_json = plain_suffix(part) in _JSON_SUFFIXES
-    absent = dict.fromkeys(columns if is_json else ())  # a part may leave out a key that is null in all its rows
+    absent_values = dict.fromkeys(columns if is_json else ())  # a part may leave out a key that is null in all its rows
     try:
         for row in _file_rows(
             part, form, [name for name in columns if name not in folder_values], dotted, is_part=True
         ):
             values = {**row.values, **folder_values}
             keys.add(values)
-            yield Row(row.place.replace(str(part), str(shown_path)), {**absent, **values})
+            yield Row(row.place.replace(str(part), str(shown_path)), {**absent_values, **values})
     except ConfigurationError as error:
         problem = error.problem.replace(str(part), str(shown_path))
         raise ConfigurationError(problem, error.remedy, code=error.code) from None
@@ -231,7 +237,7 @@ def _file_rows(
     if is_part and plain_suffix(path) == ".json":
         suffix = ".jsonl"
     if suffix not in SUFFIXES:
-        remedy = _OTHERS.get(suffix, f"use {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+        remedy = _OTHER_FORMATS.get(suffix, f"use {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
         raise ConfigurationError(f"{path}: unknown file type {suffix!r}", remedy, code="unknown-file-type")
     with extras.named(str(path), "save the file as CSV"):
         match suffix:
@@ -240,9 +246,9 @@ def _file_rows(
             case ".xlsx":
                 yield from _workbook_rows(path, form.sheet, columns)
             case ".jsonl" | ".ndjson":
-                content = read_text(path, form.encoding)
-                rows = _jsonl_rows(path, content, columns, dotted)
-                yield from rows if is_part else _with_all_keys(path, content, rows, columns)
+                file_text = read_text(path, form.encoding)
+                rows = _jsonl_rows(path, file_text, columns, dotted)
+                yield from rows if is_part else _with_all_keys(path, file_text, rows, columns)
             case _:
                 yield from _csv_rows(path, read_text(path, form.encoding), form, columns)
 
@@ -250,15 +256,15 @@ def _file_rows(
 def folder_parts(folder: Path) -> list[Path]:
     """Returns the parts of one table in a folder, as Spark and others write them; [] if its files are no such parts.
 
-    Markers (``_SUCCESS``) and checksums (``.part.crc``) are none.
+    Markers (``_SUCCESS``) and checksums (``.part.crc``) are left out.
     """
     files = [
         file
         for file in sorted(folder.rglob("*"))
         if file.is_file() and not any(name.startswith(("_", ".")) for name in file.relative_to(folder).parts)
     ]
-    kinds = {plain_suffix(file) for file in files}
-    if len(kinds) == 1 and kinds <= {".parquet", ".csv", ".tsv", *_JSON_SUFFIXES}:
+    suffixes = {plain_suffix(file) for file in files}
+    if len(suffixes) == 1 and suffixes <= {".parquet", ".csv", ".tsv", *_JSON_SUFFIXES}:
         return files
     return []
 
@@ -338,8 +344,11 @@ def _check_regular(path: Path) -> None:
 
 
 def read_text(path: Path, encoding: str = UTF_8) -> str:
-    """Reads a text file: by its byte order mark, else in ``encoding``. Raises ConfigurationError with the bad line."""
-    content = read_bytes(path)
+    """Reads a text file in the encoding of its byte order mark; without a mark, in ``encoding``.
+
+    Raises ConfigurationError that names the first line that is not in that encoding.
+    """
+    file_bytes = read_bytes(path)
     try:
         is_text_encoding = codecs.lookup(encoding)._is_text_encoding
     except (LookupError, ValueError):
@@ -347,19 +356,19 @@ def read_text(path: Path, encoding: str = UTF_8) -> str:
     if not is_text_encoding:
         raise ConfigurationError(
             f"{path}: the encoding {encoding!r} is unknown",
-            "for example utf-8, latin-1, cp1252 or utf-16",
+            "name an encoding that Python knows, for example utf-8, latin-1, cp1252 or utf-16",
             code="unknown-encoding",
         )
-    file_encoding = next((name for mark, name in _BYTE_ORDER_MARKS if content.startswith(mark)), encoding)
+    file_encoding = next((name for mark, name in _BYTE_ORDER_MARKS if file_bytes.startswith(mark)), encoding)
     # ASCII in UTF-16 is valid UTF-8 and Latin-1: every second character is NUL.
-    if (unmarked_encoding := _unmarked_utf_16(content)) and "16" not in file_encoding and "32" not in file_encoding:
+    if (unmarked_encoding := _unmarked_utf_16(file_bytes)) and "16" not in file_encoding and "32" not in file_encoding:
         raise ConfigurationError(
             f"{path}: is written in {unmarked_encoding} without a byte order mark",
             f"save the file as UTF-8, or say how it was saved: --encoding {unmarked_encoding}",
             code="other-encoding",
         )
     try:
-        text = content.decode(file_encoding)
+        text = file_bytes.decode(file_encoding)
         if codecs.lookup(file_encoding).name == "iso8859-1" and (control := _LATIN_CONTROL.search(text)):
             line = text[: control.start()].count("\n") + 1
             raise ConfigurationError(
@@ -370,7 +379,7 @@ def read_text(path: Path, encoding: str = UTF_8) -> str:
         return text
     except UnicodeError as error:
         fault_start = error.start if isinstance(error, UnicodeDecodeError) else 0
-        line = content[:fault_start].count(b"\n") + 1
+        line = file_bytes[:fault_start].count(b"\n") + 1
     encoding_name = "UTF-8" if file_encoding.startswith("utf-8") else file_encoding
     if encoding_name == "UTF-8":
         remedy = (
@@ -383,9 +392,9 @@ def read_text(path: Path, encoding: str = UTF_8) -> str:
     raise ConfigurationError(f"{path}: line {line} is not {encoding_name}", remedy, code="other-encoding")
 
 
-def _unmarked_utf_16(content: bytes) -> str:
-    """The encoding of a text in UTF-16 without a mark that begins with ASCII, as a header does; "" for another text."""
-    first_bytes = content[:UTF_16_BYTES]
+def _unmarked_utf_16(file_bytes: bytes) -> str:
+    """Returns the encoding of a text in UTF-16 that has no mark and begins with ASCII, as headers do; else ""."""
+    first_bytes = file_bytes[:UTF_16_BYTES]
     low_bytes, high_bytes = first_bytes[::2], first_bytes[1::2]
     for zeros, letters, encoding in ((high_bytes, low_bytes, "utf-16-le"), (low_bytes, high_bytes, "utf-16-be")):
         if zeros.startswith(b"\0\0") and 2 * zeros.count(0) > len(zeros) and 0 not in letters:
@@ -397,12 +406,12 @@ def check_names(names: Sequence[str], columns: Collection[str], source: str) -> 
     """Raises ConfigurationError for a declared column whose name stands twice among ``names``."""
     for column in columns:
         if column in names:
-            name = column
+            present_name = column
         else:
-            name = column.partition(".")[0]
-        if names.count(name) > 1:
+            present_name = column.partition(".")[0]
+        if names.count(present_name) > 1:
             raise ConfigurationError(
-                f"{source}: the column {name!r} stands {names.count(name)} times",
+                f"{source}: the column {present_name!r} stands {names.count(present_name)} times",
                 "rename or remove the one that does not count",
                 code="name-twice",
             )
@@ -427,7 +436,10 @@ def value_at(node: Any, path: Sequence[str]) -> Any:
 
 
 def _values_at(node: Any, path: tuple[str, ...], keys: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """The values at a path by the keys on the way, since a key may itself hold a dot; the longest key comes first."""
+    """Returns each value to which a dotted path leads, by the keys on the way; the longest first key comes first.
+
+    There may be several, because a key may itself hold a dot.
+    """
     if not path:
         return {keys: node}
     if isinstance(node, list):
@@ -446,40 +458,40 @@ def _values_at(node: Any, path: tuple[str, ...], keys: tuple[str, ...] = ()) -> 
 
 
 def _merge_members(members: Iterable[dict[tuple[str, ...], Any]]) -> dict[tuple[str, ...], Any]:
-    """The values of a list's members: one value where those that are there are equal, else several."""
+    """Merges the values at a path in the members of a list: one value if all are equal, else a :class:`Several`."""
     merged: dict[tuple[str, ...], Several] = {}
     for values in members:
         for keys, value in values.items():
             several = merged.setdefault(keys, Several())
-            inner = value if isinstance(value, Several) else [value]
-            several += [element for element in inner if element is not None and element not in several]
+            member_values = value if isinstance(value, Several) else [value]
+            several += [element for element in member_values if element is not None and element not in several]
     return {keys: several[0] if len(several) == 1 else several for keys, several in merged.items() if several}
 
 
 @lru_cache(maxsize=1024)
 def _split_path(path: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Each key with which a path may begin, and the rest of the path; the longest key comes first.
+    """Returns each key with which a path may begin, and the rest of the path; the longest key comes first.
 
-    They are cached, because every row asks for the same few paths.
+    The result is cached, because every row asks for the same few paths.
     """
     return tuple((".".join(path[:length]), path[length:]) for length in range(len(path), 0, -1))
 
 
 def _first_keys(column: str) -> list[str]:
-    """The keys of a row with which the path of a column may begin, the column's own name first."""
+    """Returns the keys of a row with which the dotted path of a column may begin, the column's own name first."""
     return [key for key, _ in _split_path(tuple(column.split(".")))]
 
 
-def absent_column(where: str, columns: Mapping[str, str], names: Collection[str]) -> ConfigurationError:
+def absent_column(place: str, columns: Mapping[str, str], names: Collection[str]) -> ConfigurationError:
     """Returns the error for columns that a source does not have.
 
     Args:
-        columns: further words, such as the column's role, by the name of each column; "" for none.
+        columns: the absent columns by name, each with further words, such as its role; "" for none.
         names: the source's names; the remedy shows none, because they may be content.
     """
     absence = ", ".join(f"no column {column!r}{words}" for column, words in columns.items())
     remedy = "; ".join(dict.fromkeys(name_remedy(column, names) for column in columns))
-    return ConfigurationError(f"{where}: has {absence}", remedy, code="no-column")
+    return ConfigurationError(f"{place}: has {absence}", remedy, code="no-column")
 
 
 def name_remedy(word: str, names: Collection[str], noun: str = "column") -> str:
@@ -492,16 +504,18 @@ def name_remedy(word: str, names: Collection[str], noun: str = "column") -> str:
     >>> name_remedy("text", ["Mrs. Smith coughs", "4711"])
     'it has 2 columns; is its first row the header?'
     """
-    plain = [_plain_name(name) for name in names]
-    close = difflib.get_close_matches(_plain_name(word), plain, n=1, cutoff=0.6)
-    if close == [_plain_name(word)]:
-        return f"did you mean {list(names)[plain.index(close[0])]!r}?"
-    if close:
-        return f"{noun} {plain.index(close[0]) + 1} of {len(plain)} has a similar name: is it the one?"
-    has = f"it has {len(names)} {noun}{'' if len(names) == 1 else 's'}"
+    plain_names = [_plain_name(name) for name in names]
+    similar_names = difflib.get_close_matches(_plain_name(word), plain_names, n=1, cutoff=0.6)
+    if similar_names == [_plain_name(word)]:
+        return f"did you mean {list(names)[plain_names.index(similar_names[0])]!r}?"
+    if similar_names:
+        return (
+            f"{noun} {plain_names.index(similar_names[0]) + 1} of {len(plain_names)} has a similar name: is it the one?"
+        )
+    count_words = f"it has {len(names)} {noun}{'' if len(names) == 1 else 's'}"
     if noun == "column":
-        return f"{has}; is its first row the header?"
-    return has
+        return f"{count_words}; is its first row the header?"
+    return count_words
 
 
 def _plain_name(name: Any) -> str:
@@ -526,7 +540,7 @@ class _Object(dict[str, Any]):
 
 
 def _repeated_key(node: Any, path: tuple[str, ...]) -> str:
-    """The key on the way to a column that stands twice in its object; "" for none."""
+    """Returns the key on the path to a column that stands twice in its JSON object; "" if none does."""
     if isinstance(node, list):
         return next(filter(None, (_repeated_key(member, path) for member in node)), "")
     if not isinstance(node, _Object):
@@ -553,16 +567,16 @@ def json_object(line: str | bytes, place: str, columns: Collection[str] = ()) ->
 
 
 def _whole_number(digits: str) -> int | float:
-    """A whole number of JSON; infinity for one with more digits than Python reads, which is no id and no label."""
+    """Returns a whole number of JSON; infinity, which is no id and no label, for more digits than Python reads."""
     try:
         return int(digits)
     except ValueError:
         return float(digits)
 
 
-def _speaks_of(content: str, key: str) -> bool:
-    """False if no object of the text can have the key."""
-    return "\\u" in content or json.dumps(key, ensure_ascii=False) in content
+def _may_hold_key(file_text: str, key: str) -> bool:
+    """Returns False if no JSON object in the text can have the key, and True if one may have it."""
+    return "\\u" in file_text or json.dumps(key, ensure_ascii=False) in file_text
 
 
 class _Keys:
@@ -584,17 +598,19 @@ class _Keys:
             raise absent_column(str(path), self._absent, self._names)
 
 
-def _jsonl_rows(path: Path, content: str, columns: Collection[str], dotted: DottedColumns) -> Iterator[Row]:
-    """The rows of JSON lines, each with the keys that it has."""
-    for number, line in enumerate(content.split("\n"), start=1):
+def _jsonl_rows(path: Path, file_text: str, columns: Collection[str], dotted: DottedColumns) -> Iterator[Row]:
+    """Yields the rows of JSON lines, each with the keys that it has."""
+    for number, line in enumerate(file_text.split("\n"), start=1):
         if line.strip():
             yield dotted.read(Row(f"{path}:{number}", json_object(line, f"{path}: line {number}", columns)))
 
 
-def _with_all_keys(path: Path, content: str, rows: Iterable[Row], columns: Collection[str]) -> Iterator[Row]:
-    """The rows of a whole file, in which a key that is left out is a missing value; some row must have it."""
-    # A column of which the file never speaks is missing, and the first row that lacks it is named.
-    optional = dict.fromkeys(name for name in columns if any(_speaks_of(content, key) for key in _first_keys(name)))
+def _with_all_keys(path: Path, file_text: str, rows: Iterable[Row], columns: Collection[str]) -> Iterator[Row]:
+    """Yields the rows of a whole file, with None for a key that a row leaves out; some row must have the key."""
+    # A column that stands nowhere in the file stays absent, so that the error names the first row that lacks it.
+    optional = dict.fromkeys(
+        name for name in columns if any(_may_hold_key(file_text, key) for key in _first_keys(name))
+    )
     keys = _Keys(columns)
     for row in rows:
         keys.add(row.values)
@@ -605,19 +621,19 @@ def _with_all_keys(path: Path, content: str, rows: Iterable[Row], columns: Colle
 # The functions below read CSV and TSV.
 
 
-def _csv_rows(path: Path, content: str, form: FileForm, columns: Collection[str]) -> Iterator[Row]:
+def _csv_rows(path: Path, file_text: str, form: FileForm, columns: Collection[str]) -> Iterator[Row]:
     delimiter = "\t" if plain_suffix(path) == ".tsv" else ""
-    if separator_line := _SEPARATOR_LINE.match(content):
+    if separator_line := _SEPARATOR_LINE.match(file_text):
         delimiter = separator_line[2]
-        content = content[separator_line.end() :]
-    delimiter = delimiter or _find_delimiter(content)
-    # The limit of a field is the process's. Its default is below one long note.
-    csv.field_size_limit(max(csv.field_size_limit(), min(len(content) + 1, sys.maxsize)))
-    quoting = form.quoting or ("csv" if '"' not in content else _find_quoting(path, content, delimiter))
+        file_text = file_text[separator_line.end() :]
+    delimiter = delimiter or _find_delimiter(file_text)
+    # The csv module has one limit of a field's length for the whole process. Its default is below one long note.
+    csv.field_size_limit(max(csv.field_size_limit(), min(len(file_text) + 1, sys.maxsize)))
+    quoting = form.quoting or ("csv" if '"' not in file_text else _find_quoting(path, file_text, delimiter))
     if quoting == "none":
-        rows = _plain_lines(content, delimiter)
+        rows = _plain_lines(file_text, delimiter)
     else:
-        rows = _quoted_rows(content, delimiter)
+        rows = _quoted_rows(file_text, delimiter)
     header: list[str] = []
     number = 0
     try:
@@ -642,17 +658,17 @@ def _csv_rows(path: Path, content: str, form: FileForm, columns: Collection[str]
         ) from None
 
 
-def _find_quoting(path: Path, content: str, delimiter: str) -> str:
-    """The quoting of a file that holds quotes. Raises ConfigurationError where both readings are possible."""
-    plain_rows, separators = 0, -1
-    for line in _plain_lines(content, delimiter):
-        separators = len(line) if separators < 0 else separators
-        if len(line) != separators:
+def _find_quoting(path: Path, file_text: str, delimiter: str) -> str:
+    """Returns the quoting of a file that holds quotes. Raises ConfigurationError where "csv" and "none" both fit."""
+    plain_rows, field_count = 0, -1
+    for line in _plain_lines(file_text, delimiter):
+        field_count = len(line) if field_count < 0 else field_count
+        if len(line) != field_count:
             return "csv"
         plain_rows += 1
-    quoted_rows, is_valid = _count_quoted(content, delimiter, strict=True)
+    quoted_rows, is_valid = _count_quoted(file_text, delimiter, strict=True)
     if not is_valid:
-        quoted_rows, _ = _count_quoted(content, delimiter, strict=False)
+        quoted_rows, _ = _count_quoted(file_text, delimiter, strict=False)
     if quoted_rows != plain_rows:
         raise ConfigurationError(
             f"{path}: has {plain_rows - 1} rows if its quotes are letters like any other, {quoted_rows - 1} if they"
@@ -665,12 +681,12 @@ def _find_quoting(path: Path, content: str, delimiter: str) -> str:
     return "none"
 
 
-def _count_quoted(content: str, delimiter: str, *, strict: bool) -> tuple[int, bool]:
-    """Number of rows by the quotes, the header included, and True if the whole file is valid so."""
+def _count_quoted(file_text: str, delimiter: str, *, strict: bool) -> tuple[int, bool]:
+    """Returns the number of rows, header included, if quotes enclose fields, and True if the file is then valid CSV."""
     rows, width = 0, -1
     is_valid = True
     try:
-        for fields in _quoted_rows(content, delimiter, strict=strict):
+        for fields in _quoted_rows(file_text, delimiter, strict=strict):
             width = len(fields) if width < 0 else width
             is_valid = is_valid and len(fields) == width
             rows += 1
@@ -679,22 +695,22 @@ def _count_quoted(content: str, delimiter: str, *, strict: bool) -> tuple[int, b
     return rows, is_valid
 
 
-def _quoted_rows(content: str, delimiter: str, *, strict: bool = True) -> Iterator[list[str]]:
-    lines = (line[0] for line in _LINE.finditer(content))
+def _quoted_rows(file_text: str, delimiter: str, *, strict: bool = True) -> Iterator[list[str]]:
+    lines = (line[0] for line in _LINE.finditer(file_text))
     return filter(None, csv.reader(lines, strict=strict, delimiter=delimiter))
 
 
-def _plain_lines(content: str, delimiter: str) -> Iterator[list[str]]:
-    lines = (line[0].rstrip("\r\n") for line in _LINE.finditer(content))
+def _plain_lines(file_text: str, delimiter: str) -> Iterator[list[str]]:
+    lines = (line[0].rstrip("\r\n") for line in _LINE.finditer(file_text))
     return (line.split(delimiter) for line in lines if line)
 
 
-def _find_delimiter(content: str) -> str:
-    """Separator of the columns: of comma, semicolon, tab and bar, the one that finds most columns in the header."""
+def _find_delimiter(file_text: str) -> str:
+    """Returns the separator (comma, semicolon, tab or bar) that gives the header most columns."""
 
     def columns(delimiter: str) -> int:
         try:
-            return len(next(_quoted_rows(content[: 2**20], delimiter, strict=False), ()))
+            return len(next(_quoted_rows(file_text[: 2**20], delimiter, strict=False), ()))
         except csv.Error:
             return 0
 
@@ -707,10 +723,10 @@ def _find_delimiter(content: str) -> str:
 def _workbook_rows(path: Path, sheet: str, columns: Collection[str]) -> Iterator[Row]:
     import python_calamine
 
-    content = read_bytes(path)
-    _check_workbook(path, content)
+    file_bytes = read_bytes(path)
+    _check_workbook(path, file_bytes)
     try:
-        book = python_calamine.CalamineWorkbook.from_filelike(io.BytesIO(content))
+        book = python_calamine.CalamineWorkbook.from_filelike(io.BytesIO(file_bytes))
         names = [
             sheet_metadata.name
             for sheet_metadata in book.sheets_metadata
@@ -751,7 +767,7 @@ def _workbook_rows(path: Path, sheet: str, columns: Collection[str]) -> Iterator
 
 
 def _sheet_words(names: Sequence[str], filled: Sequence[str]) -> str:
-    """The filled sheets by their tabs; the name of one may be a patient's, and only a usual name is shown."""
+    """Returns the numbers of the filled sheets in words; a usual name is shown too, another may be a patient's."""
     return ", ".join(
         f"sheet {names.index(name) + 1}" + (f" {name!r}" if _USUAL_NAME.fullmatch(name.casefold().strip()) else "")
         for name in filled
@@ -759,9 +775,10 @@ def _sheet_words(names: Sequence[str], filled: Sequence[str]) -> str:
 
 
 def _cell_value(value: Any) -> Any:
-    """A cell's value: whole numbers as such, because a sheet has no others than floats; None for an empty cell.
+    """Returns a cell's value; None for an empty cell.
 
-    A float that stands for several whole numbers stays one, and is then no id.
+    A sheet holds every number as a float, so that a whole one becomes an int. Beyond 2^53 a float stands for several
+    whole numbers: it stays a float, which is no id.
     """
     if isinstance(value, float) and value.is_integer() and abs(value) < LARGEST_WHOLE_FLOAT:
         return int(value)
@@ -770,13 +787,13 @@ def _cell_value(value: Any) -> Any:
     return value
 
 
-def _check_workbook(path: Path, content: bytes) -> None:
+def _check_workbook(path: Path, file_bytes: bytes) -> None:
     """Raises ConfigurationError for a workbook that would not fit in memory."""
     cells = 0
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        with zipfile.ZipFile(io.BytesIO(file_bytes)) as archive:
             parts = archive.infolist()
-            if sum(part.file_size for part in parts) > max(INFLATED_BYTES, INFLATION * len(content)):
+            if sum(part.file_size for part in parts) > max(INFLATED_BYTES, INFLATION * len(file_bytes)):
                 raise _no_workbook(path)
             for part in parts:
                 if part.filename.startswith("xl/worksheets/") and part.filename.endswith(".xml"):
@@ -788,14 +805,15 @@ def _check_workbook(path: Path, content: bytes) -> None:
         raise _no_workbook(path) from None
     if cells > LARGEST_SHEET_CELLS:
         raise ConfigurationError(
-            f"{path}: a filled cell lies far from the table: the sheet spans {cells} cells",
+            f"{path}: a filled cell lies far from the table: the sheet spans {cells} cells, more than"
+            f" {LARGEST_SHEET_CELLS}",
             "delete the rows and columns beside the table, or save the file as CSV",
             code="sheet-too-large",
         )
 
 
 def _spanned_cells(file: Any) -> int:
-    """Number of cells of the area from A1 to the last filled row and column of a sheet."""
+    """Returns the number of cells from A1 to the last filled row and column of a sheet."""
     last_row = last_column = 0
     unread = b""
     while block := file.read(2**20):
@@ -816,7 +834,7 @@ def _column_number(letters: bytes) -> int:
 
 def _no_workbook(path: Path) -> ConfigurationError:
     return ConfigurationError(
-        f"{path}: is not a readable Excel workbook, or inflates too far",
+        f"{path}: is not a readable Excel workbook, or inflates to more than {INFLATION} times its size",
         "save it again as .xlsx, without a password",
         code="no-workbook",
     )
@@ -845,8 +863,8 @@ def _parquet_rows(path: Path, columns: Collection[str], dotted: DottedColumns) -
             return
         for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=read_columns):
             values = [
-                _column_values(path, batch.column(name), repr(name) if columns else str(place), number)
-                for place, name in enumerate(batch.schema.names, start=1)
+                _column_values(path, batch.column(name), repr(name) if columns else str(column_number), number)
+                for column_number, name in enumerate(batch.schema.names, start=1)
             ]
             for fields in zip(*values, strict=True):
                 number += 1
@@ -868,7 +886,7 @@ def _rows_without_columns(path: Path, names: list[str], columns: Iterable[str], 
 
 
 def _column_values(path: Path, column: Any, name: str, rows_before: int) -> list[Any]:
-    """A column of a batch as Python values. Raises ConfigurationError with the first row that has none.
+    """Returns a column of a batch as Python values. Raises ConfigurationError that names the first unreadable row.
 
     Args:
         name: the declared name in quotes, or the column's number where none is declared: a name may be content.

@@ -19,7 +19,7 @@ from undersong_common.text.patient_ids import (
 from undersong_common.text.row_files import UTF_8, FileForm, Row, absent_column, read_rows
 
 LARGEST_TEXT_BYTES = 4 * 2**20
-WARNED_SHARE = 0.05  # share of a test file's texts; a few short texts are written twice by chance
+WARNED_SHARE = 0.05  # share of a test file's texts; in fewer cases chance may have written a short text twice
 EMPTY = "its text is empty"
 EMPTY_CELL = f"{EMPTY}, or a formula without a stored value: open and save the workbook"
 
@@ -101,13 +101,13 @@ class Columns:
 
     def check(self, row: Row) -> None:
         """Raises ConfigurationError that names every column, by its role, that the row lacks."""
-        missing = {
+        missing_columns = {
             column: f" (the {role} column)"
             for role, column in self._column_roles.items()
             if column is not None and column not in row.values
         }
-        if missing:
-            raise absent_column(row.place, missing, row.values)
+        if missing_columns:
+            raise absent_column(row.place, missing_columns, row.values)
 
 
 @dataclass(frozen=True, repr=False)
@@ -137,7 +137,7 @@ class NoLabel(RefusedRow):
 
 
 def empty_reason(source: str) -> str:
-    """Returns the reason why a row of this source has no text; in a workbook, a formula without a stored value is one.
+    """Returns the reason to show for a row without a text; in a workbook a formula may be without a stored value.
 
     Args:
         source: path of the file that holds the row.
@@ -171,12 +171,12 @@ def read_record(row: Row, columns: Columns, empty: str = EMPTY) -> Record:
 def read_user(row: Row, column: str) -> PatientId:
     """Reads the patient's id of a row. Raises RefusedRow if the value is missing or is no id."""
     try:
-        identity = patient_id(row.values[column])
+        user_id = patient_id(row.values[column])
     except ConfigurationError as error:
         raise RefusedRow(row.place, f"the user column {column!r}: {error.problem}", error.remedy) from None
-    if identity is None:
+    if user_id is None:
         raise RefusedRow(row.place, f"the user column {column!r} is empty or not an id", "fill the row")
-    return identity
+    return user_id
 
 
 def _text_value(row: Row, column: str, empty: str) -> str:
@@ -200,24 +200,24 @@ def _label_value(row: Row, column: str) -> str:
         # A Mac writes letters with marks as two characters, and a spreadsheet copies invisible ones.
         label = clean_text(str(value))
     if isinstance(value, bool | float | bytes | Mapping | list) or not label or is_database_null(label):
-        missing = value is None or value != value or not label or is_database_null(label)
-        refusal = NoLabel if missing else RefusedRow
+        is_missing = value is None or value != value or not label or is_database_null(label)
+        refusal = NoLabel if is_missing else RefusedRow
         raise refusal(row.place, f"the label column {column!r} is empty or not a label", "fill the row")
     return _whole_characters(label, row, column)
 
 
 def _attribute_value(row: Row, column: str) -> str:
-    """A further value as text; "" for a missing one. A data frame's missing number is no number."""
+    """Returns the value of an attribute's column as text; "" for a missing one (None, or NaN of a data frame)."""
     value = row.values[column]
     if value is None or value != value:
         return ""
     return _whole_characters(clean_text(str(value)), row, column)
 
 
-def _whole_characters(written: str, row: Row, column: str) -> str:
-    if has_half_character(written):
+def _whole_characters(text: str, row: Row, column: str) -> str:
+    if has_half_character(text):
         raise RefusedRow(row.place, f"the column {column!r}: {HALF_CHARACTER}", "write whole characters of Unicode")
-    return written
+    return text
 
 
 class TableBuilder:
@@ -298,7 +298,7 @@ def fold_texts(texts: Iterable[str]) -> frozenset[str]:
 
 
 def count_shared(test_texts: frozenset[str], other_texts: frozenset[str]) -> int:
-    """Returns how many texts of a test file others have too, by :func:`fold_texts`; 0 for so few as chance explains."""
+    """Returns how many folded texts of a test file are among the others; 0 up to ``WARNED_SHARE``, by chance."""
     shared_count = len(test_texts & other_texts)
     return shared_count if shared_count > WARNED_SHARE * len(test_texts) else 0
 

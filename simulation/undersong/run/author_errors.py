@@ -8,7 +8,7 @@ authors' code, and the innermost of them is one that hands public values only to
 import traceback
 from collections.abc import Sequence
 
-from undersong_common.errors import UndersongError, led_to
+from undersong_common.errors import UndersongError, error_chain
 
 PRODUCT_PACKAGES = ("undersong", "undersong_common", "undersong_protocol", "undersong_client", "undersong_server")
 # Our modules that call authors' code, with public values only: prompts, opened sums, options.
@@ -41,7 +41,7 @@ def traceback_of(error: BaseException) -> str:
 
     It is "" for an expected error of this program, too, unless another error caused it.
     """
-    chain = led_to(error)
+    chain = error_chain(error)
     is_expected = all(
         isinstance(cause, UndersongError) and _modules_within(PRODUCT_PACKAGES, _frame_modules(cause)[-1:])
         for cause in chain
