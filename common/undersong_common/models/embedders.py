@@ -64,7 +64,7 @@ class ForeignEmbedder(Embedder):
 
     Args:
         source: SHA-256 (hex) of the package's source; "" for a function of the caller's own.
-        name: of the model, as messages have it.
+        name: name of the model in messages.
     """
 
     def __init__(self, model: ForeignModel, source: str, name: str = "of another package") -> None:
@@ -73,7 +73,7 @@ class ForeignEmbedder(Embedder):
             name, tagged_hash("undersong embedder of another package", source.encode(), foreign_fingerprint).hex()
         )
         self._foreign = model
-        self._one = threading.Lock()
+        self._call_lock = threading.Lock()
 
     @cached_property
     def dimension(self) -> int:
@@ -98,9 +98,9 @@ class ForeignEmbedder(Embedder):
         failure_count = 0
         for row, text in enumerate(texts):
             try:
-                with self._one:
+                with self._call_lock:
                     unit_vectors[row] = self._unit_vector(text)
-            except (Exception, SystemExit):  # noqa: BLE001 - its words may hold the text, and no text may end a party
+            except (Exception, SystemExit):  # noqa: BLE001 - its message may hold the text; no text may end the program
                 failure_count += 1
             if progress is not None:
                 progress(row + 1, len(texts))
@@ -196,7 +196,8 @@ def check_pinned(model: str) -> None:
     """
     if model.startswith(FUNCTION):
         raise ConfigurationError(
-            f"the embedder {model!r} is a function of a notebook, which only a simulation can use", "name another one"
+            f"the embedder {model!r} is a function of a notebook, which only a simulation can use",
+            "name a model's folder, an installed package's embedder, or the packaged model",
         )
     if not _is_foreign(model) or _split_name(model)[1]:
         return

@@ -50,8 +50,8 @@ GRID = 2048  # 1/GRID is the resolution: coordinates of at most 1 are exact in h
 PUBLIC_GRID = 128  # divides GRID; rounding moves a unit vector of 384 coordinates by about 0.04
 
 _ADDED_TOKENS = 8  # A tokenizer adds 2 or 3 for the beginning and the end of a text.
-_OVERLAP = 8  # a window shares one part in so many with the next one
-_LEAST_NORM = 1e-6  # norm of the sum of a text's unit vectors
+_OVERLAP = 8  # a window shares an eighth of its tokens with the next one
+_LEAST_NORM = 1e-6  # a text whose windows' unit vectors have a sum of a smaller norm has the zero embedding
 _TEXTS_A_TOKENIZER = 256  # texts tokenized at once: a tokenizer keeps more of a text than its ids
 # Public texts that try out a model. No two have the same number of words or the same letters.
 TRIAL_TEXTS = (
@@ -80,7 +80,7 @@ def publishable(embeddings: Floats) -> Float32:
 
 
 def _to_grid(embeddings: Floats, resolution: int = GRID, *, shrink: float = 2.0**-13) -> Int16:
-    """Rows as integers; ``shrink`` is by how much a row that rounding made too long gets shorter at a time."""
+    """Returns rows in multiples of 1/``resolution``; one that rounding made too long is shortened by ``shrink``."""
     finite_rows = _finite_values(embeddings)
     with np.errstate(over="ignore"):  # a norm that is infinite makes its row zero
         scaled_rows = finite_rows * (resolution / np.maximum(row_norms(finite_rows), 1.0))[:, None]
@@ -163,7 +163,8 @@ class Embedder:
             raise ConfigurationError(
                 f"max_windows is {max_windows}, not between 1 and {model_files.MOST_WINDOWS}", "correct it: 8 is usual"
             )
-        model_files.embedding_size(model_files.model_folder(model))  # whatever holds no model is told so first
+        # A folder without a model is refused here, before all its files are hashed.
+        model_files.embedding_size(model_files.model_folder(model))
         return cls(model, _model_fingerprint(model, max_windows), max_windows)
 
     @cached_property
@@ -194,12 +195,12 @@ class Embedder:
         encoder = self._load_encoder()
         # A short ASCII text has fewer tokens than one window, whatever the tokenizer: at most one a character, beside
         # those that it adds. Reading half a million notes for this count alone would take minutes.
-        long_texts = [text for text in texts if not text.isascii() or len(text) + _ADDED_TOKENS > encoder.window]
-        token_counts = [len(tokens) for _, tokens in self._tokens_of_each(encoder, long_texts)]
-        cut_text_count = sum(token_count > encoder.window for token_count in token_counts)
+        longer_texts = [text for text in texts if not text.isascii() or len(text) + _ADDED_TOKENS > encoder.window]
+        token_counts = [len(tokens) for _, tokens in self._tokens_of_each(encoder, longer_texts)]
+        long_count = sum(token_count > encoder.window for token_count in token_counts)
         return TextLengths(
             len(texts),
-            cut_text_count,
+            long_count,
             sum(token_count > _longest_reach(encoder, self.max_windows) for token_count in token_counts),
         )
 
@@ -244,16 +245,20 @@ class Embedder:
         for first_text in range(0, len(texts), _TEXTS_A_TOKENIZER):
             yield from self._tokens_from(encoder, texts[first_text : first_text + _TEXTS_A_TOKENIZER], first_text)
 
-    def _tokens_from(self, encoder: Encoder, texts: Sequence[str], first: int) -> Iterator[tuple[int, Tokens]]:
+    def _tokens_from(self, encoder: Encoder, texts: Sequence[str], first_position: int) -> Iterator[tuple[int, Tokens]]:
+        """Yields position and tokens of each text, from ``first_position`` on; halves the texts if one fails.
+
+        A text by itself that fails is left out.
+        """
         try:
             ids_of_texts = encoder.ids(texts)
         except Exception:  # noqa: BLE001 - whatever a tokenizer raises, in any language
             if len(texts) > 1:
                 half_count = len(texts) // 2
-                yield from self._tokens_from(encoder, texts[:half_count], first)
-                yield from self._tokens_from(encoder, texts[half_count:], first + half_count)
+                yield from self._tokens_from(encoder, texts[:half_count], first_position)
+                yield from self._tokens_from(encoder, texts[half_count:], first_position + half_count)
             return
-        yield from ((first + row, np.array(ids, dtype=np.int32)) for row, ids in enumerate(ids_of_texts))
+        yield from ((first_position + row, np.array(ids, dtype=np.int32)) for row, ids in enumerate(ids_of_texts))
 
     def _load_encoder(self) -> Encoder:
         with self._lock:
@@ -262,7 +267,7 @@ class Embedder:
                     raise ConfigurationError(
                         "the embedder's files have changed since its fingerprint was taken", "start again"
                     )
-                self._encoder = _encoder(self._source)
+                self._encoder = _make_encoder(self._source)
                 try:
                     self.try_out()
                 except ConfigurationError:
@@ -271,7 +276,7 @@ class Embedder:
             return self._encoder
 
 
-def _encoder(model: str | Path) -> Encoder:
+def _make_encoder(model: str | Path) -> Encoder:
     folder = model_files.model_folder(model)
     if str(model) == model_files.PACKAGED:
         return NumpyBert(folder)
@@ -286,13 +291,13 @@ def _model_fingerprint(model: str | Path, max_windows: int) -> str:
 
 
 def _longest_reach(encoder: Encoder, max_windows: int) -> int:
-    """Tokens of the longest text that is read to its end, special ones included."""
+    """Returns the number of tokens of the longest text that is read to its end, special ones included."""
     text_tokens = encoder.window - sum(encoder.special)
     return sum(encoder.special) + text_tokens + (max_windows - 1) * (text_tokens - text_tokens // _OVERLAP)
 
 
 def _token_windows(tokens: Tokens, encoder: Encoder, max_windows: int) -> list[Tokens]:
-    """The windows of a text, each with its special tokens: one, or overlapping ones of equal length."""
+    """Returns the windows of a text, each with special tokens: one, or overlapping ones of equal length."""
     if len(tokens) <= encoder.window:
         return [tokens]
     leading_count, trailing_count = encoder.special
@@ -314,9 +319,9 @@ def _token_windows(tokens: Tokens, encoder: Encoder, max_windows: int) -> list[T
 
 
 def _pool_windows(units: Float32, positions: Sequence[int], texts: int) -> Float32:
-    """The normalised sum of each text's unit vectors, float32 [texts, d], added in their order in float64.
+    """Returns the normalised sum of the unit vectors of each text's windows, float32 [texts, d], added in float64.
 
-    The sum is zero if its norm is below ``_LEAST_NORM``: its direction would be an accident.
+    It is zero if the norm of the sum is below ``_LEAST_NORM``, because its direction would be an accident.
     """
     sums = np.zeros((texts, units.shape[1]))
     np.add.at(sums, list(positions), units)
@@ -450,11 +455,11 @@ class EncryptedFileCache(PublicFileCache):
         nonce = self._entropy(12)
         return nonce + self._cipher.encrypt(nonce, row, name)
 
-    def _open_row(self, name: bytes, stored: bytes) -> bytes | None:
+    def _open_row(self, name: bytes, sealed_row: bytes) -> bytes | None:
         from cryptography.exceptions import InvalidTag
 
         try:
-            return self._cipher.decrypt(stored[:12], stored[12:], name)
+            return self._cipher.decrypt(sealed_row[:12], sealed_row[12:], name)
         except (InvalidTag, ValueError):
             return None
 
@@ -463,8 +468,8 @@ class CachedEmbedder:
     """Embeds and quantises texts, each text once per cache.
 
     Args:
-        slab: from the number of texts that the cache lacks to the number that are embedded before each write to the
-            cache; a program that was stopped goes on after the last write.
+        slab: takes the number of texts that the cache lacks, and returns how many are embedded before each write to
+            the cache; a program that was stopped goes on after the last write.
     """
 
     def __init__(
@@ -489,9 +494,10 @@ class CachedEmbedder:
             progress: called with (done, total) numbers of texts; texts found in the cache count as done.
         """
         normal_texts = [unicodedata.normalize("NFC", text) for text in texts]
-        model = bytes.fromhex(self.fingerprint)
+        model_fingerprint = bytes.fromhex(self.fingerprint)
         text_keys = [
-            tagged_hash("undersong embedding", model, text.encode("utf-8", "surrogatepass")) for text in normal_texts
+            tagged_hash("undersong embedding", model_fingerprint, text.encode("utf-8", "surrogatepass"))
+            for text in normal_texts
         ]
         text_by_missing_key = dict(zip(text_keys, normal_texts, strict=True))
         rows_by_key = self._cache.get(list(text_by_missing_key))

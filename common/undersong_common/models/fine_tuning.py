@@ -68,7 +68,7 @@ def load(model: str | Path, classes: int) -> tuple[Any, Any]:
     from transformers.utils import logging
 
     verbosity_before = logging.get_verbosity()
-    logging.set_verbosity_error()  # "some weights are newly initialised" is meant: the head is new
+    logging.set_verbosity_error()  # The library would warn that the head's weights are new, as they are meant to be.
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         encoder = AutoModelForSequenceClassification.from_pretrained(

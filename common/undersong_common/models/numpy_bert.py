@@ -26,7 +26,7 @@ from undersong_common.program.library_threads import one_library_thread
 
 # x * sigmoid(x * p(x^2)) is within 3e-5 of GELU; coefficients of p, fitted by weighted least squares on [0, 6].
 _GELU = tuple(np.float32(part) for part in (1.5950150649863502, 0.07401207108563489, -0.0007031960750579506))
-_GELU_SQUARE = np.float32(36.0)  # p is taken at most there
+_GELU_SQUARE = np.float32(36.0)  # largest x^2 for which p is computed; beyond it p keeps its value
 
 _PROBE = "card"  # a text whose special tokens are those of any text
 _TEXTS_A_BATCH = 8  # A batch has no fewer, so that its last list is a small part of it.
@@ -35,7 +35,11 @@ _SCORES_AT_ONCE = 1 << 13  # scores of one head; those of all heads then stay in
 
 @dataclass(frozen=True)
 class _BertLayer:
-    """Weights of one layer. ``attention`` gives queries, already scaled, then keys, then values."""
+    """Weights of one layer.
+
+    ``attention`` gives queries, already scaled, then keys, then values; ``joined`` maps the heads' results; ``up`` and
+    ``down`` are the two maps of the feed-forward block.
+    """
 
     attention: Layer
     joined: Layer
@@ -61,8 +65,11 @@ class _TextGroup:
 
 
 @dataclass(frozen=True)
-class _List:
-    """Columns ``start`` to ``stop`` of a batch, which stand at places ``first`` and following of ``size``."""
+class _TokenList:
+    """A part of a batch that a linear layer multiplies at once.
+
+    Columns ``start`` to ``stop`` of the batch stand there at places ``first`` and following of ``size`` places.
+    """
 
     start: int
     stop: int
@@ -74,13 +81,13 @@ class _List:
         return slice(self.first, self.first + self.stop - self.start)
 
     def read(self, columns: Float32) -> Float32:
-        """Returns the list's columns at their places, zero at the others: [rows, n] -> [rows, size]."""
+        """Returns this part of the batch's ``columns``, with zeros at the other places: [rows, n] -> [rows, size]."""
         tokens = np.zeros((len(columns), self.size), dtype=np.float32)
         tokens[:, self.places] = columns[:, self.start : self.stop]
         return tokens
 
     def write(self, tokens: Float32, columns: Float32) -> None:
-        """Copies what stands at the list's places back to its columns."""
+        """Copies a product's result for this part, [rows, size], back to the batch's ``columns``, [rows, n]."""
         columns[:, self.start : self.stop] = tokens[:, self.places]
 
 
@@ -174,9 +181,9 @@ class NumpyBert:
         text_means: Float32 = np.concatenate([group.of(columns).mean(axis=2).T for group in text_groups])
         return text_means
 
-    def _embed_tokens(self, windows: Sequence[Tokens], groups: Sequence[_TextGroup], columns: int) -> Float32:
-        """The sum of word and position embeddings of every token, float32 [d, columns], 0 between the texts."""
-        embedded_tokens = np.zeros((self._words.shape[1], columns), dtype=np.float32)
+    def _embed_tokens(self, windows: Sequence[Tokens], groups: Sequence[_TextGroup], column_count: int) -> Float32:
+        """Returns the sum of word and position embeddings of every token, float32 [d, n]; 0 between the texts."""
+        embedded_tokens = np.zeros((self._words.shape[1], column_count), dtype=np.float32)
         first_window = 0
         for text_group in groups:
             ids = np.stack(windows[first_window : first_window + text_group.texts])
@@ -186,7 +193,7 @@ class NumpyBert:
         return embedded_tokens
 
     def _attend(self, mixed: Float32, context: Float32, groups: Sequence[_TextGroup]) -> None:
-        """Writes what the heads read to ``context`` [d, n], from queries, keys and values in ``mixed`` [3 d, n]."""
+        """Writes the result of attention to ``context`` [d, n]; ``mixed`` [3 d, n] holds queries, keys and values."""
         head_size = len(context) // self._heads
         for text_group in groups:
             query_key_value = text_group.of(mixed).reshape(
@@ -202,7 +209,7 @@ class NumpyBert:
             group_heads[:] = attended_values.transpose(1, 2, 0, 3)
 
     def _transform_list(self, context: Float32, state: Float32, layer: _BertLayer, product: Product) -> Float32:
-        """A list's state after the layer, from what its heads read; all [d, n]."""
+        """Returns the tokens' state after a layer, from ``state`` before it and the result of attention; all [d, n]."""
         attended_context = product(context, layer.joined)
         attended_context += state
         _normalise(attended_context, layer.attention_norm, self._epsilon)
@@ -211,10 +218,10 @@ class NumpyBert:
         _normalise(transformed_state, layer.norm, self._epsilon)
         return transformed_state
 
-    def _read_layer(self, weights: dict[str, Float32], place: str) -> _BertLayer:
+    def _read_layer(self, weights: dict[str, Float32], prefix: str) -> _BertLayer:
         query_scale = np.float32((self._words.shape[1] // self._heads) ** -0.5)
         queries, keys, values = (
-            _read_layer(weights, f"{place}attention.self.{projection_name}")
+            _read_layer(weights, f"{prefix}attention.self.{projection_name}")
             for projection_name in ("query", "key", "value")
         )
         weight_and_bias = [(queries[0] * query_scale, queries[1] * query_scale), keys, values]
@@ -223,22 +230,22 @@ class NumpyBert:
                 np.concatenate([weight_part for weight_part, _ in weight_and_bias]),
                 np.concatenate([bias for _, bias in weight_and_bias]),
             ),
-            joined=_read_layer(weights, f"{place}attention.output.dense"),
-            attention_norm=_read_layer(weights, f"{place}attention.output.LayerNorm"),
-            up=_read_layer(weights, f"{place}intermediate.dense"),
-            down=_read_layer(weights, f"{place}output.dense"),
-            norm=_read_layer(weights, f"{place}output.LayerNorm"),
+            joined=_read_layer(weights, f"{prefix}attention.output.dense"),
+            attention_norm=_read_layer(weights, f"{prefix}attention.output.LayerNorm"),
+            up=_read_layer(weights, f"{prefix}intermediate.dense"),
+            down=_read_layer(weights, f"{prefix}output.dense"),
+            norm=_read_layer(weights, f"{prefix}output.LayerNorm"),
         )
 
 
 def _read_layer(weights: dict[str, Float32], name: str) -> Layer:
-    """Weights and bias for columns: a vector is a column."""
+    """Returns a layer's weights and bias for inputs that are columns; a vector becomes a column."""
     weight = np.ascontiguousarray(weights[f"{name}.weight"])
     return weight if weight.ndim > 1 else weight[:, None], weights[f"{name}.bias"][:, None]
 
 
 def _group_texts(lengths: Sequence[int], step: int) -> Iterator[_TextGroup]:
-    """Groups of texts of one length side by side, as many as the cache has room for; a text begins at a ``step``."""
+    """Yields groups of texts of equal length, of a size that fits the cache; texts begin at multiples of ``step``."""
     start = first_index = 0
     while first_index < len(lengths):
         length = lengths[first_index]
@@ -256,24 +263,24 @@ def _group_texts(lengths: Sequence[int], step: int) -> Iterator[_TextGroup]:
         first_index += text_count
 
 
-def _token_lists(groups: Sequence[_TextGroup], places: Places | None) -> list[_List]:
-    """The lists over which the linear layers run: of a fixed length at like places, or one for each text."""
+def _token_lists(groups: Sequence[_TextGroup], places: Places | None) -> list[_TokenList]:
+    """Returns the parts of a batch for the linear layers: of a fixed length, or one per text without ``places``."""
     if places is None:
         starts = [group.start + text * group.step for group in groups for text in range(group.texts)]
         lengths = [group.length for group in groups for _ in range(group.texts)]
         return [
-            _List(text_start, text_start + length, 0, length)
+            _TokenList(text_start, text_start + length, 0, length)
             for text_start, length in zip(starts, lengths, strict=True)
         ]
     width = groups[-1].start + groups[-1].texts * groups[-1].step
     return [
-        _List(group_start, group_start + places.count, places.first, TOKENS)
+        _TokenList(group_start, group_start + places.count, places.first, TOKENS)
         for group_start in range(0, width, places.count)
     ]
 
 
 def _normalise(state: Float32, norm: Layer, epsilon: np.float32) -> None:
-    """Layer normalisation of each column of [d, n], in place."""
+    """Applies layer normalisation to each column of ``state`` [d, n], in place."""
     state -= state.mean(axis=0)
     variances = np.square(state).sum(axis=0)
     variances /= np.float32(len(state))
@@ -284,7 +291,7 @@ def _normalise(state: Float32, norm: Layer, epsilon: np.float32) -> None:
 
 
 def _gelu(values: Float32) -> Float32:
-    """GELU within 3e-5, float32 of any shape."""
+    """Returns GELU of each value within 3e-5, float32 of the same shape."""
     squares = np.minimum(values * values, _GELU_SQUARE)
     odds: Float32 = squares * -_GELU[2]
     odds -= _GELU[1]

@@ -15,10 +15,10 @@ from undersong_common.arrays import Bools, Float32
 TOKENS = 208  # places of a product: small enough for the second-level cache, and 192 of them are alike with AVX2
 # Candidate periods, in places: after how many a kernel may treat the next place like the first one.
 PERIODS = (1, 4, 6, 8, 12, 16, 24)
-# A text of so many tokens weighs the places that are left free: a text begins at a multiple of the period.
+# Tokens of a typical text. Texts begin at multiples of the period, and free places weigh less beside a longer text.
 _TYPICAL_TEXT = 32
-_LITTLE_WASTE = 1.1  # places for a token: the other way round is not tried
-_MOST_WASTE = 1.4  # places for a token: a product for each text costs as much
+_LITTLE_WASTE = 1.1  # places for each token, up to which the other of the two PRODUCTS is not tried
+_MOST_WASTE = 1.4  # places for each token, from which one product for each text costs no more
 
 Layer = tuple[Float32, Float32]  # weights [outputs, inputs] and bias [outputs, 1]
 Product = Callable[[Float32, Layer], Float32]
@@ -26,10 +26,10 @@ Product = Callable[[Float32, Layer], Float32]
 
 @dataclass(frozen=True)
 class Places:
-    """A run of places in products over ``TOKENS`` columns, alike after every ``period`` of them.
+    """A run of places in products over ``TOKENS`` columns; places a multiple of ``period`` apart are alike.
 
     Attributes:
-        product: the product whose places they are.
+        product: the function, one of ``PRODUCTS``, that computes these products.
         first: number of the first place.
         count: number of places, a multiple of ``period``.
         period: a text that begins at a multiple of it has the same bits wherever it begins.
@@ -68,7 +68,8 @@ PRODUCTS: tuple[Product, ...] = (features_by_tokens, tokens_by_features)
 def like_places(layers: Sequence[Layer]) -> Places | None:
     """Returns the places that are alike in the products of all ``layers``, or None if too few are.
 
-    Call it with the thread mode in use. Two calls on one machine return the same, because no time is measured.
+    Call it with as many library threads as the products will use. Two calls on one machine return the same, because no
+    time is measured.
     """
     best = None
     for product in PRODUCTS:
@@ -83,18 +84,18 @@ def like_places(layers: Sequence[Layer]) -> Places | None:
 
 
 def _one_row_everywhere(product: Product, layer: Layer) -> Float32:
-    """The outputs of the same row at every place, float32 [outputs, TOKENS]."""
+    """Returns a product's outputs for the same row at every place, float32 [outputs, TOKENS]."""
     row: Float32 = np.random.default_rng(0).standard_normal((layer[0].shape[1], 1), dtype=np.float32)
     return product(np.repeat(row, TOKENS, axis=1), layer)
 
 
 def _longest_run(product: Product, trials: Sequence[Float32], period: int) -> Places:
-    """The longest run of places that are alike in all ``trials`` after every ``period``; its count is 0 if none are."""
-    # True where a place and the one a period later have equal bits.
-    alike: Bools = np.ones(TOKENS - period, dtype=np.bool_)
+    """Returns the longest run of places that are alike a ``period`` apart in all ``trials``; its count may be 0."""
+    # It is True where a place and the one a period later have equal bits.
+    is_alike: Bools = np.ones(TOKENS - period, dtype=np.bool_)
     for outputs in trials:
-        alike &= (outputs[:, period:] == outputs[:, :-period]).all(axis=0)
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], alike, [False]]).astype(np.int8)))
+        is_alike &= (outputs[:, period:] == outputs[:, :-period]).all(axis=0)
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_alike, [False]]).astype(np.int8)))
     starts = edges[::2]
     lengths = np.diff(edges)[::2]
     if not len(starts):

@@ -39,7 +39,7 @@ def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterat
         with one_library_thread():
             return work(item)
 
-    # Handing one piece of work on costs more than small ones take.
+    # For a single item the hand-over to a thread can take longer than the work.
     if isinstance(items, Sized) and len(items) < 2:
         pool = None
     else:
@@ -48,27 +48,27 @@ def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterat
 
 
 def _thread_pool() -> ThreadPoolExecutor | None:
-    """The pool of threads; None if there is one core only."""
+    """Returns this process's pool of threads, one per core; None if there is one core only."""
     with _LOCK:
-        process = os.getpid()
-        if process not in _POOLS:
-            cores = _core_count()
-            if cores > 1:
-                _POOLS[process] = ThreadPoolExecutor(cores, thread_name_prefix="undersong")
+        process_id = os.getpid()
+        if process_id not in _POOLS:
+            core_count = _core_count()
+            if core_count > 1:
+                _POOLS[process_id] = ThreadPoolExecutor(core_count, thread_name_prefix="undersong")
             else:
-                _POOLS[process] = None
-        return _POOLS[process]
+                _POOLS[process_id] = None
+        return _POOLS[process_id]
 
 
 def _core_count() -> int:
-    """The cores that this process may use; OMP_NUM_THREADS, by which libraries are limited, limits ours."""
-    limit = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    """Returns the number of cores that this process may use, at most OMP_NUM_THREADS if that is set."""
+    limit_text = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     if hasattr(os, "sched_getaffinity"):
         core_count = len(os.sched_getaffinity(0))
     else:
         core_count = os.cpu_count() or 1
-    if limit.isdecimal() and int(limit):
-        return min(core_count, int(limit))
+    if limit_text.isdecimal() and int(limit_text):
+        return min(core_count, int(limit_text))
     return core_count
 
 
