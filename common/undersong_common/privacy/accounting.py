@@ -32,7 +32,7 @@ _ROOT_TOLERANCE = 1e-12  # absolute, as dp_accounting's
 
 
 class _Release:
-    """Checks every number of an event when it is made."""
+    """Base class of events; it checks every number of an event when the event is made."""
 
     def __post_init__(self) -> None:
         for parameter_name, parameter_value in vars(self).items():
@@ -195,13 +195,13 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     from scipy.optimize import brentq
 
     log_delta = np.log(delta)
-    low_mu, high_mu = 1e-1, 1.0
-    while _log_delta(low_mu, epsilon) < log_delta:
-        low_mu, high_mu = low_mu / 10, low_mu
-    while _log_delta(high_mu, epsilon) > log_delta:
-        low_mu, high_mu = high_mu, high_mu * 10
+    low_sigma, high_sigma = 1e-1, 1.0
+    while _log_delta(low_sigma, epsilon) < log_delta:
+        low_sigma, high_sigma = low_sigma / 10, low_sigma
+    while _log_delta(high_sigma, epsilon) > log_delta:
+        low_sigma, high_sigma = high_sigma, high_sigma * 10
     return 1.0 / float(
-        brentq(lambda sigma: _log_delta(sigma, epsilon) - log_delta, low_mu, high_mu, xtol=_ROOT_TOLERANCE)
+        brentq(lambda sigma: _log_delta(sigma, epsilon) - log_delta, low_sigma, high_sigma, xtol=_ROOT_TOLERANCE)
     )
 
 
@@ -222,8 +222,8 @@ def composed_mu(events: Iterable[Event]) -> float | None:
             return 0.0
         case (Gaussian(noise_multiplier=0.0, sampling_rate=1.0),):
             return math.inf
-        case (Gaussian(sampling_rate=1.0) as only,):
-            return math.sqrt(only.count) / only.noise_multiplier
+        case (Gaussian(sampling_rate=1.0) as gaussian,):
+            return math.sqrt(gaussian.count) / gaussian.noise_multiplier
     return None
 
 
@@ -249,20 +249,20 @@ def calibrate(build: Callable[[float], Sequence[Event]], epsilon: float, delta: 
     if math.isinf(epsilon):
         return 0.0
 
-    def log_ratio(spent: float) -> float:
-        """log of (delta spent / delta), negative if the plan is affordable; bounded, for the root finder."""
-        if spent <= 0.0:
+    def log_ratio(spent_delta: float) -> float:
+        """Returns log(delta spent / delta), negative if the plan is affordable; at least -700, for the root finder."""
+        if spent_delta <= 0.0:
             return -700.0
-        return max(math.log(spent / delta), -700.0)
+        return max(math.log(spent_delta / delta), -700.0)
 
     def excess(log_scale: float, grid: int) -> float:
         return log_ratio(_composed_delta(_merge_events(build(math.exp(log_scale))), epsilon, grid))
 
-    def likely(log_scale: float) -> float:
+    def likely_excess(log_scale: float) -> float:
         """Estimates ``excess`` by the one Gaussian that the plan resembles: quick, and a few percent off."""
         return log_ratio(_gaussian_delta(_likely_mu(_merge_events(build(math.exp(log_scale)))), epsilon))
 
-    if (root_and_slope := _secant_root(lambda x: excess(x, _COARSE_GRID), likely)) is None:
+    if (root_and_slope := _secant_root(lambda x: excess(x, _COARSE_GRID), likely_excess)) is None:
         root = _bracketed_root(lambda x: excess(x, _COARSE_GRID), epsilon, delta)
         if root == -math.inf:
             return 0.0  # The plan holds nothing that scales, and is affordable without noise.
@@ -270,7 +270,7 @@ def calibrate(build: Callable[[float], Sequence[Event]], epsilon: float, delta: 
         root_and_slope = root, (excess(root + step, _COARSE_GRID) - excess(root - step, _COARSE_GRID)) / (2 * step)
     root, excess_slope = root_and_slope
     # A loss distribution on the fine grid is ten times dearer: from the coarse root a few steps suffice.
-    # They aim a little above it, since epsilon of what is returned is found by inverting delta, to some 1e-11.
+    # They aim a little above it, because whoever computes epsilon at the result inverts delta with an error of 1e-11.
     fine_excess = excess(root, _GRID)
     for _ in range(8):
         root_step = fine_excess / excess_slope if excess_slope < 0.0 else 1e-7
@@ -288,9 +288,9 @@ def calibrate(build: Callable[[float], Sequence[Event]], epsilon: float, delta: 
 
 
 def _likely_mu(merged: tuple[Event, ...]) -> float:
-    """mu of the Gaussian that a plan resembles: a guess from which :func:`calibrate` starts, never a charge.
+    """Returns mu of the Gaussian that a plan resembles: a guess from which :func:`calibrate` starts, never a charge.
 
-    Subsampled releases by their limit for small rates (Bu, Dong, Long, Su 2020), others by the mean of
+    It takes subsampled releases by their limit for small rates (Bu, Dong, Long, Su 2020), and others by the mean of
     their privacy loss, which for a Gaussian is mu^2 / 2.
     """
     squared_mu = 0.0
@@ -312,19 +312,20 @@ def _likely_mu(merged: tuple[Event, ...]) -> float:
 
 
 def _secant_root(
-    excess: Callable[[float], float], likely: Callable[[float], float], tolerance: float = 1e-5
+    excess: Callable[[float], float], likely_excess: Callable[[float], float], tolerance: float = 1e-5
 ) -> tuple[float, float] | None:
-    """Root of ``excess`` and its slope there, by secant steps from the root and slope of ``likely``; None if it fails.
+    """Returns the root of ``excess`` and its slope there, by secant steps from those of ``likely_excess``.
 
-    Three or four evaluations instead of a dozen. Whatever is found here is checked by the caller.
+    It evaluates ``excess``, which is slow, three or four times instead of a dozen times. It returns None if the steps
+    do not converge. The caller checks the result.
     """
     from scipy.optimize import brentq
 
     widest_step = 12.0
-    if likely(-widest_step) <= 0.0 or likely(widest_step) >= 0.0:
+    if likely_excess(-widest_step) <= 0.0 or likely_excess(widest_step) >= 0.0:
         return None
-    root = float(brentq(likely, -widest_step, widest_step, xtol=1e-4))
-    likely_slope = (likely(root + 1e-3) - likely(root - 1e-3)) / 2e-3
+    root = float(brentq(likely_excess, -widest_step, widest_step, xtol=1e-4))
+    likely_slope = (likely_excess(root + 1e-3) - likely_excess(root - 1e-3)) / 2e-3
     root_excess = excess(root)
     for _ in range(8):
         if not likely_slope < -1e-3:
@@ -334,15 +335,15 @@ def _secant_root(
             return root + root_step, likely_slope
         if abs(root_step) > 2.0:
             return None
-        previous_value = root_excess
+        previous_excess = root_excess
         root = root + root_step
         root_excess = excess(root)
-        likely_slope = (root_excess - previous_value) / root_step
+        likely_slope = (root_excess - previous_excess) / root_step
     return None
 
 
 def _bracketed_root(excess: Callable[[float], float], epsilon: float, delta: float) -> float:
-    """Root of ``excess`` by bisection's safer kin; -inf if it has none because nothing scales."""
+    """Returns the root of ``excess`` by Brent's method in an interval around it; -inf if nothing in the plan scales."""
     upper_end = 0.0
     while excess(upper_end) > 0.0:
         upper_end += 1.0
@@ -431,7 +432,10 @@ def usable_delta(delta: float, *, samples: int, epsilon: float) -> float:
 
 
 def _merge_events(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Canonical form: unsampled Gaussians become one, equal events are counted, events that release nothing go."""
+    """Returns a plan in canonical form: one Gaussian for all without subsampling, equal events as one with a count.
+
+    Events that release nothing are left out.
+    """
     noisy_events = [event for event in events if not _releases_nothing(event)]
     squared_mu = math.fsum(
         _squared_mu(event) for event in noisy_events if isinstance(event, Gaussian) and event.sampling_rate == 1.0
@@ -464,14 +468,14 @@ def _releases_nothing(event: Event) -> bool:
 
 
 def _squared_mu(event: Gaussian) -> float:
-    """mu^2; infinite if there is so little noise that its sum with others would leave the range of floats."""
+    """Returns mu^2; infinity if there is so little noise that a sum with others would leave the range of floats."""
     if event.noise_multiplier < _NO_NOISE:
         return math.inf
     return event.count * (1.0 / event.noise_multiplier) ** 2
 
 
 def _pure_bound(event: Event) -> float:
-    """Epsilon of the event at delta 0."""
+    """Returns epsilon of an event at delta 0."""
     match event:
         case Gaussian():
             return math.inf
@@ -509,14 +513,14 @@ def _composed_delta(merged: tuple[Event, ...], epsilon: float, grid: int) -> flo
         return 0.0
     if (mu := composed_mu(merged)) is not None:
         return _gaussian_delta(mu, epsilon)
-    # Losses in the thousands: an upper bound, met only while a calibration looks for its scale.
+    # Without noise, or with losses in the thousands, 1 is an upper bound. It occurs only while a scale is calibrated.
     if any(map(_is_noiseless, merged)) or _grid_cell(merged, grid) > _COARSEST_CELL:
         return 1.0
     return float(_loss_distribution(merged, grid).get_delta_for_epsilon(epsilon))
 
 
 def _gaussian_delta(mu: float, epsilon: float) -> float:
-    """Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), computed in logarithms.
+    """Returns Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), computed in logarithms.
 
     :func:`_log_delta` computes the same in the order of ``dp_accounting``. The two differ by up to 4e-11, and the noise
     of signed plans was calibrated with this one, so that neither can take the other's place.
@@ -552,7 +556,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def _log_delta(sigma: float, epsilon: float) -> float:
-    """log of the delta at ``epsilon`` of one Gaussian release with the noise multiplier ``sigma``.
+    """Returns the logarithm of the delta at ``epsilon`` of one Gaussian release with the noise multiplier ``sigma``.
 
     Source: Balle and Wang 2018, theorem 8. The operations and their order are those of ``dp_accounting``, so that the
     two agree to the last bit; there a general distribution of scipy takes fifty times as long.
@@ -568,7 +572,7 @@ def _log_delta(sigma: float, epsilon: float) -> float:
 
 
 def _grid_cell(merged: tuple[Event, ...], grid: int) -> float:
-    """Discretisation interval of the losses: fine against the range in which the composed loss can plausibly lie."""
+    """Returns the width of a cell of losses: about the range of plausible composed losses divided by ``grid``."""
     squared_mu = math.fsum(
         event.count * (event.sampling_rate / event.noise_multiplier) ** 2
         for event in merged
@@ -588,9 +592,9 @@ def _grid_cell(merged: tuple[Event, ...], grid: int) -> float:
 
 @lru_cache(maxsize=16)
 def _loss_distribution(merged: tuple[Event, ...], grid: int) -> Any:
-    """The composed privacy loss distribution (dp_accounting.pld), both directions of adjacency, pessimistic.
+    """Returns the composed privacy loss distribution (dp_accounting.pld), for add and remove, rounded up.
 
-    A sheet asks one plan for several figures. The last distributions are kept, a few MB each.
+    The last distributions, a few MB each, are cached, because a consent sheet states several figures of one plan.
     """
     from dp_accounting.pld import privacy_loss_distribution as pld
     from dp_accounting.pld.common import DifferentialPrivacyParameters
@@ -623,7 +627,7 @@ def _loss_distribution(merged: tuple[Event, ...], grid: int) -> Any:
 
 
 def _discrete_laplace_loss(event: DiscreteLaplace, cell: float) -> Any:
-    """The loss distribution of one release, each loss rounded up to a multiple of ``cell``.
+    """Returns the loss distribution of one release, each loss rounded up to a multiple of ``cell``.
 
     The time and memory of ``pld.from_discrete_laplace_mechanism`` grow with the sensitivity; here they follow the
     number of cells alone. The loss at x is epsilon (sensitivity - 2 x) for 0 <= x <= sensitivity, and constant beyond.
@@ -632,9 +636,8 @@ def _discrete_laplace_loss(event: DiscreteLaplace, cell: float) -> Any:
 
     highest_loss = math.ceil(event.epsilon * event.sensitivity / cell)
     losses = np.arange(-highest_loss, highest_loss + 1)  # multiples of ``cell``
-    least_noise = np.ceil(
-        (event.sensitivity - losses * (cell / event.epsilon)) / 2
-    )  # the loss is at most this one from here
+    # From this noise on the loss is at most the one of the same index.
+    least_noise = np.ceil((event.sensitivity - losses * (cell / event.epsilon)) / 2)
     tail_above = np.exp(-event.epsilon * least_noise.clip(0, event.sensitivity)) / (1.0 + math.exp(-event.epsilon))
     cumulative_masses = np.where(least_noise > event.sensitivity, 0.0, np.where(least_noise > 0, tail_above, 1.0))
     cumulative_masses[-1] = 1.0

@@ -20,7 +20,7 @@ LEAST_COMPLETE = 0.99  # share of right guesses from which on a release protects
 
 
 def certainty(epsilon: float, delta: float) -> float:
-    """Returns the certainty about one unit that hardly anything passes, after even odds, as a probability.
+    """Returns how sure of one unit, as a probability, somebody with even odds before can become, but for rare cases.
 
     With delta 0 it is e^epsilon / (1 + e^epsilon), and nothing passes it. Otherwise the odds shift by at most
     2 e^epsilon, but with a probability of at most 2 delta (:func:`chance_of_more`). For the event S that the loss is
@@ -58,6 +58,7 @@ def odds_factor(epsilon: float, delta: float) -> float:
 
 
 def _odds_room(delta: float) -> float:
+    """Returns the factor beside e^epsilon by which odds may shift: 2 with a delta above 0 (:func:`certainty`)."""
     return 2.0 if delta else 1.0
 
 
@@ -117,7 +118,7 @@ def guess(right: float, about: str, mean: str = "on average") -> str:
 
 
 def right_guess(right: float, about: str, mean: str = "on average") -> str:
-    """Returns :func:`guess` without the coin, for a sentence beside one that has it.
+    """Returns the clause of :func:`guess` without the comparison with a coin.
 
     >>> right_guess(0.9999, "one patient").partition("right ")[2]
     'in at most 99.99 of 100 cases (practically no protection)'
@@ -185,7 +186,7 @@ def yardstick() -> str:
 
 
 def total(epsilon: float, delta: float, *, composed: bool) -> str:
-    """Explains a total over several runs beside the other one, as the same runs have two figures that both hold.
+    """Returns sentences on a total epsilon over several runs: the ledger's and the operator's differ, and both hold.
 
     Args:
         composed: True for a hospital's ledger, False for the operator's sum of promises.
@@ -250,7 +251,7 @@ def assumptions(colluders: int, parties: int, unit: str) -> tuple[str, ...]:
     """
     return (
         "Every hospital runs the published program and holds a good source of randomness.",
-        f"{_helpers(colluders, parties)} with the operator, and of their numbers the operator sees sums only."
+        f"{_collusion_words(colluders, parties)} with the operator, and of their numbers the operator sees sums only."
         if parties > 1
         else "There is one hospital: it adds all of the noise itself, and its sum is what is released.",
         "The task's description, labels and prompts, and the list of generators, are public: nobody looked at the"
@@ -263,7 +264,7 @@ def assumptions(colluders: int, parties: int, unit: str) -> tuple[str, ...]:
     )
 
 
-def _helpers(colluders: int, parties: int) -> str:
+def _collusion_words(colluders: int, parties: int) -> str:
     if colluders:
         return f"At most {colluders} of the {parties} hospitals share what they know"
     return f"None of the {parties} hospitals shares what it knows"
@@ -276,7 +277,9 @@ def read_audit(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             audit_bytes = file.read(LARGEST_AUDIT_BYTES + 1)
         if len(audit_bytes) > LARGEST_AUDIT_BYTES:
-            raise ConfigurationError(f"{path}: is larger than an audit's result", write_again)
+            raise ConfigurationError(
+                f"{path}: is larger than an audit's result, at most {LARGEST_AUDIT_BYTES:,} bytes", write_again
+            )
         audit_json = dict(json.loads(audit_bytes.decode("utf-8")))
         audit_section(audit_json)
     except OSError as error:

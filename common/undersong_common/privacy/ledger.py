@@ -125,7 +125,7 @@ class Ledger:
 
     @classmethod
     def snapshot(cls, path: Path) -> "Ledger":
-        """Opens an existing ledger as :meth:`read`, as it is now: what others append later is not read.
+        """Opens an existing ledger as :meth:`read`; entries that are appended later are not read.
 
         All figures of a snapshot are of one moment, while a run goes on.
         """
@@ -456,7 +456,7 @@ class Ledger:
         self._chain.append(kind=kind, at=at, **content)
 
     def _apply_entry(self, entry: Mapping[str, Any]) -> None:
-        """Applies an entry to what is known. Raises ValueError, KeyError or TypeError if it cannot follow."""
+        """Updates the ledger's state by an entry. Raises ValueError, KeyError or TypeError if it cannot come next."""
         entry_kind = entry["kind"]
         if (entry_kind == "genesis") != (not self._chain.entries):
             raise ValueError
@@ -464,7 +464,7 @@ class Ledger:
             run = self._runs[entry["run"]]
         else:
             run = RunRecord()
-        run.total = None  # This comes first, so that half of an entry leaves no total that is too small.
+        run.total = None  # This comes first, so that an entry that fails half way leaves no total that is too small.
         match entry_kind:
             case "genesis":
                 if entry["version"] != VERSION:
@@ -519,7 +519,7 @@ class Ledger:
         return charged_attempt.state
 
     def _counted_events(self) -> dict[str, Sequence[Event]]:
-        """Events that count, by run, equal ones merged."""
+        """Returns the events that count, by run, equal ones merged."""
         return {run_total.run: run_total.events for run_total in self.totals() if run_total.events}
 
     def _check_open(self, charge: Charge) -> None:
@@ -581,7 +581,7 @@ class Ledger:
             )
 
     def _check_budget(self, charge: Charge, events: Sequence[Event]) -> None:
-        """Refuses ``events`` of the run of ``charge``, in place of those that it has among the known ones."""
+        """Raises PrivacyRefusal if the budget would be exceeded if the run of ``charge`` had charged ``events``."""
         if self.budget is None or math.isinf(self.budget.epsilon):
             return
         events_by_run = self._counted_events()
@@ -609,10 +609,12 @@ class Ledger:
             )
 
     def _delta_parts(self, runs: Mapping[str, Sequence[Event]]) -> int:
-        """Number of parts of delta; never fewer than there are: an owner may declare fewer later."""
+        """Returns the number of parts of delta: the budget's, or that of ``runs`` if fewer were declared later."""
         return max(1 if self.budget is None else self.budget.parts, len(parts(runs)))
 
-    def _spent_epsilon(self, runs: Mapping[str, Sequence[Event]], delta: float, divided: int | None = None) -> float:
+    def _spent_epsilon(
+        self, runs: Mapping[str, Sequence[Event]], delta: float, delta_parts: int | None = None
+    ) -> float:
         lost_budgets = [budget for budget in self._lost_budgets if budget is not None]
         if len(lost_budgets) < len(self._lost_budgets):
             return math.inf
@@ -623,7 +625,7 @@ class Ledger:
                 return lost_epsilon
             return math.inf
         if remaining_delta > 0:
-            return lost_epsilon + price(runs, remaining_delta, divided or self._delta_parts(runs))
+            return lost_epsilon + price(runs, remaining_delta, delta_parts or self._delta_parts(runs))
         return math.inf
 
 

@@ -26,12 +26,12 @@ from undersong_common.privacy.stream import KeyStream, LongStream, wipe
 
 # A bound for every discrete Gaussian here: add it, times the number of samples of a run, to delta.
 STATISTICAL_DISTANCE = Fraction(1, 2**110)
-# Mass left beyond a table.
+# A table leaves a mass of at most 2^-TAIL_BITS of its law beyond its last value.
 TAIL_BITS = 113
 # docs/privacy.md, "Noise": N_Z(0, s^2) is a randomised rounding of N(0, s^2 - 4), up to exp(+-4 exp(-2 pi^2 4)) a
 # coordinate.
 ROUNDING_VARIANCE = 4
-SMALLEST_SHARE_SIGMA = 3.0
+SMALLEST_SHARE_SIGMA = 3.0  # smallest deviation of one party's noise, in integer units, for the rounding above
 
 Law = Literal["gaussian", "laplace"]
 
@@ -44,7 +44,7 @@ BLOCK_BYTES = 16
 GUIDE_BITS = 14
 TABLE_BITS = 127
 NARROW = 512  # boundaries, the sentinel's included: a narrow table takes 50 kB, and 1 draw in 32 is searched at most
-_SEARCH = -2
+_SEARCH = -2  # entry of a guide for a bucket in which a search finds the value
 _GUIDE_SHIFT = np.uint64(64 - GUIDE_BITS)
 
 Signed = npt.NDArray[np.signedinteger[Any]]
@@ -110,34 +110,36 @@ class CumulativeTable:
 
     def draw(self, high: UInt64, low: UInt64) -> Signed:
         """Returns one value per pair of words, int64 or int16 [n] as the guide; the last bit of ``low`` is not used."""
-        drawn_index: Signed = np.take(self.guide, (high >> _GUIDE_SHIFT).view(np.int64), mode="clip")
+        drawn_values: Signed = np.take(self.guide, (high >> _GUIDE_SHIFT).view(np.int64), mode="clip")
         is_tied = False
         if len(self.high) > NARROW:
-            high_boundary = np.take(self.high, drawn_index, mode="clip")
-            drawn_index += high > high_boundary
+            high_boundary = np.take(self.high, drawn_values, mode="clip")
+            drawn_values += high > high_boundary
             is_tied = bool((high == high_boundary).any())
-        # Still negative after the increment: the guide does not settle the bucket.
-        unsettled_rows = np.flatnonzero(drawn_index < 0)
+        # A value that is still negative after the increment lies in a bucket that needs a search.
+        unsettled_rows = np.flatnonzero(drawn_values < 0)
         if unsettled_rows.size:
             unsettled_words = high[unsettled_rows]
             searched_positions = np.searchsorted(self.high, unsettled_words, side="left")
-            drawn_index[unsettled_rows] = searched_positions
+            drawn_values[unsettled_rows] = searched_positions
             is_tied = is_tied or bool((self.high[searched_positions] == unsettled_words).any())
         if is_tied:
-            self._settle_boundaries(drawn_index, high, low)
-        return drawn_index
+            self._settle_boundaries(drawn_values, high, low)
+        return drawn_values
 
-    def _settle_boundaries(self, value: Signed, high: UInt64, low: UInt64) -> None:
-        """Count the boundaries whose high word equals the draw's and whose low word does not exceed it, in place."""
+    def _settle_boundaries(self, drawn_values: Signed, high: UInt64, low: UInt64) -> None:
+        """Corrects in place the values of draws whose high word equals a boundary's, by comparing the low words."""
         last_index = len(self.high) - 1
-        for index in np.flatnonzero(self.high[np.minimum(value, last_index)] == high):
+        for index in np.flatnonzero(self.high[np.minimum(drawn_values, last_index)] == high):
             first_equal = np.searchsorted(self.high[:last_index], high[index], side="left")
             after_equal = np.searchsorted(self.high[:last_index], high[index], side="right")
-            value[index] = first_equal + np.searchsorted(self.low[first_equal:after_equal], low[index], side="right")
+            drawn_values[index] = first_equal + np.searchsorted(
+                self.low[first_equal:after_equal], low[index], side="right"
+            )
 
 
 class _Scratch(threading.local):
-    """Room for a chunk of a stream per thread: given back after each use, the system would map it anew."""
+    """One buffer for a chunk of a stream per thread; with a new buffer at every use the system would map it anew."""
 
     def __init__(self) -> None:
         self.room = memoryview(bytearray(2 * BLOCK_BYTES * _CHUNK))
@@ -165,7 +167,7 @@ class IntegerNoise(ABC):
 
     @abstractmethod
     def _draw(self, words: UInt64) -> Int64:
-        """Samples int64 [m] from stream words uint64 [m, 2 * blocks]."""
+        """Returns samples, int64 [m], from stream words uint64 [m, 2 * blocks]."""
 
     def sample(self, stream: KeyStream, n: int) -> Int64:
         """Returns the next ``n`` samples of the stream, int64 [n]."""
@@ -216,7 +218,7 @@ class DiscreteGaussian(IntegerNoise):
     SMALLEST_SIGMA = Fraction(1, 4)
 
     def __init__(self, sigma: float | Fraction) -> None:
-        """``sigma`` in integer units; a float stands for its exact binary value.
+        """``sigma`` is the standard deviation in integer units; a float stands for its exact binary value.
 
         Raises ConfigurationError for a sigma outside [1/4, 2^23].
         """
@@ -238,7 +240,7 @@ class DiscreteGaussian(IntegerNoise):
         """Raises ConfigurationError for a variance outside [1/16, 2^46] squared integer units."""
         if not cls.SMALLEST_SIGMA**2 <= variance <= cls.LARGEST_SIGMA**2:
             raise ConfigurationError(
-                f"discrete noise of variance {float(variance):.4g} in squared integer units",
+                f"discrete noise of a variance of {float(variance):.4g} squared integer units is out of range",
                 "choose the integer scale so that sigma lies between 1/4 and 2^23 integer units",
                 code="sigma-out-of-range",
             )
@@ -291,17 +293,19 @@ class DiscreteLaplaceShare(IntegerNoise):
     LARGEST_SCALE = 1 << 14
 
     def __init__(self, scale: float | Fraction, n_min: int) -> None:
-        """``scale`` = L1 sensitivity / epsilon in integer units, ``n_min`` the honest survivors counted on.
+        """``scale`` is L1 sensitivity / epsilon in integer units; ``n_min`` is the assumed number of honest survivors.
 
         Raises ConfigurationError for a scale outside [1/8, 2^14] or ``n_min`` below 1.
         """
         if n_min < 1:
             raise ConfigurationError(
-                f"noise shared among {n_min} parties", "count on at least one honest survivor", code="no-survivor"
+                f"the noise is shared among {n_min} honest parties, fewer than one",
+                "count on at least one honest survivor",
+                code="no-survivor",
             )
         if not math.isfinite(scale) or not Fraction(1, 8) <= Fraction(scale) <= self.LARGEST_SCALE:
             raise ConfigurationError(
-                f"discrete Laplace noise of scale {float(scale):g} integer units",
+                f"discrete Laplace noise of a scale of {float(scale):g} integer units is out of range",
                 f"choose the integer scale so that L1 sensitivity / epsilon lies between 1/8 and {self.LARGEST_SCALE}",
                 code="scale-out-of-range",
             )
@@ -334,7 +338,7 @@ class DiscreteLaplaceShare(IntegerNoise):
 
 
 def _signed_draw(table: CumulativeTable, high: UInt64, low: UInt64) -> Int64:
-    """A folded table's magnitude with the low word's spare bit as sign; zero keeps its mass under either sign."""
+    """Draws magnitudes from a table of |x| and gives each the low word's last bit as its sign; zero stays zero."""
     drawn_value = table.draw(high, low)
     sign_flip: Signed = -(low.astype(drawn_value.dtype) & 1)
     drawn_value ^= sign_flip
@@ -368,14 +372,14 @@ def exp_fixed(exponent: Fraction) -> int:
 
 @lru_cache(maxsize=_CACHED_TABLES)
 def _gaussian_table(numerator: int, denominator: int) -> CumulativeTable:
-    """Folded N_Z(0, v), v = numerator / denominator: weights 1, 2 e^(-1/2v), 2 e^(-4/2v), ..."""
+    """Returns the table of |x| for N_Z(0, v), v = numerator / denominator: weights 1, 2 e^(-1/2v), 2 e^(-4/2v), ..."""
     variance = Fraction(numerator, denominator)
     next_ratio = exp_fixed(1 / (2 * variance))
     ratio_step = exp_fixed(1 / variance)
     next_weight = total_weight = _ONE
     table_weights = [_ONE]
     while 2 * next_weight * next_ratio > (total_weight >> TAIL_BITS) * (_ONE - next_ratio):
-        # Sixteen at a time: the test for the tail costs more than a step.
+        # The tail is tested after sixteen weights each, because the test costs more than a weight.
         for _ in range(16):
             next_weight = next_weight * next_ratio >> _FRACTION_BITS
             next_ratio = next_ratio * ratio_step >> _FRACTION_BITS
@@ -386,7 +390,7 @@ def _gaussian_table(numerator: int, denominator: int) -> CumulativeTable:
 
 @lru_cache(maxsize=_CACHED_TABLES)
 def _polya_table(scale: Fraction, n: int) -> CumulativeTable:
-    """Negative binomial NB(1/n, p), p = exp(-1 / scale): successive weights in the ratio p (k + 1/n) / (k + 1)."""
+    """Returns the table of NB(1/n, p), p = exp(-1 / scale): successive weights in the ratio p (k + 1/n) / (k + 1)."""
     scale_ratio = exp_fixed(1 / scale)
     next_weight = total_weight = _ONE
     table_weights = [_ONE]

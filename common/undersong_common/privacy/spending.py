@@ -27,7 +27,7 @@ _EVENTS: dict[str, type[Any]] = {
     "discrete_laplace": DiscreteLaplace,
     "pure": Pure,
 }
-_NAMES = {kind: name for name, kind in _EVENTS.items()}
+_NAMES = {event_class: mechanism for mechanism, event_class in _EVENTS.items()}
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class Budget:
     def __post_init__(self) -> None:
         if not self.epsilon > 0 or not 0 < self.delta < 1:
             raise ConfigurationError(
-                f"budget of epsilon {self.epsilon}, delta {self.delta}", "epsilon above 0, delta between 0 and 1"
+                f"the budget has epsilon {self.epsilon} and delta {self.delta}, and a limit is broken",
+                "give an epsilon above 0 and a delta between 0 and 1",
             )
         if self.parts < 1:
             raise ConfigurationError(
@@ -56,6 +57,7 @@ class Budget:
 
 
 def budget_json(budget: Budget | None) -> dict[str, Any] | None:
+    """Returns a budget as JSON values, with "inf" for an infinite epsilon; None for no limit."""
     if budget is None:
         return None
     return {**vars(budget), "epsilon": number(budget.epsilon)}
@@ -82,7 +84,7 @@ def parts(runs: Runs) -> list[list[Event]]:
 def price(runs: Runs, delta: float, divided: int) -> float:
     """Returns epsilon of ``runs`` at ``delta``, summed over their parts, each at ``delta`` / ``divided``.
 
-    It is inf if there are more than ``divided`` parts.
+    ``divided`` is the number of equal parts of ``delta``. The result is inf if the runs need more parts.
     """
     budget_parts = parts(runs)
     if len(budget_parts) > divided:
@@ -119,9 +121,9 @@ def charged_of(charged: Iterable[Event], plan: Iterable[Event]) -> tuple[Event, 
     return at_least(charged, plan)
 
 
-def at_least(one: Iterable[Event], other: Iterable[Event]) -> tuple[Event, ...]:
+def at_least(first_events: Iterable[Event], second_events: Iterable[Event]) -> tuple[Event, ...]:
     """Returns the union of two multisets of events: each event as often as in the one that has it more often."""
-    return as_events(count_events(one) | count_events(other))
+    return as_events(count_events(first_events) | count_events(second_events))
 
 
 def compressed(events: Iterable[Event]) -> tuple[Event, ...]:
@@ -165,11 +167,12 @@ def events_from_json(values: Iterable[Mapping[str, Any]]) -> tuple[Event, ...]:
 
 
 def number(value: float) -> float | str:
+    """Returns a number as JSON can hold it: "inf" for infinity."""
     return "inf" if value == math.inf else value
 
 
 VERSION = 2
-Slot = tuple[str, str, int]
+Slot = tuple[str, str, int]  # run, query and number of an attempt
 State = Literal["unknown", "charged", "sent", "withdrawn", "void"]
 
 
@@ -233,9 +236,9 @@ class Charge:
         run, manifest, query, attempt = (entry[entry_field] for entry_field in ("run", "manifest", "query", "attempt"))
         # A receipt leaves out "alone", the events that a vector shows to everyone else, so the key may be missing.
         alone_events = events_from_json(entry.get("alone", ()))
-        unit_hash = str(entry.get("unit", ""))
+        unit = str(entry.get("unit", ""))
         return cls(
-            run, manifest, query, attempt, events_from_json(entry["events"]), entry["question"], alone_events, unit_hash
+            run, manifest, query, attempt, events_from_json(entry["events"]), entry["question"], alone_events, unit
         )
 
 
@@ -300,8 +303,8 @@ class RunSpending:
         plan = PlanPrice.from_json(value["plan"])
         run = str(value["run"])
         manifest = str(value["manifest"])
-        unit_hash = str(value.get("unit", ""))
-        return cls(run, manifest, plan_price.events, plan_price.alone, plan, bool(value["closed"]), unit_hash)
+        unit = str(value.get("unit", ""))
+        return cls(run, manifest, plan_price.events, plan_price.alone, plan, bool(value["closed"]), unit)
 
 
 @dataclass
@@ -320,6 +323,7 @@ class ChargedAttempt:
 
     @property
     def counts(self) -> bool:
+        """True if the charge counts: the attempt is neither withdrawn nor void."""
         return self.state in ("charged", "sent")
 
 
@@ -335,12 +339,15 @@ class RunRecord:
     total: RunSpending | None = None
 
     def of(self, query: str) -> list[ChargedAttempt]:
+        """Returns the charged attempts at one private sum."""
         return [attempt for attempt in self.attempts if attempt.charge.query == query]
 
     def counted(self) -> list[Charge]:
+        """Returns the charges that count: those of lost ledgers and of attempts that are not withdrawn or void."""
         return [*self.lost, *(attempt.charge for attempt in self.attempts if attempt.counts)]
 
     def left(self) -> list[Charge]:
+        """Returns the charges whose vectors have left this party, also in void attempts, and those of lost ledgers."""
         return [*self.lost, *(attempt.charge for attempt in self.attempts if attempt.state in ("sent", "void"))]
 
     def price(self, further: Sequence[Event] = ()) -> tuple[Event, ...]:
@@ -422,13 +429,24 @@ class Statement:
         """Returns what this ledger lacks of the spending in ``shown``, as one charge per run of ``shown``."""
         spending_by_run = {run_spending.run: run_spending for run_spending in self.runs}
         charges = []
-        for spent in shown:
-            recorded_spending = spending_by_run.get(spent.run, RunSpending(spent.run, "", ()))
-            missing_events = _remove_events(spent.events, recorded_spending.events)
-            missing_alone = _remove_events(spent.alone, recorded_spending.alone)
-            charges.append(Charge(spent.run, spent.manifest, "", 0, missing_events, "", missing_alone, spent.unit))
+        for other_spending in shown:
+            recorded_spending = spending_by_run.get(other_spending.run, RunSpending(other_spending.run, "", ()))
+            missing_events = _remove_events(other_spending.events, recorded_spending.events)
+            missing_alone = _remove_events(other_spending.alone, recorded_spending.alone)
+            charges.append(
+                Charge(
+                    other_spending.run,
+                    other_spending.manifest,
+                    "",
+                    0,
+                    missing_events,
+                    "",
+                    missing_alone,
+                    other_spending.unit,
+                )
+            )
         return charges
 
 
-def _remove_events(events: Sequence[Event], known: Sequence[Event]) -> tuple[Event, ...]:
-    return as_events(count_events(events) - count_events(known))
+def _remove_events(events: Sequence[Event], known_events: Sequence[Event]) -> tuple[Event, ...]:
+    return as_events(count_events(events) - count_events(known_events))

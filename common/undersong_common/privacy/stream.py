@@ -19,13 +19,13 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR, GCM
 from undersong_common.errors import InternalError
 
 SEED_BYTES = 32
-# Fits the second-level cache together with the accumulator's chunk and the zero plaintext; smaller pays for calls.
+# A chunk, the accumulator's chunk and the zero plaintext fit into the second-level cache. Smaller ones need more calls.
 CHUNK_BYTES = 1 << 17
 ZEROS = memoryview(bytes(CHUNK_BYTES))
-# (data, out): data XOR the stream's next bytes; with ``ZEROS`` the bytes themselves. As long as each other.
+# Writes data XOR the stream's next bytes to a buffer of the same length: (data, out); ``ZEROS`` gives the bytes.
 XorInto = Callable[[memoryview, memoryview], int]
-HEAD_BYTES = 32
-LONG_BYTES = 1 << 16
+HEAD_BYTES = 32  # the first two blocks, which AES-GCM does not encrypt with (:func:`long_stream`)
+LONG_BYTES = 1 << 16  # length from which a LongStream is faster than a KeyStream
 TAG_BYTES = 16
 _MODE = CTR(bytes(16))
 _NONCE = bytes(12)
@@ -42,9 +42,9 @@ class KeyStream:
     __slots__ = ("xor_into",)
 
     def __init__(self, seed: bytes) -> None:
-        """Start at block zero. Raises InternalError unless ``seed`` is 32 bytes."""
+        """Starts at block zero. Raises InternalError unless ``seed`` is 32 bytes."""
         _check_seed(seed)
-        # The cipher's own method: a sum of many masks calls it for each of them and each part.
+        # The attribute is the cipher's own method without a wrapper, because a sum calls it for each part of each mask.
         self.xor_into: XorInto = Cipher(AES256(seed), _MODE).encryptor().update_into
 
     def __repr__(self) -> str:
@@ -160,12 +160,12 @@ class ShortStreams:
         wipe(self._heads)
 
 
-# Those of P^1, P^2, P^4, ..., P^32 between 0 and 64.
+# Exponents of the terms of P^1, P^2, P^4, ..., P^32 that lie between 0 and 64, for _tags_to_heads.
 _INVERSE = [[np.uint64(by * power) for by in (1, 2, 7) if by * power < 64] for power in (1, 2, 4, 8, 16, 32)]
 
 
 def _tags_to_heads(tags: bytearray) -> None:
-    """Replace the two tags of each stream by its first two blocks, in place.
+    """Replaces the two tags of each stream by its first two blocks, in place.
 
     A block is a polynomial over GF(2), its first bit the coefficient of x^0, modulo P = 1 + x + x^2 + x^7 + x^128. To
     divide by x^56, that multiple mP is added which leaves nothing below x^56: m = v / P mod x^56, where 1 / P is P^63
