@@ -30,9 +30,9 @@ Role = Literal["viewer", "operator", "administrator"]
 ROLES: tuple[Role, ...] = get_args(Role)  # ascending; a role includes all rights of the earlier ones
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 SHORTEST_PASSWORD, LONGEST_PASSWORD = 12, 512
-LINK_S = 15 * 60.0
-IDLE_S, SESSION_S = 30 * 60.0, 12 * 3600.0
-LONGEST_NAME = 200  # characters by which a name at the log-in is counted
+LINK_S = 15 * 60.0  # life of a one-time link
+IDLE_S, SESSION_S = 30 * 60.0, 12 * 3600.0  # longest pause of a session, and its longest life
+LONGEST_NAME = 200  # characters of a name by which its failed log-ins are counted
 FAILURES_S = 5 * 60.0  # time for which a failed log-in counts
 FAILURES, SOURCE_FAILURES = 5, 20  # An account at one source has the first limit, a source the second.
 HASHES_AT_ONCE = 2  # argon2id takes 64 MiB each
@@ -81,6 +81,7 @@ class Account:
     connected: bool
 
     def may(self, role: Role) -> bool:
+        """Returns True if the account has at least the rights of ``role``."""
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
@@ -92,7 +93,7 @@ class Session:
         number: names the session in lists.
         csrf: secret that each form of the session must carry.
         created_at, seen_at: begin and latest use, seconds since the epoch.
-        address: of the browser.
+        address: network address of the browser.
         log_in: kind of the log-in: "link", "password" or "provider".
         issuer, subject: the identity provider and its key of the person who logged in by it; "" otherwise.
         let_in_by: identity of whoever let the account in by a link within the last day; "" if nobody did.
@@ -151,7 +152,8 @@ class Accounts:
         self._hashing = threading.BoundedSemaphore(HASHES_AT_ONCE)
         self._tries: Counter[str] = Counter()  # number of log-ins under way, by source
         self._counting = threading.Lock()
-        self._nobody = self._hasher.hash(secrets.token_urlsafe(16))
+        # It is checked for an unknown name, which must take as long as a known one.
+        self._unknown_hash = self._hasher.hash(secrets.token_urlsafe(16))
 
     # These methods keep the people.
 
@@ -177,7 +179,7 @@ class Accounts:
         return None
 
     def connect(self, name: str, person: str, *, by: Iterable[str] = ()) -> None:
-        """Has a person of the identity provider enter an account from now on, and nobody else of the provider.
+        """Lets one person of the identity provider enter an account from now on, and nobody else of the provider.
 
         Args:
             by: identities of whoever connects it.
@@ -216,7 +218,7 @@ class Accounts:
         with self._store.transaction() as database:
             if role != "administrator":
                 self._keep_an_administrator(database, name)
-            former = database.execute("SELECT role FROM account WHERE name = ?", (name,)).fetchone()
+            former_row = database.execute("SELECT role FROM account WHERE name = ?", (name,)).fetchone()
             name_or_person_taken = "SELECT 1 FROM account WHERE name = ? OR person = ?"
             if person and database.execute(name_or_person_taken, (name, person)).fetchone() is not None:
                 raise PrivacyRefusal(
@@ -229,8 +231,8 @@ class Accounts:
                 " ON CONFLICT (name) DO UPDATE SET role = excluded.role",
                 (name, role, self._clock(), person),
             )
-        # Nobody enters a new account but by a link, which counts by itself: a page makes an account at its first start.
-        if former is not None and former["role"] != role:
+        # A new account is noted as no act, because a page makes one at its first start. The link to enter it is noted.
+        if former_row is not None and former_row["role"] != role:
             self.duties.note_act(by)
         return self.person(name)
 
@@ -244,6 +246,7 @@ class Accounts:
                 database.execute(f"DELETE FROM {table} WHERE account = ?", (name,))  # noqa: S608 - names of ours
 
     def _keep_an_administrator(self, database: sqlite3.Connection, leaving: str) -> None:
+        """Raises ConfigurationError if ``leaving`` is the name of the only administrator."""
         rows = database.execute("SELECT name FROM account WHERE role = 'administrator'").fetchall()
         if [row["name"] for row in rows] == [leaving]:
             raise ConfigurationError(
@@ -253,7 +256,7 @@ class Accounts:
     # These methods make and take one-time links.
 
     def link(self, name: str, *, by: Iterable[str] = ()) -> str:
-        """Returns a secret for one log-in of this person; older ones of the same person end.
+        """Makes a one-time link for a person and returns its secret; older links of the same person end.
 
         Args:
             by: identities of whoever makes the link, and could use it.
@@ -281,11 +284,11 @@ class Accounts:
             is_valid = row is not None and 0 <= row["expires_at"] - self._clock() <= LINK_S
             if is_valid:
                 database.execute("DELETE FROM link WHERE secret = ?", (row["secret"],))
-                entered = (
+                update_query = (
                     "UPDATE account SET let_in_by = ?, let_in_at = ?, let_in_boot = ?, let_in_up = ? WHERE name = ?"
                 )
                 now = instant(self._clock)
-                database.execute(entered, (row["made_by"], now.at, now.boot, now.up, row["account"]))
+                database.execute(update_query, (row["made_by"], now.at, now.boot, now.up, row["account"]))
             else:
                 self._reserve_tries(database, {f"link at {source_of(address)}": FAILURES})
         if is_valid and row["made_by"]:
@@ -300,15 +303,15 @@ class Accounts:
         """Sets a person's password and ends all of the person's sessions except the one whose secret is ``keep``."""
         if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
             raise ConfigurationError(
-                f"the password has {len(password)} characters",
+                f"the password has {len(password)} characters, {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} are allowed",
                 f"choose one of {SHORTEST_PASSWORD} or more",
                 code="password-length",
             )
         self.person(name)
         with self._hashing:
-            hashed = self._hasher.hash(password)
+            password_hash = self._hasher.hash(password)
         with self._store.transaction() as database:
-            database.execute("UPDATE account SET password = ? WHERE name = ?", (hashed, name))
+            database.execute("UPDATE account SET password = ? WHERE name = ?", (password_hash, name))
             database.execute("DELETE FROM session WHERE account = ? AND secret <> ?", (name, digest(keep)))
 
     def enter_by_password(self, name: str, password: str, *, address: str) -> str:
@@ -324,13 +327,13 @@ class Accounts:
                 tries = self._reserve_tries(database, limits)
                 row = database.execute("SELECT password FROM account WHERE name = ?", (name,)).fetchone()
             if row is not None and row["password"]:
-                hashed = row["password"]
+                password_hash = row["password"]
             else:
-                hashed = self._nobody
+                password_hash = self._unknown_hash
             try:
                 with self._hashing:
-                    self._hasher.verify(hashed, password[:LONGEST_PASSWORD])
-                is_right = hashed != self._nobody
+                    self._hasher.verify(password_hash, password[:LONGEST_PASSWORD])
+                is_right = password_hash != self._unknown_hash
             except (VerificationError, InvalidHashError):
                 is_right = False
         if not is_right:
@@ -361,7 +364,7 @@ class Accounts:
         Raises TooManyAttempts, and writes nothing, if one of them has as many as its limit.
         """
         now_s = self._clock()
-        # One that lies ahead of now was counted while the clock was wrong, and would shut people out until then.
+        # A failure ahead of now was counted while the clock was wrong, and would shut people out until that time.
         database.execute("DELETE FROM failure WHERE at < ? OR at > ?", (now_s - FAILURES_S, now_s))
         for limit_name, limit in limits.items():
             rows = database.execute("SELECT at FROM failure WHERE source = ? ORDER BY at", (limit_name,)).fetchall()

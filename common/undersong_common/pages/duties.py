@@ -1,7 +1,7 @@
 """Duties of a page's people under a rule of two people, and who has given somebody rights lately.
 
 A duty comes from a group of the identity provider or from an administrator, never from the person. Whoever makes,
-connects or lets in an account, or gives it a role or a duty, could be both of the two and is neither of them for a day.
+connects or lets in an account, or gives it a role or a duty, could act as both people, and may be neither for a day.
 A day is counted by the machine's uptime, which no clock shortens.
 """
 
@@ -71,7 +71,7 @@ class Exclusion:
     Attributes:
         actor: identity of whoever gave somebody rights.
         until_s: seconds since the epoch.
-        is_own: False if nothing tells that the act was the person's, nor that it was not.
+        is_own: True if the act was surely the person's own, False if nobody can tell whose it was.
     """
 
     actor: str
@@ -139,7 +139,7 @@ class Duties:
                 _write_act(database, actor, now)
 
     def exclusion(self, identities: Iterable[str]) -> Exclusion | None:
-        """Returns why and until when a person is none of the two; None if the person may be one.
+        """Returns the act because of which a person may be neither of the two who decide; None if the person may.
 
         Nothing tells which account of the page is that of whoever typed at a terminal, nor the other way round. An act
         in one of these places therefore excludes everybody who decides in the other one. Root is nobody's account, and
@@ -156,7 +156,7 @@ class Duties:
         return max(exclusions, key=lambda exclusion: (exclusion.is_own, exclusion.until_s), default=None)
 
     def _acts_of_a_day(self) -> list[tuple[str, float]]:
-        """The actors of the last day, and the time until which each act counts.
+        """Returns the actors of the last day, and the time until which each act counts.
 
         A day is one of the machine's uptime, as long as it is not restarted. An act that lies ahead of now was noted
         while the clock was wrong, and counts as of now.
@@ -199,11 +199,15 @@ class Duties:
         Raises ConfigurationError if the rule of two counts the people of another one, or those of no provider, or gives
         them their roles by other tables.
         """
-        former = self._stored("provider")
+        former_provider = self._stored("provider")
         former_tables = self._stored("provider_tables")
         # An earlier version has noted the issuer alone.
-        is_earlier_form = former and " " not in former and issuer_form(former) == provider.partition(" ")[0]
-        is_other = (former or "") != provider and not is_earlier_form
+        is_earlier_form = (
+            former_provider
+            and " " not in former_provider
+            and issuer_form(former_provider) == provider.partition(" ")[0]
+        )
+        is_other = (former_provider or "") != provider and not is_earlier_form
         # An earlier version has noted no tables.
         are_other_tables = not is_other and former_tables not in (None, tables)
         is_fixed = (is_other or are_other_tables) and self.is_provider_fixed()
@@ -214,10 +218,10 @@ class Duties:
                 "start the page as before; to change them, two people first set that one person decides",
                 code="other-provider",
             )
-        if is_other and is_fixed and (former or self._are_roles_given()):
+        if is_other and is_fixed and (former_provider or self._are_roles_given()):
             raise ConfigurationError(
-                f"the rule of two people counts those of {printable(former or 'this machine')}, and this page names"
-                f" {printable(provider) or 'no identity provider'}",
+                f"the rule of two people counts those of {printable(former_provider or 'this machine')}, and this page"
+                f" names {printable(provider) or 'no identity provider'}",
                 "start the page as before; to change the provider, two people first set that one person decides",
                 code="other-provider",
             )
@@ -229,15 +233,15 @@ class Duties:
             self._store.rows("INSERT OR REPLACE INTO setting (name, value) VALUES (?, ?)", setting_name, setting_value)
 
     def is_served_with(self, provider: str, tables: str) -> bool:
-        """True while no other page of this folder was started with another provider or other tables."""
+        """Returns True while no other page of this folder was started with another provider or other tables."""
         return (self._stored("provider"), self._stored("provider_tables")) == (provider, tables)
 
     def _are_roles_given(self) -> bool:
-        """True once somebody has had a duty: before that, nobody could decide, and a first provider may be named."""
+        """Returns True once somebody has had a duty; before that nobody could decide, and a provider may be named."""
         return bool(self._store.rows("SELECT 1 FROM duty UNION SELECT 1 FROM setting WHERE name = 'roles_given'"))
 
     def _stored(self, name: str) -> str | None:
-        """A setting of the page that was served last; None if no page has noted it yet."""
+        """Returns a setting that the page that was served last has stored; None if none has stored it yet."""
         rows = self._store.rows("SELECT value FROM setting WHERE name = ?", name)
         if rows:
             return str(rows[0]["value"])
@@ -245,6 +249,9 @@ class Duties:
 
 
 def _write_act(database: sqlite3.Connection, actor: str, now: Instant) -> None:
-    """Of each actor the latest act counts. No clock deletes it: one that was ahead would for good."""
+    """Stores an act in place of its actor's earlier one.
+
+    No act is deleted because of its age: a clock that is ahead would delete it for good.
+    """
     database.execute("DELETE FROM act WHERE actor = ?", (actor,))
     database.execute("INSERT INTO act (actor, at, boot, up) VALUES (?, ?, ?, ?)", (actor, now.at, now.boot, now.up))

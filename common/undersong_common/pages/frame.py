@@ -79,7 +79,7 @@ class Frame:
         host_headers = [
             header_value.decode("latin-1") for header_name, header_value in scope["headers"] if header_name == b"host"
         ]
-        length = next(
+        content_length = next(
             (header_value for header_name, header_value in scope["headers"] if header_name == b"content-length"), b"0"
         )
         if len(host_headers) != 1 or host_headers[0].lower() not in self._hosts:
@@ -89,17 +89,18 @@ class Frame:
             return
         if session_path := INSIDE.fullmatch(scope["path"]):
             scope = {**scope, "tab": session_path[1], "path": session_path[2]}
-        # Whatever reads a body before it knows who sent it is open, under an invented session's address too.
+        # Reports, and forms outside a session, are read before the sender is known. Anybody can invent a session's
+        # address, so that reports have the lower limit there too.
         if session_path and session_path[2] != REPORTS:
             largest_body_bytes = LARGEST_BODY_BYTES
         else:
             largest_body_bytes = LARGEST_OPEN_BODY_BYTES
-        if not length.isdigit() or int(length) > largest_body_bytes:
+        if not content_length.isdigit() or int(content_length) > largest_body_bytes:
             await PlainTextResponse(f"{TOO_LARGE}\n", 413, self._headers)(scope, receive, send)
             return
         received_bytes = 0
 
-        async def bounded() -> Message:
+        async def receive_bounded() -> Message:
             nonlocal received_bytes
             message = await receive()
             received_bytes += len(message.get("body", b""))
@@ -107,7 +108,7 @@ class Frame:
                 raise HTTPException(413, TOO_LARGE)
             return message
 
-        async def with_headers(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 answer_headers = {header_name for header_name, _ in message["headers"]}
                 added_headers = [
@@ -119,7 +120,7 @@ class Frame:
                 ]
             await send(message)
 
-        await self._application(scope, bounded, with_headers)
+        await self._application(scope, receive_bounded, send_with_headers)
 
 
 PATIENCE_S = 30.0  # longest time in which a request arrives whole, or a browser reads what was written
@@ -177,7 +178,7 @@ class BrowserConnection(H11Protocol):  # type: ignore[misc]  # uvicorn is untype
             self.transport.abort()
 
 
-# Templates in which nothing that is shown can become markup, and nothing invisible stays invisible.
+# The functions below make templates that escape every shown value and make invisible characters visible.
 
 LONGEST = 2_000  # characters of one shown value
 COMMAND = re.compile(r"`?(undersong(?:-party)? [^`;]*)`?")
@@ -242,21 +243,21 @@ _FIRST_WORDS = frozenset(
 
 
 def _begin_sentence(text: str) -> str:
-    """The text with a capital where its first word is no name, which would be another one with a capital."""
-    shown = _visible_lines(page_words(str(text)))
-    if shown.partition(" ")[0] in _FIRST_WORDS:
-        return shown[:1].upper() + shown[1:]
-    return shown
+    """Returns an error's words with a capital letter, unless they may begin with a name, which keeps its letters."""
+    shown_text = _visible_lines(page_words(str(text)))
+    if shown_text.partition(" ")[0] in _FIRST_WORDS:
+        return shown_text[:1].upper() + shown_text[1:]
+    return shown_text
 
 
-def _escape_exactly(shown: Callable[..., str]) -> Callable[..., Markup]:
-    """A filter of words that are escaped, and shown as they are: its narrow spaces, for example, are meant."""
-    return lambda *given: Markup(escape(shown(*given)))  # noqa: S704 - escaped
+def _escape_exactly(make_words: Callable[..., str]) -> Callable[..., Markup]:
+    """Returns a template filter that only escapes what ``make_words`` returns; its narrow spaces, for example, stay."""
+    return lambda *arguments: Markup(escape(make_words(*arguments)))  # noqa: S704 - escaped
 
 
 @pass_context
 def _replace_commands(context: Context, text: Any) -> Markup:
-    """A remedy with the page's own actions in place of commands; without actions, commands stand as they are typed.
+    """Returns a remedy with the page's own actions in place of commands; without actions, with commands as typed.
 
     A clause that names a command that the page has no action for keeps what stands before the colon, or is left out.
     """
@@ -303,9 +304,9 @@ def _visible_value(value: Any) -> Any:
 _ESCAPED_THOUSANDS = re.compile(r"(?<=[0-9])\\u202f(?=[0-9]{3})")
 
 
-def _restore_thousands(shown: str) -> str:
+def _restore_thousands(text: str) -> str:
     """Returns printable words with the narrow space of :func:`number` in place of its escape."""
-    return _ESCAPED_THOUSANDS.sub("\u202f", shown)
+    return _ESCAPED_THOUSANDS.sub("\u202f", text)
 
 
 def _visible_lines(text: object) -> str:
@@ -331,12 +332,12 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{number(count)} {noun(count, one, many)}"
 
 
-def _changed_query(current: Any, **changes: Any) -> Markup:
-    """The address's query with some values changed, so that filters stay when one of them changes."""
-    if isinstance(current, QueryParams):
-        current_pairs = current.multi_items()
+def _changed_query(current_query: Any, **changes: Any) -> Markup:
+    """Returns an address's query with some values changed, so that other filters of a list stay as they are."""
+    if isinstance(current_query, QueryParams):
+        current_pairs = current_query.multi_items()
     else:
-        current_pairs = dict(current).items()
+        current_pairs = dict(current_query).items()
     remaining_pairs = [
         (query_key, query_value) for query_key, query_value in current_pairs if query_key not in (*changes, "part")
     ]

@@ -79,7 +79,7 @@ class Provider:
 
     @property
     def tables(self) -> str:
-        """What gives people their names, roles and duties here, in one line; the order of duties counts."""
+        """The settings that give people their names, roles and duties here, in one line; the order of duties counts."""
         return json.dumps([self.claim, self.groups, sorted(self.roles.items()), list(self.duties.items())])
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class Provider:
 
 
 def _address_origin(address: str) -> tuple[str, str, int | None, str]:
-    """Scheme, host, port and path of an address as the client that connects reads them; default ports are None.
+    """Returns scheme, host, port and path of an address as httpx, which connects, reads them; default ports are None.
 
     Raises ConfigurationError for an address that is not encrypted, unless it is on this machine, or names a user.
     """
@@ -144,18 +144,20 @@ def _http_client(proxy: str) -> httpx.Client:
 
 
 class _OidcLogin:
+    """The routes by which people log in to one page by its identity provider."""
+
     def __init__(self, site: Site, provider: Provider, http: httpx.Client) -> None:
         self._site = site
         self._provider = provider
         self._http = http
-        # State and secrets of a log-in follow from this key and the cookie: nothing is kept of one that was only begun.
+        # State and secrets of a log-in follow from this key and the cookie, so that beginning one needs no memory.
         self._key = secrets.token_bytes(32)
         self._asking = threading.BoundedSemaphore(MOST_ASKING)
         # Time until which the provider's addresses are used without asking again, and the addresses.
-        self._known: tuple[float, Mapping[str, Any]] | None = None
+        self._known_addresses: tuple[float, Mapping[str, Any]] | None = None
         self._cookie = f"{site.settings.cookie}_oidc"
         self._lock = threading.Lock()
-        self._entered: dict[str, float] = {}  # end of validity (seconds since the epoch) by state that was used
+        self._used_states: dict[str, float] = {}  # end of validity (seconds since the epoch) by state that was used
         self._connecting: dict[str, tuple[str, str]] = {}  # state and session's secret, by account
         site.raw("/oidc/start", self._guard_route(self._begin_login))
         site.entrance("/oidc/return", "Log in", self._finish_login)
@@ -179,7 +181,7 @@ class _OidcLogin:
         return endpoint
 
     def _oauth_client(self) -> OAuth2Client:
-        """One client per request: it keeps the token that it was given."""
+        """Returns a new client for one request, because a client keeps the token that it receives."""
         provider = self._provider
         settings = {"redirect_uri": provider.redirect, "scope": "openid email profile", "code_challenge_method": "S256"}
         return OAuth2Client(self._http, provider.client, provider.secret, **settings)
@@ -188,8 +190,11 @@ class _OidcLogin:
         return hmac.new(self._key, f"{purpose} {of}".encode(errors="replace"), "sha256").hexdigest()
 
     @contextmanager
-    def _one_of_few(self) -> Iterator[None]:
-        """A slow provider holds few of the page's threads. Raises TransportError beyond ``MOST_ASKING``."""
+    def _admit_request(self) -> Iterator[None]:
+        """Admits ``MOST_ASKING`` requests to the provider at a time, because each holds one of the page's threads.
+
+        Raises TransportError for one more.
+        """
         if not self._asking.acquire(blocking=False):
             raise TransportError("too many people log in at this moment", "try again in a few seconds")
         try:
@@ -198,7 +203,7 @@ class _OidcLogin:
             self._asking.release()
 
     def _begin_login(self, _request: Request) -> Response:
-        return self._led_there()[1]
+        return self._lead_to_provider()[1]
 
     def _begin_connecting(self, visit: Visit) -> Response:
         if visit.session is None:
@@ -206,13 +211,13 @@ class _OidcLogin:
                 "a script's token cannot connect an account with the identity provider",
                 "log in to the page in a browser, and connect the account there",
             )
-        login_state, login_answer = self._led_there()
+        login_state, login_answer = self._lead_to_provider()
         with self._lock:
             self._connecting[visit.person.name] = login_state, visit.secret
         return login_answer
 
-    def _led_there(self) -> tuple[str, Response]:
-        """Returns a new state, and the screen that leads this browser to the provider.
+    def _lead_to_provider(self) -> tuple[str, Response]:
+        """Returns a new OAuth state, and the screen that leads this browser to the provider with it.
 
         The screen's script keeps the state in the tab's storage, which no other port and no other site can write; a
         cookie can be planted from another port.
@@ -247,7 +252,7 @@ class _OidcLogin:
         self._check_state(request, returned_state)
         if fields.get("error"):
             provider_error = printable(fields["error"], 60)
-            raise PrivacyRefusal(f"the identity provider refuses: {provider_error}", "begin again")
+            raise PrivacyRefusal(f"the identity provider refuses: {provider_error}", "begin the log-in again")
         signed_claims = self._signed_claims(fields.get("code", ""), returned_state)
         own_session = self._use_state(returned_state)
         if not self._site.accounts.duties.is_served_with(self._provider.key, self._provider.tables):
@@ -272,8 +277,8 @@ class _OidcLogin:
             self._site.accounts.duties.follow_groups(
                 page_account.name, self._provider.duties.get(duty_group, ""), duty_group
             )
-        identity = {"issuer": str(signed_claims["iss"]), "subject": str(signed_claims["sub"])}
-        secret = self._site.accounts.begin(page_account.name, address=source, log_in="provider", **identity)
+        identity_fields = {"issuer": str(signed_claims["iss"]), "subject": str(signed_claims["sub"])}
+        secret = self._site.accounts.begin(page_account.name, address=source, log_in="provider", **identity_fields)
         self._site.audit.note(page_account.name, "log in by the identity provider", source)
         return secret
 
@@ -298,12 +303,12 @@ class _OidcLogin:
 
         Raises PrivacyRefusal for a state that was used before.
         """
-        with self._lock:  # nobody but the provider's people fills it
+        with self._lock:  # Only people of the provider reach this line, so that the table of states stays small.
             now_s = time.time()
-            self._entered = {entered_state: end_s for entered_state, end_s in self._entered.items() if end_s > now_s}
-            if returned_state in self._entered:
+            self._used_states = {used_state: end_s for used_state, end_s in self._used_states.items() if end_s > now_s}
+            if returned_state in self._used_states:
                 raise PrivacyRefusal("this log-in was used already", "begin it again", code="state-used")
-            self._entered[returned_state] = now_s + WAITS_S
+            self._used_states[returned_state] = now_s + WAITS_S
             asking_name = next(
                 (
                     account_name
@@ -339,7 +344,9 @@ class _OidcLogin:
         if provider.claim == "email" and claims.get("email_verified") is not True:
             raise PrivacyRefusal("the identity provider has not checked this e-mail address", "have it checked there")
         if not claimed_name:
-            raise PrivacyRefusal(f"the identity provider names nobody (claim {provider.claim})", "correct --oidc-claim")
+            raise PrivacyRefusal(
+                f"the identity provider states no claim {provider.claim!r} about this person", "correct --oidc-claim"
+            )
         known_account = accounts.of_person(person)
         claimed_groups = self._claimed_groups(claims)
         role = max(
@@ -373,7 +380,7 @@ class _OidcLogin:
     def _signed_claims(self, code: str, state: str) -> Mapping[str, Any]:
         """Returns the claims that the provider has signed about the person, each of them checked."""
         addresses = self._provider_addresses()
-        with self._one_of_few():
+        with self._admit_request():
             return self._check_claims(code, state, addresses)
 
     def _check_claims(self, code: str, state: str, addresses: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -413,7 +420,8 @@ class _OidcLogin:
         except (AuthlibBaseError, JoseError, httpx.HTTPError, KeyError, TypeError, ValueError) as error:
             # The provider's own words in an error are not shown, because they may hold a code or a secret.
             raise PrivacyRefusal(
-                f"what the identity provider says does not hold ({type(error).__name__})", "begin again"
+                f"the identity provider's token is missing or not valid ({type(error).__name__})",
+                "begin the log-in again",
             ) from None
         if (
             not {provider.claim, *((provider.groups,) if provider.roles or provider.duties else ())}
@@ -432,13 +440,14 @@ class _OidcLogin:
         return dict(token_claims)
 
     def _provider_addresses(self) -> Mapping[str, Any]:
-        """The provider's addresses, each of them encrypted; its issuer is the one of the settings, read as an address.
+        """Returns the provider's metadata with its addresses, from memory for up to ``ADDRESSES_S``.
 
-        The issuer is returned as the provider writes it, which is how its tokens name it.
+        Raises ConfigurationError or PrivacyRefusal if an address is not encrypted, or if the issuer is not the one of
+        the settings. The issuer is returned as the provider writes it, because its tokens name it so.
         """
-        if self._known is not None and time.monotonic() < self._known[0]:
-            return self._known[1]
-        with self._one_of_few():
+        if self._known_addresses is not None and time.monotonic() < self._known_addresses[0]:
+            return self._known_addresses[1]
+        with self._admit_request():
             metadata = self._fetch_json(f"{self._provider.issuer.rstrip('/')}/.well-known/openid-configuration")
         address_names = ("issuer", "authorization_endpoint", "token_endpoint", "jwks_uri")
         optional_names = [address_name for address_name in ("userinfo_endpoint",) if address_name in metadata]
@@ -454,7 +463,7 @@ class _OidcLogin:
             raise PrivacyRefusal(
                 "the identity provider lists addresses without TLS beside those with it", "tell its operator"
             )
-        self._known = time.monotonic() + ADDRESSES_S, metadata
+        self._known_addresses = time.monotonic() + ADDRESSES_S, metadata
         return metadata
 
     def _fetch_json(self, address: str, **options: Any) -> dict[str, Any]:
@@ -464,5 +473,6 @@ class _OidcLogin:
             return dict(provider_answer.json())
         except (httpx.HTTPError, ValueError, TypeError) as error:
             raise PrivacyRefusal(
-                f"the identity provider does not answer as it should ({type(error).__name__})", "try again, or tell it"
+                f"the identity provider does not answer as it should ({type(error).__name__})",
+                "try again, or tell its operator",
             ) from None

@@ -97,8 +97,16 @@ class OrganisationLogin:
         else:
             secret = os.environ.get(self.secret_variable, "")
             roles = roles_by_group(self.roles or (), ROLES)
-            back = f"{address}/oidc/return"
+            redirect_address = f"{address}/oidc/return"
             provider = Provider(
-                self.issuer, self.client, secret, self.claim, back, self.groups, roles, duties, self.provider_proxy
+                self.issuer,
+                self.client,
+                secret,
+                self.claim,
+                redirect_address,
+                self.groups,
+                roles,
+                duties,
+                self.provider_proxy,
             )
             mount_oidc(site, provider)

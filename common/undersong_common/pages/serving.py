@@ -45,7 +45,8 @@ class Listening:
             ),
             (
                 self.proxy and not (self.names and _is_address(self.proxy)),
-                f"behind the proxy {self.proxy!r} the page is reached under {', '.join(self.names) or 'no name'}",
+                f"the proxy {self.proxy!r} is no IP address, or the page behind it has no name"
+                f" (names: {', '.join(self.names) or 'none'})",
                 "name the proxy's IP address, and with --name the host that browsers ask for",
                 "proxy-or-name",
             ),
@@ -80,7 +81,9 @@ class Listening:
             self._with_port(host_name, port) for host_name in (*([] if self.proxy else socket_hosts), *self.names)
         ]
         return tuple(
-            dict.fromkeys([*hosts_with_port, *(host_name.removesuffix(self._default) for host_name in hosts_with_port)])
+            dict.fromkeys(
+                [*hosts_with_port, *(host_name.removesuffix(self._default_port) for host_name in hosts_with_port)]
+            )
         )
 
     def open(self) -> socket.socket:
@@ -89,7 +92,7 @@ class Listening:
         listening_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening_socket.bind((self.host, self.port))
-            # A link is printed before the server runs: whoever follows it waits and is not refused.
+            # A link is printed before the server runs. Whoever follows it at once waits and is not refused.
             listening_socket.listen()
         except OSError as error:
             listening_socket.close()
@@ -106,10 +109,12 @@ class Listening:
             first_name = "127.0.0.1"
         else:
             first_name = self.host
-        return f"{'https' if self.tls else 'http'}://{self._with_port(first_name, port).removesuffix(self._default)}"
+        return (
+            f"{'https' if self.tls else 'http'}://{self._with_port(first_name, port).removesuffix(self._default_port)}"
+        )
 
     @property
-    def _default(self) -> str:
+    def _default_port(self) -> str:
         if self.tls:
             return ":443"
         return ":80"
@@ -175,11 +180,11 @@ def serve(site: "Site", listening: Listening, listener: socket.socket) -> None:
     server = uvicorn.Server(configuration(site, listening))
     usual_handle_exit = server.handle_exit
 
-    def ending(number: int, frame: Any) -> None:
+    def handle_exit(number: int, frame: Any) -> None:
         site.ending.set()  # so that open streams end by themselves
         usual_handle_exit(number, frame)
 
-    server.handle_exit = ending
+    server.handle_exit = handle_exit
     server.run(sockets=[listener])
 
 

@@ -46,7 +46,7 @@ MOST_FILES = 100  # largest number of file fields in one form, empty ones includ
 PAGE_ROWS = 50  # rows of a long list on one page
 NEXT_STEP = "next_step"  # name of the part with which every screen ends
 LIVE = "/live"  # end of the addresses of forms that are sent while somebody types
-MOST_COOKIES = 8  # largest number of cookies of one name of which each is tried as the session's
+MOST_COOKIES = 8  # largest number of cookies of the session cookie's name that are tried
 ASSETS = {
     "page.css": "text/css",
     "page.js": "text/javascript",
@@ -214,14 +214,15 @@ class Visit:
         }
 
     def _render_next_step(self, context: Mapping[str, Any]) -> Markup:
-        """The part that every screen ends with; "" for a page without next steps, and before somebody has logged in."""
-        find = self.site.settings.next_step
-        if find is None or self.session is None:
+        """Returns the HTML of the next step, which ends every screen; "" on a page without one and without log-in."""
+        find_next_step = self.site.settings.next_step
+        if find_next_step is None or self.session is None:
             return Markup("")
-        return Markup(self._render_part(NEXT_STEP, lambda: {"step": self._unlinked_here(find(self))}, context))  # noqa: S704 - rendered
+        step_html = self._render_part(NEXT_STEP, lambda: {"step": self._unlinked_here(find_next_step(self))}, context)
+        return Markup(step_html)  # noqa: S704 - rendered
 
     def _unlinked_here(self, step: "NextStep") -> "NextStep":
-        """The step without its link, where that leads to the screen that is shown."""
+        """Returns the step, without its link if that leads to the screen that is shown."""
         return replace(step, address="") if unquote(step.address) == unquote(self.request.url.path) else step
 
     def _render_part(self, name: str, load: Part, context: Mapping[str, Any]) -> str:
@@ -229,12 +230,12 @@ class Visit:
             # No field of a part takes the place of its name, by which the screen asks for it again.
             return self.site.render(f"parts/{name}.html.j2", {**context, **load(), "part": name})
         except UndersongError as error:
-            failed = {"problem": error.problem, "remedy": error.remedy}
+            fault_words = {"problem": error.problem, "remedy": error.remedy}
         except Exception as error:  # noqa: BLE001 - one part must not blank the others; its words may hold anything
             log.error("part %s failed: %s", name, place_of(error))
             part_fault = internal_error(error, self.site.settings.fault_remedy)
-            failed = {"problem": part_fault.problem, "remedy": part_fault.remedy}
-        return self.site.render("parts/failed.html.j2", {**context, "part": name, **failed})
+            fault_words = {"problem": part_fault.problem, "remedy": part_fault.remedy}
+        return self.site.render("parts/failed.html.j2", {**context, "part": name, **fault_words})
 
     def go(self, location: str, message: str = "", grade: Grade = "done") -> str:
         """Returns ``location``, where an action sends the browser; ``message`` is shown there once.
@@ -336,7 +337,7 @@ class Site:
         """
 
         async def endpoint(request: Request) -> Response:
-            # This comes before the body is read: a stranger's body costs nothing.
+            # This comes before the body is read, so that a stranger's body costs nothing.
             if await run_in_threadpool(self.who, request) is None:
                 return self._to_login(request)
             form = await _read_form(request)
@@ -394,12 +395,15 @@ class Site:
         tab = request.scope.get("tab", "")
         cookie_prefix = f"{self.settings.cookie}="
         # Cookies know no ports: another port's page may have set one of the same name, with another path.
-        pairs = (pair.strip() for line in request.headers.getlist("cookie") for pair in line.split(";"))
-        cookies = [pair.removeprefix(cookie_prefix) for pair in pairs if pair.startswith(cookie_prefix)][
+        cookie_pairs = (pair.strip() for line in request.headers.getlist("cookie") for pair in line.split(";"))
+        cookie_values = [pair.removeprefix(cookie_prefix) for pair in cookie_pairs if pair.startswith(cookie_prefix)][
             :MOST_COOKIES
         ] or [""]
-        secrets = [f"{cookie}.{tab}" for cookie in cookies]
-        return next((secret for secret in secrets[:-1] if self.accounts.session(secret, active=False)), secrets[-1])
+        session_secrets = [f"{cookie}.{tab}" for cookie in cookie_values]
+        return next(
+            (secret for secret in session_secrets[:-1] if self.accounts.session(secret, active=False)),
+            session_secrets[-1],
+        )
 
     def _answer_request(self, request: Request, handler: Handler, least: Role) -> Response:
         if (visitor := self.who(request, active="part" not in request.query_params)) is None:
@@ -431,15 +435,15 @@ class Site:
             status, code = 500, page_fault.code
         if _wants_json(request):
             problem_html = self.render("problem.html.j2", {**error_text, "base": visit.base, "grade": grade})
-            shown = {"shown": problem_html, "box": box_class(grade)}
-            return JSONResponse({**error_text, "code": code, **shown}, status_code=status)
+            html_fields = {"shown": problem_html, "box": box_class(grade)}
+            return JSONResponse({**error_text, "code": code, **html_fields}, status_code=status)
         return visit.show("error.html.j2", title, status=status, grade=grade, **error_text)
 
     def _check_form(self, visit: Visit) -> None:
         self._same_origin(visit.request)
         expected = "" if visit.session is None else visit.session.csrf
         if not expected or not hmac.compare_digest(expected.encode(), visit.form.get("csrf", "").encode()):
-            raise Forbidden("the form is not of this session", "open the page again, and send its form")
+            raise Forbidden("the form belongs to no session or another one", "open the page again, and send its form")
 
     def _same_origin(self, request: Request) -> None:
         origin = request.headers.get("origin")
@@ -454,16 +458,16 @@ class Site:
     # These methods serve the log-in.
 
     def entrance(self, path: str, title: str, act: Callable[[Request, Mapping[str, str]], str]) -> None:
-        """Adds a form for somebody without a session: it is bound to this browser by a cookie of its own.
+        """Adds a form for somebody without a session; a cookie of its own binds the form to this browser.
 
         ``act`` gets the fields of the form that was sent and returns a session's secret.
         """
-        form = partial(self._show_outside, f"{path.strip('/').replace('/', '_')}.html.j2", title)
+        show_form = partial(self._show_outside, f"{path.strip('/').replace('/', '_')}.html.j2", title)
 
         async def get(request: Request) -> Response:
             if "tab" in request.scope:
                 return RedirectResponse(path, status_code=303)
-            return await run_in_threadpool(form, request, "")
+            return await run_in_threadpool(show_form, request, "")
 
         async def post(request: Request) -> Response:
             # A session's address allows a larger body, which nobody who is not logged in may send.
@@ -479,7 +483,7 @@ class Site:
                         raise Forbidden("the form was not made for this browser", "open the page again; allow cookies")
                     secret = act(request, fields)
                 except UndersongError as error:
-                    refusal = form(request, f"{error.problem}. {error.remedy[:1].upper()}{error.remedy[1:]}.")
+                    refusal = show_form(request, f"{error.problem}. {error.remedy[:1].upper()}{error.remedy[1:]}.")
                     refusal.status_code = 503 if isinstance(error, TransportError) else 403
                     if isinstance(error, TooManyAttempts):
                         refusal.status_code = 429
@@ -534,7 +538,7 @@ class Site:
         password = fields.get("password", "")
         try:
             secret = self.accounts.enter_by_password(account_name, password, address=source)
-        except TooManyAttempts:  # writes nothing: whoever is refused must not fill the disk
+        except TooManyAttempts:  # Nothing is noted, because whoever is refused must not fill the disk.
             raise
         except PrivacyRefusal:
             self.audit.note("nobody", "log-in refused", printable(account_name, 64))
@@ -577,7 +581,7 @@ class Site:
 
     async def _log_violation(self, request: Request) -> Response:
         """Logs a browser's report that the content security policy stopped something: it may be an attack."""
-        body = await request.body()  # the frame bounds it
+        body = await request.body()  # The class Frame limits its size.
         if len(self.violations) < 100:
             report = re.sub(r"/s/[\w-]+", "/s/...", body[:1000].decode("utf-8", "replace"))  # no secret in a log
             self.violations.append(printable(report, 1000))
@@ -586,7 +590,7 @@ class Site:
 
 
 def _nothing_here(visit: Visit) -> Response:
-    raise ConfigurationError("there is no such page", "begin at the first one")
+    raise ConfigurationError("there is no such page", "begin at the first page, by the menu")
 
 
 def _wants_json(request: Request) -> bool:
@@ -599,12 +603,12 @@ Form = tuple[dict[str, str], dict[str, list[str]], dict[str, bytes], dict[str, s
 
 
 async def _read_form(request: Request) -> Form:
-    """Reads a form: the last text of each field, all its texts, and the files with their names."""
+    """Returns the last text of each field of a form, all texts of each, the files' contents, and their names."""
     fields: dict[str, list[str]] = {}
     files: dict[str, bytes] = {}
     file_names: dict[str, str] = {}
-    kind = request.headers.get("content-type", "")
-    if not kind.startswith(("application/x-www-form-urlencoded", "multipart/form-data")):
+    content_type = request.headers.get("content-type", "")
+    if not content_type.startswith(("application/x-www-form-urlencoded", "multipart/form-data")):
         return {}, {}, {}, {}
     async with request.form(max_files=MOST_FILES, max_fields=MOST_FIELDS, max_part_size=LARGEST_BODY_BYTES) as form:
         for field_name, field_value in form.multi_items():
@@ -639,7 +643,7 @@ def json_answer(value: Any) -> Response:
 
 def download(data: bytes, name: str, kind: str = "application/octet-stream") -> Response:
     """Returns an answer that the browser saves as a file; name characters other than A-Z a-z 0-9 . - become _."""
-    safe = "".join(
+    safe_name = "".join(
         character if character.isascii() and (character.isalnum() or character in "._-") else "_" for character in name
     )
-    return Response(data, media_type=kind, headers={"content-disposition": f'attachment; filename="{safe}"'})
+    return Response(data, media_type=kind, headers={"content-disposition": f'attachment; filename="{safe_name}"'})

@@ -19,12 +19,12 @@ from undersong_common.program.chain import HashChain
 from undersong_common.program.machine import fault_of
 
 PAGE_FILE = "page.sqlite"
-ACTION_KEPT_S = 24 * 3600.0
+ACTION_KEPT_S = 24 * 3600.0  # time for which the result of an action is kept for a second sending of its form
 PATIENCE_S = 5.0  # longest wait of a repeated form for the first one, which goes on after that
-LONGEST_KEY = 64
+LONGEST_KEY = 64  # characters of a form's key
 RUNNING = "action-running"  # error code that says that the same action is under way; it is no failure
 STILL_RUNNING = "wait for it: the screen shows the result, and nothing is done twice"
-DOWNLOAD_S = 15 * 60.0
+DOWNLOAD_S = 15 * 60.0  # time for which a file waits for its owner
 MOST_DOWNLOADS = 100
 
 _SCHEMA = """
@@ -119,7 +119,7 @@ class PageStore:
             raise fault_of(error, path) from None
 
     def _missing_columns(self) -> list[tuple[str, str]]:
-        """Tables and columns that the file of an earlier version lacks."""
+        """Returns (table, column) of each column of this version that the file lacks."""
         missing_columns = []
         for table_name, declarations in _ADDED.items():
             columns = {row["name"] for row in self._database.execute(f"PRAGMA table_info({table_name})")}
@@ -155,13 +155,17 @@ class PageStore:
         again.
 
         Args:
-            of: session and address of the action; the same key with another one is another key.
+            of: session and address of the action; keys count for one of these only.
 
         Raises StillRunning if the first call runs for longer, ConfigurationError for a missing key, and what ``act``
         raises.
         """
         if not key or len(key) > LONGEST_KEY:
-            raise ConfigurationError("the form has no key", "open the page again, and send its form", code="no-key")
+            raise ConfigurationError(
+                f"the form has no key, or one of more than {LONGEST_KEY} characters",
+                "open the page again, and send its form",
+                code="no-key",
+            )
         key = digest(f"{of}\n{key}")
         now_s = time.time()
         with self.transaction() as database:
@@ -223,8 +227,8 @@ class WorkUnderWay:
         """Marks the subject as under way within the block. Raises StillRunning if it already is."""
         with self._lock:
             if subject in self._begun:
-                since = time.strftime("%H:%M:%S", time.gmtime(self._begun[subject]))
-                raise StillRunning(f"{subject} has been under way since {since} UTC", STILL_RUNNING, code=RUNNING)
+                since_words = time.strftime("%H:%M:%S", time.gmtime(self._begun[subject]))
+                raise StillRunning(f"{subject} has been under way since {since_words} UTC", STILL_RUNNING, code=RUNNING)
             self._begun[subject] = time.time()
         try:
             yield
@@ -369,7 +373,7 @@ class AuditLog:
         return added_entries
 
     def _saved_chains(self, saved: bytes) -> list[list[dict[str, Any]]]:
-        """The chains of a file, each checked; what a crash cut off at the end is left out."""
+        """Returns the chains of a file, each checked, without an incomplete last line, which a crash leaves."""
         saved_chains = []
         for chain_bytes in re.split(rb"(?m)^(?=\{[^\n]*\"previous\":\"0{64}\")", saved):
             chain = HashChain(self.path, TAG)

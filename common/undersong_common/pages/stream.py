@@ -14,8 +14,8 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from undersong_common.pages.site import Site
 
-BEAT_S = 1.0
-MOST_STREAMS, MOST_OF_SESSION = 200, 10
+BEAT_S = 1.0  # time between two events of a stream
+MOST_STREAMS, MOST_OF_SESSION = 200, 10  # largest numbers of streams of all browsers, and of one session
 LASTS_S = 3600.0  # longest life of one stream; the browser then connects again, and its session is checked anew
 
 
@@ -33,7 +33,7 @@ class Pulse:
 
 
 class _Counted(StreamingResponse):  # type: ignore[misc]  # fastapi is untyped here
-    """A stream that counts as its watcher's from the answer to its request until its connection ends."""
+    """A response that counts in ``watching`` as an open stream of its watcher until its connection ends."""
 
     def __init__(self, events: AsyncIterator[str], watching: Counter[object], watcher: object) -> None:
         super().__init__(events, media_type="text/event-stream")
@@ -60,7 +60,7 @@ class PulseStream:
     def __init__(self, site: Site, look: Callable[[str], Pulse]) -> None:
         self._site = site
         self._look = look
-        self._seen: dict[str, tuple[float, Pulse]] = {}
+        self._seen: dict[str, tuple[float, Pulse]] = {}  # time and pulse of the last look, by topic
         self._looking: dict[str, asyncio.Lock] = {}
         self._watching: Counter[object] = Counter()  # number of open streams, by session
         site.raw("/stream", self._stream_endpoint)
