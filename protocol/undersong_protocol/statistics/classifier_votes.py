@@ -109,29 +109,31 @@ class ClassifierVotes(Statistic, question="classifiers"):
     def _check_classifiers(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_task_labels(self.name, self.labels, facts)
         check_embedding_size(self.name, facts)
-        parameters = public.numbers_of("classifiers")
-        check_shape("classifiers", parameters, (self.classifiers, facts.embedding_size + 1, self.labels))
-        COEFFICIENTS.check("classifiers", parameters)
+        coefficients = public.numbers_of("classifiers")
+        check_shape("classifiers", coefficients, (self.classifiers, facts.embedding_size + 1, self.labels))
+        COEFFICIENTS.check("classifiers", coefficients)
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        parameters = public.numbers_of("classifiers")
+        coefficients = public.numbers_of("classifiers")
         embeddings = records.embeddings
         labels = labels_within(records.labels, self.labels)
 
-        def compute(asked: Int64) -> Matrix:
-            has_label = labels[asked] >= 0
-            row_labels = np.where(has_label, labels[asked], 0)
-            classifier_scores = self._classifier_scores(embeddings[asked].astype(np.float64), row_labels, parameters)
-            mean = row_sums(classifier_scores) / self.classifiers
-            return (classifier_scores - mean[:, None]) * has_label[:, None]
+        def compute(row_numbers: Int64) -> Matrix:
+            has_label = labels[row_numbers] >= 0
+            row_labels = np.where(has_label, labels[row_numbers], 0)
+            classifier_scores = self._classifier_scores(
+                embeddings[row_numbers].astype(np.float64), row_labels, coefficients
+            )
+            record_means = row_sums(classifier_scores) / self.classifiers
+            return (classifier_scores - record_means[:, None]) * has_label[:, None]
 
         return Rows(compute, records.units)
 
-    def _classifier_scores(self, embeddings: Float64, labels: Int64, parameters: Float64) -> Float64:
-        """s, float64 [m, K]; the logits are exact."""
+    def _classifier_scores(self, embeddings: Float64, labels: Int64, coefficients: Float64) -> Float64:
+        """Returns s of each record and classifier, float64 [m, K]; the logits are exact in float64."""
         label_scores = np.zeros((len(embeddings), self.classifiers))
-        for classifier_index, head in enumerate(parameters):
-            logits = embeddings @ head[:-1] + head[-1]
+        for classifier_index, classifier in enumerate(coefficients):
+            logits = embeddings @ classifier[:-1] + classifier[-1]
             if self.hard:
                 label_scores[:, classifier_index] = logits.argmax(axis=1) == labels
             else:
@@ -170,7 +172,8 @@ class ClassifierVotesInBlocks(ClassifierVotes):
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[ClassifierVotesInBlocks, Inputs]":
-        labels, classifier_count = max(2, facts.labels + choose.integer(0, 2)), choose.integer(2, 5)  # more labels, too
+        # The statistic may have more labels than the task.
+        labels, classifier_count = max(2, facts.labels + choose.integer(0, 2)), choose.integer(2, 5)
         block_of_label = choose.one_of([np.zeros(labels), np.arange(labels), choose.rng.integers(0, labels, labels)])
         return cls(classifiers=classifier_count, labels=labels, hard=choose.yes()), (
             ("classifiers", choose.numbers((classifier_count, facts.embedding_size + 1, labels), COEFFICIENTS)),
@@ -190,8 +193,8 @@ class ClassifierVotesInBlocks(ClassifierVotes):
         labels = labels_within(records.labels, self.labels)
         block_of_record = public.numbers_of("blocks").astype(np.int64)[np.where(labels >= 0, labels, 0)]
 
-        def compute(asked: Int64) -> Matrix:
-            return in_blocks(np.asarray(unplaced_rows.take(asked)), block_of_record[asked], self.dimension)
+        def compute(row_numbers: Int64) -> Matrix:
+            return in_blocks(np.asarray(unplaced_rows.take(row_numbers)), block_of_record[row_numbers], self.dimension)
 
         return Rows(compute, records.units, width=self.classifiers)
 
@@ -240,7 +243,7 @@ def word_labels(classifier: Float64, texts: Sequence[str]) -> Int64:
 class CorpusComparison(Statistic, question="classifiers"):
     """Compares two public corpora by the accuracy on the records of classifiers that each of them trained.
 
-    Each corpus has trained a linear head on embeddings and a linear classifier of hashed words. A record's row is
+    Each corpus has trained a linear classifier of embeddings and a linear classifier of hashed words. A record's row is
     (g, SQUARE g^2), where its gain g is the mean over both kinds of (right by the second corpus) - (right by the
     first): -1, -1/2, 0, 1/2 or 1. The sum of g over the number of records is the gain in accuracy; the sum of g^2 gives
     its sampling variance. A record without label has no row.
@@ -248,8 +251,8 @@ class CorpusComparison(Statistic, question="classifiers"):
     Attributes:
         labels: labels of the task, C, at least 2.
 
-    Public inputs, on the grid ``inputs.COEFFICIENTS``: numbers "heads", [2, d + 1, C], and "word classifiers",
-    [2, BUCKETS + 1, C]; the last row is the bias.
+    Public inputs, on the grid ``inputs.COEFFICIENTS``: numbers "heads", the classifiers of embeddings, [2, d + 1, C],
+    and "word classifiers", [2, BUCKETS + 1, C]; the last row is the bias.
     """
 
     name: ClassVar[str] = "corpus_comparison"
@@ -283,14 +286,14 @@ class CorpusComparison(Statistic, question="classifiers"):
 
     @property
     def base_scale(self) -> int:
-        return 8  # d^2 / 2 is a multiple of 1/8
+        return 8  # g^2 / 2 is a multiple of 1/8
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[CorpusComparison, Inputs]":
         labels = max(2, facts.labels)
-        classifier_heads = choose.numbers((2, facts.embedding_size + 1, labels), COEFFICIENTS)
+        embedding_classifiers = choose.numbers((2, facts.embedding_size + 1, labels), COEFFICIENTS)
         return cls(labels=labels), (
-            ("heads", classifier_heads),
+            ("heads", embedding_classifiers),
             ("word classifiers", choose.numbers((2, BUCKETS + 1, labels), COEFFICIENTS)),
         )
 
@@ -303,20 +306,22 @@ class CorpusComparison(Statistic, question="classifiers"):
             COEFFICIENTS.check(input_name, public.numbers_of(input_name))
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        classifier_heads = public.numbers_of("heads")
+        embedding_classifiers = public.numbers_of("heads")
         word_classifiers = public.numbers_of("word classifiers")
         embeddings = records.embeddings
         record_texts = records.texts
         labels = labels_within(records.labels, self.labels)
 
-        def compute(asked: Int64) -> Float64:
-            record_embeddings = embeddings[asked].astype(np.float64)
-            asked_texts = [record_texts[row] for row in asked]
-            asked_labels = labels[asked]
-            right_shares = np.zeros((2, len(asked)))
-            for corpus, (head, word_classifier) in enumerate(zip(classifier_heads, word_classifiers, strict=True)):
+        def compute(row_numbers: Int64) -> Float64:
+            record_embeddings = embeddings[row_numbers].astype(np.float64)
+            asked_texts = [record_texts[row] for row in row_numbers]
+            asked_labels = labels[row_numbers]
+            right_shares = np.zeros((2, len(row_numbers)))
+            for corpus, (embedding_classifier, word_classifier) in enumerate(
+                zip(embedding_classifiers, word_classifiers, strict=True)
+            ):
                 predicted_labels = (
-                    (record_embeddings @ head[:-1] + head[-1]).argmax(axis=1),
+                    (record_embeddings @ embedding_classifier[:-1] + embedding_classifier[-1]).argmax(axis=1),
                     word_labels(word_classifier, asked_texts),
                 )
                 right_shares[corpus] = np.mean(
@@ -326,9 +331,9 @@ class CorpusComparison(Statistic, question="classifiers"):
 
         return Rows(compute, records.units)
 
-    def _margin_row(self, first: Float64, second: Float64) -> Float64:
-        """The rows of records on which the corpora's classifiers are right by so much, float64 [m, dimension]."""
-        gain = second - first
+    def _margin_row(self, first_shares: Float64, second_shares: Float64) -> Float64:
+        """Returns rows, float64 [m, dimension], from each corpus's share of right classifiers for m records."""
+        gain = second_shares - first_shares
         return np.stack([gain, SQUARE * gain**2], axis=1)
 
 
@@ -353,11 +358,14 @@ class ScoredComparison(CorpusComparison):
     def dimension(self) -> int:
         return 3
 
-    def _margin_row(self, first: Float64, second: Float64) -> Float64:
-        return scored_row(first, second)
+    def _margin_row(self, first_shares: Float64, second_shares: Float64) -> Float64:
+        return scored_row(first_shares, second_shares)
 
 
-def scored_row(first: Float64, second: Float64) -> Float64:
-    """The rows (d, s, SQUARE d^2) of records for which two corpora are so good, in [0, 1], float64 [m, 3]."""
-    gain = second - first
-    return np.stack([gain, first + second - 1.0, SQUARE * gain**2], axis=1)
+def scored_row(first_scores: Float64, second_scores: Float64) -> Float64:
+    """Returns the rows (d, s, SQUARE d^2), float64 [m, 3], of records for which two corpora have scores in [0, 1].
+
+    d is the second score less the first, and s their sum less 1.
+    """
+    gain = second_scores - first_scores
+    return np.stack([gain, first_scores + second_scores - 1.0, SQUARE * gain**2], axis=1)

@@ -101,7 +101,7 @@ def least_scale(statistic: Statistic, unit_contribution: UnitContribution, max_p
 
 
 def _most_votes(statistic: Statistic, max_per_unit: int) -> int:
-    """Largest number of coordinates that a unit's records vote for."""
+    """Returns the largest number of coordinates that a unit's records vote for."""
     return min(statistic.dimension, statistic.votes_of_a_record * max_per_unit)
 
 
@@ -141,12 +141,16 @@ def contribute(
         raise ConfigurationError(f"unit contribution {unit_contribution!r} is neither 'mean' nor 'sum'")
     unit_bound = unit_sensitivity(statistic, unit_contribution, max_per_unit, law)
     if not 0 < unit_bound.linf * scale < LARGEST_INTEGER:
-        raise ConfigurationError(f"{statistic.name}: integer scale {scale} is not usable", "lower the scale")
-    is_scaled_down = is_scaled(statistic, unit_contribution, max_per_unit)
+        raise ConfigurationError(
+            f"{statistic.name}: the integer scale {scale} is not above 0, or a unit's integers could reach 2^53, from"
+            " which on float64 is not exact",
+            "choose a scale above 0, or lower it",
+        )
+    are_votes_scaled = is_scaled(statistic, unit_contribution, max_per_unit)
     integer_sum = np.zeros(statistic.dimension, dtype=np.int64)
     unit_order, records_of_unit = _order_by_unit(rows, max_per_unit)
     for unit_sums, unit_sizes in _unit_sums(statistic, rows, unit_order, records_of_unit):
-        if is_scaled_down:
+        if are_votes_scaled:
             norms = _row_norms(unit_sums)[0 if law == "laplace" else 1]
             charged_bound = unit_bound.l1 if law == "laplace" else unit_bound.l2
             unit_divisors = np.where(norms < SMALLEST_NORM, np.inf, norms)
@@ -182,14 +186,14 @@ def _order_by_unit(rows: Rows, max_per_unit: int) -> tuple[Int64, Int64]:
 
 
 def _unit_sums(statistic: Statistic, rows: Rows, order: Int64, counts: Int64) -> Iterator[tuple[Matrix, Int64]]:
-    """Sums of clipped rows per unit, [u, dimension], with the rows of each unit, in blocks of whole units."""
+    """Yields the sums of the units' clipped rows, [u, dimension], and their numbers of rows, in blocks of units."""
     per_block = max(1, CHUNK_ELEMENTS // (rows.width or statistic.dimension))
     if callable(rows.matrix):
         per_block = min(per_block, BLOCK_ROWS)
     elif sp.issparse(rows.matrix):
         per_block = max(per_block, 1 << 20)
     unit_ends = np.cumsum(counts)
-    first_unit = 0  # unit
+    first_unit = 0
     while first_unit < len(counts):
         start_row = int(unit_ends[first_unit] - counts[first_unit])
         last_unit = max(first_unit + 1, int(np.searchsorted(unit_ends, start_row + per_block, side="right")))
@@ -197,12 +201,12 @@ def _unit_sums(statistic: Statistic, rows: Rows, order: Int64, counts: Int64) ->
         unit_sizes = counts[first_unit:last_unit]
         if stop_row - start_row <= per_block:
             yield _sum_units(_clip_rows(statistic, rows.take(order[start_row:stop_row])), unit_sizes), unit_sizes
-        else:  # one unit larger than a block: its rows are added block by block
+        else:  # The rows of one unit that is larger than a block are added block by block.
             row_blocks = (
                 rows.take(order[block_start : min(block_start + per_block, stop_row)])
                 for block_start in range(start_row, stop_row, per_block)
             )
-            # One sum is kept, not one of every block: a plan chooses how wide a sum is and how many blocks there are.
+            # One running sum is kept and not one per block, because a plan chooses how large and how many these are.
             yield (
                 reduce(
                     add,
@@ -217,7 +221,7 @@ def _unit_sums(statistic: Statistic, rows: Rows, order: Int64, counts: Int64) ->
 
 
 def _sum_units(matrix: Matrix, sizes: Int64) -> Matrix:
-    """The rows of each unit added up."""
+    """Returns the sum of each unit's rows; ``sizes`` holds the number of rows of each unit."""
     if len(sizes) == matrix.shape[0]:
         return matrix
     unit_starts = np.concatenate([[0], np.cumsum(sizes)])
@@ -231,7 +235,7 @@ def _sum_units(matrix: Matrix, sizes: Int64) -> Matrix:
 
 
 def _clip_rows(statistic: Statistic, matrix: Matrix) -> Matrix:
-    """Rows of finite numbers, scaled down to the statistic's bounds where they exceed one of them."""
+    """Returns rows of finite numbers, scaled down to the statistic's bounds where they exceed one of them."""
     if matrix.ndim != 2 or matrix.shape[1] != statistic.dimension:
         raise InternalError(f"{statistic.name}: rows have {matrix.shape[-1]} columns, not {statistic.dimension}")
     if not isinstance(matrix, np.ndarray):
@@ -256,7 +260,7 @@ def _clip_rows(statistic: Statistic, matrix: Matrix) -> Matrix:
 
 
 def _integer_limits(bound: Sensitivity, scale: int, tolerance: float) -> tuple[float, float, float]:
-    """Largest L1, L2 and Linf norm of a unit's integers."""
+    """Returns the largest L1, L2 and Linf norm of a unit's integers."""
     scaled_units = scale * (1.0 + tolerance)
     return bound.l1 * scaled_units, bound.l2 * scaled_units, bound.linf * scaled_units
 
@@ -283,7 +287,7 @@ def _add_rounded(
 
 
 def _row_norms(matrix: Matrix) -> tuple[Float64, Float64, Float64]:
-    """L1, L2 and Linf norm of each row."""
+    """Returns the L1, L2 and Linf norm of each row."""
     if isinstance(matrix, np.ndarray):
         magnitudes = np.abs(matrix)
         return row_sums(magnitudes), row_norms(magnitudes), magnitudes.max(axis=1, initial=0.0)
@@ -291,7 +295,7 @@ def _row_norms(matrix: Matrix) -> tuple[Float64, Float64, Float64]:
     row_of_element = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     linf_norms: Float64 = np.zeros(matrix.shape[0])
     np.maximum.at(linf_norms, row_of_element, element_magnitudes)
-    # bincount adds one number after the other: a row's sum does not depend on the other rows.
+    # bincount adds one number after the other, so that a row's sum does not depend on the other rows.
     l1_norms = np.bincount(row_of_element, weights=element_magnitudes, minlength=matrix.shape[0])
     squares = element_magnitudes * element_magnitudes
     squared_norms = np.bincount(row_of_element, weights=squares, minlength=matrix.shape[0])

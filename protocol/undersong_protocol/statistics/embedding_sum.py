@@ -24,7 +24,7 @@ from undersong_protocol.statistics.interface import (
     register,
 )
 
-EMBEDDING_SCALE = 2048  # the grid of quantised embeddings (undersong_common.models.embedding): nothing is rounded away
+EMBEDDING_SCALE = 2048  # that of quantised embeddings (undersong_common.models.embedding), so that nothing is rounded
 
 
 @register
@@ -80,13 +80,15 @@ class EmbeddingSum(Statistic, question="directions"):
         embeddings = records.embeddings
         record_labels = labels_within(records.labels, self.labels)
 
-        def compute(asked: Int64) -> Matrix:
-            summed_embeddings = embeddings[asked].astype(np.float64)
+        def compute(row_numbers: Int64) -> Matrix:
+            summed_embeddings = embeddings[row_numbers].astype(np.float64)
             if not self.labels:
                 return summed_embeddings
-            has_label = record_labels[asked] >= 0
+            has_label = record_labels[row_numbers] >= 0
             return in_blocks(
-                summed_embeddings * has_label[:, None], np.where(has_label, record_labels[asked], 0), self.dimension
+                summed_embeddings * has_label[:, None],
+                np.where(has_label, record_labels[row_numbers], 0),
+                self.dimension,
             )
 
         return Rows(compute, records.units, width=self.size)

@@ -49,9 +49,11 @@ class Chooser:
         return least + self._below(most - least + 1)
 
     def one_of(self, options: Sequence[_Option]) -> _Option:
+        """Draws one of the options."""
         return options[self._below(len(options))]
 
     def yes(self) -> bool:
+        """Draws True or False."""
         return self._below(2) == 1
 
     def labels(self, facts: PublicFacts) -> int:

@@ -386,16 +386,20 @@ class AttributeMarginals(Statistic, question="counts"):
         check_embeddings(VALUES, value_vectors, facts, labels=len(self.lists), most=self.values, least=self.values)
         if (value_vectors.labels != np.repeat(np.arange(len(self.lists)), self.lists)).any():
             raise ConfigurationError(
-                "the published values do not stand list after list", "label each with the number of its list"
+                "the published values are not in the order of their lists", "label each with the number of its list"
             )
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         embeddings = records.embeddings
         labels = records.labels
 
-        def compute(asked: Int64) -> Matrix:
-            columns = {column_name: [column[row] for row in asked] for column_name, column in records.columns.items()}
-            value_numbers = np.stack(self._attribute_values(embeddings[asked], labels[asked], columns, public), axis=1)
+        def compute(row_numbers: Int64) -> Matrix:
+            columns = {
+                column_name: [column[row] for row in row_numbers] for column_name, column in records.columns.items()
+            }
+            value_numbers = np.stack(
+                self._attribute_values(embeddings[row_numbers], labels[row_numbers], columns, public), axis=1
+            )
             first_columns = np.cumsum((0, *self.sizes[:-1]))
             return at_columns(
                 np.where(value_numbers == NONE, NONE, value_numbers + first_columns),
@@ -408,7 +412,9 @@ class AttributeMarginals(Statistic, question="counts"):
     def _attribute_values(
         self, embeddings: Float32, record_labels: Int64, columns: Mapping[str, Sequence[str]], public: PublicInputs
     ) -> list[Int64]:
-        """The value of each attribute of each record, int64 [M] each in the order of ``sizes``; NONE for no label.
+        """Returns for each attribute, in the order of ``sizes``, the number of each record's value, int64 [M].
+
+        It is ``NONE`` for a record without label.
 
         Ties go to the value that stands first. Values of columns are compared without case; a column that is not there
         is missing.

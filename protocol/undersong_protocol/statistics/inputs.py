@@ -16,7 +16,7 @@ from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.models.embedding import GRID
 from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicFacts, PublicInputs
 
-LARGEST_EMBEDDING = 4096  # coordinates; what the exactness of products below is counted with
+LARGEST_EMBEDDING = 4096  # coordinates of an embedding up to which its products with grid numbers are exact
 NO_LABEL = -1
 LARGEST_LABEL = 2**31 - 1
 EXACT_BITS = 53  # bits of float64's significand
@@ -85,14 +85,14 @@ def check_names(
     texts: Collection[str] = (),
 ) -> None:
     """Raises ConfigurationError unless the public inputs have exactly these names of each kind."""
-    for input_kind, given, wanted_names in (
+    for input_kind, published_inputs, wanted_names in (
         ("embeddings", public.embeddings, embeddings),
         ("numbers", public.numbers, numbers),
         ("texts", public.texts, texts),
     ):
-        if missing_names := sorted(set(wanted_names) - set(given)):
+        if missing_names := sorted(set(wanted_names) - set(published_inputs)):
             raise ConfigurationError(f"{statistic} needs public {input_kind} named {missing_names[0]!r}", _REMEDY)
-        if unknown_names := set(given) - set(wanted_names):
+        if unknown_names := set(published_inputs) - set(wanted_names):
             raise ConfigurationError(f"{statistic} takes no public {input_kind} named {min(unknown_names)!r}", _REMEDY)
 
 
@@ -117,7 +117,7 @@ def check_embedding_size(statistic: str, facts: PublicFacts) -> None:
 
 
 def check_embeddings(
-    name: str, given: LabelledEmbeddings, facts: PublicFacts, *, labels: int, most: int, least: int = 0
+    name: str, published: LabelledEmbeddings, facts: PublicFacts, *, labels: int, most: int, least: int = 0
 ) -> None:
     """Raises ConfigurationError for published embeddings of a wrong shape, number or label.
 
@@ -127,7 +127,7 @@ def check_embeddings(
         labels: number of labels of the statistic, of which each row has one or -1; 0 ignores the rows' labels.
         most, least: largest and smallest number of embeddings.
     """
-    embedding_rows = given.values
+    embedding_rows = published.values
     if embedding_rows.ndim != 2 or embedding_rows.shape[1] != facts.embedding_size:
         raise ConfigurationError(
             f"public embeddings {name!r} of shape {embedding_rows.shape} are not of {facts.embedding_size} coordinates",
@@ -139,7 +139,7 @@ def check_embeddings(
             "plan for more",
             code="embedding-count",
         )
-    check_labels(name, given.labels, labels)
+    check_labels(name, published.labels, labels)
 
 
 def check_labels(name: str, label_numbers: Int64, labels: int, *, least: int = NO_LABEL) -> None:

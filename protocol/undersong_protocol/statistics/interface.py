@@ -99,22 +99,22 @@ class PublicInputs:
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def embeddings_of(self, name: str) -> LabelledEmbeddings:
-        """Raises ConfigurationError where nothing of that kind and name was published."""
+        """Returns the public embeddings of this name. Raises ConfigurationError if none were published."""
         return _look_up(self.embeddings, name, "embeddings")
 
     def numbers_of(self, name: str) -> Float64:
-        """Raises ConfigurationError where nothing of that kind and name was published."""
+        """Returns the public numbers of this name. Raises ConfigurationError if none were published."""
         return _look_up(self.numbers, name, "numbers")
 
     def texts_of(self, name: str) -> Sequence[str]:
-        """Raises ConfigurationError where nothing of that kind and name was published."""
+        """Returns the public texts of this name. Raises ConfigurationError if none were published."""
         return _look_up(self.texts, name, "texts")
 
 
-def _look_up(values: Mapping[str, _Value], name: str, kind: str) -> _Value:
+def _look_up(values: Mapping[str, _Value], name: str, input_kind: str) -> _Value:
     if name not in values:
         raise ConfigurationError(
-            f"the private sum needs public {kind} named {name!r}", "publish them with the request (method file)"
+            f"the private sum needs public {input_kind} named {name!r}", "publish them with the request (method file)"
         )
     return values[name]
 
@@ -164,12 +164,12 @@ class Rows:
             return self.matrix(positions)
         return self.matrix[positions]
 
-    def keep_units(self, kept: Bools) -> Rows:
+    def keep_units(self, is_kept: Bools) -> Rows:
         """Returns only the rows of the units u with ``kept[u]``, bool [number of units]."""
-        kept_rows = np.flatnonzero(kept[self.units])
+        kept_rows = np.flatnonzero(is_kept[self.units])
         if callable(self.matrix):
             compute_rows = self.matrix
-            return Rows(lambda asked: compute_rows(kept_rows[asked]), self.units[kept_rows], self.width)
+            return Rows(lambda row_numbers: compute_rows(kept_rows[row_numbers]), self.units[kept_rows], self.width)
         return Rows(self.matrix[kept_rows], self.units[kept_rows])
 
 
@@ -407,7 +407,8 @@ def register(statistic: _Class) -> _Class:
         )
     if statistic.question not in QUESTIONS:
         raise InternalError(
-            f"statistic {statistic.name!r} answers no kind of question", f"name one of {', '.join(QUESTIONS)}"
+            f"the class of the statistic {statistic.name!r} states the unknown question {statistic.question!r}",
+            f"name one of {', '.join(QUESTIONS)}",
         )
     _STATISTICS[statistic.name] = statistic
     return statistic
@@ -508,7 +509,10 @@ def build(name: str, parameters: Mapping[str, Any]) -> Statistic:
     try:
         statistic: Statistic = statistic_class(**{key: _freeze_value(value) for key, value in parameters.items()})
     except TypeError:
-        raise ConfigurationError(f"statistic {name!r}: a parameter is missing or of a wrong type") from None
+        raise ConfigurationError(
+            f"statistic {name!r}: a parameter is missing or of a wrong type",
+            f"its parameters are {', '.join(sorted(parameter_names))}",
+        ) from None
     return statistic
 
 

@@ -147,9 +147,9 @@ class LabelWords(Statistic, question="counts"):
         record_texts = records.texts
         record_labels = labels_within(records.labels, self.labels)
 
-        def compute(asked: Int64) -> Matrix:
-            columns = np.full((len(asked), self.most), NOTHING)
-            for row, record in enumerate(asked):
+        def compute(row_numbers: Int64) -> Matrix:
+            columns = np.full((len(row_numbers), self.most), NOTHING)
+            for row, record in enumerate(row_numbers):
                 if (label := record_labels[record]) >= 0:
                     text_ranks = sorted(
                         {

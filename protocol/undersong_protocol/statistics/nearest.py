@@ -31,7 +31,7 @@ USUAL_ROWS = 512  # of a block; more make it no faster, and leave other cores wi
 LEAST_SCORES = 3 << 18  # of a block; handing on one with fewer takes longer than the work itself
 # The fewest records that are compared at once meet no more candidates than a block of scores has room for.
 MOST_AT_ONCE = BLOCK_SCORES // BLOCK_ROWS
-_EMPTY = np.iinfo(np.int64).min  # below every key: no candidate
+_EMPTY = np.iinfo(np.int64).min  # key that stands for no candidate, below every other one
 _INDEX = 0xFFFFFFFF  # bits of a key that hold an index, negated
 
 
@@ -105,14 +105,14 @@ class NearestFurthest:
             self._compare_blocks(record_rows, columns, candidates.with_norms(columns))
         self.candidates += len(candidate_rows)
 
-    def _compare_blocks(self, rows: Int64, columns: Int64, right: Float32) -> None:
+    def _compare_blocks(self, rows: Int64, columns: Int64, candidate_matrix: Float32) -> None:
         candidate_indices = _spread_groups(columns + self.candidates, np.int64(NONE))
-        usual_rows = max(USUAL_ROWS, LEAST_SCORES // len(right))
-        block_size = max(1, min(usual_rows, BLOCK_SCORES // len(right)) // BLOCK_ROWS) * BLOCK_ROWS
+        usual_rows = max(USUAL_ROWS, LEAST_SCORES // len(candidate_matrix))
+        block_size = max(1, min(usual_rows, BLOCK_SCORES // len(candidate_matrix)) // BLOCK_ROWS) * BLOCK_ROWS
 
         def compare(start: int) -> None:
             record_block = rows[start : start + block_size]
-            block_scores = right @ _double_records(self._private[record_block]).T  # [n, b]
+            block_scores = candidate_matrix @ _double_records(self._private[record_block]).T  # [n, b]
             self._near[record_block] = _best_keys(block_scores, candidate_indices, self._near[record_block], np.maximum)
             if self._furthest:
                 self._far[record_block] = _best_keys(
@@ -125,7 +125,7 @@ class NearestFurthest:
 class Candidates:
     """Embeddings that records are compared with, float32 [n, d], and their labels, int64 [n], or None.
 
-    What the records of a label are multiplied with is made once, for every party that is shown this object.
+    The matrix with which a label's records are multiplied is made once, for all parties that share this object.
     ``correction``, float32 [n], is subtracted from a candidate's scores in place of |c|^2.
     """
 
@@ -139,7 +139,7 @@ class Candidates:
         self._ready: dict[int, Float32] = {}  # keyed by the label's first candidate
 
     def with_norms(self, columns: Int64) -> Float32:
-        """Returns [c, -correction] in groups, float32 [n, d + 1], of a label's candidates, numbers ``columns``."""
+        """Returns [c, -correction] of one label's candidates ``columns``, in groups, float32 [n, d + 1]."""
         first_column = int(columns[0])
         if first_column not in self._ready:
             chosen_columns: Int64 | slice = columns
@@ -166,7 +166,7 @@ def by_label(
 
 
 def _with_norms(candidates: Float32, correction: Float32) -> Float32:
-    """[c, -correction] in groups; the last candidate is repeated until all are whole, float32 [n, d + 1]."""
+    """Returns [c, -correction] in groups, float32 [n, d + 1]; the last candidate is repeated to complete its group."""
     extended_rows = np.empty((len(candidates), candidates.shape[1] + 1), dtype=np.float32)
     extended_rows[:, :-1] = candidates
     np.negative(correction, out=extended_rows[:, -1])
@@ -174,9 +174,10 @@ def _with_norms(candidates: Float32, correction: Float32) -> Float32:
 
 
 def _spread_groups(candidates: npt.NDArray[_Number], filler: Any) -> npt.NDArray[_Number]:
-    """Rows of which number k g + j is candidate ``GROUP`` j + k, with g groups; ``filler`` makes the last one whole.
+    """Returns the candidates in another order: row k g + j is candidate ``GROUP`` j + k, with g groups.
 
-    So the best score of every group comes from a few passes over long rows.
+    ``filler`` completes the last group. In this order the best score of every group comes from a few passes over long
+    rows.
     """
     group_count = -(-len(candidates) // GROUP)
     spread_rows = np.empty((GROUP, group_count, *candidates.shape[1:]), dtype=candidates.dtype)
@@ -188,28 +189,30 @@ def _spread_groups(candidates: npt.NDArray[_Number], filler: Any) -> npt.NDArray
 
 
 def _double_records(records: Float32) -> Float32:
-    """[2x, 1], float32 [b, d + 1]."""
+    """Returns [2x, 1] for each record x, float32 [b, d + 1]; its product with [c, -|c|^2] is the score."""
     extended_rows = np.ones((len(records), records.shape[1] + 1), dtype=np.float32)
     np.multiply(records, np.float32(2), out=extended_rows[:, :-1])
     return extended_rows
 
 
-def _best_keys(scores: Float32, indices: Int64, known: Int64, extreme: np.ufunc) -> Int64:
-    """Keys of each record's q best candidates among scored and known ones, int64 [b, q], best first.
+def _best_keys(scores: Float32, indices: Int64, known_keys: Int64, extreme: np.ufunc) -> Int64:
+    """Returns the keys of each record's q best candidates among scored and known ones, int64 [b, q], best first.
+
+    A key is a score and an index in one integer (:func:`_score_keys`).
 
     Args:
         scores: float32 [n, b], of the candidates in groups (:func:`_spread_groups`).
         indices: of the candidates, int64 [n], above those of known candidates; ``NONE`` for a filler.
-        known: keys of the best earlier candidates of each record, int64 [b, q], best first.
+        known_keys: keys of the best earlier candidates of each record, int64 [b, q], best first.
         extreme: ``np.maximum`` finds the highest scores, ``np.minimum`` the lowest, whose keys are of negated scores.
     """
-    record_count, q = known.shape
+    record_count, q = known_keys.shape
     if len(indices) <= FEW * q:
         is_candidate = indices != NONE
         every_key = _score_keys(_signed_scores(scores[is_candidate].T, extreme), indices[is_candidate])
-        return _highest_keys(np.concatenate([known, every_key], axis=1), q)
+        return _highest_keys(np.concatenate([known_keys, every_key], axis=1), q)
     best_of_group = _signed_scores(extreme.reduce(scores.reshape(GROUP, -1), axis=0), extreme).reshape(-1, record_count)
-    record_bars = _record_bars(best_of_group, known)
+    record_bars = _record_bars(best_of_group, known_keys)
     reaching_groups = _reaching_groups(best_of_group, record_bars, q)
     member_places = reaching_groups[:, None] + np.arange(0, scores.size, best_of_group.size)
     member_scores = _signed_scores(scores.reshape(-1).take(member_places), extreme)
@@ -219,65 +222,67 @@ def _best_keys(scores: Float32, indices: Int64, known: Int64, extreme: np.ufunc)
     reaching_keys = _score_keys(
         member_scores.reshape(-1)[reaching_members[is_candidate]], indices[member_rows[is_candidate]]
     )
-    return _merge_keys(known, reaching_keys, columns[is_candidate])
+    return _merge_keys(known_keys, reaching_keys, columns[is_candidate])
 
 
-def _record_bars(best: Float32, known: Int64) -> Float32:
-    """Scores that a candidate has to reach to be among a record's q best, float32 [b].
+def _record_bars(best_of_group: Float32, known_keys: Int64) -> Float32:
+    """Returns for each record a score that a candidate must reach to be among its q best, float32 [b].
 
     Args:
-        best: best score of each group, float32 [groups, b].
-        known: as in :func:`_best_keys`.
+        best_of_group: best score of each group, float32 [groups, b].
+        known_keys: as in :func:`_best_keys`.
     """
-    record_count, q = known.shape
-    worst_keys = known[:, -1]
+    record_count, q = known_keys.shape
+    worst_keys = known_keys[:, -1]
     score_bars = np.where(
         worst_keys == _EMPTY, np.float32(-np.inf), np.nextafter(_key_scores(worst_keys), np.float32(np.inf))
     )
-    if np.isneginf(score_bars).any() or np.count_nonzero(best >= score_bars) > MANY * q * record_count:
+    if np.isneginf(score_bars).any() or np.count_nonzero(best_of_group >= score_bars) > MANY * q * record_count:
         # A set has groups that lie far apart, because similar candidates often follow each other. Whatever their order,
         # only groups of fewer than q sets of 6 q are above the bar.
-        set_size = max(1, len(best) // (SETS * q))
-        best_of_set = best[: len(best) // set_size * set_size].reshape(set_size, -1, record_count).max(axis=0)
+        set_size = max(1, len(best_of_group) // (SETS * q))
+        best_of_set = (
+            best_of_group[: len(best_of_group) // set_size * set_size].reshape(set_size, -1, record_count).max(axis=0)
+        )
         bar_rank = len(best_of_set) - q
         score_bars = np.maximum(score_bars, np.partition(best_of_set.T.copy(), bar_rank, axis=1)[:, bar_rank])
     return score_bars
 
 
-def _reaching_groups(best: Float32, bars: Float32, q: int) -> Int64:
-    """Places in ``best``, float32 [groups, b], where it reaches the record's bar, int64 [k].
+def _reaching_groups(best_of_group: Float32, bars: Float32, q: int) -> Int64:
+    """Returns the flat indices in ``best_of_group``, [groups, b], at which it reaches the record's bar, int64 [k].
 
     Of a record's groups whose best score equals the bar, the first q are enough: each holds a candidate that precedes
     all candidates of later groups.
     """
-    is_reaching = best >= bars
+    is_reaching = best_of_group >= bars
     if np.count_nonzero(is_reaching) > MANY * q * len(bars):
-        is_tied = best == bars
+        is_tied = best_of_group == bars
         is_reaching &= ~is_tied | (np.cumsum(is_tied, axis=0) <= q)
     return np.flatnonzero(is_reaching)
 
 
-def _merge_keys(known: Int64, keys: Int64, columns: Int64) -> Int64:
-    """The q highest of a record's known keys, int64 [b, q], and of further keys, int64 [k] of records ``columns``."""
-    record_count, q = known.shape
+def _merge_keys(known_keys: Int64, keys: Int64, columns: Int64) -> Int64:
+    """Returns the q highest of each record's known keys, int64 [b, q], and further ``keys`` of records ``columns``."""
+    record_count, q = known_keys.shape
     # A block has fewer than 2^16 records, and numbers of 16 bits are sorted in linear time.
     column_order = np.argsort(columns.astype(np.uint16), kind="stable")
     keys_of_column = np.bincount(columns, minlength=record_count)
     place_in_column = np.arange(len(keys)) - np.repeat(np.cumsum(keys_of_column) - keys_of_column, keys_of_column)
     key_table = np.full((record_count, q + keys_of_column.max()), _EMPTY)
-    key_table[:, :q] = known
+    key_table[:, :q] = known_keys
     key_table[columns[column_order], q + place_in_column] = keys[column_order]
     return _highest_keys(key_table, q)
 
 
 def _signed_scores(scores: Float32, extreme: np.ufunc) -> Float32:
-    """The scores, higher for better."""
+    """Returns the scores, negated where the lowest are wanted, so that a higher one is always better."""
     return scores if extreme is np.maximum else np.negative(scores)
 
 
 def _score_keys(scores: Float32, indices: Int64) -> Int64:
-    """int64 keys whose descending order is that of (score descending, index ascending)."""
-    score_bits = np.add(scores, np.float32(0), order="C").view(np.int32)  # + 0: minus zero equals zero
+    """Returns int64 keys whose descending order is that of (score descending, index ascending)."""
+    score_bits = np.add(scores, np.float32(0), order="C").view(np.int32)  # Adding 0 turns minus zero into zero.
     ordered_keys: Int64 = _ordered_bits(score_bits).astype(np.int64)
     ordered_keys <<= 32
     ordered_keys -= indices
@@ -285,22 +290,22 @@ def _score_keys(scores: Float32, indices: Int64) -> Int64:
 
 
 def _key_scores(keys: Int64) -> Float32:
-    """The scores in keys, float32."""
+    """Returns the scores that keys hold, float32."""
     return _ordered_bits(((keys + (-keys & _INDEX)) >> 32).astype(np.int32)).view(np.float32)
 
 
 def _ordered_bits(bits: Int32) -> Int32:
-    """Numbers in the order of the floats that have these bits; of such numbers, the bits."""
+    """Maps the bits of floats to integers in the order of the floats; it is its own inverse."""
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 def _key_indices(keys: Int64) -> Int64:
-    """The indices in keys, ``NONE`` for ``_EMPTY``."""
+    """Returns the indices that keys hold, ``NONE`` for ``_EMPTY``."""
     return np.where(keys == _EMPTY, NONE, -keys & _INDEX)
 
 
 def _highest_keys(keys: Int64, q: int) -> Int64:
-    """The q highest keys of each row, the highest first."""
+    """Returns the q highest keys of each row, the highest first."""
     key_count = keys.shape[1]
     if q < key_count:
         keys = np.partition(keys, key_count - q, axis=1)[:, key_count - q :]

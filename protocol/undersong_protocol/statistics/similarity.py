@@ -102,12 +102,12 @@ class ScoredSimilarity(Statistic, question="nearest"):
         in_corpus = [(membership_bits & corpus_bit) > 0 for corpus_bit in (FIRST, SECOND)]
         embeddings = records.embeddings
 
-        def compute(asked: Int64) -> Float64:
-            # Inner products of quantised embeddings are exact in float32: a row does not depend on the others.
-            similarities = (embeddings[asked] @ candidate_embeddings.T).astype(np.float64)
+        def compute(row_numbers: Int64) -> Float64:
+            # Inner products of quantised embeddings are exact in float32, so that a row does not depend on the others.
+            similarities = (embeddings[row_numbers] @ candidate_embeddings.T).astype(np.float64)
             nearest_similarities = [
                 similarities[:, is_member].max(axis=1, initial=0.0).clip(max=1.0) for is_member in in_corpus
             ]
-            return np.column_stack([scored_row(*nearest_similarities), np.full(len(asked), COUNT)])
+            return np.column_stack([scored_row(*nearest_similarities), np.full(len(row_numbers), COUNT)])
 
         return Rows(compute, records.units, width=max(self.candidates, self.dimension))

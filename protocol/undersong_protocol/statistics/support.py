@@ -35,7 +35,7 @@ from undersong_protocol.statistics.interface import (
 )
 
 NEAREST_PART = 3  # a record's vote is spread over the nearest third of the texts
-VOTE_SCALE = 4096  # integer units per vote: a part of a vote is rounded toward zero in each coordinate
+VOTE_SCALE = 4096  # integer units per vote; fine enough that rounding toward zero takes little of a part of a vote
 LARGEST_GENERATORS = 1000
 WRITER_ASIDE = "(a program that gives the run its texts)"  # in the clause that hospitals read
 
@@ -117,25 +117,30 @@ class SupportVotes(Statistic, question="nearest"):
         embeddings = records.embeddings
         record_labels = records.labels
 
-        def compute(asked: Int64) -> Float64:
-            votes = np.zeros((len(asked), self.generators))
+        def compute(row_numbers: Int64) -> Float64:
+            votes = np.zeros((len(row_numbers), self.generators))
             for label in range(max(1, self.labels)):
                 if self.labels:
-                    is_of_label = record_labels[asked] == label
+                    is_of_label = record_labels[row_numbers] == label
                     label_candidates = np.flatnonzero(candidates.labels == label)
                 else:
-                    is_of_label = np.ones(len(asked), dtype=np.bool_)
+                    is_of_label = np.ones(len(row_numbers), dtype=np.bool_)
                     label_candidates = np.arange(len(authors))
                 if is_of_label.any() and len(label_candidates):
                     # Inner products of quantised embeddings are exact in float32: a row does not depend on the others.
-                    similarities = embeddings[asked[is_of_label]] @ candidates.values[label_candidates].T
+                    similarities = embeddings[row_numbers[is_of_label]] @ candidates.values[label_candidates].T
                     votes[is_of_label] = self._parts(similarities, authors[label_candidates])
             return votes
 
         return Rows(compute, records.units, width=max(self.candidates, self.generators))
 
     def _parts(self, near: Any, authors: Int64) -> Float64:
-        """Each generator's part of the nearest third of n texts, float64 [m, K], by inner products [m, n]."""
+        """Returns each generator's part of m records' votes, float64 [m, K].
+
+        Args:
+            near: inner products of the records with the n texts of their label, [m, n].
+            authors: number of each text's generator, int64 [n].
+        """
         nearest_count = -(-len(authors) // NEAREST_PART)
         nearest_authors = authors[np.argsort(-near, axis=1, kind="stable")[:, :nearest_count]]
         counts_by_generator = [

@@ -58,10 +58,11 @@ from undersong_protocol.statistics.teachers import ballot, logistic
 SETTINGS = fine_tuning.FineTuning(Path(), epochs=3, batch=16, learning_rate=5e-5, max_tokens=128, dropout=False)
 STEPS = 60  # fewest steps; three epochs over the few records of a shard would change nothing
 AGAINST = 4  # candidates that a teacher is trained against for each record of its shard, class by class
-SEED = 0x7EAC  # seeds the head's start and the draws
+SEED = 0x7EAC  # of the first weights of the classification head, and of the draws
 
 log = logging.getLogger(__name__)
-_ALONE = threading.Lock()  # simulated parties share a process, and the head's start is drawn from its random state
+# Simulated parties share a process, and the head's first weights are drawn from the random state of the process.
+_ALONE = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -113,15 +114,15 @@ def votes(
         untrained_model, tokenizer = _load_model(model)
         for teacher in range(teachers):
             shard_rows = np.flatnonzero(shards == teacher).tolist()
-            teacher_candidates = TeacherCandidates([texts[row] for row in shard_rows], classes[shard_rows])
-            # An empty shard takes the time of one with a record; its teacher's votes are dropped.
+            private_candidates = TeacherCandidates([texts[row] for row in shard_rows], classes[shard_rows])
+            # An empty shard is trained on an empty text, so that it takes as long as another; its votes are dropped.
             if shard_rows:
-                trained_model = teacher_candidates
+                shard_candidates = private_candidates
             else:
-                trained_model = TeacherCandidates([""], np.zeros(1, dtype=np.int64))
+                shard_candidates = TeacherCandidates([""], np.zeros(1, dtype=np.int64))
             try:
                 query_scores = _teacher_scores(
-                    copy.deepcopy(untrained_model), tokenizer, trained_model, contrast, queries.texts, teacher
+                    copy.deepcopy(untrained_model), tokenizer, shard_candidates, contrast, queries.texts, teacher
                 )
                 teacher_ballots = (
                     logistic(query_scores)
@@ -145,7 +146,7 @@ def _teacher_scores(
     queries: Sequence[str],
     teacher: int,
 ) -> Float64:
-    """A teacher's log odds that each query is private, float64 [queries]."""
+    """Fine-tunes ``model`` as one teacher and returns its log odds that each query is private, float64 [queries]."""
     rng = np.random.default_rng([SEED, teacher])
     contrast_rows, contrast_weights = _draw_contrast(candidates.classes, contrast.classes, rng)
     training_texts = [*candidates.texts, *(contrast.texts[row] for row in contrast_rows)]
@@ -165,12 +166,15 @@ def _teacher_scores(
 
 
 def _draw_contrast(classes: Int64, contrast: Int64, rng: np.random.Generator) -> tuple[Int64, Float64]:
-    """Candidates for one teacher and the weight of each, 1/2 in all: of every class as much as the shard has of it."""
+    """Draws the candidates against which one teacher is trained: their row numbers and weights, which sum to 1/2.
+
+    Each class has the share of the weight that it has in the shard.
+    """
     contrast_rows, contrast_weights = [], []
     for label, label_count in zip(*np.unique(classes, return_counts=True), strict=True):
         label_rows = np.flatnonzero(contrast == label)
         if not len(label_rows):
-            label_rows = np.arange(len(contrast))  # no candidate of a class: all of them stand for it
+            label_rows = np.arange(len(contrast))  # All candidates stand for a class that has none.
         drawn_rows = rng.permutation(label_rows)[: AGAINST * int(label_count)]
         contrast_rows.append(drawn_rows)
         contrast_weights.append(np.full(len(drawn_rows), 0.5 * label_count / len(classes) / len(drawn_rows)))
@@ -178,7 +182,10 @@ def _draw_contrast(classes: Int64, contrast: Int64, rng: np.random.Generator) ->
 
 
 def _load_model(model: str) -> tuple[Any, Any]:
-    """Model and tokenizer, the head the same at every call. The errors name no folder: they leave the party."""
+    """Returns model and tokenizer; the classification head starts with the same weights at every call.
+
+    Raises ConfigurationError that names no folder, because the coordinator reads it.
+    """
     import torch
 
     if not model:
@@ -317,14 +324,14 @@ class TeacherVotes(Statistic, question="teachers"):
             distinct_rows = distinct_rows[record_labels[distinct_rows] >= 0]
         shard_of_row = (records.unit_hashes[distinct_rows] % np.uint64(self.teachers)).astype(np.int64)
         class_of_row = self._class_numbers(record_labels[distinct_rows])
-        votes = (self._fine_tuned if self.fine_tuned else self._linear_votes)(
+        shard_votes = (self._fine_tuned_votes if self.fine_tuned else self._linear_votes)(
             records, distinct_rows, class_of_row, shard_of_row, public
         )
         present_shards = np.unique(shard_of_row)
 
         def compute(shards: Int64) -> Matrix:
             vote_matrix = np.zeros((len(shards), self.queries))
-            vote_matrix[:, : votes.shape[1]] = votes[present_shards[shards]]
+            vote_matrix[:, : shard_votes.shape[1]] = shard_votes[present_shards[shards]]
             return vote_matrix
 
         return Rows(compute, present_shards)
@@ -348,7 +355,7 @@ class TeacherVotes(Statistic, question="teachers"):
             probabilities=self.probabilities,
         )
 
-    def _fine_tuned(
+    def _fine_tuned_votes(
         self, records: RecordView, rows: Int64, classes: Int64, shards: Int64, public: PublicInputs
     ) -> Float64:
         queries = self._build_candidates("queries", public)
@@ -371,7 +378,7 @@ class TeacherVotes(Statistic, question="teachers"):
         return TeacherCandidates(input_texts, self._class_numbers(input_classes.astype(np.int64)))
 
     def _class_numbers(self, labels: Int64) -> Int64:
-        """The labels, or one class for everything in a task without labels."""
+        """Returns the labels, or in a task without labels one class, 0, for everything."""
         if self.labels:
             return labels
         return np.zeros(len(labels), dtype=np.int64)

@@ -60,7 +60,10 @@ class Whitening:
         self._scale = 1.0 / np.sqrt(eigenvalues * typical_distance)
 
     def __call__(self, embeddings: Float32, classes: Int64) -> Float32:
-        """float32 [n, d] in the axes; rows longer than ``LONGEST`` are shortened to it."""
+        """Returns embeddings, centred by class, in scaled coordinates along the axes, float32 [n, d].
+
+        Rows longer than ``LONGEST`` are shortened to it.
+        """
         scaled_rows = ((embeddings - self.means[classes]) @ self.axes) * self._scale
         norms = np.linalg.norm(scaled_rows, axis=1, keepdims=True)
         whitened: Float32 = (scaled_rows * np.minimum(1.0, LONGEST / np.maximum(norms, 1e-12))).astype(np.float32)
@@ -107,17 +110,17 @@ def votes(
     contrast_by_class = [whitened_contrast[contrast_classes == label] for label in range(count)]
     contrast_by_class = [
         class_contrast if len(class_contrast) else whitened_contrast for class_contrast in contrast_by_class
-    ]  # no candidate of a class: all of them stand for it
+    ]  # All candidates stand for a class that has none.
     cast_votes = np.zeros((teachers, len(whitened_queries)))
     shard_order = np.argsort(shards, kind="stable")
     for first_teacher in range(0, teachers, BATCH):
-        bounds = np.searchsorted(shards[shard_order], np.arange(first_teacher, first_teacher + BATCH + 1))
-        rows_by_teacher = [shard_order[start:stop] for start, stop in pairwise(bounds)]
-        own_rows = [
+        shard_bounds = np.searchsorted(shards[shard_order], np.arange(first_teacher, first_teacher + BATCH + 1))
+        rows_by_teacher = [shard_order[start:stop] for start, stop in pairwise(shard_bounds)]
+        records_by_teacher = [
             (whiten(records[teacher_rows], classes[teacher_rows]), classes[teacher_rows])
             for teacher_rows in rows_by_teacher
         ]
-        directions, bias = _train_batch(own_rows, contrast_by_class, contrast_labels)
+        directions, bias = _train_batch(records_by_teacher, contrast_by_class, contrast_labels)
         query_scores = np.zeros((len(whitened_queries), BATCH), dtype=np.float32)
         for label in np.unique(query_classes):
             query_scores[query_classes == label] = whitened_queries[query_classes == label] @ directions[label].T + bias
@@ -150,26 +153,26 @@ def ballot(scores: Float32 | Float64, classes: Int64, half: bool) -> Bools:
 
 
 def _train_batch(
-    members: list[tuple[Float32, Int64]], against: list[Float32], shown: list[int]
+    records_by_teacher: list[tuple[Float32, Int64]], contrast_by_class: list[Float32], contrast_labels: list[int]
 ) -> tuple[Float32, Float32]:
-    """Directions, float32 [classes, BATCH, d], and biases, float32 [BATCH], of one batch of teachers.
+    """Trains a batch of teachers: returns directions, float32 [classes, BATCH, d], and biases, float32 [BATCH].
 
-    The classes that candidates have (``shown``) are computed for every batch, whichever its records have: as much work
-    for shards without records.
+    The classes that candidates have (``contrast_labels``) are computed for every batch, whichever its records have, so
+    that shards without records are as much work as others.
 
-    Accelerated gradient descent (Nesterov 1983), a fixed number of steps from zero, on half the mean loss of the
+    It is accelerated gradient descent (Nesterov 1983), a fixed number of steps from zero, on half the mean loss of the
     shard's records plus half that of the candidates, plus ``REGULARISATION`` / 2 times the squared parameters.
     """
-    class_count = len(against)
-    width = against[0].shape[1]
+    class_count = len(contrast_by_class)
+    width = contrast_by_class[0].shape[1]
     contrast_weights = np.zeros((class_count, BATCH), dtype=np.float32)  # one candidate's weight, by class and teacher
-    runs = []  # a shard's records of one class: slot, class, records, weight of each
-    for slot, (x, classes) in enumerate(members):
+    class_groups = []  # a shard's records of one class: slot, class, records, weight of each
+    for slot, (records, classes) in enumerate(records_by_teacher):
         for label in np.unique(classes):
-            class_rows = np.ascontiguousarray(x[classes == label])
-            runs.append((slot, int(label), class_rows, np.float32(0.5 / len(x))))
-            contrast_weights[label, slot] = 0.5 * len(class_rows) / len(x) / len(against[label])
-    computed_classes = sorted({*shown, *(label for _, label, _, _ in runs)})
+            class_rows = np.ascontiguousarray(records[classes == label])
+            class_groups.append((slot, int(label), class_rows, np.float32(0.5 / len(records))))
+            contrast_weights[label, slot] = 0.5 * len(class_rows) / len(records) / len(contrast_by_class[label])
+    computed_classes = sorted({*contrast_labels, *(label for _, label, _, _ in class_groups)})
 
     step_size = np.float32(1.0 / (0.25 * ((1.0 + OWN_PART**2) * LONGEST**2 + 1.0) + REGULARISATION))
     condition_root = float(np.sqrt(REGULARISATION * step_size))
@@ -186,14 +189,14 @@ def _train_batch(
         slope_bias = np.zeros_like(teacher_bias)
         directions = ahead_common + OWN_PART * ahead_own
         for label in computed_classes:
-            class_contrast = against[label]
-            contrast_pull = logistic(class_contrast @ directions[label].T + ahead_bias) * contrast_weights[label]
-            class_slopes[label] = contrast_pull.T @ class_contrast
-            slope_bias = slope_bias + contrast_pull.sum(axis=0)
-        for slot, label, class_rows, row_weight in runs:
-            record_push = row_weight * logistic(-(class_rows @ directions[label, slot] + ahead_bias[slot]))
-            class_slopes[label, slot] -= record_push @ class_rows
-            slope_bias[slot] -= record_push.sum()
+            class_contrast = contrast_by_class[label]
+            contrast_slopes = logistic(class_contrast @ directions[label].T + ahead_bias) * contrast_weights[label]
+            class_slopes[label] = contrast_slopes.T @ class_contrast
+            slope_bias = slope_bias + contrast_slopes.sum(axis=0)
+        for slot, label, class_rows, row_weight in class_groups:
+            record_slopes = row_weight * logistic(-(class_rows @ directions[label, slot] + ahead_bias[slot]))
+            class_slopes[label, slot] -= record_slopes @ class_rows
+            slope_bias[slot] -= record_slopes.sum()
         new_common = weight_decay * ahead_common - step_size * class_slopes.sum(axis=0)
         new_own = weight_decay * ahead_own - step_size * OWN_PART * class_slopes
         new_bias = ahead_bias - step_size * slope_bias

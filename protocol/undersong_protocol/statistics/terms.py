@@ -63,7 +63,7 @@ def words(text: str) -> list[str]:
     >>> words("Top-up  FAILED: Marie's card")
     ['top', 'up', 'failed', 'marie', 's', 'card']
     """
-    if text.isascii():  # is its own normal form
+    if text.isascii():  # An ASCII text is its own NFKC form.
         if text.isalpha():
             return [text.lower()]
         return _WORD.findall(text.lower())
@@ -85,7 +85,7 @@ class Terms:
         if not terms:
             raise ConfigurationError("the vocabulary is empty", "name a file with one term a line")
         self._index: dict[str, int] = {}
-        self._longest: dict[str, int] = {}  # words of the longest term that begins with this word
+        self._longest: dict[str, int] = {}  # number of words of the longest term, by its first word
         for term_number, term in enumerate(terms):
             term_words = words(term)
             if not term_words:
@@ -212,10 +212,10 @@ class TermHistogram(Statistic, question="counts"):
         term_matcher = matcher(tuple(public.texts_of("vocabulary")))
         record_texts = records.texts
 
-        def compute(asked: Int64) -> Matrix:
-            terms_of_record = [self._terms_of(term_matcher, record_texts[row]) for row in asked]
-            row_starts = np.cumsum([0, *(len(list_of_terms) for list_of_terms in terms_of_record)])
-            columns = np.array([term for list_of_terms in terms_of_record for term in list_of_terms], dtype=np.int64)
+        def compute(row_numbers: Int64) -> Matrix:
+            terms_of_record = [self._terms_of(term_matcher, record_texts[row]) for row in row_numbers]
+            row_starts = np.cumsum([0, *(len(term_numbers) for term_numbers in terms_of_record)])
+            columns = np.array([term for term_numbers in terms_of_record for term in term_numbers], dtype=np.int64)
             term_counts = sp.csr_array(
                 (np.ones(len(columns)), columns, row_starts), shape=(len(terms_of_record), self.dimension)
             )
@@ -224,18 +224,18 @@ class TermHistogram(Statistic, question="counts"):
 
         return Rows(compute, records.units, width=self.most)
 
-    def _terms_of(self, terms: Terms, text: str) -> list[int]:
+    def _terms_of(self, term_matcher: Terms, text: str) -> list[int]:
         if self.repeats:
-            return list(islice(terms.each(text), self.distinct))
-        return terms.of(text, self.distinct)
+            return list(islice(term_matcher.each(text), self.distinct))
+        return term_matcher.of(text, self.distinct)
 
 
 LEAST_WEIGHT = 0.1  # share of the largest weight, so that rounding to integers stays fine enough
-FEATURE_SCALE = 1024  # integer units: rounding toward zero takes 1/2048 of a feature on average
+FEATURE_SCALE = 1024  # integer units per feature; rounding toward zero takes 1/2048 of a feature on average
 LARGEST_PAIRS = 2**13
 LARGEST_PHRASES = 64  # phrases of a record and longest structure
 MOST_LENGTHS = 32
-LARGEST_PHASES = 2**28  # phases that a party computes from public terms and random frequencies, two bytes each
+LARGEST_PHASES = 2**28  # angles that a party computes from public terms and random frequencies, two bytes each
 AVERAGED_PHRASES = 64  # phrases of one record that are averaged at a time
 # Turns per unit of length. At the largest ``width``, 1e6, the standard deviation of a frequency is 225, which is
 # sqrt(2e6) / (2 pi). A draw lies within 9 deviations, so that the grid holds it.
@@ -270,9 +270,9 @@ class FourierFeatures(Statistic, question="directions"):
         even: True gives all structures the same weight, as in DP-KPS.
         seed: seed of the public frequencies.
 
-    Public inputs: texts and embeddings, both named "terms", row by row the same terms. Phases are rounded to steps of
-    1/65536 of a turn per term and position (undersong_common.models.workers), added as integers, and looked up in one
-    table.
+    Public inputs: texts and embeddings, both named "terms", row by row the same terms. The phases, which are the angles
+    w.x, are rounded to steps of 1/65536 of a turn per term and position (undersong_common.models.workers), added as
+    integers, and looked up in one table.
 
     >>> one = FourierFeatures(pairs=512, classes=14, lengths=(1,), averaged=True).sensitivity
     >>> one.l2**2, round(FourierFeatures(pairs=512, lengths=(1, 2, 4)).sensitivity.l2 / one.l2, 4)
@@ -343,7 +343,8 @@ class FourierFeatures(Statistic, question="directions"):
             )
             unit_width = self.width / length
             filled_positions = min(length, self.phrases)
-            # (a - b) exp(width): the common factor could underflow, and a kernel so narrow needs no finer weights
+            # Both terms of a - b have the factor exp(width), which could underflow. A kernel so narrow needs no finer
+            # weights.
             width_excess = math.exp(min(self.width - unit_width * filled_positions, 100.0))
             structure_needs.append(
                 1.0 / (width_excess * -math.expm1(-2 * unit_width * (shortest + length - filled_positions)))
@@ -401,7 +402,8 @@ class FourierFeatures(Statistic, question="directions"):
         )
         if phase_count > LARGEST_PHASES:
             raise ConfigurationError(
-                f"{self.name}: {phase_count} phases of the published terms are asked for; {LARGEST_PHASES} are allowed",
+                f"{self.name}: the published terms, pairs and lengths need {phase_count} angles; {LARGEST_PHASES} are"
+                " allowed",
                 "publish fewer terms, or plan fewer pairs or lengths",
             )
         matcher(tuple(input_terms))
@@ -424,8 +426,8 @@ class FourierFeatures(Statistic, question="directions"):
         else:
             features = self._phrase_sequences(vectors)
 
-        def compute(asked: Int64) -> Matrix:
-            record_rows = counted_records[asked]
+        def compute(row_numbers: Int64) -> Matrix:
+            record_rows = counted_records[row_numbers]
             terms_of_record = [term_matcher.of(record_texts[row], most_terms) for row in record_rows]
             return in_blocks(features(terms_of_record), record_labels[record_rows], self.dimension)
 
@@ -454,18 +456,20 @@ class FourierFeatures(Statistic, question="directions"):
     def _phrase_averages(self, vectors: Float32) -> Callable[[Sequence[list[int]]], Float64]:
         phrase_phases = self.phases(0, 0, vectors)[:-1].astype(np.uint16)
 
-        def average(terms: list[int]) -> Float64:
-            # A long text has as many phrases as there are terms: a few of them at a time.
+        def average(term_numbers: list[int]) -> Float64:
+            # A long text may hold every term, so that only a few phrases are averaged at a time.
             summed_features = np.zeros(self.class_dimension)
-            for start_term in range(0, len(terms), AVERAGED_PHRASES):
-                term_phases = phrase_phases[terms[start_term : start_term + AVERAGED_PHRASES]].astype(np.int64)
+            for start_term in range(0, len(term_numbers), AVERAGED_PHRASES):
+                term_phases = phrase_phases[term_numbers[start_term : start_term + AVERAGED_PHRASES]].astype(np.int64)
                 summed_features += np.hstack([cosines(term_phases), sines(term_phases)]).sum(axis=0)
-            return summed_features / len(terms)
+            return summed_features / len(term_numbers)
 
-        def features(lists: Sequence[list[int]]) -> Float64:
-            return np.array([average(terms) for terms in lists]).reshape(-1, self.class_dimension)
+        def compute_features(terms_of_records: Sequence[list[int]]) -> Float64:
+            return np.array([average(term_numbers) for term_numbers in terms_of_records]).reshape(
+                -1, self.class_dimension
+            )
 
-        return features
+        return compute_features
 
     def _phrase_sequences(self, vectors: Float32) -> Callable[[Sequence[list[int]]], Float64]:
         structure_weights = self.weights
@@ -481,18 +485,18 @@ class FourierFeatures(Statistic, question="directions"):
                 unfilled_phase += self.phases(structure, position, vectors[:0])[-1]
             unfilled_phases.append(unfilled_phase)
 
-        def features(lists: Sequence[list[int]]) -> Float64:
-            columns = np.full((len(lists), self.phrases), len(vectors), dtype=np.int64)
-            for row, record_terms in enumerate(lists):
-                columns[row, : len(record_terms)] = record_terms
+        def compute_features(terms_of_records: Sequence[list[int]]) -> Float64:
+            columns = np.full((len(terms_of_records), self.phrases), len(vectors), dtype=np.int64)
+            for row, term_numbers in enumerate(terms_of_records):
+                columns[row, : len(term_numbers)] = term_numbers
             structure_features = []
             for position_phases, unfilled_phase, structure_weight in zip(
                 phases_by_structure, unfilled_phases, structure_weights, strict=True
             ):
-                phase_sums: Int64 = np.repeat(unfilled_phase[None, :], len(lists), axis=0)
+                phase_sums: Int64 = np.repeat(unfilled_phase[None, :], len(terms_of_records), axis=0)
                 for position, term_phases in enumerate(position_phases):
                     phase_sums += term_phases[columns[:, position]]
                 structure_features += [structure_weight * cosines(phase_sums), structure_weight * sines(phase_sums)]
             return np.hstack(structure_features)
 
-        return features
+        return compute_features

@@ -121,41 +121,47 @@ class TopQVotes(Statistic, question="nearest"):
         kind_count = 2 if self.furthest else 1
         rank_weights = np.tile(2.0 ** -np.arange(self.q), kind_count)
 
-        def compute(asked: Int64) -> Matrix:
-            vote_indices = [neighbour_table.near[asked]]
+        def compute(row_numbers: Int64) -> Matrix:
+            vote_indices = [neighbour_table.near[row_numbers]]
             if self.furthest:
-                furthest_indices = neighbour_table.far[asked]
+                furthest_indices = neighbour_table.far[row_numbers]
                 vote_indices.append(np.where(furthest_indices == NONE, NONE, furthest_indices + self.candidates))
             return at_columns(np.hstack(vote_indices), rank_weights, self.dimension)
 
         return Rows(compute, records.units, width=kind_count * self.q)
 
     def _compare_records(
-        self, records: RecordView, given: LabelledEmbeddings, memory: dict[str, Any]
+        self, records: RecordView, candidates: LabelledEmbeddings, memory: dict[str, Any]
     ) -> NearestFurthest:
-        """Every record compared with every candidate; those compared at an earlier request are not compared again."""
+        """Compares every record with every candidate, but for candidates that an earlier request has compared."""
         memory_key = f"{self.name}/{self.q}/{self.labels}/{self.furthest}"
         private_embeddings = records.embeddings
         nearest_state: NearestFurthest | None
-        nearest_state, known, seen = memory.pop(memory_key, (None, None, None))  # put back when it is whole again
-        if nearest_state is None or seen is not private_embeddings or not _begins_with(given, known):
+        nearest_state, known_candidates, known_embeddings = memory.pop(
+            memory_key, (None, None, None)
+        )  # back once complete
+        if (
+            nearest_state is None
+            or known_embeddings is not private_embeddings
+            or not _begins_with(candidates, known_candidates)
+        ):
             record_labels = records.labels if self.labels else None
             nearest_state = NearestFurthest(private_embeddings, record_labels, self.q, furthest=self.furthest)
-        while nearest_state.candidates < len(given.values):
-            nearest_state.add(_candidate_block(given, nearest_state.candidates, bool(self.labels)))
-        memory[memory_key] = (nearest_state, given, private_embeddings)
+        while nearest_state.candidates < len(candidates.values):
+            nearest_state.add(_candidate_block(candidates, nearest_state.candidates, bool(self.labels)))
+        memory[memory_key] = (nearest_state, candidates, private_embeddings)
         return nearest_state
 
 
 @lru_cache(maxsize=1)
 def _candidate_block(embeddings: LabelledEmbeddings, start: int, labelled: bool) -> Candidates:
-    """Candidates from number ``start`` on, as many as are compared at once; simulated parties are shown the same."""
+    """Returns the candidates from number ``start`` on that are compared at once, one object for simulated parties."""
     block_rows = slice(start, start + MOST_AT_ONCE)
     return Candidates(embeddings.values[block_rows], embeddings.labels[block_rows] if labelled else None)
 
 
 def _begins_with(candidates: LabelledEmbeddings, earlier: LabelledEmbeddings) -> bool:
-    """True if the candidates compared before are the first ones of this request.
+    """Returns True if the candidates compared before are the first ones of this request.
 
     The values themselves are kept and compared: a hash of 6 000 of them costs five times as much, at every sum.
     """
@@ -173,8 +179,8 @@ def _begins_with(candidates: LabelledEmbeddings, earlier: LabelledEmbeddings) ->
 # still casts the same votes, so that no sensitivity changes.
 
 NEIGHBOURS = 10
-# Scores 2 cos(z, x) of quantised embeddings are multiples of 2^-21 of at most 2: with r on the same grid and at most 1
-# float32 holds every one exactly, and every partial sum of the matrix product, so that every party and every rerun
+# Scores 2 cos(z, x) of quantised embeddings are multiples of 2^-21 of at most 2. With r on the same grid and at most 1,
+# float32 holds every score and every partial sum of the matrix product exactly, so that every party and every rerun
 # finds the same nearest candidates.
 CORRECTION = Grid(bits=21, largest=1.0)
 BLOCK_ELEMENTS = 1 << 22
@@ -288,7 +294,7 @@ class EqualVotes(Statistic, question="nearest"):
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         nearest_candidates = nearest(records.embeddings, records.labels if self.labels else None, public, self.q)
 
-        def compute(asked: Int64) -> Matrix:
-            return at_columns(nearest_candidates[asked], np.ones(self.q), self.dimension)
+        def compute(row_numbers: Int64) -> Matrix:
+            return at_columns(nearest_candidates[row_numbers], np.ones(self.q), self.dimension)
 
         return Rows(compute, records.units, width=self.q)
