@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.doubles.pace import examples
 from undersong_client.records.fhir.html import _BLOCKS, shown_text
+from undersong_client.records.fhir.unreadable import Unreadable
 
 html5lib = pytest.importorskip("html5lib")
 UNSEEN = frozenset(("script", "style", "title", "template", "iframe", "noembed", "noframes"))
@@ -54,3 +55,12 @@ def test_pages_show_the_words_of_the_standards_parser(html):
 def test_blocks_part_words_and_other_elements_do_not():
     assert {"p", "div", "tr", "li"} <= _BLOCKS
     assert shown_text("a<b>b</b><p>c</p>d").split() == ["ab", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("html", "words"),
+    [("a<!-- b", "a comment that does not end"), ("a<![CDATA[ b", "a CDATA section that does not end")],
+)
+def test_xhtml_with_an_unterminated_section_is_refused_by_its_kind(html, words):
+    with pytest.raises(Unreadable, match=words):
+        shown_text(html, is_xml=True)

@@ -71,7 +71,7 @@ _SEEN = frozenset(("textarea", "xmp"))
 _ENDS = {tag: re.compile(rf"</{tag}(?=[\t\n\f\r />])", re.IGNORECASE) for tag in _UNSEEN | _SEEN}
 _PREFORMATTED = frozenset(("listing", "pre", "xmp", "plaintext", "textarea"))
 _SPACE = re.compile(r"[\t\n\f\r ]+")
-# A quote counts only where a value begins. Possessive, so that a tag that never ends is tried once.
+# A quote counts only where a value begins. The quantifiers are possessive, so that a tag without end is tried once.
 _TAG = re.compile(
     r"""<(/?)([a-zA-Z][^\t\n\f\r />]*+)"""
     r"""(?:[\t\n\f\r /]++|[^\t\n\f\r />][^\t\n\f\r />=]*+"""
@@ -82,12 +82,13 @@ _CDATA = "<![CDATA["
 
 
 def shown_text(html: str, *, is_xml: bool = False) -> str:
-    """Returns the text that a browser shows, a block a line, in time linear in the length.
+    """Returns the text that a browser shows, one block a line, in time linear in the length.
 
     Args:
         is_xml: True for XHTML, where ``<tag/>`` is a whole element and CDATA is text.
 
-    Raises Unreadable where a comment or a quoted value never ends, because a browser would show nothing after it.
+    Raises Unreadable where a comment, a CDATA section or a quoted value never ends, because a browser would show
+    nothing after it.
     """
     page = _Page(html, is_xml)
     page.read()
@@ -102,92 +103,92 @@ class _Page:
         self.parts: list[str] = []
         self._html = html
         self._is_xml = is_xml
-        self._at = 0
-        self._preformatted = 0
-        self._templates = 0
+        self._position = 0
+        self._preformatted_depth = 0
+        self._template_depth = 0
 
     def read(self) -> None:
         page_html = self._html
-        while (tag_start := page_html.find("<", self._at)) >= 0:
+        while (tag_start := page_html.find("<", self._position)) >= 0:
             next_sign = page_html[tag_start + 1 : tag_start + 2]
             if not (next_sign in ("/", "!", "?") or (next_sign.isascii() and next_sign.isalpha())):
-                self._show(page_html[self._at : tag_start + 1])
-                self._at = tag_start + 1
+                self._show(page_html[self._position : tag_start + 1])
+                self._position = tag_start + 1
                 continue
-            self._show(page_html[self._at : tag_start])
-            self._at = tag_start
+            self._show(page_html[self._position : tag_start])
+            self._position = tag_start
             if next_sign.isalpha() or (next_sign == "/" and page_html[tag_start + 2 : tag_start + 3].isalpha()):
                 self._read_tag()
             else:
                 self._read_declaration()
-        self._show(page_html[self._at :])
+        self._show(page_html[self._position :])
 
     def _show(self, text: str, *, is_raw: bool = False) -> None:
-        if text and not self._templates:
-            shown_text = text if is_raw else unescape(text)
-            self.parts.append(shown_text if self._preformatted else _SPACE.sub(" ", shown_text))
+        if text and not self._template_depth:
+            visible_text = text if is_raw else unescape(text)
+            self.parts.append(visible_text if self._preformatted_depth else _SPACE.sub(" ", visible_text))
 
     def _read_declaration(self) -> None:
-        """Skips a comment, a doctype, a processing instruction or an end tag without a name."""
+        """Skips a comment, doctype, processing instruction or nameless end tag; shows a CDATA section of XHTML."""
         page_html = self._html
-        declaration_start = self._at
+        declaration_start = self._position
         if page_html.startswith("<!--", declaration_start):
             # "<!-->" and "<!--->" are whole comments: their hyphens begin and end it.
             comment_end = _COMMENT_END.search(page_html, declaration_start + 2)
             if comment_end is None:
                 raise Unreadable("its HTML has a comment that does not end")
-            self._at = comment_end.end()
+            self._position = comment_end.end()
         elif self._is_xml and page_html.startswith(_CDATA, declaration_start):
-            end_of_data = page_html.find("]]>", declaration_start)
-            if end_of_data < 0:
-                raise Unreadable("its HTML has a comment that does not end")
-            self._show(page_html[declaration_start + len(_CDATA) : end_of_data], is_raw=True)
-            self._at = end_of_data + 3
+            data_end = page_html.find("]]>", declaration_start)
+            if data_end < 0:
+                raise Unreadable("its HTML has a CDATA section that does not end")
+            self._show(page_html[declaration_start + len(_CDATA) : data_end], is_raw=True)
+            self._position = data_end + 3
         else:
-            end_of_tag = page_html.find(">", declaration_start)
-            if end_of_tag < 0 and page_html[declaration_start:].strip("</"):
-                self._at = len(page_html)
-            elif end_of_tag < 0:
+            tag_end = page_html.find(">", declaration_start)
+            if tag_end < 0 and page_html[declaration_start:].strip("</"):
+                self._position = len(page_html)
+            elif tag_end < 0:
                 self._show(page_html[declaration_start:])
-                self._at = len(page_html)
+                self._position = len(page_html)
             else:
-                self._at = end_of_tag + 1
+                self._position = tag_end + 1
 
     def _read_tag(self) -> None:
         page_html = self._html
-        tag = _TAG.match(page_html, self._at)
-        if tag is None:
-            if ">" in page_html[self._at :]:
+        tag_match = _TAG.match(page_html, self._position)
+        if tag_match is None:
+            if ">" in page_html[self._position :]:
                 raise Unreadable("its HTML has a tag whose quotes do not end")
-            self._at = len(page_html)  # cut off within a tag, which a browser does not show
+            self._position = len(page_html)  # The document ends within a tag, which a browser does not show.
             return
-        self._at = tag.end()
-        tag_name = tag[2].lower()
-        is_end = bool(tag[1])
-        is_whole = self._is_xml and page_html[tag.end() - 2] == "/"
+        self._position = tag_match.end()
+        tag_name = tag_match[2].lower()
+        is_end = bool(tag_match[1])
+        is_self_closing = self._is_xml and page_html[tag_match.end() - 2] == "/"
         if tag_name in _BLOCKS:
             self.parts.append("\n")
         elif tag_name in ("td", "th") and not is_end:
             self.parts.append(" ")
-        if is_whole:
+        if is_self_closing:
             return
         if tag_name in _PREFORMATTED:
-            self._preformatted = max(0, self._preformatted + (-1 if is_end else 1))
+            self._preformatted_depth = max(0, self._preformatted_depth + (-1 if is_end else 1))
         elif tag_name == "template":
-            self._templates = max(0, self._templates + (-1 if is_end else 1))
+            self._template_depth = max(0, self._template_depth + (-1 if is_end else 1))
         if not is_end and tag_name in _ENDS and not (self._is_xml and tag_name in _SEEN):
             self._read_content(tag_name)
         elif not is_end and tag_name == "plaintext":
-            self._show(page_html[self._at :], is_raw=True)
-            self._at = len(page_html)
+            self._show(page_html[self._position :], is_raw=True)
+            self._position = len(page_html)
 
-    def _read_content(self, name: str) -> None:
+    def _read_content(self, tag_name: str) -> None:
         """Reads the content of an element that holds no tags, and shows it where a browser would."""
-        end = _ENDS[name].search(self._html, self._at)
-        if end:
-            content_end = end.start()
+        end_tag = _ENDS[tag_name].search(self._html, self._position)
+        if end_tag:
+            content_end = end_tag.start()
         else:
             content_end = len(self._html)
-        if name in _SEEN:
-            self._show(self._html[self._at : content_end], is_raw=name == "xmp")
-        self._at = content_end
+        if tag_name in _SEEN:
+            self._show(self._html[self._position : content_end], is_raw=tag_name == "xmp")
+        self._position = content_end
