@@ -704,7 +704,7 @@ TESTED = {
     ),
     "client/undersong_client/link/checks.py _dial_directly": f"{CHECKS}a_dead_proxy_from_a_dead_coordinator",
     "client/undersong_client/link/checks.py _dial_through_proxy": f"{CHECKS}a_dead_proxy_from_a_dead_coordinator",
-    "client/undersong_client/records/snapshot.py _opened": (
+    "client/undersong_client/records/snapshot.py _read_parts": (
         "tests/client/records/test_snapshot.py::test_damaged_sealed_copy_is_named"
     ),
     "client/undersong_client/storage/public_blocks.py DiskBlocks.get": (

@@ -23,7 +23,7 @@ EMPTY = "the data set has no record: this party would answer with zeros"
 
 
 def of_plan(manifest: Manifest, policy: HospitalPolicy) -> list[str]:
-    """Returns warnings about weak choices in a plan, which do not depend on the records."""
+    """Returns warnings about weak choices in a plan and in a policy; they do not depend on the records."""
     plan_privacy = manifest.plan.privacy
     party_count = len(manifest.roster)
     fewest_parties = manifest.plan.quorum.fewest
@@ -61,9 +61,9 @@ def weak_policy(policy: HospitalPolicy) -> list[str]:
 
 
 def of_manifest(manifest: Manifest, data: DataSet, user_is: str = "") -> list[str]:
-    """Returns warnings about a run of this manifest with this data set, as :func:`of_run`."""
+    """Returns warnings about a run of this manifest with this data set; ``user_is`` is the word for one user."""
     plan_privacy = manifest.plan.privacy
-    private_records = PrivateRecords(data.table, manifest.labels, plan_privacy, key=data.key, embed=_not_embedded)
+    private_records = PrivateRecords(data.table, manifest.labels, plan_privacy, key=data.key, embed=_refuse_embedding)
     return [
         *of_run(plan_privacy, private_records, has_users=data.table.users is not None, user_is=user_is),
         *(
@@ -82,7 +82,7 @@ def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool, user_i
         privacy: the run's privacy guarantee.
         records: the records that would take part.
         has_users: True if the data set has a column of user ids.
-        user_is: word for a user.
+        user_is: this data set's word for one user, such as "resident"; "" takes the default word.
     """
     lacks_users = privacy.unit == "user" and not has_users
     delta = privacy.delta if math.isfinite(privacy.epsilon) else 0.0
@@ -93,7 +93,7 @@ def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool, user_i
             " record would take part",
         ),
         (not lacks_users and not len(records), EMPTY),
-        *((True, sentence) for sentence in _delta(delta, privacy.unit, records.unit_count, user_is)),
+        *((True, sentence) for sentence in _delta_warnings(delta, privacy.unit, records.unit_count, user_is)),
         (
             records.unlisted_labels,
             f"{records.unlisted_labels} of {len(records)} records have a label that the task does not list: they would"
@@ -107,27 +107,28 @@ def of_standing_consent(policy: HospitalPolicy, table: Table, user_is: str = "")
     warnings = [] if len(table) else [EMPTY]
     for privacy_unit in ("sample", "user"):
         if privacy_unit in policy.units:
-            units_of_table = unit_count(table, privacy_unit)
-            # A run's delta is below 1 / declared_units where something is declared.
-            if not units_of_table <= policy.declared_units:
-                warnings += _delta(policy.total_delta, privacy_unit, units_of_table, user_is)
-            if 0 < policy.declared_units < units_of_table:
+            unit_total = unit_count(table, privacy_unit)
+            # The policy refuses a run whose delta is not below 1 / declared_units. So delta needs a warning only where
+            # the data set has more units than the policy declares.
+            if not unit_total <= policy.declared_units:
+                warnings += _delta_warnings(policy.total_delta, privacy_unit, unit_total, user_is)
+            if 0 < policy.declared_units < unit_total:
                 warnings.append(
                     f"the policy declares at most {policy.declared_units} privacy units, the data set has"
-                    f" {units_of_table}"
-                    f" {unit_word(privacy_unit, user_is, units_of_table)}"
+                    f" {unit_total}"
+                    f" {unit_word(privacy_unit, user_is, unit_total)}"
                 )
     return warnings
 
 
-def _not_embedded(_texts: Sequence[str]) -> NoReturn:
-    raise InternalError("cautions need no embedding")
+def _refuse_embedding(_texts: Sequence[str]) -> NoReturn:
+    raise InternalError("a warning about records has asked for their embeddings, which it does not need")
 
 
-def _delta(delta: float, unit: str, units: int, user_is: str) -> list[str]:
-    if unit == "party" or delta * units < 1:
+def _delta_warnings(delta: float, unit: str, unit_total: int, user_is: str) -> list[str]:
+    if unit == "party" or delta * unit_total < 1:
         return []
     return [
-        f"delta {delta:g} is not below 1 / {units}, one over the number of {unit_word(unit, user_is, 2)} here: a"
+        f"delta {delta:g} is not below 1 / {unit_total}, one over the number of {unit_word(unit, user_is, 2)} here: a"
         " mechanism that publishes a whole record now and then would be allowed"
     ]

@@ -54,13 +54,13 @@ def first_places(places: Sequence[str], further: str = "") -> str:
 
 
 def look_alike_words(look_alikes: LookAlikes) -> str:
-    """Returns the sentence on look-alike ids, with the places of the first ones."""
-    pairs = [f"{resembling_id} like {listed_id}" for listed_id, resembling_id in look_alikes.places]
-    return f"{look_alikes.sentence} ({first_places(pairs)})"
+    """Returns the sentence on look-alikes (ids that may mean one patient or two), with the places of the first ones."""
+    pair_words = [f"{resembling_id} like {listed_id}" for listed_id, resembling_id in look_alikes.places]
+    return f"{look_alikes.sentence} ({first_places(pair_words)})"
 
 
 class Caution(str):
-    """A sentence that speaks against sealing these records, with the remedy that fits it."""
+    """A warning about records that ``data add`` is about to seal (copy in encrypted form), with its remedy."""
 
     remedy: str
 
@@ -74,7 +74,7 @@ GO_ON = "or go on: --despite-cautions"
 
 
 def caution_remedy(cautions: Iterable[str], go_on: str = GO_ON) -> str:
-    """Returns the remedies of cautions in words; a person may also go on despite them, by ``go_on``.
+    """Returns the remedies of warnings as one phrase; ``go_on`` names the way to go on despite them.
 
     >>> caution_remedy([Caution("2 ids are alike", "join them"), "delta is large"])
     'join them; change what it names; or go on: --despite-cautions'
@@ -83,18 +83,20 @@ def caution_remedy(cautions: Iterable[str], go_on: str = GO_ON) -> str:
     return "; ".join([*caution_remedies, go_on])
 
 
-def _same_id(identity: PatientId) -> PatientId:
-    return identity
+def _same_id(patient: PatientId) -> PatientId:
+    return patient
 
 
 @dataclass(frozen=True)
 class OpenedSource:
-    """The rows of a source, and what it says of its patients.
+    """The rows of a source, and what the source says of its patients.
 
     Attributes:
         patient_of: returns the id under which the source joins a patient's ids, for an id of a record or of a list.
-        pairs: two patients that the source gives one identifier, each with a place; read after the rows.
-        aliases: each further id and identifier of a patient with the id under which it is joined; read after the rows.
+        pairs: returns the pairs of patients to whom the source gives one identifier, each patient with a place; to be
+            called after the rows were read.
+        aliases: returns each further id and identifier of a patient, with the id under which the source joins it; to
+            be called after the rows were read.
         has_identifiers: True if the source has business identifiers (SYSTEM|VALUE) beside ids.
     """
 

@@ -27,8 +27,9 @@ from undersong_common.text.patient_ids import (
 from undersong_common.text.row_files import has_suffix, read_text
 from undersong_common.text.table import Table
 
+# No id holds one of these. A line of the list that does has quotes or a second column.
 _SEPARATORS = ",;\t\"'`\u201c\u201d\u201e\u00ab\u00bb="
-_FURTHER = re.compile(r"[^\w-]+")
+_WORD_GAP = re.compile(r"[^\w-]+")
 MEND_LIST = "mend the list, so that it names who objects as the source does"
 _REMEDY = "one identifier a line, without quotes, separators and header, in UTF-8"
 
@@ -41,8 +42,10 @@ class Objections:
         units: the listed identifiers, in the form of the data set's user ids.
         present: number of them that are in the source.
         records: number of records that they keep out.
-        look_alikes: the others that match only a look-alike, with the places of its first record and of the list.
-        resembling: by the kinds of the difference, these identifiers, each with the name that it resembles.
+        look_alikes: listed identifiers that are not in the source but resemble an id in it (a look-alike, such as 007
+            beside 7), with the places of that id's first record and of the line on the list.
+        resembling: by the kinds of their difference, pairs (as one text, "LISTED\\nNAME") of such a listed identifier
+            and the name in the source that it resembles.
         matched: the listed identifiers that are in the source, as they are listed.
         unmatched: those that are not, with their places on the list.
         out: ids and identifiers of the patients whose records are kept out.
@@ -64,30 +67,30 @@ class Objections:
         return exclusion_sentence(len(self.units), self.present, self.records)
 
     def cautions(self, before: "SealedObjections | None") -> list[str]:
-        """Returns what speaks against sealing a data set with this list.
+        """Returns the warnings about this list that a person confirms before the data set is sealed.
 
         Args:
-            before: the list that acted at the last seal; None without one. What a person has confirmed then of the same
-                list and the same names is not asked again.
+            before: the list that acted when the data set was last sealed; None without one. What a person confirmed
+                then, for the same list and the same names, is not asked again.
         """
         cautions: list[str] = []
-        was_without_effect = before is not None and not before.present and before.is_list(self.units)
+        was_without_effect = before is not None and not before.present and before.is_same_list(self.units)
         if not self.present and not was_without_effect:
-            identifiers = counted(len(self.units), "identifier")
+            identifier_words = counted(len(self.units), "identifier")
             verb = "is" if len(self.units) == 1 else "are"
-            warning = f"the list of objections acts on nobody: 0 of {identifiers} {verb} in the source"
+            warning = f"the list of objections acts on nobody: 0 of {identifier_words} {verb} in the source"
             cautions.append(Caution(warning, MEND_LIST))
         if before is not None:
             cautions += self._lapses(before)
         cautions += [
-            Caution(look_alike_words(look_alike), _remedy(look_alike))
+            Caution(look_alike_words(look_alike), _look_alike_remedy(look_alike))
             for look_alike in self.look_alikes
             if before is None or not before.has_confirmed(self.resembling[look_alike.kinds])
         ]
         return cautions
 
     def _lapses(self, before: "SealedObjections") -> Iterator[Caution]:
-        """Yields what speaks for an objection that acted at the last seal and does not act any more."""
+        """Yields warnings about objections that kept records out at the last seal and seem to have no effect now."""
         if self.present < before.present:
             yield Caution(f"{self.sentence}; at the last seal it was {before.present}", MEND_LIST)
         lapsed_places = [
@@ -116,10 +119,10 @@ class Objections:
             )
 
 
-def _remedy(alike: LookAlikes) -> str:
-    if not alike.kinds:
+def _look_alike_remedy(look_alike: LookAlikes) -> str:
+    if not look_alike.kinds:
         return MEND_LIST
-    return f"if they are the same patient: --same-patient {','.join(alike.kinds)}; if another one: {MEND_LIST}"
+    return f"if they are the same patient: --same-patient {','.join(look_alike.kinds)}; if another one: {MEND_LIST}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -142,13 +145,13 @@ class SealedObjections:
     list_hash: str
     key: bytes
 
-    def is_list(self, units: frozenset[str]) -> bool:
-        """Returns True if these are the identifiers of the list that acted."""
+    def is_same_list(self, units: frozenset[str]) -> bool:
+        """Returns True if these are the identifiers of the list with which the data set was last sealed."""
         return self.list_hash == hash_list(self.key, units)
 
-    def has_confirmed(self, names: frozenset[str]) -> bool:
+    def has_confirmed(self, name_pairs: frozenset[str]) -> bool:
         """Returns True if the list was sealed despite all of these look-alikes (:attr:`Objections.resembling`)."""
-        return self.resembling.issuperset(map(self.digest, names))
+        return self.resembling.issuperset(map(self.digest, name_pairs))
 
     def digest(self, name: str) -> str:
         return identifier_digest(self.key, name)
@@ -195,45 +198,41 @@ def without_objectors(
             "an exclusion list needs the column of patient ids", "name it: --user-field", code="no-user-field"
         )
     users = set(table.users)
-    aliases_of_patient: dict[str, set[str]] = defaultdict(
-        set
-    )  # units of the patients whose an id or identifier is, by its unit
+    # Units of the patients that bear an id or identifier, by that id's own unit.
+    units_by_alias: dict[str, set[str]] = defaultdict(set)
     for alias, patient in source.aliases():
-        aliases_of_patient[choice.unit(alias)].add(choice.unit(patient))
-    name_by_unit: dict[bool, dict[str, str]] = {True: {}, False: {}}  # listed identifiers with their places
+        units_by_alias[choice.unit(alias)].add(choice.unit(patient))
+    # Places on the list by listed identifier; True holds the identifiers that are in the source, False the others.
+    listed_places: dict[bool, dict[str, str]] = {True: {}, False: {}}
     source_units: dict[str, set[str]] = defaultdict(set)  # units in the source, by the unit of a listed identifier
     place_by_absent_unit: dict[str, str] = {}
     has_bars = source.has_identifiers or any("|" in user for user in users)
     for place, objector_identity in _identifiers(declared, has_bars=has_bars):
         objector_unit = choice.unit(source.patient_of(objector_identity))
-        in_source = users & {objector_unit, *aliases_of_patient.get(choice.unit(objector_identity), ())}
-        source_units[min(in_source, default=objector_unit)] |= in_source
-        name_by_unit[bool(in_source)].setdefault(objector_identity.text, place)
-        if not in_source:
+        units_in_source = users & {objector_unit, *units_by_alias.get(choice.unit(objector_identity), ())}
+        source_units[min(units_in_source, default=objector_unit)] |= units_in_source
+        listed_places[bool(units_in_source)].setdefault(objector_identity.text, place)
+        if not units_in_source:
             place_by_absent_unit.setdefault(objector_unit, place)
     excluded_units = set[str]().union(*source_units.values())
     staying_rows = [row for row, user in enumerate(table.users) if user not in excluded_units]
     remaining_places = {user: places[user] for user in sorted(users - excluded_units)}
-    for patient_name, alias_units in aliases_of_patient.items():
-        if staying_units := alias_units & users - excluded_units:
-            remaining_places.setdefault(patient_name, places[min(staying_units)])
-    look_alikes = list(_look_alikes(place_by_absent_unit, remaining_places, choice.same))
+    for alias_unit, patient_units in units_by_alias.items():
+        if staying_units := patient_units & users - excluded_units:
+            remaining_places.setdefault(alias_unit, places[min(staying_units)])
+    look_alike_pairs = list(_look_alikes(place_by_absent_unit, remaining_places, choice.same))
     objections = Objections(
         frozenset(source_units),
         len(source_units) - len(place_by_absent_unit),
         len(table) - len(staying_rows),
-        tuple(look_alike for look_alike, _ in look_alikes),
-        {look_alike.kinds: resembling_names for look_alike, resembling_names in look_alikes},
-        frozenset(name_by_unit[True]),
-        name_by_unit[False],
+        tuple(look_alike for look_alike, _ in look_alike_pairs),
+        {look_alike.kinds: resembling_names for look_alike, resembling_names in look_alike_pairs},
+        frozenset(listed_places[True]),
+        listed_places[False],
         frozenset(
             {
                 *excluded_units,
-                *(
-                    patient_name
-                    for patient_name, alias_units in aliases_of_patient.items()
-                    if alias_units & excluded_units
-                ),
+                *(alias_unit for alias_unit, patient_units in units_by_alias.items() if patient_units & excluded_units),
             }
         ),
         remaining_places,
@@ -244,32 +243,33 @@ def without_objectors(
 def _look_alikes(
     absent: Mapping[str, str], left: Mapping[str, str], same: frozenset[str]
 ) -> Iterator[tuple[LookAlikes, frozenset[str]]]:
-    """Yields the listed identifiers that match only a look-alike, by the kinds of the difference, with both names.
+    """Yields the listed identifiers that only resemble an id of the source, and the pairs of both names.
 
-    A choice that two ids of the source are different patients says nothing about which of them a list means, so that
-    every kind is looked for.
+    Each item holds the identifiers with one difference, such as leading zeros. A person's choice that ids with this
+    difference are different patients does not say which of them a list means. So every difference is looked for.
 
     Args:
         absent: the listed identifiers that are not in the source, with their places on the list.
         left: ids and identifiers of the patients whose records stay, with a place of the source.
+        same: kinds of difference between two writings of one patient's id, as a person has chosen.
     """
     names_by_form: dict[str, list[str]] = defaultdict(list)
-    for listed_name in left if absent else ():
-        names_by_form[reduced(listed_name, KINDS)].append(listed_name)
-    findings: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
+    for source_name in left if absent else ():
+        names_by_form[reduced(source_name, KINDS)].append(source_name)
+    place_pairs: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
     resembling_by_kinds: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for absent_unit, place in absent.items():
         if alike_names := names_by_form.get(reduced(absent_unit, KINDS)):
             resembling_kinds = look_alike_kinds(absent_unit, alike_names[0], Choice(same))
-            findings[resembling_kinds].append((left[alike_names[0]], place))
+            place_pairs[resembling_kinds].append((left[alike_names[0]], place))
             resembling_by_kinds[resembling_kinds] |= {f"{absent_unit}\n{alike_name}" for alike_name in alike_names}
         # A remark or a second identifier beside one: "1005/1006", "MRN:1005", "1005 (by phone)".
-        elif identifier := next((word for word in _FURTHER.split(absent_unit) if word in left), None):
-            findings[()].append((left[identifier], place))
+        elif identifier := next((word for word in _WORD_GAP.split(absent_unit) if word in left), None):
+            place_pairs[()].append((left[identifier], place))
             resembling_by_kinds[()].add(f"{absent_unit}\n{identifier}")
-    for resembling_kinds, resembling_pairs in findings.items():
+    for resembling_kinds, pairs_of_kinds in place_pairs.items():
         yield (
-            LookAlikes(resembling_kinds, len(resembling_pairs), tuple(resembling_pairs), is_listed=True),
+            LookAlikes(resembling_kinds, len(pairs_of_kinds), tuple(pairs_of_kinds), is_listed=True),
             frozenset(resembling_by_kinds[resembling_kinds]),
         )
 
@@ -278,7 +278,8 @@ def _identifiers(declared: Declared, *, has_bars: bool) -> Iterator[tuple[str, P
     """Yields the identifiers of the list with their places, in order.
 
     Args:
-        has_bars: False for a source whose ids hold no bar: there, one stands before a second column of the list.
+        has_bars: True if ids of the source hold a bar (SYSTEM|VALUE). If none does, a bar on the list begins a second
+            column.
 
     Raises ConfigurationError that names a line that holds no identifier.
     """
@@ -290,7 +291,7 @@ def _identifiers(declared: Declared, *, has_bars: bool) -> Iterator[tuple[str, P
                     f"{path}: selects {len(row.values)} columns", "select the identifier alone", code="no-exclusions"
                 )
             (cell_value,) = row.values.values()
-            yield row.place, _listed_id(cell_value, row.place, has_bars=has_bars)
+            yield row.place, _read_listed_id(cell_value, row.place, has_bars=has_bars)
         return
     try:
         list_text = read_text(path)
@@ -309,12 +310,12 @@ def _identifiers(declared: Declared, *, has_bars: bool) -> Iterator[tuple[str, P
             raise ConfigurationError(
                 f"{line_place}: holds a separator, quotes or a second column", _REMEDY, code="no-exclusions"
             )
-        yield line_place, _listed_id(list_line, line_place, has_bars=has_bars)
+        yield line_place, _read_listed_id(list_line, line_place, has_bars=has_bars)
 
 
-def _listed_id(value: object, place: str, *, has_bars: bool) -> PatientId:
+def _read_listed_id(value: object, place: str, *, has_bars: bool) -> PatientId:
     if not (isinstance(value, str) and "|" in value):
-        return _checked(value, place)
+        return _read_id(value, place)
     with suppress(ConfigurationError):
         if (listed_identity := patient_id(value)) is not None and listed_identity.is_identifier:
             return listed_identity
@@ -325,10 +326,10 @@ def _listed_id(value: object, place: str, *, has_bars: bool) -> PatientId:
             code="no-exclusions",
         )
     system, _, identifier_name = clean_text(value).rpartition("|")
-    return _checked(PatientId(identifier_name.strip(), system.strip(), is_identifier=True), place)
+    return _read_id(PatientId(identifier_name.strip(), system.strip(), is_identifier=True), place)
 
 
-def _checked(value: object, place: str) -> PatientId:
+def _read_id(value: object, place: str) -> PatientId:
     try:
         patient_identity = patient_id(value)
     except ConfigurationError as error:

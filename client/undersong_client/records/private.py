@@ -43,7 +43,7 @@ class PrivateRecords:
         privacy: the run's privacy guarantee, with unit and cap.
         key: secret key of this data set, 32 bytes.
         embed: returns quantised unit embeddings of texts, float32 [n, d]; called once, when first needed.
-        local_model: returns the party's model for fine-tuning that its settings name now.
+        local_model: returns the model for fine-tuning that the party's settings name now.
 
     Attributes:
         texts: the records' texts, in order.
@@ -68,7 +68,7 @@ class PrivateRecords:
         self.labels = _label_indices(table, label_names)
         self._labelled = table.labels is not None and bool(label_names)
         self.units = _units(table, privacy)
-        self._hashed = partial(_unit_hashes, table, privacy, key)
+        self._compute_unit_hashes = partial(_unit_hashes, table, privacy, key)
         self._embed = embed
         self._local_model = local_model
 
@@ -78,7 +78,7 @@ class PrivateRecords:
     @cached_property
     def unit_hashes(self) -> npt.NDArray[np.uint64]:
         """Keyed hash of each record's unit, uint64 [M]; it does not depend on other units."""
-        return self._hashed()
+        return self._compute_unit_hashes()
 
     @property
     def local_model(self) -> str:
@@ -132,16 +132,16 @@ def unit_count(table: Table, unit: str) -> int:
 
 def fingerprint(table: Table, key: bytes) -> str:
     """Returns a keyed hash (hex) of a data set's rows in order, which names the data set in its ledger."""
-    digest = hmac.new(key, digestmod=hashlib.sha256)
+    rows_hash = hmac.new(key, digestmod=hashlib.sha256)
     named_columns = [
         column_part for column_name, column in sorted(table.columns.items()) for column_part in ((column_name,), column)
     ]
     for column in (table.texts, table.labels or (), table.users or (), *named_columns):
-        digest.update(len(column).to_bytes(8, "little"))
+        rows_hash.update(len(column).to_bytes(8, "little"))
         for column_value in column:
             encoded_value = column_value.encode("utf-8", "surrogatepass")
-            digest.update(len(encoded_value).to_bytes(8, "little") + encoded_value)
-    return digest.hexdigest()
+            rows_hash.update(len(encoded_value).to_bytes(8, "little") + encoded_value)
+    return rows_hash.hexdigest()
 
 
 def _capped(table: Table, privacy: Privacy, key: bytes) -> list[int]:
@@ -149,11 +149,11 @@ def _capped(table: Table, privacy: Privacy, key: bytes) -> list[int]:
         return list(range(len(table)))
     if privacy.unit == "user" and table.users is None:
         return []  # a cap on a user's records cannot be kept where nobody knows whose they are
-    rank = [_rank(table, row, key) for row in range(len(table))]
+    ranks = [_rank(table, row, key) for row in range(len(table))]
     unit_numbers = _units(table, privacy)
     unit_counts: dict[int, int] = {}
     capped_rows = []
-    for row in sorted(range(len(table)), key=rank.__getitem__):
+    for row in sorted(range(len(table)), key=ranks.__getitem__):
         unit_number = int(unit_numbers[row])
         unit_counts[unit_number] = unit_counts.get(unit_number, 0) + 1
         if unit_counts[unit_number] <= privacy.max_per_unit:
@@ -185,7 +185,7 @@ def _unit_hashes(table: Table, privacy: Privacy, key: bytes) -> npt.NDArray[np.u
     hash_key = hmac.digest(key, b"undersong unit hashes", "sha256")
     if privacy.unit == "user" and table.users is not None:
         unit_names: Sequence[str] = table.users
-    else:  # equal samples share a hash: a row number would change when rows before it go
+    else:  # equal samples share a hash: a row number would change when earlier rows are removed
         columns = (table.texts, table.labels or ("",) * len(table), *table.columns.values())
         unit_names = [repr(column_values) for column_values in zip(*columns, strict=True)]
     name_digests = (
@@ -197,5 +197,5 @@ def _unit_hashes(table: Table, privacy: Privacy, key: bytes) -> npt.NDArray[np.u
 def _label_indices(table: Table, names: Sequence[str]) -> npt.NDArray[np.int64]:
     if table.labels is None or not names:
         return np.full(len(table), -1, dtype=np.int64)
-    index = {clean_text(label_name): label_index for label_index, label_name in enumerate(names)}
-    return np.array([index.get(label, -1) for label in table.labels], dtype=np.int64)
+    index_by_label = {clean_text(label_name): label_index for label_index, label_name in enumerate(names)}
+    return np.array([index_by_label.get(label, -1) for label in table.labels], dtype=np.int64)

@@ -1,4 +1,7 @@
-"""Passes a source's rows through the hospital's own program: each in as a line of JSON, those that count out."""
+"""Passes a source's rows through the hospital's own program, which reads one JSON object a line.
+
+The program writes the rows that count, which it may have changed, in the same form.
+"""
 
 import base64
 import decimal
@@ -30,7 +33,7 @@ class RowFilter:
         The command is started without a shell. Its standard error is not shown, because it may hold a record. Raises
         ConfigurationError if the command cannot be started, fails, or writes anything but one JSON object per line.
         """
-        input_lines = b"".join(map(self._line, rows))
+        input_lines = b"".join(map(self._encode_line, rows))
         try:
             process = subprocess.run(  # noqa: S603 - the hospital's own command
                 shlex.split(self._command),
@@ -60,7 +63,7 @@ class RowFilter:
             filtered_row = dotted_columns.read(Row(f"the filter's row {row_number}", row_values))
             yield filtered_row._replace(values={**dict.fromkeys(columns), **filtered_row.values})
 
-    def _line(self, row: Row) -> bytes:
+    def _encode_line(self, row: Row) -> bytes:
         self.rows_in += 1
         json_values = {
             column_name: column_value.text if isinstance(column_value, PatientId) else column_value
@@ -70,7 +73,10 @@ class RowFilter:
 
 
 def _json_value(value: Any) -> Any:
-    """A value that JSON has no form for. A whole number stays one, because 7 and 7.00 are one id."""
+    """Returns a JSON form of a value that JSON cannot hold.
+
+    A whole decimal becomes an integer, because 7.00 and 7 are one id.
+    """
     if isinstance(value, decimal.Decimal):
         if value.is_finite() and value == value.to_integral_value():
             return int(value)

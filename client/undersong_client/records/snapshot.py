@@ -74,16 +74,16 @@ def seal(home: PartyHome, table: Table, facts: Facts, *, held_out: bool = False)
     }
     all_columns = (table.texts, table.labels, table.users, *table.columns.values())
     cipher = _cipher(home)
-    sealed_parts = [MAGIC, _sealed(cipher, _json(snapshot_head), _place(b"", 0))]
+    sealed_parts = [MAGIC, _encrypt_part(cipher, _json(snapshot_head), _associated_data(b"", 0))]
     for slab_number, slab_start in enumerate(slab_starts, start=1):
         columns = [None if column is None else column[slab_start : slab_start + ROWS_A_SLAB] for column in all_columns]
-        sealed_parts.append(_sealed(cipher, _json(columns), _place(snapshot_id, slab_number)))
+        sealed_parts.append(_encrypt_part(cipher, _json(columns), _associated_data(snapshot_id, slab_number)))
     replace_file(home.held_out if held_out else home.sealed, b"".join(sealed_parts))
 
 
 def facts(home: PartyHome) -> Facts:
     """Reads the head of the sealed data set. Raises ConfigurationError if it is missing or damaged."""
-    snapshot_head = next(_opened(home, home.sealed))
+    snapshot_head = next(_read_parts(home, home.sealed))
     try:
         return Facts(
             **{
@@ -93,12 +93,12 @@ def facts(home: PartyHome) -> Facts:
             }
         )
     except TypeError:
-        raise _damaged(home) from None
+        raise _damage_error(home) from None
 
 
 def table(home: PartyHome, *, held_out: bool = False) -> Table:
     """Decrypts the records, or those held out. Raises ConfigurationError if the sealed copy is missing or damaged."""
-    opened_parts = _opened(home, home.held_out if held_out else home.sealed)
+    opened_parts = _read_parts(home, home.held_out if held_out else home.sealed)
     snapshot_head = next(opened_parts)
     columns: list[list[str]] = [[] for _ in range(3 + len(snapshot_head["columns"]))]
     for slab_columns in opened_parts:
@@ -106,7 +106,7 @@ def table(home: PartyHome, *, held_out: bool = False) -> Table:
             column += slab_values or ()
     texts, record_labels, users, *further = map(tuple, columns)
     if len(texts) != snapshot_head["rows"]:
-        raise _damaged(home)
+        raise _damage_error(home)
     further_columns = dict(zip(snapshot_head["columns"], further, strict=True))
     return Table(
         texts,
@@ -116,24 +116,26 @@ def table(home: PartyHome, *, held_out: bool = False) -> Table:
     )
 
 
-def _opened(home: PartyHome, sealed_path: Path) -> Iterator[Any]:
-    """The head and every slab, checked."""
+def _read_parts(home: PartyHome, sealed_path: Path) -> Iterator[Any]:
+    """Yields the head and then each slab, decrypted and verified. Raises ConfigurationError for a damaged copy."""
     from cryptography.exceptions import InvalidTag
 
     cipher = _cipher(home)
     try:
         with sealed_path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
-                raise _damaged(home)
+                raise _damage_error(home)
             snapshot_id = b""
             part_number = 0
             slab_count = 0
             while part_number <= slab_count:
-                part_bytes = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-                sealed_part = file.read(part_bytes)
+                part_size = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+                sealed_part = file.read(part_size)
                 opened_part = json.loads(
                     cipher.decrypt(
-                        sealed_part[:_NONCE_BYTES], sealed_part[_NONCE_BYTES:], _place(snapshot_id, part_number)
+                        sealed_part[:_NONCE_BYTES],
+                        sealed_part[_NONCE_BYTES:],
+                        _associated_data(snapshot_id, part_number),
                     )
                 )
                 if part_number == 0:
@@ -148,18 +150,18 @@ def _opened(home: PartyHome, sealed_path: Path) -> Iterator[Any]:
     except OSError as error:
         raise fault_of(error, sealed_path) from None
     except (InvalidTag, ValueError, KeyError, TypeError):
-        raise _damaged(home) from None
+        raise _damage_error(home) from None
 
 
-def _sealed(cipher: Any, plain: bytes, place: bytes) -> bytes:
+def _encrypt_part(cipher: Any, plain: bytes, associated_data: bytes) -> bytes:
     nonce = os.urandom(_NONCE_BYTES)
-    sealed_part: bytes = nonce + cipher.encrypt(nonce, plain, place)
+    sealed_part: bytes = nonce + cipher.encrypt(nonce, plain, associated_data)
     return len(sealed_part).to_bytes(_LENGTH_BYTES, "little") + sealed_part
 
 
-def _place(identity: bytes, number: int) -> bytes:
-    """Associated data of a part, so that slabs of another copy or in another order do not open."""
-    return MAGIC + identity + number.to_bytes(8, "little")
+def _associated_data(snapshot_id: bytes, part_number: int) -> bytes:
+    """Returns a part's associated data, so that a slab of another copy, or in another order, does not decrypt."""
+    return MAGIC + snapshot_id + part_number.to_bytes(8, "little")
 
 
 def _cipher(home: PartyHome) -> Any:
@@ -172,5 +174,5 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
-def _damaged(home: PartyHome) -> ConfigurationError:
+def _damage_error(home: PartyHome) -> ConfigurationError:
     return ConfigurationError(f"{home.sealed}: the sealed data set is damaged", _REMEDY, code="damaged")

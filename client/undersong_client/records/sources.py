@@ -61,7 +61,7 @@ ANY_LABEL = "*"  # this key of a label map stands for every label that the map d
 LONGEST_EXAMPLE = 100  # characters of a masked example
 LOST_SHARE = 20  # A person must confirm a source with more than one lost row in so many rows.
 LINES_TRIED = 100  # first lines of a file in which a FHIR resource is looked for
-NOTHING: Mapping[str, float] = MappingProxyType({})
+NO_SHARES: Mapping[str, float] = MappingProxyType({})  # no share of lost rows was accepted for any reason
 ROWS_A_NOTE = 1000  # rows that are read between two reports of progress
 
 
@@ -116,7 +116,7 @@ class SourceReading:
 
     @property
     def label_forms(self) -> list[tuple[str, ...]]:
-        """Labels that differ by capital letters only."""
+        """Groups of labels that differ in capital letters only."""
         forms_by_folding: dict[str, list[str]] = defaultdict(list)
         for label in sorted(set(self.table.labels or ())):
             forms_by_folding[label.casefold()].append(label)
@@ -140,46 +140,46 @@ class SourceReading:
     @property
     def lost_shares(self) -> dict[str, float]:
         """Shares of rows and documents that were lost, of all that could have been records, by the reason."""
-        candidates = self._candidates
-        return {reason: len(lost_rows) / candidates for reason, lost_rows in by_reason(self._lost_rows)}
+        candidate_count = self._candidate_count
+        return {reason: len(lost_rows) / candidate_count for reason, lost_rows in by_reason(self._lost_rows)}
 
     @property
     def _lost_rows(self) -> Iterator[Skipped]:
         return (row for row in self.skipped if row.cause == "lost")
 
     @property
-    def _candidates(self) -> int:
+    def _candidate_count(self) -> int:
         return self.lost + len(self.table) + (self.objections.records if self.objections else 0)
 
     def loses_more(self, accepted: Mapping[str, float]) -> bool:
         """Returns True if more than one in twenty rows are lost beyond the shares that a person has accepted."""
-        candidates = self._candidates
+        candidate_count = self._candidate_count
         excess_rows = (
-            max(0.0, len(lost_rows) - accepted.get(reason, 0.0) * candidates)
+            max(0.0, len(lost_rows) - accepted.get(reason, 0.0) * candidate_count)
             for reason, lost_rows in by_reason(self._lost_rows)
         )
-        return sum(excess_rows) * LOST_SHARE > candidates
+        return sum(excess_rows) * LOST_SHARE > candidate_count
 
-    def cautions(self, before: SealedObjections | None, accepted: Mapping[str, float] = NOTHING) -> list[str]:
-        """Returns what speaks against sealing these records, for a person to confirm.
+    def cautions(self, before: SealedObjections | None, accepted: Mapping[str, float] = NO_SHARES) -> list[str]:
+        """Returns the warnings that a person has to confirm before these records are sealed.
 
         Args:
-            before: the list of patients that acted at the last seal; None without one.
+            before: the list of patients who object at the last seal; None without one.
             accepted: shares of rows lost for a reason that a person has accepted.
         """
         cautions: list[str] = []
         if self.loses_more(accepted):
-            losses = "; ".join(
+            loss_words = "; ".join(
                 f"{len(lost_rows)}: {reason} ({first_places([row.places for row in lost_rows])})"
                 for reason, lost_rows in by_reason(self._lost_rows)
             )
-            candidates = counted(self._candidates, "row or document", "rows or documents")
+            candidate_words = counted(self._candidate_count, "row or document", "rows or documents")
             row_remedies = filter(None, dict.fromkeys(row.remedy for row in self._lost_rows))
             mend_words = "; ".join(["mend what should be a record", *row_remedies])
             caution_remedy = (
                 f"{mend_words}; what shall stay out, --despite-cautions accepts for every refresh, up to this share"
             )
-            cautions.append(Caution(f"{self.lost} of {candidates} are not read ({losses})", caution_remedy))
+            cautions.append(Caution(f"{self.lost} of {candidate_words} are not read ({loss_words})", caution_remedy))
         return cautions + (self.objections.cautions(before) if self.objections else [])
 
 
@@ -188,7 +188,7 @@ def by_reason(skipped: Iterable[Skipped]) -> list[tuple[str, list[Skipped]]]:
     rows_by_reason: dict[str, list[Skipped]] = defaultdict(list)
     for row in skipped:
         rows_by_reason[row.why].append(row)
-    return sorted(rows_by_reason.items(), key=lambda reason: -len(reason[1]))
+    return sorted(rows_by_reason.items(), key=lambda group: -len(group[1]))
 
 
 @extras.named()
@@ -198,8 +198,8 @@ def read(
     """Reads the declared source.
 
     Args:
-        dry: True lists each row without a label or patient id and goes on, instead of stopping at the first one.
-        progress: called with the number of rows that were read, now and then.
+        dry: True notes each row without a label or patient id and goes on; False stops at the first one.
+        progress: called now and then with the number of rows read so far.
 
     Raises ConfigurationError that names the faulty row and the remedy, and shows no content.
     """
@@ -231,7 +231,7 @@ class _Reader:
 
     def read(self) -> SourceReading:
         for row_number, source_row in enumerate(self._filtered(), start=1):
-            self._add(_shaped(source_row, self._declared, self._label_map))
+            self._add(_map_row(source_row, self._declared, self._label_map))
             if row_number % ROWS_A_NOTE == 0:
                 self._progress(row_number)
         look_alikes = tuple(find_look_alikes(self._places, self._choice, self._source.pairs()))
@@ -311,7 +311,7 @@ class _Reader:
         columns = self._columns.names if self._filter is None else ()
         if declared_source.database and not has_suffix(path, ".sql"):
             raise ConfigurationError(
-                f"{declared_source.data}: --database needs a query",
+                f"{declared_source.data}: is no .sql file, and --database needs one",
                 "write the query to a file that ends in .sql",
                 code="no-query",
             )
@@ -357,7 +357,7 @@ def _is_name(value: Any, column: str) -> bool:
 
 
 def _is_fhir(path: Path) -> bool:
-    """True for a folder of FHIR resources and for a file of them; the parts of one table are none."""
+    """True for a folder of FHIR resources and for a file of them; False for a folder with the parts of one table."""
     if not path.is_dir():
         return path.is_file() and is_lines(path) and _holds_resources(path)
     path_parts = folder_parts(path)
@@ -375,22 +375,22 @@ def _holds_resources(path: Path) -> bool:
     return False
 
 
-def _shaped(row: Row, declared: Declared, label_map: Mapping[str, str]) -> Row:
-    """The row with its label as the map has it, and with single further values."""
-    shaped_values = dict(row.values)
+def _map_row(row: Row, declared: Declared, label_map: Mapping[str, str]) -> Row:
+    """Returns a row with the label that the label map gives it, and with the first value where a column has several."""
+    mapped_values = dict(row.values)
     for column in (declared.label_field, *declared.attribute_fields.values()):
-        cell_value = shaped_values.get(column)
+        cell_value = mapped_values.get(column)
         if isinstance(cell_value, Several):  # such as the codes of one concept in several systems
-            shaped_values[column] = cell_value = cell_value[0]
+            mapped_values[column] = cell_value = cell_value[0]
         # An object as an attribute counts as no value; as an id, a text or a label it is refused later, with its place.
         if "." in column and column != declared.label_field and isinstance(cell_value, dict | list):
-            shaped_values[column] = None
-    if label_map and declared.label_field in shaped_values:
-        label_name = _label_name(shaped_values[declared.label_field])
+            mapped_values[column] = None
+    if label_map and declared.label_field in mapped_values:
+        label_name = _label_name(mapped_values[declared.label_field])
         label = label_map.get(label_name, label_map.get(ANY_LABEL) if label_name else None)
         if label is not None:
-            shaped_values[declared.label_field] = label or _LEFT_OUT
-    return Row(row.place, shaped_values)
+            mapped_values[declared.label_field] = label or _LEFT_OUT
+    return Row(row.place, mapped_values)
 
 
 def _label_name(value: Any) -> str:

@@ -1,8 +1,9 @@
 """Reads FHIR Bulk Data as a source: DocumentReference and DiagnosticReport in NDJSON, with their attachments.
 
-An index by (system, type, id) is made before the first row (:mod:`resources`). The reader then only asks it: whose a
-document is (:mod:`patients`), which documents count (:mod:`documents`), what they name (:mod:`attachments`), and what
-stands in it (:mod:`text`). Every resource is read, or named with the reason; nothing is fetched.
+An index by (system, type, id) is made before the first row (:mod:`resources`). From it the
+reader learns whose a document is (:mod:`patients`), which documents count (:mod:`documents`), which attachments they
+name (:mod:`attachments`), and what text these hold (:mod:`text`). Every resource is read, or named with the reason why
+not; nothing is fetched.
 """
 
 from undersong_client.home import Declared
@@ -14,7 +15,8 @@ from undersong_client.records.fhir.resources import DOCUMENTS, PEOPLE, Conflict,
 from undersong_common.errors import ConfigurationError
 from undersong_common.text.patient_ids import Choice
 
-FACTS = {
+# By the type of a resource, the function that reads what the index keeps of it.
+FACT_READERS = {
     **dict.fromkeys(DOCUMENTS, read_document),
     **dict.fromkeys(PEOPLE, read_person),
     "Binary": lambda _resource: None,
@@ -33,7 +35,7 @@ def open_export(declared: Declared, choice: Choice, skip: Skip) -> OpenedSource:
                 "name the kind of document: --label-field type, category, type.text or type|SYSTEM",
                 code="no-label-column",
             )
-    resources = Listing(declared, skip, FACTS).make()
+    resources = Listing(declared, skip, FACT_READERS).make()
     people: list[ResourceEntry] = []
     for person_versions in resources.of_kind(*PEOPLE):
         try:

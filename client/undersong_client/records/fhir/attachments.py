@@ -1,6 +1,6 @@
-"""Finds the attachment that an address of a document names: a Binary of its system, or a file near its own.
+"""Finds the attachment that an address in a document names: a Binary of the same system, or a file near the document's.
 
-An attachment is one patient's. One that documents of two patients name is read for neither.
+An attachment belongs to one patient. If documents of two patients name it, it is read for neither.
 """
 
 import base64
@@ -22,13 +22,13 @@ from undersong_client.records.fhir.resources import (
 from undersong_client.records.fhir.unreadable import Unreadable
 from undersong_common.text.row_files import gzip_lines, has_suffix
 
-LARGEST_BYTES = 32 * 2**20  # a text of 4 MiB may stand in an attached page of several times as many
+LARGEST_BYTES = 32 * 2**20  # HTML around a text of 4 MiB, the largest that is read, may be several times as long
 ELSEWHERE = "its attachment lies on another server"
 NOT_THERE = "its attachment is not in the folder"
 CONTAINED = "its attachment is a resource within the document, which is not read"
 OTHER_MACHINE = "its attachment's address is a file of the machine that wrote it"
 SHARED = "documents of two patients name its attachment"
-_SEVERAL = object()
+_SEVERAL = object()  # owner of an attachment that documents of several patients name
 
 
 class Attachments:
@@ -48,13 +48,13 @@ class Attachments:
 
     def targets(self, entry: ResourceEntry) -> set[Hashable]:
         """Returns the keys of a document's stored attachments, without those that the export does not hold."""
-        target_addresses = set()
+        target_keys = set()
         for url in entry.facts.urls:
             try:
-                target_addresses.add(self._locate(url, entry)[0])
+                target_keys.add(self._locate(url, entry)[0])
             except Unreadable:
                 continue
-        return target_addresses
+        return target_keys
 
     def content(self, attachment: dict[str, Any], entry: ResourceEntry) -> tuple[str, bytes, Hashable]:
         """Returns an attachment's content type, its bytes, and the key under which the export stores it.
@@ -66,32 +66,32 @@ class Attachments:
         content_type = attachment.get("contentType")
         content_type = content_type if isinstance(content_type, str) else ""
         if attachment.get("data"):
-            return content_type, _decoded(attachment["data"]), None
+            return content_type, _decode(attachment["data"]), None
         if not (url := str(attachment.get("url") or "").strip()):
             raise Unreadable("its attachment has neither data nor an address")
-        target_address, binary_entry = self._locate(url, entry)
-        self._used.add(target_address)
-        if self._owners.get(target_address) is _SEVERAL:
+        target_key, binary_entry = self._locate(url, entry)
+        self._used.add(target_key)
+        if self._owners.get(target_key) is _SEVERAL:
             raise Unreadable(SHARED)
-        if target_address in self._faults:
-            raise Unreadable(self._faults[target_address])
+        if target_key in self._faults:
+            raise Unreadable(self._faults[target_key])
         if isinstance(binary_entry, Path):
-            return content_type, _file_content(binary_entry), target_address
+            return content_type, _file_content(binary_entry), target_key
         binary_resource = self._resources.read(binary_entry)
         binary_type = binary_resource.get("contentType")
         # Binary.content is STU3's name of the data.
-        decoded_data = _decoded(binary_resource.get("data") or binary_resource.get("content") or "")
+        decoded_data = _decode(binary_resource.get("data") or binary_resource.get("content") or "")
         binary_type = binary_type if isinstance(binary_type, str) else ""
         # A Binary states the character set of its own bytes, which the document that names it may leave out.
-        is_same = content_type.partition(";")[0].strip().lower() == binary_type.partition(";")[0].strip().lower()
+        is_same_type = content_type.partition(";")[0].strip().lower() == binary_type.partition(";")[0].strip().lower()
         return (
-            binary_type if not content_type or (is_same and ";" not in content_type) else content_type,
+            binary_type if not content_type or (is_same_type and ";" not in content_type) else content_type,
             decoded_data,
-            target_address,
+            target_key,
         )
 
     def note_fault(self, target: Hashable, reason: str) -> None:
-        """Notes that a stored attachment cannot be read, so that it is decoded once."""
+        """Notes that a stored attachment cannot be read, so that it is not decoded again."""
         if target is not None:
             self._faults[target] = reason
 
@@ -139,7 +139,10 @@ class Attachments:
         raise Unreadable(NOT_THERE)
 
     def _binary(self, key: Key, folders: list[Path]) -> tuple[Hashable, ResourceEntry]:
-        """The newest version of a Binary, of the nearest of ``folders`` that has one; [] looks in all."""
+        """Returns the key and the newest version of a Binary; it lies in the first of ``folders`` that has one.
+
+        Without folders, the Binary may lie anywhere in the export.
+        """
         binary_entries = self._resources.entries.get(key, [])
         versions_by_folder = [
             [version for version in binary_entries if version.file.parent == folder] for folder in folders
@@ -181,9 +184,9 @@ class Attachments:
 
 
 def _file_key(file: Path) -> Hashable:
-    """Identity of a file, which is the same under each of its names."""
-    status = file.stat()
-    return "file", status.st_dev, status.st_ino
+    """Returns the device and inode of a file, which stay the same if a link gives the file another name."""
+    file_status = file.stat()
+    return "file", file_status.st_dev, file_status.st_ino
 
 
 def _file_content(file: Path) -> bytes:
@@ -192,18 +195,18 @@ def _file_content(file: Path) -> bytes:
             if file.stat().st_size > LARGEST_BYTES:
                 raise Unreadable("its attachment is longer than 32 MiB")
             return file.read_bytes()
-        content_parts, content_bytes = [], 0
+        content_parts, content_size = [], 0
         for content_line in gzip_lines(file):
             content_parts.append(content_line)
-            content_bytes += len(content_line)
-            if content_bytes > LARGEST_BYTES:
+            content_size += len(content_line)
+            if content_size > LARGEST_BYTES:
                 raise Unreadable("its attachment is longer than 32 MiB")
     except OSError:
         raise Unreadable("its attachment's file cannot be read") from None
     return b"".join(content_parts)
 
 
-def _decoded(data: Any) -> bytes:
+def _decode(data: Any) -> bytes:
     if not isinstance(data, str):
         raise Unreadable("its attachment is not base64")
     if len(data) * 3 // 4 > LARGEST_BYTES:

@@ -53,7 +53,7 @@ class DocumentFacts(NamedTuple):
     Attributes:
         subject: its subject.
         urls: addresses of its attachments.
-        status, doc_status: its codes; "" for a missing one, and "?" for one that is no code.
+        status, doc_status: codes of its ``status`` and ``docStatus``; "" for a missing one, "?" for what is no code.
     """
 
     subject: Subject
@@ -63,20 +63,20 @@ class DocumentFacts(NamedTuple):
 
 
 def read_document(resource: Mapping[str, Any]) -> DocumentFacts:
-    """Reads what decides about a document."""
+    """Reads the facts that decide whether a document counts."""
     attachment_urls = tuple(
         str(url).strip()
         for attachment in _attachments(resource)
         if (url := attachment.get("url")) and not attachment.get("data")
     )
-    status = _code(resource.get("status"))
-    doc_status = _code(resource.get("docStatus"))
+    status = _status_code(resource.get("status"))
+    doc_status = _status_code(resource.get("docStatus"))
     return DocumentFacts(
         read_subject(resource.get("subject"), resource.get("contained")), attachment_urls, status, doc_status
     )
 
 
-def _code(value: Any) -> str:
+def _status_code(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, str) and value in STATUSES:
@@ -91,7 +91,7 @@ def _attachments(resource: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 class NoteRegister:
-    """The notes that were read or entered in error: by their stored attachments, and by text and day."""
+    """Notes of one kind (read, or entered in error), which it finds by stored attachment, and by text and day."""
 
     def __init__(self) -> None:
         self._attachments: dict[tuple[PatientId, Hashable], str] = {}
@@ -127,7 +127,7 @@ def _digest(text: str) -> bytes:
 
 
 class Documents:
-    """The documents of an export: the newest version of each decides alone."""
+    """The documents of an export, of each of which only the newest version counts."""
 
     def __init__(self, declared: Declared, resources: Resources, skip: Skip) -> None:
         self._declared = declared
@@ -144,7 +144,7 @@ class Documents:
         self._notes, self._withdrawn = NoteRegister(), NoteRegister()
 
     def _choose(self, versions: list[ResourceEntry]) -> None:
-        """Keeps the newest version of a document, and names the others with its place."""
+        """Keeps the newest version of a document, and skips the others with the place of the newest."""
         try:
             newest_document = self._resources.newest(versions)
         except Conflict as conflict:
@@ -200,22 +200,22 @@ class Documents:
         self._withdrawn.add(patient, attachments.targets(entry), entry, note_text, _days(resource))
 
     def _row(self, entry: ResourceEntry, patients: Patients, attachments: Attachments) -> Row | None:
-        """The row of a document; None for one that does not count, which is named."""
+        """Returns the row of a document; None for one that does not count, after ``skip`` has named it."""
         if status_problem := self._status_fault(entry.facts, entry.kind):
             status_name, status = status_problem
             status_remedy = ""
             if status in STATUSES - {IN_ERROR}:
                 status_remedy = f"if it counts: --also-status {status}"
-            self._skip(entry.place, f"its {status_name} is {_shown(status)}", remedy=status_remedy)
+            self._skip(entry.place, f"its {status_name} is {_status_words(status)}", remedy=status_remedy)
             return None
         if reason := self._faults.get(id(entry)):
             self._skip(entry.place, reason)
             return None
         resource = self._resources.read(entry)
         row_values = self._values(resource, entry)
-        label = self._declared.label_field
-        if label and row_values.get(label) is None and "" not in self._declared.label_map:
-            self._skip(entry.place, f"it has no {printable(label, 80)}", remedy=NO_LABEL_REMEDY)
+        label_column = self._declared.label_field
+        if label_column and row_values.get(label_column) is None and "" not in self._declared.label_map:
+            self._skip(entry.place, f"it has no {printable(label_column, 80)}", remedy=NO_LABEL_REMEDY)
             return None
         patient = patients.patient_of(self._patients[id(entry)])
         attachment_targets = attachments.targets(entry)
@@ -297,7 +297,7 @@ class _Repeated(Exception):
         self.why = why
 
 
-def _shown(status: str) -> str:
+def _status_words(status: str) -> str:
     return {"": "missing", "?": "no code of FHIR"}.get(status, status)
 
 
@@ -312,11 +312,11 @@ def _days(resource: Mapping[str, Any]) -> frozenset[str]:
 def _texts(resource: dict[str, Any], entry: ResourceEntry, attachments: Attachments) -> list[str]:
     """The texts of a document's attachments. Raises Unreadable if none can be read.
 
-    Several attachments are forms of one text, which count as one by their words. A report without a form that can be
-    read is its conclusion.
+    Several attachments are often forms of one text: those with the same letters and digits count as one. If no
+    attachment of a report can be read, its text is its conclusion.
     """
     empty_reasons: list[str] = []
-    text_by_words: dict[str, str] = {}  # texts by their words, so that equal ones count once
+    text_by_words: dict[str, str] = {}  # texts by their letters and digits, so that equal ones count once
     for attachment in _attachments(resource):
         attachment_target: Hashable = None
         try:

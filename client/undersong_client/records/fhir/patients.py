@@ -1,7 +1,7 @@
 """Decides which references and identifiers of a FHIR export name one patient.
 
-Ids are joined by ``Patient.link`` of every type and by ``Person.link``, under the one that is not replaced. A business
-identifier is the Patient resource that has it, or else an id of its own.
+Ids are joined by ``Patient.link`` of every type and by ``Person.link``, under an id that no link replaces. A business
+identifier stands for the Patient resource that states it. If none does, it counts as an id of its own.
 
 Sources: FHIR R4 (hl7.org/fhir/R4), Patient, Person and Reference.
 """
@@ -16,8 +16,8 @@ from undersong_client.records.fhir.resources import Address, ResourceEntry, Reso
 from undersong_common.errors import ConfigurationError
 from undersong_common.text.patient_ids import Choice, Pair, PatientId, clean_text, patient_id
 
-# Types that a subject may have. Another word before a slash may be content, and is not shown.
-_OTHERS = frozenset(
+# Types, beside Patient, that a subject may have. Another word before a slash may be content, and is not shown.
+_OTHER_KINDS = frozenset(
     [
         "CareTeam",
         "Device",
@@ -49,11 +49,11 @@ class Subject(NamedTuple):
     """A FHIR Reference.
 
     Attributes:
-        reference: the literal reference, after the sure joins of its text; "" without one.
+        reference: the literal reference, with its white space and Unicode form made uniform; "" without one.
         kind: the stated type, without the address of its definition.
         identifier: (system, value) of the identifier.
         contained: type and identifiers of the contained resource that it names; None for another reference.
-        is_named: True if it has a display.
+        is_named: True if it has a ``display``, which is a name in words.
     """
 
     reference: str
@@ -138,16 +138,18 @@ class Patients:
 
     Args:
         entries: the newest version of each Patient and Person.
-        subjects: the documents with their subjects, whose bases count too.
+        subjects: the documents; the base of an absolute reference to a subject counts as a server of the export too.
     """
 
     def __init__(
         self, resources: Resources, entries: list[ResourceEntry], subjects: list[ResourceEntry], choice: Choice
     ) -> None:
         self._owners: dict[tuple[str, str], list[PatientId]] = defaultdict(list)  # the key is (system, value)
-        self._parent: dict[Hashable, Hashable] = {}
+        self._parent: dict[Hashable, Hashable] = {}  # union-find over the linked ids
         self._replaced: set[PatientId] = set()
-        self._names: dict[PatientId, PatientId] = {}  # joined ids have one as soon as all links are read
+        self._joined_ids: dict[
+            PatientId, PatientId
+        ] = {}  # the patient's id by each joined id; complete once all links are read
         server_addresses = {server_address for server_address in resources.bases if server_address}
         for entry in subjects:
             address = read_address(entry.facts.subject.reference)
@@ -170,10 +172,10 @@ class Patients:
             for identifier_owners in self._owners.values():
                 for other_owner in identifier_owners[1:]:
                     self._join(identifier_owners[0], other_owner)
-        self._names = self._name_patients()
-        self._by_name: dict[str, set[PatientId]] = defaultdict(set)
+        self._joined_ids = self._choose_patient_ids()
+        self._patients_by_name: dict[str, set[PatientId]] = defaultdict(set)
         for patient_node in self._places:
-            self._by_name[patient_node.name].add(self._names.get(patient_node, patient_node))
+            self._patients_by_name[patient_node.name].add(self._joined_ids.get(patient_node, patient_node))
 
     def subject_of(self, document: ResourceEntry) -> PatientId:
         """Returns the id that a document's subject names. Raises NoPatient if the subject is no known patient."""
@@ -188,14 +190,14 @@ class Patients:
         """
         subject_reference = subject.reference
         if subject.contained is not None:
-            return self._contained(*subject.contained)
+            return self._resolve_contained(*subject.contained)
         if subject_reference.lower().startswith("urn:uuid:"):
             uuid_kind, resource_name = entry.uuids.get(subject_reference.lower(), ("Patient", subject_reference))
             if uuid_kind != "Patient":
                 raise NoPatient(_kind_words(uuid_kind))
-            return self._checked(resource_name, entry.system)
+            return self._read_node(resource_name, entry.system)
         if search_match := _SEARCH.fullmatch(subject_reference):
-            return self._searched(search_match[1])
+            return self._resolve_search(search_match[1])
         if subject_reference:
             address = read_address(subject_reference)
             if address is None and subject.kind == "Patient" and not {"/", ":"} & set(subject_reference):
@@ -204,11 +206,11 @@ class Patients:
                 raise NoPatient("no reference to a resource")
             if address.kind.lower() != "patient":
                 raise NoPatient(_kind_words(address.kind))
-            return self._checked(address.name, address.base if "://" in address.base else entry.system)
+            return self._read_node(address.name, address.base if "://" in address.base else entry.system)
         if subject.kind not in ("", "Patient"):
             raise NoPatient(_kind_words(subject.kind))
         if subject.identifier[1]:
-            return self._identified(*subject.identifier)
+            return self._resolve_identifier(*subject.identifier)
         raise NoPatient("a name alone" if subject.is_named else "missing")
 
     def patient_of(self, identity: PatientId) -> PatientId:
@@ -217,22 +219,22 @@ class Patients:
         Raises ConfigurationError for an identifier that several Patient resources have, because it names none of them.
         """
         if identity.is_identifier:
-            owner_names = {
-                self._names.get(node, node) for node in self._owners.get((identity.system, identity.name), ())
+            owner_ids = {
+                self._joined_ids.get(node, node) for node in self._owners.get((identity.system, identity.name), ())
             }
-            if len(owner_names) > 1:
+            if len(owner_ids) > 1:
                 raise ConfigurationError(
                     "the list of objections holds an identifier that several Patient resources have",
                     "list the id of each of these patients, or join them with --same-patient identifiers",
                     code="no-exclusions",
                 )
-            if len(owner_names) == 1:
-                return owner_names.pop()
-            return self._names.get(identity, identity)
+            if len(owner_ids) == 1:
+                return owner_ids.pop()
+            return self._joined_ids.get(identity, identity)
         node = self._node(identity.name, identity.system)
-        if node in self._names or node.system:
-            return self._names.get(node, node)
-        patients = self._by_name.get(node.name, set())
+        if node in self._joined_ids or node.system:
+            return self._joined_ids.get(node, node)
+        patients = self._patients_by_name.get(node.name, set())
         if len(patients) == 1:
             return next(iter(patients))
         return node
@@ -246,18 +248,18 @@ class Patients:
         for identifier_owners in self._owners.values():
             place_by_patient: dict[PatientId, str] = {}
             for node in identifier_owners:
-                place_by_patient.setdefault(self._names.get(node, node), self._places[node])
+                place_by_patient.setdefault(self._joined_ids.get(node, node), self._places[node])
             first_patient, *further_patients = sorted(place_by_patient.items())
             if not self._named.isdisjoint(place_by_patient):
                 yield from ((first_patient, patient) for patient in further_patients)
 
     def aliases(self) -> Iterator[tuple[PatientId, PatientId]]:
         """Yields each id and identifier of the patients with the id under which it is joined."""
-        for node in self._places.keys() | self._names.keys():
-            yield node, self._names.get(node, node)
+        for node in self._places.keys() | self._joined_ids.keys():
+            yield node, self._joined_ids.get(node, node)
         for (system, identifier_value), identifier_owners in self._owners.items():
             for owner in identifier_owners:
-                yield PatientId(identifier_value, system, is_identifier=True), self._names.get(owner, owner)
+                yield PatientId(identifier_value, system, is_identifier=True), self._joined_ids.get(owner, owner)
 
     def _node(self, name: str, system: str) -> PatientId:
         try:
@@ -268,7 +270,7 @@ class Patients:
             name if patient_identity is None else patient_identity.name, "" if self._is_one_system else system
         )
 
-    def _checked(self, name: str, system: str) -> PatientId:
+    def _read_node(self, name: str, system: str) -> PatientId:
         try:
             patient_identity = patient_id(name)
         except ConfigurationError as error:
@@ -277,26 +279,26 @@ class Patients:
             raise NoPatient("missing")
         return self._node(patient_identity.name, system)
 
-    def _contained(self, kind: str, identifiers: tuple[tuple[str, str], ...]) -> PatientId:
+    def _resolve_contained(self, kind: str, identifiers: tuple[tuple[str, str], ...]) -> PatientId:
         if kind != "Patient":
             raise NoPatient(_kind_words(kind) if kind else "a contained resource that is not there")
         for identifier in identifiers:
             if identifier in self._owners:
-                return self._identified(*identifier)
+                return self._resolve_identifier(*identifier)
         raise NoPatient("a contained Patient that no Patient resource of the export explains")
 
-    def _searched(self, parameters: str) -> PatientId:
+    def _resolve_search(self, parameters: str) -> PatientId:
         try:
             patient_identity = patient_id(f"Patient?{parameters}")
         except ConfigurationError:
             patient_identity = None
         if patient_identity is None or not patient_identity.is_identifier:
             raise NoPatient("a search")
-        return self._identified(clean_text(patient_identity.system), patient_identity.name)
+        return self._resolve_identifier(clean_text(patient_identity.system), patient_identity.name)
 
-    def _identified(self, system: str, value: str) -> PatientId:
+    def _resolve_identifier(self, system: str, value: str) -> PatientId:
         identifier_owners = self._owners.get((system, value), [])
-        patients = {self._names.get(node, node) for node in identifier_owners}
+        patients = {self._joined_ids.get(node, node) for node in identifier_owners}
         if len(patients) > 1:
             self._named |= patients
             raise NoPatient("an identifier that two Patient resources have")
@@ -346,18 +348,18 @@ class Patients:
     def _join(self, one: Hashable, other: Hashable) -> None:
         self._parent[self._root(one)] = self._root(other)
 
-    def _name_patients(self) -> dict[PatientId, PatientId]:
-        """The id of each joined id's patient: of those that are not replaced, the first in order."""
+    def _choose_patient_ids(self) -> dict[PatientId, PatientId]:
+        """Returns by each joined id the one under which it is joined: the first in order that no link replaces."""
         ids_by_root: dict[Hashable, list[PatientId]] = defaultdict(list)
         for node in list(self._parent):
             if isinstance(node, PatientId):
                 ids_by_root[self._root(node)].append(node)
-        name_by_node = {}
+        chosen_ids = {}
         for nodes in ids_by_root.values():
             ids = [node for node in nodes if not node.is_identifier] or nodes
-            patient_name = min([node for node in ids if node not in self._replaced] or ids)
-            name_by_node.update(dict.fromkeys(nodes, patient_name))
-        return name_by_node
+            chosen_id = min([node for node in ids if node not in self._replaced] or ids)
+            chosen_ids.update(dict.fromkeys(nodes, chosen_id))
+        return chosen_ids
 
 
 def _kind_words(kind: str) -> str:
@@ -366,6 +368,6 @@ def _kind_words(kind: str) -> str:
         indefinite_article = "an"
     else:
         indefinite_article = "a"
-    if kind in _OTHERS:
+    if kind in _OTHER_KINDS:
         return f"{indefinite_article} {kind}"
     return "another resource"

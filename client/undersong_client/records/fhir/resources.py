@@ -71,7 +71,7 @@ def clean_base(base: str) -> str:
 
 @dataclass(eq=False, slots=True)
 class ResourceEntry:
-    """A resource where it stands: its place, its identity, its version, and what decides about patients and notes.
+    """A resource's entry in the list: its place, its identity, its version, and what decides about patients and notes.
 
     Attributes:
         offset, size: bytes of its line in the file.
@@ -144,7 +144,7 @@ class Resources:
     _bundles: OrderedDict[tuple[Path, int], list[Any]] = field(default_factory=OrderedDict)
 
     def of_kind(self, *kinds: str) -> Iterator[list[ResourceEntry]]:
-        """Yields the versions of each resource of some kinds."""
+        """Yields the versions of each resource of these types."""
         return (
             resource_entries for resource_key, resource_entries in self.entries.items() if resource_key.kind in kinds
         )
@@ -173,13 +173,16 @@ class Resources:
             file.seek(entry.offset)
             return file.read(entry.size)
 
-    def deleted(self, entry: ResourceEntry) -> bool:
-        """True if a DELETE entry removes this version: it is not newer than the Bundle, or has no time."""
+    def is_deleted(self, entry: ResourceEntry) -> bool:
+        """True if a DELETE entry removes this version.
+
+        That is so if the version is not newer than the entry's Bundle, or if one of the two has no time.
+        """
         for deletion in self.deletions.get((entry.kind, entry.name), ()):
             # An absolute address may be the export's own if nothing states the system of the export.
-            is_same = (deletion.base or deletion.system) == entry.system or not entry.system
+            is_same_system = (deletion.base or deletion.system) == entry.system or not entry.system
             is_older = deletion.at_s is None or entry.updated is None or entry.updated <= deletion.at_s
-            if is_same and is_older:
+            if is_same_system and is_older:
                 return True
         return False
 
@@ -188,7 +191,7 @@ class Resources:
 
         Raises Conflict if nothing tells which of several versions with different contents is the newest.
         """
-        distinct_versions = list({entry.digest: entry for entry in entries if not self.deleted(entry)}.values())
+        distinct_versions = list({entry.digest: entry for entry in entries if not self.is_deleted(entry)}.values())
         if len(distinct_versions) < 2:
             if distinct_versions:
                 return distinct_versions[0]
@@ -220,7 +223,7 @@ class _StandsTwice(ValueError):
     """Raised for a JSON object with one key twice, of which a parser would silently take the last."""
 
 
-def _one_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _check_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     member_by_key = dict(pairs)
     if len(member_by_key) != len(pairs):
         raise _StandsTwice
@@ -233,25 +236,25 @@ def parse(line: bytes) -> Any:
     Raises ValueError for text that is no JSON or in which an object has one key twice, and RecursionError for one that
     is nested too deeply.
     """
-    return json.loads(line, object_pairs_hook=_one_of_each)
+    return json.loads(line, object_pairs_hook=_check_keys)
 
 
-def seconds(written: Any) -> float | None:
+def seconds(date_text: Any) -> float | None:
     """Reads a FHIR instant or date as seconds since the epoch; None for anything else."""
-    if not isinstance(written, str):
+    if not isinstance(date_text, str):
         return None
     try:
-        written_moment = datetime.fromisoformat(written.strip())
+        written_moment = datetime.fromisoformat(date_text.strip())
     except ValueError:
         return None
     return (written_moment if written_moment.tzinfo else written_moment.replace(tzinfo=UTC)).timestamp()
 
 
 class Listing:
-    """Makes the list of resources of an export; what is no resource is named by ``skip``.
+    """Makes the list of an export's resources, and calls ``skip`` for what is no resource.
 
     Args:
-        facts: returns what is kept of a resource, by its type; for other types nothing is kept.
+        facts: by type, the function that returns what the list keeps of a resource; other types are skipped.
     """
 
     def __init__(self, declared: Declared, skip: Skip, facts: Mapping[str, Any]) -> None:
@@ -305,7 +308,10 @@ class Listing:
         return str(file.relative_to(self._resources.root))
 
     def _is_resource(self, file: Path) -> bool:
-        """True for a JSON file of one resource or Bundle, which is named: only files with one a line are read."""
+        """True for a JSON file of one resource or Bundle, which ``skip`` names.
+
+        Only files with one resource a line are read.
+        """
         if not has_suffix(file, ".json"):
             return False
         try:
@@ -314,7 +320,7 @@ class Listing:
         except OSError:
             return False
         if is_resource:
-            # Nobody has counted what it holds, so that no share of lost documents can be stated.
+            # Nobody has counted its documents. So it is refused, because no share of lost documents can be stated.
             reason, skip_remedy = (
                 "it is JSON of resources, and not one resource a line",
                 "write one a line, to an .ndjson file",
@@ -323,7 +329,7 @@ class Listing:
         return is_resource
 
     def _is_manifest(self, file: Path) -> bool:
-        """True for the manifest of a bulk export, whose base is that of its folder."""
+        """True for the manifest of a bulk export; notes the base that it states as the one of its folder."""
         if not has_suffix(file, ".json") or file.stat().st_size > LARGEST_MANIFEST_BYTES:
             return False
         try:
@@ -376,32 +382,32 @@ class Listing:
                 code="unreadable-source",
             ) from None
 
-    def _list_line(self, line: ResourceEntry, written: bytes) -> None:
+    def _list_line(self, line_entry: ResourceEntry, line_bytes: bytes) -> None:
         try:
-            resource = parse(written)
+            resource = parse(line_bytes)
         except _StandsTwice:
-            return self._skip(line.place, "a key stands twice in it")
+            return self._skip(line_entry.place, "a key stands twice in it")
         except (ValueError, RecursionError):
-            return self._skip(line.place, "it is not JSON")
+            return self._skip(line_entry.place, "it is not JSON")
         if not (isinstance(resource, dict) and isinstance(resource.get("resourceType"), str)):
-            return self._skip(line.place, "it is no FHIR resource")
+            return self._skip(line_entry.place, "it is no FHIR resource")
         entry_count = len(self._resources.entries)
-        line.digest = hashlib.blake2b(written.strip(), digest_size=16).digest()
+        line_entry.digest = hashlib.blake2b(line_bytes.strip(), digest_size=16).digest()
         if resource["resourceType"] == "Bundle":
-            is_held = self._list_bundle(resource, line)
+            has_entries = self._list_bundle(resource, line_entry)
         else:
-            is_held = self._list_resource(resource, line)
-        if has_suffix(line.file, ".gz") and (is_held or len(self._resources.entries) > entry_count):
+            has_entries = self._list_resource(resource, line_entry)
+        if has_suffix(line_entry.file, ".gz") and (has_entries or len(self._resources.entries) > entry_count):
             # A gzip file cannot be read from the middle. Its lines stay in memory, compressed.
-            self._resources.compressed[line.file, line.offset] = zlib.compress(written, 1)
+            self._resources.compressed[line_entry.file, line_entry.offset] = zlib.compress(line_bytes, 1)
         return None
 
-    def _list_bundle(self, bundle: dict[str, Any], line: ResourceEntry) -> bool:
+    def _list_bundle(self, bundle: dict[str, Any], line_entry: ResourceEntry) -> bool:
         bundle_members = members_of(bundle)
         name_by_uuid: dict[str, tuple[str, str]] = {}
-        is_held = False
+        has_entries = False
         if not bundle_members:
-            self._skip(line.place, "it is a Bundle without entries", "resource")
+            self._skip(line_entry.place, "it is a Bundle without entries", "resource")
         for bundle_member in objects([bundle_member for bundle_member, _ in bundle_members]):
             resource = bundle_member.get("resource")
             url = bundle_member.get("fullUrl")
@@ -415,18 +421,24 @@ class Listing:
             if isinstance(member_request, dict) and member_request.get("method") == "DELETE":
                 address = read_address(str(member_request.get("url") or ""))
                 if address is not None:
-                    deletion = _Deletion(line.system, address.base, at_s)
+                    deletion = _Deletion(line_entry.system, address.base, at_s)
                     self._resources.deletions[address.kind, address.name].append(deletion)
                 continue
             if isinstance(resource := bundle_member.get("resource"), dict):
                 resource_bytes = json.dumps(resource, sort_keys=True).encode()
                 digest = hashlib.blake2b(resource_bytes, digest_size=16).digest()
                 member_entry = ResourceEntry(
-                    line.file, line.place, line.offset, line.size, line.system, part_number, uuids=name_by_uuid
+                    line_entry.file,
+                    line_entry.place,
+                    line_entry.offset,
+                    line_entry.size,
+                    line_entry.system,
+                    part_number,
+                    uuids=name_by_uuid,
                 )
                 member_entry.digest = digest
-                is_held |= self._list_resource(resource, member_entry, bundle_member.get("fullUrl"))
-        return is_held
+                has_entries |= self._list_resource(resource, member_entry, bundle_member.get("fullUrl"))
+        return has_entries
 
     def _list_resource(self, resource: dict[str, Any], entry: ResourceEntry, url: Any = None) -> bool:
         resource_kind = resource.get("resourceType")
@@ -463,7 +475,7 @@ class Listing:
         return True
 
     def _settle_systems(self) -> None:
-        """Gives resources of a folder without a stated base the base of their own ``fullUrl``, or a single one."""
+        """Gives resources of a folder without a stated base the base of their ``fullUrl``, or else the only one."""
         resources = self._resources
         all_entries = [entry for entries in resources.entries.values() for entry in entries]
         server_addresses = {entry.base for entry in all_entries if not entry.system and entry.base}
@@ -482,7 +494,7 @@ class Listing:
 
 
 def members_of(bundle: Mapping[str, Any], depth: int = 0) -> list[tuple[Any, float | None]]:
-    """Returns the entries of a Bundle and of those within it, with their Bundle's time in seconds since the epoch."""
+    """Returns the entries of a Bundle and of Bundles within it, with their Bundle's time in seconds since the epoch."""
     at_s = seconds(bundle.get("timestamp")) or meta_of(bundle)[0]
     bundle_members: list[tuple[Any, float | None]] = []
     bundle_entries = bundle.get("entry")
@@ -498,7 +510,7 @@ def members_of(bundle: Mapping[str, Any], depth: int = 0) -> list[tuple[Any, flo
 
 
 def _unread_reason(file: Path, real_root: Path) -> str:
-    """The reason for which a file of an export is not read; "" for a file that is."""
+    """Returns the reason why a file of an export is not read; "" for a file that is."""
     # `Path.resolve` raises an error for links in a circle, and `os.path.realpath` does not.
     if file.is_symlink() and (file.is_dir() or not Path(os.path.realpath(file)).is_relative_to(real_root)):
         return "it is a link out of the folder, or to a folder"
@@ -508,7 +520,7 @@ def _unread_reason(file: Path, real_root: Path) -> str:
 
 
 def is_lines(file: Path) -> bool:
-    """True for the name of a file of resources, one a line."""
+    """True if a file's name says that it holds one resource a line."""
     return bool({".ndjson", ".jsonl"} & {file_suffix.lower() for file_suffix in file.suffixes[-2:]})
 
 

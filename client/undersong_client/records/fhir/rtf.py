@@ -47,7 +47,7 @@ def rtf_text(content: bytes) -> str:
         ]
     except Unreadable:
         raise
-    except Exception:  # noqa: BLE001 - whatever its parser raises may hold a piece of the document
+    except Exception:  # noqa: BLE001 - the parser's exception may hold a piece of the document
         raise Unreadable("its RTF cannot be read") from None
     if not document_texts:
         raise Unreadable("its attachment is not RTF")
@@ -57,7 +57,7 @@ def rtf_text(content: bytes) -> str:
 
 
 def _tokens(content: bytes, start: int = 0) -> Iterator[re.Match[bytes]]:
-    """Yields the tokens without binary data, in which a brace is no brace."""
+    """Yields the tokens of RTF outside binary data, where a byte that looks like a brace opens no group."""
     while token := _TOKEN.match(content, start):
         start = token.end()
         if token[1] == b"bin":
@@ -88,18 +88,18 @@ def _documents(content: bytes) -> Iterator[bytes]:
 
 @dataclass(frozen=True)
 class _RtfGroup:
-    """Properties that end with their group.
+    """Properties of the text in one group (``{...}``), which end with the group.
 
     Attributes:
         font: number of the font; b"" for the document's own.
-        skipped: number of characters after a Unicode character that stand for it in older programs.
+        skip_count: number of characters after a Unicode character that stand for it in older programs.
         is_hidden, is_deleted: True for text that is not shown, and for text that a revision deleted.
         is_dropped: True in a group that holds no text.
         is_font_table: True in the table of fonts.
     """
 
     font: bytes = b""
-    skipped: int = 1
+    skip_count: int = 1
     is_hidden: bool = False
     is_deleted: bool = False
     is_dropped: bool = False
@@ -120,11 +120,11 @@ class _Document:
         self._fonts: dict[bytes, str] = {}
         self._default_font = b""
         self._group = _RtfGroup()
-        self._outer: list[_RtfGroup] = []
+        self._outer_groups: list[_RtfGroup] = []
         self._parts: list[str] = []
         self._decoder: codecs.IncrementalDecoder | None = None
-        self._surrogate = 0
-        self._to_skip = 0
+        self._high_surrogate = 0
+        self._characters_to_skip = 0
 
     def in_ascii(self) -> str:
         """Returns the document with its characters outside ASCII as numbers, and without what it does not show."""
@@ -164,13 +164,13 @@ class _Document:
         return bool(self._decoder.getstate()[0]) and not token[3] and token[0][:1] not in b"\r\n"
 
     def _read_brace(self, brace: bytes) -> None:
-        self._to_skip = 0
+        self._characters_to_skip = 0
         if brace == b"{":
-            self._outer.append(self._group)
+            self._outer_groups.append(self._group)
         was_shown = self._group.is_shown
         if brace == b"}":
-            if self._outer:
-                self._group = self._outer.pop()
+            if self._outer_groups:
+                self._group = self._outer_groups.pop()
             else:
                 self._group = _RtfGroup()
         # The braces of a dropped group go with it; those of a hidden one may enclose words that count outside.
@@ -180,8 +180,8 @@ class _Document:
     def _change(self, **properties: object) -> None:
         self._group = replace(self._group, **properties)  # type: ignore[arg-type]
 
-    def _read_word(self, word: bytes, number: bytes | None, opens: bool) -> None:
-        self._to_skip = 0 if word != b"u" else self._to_skip
+    def _read_word(self, word: bytes, number: bytes | None, opens_group: bool) -> None:
+        self._characters_to_skip = 0 if word != b"u" else self._characters_to_skip
         current_group = self._group
         is_on = number is None or int(number) != 0
         if current_group.is_font_table:
@@ -198,12 +198,12 @@ class _Document:
             self._default_font = number or b""
             self._change(font=self._default_font)
         elif word == b"uc":
-            self._change(skipped=max(0, int(number or 1)))
+            self._change(skip_count=max(0, int(number or 1)))
         elif word == b"u":
             self._add_unicode(int(number or 0))
         elif word == b"fonttbl":
             self._change(is_font_table=True)
-        elif opens and word in _DROPPED:
+        elif opens_group and word in _DROPPED:
             self._change(is_dropped=True)
         elif word in _CHARACTER_SETS:
             self._encoding = _CHARACTER_SETS[word]
@@ -235,27 +235,27 @@ class _Document:
                 encoding_name = self._charsets.get(int(number), "")
             try:
                 self._fonts[self._group.font] = codecs.lookup(encoding_name).name
-            except LookupError:  # the document's own code page then
+            except LookupError:  # The document's own code page counts then.
                 self._fonts.pop(self._group.font, None)
 
-    def _read_symbol(self, symbol: bytes, opens: bool) -> None:
-        if symbol == b"*" and opens:
+    def _read_symbol(self, symbol: bytes, opens_group: bool) -> None:
+        if symbol == b"*" and opens_group:
             self._change(is_dropped=True)
-        elif self._to_skip:
-            self._to_skip -= 1
+        elif self._characters_to_skip:
+            self._characters_to_skip -= 1
         elif self._group.is_shown:
             self._parts.append("\\par " if symbol in b"\r\n" else f"\\{symbol.decode('latin-1')}")
 
     def _add_text(self, text: bytes) -> None:
         text = _LINE_ENDS.sub(b"", text)
-        skipped_characters = min(self._to_skip, len(text))
-        self._to_skip -= skipped_characters
+        skipped_characters = min(self._characters_to_skip, len(text))
+        self._characters_to_skip -= skipped_characters
         if self._group.is_shown:
             self._parts.append(text[skipped_characters:].decode("ascii"))
 
     def _add_bytes(self, written: bytes) -> None:
-        if self._to_skip:
-            self._to_skip -= 1
+        if self._characters_to_skip:
+            self._characters_to_skip -= 1
         elif self._group.is_shown:
             if self._decoder is None:
                 font_encoding = self._fonts.get(self._group.font, self._encoding)
@@ -271,13 +271,13 @@ class _Document:
         code_point = number + 0x10000 if number < 0 else number
         if self._group.is_shown:
             if 0xD800 <= code_point < 0xDC00:
-                self._surrogate = code_point
-            elif 0xDC00 <= code_point < 0xE000 and self._surrogate:
-                self._add_characters(chr(0x10000 + ((self._surrogate - 0xD800) << 10) + code_point - 0xDC00))
-                self._surrogate = 0
+                self._high_surrogate = code_point
+            elif 0xDC00 <= code_point < 0xE000 and self._high_surrogate:
+                self._add_characters(chr(0x10000 + ((self._high_surrogate - 0xD800) << 10) + code_point - 0xDC00))
+                self._high_surrogate = 0
             else:
                 self._add_characters("\N{REPLACEMENT CHARACTER}" if 0xDC00 <= code_point < 0xE000 else chr(code_point))
-        self._to_skip = self._group.skipped
+        self._characters_to_skip = self._group.skip_count
 
     def _add_characters(self, characters: str) -> None:
         for character in characters:

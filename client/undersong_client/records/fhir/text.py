@@ -22,10 +22,10 @@ def plain_text(kind: str, content: bytes) -> str:
     charset_match = _CHARSET.search(parameters[:1024])
     header_charset = charset_match[1] if charset_match else ""
     if content_type == "text/plain":
-        decoded_text = _characters(content, header_charset)
+        decoded_text = _decode(content, header_charset)
     elif content_type in ("text/html", "application/xhtml+xml"):
         page_charset = _CHARSET.search(content[:1024].decode("ascii", "replace"))
-        decoded_text = _characters(content, header_charset or (page_charset[1] if page_charset else ""), is_page=True)
+        decoded_text = _decode(content, header_charset or (page_charset[1] if page_charset else ""), is_page=True)
         decoded_text = shown_text(decoded_text, is_xml=content_type == "application/xhtml+xml")
     elif content_type in ("text/rtf", "application/rtf"):
         decoded_text = rtf_text(content)
@@ -44,7 +44,7 @@ def plain_text(kind: str, content: bytes) -> str:
     return decoded_text
 
 
-def _characters(content: bytes, charset: str, *, is_page: bool = False) -> str:
+def _decode(content: bytes, charset: str, *, is_page: bool = False) -> str:
     marked_charset = next(
         (charset_name for byte_order_mark, charset_name in _MARKS if content.startswith(byte_order_mark)), ""
     )
