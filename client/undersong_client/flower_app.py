@@ -67,13 +67,13 @@ def answers(home: PartyHome, requests: Sequence[bytes], *, address: str = "", pa
         if home.pause.exists():
             pending_replies = []
         else:
-            pending_replies = _answered(home, requests, address)
-    # Only now, when what the party held is freed: that takes the longer the more records there are.
+            pending_replies = _answer_requests(home, requests, address)
+    # The wait comes after everything that the party held is freed, which takes longer the more records there are.
     if paced:
         wait_for_rung(start_s, max((pending_reply.first_rung_s for pending_reply in pending_replies), default=0.0))
     if home.pause.exists():
         return []
-    return [answer.reply if answer.may_leave() else _not_ready() for answer in pending_replies]
+    return [pending_reply.reply if pending_reply.may_leave() else _not_ready() for pending_reply in pending_replies]
 
 
 def _not_ready() -> bytes:
@@ -81,7 +81,7 @@ def _not_ready() -> bytes:
     return refusal.SerializeToString()
 
 
-def _answered(home: PartyHome, requests: Sequence[bytes], address: str) -> "list[PendingReply]":
+def _answer_requests(home: PartyHome, requests: Sequence[bytes], address: str) -> "list[PendingReply]":
     from undersong_client.answering.assemble import assemble
     from undersong_client.answering.journaled import JournaledParty
 
@@ -108,22 +108,27 @@ def reply_to(message: Message, replies: Sequence[bytes]) -> Message:
     return Message(RecordDict({codec.RECORD: ConfigRecord({codec.REPLIES: list(replies)})}), reply_to=message)
 
 
-def folder_of(node: Mapping[str, Any], run: Mapping[str, Any]) -> Path:
+def folder_of(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Path:
     """Returns the party's folder, from the configuration of its own SuperNode.
 
     In Flower's simulation the run's configuration names several folders and the partition chooses among them. Only
     there may the coordinator's side name a folder. Raises ConfigurationError if no folder is named.
     """
-    folder = node.get(PARTY_FOLDER)
+    folder = node_config.get(PARTY_FOLDER)
     if isinstance(folder, str) and folder:
         return Path(folder)
-    homes_folder, partition_id = run.get(SIMULATED_PARTIES), node.get("partition-id")
-    if isinstance(homes_folder, str) and homes_folder and isinstance(partition_id, int) and "num-partitions" in node:
+    homes_folder, partition_id = run_config.get(SIMULATED_PARTIES), node_config.get("partition-id")
+    if (
+        isinstance(homes_folder, str)
+        and homes_folder
+        and isinstance(partition_id, int)
+        and "num-partitions" in node_config
+    ):
         home_paths = sorted(path.parent for path in Path(homes_folder).glob("*/settings.json"))
         if partition_id < len(home_paths):
             return home_paths[partition_id]
         raise ConfigurationError(
-            f"{homes_folder}: holds {len(home_paths)} parties, more SuperNodes are simulated",
+            f"{homes_folder}: holds {len(home_paths)} parties, and more SuperNodes are simulated",
             f"--num-supernodes {len(home_paths)}",
         )
     raise ConfigurationError(

@@ -292,7 +292,7 @@ def start_no_process(act):
 
     def run(m, _paths, patched):
         computing = m.ComputingProcess(None, monotonic=lambda: 100.0)
-        computing._started_at = 1.0
+        computing._started_s = 1.0
         with monkey_of(patched) as without:
             without.setattr(m.subprocess, "Popen", denied)
             act(m, computing)
@@ -366,8 +366,8 @@ def pass_over_a_renamed_file(m, paths, _):
 
 def checkpoints_at(m, *places):
     checkpoints = object.__new__(m.LedgerCheckpoints)
-    checkpoints._paths, checkpoints._former = places, ()
-    checkpoints._last, checkpoints._home = "", SimpleNamespace(path="a folder")
+    checkpoints._paths, checkpoints._former_paths = places, ()
+    checkpoints._last_head, checkpoints._home = "", SimpleNamespace(path="a folder")
     return checkpoints
 
 
@@ -383,12 +383,12 @@ def keep_no_mark(m, paths, _):
     checkpoints = checkpoints_at(m, paths.below / "one", paths.below / "two")
     checkpoints._mark = lambda _said: b""
     refuses(checkpoints.keep, ledger, error=MachineFault)
-    assert checkpoints._last == ""
+    assert checkpoints._last_head == ""
 
 
 def open_no_compartment(m, paths, _):
     store = object.__new__(m.Store)
-    store._scope, store._keys, store._key_folder, store._cipher = "", paths.gone, str(paths.gone), None
+    store._scope, store._compartment_keys, store._key_folder, store._cipher = "", paths.gone, str(paths.gone), None
     assert store.compartment("a run") is None
 
 
@@ -404,7 +404,7 @@ def read_an_empty_chain(m, paths, _):
 def resolve_no_name(m, _paths, patched):
     with monkey_of(patched) as without:
         without.setattr(m.socket, "getaddrinfo", denied)
-        findings = list(m._why_not(None, None, "coordinator.invalid:1", None))
+        findings = list(m._explain_silence(None, None, "coordinator.invalid:1", None))
     assert [finding.grade for finding in findings] == ["problem"]
 
 
@@ -641,7 +641,7 @@ ACTS = {
     f"{CHILD} _step_back": step_back_where_no_score_is,
     f"{CHILD} _keep_busy": keep_busy_at_any_priority,
     "client/undersong_client/home.py PartyHome.check_modes": pass_over_a_renamed_file,
-    "client/undersong_client/link/checks.py _why_not": resolve_no_name,
+    "client/undersong_client/link/checks.py _explain_silence": resolve_no_name,
     "client/undersong_client/link/checks.py _raise_tls_fault": meet_no_coordinator,
     "client/undersong_client/link/daemon.py Daemon._is_trusted": trust_while_nothing_can_be_read,
     "client/undersong_client/records/fhir/attachments.py Attachments._file": read_no_attachment,

@@ -52,7 +52,7 @@ class Secrets:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Remembers the exact vectors, their noise, what is agreed with peers or held for them, and what is sealed."""
-        real_sealed, real_grid, real_snapshot = Store._sealed, party_module.Party._compute_grid, PartyMachine.snapshot
+        real_sealed, real_grid, real_snapshot = Store._seal, party_module.Party._compute_grid, PartyMachine.snapshot
 
         own: list[Any] = []
 
@@ -85,7 +85,7 @@ class Secrets:
 
         with (
             patch.object(PartyMachine, "snapshot", snapshot),
-            patch.object(Store, "_sealed", sealed),
+            patch.object(Store, "_seal", sealed),
             patch.object(party_module.Party, "_compute_grid", grid),
             patch("undersong_protocol.secagg.party.add_noise", noise),
         ):

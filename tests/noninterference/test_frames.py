@@ -115,7 +115,7 @@ def play_conversation(
 
     def decided(at: Stream) -> None:
         # The daemon looks a few times a second, and tells what has changed since.
-        wait_for(lambda: daemon._known, 20.0)
+        wait_for(lambda: daemon._known_proposals, 20.0)
         for each in Proposals(opened).all():
             Proposals(opened).decide(each, "approved", at=1_900_000_000.0, reason="")
         while True:

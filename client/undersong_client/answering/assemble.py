@@ -39,7 +39,7 @@ class Assembled:
     def keep_checkpoints(self) -> None:
         """Stores the ledger's head outside the party's folder; call it before a reply leaves.
 
-        Raises PrivacyRefusal if it cannot be stored.
+        Raises MachineFault if it cannot be stored.
         """
         if not isinstance(self.ledger, Lazy) or self.ledger.is_made:
             self.checkpoints.keep(self.ledger)
@@ -82,34 +82,36 @@ def assemble(
     open_ledger = cache(lambda: datasets.open_ledger(home, hospital_policy, checkpoints, at=clock()))
     ledger: Any = Lazy(lambda: open_ledger()[0])
     ledger_checkpoints: Any = Lazy(lambda: open_ledger()[1])
-    model: Any = embedder or Lazy(lambda: embedder_of(home))
+    party_embedder: Any = embedder or Lazy(lambda: embedder_of(home))
     if one_message:
-        computation = HospitalComputation(home, model)
+        computation = HospitalComputation(home, party_embedder)
     else:
         ledger, ledger_checkpoints = open_ledger()
-        model = embedder or embedder_of(home)
+        party_embedder = embedder or embedder_of(home)
         computation = computation or ComputingProcess(partial(HospitalComputation, PartyHome(home.path)), logs=logs)
     party_keys = PartyKeys(
         keys.identity(home), entropy if seed is None else keys.insecure(seed, settings.party), encapsulate
     )
-    journal = Store(home.journal, settings.party, keys.secret(home, "store"), home.attempts)
-    party_storage = PartyStorage(ledger, journal, DiskBlocks(home.blocks))
+    party_store = Store(home.journal, settings.party, keys.secret(home, "store"), home.attempts)
+    party_storage = PartyStorage(ledger, party_store, DiskBlocks(home.blocks))
     proposals = Proposals(home, clock=clock)
-    party_rules = PartyRules(hospital_policy.bounds, model, proposals, lambda: home.settings.teacher_model, address)
+    party_rules = PartyRules(
+        hospital_policy.bounds, party_embedder, proposals, lambda: home.settings.teacher_model, address
+    )
     party_notes = Notes()
     party = Party(settings.party, party_keys, party_storage, party_rules, computation, clock, party_notes)
     return Assembled(party, ledger, ledger_checkpoints, computation, party_notes)
 
 
 def embedder_of(home: PartyHome) -> Embedder:
-    """The embedder with which the data set was added; one version of a data set never changes it.
+    """Loads the embedder with which the data set was added, which one version of a data set never changes.
 
-    Raises ConfigurationError where this program has another one under its name, or none.
+    Raises ConfigurationError if the name in the settings stands for another model now, or for none.
     """
     embedder = home.settings.load_embedder()
     if snapshot.facts(home).embedder not in ("", embedder.fingerprint):
         raise ConfigurationError(
             f"the records were added with another embedder than {home.settings.embedder!r} is now",
-            "bring back what was there, or declare a new version: undersong-party data add FILE --new-version",
+            "put the former model back, or declare a new version: undersong-party data add FILE --new-version",
         )
     return embedder

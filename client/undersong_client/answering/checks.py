@@ -1,4 +1,7 @@
-"""Checks of a request that need nothing but what they are given; each raises for a request that is not answered."""
+"""Checks of a request that need nothing but their arguments; each raises for a request that is not answered.
+
+A coordinator's *epoch* is a number that rises when another process takes over from the one before.
+"""
 
 from undersong_client.storage.attempts import Attempt
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError
@@ -12,7 +15,7 @@ EPOCH_AHEAD_S = 86400  # seconds by which an epoch may lie ahead of this party's
 def check_epoch_clock(epoch: int, now_s: float) -> None:
     """Raises TransportError for an epoch that is more than a day ahead of this party's clock.
 
-    One forged request would shut out the coordinator for good: its own epochs are never so far ahead.
+    Otherwise one forged request would shut out the coordinator for good, whose own epochs are never so far ahead.
     """
     if epoch > int(now_s) + EPOCH_AHEAD_S:
         raise TransportError(

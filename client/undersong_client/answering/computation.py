@@ -124,23 +124,28 @@ class RecordComputation(Computation):
         self.embed = embed
         self._teacher_model = teacher_model
         self._contribution = contribution
-        self._records: tuple[tuple[tuple[str, ...], Privacy], PrivateRecords, tuple[str, ...]] | None = None
-        self._cautioned: dict[str, tuple[str, ...]] = {}  # cautions in the log, by run
-        self._memory: dict[
+        self._records_of_run: tuple[tuple[tuple[str, ...], Privacy], PrivateRecords, tuple[str, ...]] | None = None
+        self._logged_cautions: dict[str, tuple[str, ...]] = {}  # those that the log has, by run
+        self._statistic_states: dict[
             str, Any
         ] = {}  # states that statistics keep between sums, in the order in which they were added
 
     def vector(self, request: VectorRequest, *, start_s: float = 0.0) -> Computed:
         private_records, run_cautions = self.records(request.labels, request.privacy)
-        if self._cautioned.get(request.run) != run_cautions:
-            for caution in run_cautions:  # nobody waits for a person any more: what is asked for is answered
+        if self._logged_cautions.get(request.run) != run_cautions:
+            for caution in run_cautions:  # The run is under way, so that no person reads them first.
                 log.warning("%s, run %r: %s", self.name, request.run, caution)
-            self._cautioned[request.run] = run_cautions
+            self._logged_cautions[request.run] = run_cautions
         vector = self._contribution(
-            request.planned, private_records, request.public, request.privacy, coins=request.coins, memory=self._memory
+            request.planned,
+            private_records,
+            request.public,
+            request.privacy,
+            coins=request.coins,
+            memory=self._statistic_states,
         )
-        while len(self._memory) > KEPT_STATES:
-            del self._memory[next(iter(self._memory))]  # the state that was added first
+        while len(self._statistic_states) > KEPT_STATES:
+            del self._statistic_states[next(iter(self._statistic_states))]  # the state that was added first
         return Computed(vector, run_cautions)
 
     def warm(self) -> None:
@@ -152,7 +157,7 @@ class RecordComputation(Computation):
         The last result is cached.
         """
         records_key = (tuple(labels), privacy)
-        if self._records is None or self._records[0] != records_key:
+        if self._records_of_run is None or self._records_of_run[0] != records_key:
             private_records = PrivateRecords(
                 self.data.table,
                 labels,
@@ -162,9 +167,9 @@ class RecordComputation(Computation):
                 local_model=self._teacher_model,
             )
             run_cautions = cautions.of_run(privacy, private_records, has_users=self.data.table.users is not None)
-            self._records = (records_key, private_records, tuple(run_cautions))
-            self._memory.clear()
-        return self._records[1:]
+            self._records_of_run = (records_key, private_records, tuple(run_cautions))
+            self._statistic_states.clear()
+        return self._records_of_run[1:]
 
 
 class PartyEmbeddings:
@@ -178,7 +183,7 @@ class PartyEmbeddings:
 
     def __init__(self, home: PartyHome, embedder: Embedder, show: Progress = lambda _done, _total: None) -> None:
         self._embedder = embedder
-        self._show = show
+        self._show_progress = show
         self._lock = threading.Lock()
         if home.settings.cache:
             folder = Path(home.settings.cache)
@@ -190,17 +195,17 @@ class PartyEmbeddings:
                 embedder, EncryptedFileCache(folder / snapshot.EMBEDDINGS, keys.secret(home, "store"))
             )
         except (OSError, ConfigurationError, MachineFault) as error:
-            self._without_file(error)
+            self._use_memory_cache(error)
 
     def __call__(self, texts: Sequence[str]) -> Float32:
         with self._lock:
             try:
-                return self._cached.encode(texts, self._show)
+                return self._cached.encode(texts, self._show_progress)
             except (OSError, ConfigurationError, MachineFault) as error:
-                self._without_file(error)
-                return self._cached.encode(texts, self._show)
+                self._use_memory_cache(error)
+                return self._cached.encode(texts, self._show_progress)
 
-    def _without_file(self, error: Exception) -> None:
+    def _use_memory_cache(self, error: Exception) -> None:
         log.error(
             "the cache of embeddings cannot be used (%s): they are computed anew until the daemon starts again",
             error.problem if isinstance(error, UndersongError) else getattr(error, "strerror", None) or str(error),
@@ -280,14 +285,14 @@ class Lazy:
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._lock = threading.RLock()
-        self._value: list[Any] = []
+        self._made_objects: list[Any] = []
 
     def __repr__(self) -> str:
         return "Lazy(hidden)"
 
     @property
     def is_made(self) -> bool:
-        return bool(self._value)
+        return bool(self._made_objects)
 
     def __call__(self, *arguments: Any) -> Any:
         return self._get_object()(*arguments)
@@ -297,6 +302,6 @@ class Lazy:
 
     def _get_object(self) -> Any:
         with self._lock:
-            if not self._value:
-                self._value.append(self._make())
-            return self._value[0]
+            if not self._made_objects:
+                self._made_objects.append(self._make())
+            return self._made_objects[0]

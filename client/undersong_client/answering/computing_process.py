@@ -50,6 +50,7 @@ LESS_PRIORITY = 5
 LEAST_PRIORITY = 19
 RESTART_S = 5.0  # shortest time between two starts of the process while nobody waits for a vector
 _ENDING_S = 1.0  # longest wait for a process to end that has closed its connection, while nobody waits for a vector
+# Messages of the daemon beside its requests.
 _WARM = "warm"
 _TAKEN_OVER = "taken over"
 _HEAD_BYTES = 4  # A message is the length of the cautions, the cautions as JSON, then the vector.
@@ -76,14 +77,14 @@ class ComputingProcess(Computation):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._make_computation = make_computation
-        self._logs = logs
+        self._set_up_logs = logs
         self._monotonic = monotonic
         self._sleep = sleep
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._readable = select.poll()  # kept, because Connection.poll() makes a new selector at each call
-        self._started_at = 0.0
+        self._started_s = 0.0
         self._sent_blocks: frozenset[bytes] = frozenset()  # public blocks that the process has
         self._stopped = False
 
@@ -100,12 +101,12 @@ class ComputingProcess(Computation):
         If the daemon stops meanwhile, the calling thread ends (SystemExit). Nothing is answered then, and the vector
         may be computed again after the next start.
         """
-        first_s = request.planned.first_rung_s
+        first_rung_s = request.planned.first_rung_s
         with self._lock:
             computed_vector = None
             is_dead = not self._send_request(request)
             while computed_vector is None:
-                deadline_s = start_s + limits.handover_s(self._monotonic() - start_s, first_s)
+                deadline_s = start_s + limits.handover_s(self._monotonic() - start_s, first_rung_s)
                 while (remaining_s := deadline_s - self._monotonic()) > 0:
                     self._sleep(remaining_s)
                 if self._stopped:
@@ -135,9 +136,9 @@ class ComputingProcess(Computation):
             return  # a vector is being computed
         try:
             if self._connection is None:
-                if self._started_at and self._monotonic() - self._started_at > RESTART_S:
+                if self._started_s and self._monotonic() - self._started_s > RESTART_S:
                     self._ensure_running()
-            elif self._readable.poll(0):  # nothing was asked: it has ended
+            elif self._readable.poll(0):  # The process sends nothing unasked: it has ended.
                 self._discard_process("", patience_s=_ENDING_S)
         except OSError as error:
             log.error("the process that computes vectors cannot be started: %s", error.strerror or type(error).__name__)
@@ -154,13 +155,13 @@ class ComputingProcess(Computation):
             self._lock.release()
 
     def _ensure_running(self) -> Connection:
-        """The connection to the process, which is started where none runs. Raises OSError where that fails."""
+        """Returns the connection to the process, which it starts if none runs. Raises OSError if that fails."""
         if self._process is not None and self._process.poll() is not None:
             self._discard_process("")
         if self._connection is None:
             if self._stopped:
                 raise OSError("stopped")
-            self._started_at = self._monotonic()
+            self._started_s = self._monotonic()
             parent_socket, child_socket = socket.socketpair()
             with child_socket:
                 self._process = subprocess.Popen(  # noqa: S603 - this program's own module
@@ -168,25 +169,23 @@ class ComputingProcess(Computation):
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=[child_socket.fileno()],
-                    # a terminal's signals are for the daemon; not a session, which may have priorities of its own
+                    # A terminal's signals are for the daemon alone. A new session could have a priority of its own.
                     process_group=0,
-                    # the same modules as here, and none from the folder in which the daemon happens to stand
+                    # The process imports the same modules as the daemon, and none from the daemon's working folder.
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
                     | {"PYTHONSAFEPATH": "1"},
                 )
             self._connection = Connection(parent_socket.detach())
             self._readable.register(self._connection.fileno(), select.POLLIN)
             self._sent_blocks = frozenset()
-            self._connection.send((self._logs, self._make_computation))
+            self._connection.send((self._set_up_logs, self._make_computation))
         return self._connection
 
     def _send_request(self, request: VectorRequest) -> bool:
         try:
             connection = self._ensure_running()
             lacking_blocks = {
-                block_identity: block
-                for block_identity, block in request.blocks.items()
-                if block_identity not in self._sent_blocks
+                block_id: block for block_id, block in request.blocks.items() if block_id not in self._sent_blocks
             }
             message = replace(request, public=PublicInputs(), blocks=lacking_blocks)
             connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
@@ -196,7 +195,7 @@ class ComputingProcess(Computation):
         return True
 
     def _receive_vector(self, request: VectorRequest) -> Computed | None:
-        """The vector, if it has come. Raises EOFError and OSError where the process is gone."""
+        """Returns the vector; None if it has not come yet. Raises EOFError or OSError if the process has ended."""
         assert self._connection is not None
         if not self._readable.poll(0):
             return None
@@ -209,12 +208,12 @@ class ComputingProcess(Computation):
         return Computed(GridVector(vector_values), tuple(json.loads(reply_bytes[_HEAD_BYTES:head_end])))
 
     def _discard_process(self, words: str, patience_s: float = 0.0) -> None:
-        """The process is gone, or of no use: says so in this party's log. Another one is started when it is needed."""
+        """Ends a process that is of no use and logs it, after ``words``; another one is started when it is needed."""
         reason = "it cannot be started"
         if self._process is not None:
             reason = _end_process(self._process, patience_s)
-        log_line = log.info if self._stopped else log.error  # an orderly stop is no error
-        log_line("%sthe process that computes vectors has ended (%s) and is started again", words, reason)
+        write_log = log.info if self._stopped else log.error  # an orderly stop is no error
+        write_log("%sthe process that computes vectors has ended (%s) and is started again", words, reason)
         self._close_connection()
 
     def _close_connection(self) -> None:
@@ -250,14 +249,14 @@ def main() -> None:
         set_up_logs, make_computation = connection.recv()
         if set_up_logs is not None:
             set_up_logs()
-        requests: queue.SimpleQueue[VectorRequest | str] = queue.SimpleQueue()
+        request_queue: queue.SimpleQueue[VectorRequest | str] = queue.SimpleQueue()
         vector_waits = threading.Event()  # It is set while a vector waits to be taken over.
         threading.Thread(
-            target=_read_requests, args=(connection, requests, vector_waits), name="requests", daemon=True
+            target=_read_requests, args=(connection, request_queue, vector_waits), name="requests", daemon=True
         ).start()
         threading.Thread(target=_keep_busy, args=(vector_waits,), name="busy", daemon=True).start()
         with one_thread_in_program():
-            _compute_vectors(connection, make_computation(), requests, vector_waits)
+            _compute_vectors(connection, make_computation(), request_queue, vector_waits)
     except (EOFError, OSError):
         os._exit(0)  # the daemon is gone
     except BaseException as error:  # noqa: BLE001 - a traceback's words may hold private data
@@ -275,29 +274,29 @@ def _step_back() -> None:
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
 
 
-def _keep_busy(waiting: threading.Event) -> None:
+def _keep_busy(vector_waits: threading.Event) -> None:
     """Keeps a core busy while a vector waits, as if it were still being computed."""
     with contextlib.suppress(OSError):  # Only Linux sets one thread's priority; it may fail elsewhere.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
     while True:
-        waiting.wait()
-        while waiting.is_set():
+        vector_waits.wait()
+        while vector_waits.is_set():
             # PBKDF2 runs without Python's lock. At this priority the lock's holder may not run for long, and the
             # vector would wait for it.
             hashlib.pbkdf2_hmac("sha256", b"", b"", _BUSY_ROUNDS)
 
 
 def _read_requests(
-    connection: Connection, requests: queue.SimpleQueue[VectorRequest | str], waiting: threading.Event
+    connection: Connection, request_queue: queue.SimpleQueue[VectorRequest | str], vector_waits: threading.Event
 ) -> None:
-    """Takes requests at once, whatever is being computed, so that the daemon never waits to get rid of one."""
+    """Takes requests at once, whatever is being computed, so that the daemon never waits to send one."""
     while True:
         try:
             message = connection.recv()
             if message == _TAKEN_OVER:
-                waiting.clear()
+                vector_waits.clear()
             else:
-                requests.put(message)
+                request_queue.put(message)
         except BaseException:  # noqa: BLE001 - the daemon is gone, or this process is of no use any more
             os._exit(0)
 
@@ -305,39 +304,37 @@ def _read_requests(
 def _compute_vectors(
     connection: Connection,
     computation: Computation,
-    requests: queue.SimpleQueue[VectorRequest | str],
-    waiting: threading.Event,
+    request_queue: queue.SimpleQueue[VectorRequest | str],
+    vector_waits: threading.Event,
 ) -> None:
-    public_blocks = _Public()
+    public_blocks = _PublicInputsCache()
     while True:
-        vector_request = requests.get()
+        vector_request = request_queue.get()
         if isinstance(vector_request, str):
             computation.warm()
             continue
-        computed_vector = computation.vector(public_blocks.completed(vector_request), start_s=0.0)
-        waiting.set()
+        computed_vector = computation.vector(public_blocks.complete(vector_request), start_s=0.0)
+        vector_waits.set()
         cautions = json.dumps(computed_vector.cautions).encode()
         vector_values = np.ascontiguousarray(computed_vector.vector.values, dtype=np.int64)
         connection.send_bytes(len(cautions).to_bytes(_HEAD_BYTES, "little") + cautions + vector_values.tobytes())
 
 
-class _Public:
-    """The public blocks of the last request, which the daemon does not send again, and what they make together."""
+class _PublicInputsCache:
+    """The public blocks of the last request, which the daemon does not send again, and the inputs that they form."""
 
     def __init__(self) -> None:
         self._blocks: dict[bytes, Block] = {}
         self._inputs: tuple[Input, ...] = ()
-        self._resolved = PublicInputs()
+        self._public_inputs = PublicInputs()
 
-    def completed(self, request: VectorRequest) -> VectorRequest:
-        """The request with its public inputs."""
+    def complete(self, request: VectorRequest) -> VectorRequest:
+        """Returns the request with its public inputs."""
         if self._inputs != request.inputs:
-            block_by_identity = {**self._blocks, **request.blocks}
-            self._blocks = {
-                block_identity: block_by_identity[block_identity] for block_identity in named_blocks(request.inputs)
-            }
-            self._inputs, self._resolved = request.inputs, resolve(request.inputs, self._blocks)
-        return replace(request, public=self._resolved, blocks={})
+            block_by_id = {**self._blocks, **request.blocks}
+            self._blocks = {block_id: block_by_id[block_id] for block_id in named_blocks(request.inputs)}
+            self._inputs, self._public_inputs = request.inputs, resolve(request.inputs, self._blocks)
+        return replace(request, public=self._public_inputs, blocks={})
 
 
 if __name__ == "__main__":

@@ -78,9 +78,9 @@ def poisson_subsample(records: PrivateRecords, rate: float, coins: bytes) -> Boo
     probability is ``rate`` rounded down to a multiple of 2^-64, so it never exceeds the rate that is charged.
     """
     first_rows = np.unique(records.units, return_index=True)[1]
-    hashes = records.unit_hashes[first_rows]
-    hash_blocks = np.empty((len(hashes), 2), dtype="<u8")
-    hash_blocks[:, 0], hash_blocks[:, 1] = hashes, _count_occurrences(hashes)
+    unit_hashes = records.unit_hashes[first_rows]
+    hash_blocks = np.empty((len(unit_hashes), 2), dtype="<u8")
+    hash_blocks[:, 0], hash_blocks[:, 1] = unit_hashes, _count_occurrences(unit_hashes)
     encryptor = Cipher(algorithms.AES256(tagged_hash("poisson subsample", coins)), modes.ECB()).encryptor()  # noqa: S305
     random_words = np.frombuffer(encryptor.update(hash_blocks.tobytes()), dtype="<u8")[::2]
     return random_words < np.uint64(min(int(rate * 2.0**64), 2**64 - 1))
@@ -91,7 +91,7 @@ def _count_occurrences(values: UInt64) -> Int64:
     value_order = np.argsort(values, kind="stable")
     sorted_values = values[value_order]
     group_starts = np.flatnonzero(np.concatenate([[True], sorted_values[1:] != sorted_values[:-1]])[: len(values)])
-    runs = np.diff(np.append(group_starts, len(values)))
+    group_sizes = np.diff(np.append(group_starts, len(values)))
     earlier_equals = np.empty(len(values), dtype=np.int64)
-    earlier_equals[value_order] = np.arange(len(values)) - np.repeat(group_starts, runs)
+    earlier_equals[value_order] = np.arange(len(values)) - np.repeat(group_starts, group_sizes)
     return earlier_equals

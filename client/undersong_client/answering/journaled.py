@@ -35,13 +35,13 @@ from undersong_protocol.wire import codec
 from undersong_protocol.wire.framing import Envelope, Outgoing
 from undersong_protocol.wire.messages import federation_pb2 as wire
 
-KEPT_REPLIES = 64
-HEARD_S = 0.1  # time between two checks if a frame of a silent stream has arrived
+KEPT_REPLIES = 64  # replies that wait for the coordinator's acknowledgement
+HEARD_S = 0.1  # time between two looks for a frame on a silent stream
 WAITING_TOLD_S = 3600.0  # time between two lines of the log while a run waits for a decision
 LONG_WAIT_S = 1.0  # a request that waited longer says so in the log
 ANSWERING = "answering the coordinator"  # name of the step that waits while the machine has a fault
-LOOK_AFTER_S = 3600.0
-WAITING_REQUESTS = 64
+LOOK_AFTER_S = 3600.0  # time between two looks for attempts that will not go on
+WAITING_REQUESTS = 64  # largest number of requests that wait
 WAITING_BYTES = 256 * 2**20  # size of all requests that wait; one request may always wait
 
 T = TypeVar("T")
@@ -58,18 +58,22 @@ class JournaledParty:
 
     def __init__(self, home: PartyHome, assembled: Assembled, *, clock: Callable[[], float] = time.time) -> None:
         self._home = home
-        self._requests, self._coordinator, self._policy = map(str, (home.requests, home.coordinator, home.policy))
+        self._requests_path, self._coordinator_path, self._policy_path = map(
+            str, (home.requests, home.coordinator, home.policy)
+        )
         self._assembled = assembled
         self._outbox = Outbox(home)
         self._clock = clock
-        self._policy_read: list[FileState] = []
-        self._looked_after: list[object] = []
+        self._policy_file_states: list[FileState] = []
+        self._looked_after_states: list[object] = []
         self._proposals = Proposals(home)
-        self._runs: dict[bytes, str] = {}  # names, by the manifest's hash
+        self._run_names: dict[bytes, str] = {}  # names, by the manifest's hash
         self._waiting_told_s: dict[str, float] = {}  # time of the last log line on a waiting run, by the run's name
         self.last: tuple[float, str] | None = None  # time and description of the last answer, for the status
-        self._turn = threading.Lock()  # held while a request is answered and journaled, not while a vector is computed
-        self._computing = threading.Lock()  # The computation's caches allow one vector at a time.
+        self._turn_lock = (
+            threading.Lock()
+        )  # held while a request is answered and journaled, not while a vector is computed
+        self._computing_lock = threading.Lock()  # The computation's caches allow one vector at a time.
 
     def answer(
         self,
@@ -93,7 +97,7 @@ class JournaledParty:
         must not leave then. What was journaled before stays.
         """
         start_s = time.monotonic() if start_s is None else start_s
-        with self._turn:
+        with self._turn_lock:
             self._end_abandoned()
             deferred_vector: DeferredVector | None = None
             try:
@@ -112,9 +116,9 @@ class JournaledParty:
             return party_reply
 
     def compute(self, deferral: Deferral) -> None:
-        """Computes the vector that a deferral wants, while other requests may be answered."""
+        """Computes the vector that ``deferral`` names, while other requests may be answered."""
         assert deferral.vector_request is not None
-        with self._computing:
+        with self._computing_lock:
             deferral.computed = self._assembled.computation.vector(deferral.vector_request, start_s=deferral.start_s)
 
     def _answer_request(
@@ -147,7 +151,7 @@ class JournaledParty:
             )
 
         def may_leave() -> bool:
-            return file_state(self._coordinator) != MISSING and party_reply.may_leave()
+            return file_state(self._coordinator_path) != MISSING and party_reply.may_leave()
 
         return replace(party_reply, may_leave=may_leave)
 
@@ -156,20 +160,20 @@ class JournaledParty:
 
         Returns at once during an answer, which does the same: party and ledger serve one thread at a time.
         """
-        if not self._turn.acquire(blocking=False):
+        if not self._turn_lock.acquire(blocking=False):
             return
         try:
             self._end_abandoned()
         finally:
-            self._turn.release()
+            self._turn_lock.release()
 
     def _end_abandoned(self) -> None:
-        coordinator = file_state(self._coordinator)
-        file_states = [file_state(self._requests), coordinator, self._clock() // LOOK_AFTER_S]
-        if file_states == self._looked_after:
+        coordinator_state = file_state(self._coordinator_path)
+        file_states = [file_state(self._requests_path), coordinator_state, self._clock() // LOOK_AFTER_S]
+        if file_states == self._looked_after_states:
             return
-        self._home.check_reachable()  # a coordinator's file that is missing with the folder was not left
-        if coordinator == MISSING:
+        self._home.check_reachable()  # If the whole folder is missing, the party has not left.
+        if coordinator_state == MISSING:
             stop_reason = "this party has left its coordinator"
         else:
             stop_reason = ""
@@ -179,7 +183,7 @@ class JournaledParty:
             raise
         except UndersongError as error:
             log.error("attempts that are over could not be erased: %s", error.problem)
-        self._looked_after = file_states
+        self._looked_after_states = file_states
 
     def _journal_reply(self, answer: PendingReply, took_s: float, waited_s: float) -> None:
         request_kind, run, query, attempt = self._describe_request(answer.request)
@@ -197,7 +201,7 @@ class JournaledParty:
         )
         self.last = (self._clock(), f"{request_kind} {run} {query}".strip())
         log.log(
-            logging.INFO if self._is_told(reply_kind, run) else logging.DEBUG,
+            logging.INFO if self._is_news(reply_kind, run) else logging.DEBUG,
             "answered %s with %s%s: %d bytes, %.3f s%s",
             request_kind,
             reply_kind,
@@ -207,8 +211,8 @@ class JournaledParty:
             f", after a wait of {waited_s:.1f} s" if waited_s >= LONG_WAIT_S else "",
         )
 
-    def _is_told(self, kind: str, run: str) -> bool:
-        """False for a run that waits for a decision as the log has said within the hour: it is proposed every 2 s."""
+    def _is_news(self, kind: str, run: str) -> bool:
+        """False if the log has said within the hour that this run waits for a decision: it is proposed every 2 s."""
         if kind != "pending":
             self._waiting_told_s.pop(run, None)
             return True
@@ -218,7 +222,7 @@ class JournaledParty:
         return is_due
 
     def _describe_request(self, request: wire.Request | None) -> tuple[str, str, str, int]:
-        """The kind of a request, and its run, sum and attempt, for outbox and log."""
+        """Returns the kind of a request, and its run, sum and attempt, for outbox and log."""
         if request is None:
             return "bytes that are no request", "", "", -1
         body_kind = request.WhichOneof("body") or ""
@@ -228,26 +232,26 @@ class JournaledParty:
         else:
             run_hash = getattr(request_body, "manifest_hash", b"")
         with suppress(UndersongError):  # a damaged file of a request
-            if run_hash not in self._runs and (stored_proposal := self._proposals.known(run_hash)) is not None:
-                self._runs[run_hash] = stored_proposal.run
+            if run_hash not in self._run_names and (stored_proposal := self._proposals.known(run_hash)) is not None:
+                self._run_names[run_hash] = stored_proposal.run
         return (
             body_kind,
-            self._runs.get(run_hash, ""),
+            self._run_names.get(run_hash, ""),
             str(getattr(request_body, "sum", "")),
             int(getattr(request_body, "attempt", -1)),
         )
 
     def _follow_policy(self) -> None:
-        """A changed policy counts at once, and who has left its coordinator answers it nothing, whatever carries this.
+        """Puts a changed policy in force, and checks that this party has not left its coordinator.
 
-        Raises ConfigurationError or PrivacyRefusal where nothing may be answered.
+        Raises ConfigurationError or PrivacyRefusal if this party may answer nothing.
         """
-        file_states = [file_state(self._policy), file_state(self._coordinator)]
-        if file_states != self._policy_read:
-            self._policy_read = []
+        file_states = [file_state(self._policy_path), file_state(self._coordinator_path)]
+        if file_states != self._policy_file_states:
+            self._policy_file_states = []
             fingerprint = trust.trusted(self._home).fingerprint
             self._assembled.party.allow(policy.read(self._home).bounds, fingerprint)
-            self._policy_read = file_states
+            self._policy_file_states = file_states
 
 
 def wait_for_rung(
@@ -257,7 +261,10 @@ def wait_for_rung(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Sleeps until the next rung after ``start_s`` (monotonic seconds); returns at once if ``first_rung_s`` is 0."""
+    """Sleeps until the next rung, one of the public times at which a reply may leave (``limits``).
+
+    Rungs count from ``start_s``, in monotonic seconds. It returns at once if ``first_rung_s`` is 0.
+    """
     if first_rung_s:
         deadline_s = start_s + limits.leaving_s(monotonic() - start_s, first_rung_s)
         while (remaining_s := deadline_s - monotonic()) > 0:
@@ -266,10 +273,10 @@ def wait_for_rung(
 
 @dataclass
 class _OpenRequest:
-    """A request that is known here: its bytes, since when (monotonic seconds), and whether a stream asks for it now."""
+    """A request that is not answered yet: its bytes, its arrival (monotonic seconds), and what becomes of it."""
 
     data: bytes = field(repr=False)
-    since: float
+    since_s: float
     # False after a new stream has begun, until the coordinator asks again: it repeats the requests that it still needs.
     is_wanted: bool = True
     is_taken: bool = False  # the request is being answered
@@ -288,7 +295,7 @@ class Answering:
     Args:
         send: sends a reply on the stream, if one is open.
         stands: returns True if the stream still stands, None if only its next frame can tell.
-        held_steps: where a fault of the machine is told.
+        held_steps: tells people which steps wait because the machine has a fault.
         clock: returns seconds since the epoch.
         monotonic, sleep: clock and sleep function that time the rungs, in seconds.
     """
@@ -308,21 +315,21 @@ class Answering:
         self.party = JournaledParty(home, assembled, clock=clock)
         self._send = send
         self._stands = stands
-        self._held = held_steps or HeldSteps()
+        self._held_steps = held_steps or HeldSteps()
         self._monotonic = monotonic
         self._sleep = sleep
-        self._jobs: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # ids of requests; None stops the thread
+        self._id_queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # ids of requests; None stops the thread
         self._lock = threading.Lock()
         self._open_requests: dict[bytes, _OpenRequest] = {}
         self._replies: OrderedDict[bytes, tuple[Outgoing, PendingReply]] = OrderedDict()
-        self._computing: set[threading.Thread] = set()
-        self._waiting: dict[Slot, list[bytes]] = {}  # ids of requests that wait for the vector of another request
+        self._computing_threads: set[threading.Thread] = set()
+        self._waiting_ids: dict[Slot, list[bytes]] = {}  # ids of requests that wait for the vector of another request
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve_requests, name="answers", daemon=True)
         self._thread.start()
 
     def wants(self, id_: bytes) -> bool:
-        """Returns True if no request with this id is known. One that is being answered is asked for again by this."""
+        """Returns True if no request with this id is known; notes of a known one that it was asked again."""
         with self._lock:
             if (open_request := self._open_requests.get(id_)) is not None:
                 open_request.is_wanted = True
@@ -333,21 +340,21 @@ class Answering:
         with self._lock:
             if envelope.id in self._open_requests or envelope.id in self._replies:
                 return
-            request_bytes = [
+            request_sizes = [
                 len(open_request.data) for open_request in self._open_requests.values() if not open_request.is_taken
             ]
-            is_full = max(len(request_bytes), len(self._computing)) >= WAITING_REQUESTS
-            if is_full or (request_bytes and sum(request_bytes) + len(envelope.data) > WAITING_BYTES):
+            is_full = max(len(request_sizes), len(self._computing_threads)) >= WAITING_REQUESTS
+            if is_full or (request_sizes and sum(request_sizes) + len(envelope.data) > WAITING_BYTES):
                 raise PeerFault(
                     "coordinator",
-                    f"asks faster than this party answers: {len(request_bytes)} requests of {sum(request_bytes)} bytes"
+                    f"asks faster than this party answers: {len(request_sizes)} requests of {sum(request_sizes)} bytes"
                     " wait, and"
-                    f" {len(self._computing)} vectors",
+                    f" {len(self._computing_threads)} vectors",
                     "the coordinator sends a run's next request after the reply to the last one",
                     code="too-many-requests",
                 )
             self._open_requests[envelope.id] = _OpenRequest(envelope.data, self._monotonic())
-        self._jobs.put(envelope.id)
+        self._id_queue.put(envelope.id)
 
     def acknowledged(self, id_: bytes) -> None:
         with self._lock:
@@ -379,14 +386,14 @@ class Answering:
                 for request_id, open_request in self._open_requests.items()
                 if open_request.is_taken
             }
-            computing_requests = list(self._computing)
+            computing_threads = list(self._computing_threads)
         self._stopping.set()
-        self._jobs.put(None)
-        for thread in (self._thread, *computing_requests):
+        self._id_queue.put(None)
+        for thread in (self._thread, *computing_threads):
             thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _serve_requests(self) -> None:
-        while (request_id := self._jobs.get()) is not None:
+        while (request_id := self._id_queue.get()) is not None:
             with self._lock:
                 open_request = self._open_requests.get(request_id)
                 if open_request is None or open_request.is_taken:
@@ -404,7 +411,7 @@ class Answering:
                     start_s,
                     is_asked=partial(self._is_asked, open_request),
                     deferral=deferral,
-                    waited_s=start_s - open_request.since,
+                    waited_s=start_s - open_request.since_s,
                 )
             )
         except DeferredVector:
@@ -417,20 +424,20 @@ class Answering:
         self._send_reply(id_, open_request, heard_reply)
 
     def _begin_vector(self, id_: bytes, open_request: _OpenRequest, deferral: Deferral) -> None:
-        """Computes a slot's vector in a thread of its own; a second request for the slot waits until it may leave.
+        """Computes a slot's (an attempt's) vector in a thread; a second request for it waits until it may leave.
 
-        Its own computation would be timed once more, against other rungs.
+        A second computation would show its time once more, against other rungs.
         """
         thread = threading.Thread(
             target=self._answer_with_vector, args=(id_, open_request, deferral), name="vector", daemon=True
         )
         with self._lock:
-            if (waiting_ids := self._waiting.get(deferral.slot)) is not None:
+            if (waiting_ids := self._waiting_ids.get(deferral.slot)) is not None:
                 open_request.is_taken = False
                 waiting_ids.append(id_)
                 return
-            self._waiting[deferral.slot] = []
-            self._computing.add(thread)
+            self._waiting_ids[deferral.slot] = []
+            self._computing_threads.add(thread)
         thread.start()
 
     def _answer_with_vector(self, id_: bytes, open_request: _OpenRequest, deferral: Deferral) -> None:
@@ -454,10 +461,10 @@ class Answering:
             self._handle_failure(id_, open_request, error)
         finally:
             with self._lock:
-                self._computing.discard(threading.current_thread())
-                waiting_ids = self._waiting.pop(deferral.slot)
+                self._computing_threads.discard(threading.current_thread())
+                waiting_ids = self._waiting_ids.pop(deferral.slot)
             for waiting_id in waiting_ids:
-                self._jobs.put(waiting_id)
+                self._id_queue.put(waiting_id)
 
     def _answer_once_possible(self, open_request: _OpenRequest, deferral: Deferral) -> PendingReply:
         """Answers with a vector that is done, again after a fault of this machine: it is not computed and timed anew.
@@ -473,11 +480,14 @@ class Answering:
                 return self._when_heard(answer_now)
             except (UndersongError, OSError, sqlite3.Error) as fault:
                 self._hold_up(open_request, fault)
-            if self._stopping.wait(self._held.pause_s(ANSWERING)) or not self._when_heard(is_asked):
+            if self._stopping.wait(self._held_steps.pause_s(ANSWERING)) or not self._when_heard(is_asked):
                 raise DroppedRequest("a fault of this machine lasted until the stream that asked was gone")
 
     def _when_heard(self, act: Callable[[], T]) -> T:
-        """Returns what ``act`` returns. It holds locks, and so does not wait itself for the stream to be heard."""
+        """Returns what ``act`` returns; calls it again, once the stream is heard, if it has raised UnheardStream.
+
+        ``act`` holds locks. So it does not wait for the stream itself.
+        """
         while True:
             try:
                 return act()
@@ -505,22 +515,22 @@ class Answering:
         with self._lock:
             other_requests = [
                 other_request
-                for request_id in self._waiting[slot]
+                for request_id in self._waiting_ids[slot]
                 if (other_request := self._open_requests.get(request_id)) is not None
             ]
         return any(self._is_asked(request) for request in (open_request, *other_requests))
 
     def _hold_up(self, open_request: _OpenRequest, fault: Exception) -> None:
         open_request.is_held = True
-        self._held.hold(ANSWERING, fault)
+        self._held_steps.hold(ANSWERING, fault)
 
     def _release_hold(self, open_request: _OpenRequest) -> None:
-        """Notes that a request is answered; what holds up another one, of another run perhaps, stays told."""
+        """Notes that a request is answered; people are still told of a fault that holds up another request."""
         with self._lock:
             open_request.is_held = False
             is_held = any(request.is_held for request in self._open_requests.values())
         if not is_held:
-            self._held.release(ANSWERING)
+            self._held_steps.release(ANSWERING)
 
     def _send_reply(self, id_: bytes, open_request: _OpenRequest, answer: PendingReply) -> None:
         if not answer.may_leave():
@@ -545,7 +555,7 @@ class Answering:
             self._open_requests.pop(id_, None)
 
     def _handle_failure(self, id_: bytes, open_request: _OpenRequest, error: Exception) -> None:
-        """Nothing leaves that is not journaled, and a fault of this machine is no refusal."""
+        """Drops a request that failed, or queues it again if this machine has a fault, which is no refusal."""
         if isinstance(error, DroppedRequest):
             self._drop_request(id_, str(error))
             return
@@ -559,6 +569,6 @@ class Answering:
             if not open_request.is_wanted:  # the coordinator repeats it
                 self._open_requests.pop(id_, None)
                 return
-        retry_timer = threading.Timer(self._held.pause_s(ANSWERING), self._jobs.put, (id_,))
+        retry_timer = threading.Timer(self._held_steps.pause_s(ANSWERING), self._id_queue.put, (id_,))
         retry_timer.daemon = True
         retry_timer.start()

@@ -116,7 +116,7 @@ class Notes:
 
 
 class Epochs:
-    """The highest epoch that was heard of each coordinator, and when it was heard last, in the party's journal.
+    """The highest epoch (``answering.checks``) that was heard of each coordinator, and when, in the party's journal.
 
     Only the process that took over keeps an epoch in force, by its requests. One that nobody has used for a day is
     forgotten: a single forged request would shut out the coordinator until its next lease. Nothing private rests on an
@@ -169,13 +169,13 @@ class Epochs:
 
 
 class ResolvedQuestion:
-    """The public inputs of the last request, resolved and checked; reads no record."""
+    """A cache of the last request's public inputs, resolved and checked; it reads no record."""
 
     def __init__(self, blocks: BlockStore, embedder: EmbedderFacts) -> None:
         self._blocks = blocks
         self._embedder = embedder
-        self._resolved: tuple[tuple[Input, ...], statistics.PublicInputs] | None = None
-        self._checked: tuple[bytes, str] | None = None  # manifest and sum for which these inputs were checked
+        self._resolved_inputs: tuple[tuple[Input, ...], statistics.PublicInputs] | None = None
+        self._checked_for: tuple[bytes, str] | None = None  # manifest and sum for which these inputs were checked
 
     def resolve(self, manifest: Manifest, name: str, inputs: tuple[Input, ...]) -> statistics.PublicInputs:
         """Returns the sum's public inputs.
@@ -183,14 +183,14 @@ class ResolvedQuestion:
         Raises PeerFault if a named block is missing or malformed, ConfigurationError if the inputs do not fit the
         sum's statistic.
         """
-        if self._resolved is None or self._resolved[0] != inputs:
-            self._checked = None
-            self._resolved = (inputs, resolve(inputs, self._blocks))
-        public_inputs = self._resolved[1]
-        if self._checked != (manifest.hash, name):
+        if self._resolved_inputs is None or self._resolved_inputs[0] != inputs:
+            self._checked_for = None
+            self._resolved_inputs = (inputs, resolve(inputs, self._blocks))
+        public_inputs = self._resolved_inputs[1]
+        if self._checked_for != (manifest.hash, name):
             public_facts = statistics.PublicFacts(self._embedder.dimension, len(manifest.task.get("labels", ())))
             manifest.plan[name].build().check_inputs(public_inputs, public_facts)
-            self._checked = (manifest.hash, name)
+            self._checked_for = (manifest.hash, name)
         return public_inputs
 
 
@@ -228,11 +228,11 @@ class Party:
         self._notes = notes or Notes()
         self._lock = threading.Lock()
         self._epochs = Epochs(storage.store)
-        self._question = ResolvedQuestion(storage.blocks, rules.embedder)
+        self._resolved_question = ResolvedQuestion(storage.blocks, rules.embedder)
         self._manifests: dict[bytes, Manifest] = {}
         self._attempts = Attempts(storage.store, name, keys, clock)
         # Privacy events of a vector by manifest and sum: as planned, and if all other parties collude.
-        self._prices: dict[tuple[bytes, str], tuple[Event, Event]] = {}
+        self._vector_events: dict[tuple[bytes, str], tuple[Event, Event]] = {}
         # The number of times that the coordinator has suspended or ended a run, by the manifest's hash.
         self._suspensions: Counter[bytes] = Counter()
 
@@ -430,17 +430,17 @@ class Party:
         add_blocks(message.blocks, sum_inputs, self._blocks)
         if missing_ids := missing_blocks(sum_inputs, self._blocks):
             return self._make_reply(missing=wire.MissingBlocks(blocks=missing_ids))
-        self._question.resolve(manifest, message.sum, sum_inputs)
-        digest = question(sum_inputs)
-        checks.check_same_question(message.sum, digest, self._attempts.question(manifest, message.sum))
+        self._resolved_question.resolve(manifest, message.sum, sum_inputs)
+        question_digest = question(sum_inputs)
+        checks.check_same_question(message.sum, question_digest, self._attempts.question(manifest, message.sum))
         self._accept_voids(manifest, message)
         sum_attempt = self._begin_attempt(manifest, message.sum, message.attempt)
         reply = self._receive_step(sum_attempt, message.payload)
-        self._attempts.keep(sum_attempt, named=sum_inputs, asked=digest)
+        self._attempts.keep(sum_attempt, named_inputs=sum_inputs, question_digest=question_digest)
         return self._make_reply(sum_reply=wire.SumReply(payload=reply.payload))
 
     def _prepare_sum(self, message: wire.PrepareSum, _answer: PendingReply) -> wire.Reply:
-        """Keys before the question: nothing in an advert or a share depends on the public inputs."""
+        """Begins an attempt before the question: no public key and no share depends on the public inputs."""
         manifest = self._require_manifest(message.manifest_hash)
         self._rules.consent.check(manifest)
         sum_attempt = self._begin_attempt(manifest, message.sum, message.attempt)
@@ -449,21 +449,21 @@ class Party:
         return self._make_reply(sum_reply=wire.SumReply(payload=reply.payload))
 
     def _begin_attempt(self, manifest: Manifest, name: str, number: int) -> Attempt:
-        """The attempt; a new one where the plan allows it, and then it is the only one at this sum."""
-        known_attempt = self._attempts.find(manifest, name, number)
-        if known_attempt is not None:
-            return known_attempt
-        known_attempt = self._attempts.new(manifest, name, number)
-        if known_attempt.before < 0:
+        """Returns the attempt. A new one begins if the plan allows it, and every earlier one at this sum ends."""
+        sum_attempt = self._attempts.find(manifest, name, number)
+        if sum_attempt is not None:
+            return sum_attempt
+        sum_attempt = self._attempts.new(manifest, name, number)
+        if sum_attempt.before < 0:
             earlier_attempt = None
         else:
-            earlier_attempt = self._attempts.find(manifest, name, known_attempt.before)
+            earlier_attempt = self._attempts.find(manifest, name, sum_attempt.before)
         if earlier_attempt is not None:
             # Two live attempts would be two vectors of the same records under a single charge.
             self._attempts.end(earlier_attempt, "a new attempt was begun")
-        self._withdraw(manifest, name)
+        self._withdraw_charges(manifest, name)
         self._ledger.check_attempt(self._make_charge(manifest, name, number), manifest.plan.quorum.spare_attempts)
-        return known_attempt
+        return sum_attempt
 
     def _sum_step(self, message: wire.SumStep, answer: PendingReply) -> wire.Reply:
         manifest = self._require_manifest(message.manifest_hash)
@@ -512,7 +512,7 @@ class Party:
     # keys for the same question; with a hash only the bytes that have it may leave (docs/secagg.md).
 
     def _mask_vector(self, attempt: Attempt, inputs: tuple[Input, ...], answer: PendingReply) -> Reply:
-        self._question.resolve(attempt.manifest, attempt.query, inputs)
+        self._resolved_question.resolve(attempt.manifest, attempt.query, inputs)
         if not answer.is_asked():
             raise DroppedRequest(f"the stream that asked for {attempt.query} is gone")
         self._charge_attempt(attempt)
@@ -521,7 +521,7 @@ class Party:
         return attempt.machine.provide(grid, attempt.question)
 
     def _record_send(self, attempt: Attempt, payload: bytes) -> None:
-        """Before a vector leaves, for the first time or again."""
+        """Writes a vector's hash to the ledger before the vector leaves, for the first time or again."""
         self._store.commit()  # the ledger must not name a vector that the journal may lose
         attempt_charge = self._charge_of(attempt)
         try:
@@ -542,7 +542,7 @@ class Party:
         self._rules.consent.suspended(manifest.hash, is_suspended=False)
         try:
             if not self._ledger.is_begun(manifest.run):
-                # Equal events as one: the ledger's checkpoints say the whole plan again with every vector.
+                # Equal events are merged, because the ledger's checkpoints repeat the whole plan with every vector.
                 plan = manifest.plan
                 plan_price = PlanPrice(compressed(plan.charged_events()), compressed(plan.alone_events()))
                 self._ledger.begin(attempt_charge, plan_price, at=now_s)
@@ -559,21 +559,21 @@ class Party:
     def _compute_grid(
         self, manifest: Manifest, name: str, inputs: tuple[Input, ...], coins: bytes, answer: PendingReply
     ) -> GridVector:
-        """This party's vector: the one place where records are read for a reply, and so the one that takes a rung."""
+        """Returns this party's vector. Records are read for a reply only here. So only this reply waits for a rung."""
         planned_sum = manifest.plan[name]
-        public_question = self._question.resolve(manifest, name, inputs)
+        public_inputs = self._resolved_question.resolve(manifest, name, inputs)
         answer.first_rung_s = planned_sum.first_rung_s
-        stored_blocks = ((block_identity, self._blocks.get(block_identity)) for block_identity in named_blocks(inputs))
-        block_by_identity = {identity: block for identity, block in stored_blocks if block is not None}
+        stored_blocks = ((block_id, self._blocks.get(block_id)) for block_id in named_blocks(inputs))
+        block_by_id = {block_id: block for block_id, block in stored_blocks if block is not None}
         vector_request = VectorRequest(
             manifest.run,
             tuple(manifest.labels),
             planned_sum,
             manifest.plan.privacy,
-            public_question,
+            public_inputs,
             coins,
             inputs,
-            block_by_identity,
+            block_by_id,
         )
         if answer.deferral is None:
             computed_vector = self.computation.vector(vector_request, start_s=answer.start_s)
@@ -587,7 +587,7 @@ class Party:
         return checks.check_opened(known_attempt, message.sum, message.attempt)
 
     def _accept_voids(self, manifest: Manifest, message: wire.OpenSum) -> None:
-        """Certificates refund attempts whose vector left, a few for each sum: a coalition can sign false ones."""
+        """Refunds attempts that certificates declare void; a few for each sum, as a coalition can sign false ones."""
         for certificate in message.voids:
             parameters = manifest.sum_parameters(message.sum, certificate.attempt)
             statement_by_party = dict(certificate.statements)
@@ -623,7 +623,7 @@ class Party:
 
     # These methods charge the ledger.
 
-    def _withdraw(self, manifest: Manifest, name: str) -> None:
+    def _withdraw_charges(self, manifest: Manifest, name: str) -> None:
         """Withdraws each charged attempt at a sum of which nothing left; they have ended, and nothing ever will."""
         for attempt_number, attempt_state in self._ledger.attempts(manifest.run, name).items():
             if attempt_state == "charged":
@@ -633,12 +633,12 @@ class Party:
         return self._make_charge(attempt.manifest, attempt.query, attempt.number, attempt.question)
 
     def _make_charge(self, manifest: Manifest, name: str, attempt: int, question_digest: bytes = b"") -> Charge:
-        sum_price = self._prices.get((manifest.hash, name))
-        if sum_price is None:
+        vector_events = self._vector_events.get((manifest.hash, name))
+        if vector_events is None:
             planned_sum = manifest.plan[name]
-            sum_price = planned_sum.event(), planned_sum.event_alone(manifest.plan.quorum)
-            self._prices[manifest.hash, name] = sum_price
-        event, event_alone = sum_price
+            vector_events = planned_sum.event(), planned_sum.event_alone(manifest.plan.quorum)
+            self._vector_events[manifest.hash, name] = vector_events
+        event, event_alone = vector_events
         privacy_unit = manifest.plan.privacy.unit
         return Charge(
             manifest.run,
@@ -652,7 +652,7 @@ class Party:
         )
 
     def _close_run(self, message: wire.CloseRun, _answer: PendingReply) -> wire.Reply:
-        """The run has ended: its attempts too, and what it cost is signed, if it was ever agreed on."""
+        """Ends a run and its attempts, and signs a receipt of its cost if the run was ever agreed on."""
         self._suspensions[message.manifest_hash] += 1
         manifest = self._find_manifest(message.manifest_hash)
         if manifest is None:
@@ -661,7 +661,7 @@ class Party:
         self._attempts.end_run(manifest)
         if not self._ledger.is_closed(manifest.run):
             for planned_sum in manifest.plan.sums:
-                self._withdraw(manifest, planned_sum.name)
+                self._withdraw_charges(manifest, planned_sum.name)
         self._ledger.close(manifest.run, manifest.hash.hex(), at=self._clock())
         self._rules.consent.ended(manifest.hash)
         receipt_body = receipt.body(manifest, self.name, self._ledger.run_entries(manifest.run))

@@ -41,7 +41,7 @@ class Deferral:
 
     @property
     def slot(self) -> Slot:
-        """A computation that runs once at a time: the vector of one attempt, whose coins are drawn for it."""
+        """The attempt (run, sum, coins) whose vector is computed; no attempt's vector is computed twice at a time."""
         assert self.vector_request is not None
         return _slot_of(self.vector_request)
 

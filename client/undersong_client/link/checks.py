@@ -32,12 +32,12 @@ from undersong_protocol.wire.framing import CLOCK_METADATA
 
 Grade = Literal["ok", "warning", "problem"]
 HEALTH = "/grpc.health.v1.Health/Check"
-CONNECT_S = 8.0
+CONNECT_S = 8.0  # longest wait for a connection, and for an answer to a question about health
 SMALLEST_FREE_BYTES = 2**30
 EXPIRY_WARNING_DAYS = 14
 # gRPC reads these variables, in this order.
-PROXIES, EXCEPTIONS = ("grpc_proxy", "https_proxy", "http_proxy"), ("no_grpc_proxy", "no_proxy")
-UNREAD_PROXIES = ("HTTPS_PROXY", "HTTP_PROXY")
+PROXY_VARIABLES, EXEMPTION_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy"), ("no_grpc_proxy", "no_proxy")
+UNREAD_PROXY_VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY")
 DEFAULT_PROXY_PORT = 443
 LONGEST_ANSWER_BYTES = 8192
 REMEDY_PROXY = "add the coordinator's host to no_proxy, or run with --no-proxy"
@@ -87,10 +87,10 @@ def check(
         yield from _check_network(home, environment, time.time if now_s is None else lambda: current_s)
 
 
-def _run_check(name: str, question: Callable[[], str | Finding]) -> Finding:
-    """The question's answer as a finding, or as a problem where it raises."""
+def _run_check(name: str, find_answer: Callable[[], str | Finding]) -> Finding:
+    """Returns the answer of one check as a finding; an error becomes a problem."""
     try:
-        check_answer = question()
+        check_answer = find_answer()
     except UndersongError as error:
         return Finding(name, "problem", error.problem, error.remedy)
     if isinstance(check_answer, Finding):
@@ -99,7 +99,7 @@ def _run_check(name: str, question: Callable[[], str | Finding]) -> Finding:
 
 
 def _until_error(findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Findings until an error, which a finding above has named already."""
+    """Yields findings up to an error, which an earlier check has reported already."""
     with contextlib.suppress(UndersongError):
         yield from findings
 
@@ -151,10 +151,10 @@ def _check_data(home: PartyHome, checkpoints: Path, now_s: float) -> str:
     data_set = datasets.load(home)
     ledger, _ = datasets.open_ledger(home, policy.read(home), checkpoints, at=now_s)
     entry_words = counted(len(ledger.entries()), "entry", "entries")
-    lengths = snapshot.facts(home).lengths.words
+    length_words = snapshot.facts(home).lengths.words
     sealed_words = f"{counted(len(data_set.table), 'record')}, sealed; ledger with {entry_words}, its chain holds"
-    if lengths:
-        return f"{sealed_words}; {lengths}"
+    if length_words:
+        return f"{sealed_words}; {length_words}"
     return sealed_words
 
 
@@ -190,7 +190,10 @@ def _check_disk(home: PartyHome) -> str:
     free_bytes = shutil.disk_usage(home.path).free
     free_words = f"{free_bytes / 2**30:.1f} GiB free"
     if free_bytes < SMALLEST_FREE_BYTES:
-        raise ConfigurationError(free_words, f"make room on the disk of {home.path}: a release needs its journal")
+        raise ConfigurationError(
+            f"the disk has only {free_words}, and needs {SMALLEST_FREE_BYTES / 2**30:.0f}",
+            f"make room on the disk of {home.path}: a release needs its journal",
+        )
     return free_words
 
 
@@ -227,10 +230,12 @@ def _check_certificate(home: PartyHome, now_s: float) -> Finding:
 
 
 def _check_proxy(home: PartyHome, environment: Mapping[str, str]) -> Finding:
-    variable_name, proxy_value = _first_variable(environment, PROXIES)
+    variable_name, proxy_value = _first_variable(environment, PROXY_VARIABLES)
     if not proxy_value:
-        ignored_variables = [variable for variable in UNREAD_PROXIES if environment.get(variable)]
-        ignored_words = f"{', '.join(ignored_variables)} is set and not read: the daemon reads {', '.join(PROXIES)}"
+        ignored_variables = [variable for variable in UNREAD_PROXY_VARIABLES if environment.get(variable)]
+        ignored_words = (
+            f"{', '.join(ignored_variables)} is set and not read: the daemon reads {', '.join(PROXY_VARIABLES)}"
+        )
         return Finding("proxy", "ok", ignored_words if ignored_variables else "none is configured")
     with contextlib.suppress(UndersongError):  # said by the findings below
         addresses = trust.coordinator(home).addresses
@@ -257,22 +262,22 @@ def _first_variable(environment: Mapping[str, str], names: Sequence[str]) -> tup
 def _proxy_of(environment: Mapping[str, str], address: str) -> SplitResult | None:
     """Returns the proxy through which gRPC dials an address, by gRPC's own rules; None if it dials directly."""
     try:
-        proxy_address = urlsplit(_first_variable(environment, PROXIES)[1])
+        proxy_address = urlsplit(_first_variable(environment, PROXY_VARIABLES)[1])
         is_usable = (
             proxy_address.scheme == "http" and proxy_address.hostname and (proxy_address.port or DEFAULT_PROXY_PORT)
         )
     except ValueError:
         return None
     host = address.rpartition(":")[0].strip("[]")
-    excepted_hosts = _first_variable(environment, EXCEPTIONS)[1].split(",")
+    excepted_hosts = _first_variable(environment, EXEMPTION_VARIABLES)[1].split(",")
     if not is_usable or any(
-        _is_excepted(excepted_host.strip(), host) for excepted_host in excepted_hosts if excepted_host
+        _is_exempt(excepted_host.strip(), host) for excepted_host in excepted_hosts if excepted_host
     ):
         return None
     return proxy_address
 
 
-def _is_excepted(entry: str, host: str) -> bool:
+def _is_exempt(entry: str, host: str) -> bool:
     """Tells if one entry of ``no_proxy`` holds for a host: the end of its name, or a network."""
     if host.lower().endswith(entry.lower()):
         return True
@@ -302,16 +307,16 @@ def _check_network(home: PartyHome, environment: Mapping[str, str], clock: Calla
                 "ask the operator whether this party was revoked, and for a new invitation if so",
             )
         else:
-            yield from _why_not(home, coordinator, address, _proxy_of(environment, address))
+            yield from _explain_silence(home, coordinator, address, _proxy_of(environment, address))
     yield _check_clock(home, clock_offset_s)
 
 
 def _ask_health(
     home: PartyHome, coordinator: trust.TrustedCoordinator, address: str
 ) -> tuple[str | None, float | None]:
-    """The coordinator's answer, and its clock where it tells it (seconds since the epoch).
+    """Asks the coordinator if it is well; returns its answer and its clock (seconds since the epoch; None if untold).
 
-    The answer is None where it is well, its words where it refuses this party, "" where nothing comes.
+    The answer is None if all is well, the coordinator's words if it refuses this party, and "" if none comes.
     """
     try:
         tls_credential = keys.credential(home)
@@ -330,7 +335,7 @@ def _ask_health(
             return None, None
 
 
-def _why_not(
+def _explain_silence(
     home: PartyHome, coordinator: trust.TrustedCoordinator, address: str, proxy: SplitResult | None
 ) -> Iterator[Finding]:
     host = address.rpartition(":")[0].strip("[]")
@@ -371,10 +376,10 @@ def _dial_directly(home: PartyHome, coordinator: trust.TrustedCoordinator, host:
 
 def _remedy_of_dial(error: OSError) -> str:
     """Returns the remedy for a failed connection; after a refusal it names no firewall, as the machine was reached."""
-    network_team = "ask your network team to allow outgoing TCP to this address; nothing inbound is needed"
+    team_remedy = "ask your network team to allow outgoing TCP to this address; nothing inbound is needed"
     if isinstance(error, ConnectionRefusedError):
-        return f"its machine answers and nothing listens there: telephone the operator first; then {network_team}"
-    return network_team
+        return f"its machine answers and nothing listens there: telephone the operator first; then {team_remedy}"
+    return team_remedy
 
 
 def _dial_through_proxy(
@@ -407,9 +412,9 @@ def _dial_through_proxy(
                 and (answer_byte := raw_socket.recv(1))
             ):
                 proxy_answer += answer_byte
-        status = proxy_answer.partition(b"\r\n")[0].decode("latin-1")
-        if status.split(" ")[1:2] != ["200"]:
-            failure_words = f"does not pass CONNECT to {address}: {printable(status, 100) or 'no answer'}"
+        status_line = proxy_answer.partition(b"\r\n")[0].decode("latin-1")
+        if status_line.split(" ")[1:2] != ["200"]:
+            failure_words = f"does not pass CONNECT to {address}: {printable(status_line, 100) or 'no answer'}"
             yield Finding(
                 proxy_words, "problem", failure_words, f"ask who runs the proxy to allow it; or {REMEDY_PROXY}"
             )
@@ -418,7 +423,9 @@ def _dial_through_proxy(
         yield _run_check(f"TLS {host}", lambda: _raise_tls_fault(home, coordinator, host, raw_socket))
 
 
-def _raise_tls_fault(home: PartyHome, coordinator: trust.TrustedCoordinator, host: str, raw: socket.socket) -> NoReturn:
+def _raise_tls_fault(
+    home: PartyHome, coordinator: trust.TrustedCoordinator, host: str, raw_socket: socket.socket
+) -> NoReturn:
     """Raises the error that says why no coordinator answers on an open connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -427,7 +434,7 @@ def _raise_tls_fault(home: PartyHome, coordinator: trust.TrustedCoordinator, hos
     try:
         keys.credential(home)
         context.load_cert_chain(home.keys / "tls.pem")
-        with context.wrap_socket(raw, server_hostname=coordinator.server_name or host) as tls_socket:
+        with context.wrap_socket(raw_socket, server_hostname=coordinator.server_name or host) as tls_socket:
             tls_socket.settimeout(1.0)
             # A server that refuses our certificate says so after its own handshake: listen for it a moment.
             with contextlib.suppress(TimeoutError):
@@ -449,20 +456,20 @@ def _raise_tls_fault(home: PartyHome, coordinator: trust.TrustedCoordinator, hos
         ) from None
 
 
-def _check_clock(home: PartyHome, offset: float | None) -> Finding:
-    """``offset``: from the coordinator's clock, where it has just told it; else that of the last connection counts."""
+def _check_clock(home: PartyHome, offset_s: float | None) -> Finding:
+    """Compares the clocks. ``offset_s`` is from the coordinator's; None takes the one noted at the last connection."""
     time_words = ""
-    if offset is None:
+    if offset_s is None:
         time_words = " at the last connection"
         try:
-            offset = float(read_json(home.status)["clock_offset_s"])
+            offset_s = float(read_json(home.status)["clock_offset_s"])
         except (UndersongError, KeyError, TypeError, ValueError):
             return Finding("clock", "ok", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC; compared at the first connection")
-    if abs(offset) > CLOCK_TOLERANCE_S:
+    if abs(offset_s) > CLOCK_TOLERANCE_S:
         return Finding(
             "clock",
             "problem",
-            f"{clock_words(offset)}{time_words}",
+            f"{clock_words(offset_s)}{time_words}",
             "set this machine's clock (timedatectl set-ntp true), or tell the operator that theirs is wrong",
         )
-    return Finding("clock", "ok", f"{abs(offset):.1f} s from the coordinator's{time_words}")
+    return Finding("clock", "ok", f"{abs(offset_s):.1f} s from the coordinator's{time_words}")

@@ -25,11 +25,11 @@ from undersong_protocol.wire.messages import transport_pb2 as wire
 
 log = logging.getLogger(__name__)
 
-WELCOME_S = 20.0
+WELCOME_S = 20.0  # longest wait for the coordinator's first frame, its Welcome
 PING_SHARE = 1.5  # keepalive periods of silence after which a ping has surely been sent
 PONG_S = 2.0  # usual time until a ping is answered
 SILENCES = 3  # a stream that was silent for so many keepalive periods is given up
-GOODBYE_S = 2.0
+GOODBYE_S = 2.0  # longest wait until a last frame has left
 UNREAD_BYTES = 2**21  # largest amount that the coordinator may send before this party has read it
 # Somebody has to act before the coordinator accepts this party. A refusal by the coordinator's clock passes by itself.
 REFUSALS_OF_PEOPLE = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
@@ -129,14 +129,16 @@ class Connection:
         self.welcome: wire.Welcome | None = None
         self.ended: Ended | None = None
         self._changed = threading.Condition()  # notified when ``welcome`` or ``ended`` changes
-        self._heard_at = time.monotonic()
+        self._heard_s = time.monotonic()
         # While a long request is opened, nothing is read. Pings still go out, and the silence does not end the stream.
         self._is_opening_request = False
-        self._queue: asyncio.Queue[Frames | None] = asyncio.Queue()
-        self._pings = 0
-        self._over = threading.Event()
+        self._frame_queue: asyncio.Queue[Frames | None] = asyncio.Queue()
+        self._unanswered_pings = 0
+        self._stream_over = threading.Event()
         self._task: asyncio.Task[None] | None = None
-        self._dialled = partial(secure_channel, address, coordinator, credential, use_proxy=use_proxy, of_loop=True)
+        self._make_channel = partial(
+            secure_channel, address, coordinator, credential, use_proxy=use_proxy, of_loop=True
+        )
         reassembler.new_stream()
         self._loop = event_loop()
         self.send(wire.FromParty(hello=hello))
@@ -178,13 +180,13 @@ class Connection:
         if self.welcome is None:
             return
         keepalive_s = max(0.2, min(300.0, self.welcome.keepalive_s))  # this order of the arguments reads NaN as 300
-        silence_s = now_s - self._heard_at
+        silence_s = now_s - self._heard_s
         if silence_s > SILENCES * keepalive_s and not self._is_opening_request:
             self._end_stream(Ended(f"silent for {silence_s:.0f} s", welcomed=True))
             self._loop.call_soon_threadsafe(self._cancel_stream)
-        elif silence_s > keepalive_s * (1 + self._pings):
-            self._pings += 1
-            self.send(wire.FromParty(ping=wire.Ping(number=self._pings)))
+        elif silence_s > keepalive_s * (1 + self._unanswered_pings):
+            self._unanswered_pings += 1
+            self.send(wire.FromParty(ping=wire.Ping(number=self._unanswered_pings)))
 
     def stands(self, now_s: float) -> bool | None:
         """True while the stream stands, False once it has ended; None if it has been silent for too long to tell.
@@ -200,7 +202,7 @@ class Connection:
         """Seconds since the last frame arrived; 0 while a long request is opened, during which nothing is read."""
         if self._is_opening_request:
             return 0.0
-        return max(0.0, now_s - self._heard_at)
+        return max(0.0, now_s - self._heard_s)
 
     @property
     def longest_silence_s(self) -> float:
@@ -213,14 +215,14 @@ class Connection:
         if self.ended is None and self.welcome is not None:
             self.send(wire.FromParty(goodbye=wire.Goodbye(reason=reason)))
             self._queue_frames(None)
-            self._over.wait(GOODBYE_S)
+            self._stream_over.wait(GOODBYE_S)
         self._end_stream(Ended(reason, welcomed=self.welcome is not None))
         self._loop.call_soon_threadsafe(self._cancel_stream)
-        self._over.wait(GOODBYE_S)
+        self._stream_over.wait(GOODBYE_S)
 
     def _queue_frames(self, frames: Frames | None) -> None:
         """Queues frames for sending; None closes the sending side."""
-        self._loop.call_soon_threadsafe(self._queue.put_nowait, frames)
+        self._loop.call_soon_threadsafe(self._frame_queue.put_nowait, frames)
 
     # The methods below run in the stream's own thread.
 
@@ -237,10 +239,10 @@ class Connection:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("internal error %s; the stream is given up", type(error).__name__)  # words may hold private data
         self._end_stream(Ended("the stream broke off", welcomed=self.welcome is not None))
-        self._over.set()
+        self._stream_over.set()
 
     async def _run_stream(self) -> None:
-        channel = self._dialled()
+        channel = self._make_channel()
         stream_call = channel.stream_stream(framing.METHOD)()
         writer = asyncio.ensure_future(self._write_frames(stream_call))
         try:
@@ -266,7 +268,7 @@ class Connection:
 
     async def _write_frames(self, call: Any) -> None:
         try:
-            while (frames := await self._queue.get()) is not None:
+            while (frames := await self._frame_queue.get()) is not None:
                 for frame in frames:
                     await call.write(frame.SerializeToString())
             await call.done_writing()
@@ -278,11 +280,11 @@ class Connection:
 
     async def _read_frames(self, call: Any) -> None:
         while (frame_bytes := await call.read()) is not grpc.aio.EOF:
-            self._heard_at = time.monotonic()
-            self._pings = 0
+            self._heard_s = time.monotonic()
+            self._unanswered_pings = 0
             message = parsed(wire.ToParty, frame_bytes, "coordinator", "sent bytes that are no message")
             if not await self._handle_frame(message):
-                self._queue.put_nowait(None)
+                self._frame_queue.put_nowait(None)
                 await call.code()  # the coordinator ends its side itself
                 return
         self._end_stream(Ended("the coordinator ended the stream", welcomed=self.welcome is not None))
@@ -295,7 +297,11 @@ class Connection:
                 self._take_goodbye(message.goodbye)
                 return False
             if frame_kind != "welcome":
-                raise PeerFault("coordinator", "does not begin with a Welcome", "is it an Undersong coordinator?")
+                raise PeerFault(
+                    "coordinator",
+                    "does not begin with a Welcome",
+                    "check that an Undersong coordinator serves this address",
+                )
             if message.welcome.version != framing.VERSION:
                 raise PeerFault(
                     "coordinator",
@@ -319,7 +325,7 @@ class Connection:
             case "ack":
                 self._listener.acknowledged(message.ack.id)
             case "ping":
-                if self._queue.qsize() > framing.LONGEST_QUEUE:
+                if self._frame_queue.qsize() > framing.LONGEST_QUEUE:
                     raise PeerFault("coordinator", "does not read what it is sent")
                 self.send(wire.FromParty(pong=wire.Pong(number=message.ping.number)))
             case "pong":
@@ -337,7 +343,7 @@ class Connection:
         """Opens a request that is wanted, outside the loop where that takes long; nothing else is read meanwhile."""
         if arrived is None:
             return
-        # Not acknowledged: the coordinator keeps a request until it is answered, and repeats it on a new stream.
+        # A request is not acknowledged: the coordinator keeps it until it is answered, and repeats it on a new stream.
         wanted_ids = [message_id for message_id in arrived.ids if self._listener.wants(message_id)]
         if not wanted_ids:
             return
@@ -348,7 +354,7 @@ class Connection:
             try:
                 message_bytes = await self._loop.run_in_executor(None, arrived.open)
             finally:
-                self._heard_at = time.monotonic()
+                self._heard_s = time.monotonic()
                 self._is_opening_request = False
         for id_ in wanted_ids:
             self._listener.request(framing.Envelope(id_, message_bytes))
@@ -370,7 +376,7 @@ class Connection:
 
 
 THREAD = "stream"
-END_S = 2.0  # for what still runs when the process ends
+END_S = 2.0  # longest wait for the end of the streams when the process ends
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -381,23 +387,23 @@ def event_loop() -> asyncio.AbstractEventLoop:
     global _loop
     with _lock:
         if _loop is None:
-            started_loops: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = queue.SimpleQueue()
+            start_queue: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = queue.SimpleQueue()
             thread = threading.Thread(
-                target=lambda: asyncio.run(_run_until_stopped(started_loops)), name=THREAD, daemon=True
+                target=lambda: asyncio.run(_run_until_stopped(start_queue)), name=THREAD, daemon=True
             )
             thread.start()
-            _loop, stop_event = started_loops.get()
+            _loop, stop_event = start_queue.get()
             atexit.register(_stop_loop, _loop, stop_event, thread)
         return _loop
 
 
-async def _run_until_stopped(started: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
+async def _run_until_stopped(start_queue: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
     stop_event = asyncio.Event()
-    started.put((asyncio.get_running_loop(), stop_event))
+    start_queue.put((asyncio.get_running_loop(), stop_event))
     await stop_event.wait()
 
 
-def _stop_loop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, thread: threading.Thread) -> None:
-    """Cancels what still runs, while it can: the interpreter breaks its threads off anywhere, in gRPC's code too."""
-    loop.call_soon_threadsafe(stop.set)
+def _stop_loop(loop: asyncio.AbstractEventLoop, stop_event: asyncio.Event, thread: threading.Thread) -> None:
+    """Cancels what still runs. Later, the interpreter would stop its thread anywhere, even within gRPC's code."""
+    loop.call_soon_threadsafe(stop_event.set)
     thread.join(END_S)

@@ -45,8 +45,8 @@ log = logging.getLogger(__name__)
 CONNECTING = "connecting"  # name of the step that waits after a fault of the machine before or within a stream
 LOOK_S = 0.25  # time between two checks for decisions, pauses and silence
 AWAY_TOLD_S = 3600.0  # time between two lines of the log while nothing connects
-STATUS_S = 5.0
-RENEW_LOOK_S = 3600.0
+STATUS_S = 5.0  # time between two writes of the status file
+RENEW_LOOK_S = 3600.0  # time between two looks at the certificate and the budget
 BUDGET_LOW = 0.1  # remaining share of the budget at which people are told
 TELL_REASON_S = 10.0  # longest time for telling one address of the coordinator why the daemon does not start
 
@@ -112,7 +112,7 @@ class Daemon(Listener):
         figures: Path | None = None,
     ) -> None:
         self._home = home
-        self._figures = figures
+        self._figures_file = figures
         self._assembled = assembled
         # Threads must not share a ledger: the party's own is charged by the threads that answer.
         self._ledger = Ledger.read(assembled.ledger.path)
@@ -121,27 +121,27 @@ class Daemon(Listener):
         self._warm = warm
         self._clock = clock
         self._outbox = Outbox(home)
-        self._held = HeldSteps(home.held_steps_file, root=home.path / SETTINGS, clock=clock)
-        self._dialled: Connection | None = None
+        self._held_steps = HeldSteps(home.held_steps_file, root=home.path / SETTINGS, clock=clock)
+        self._latest_connection: Connection | None = None
         self._answering = Answering(
-            home, assembled, send=self._send_reply, stands=self._stream_stands, held_steps=self._held, clock=clock
+            home, assembled, send=self._send_reply, stands=self._stream_stands, held_steps=self._held_steps, clock=clock
         )
-        self._requests = Proposals(home)
+        self._proposals = Proposals(home)
         self._reassembler = framing.Reassembler("coordinator")
-        self._boot = os.urandom(framing.ID_BYTES)
+        self._boot = os.urandom(framing.ID_BYTES)  # names this start of the daemon in every Hello
         self._random = random.Random(os.urandom(16))
-        self._stop = threading.Event()
+        self._stop_event = threading.Event()
         self._connection: Connection | None = None
         self._lock = threading.Lock()
-        self._facts: dict[str, Any] = {"state": "starting", "since_s": clock()}
-        self._status_at = 0.0
+        self._status_facts: dict[str, Any] = {"state": "starting", "since_s": clock()}
+        self._status_written_s = 0.0
         self._refusals_written: dict[str, float] = {}
-        self._renewal_asked = 0.0
+        self._renewal_checked_s = 0.0
         self._held_back = False  # True while a reply waits for the end of a pause
-        self._known: dict[str, Proposal] = {}  # last state of every proposal, by the plan's hash
+        self._known_proposals: dict[str, Proposal] = {}  # last state of every proposal, by the plan's hash
         settings = home.settings
         self._notices = Notices(settings.notify, settings.party, clock)
-        self._decisions_seen = 0
+        self._decisions_modified_ns = 0
         # Time since which no connection succeeds, and time of the last log line about it; 0 for never.
         self._away_since_s = self._away_told_s = 0.0
         self._away_reason = ""
@@ -150,7 +150,7 @@ class Daemon(Listener):
 
     def stop(self) -> None:
         """Ends :meth:`run` after the present request; may be called from a signal handler."""
-        self._stop.set()
+        self._stop_event.set()
 
     def run(self) -> None:
         """Runs until :meth:`stop`. Raises ConfigurationError or PrivacyRefusal if only a person can help."""
@@ -163,9 +163,9 @@ class Daemon(Listener):
             threading.Thread(target=self._assembled.computation.warm, name="embeds", daemon=True).start()
         failure_count = 0
         try:
-            while not self._stop.is_set():
+            while not self._stop_event.is_set():
                 stream_end = self._stream_or_fault(failure_count)
-                if self._stop.is_set():
+                if self._stop_event.is_set():
                     break
                 failure_count = 0 if stream_end.welcomed else failure_count + 1
                 self._wait_between_streams(self._pause_after(stream_end, failure_count), stream_end)
@@ -174,7 +174,7 @@ class Daemon(Listener):
             self._assembled.computation.stop()
             if self._connection is not None:
                 self._connection.close("the daemon stops")
-            self._held.close()
+            self._held_steps.close()
             self._note_status(state="stopped")
             log.info("stopped")
 
@@ -182,14 +182,14 @@ class Daemon(Listener):
     # Whatever else a person must correct ends the daemon.
 
     def _attempt_step(self, step: str, act: Callable[[], object]) -> None:
-        if not self._held.is_due(step):
+        if not self._held_steps.is_due(step):
             return
         try:
             act()
         except Exception as error:  # noqa: BLE001 - what does not pass is raised again
-            self._held.hold(step, self._pass_fault(error))
+            self._held_steps.hold(step, self._pass_fault(error))
         else:
-            self._held.release(step)
+            self._held_steps.release(step)
 
     def _pass_fault(self, error: Exception) -> Exception:
         """Returns a fault of the machine or of a file; raises any other error."""
@@ -198,34 +198,34 @@ class Daemon(Listener):
             return error
         raise error
 
-    def _stream_or_fault(self, failures: int) -> Ended:
+    def _stream_or_fault(self, failure_count: int) -> Ended:
         try:
-            stream_end = self._run_stream(failures)
+            stream_end = self._run_stream(failure_count)
         except Exception as error:  # noqa: BLE001 - what does not pass is raised again
-            held_fault = self._held.hold(CONNECTING, self._pass_fault(error))
+            held_fault = self._held_steps.hold(CONNECTING, self._pass_fault(error))
             with self._lock:
-                connection = self._dialled
+                connection = self._latest_connection
                 self._connection = None
             if connection is not None:
                 connection.close("its machine has a fault")
-            return Ended(held_fault.problem, self._held.pause_s(CONNECTING))
-        self._held.release(CONNECTING)
+            return Ended(held_fault.problem, self._held_steps.pause_s(CONNECTING))
+        self._held_steps.release(CONNECTING)
         return stream_end
 
     def _stream_stands(self) -> bool | None:
         """True if the present stream stands; None if only its next frame can tell."""
-        connection = self._dialled
+        connection = self._latest_connection
         stream_stands = False if connection is None else connection.stands(time.monotonic())
-        if stream_stands is None and self._stop.is_set():
+        if stream_stands is None and self._stop_event.is_set():
             return False
         return stream_stands
 
     # These methods serve one stream.
 
-    def _run_stream(self, failures: int) -> Ended:
-        """Dials the next address, and stays as long as the stream lasts."""
+    def _run_stream(self, failure_count: int) -> Ended:
+        """Dials the next address, stays as long as the stream lasts, and returns why it ended."""
         coordinator = trust.trusted(self._home)
-        address = coordinator.addresses[failures % len(coordinator.addresses)]
+        address = coordinator.addresses[failure_count % len(coordinator.addresses)]
         is_paused = self._home.pause.exists()
         hello_message = self._make_hello(is_paused)
         self._outbox.record(
@@ -242,15 +242,15 @@ class Daemon(Listener):
             listener=self,
             use_proxy=self._use_proxy,
         )
-        self._dialled = connection
+        self._latest_connection = connection
         try:
-            welcome_message = connection.wait_welcome(self._stop.is_set)
+            welcome_message = connection.wait_welcome(self._stop_event.is_set)
         except TransportError as error:
             connection.close("no welcome")
             return connection.ended or Ended(error.problem)
         self._take_welcome(connection, welcome_message, is_paused)
         reason = self._stay_connected(connection, coordinator, is_paused)
-        if self._stop.is_set():
+        if self._stop_event.is_set():
             self._answering.stop(20.0)  # the reply under way still finds its stream
         with self._lock:
             self._connection = None
@@ -259,12 +259,12 @@ class Daemon(Listener):
         log.info("disconnected: %s", reason)
         return stream_end
 
-    def _take_welcome(self, connection: Connection, welcome: wire.Welcome, paused: bool) -> None:
+    def _take_welcome(self, connection: Connection, welcome: wire.Welcome, is_paused: bool) -> None:
         clock_offset_s = self._clock() - welcome.clock_s
         coordinator_name = printable(welcome.coordinator, 63)
         software_words = printable(welcome.software, 63)
         self._note_status(
-            state="paused" if paused else "connected",
+            state="paused" if is_paused else "connected",
             coordinator=coordinator_name,
             coordinator_software=software_words,
             connected_s=self._clock(),
@@ -273,7 +273,7 @@ class Daemon(Listener):
             remedy="",
         )
         self._away_since_s = self._away_told_s = 0.0
-        self._held.release(CONNECTING)  # now, and not when this stream ends
+        self._held_steps.release(CONNECTING)  # now, and not when this stream ends
         log.info("connected to %s at %s", coordinator_name, connection.address)
         if abs(clock_offset_s) > CLOCK_TOLERANCE_S:
             log.warning("this machine's clock is %s: see `undersong-party check`", clock_words(clock_offset_s))
@@ -281,22 +281,22 @@ class Daemon(Listener):
             log.info("the coordinator runs %s, this party %s", software_words, SOFTWARE)
         with self._lock:
             self._connection = connection
-        if paused:
+        if is_paused:
             return  # the stream after the pause brings what was not acknowledged
         # Only now, so that no reply falls between; one that is ready in this moment may go twice.
         for reply in self._answering.unacknowledged():
             connection.send_reply(reply)
 
-    def _stay_connected(self, connection: Connection, coordinator: trust.TrustedCoordinator, paused: bool) -> str:
+    def _stay_connected(self, connection: Connection, coordinator: trust.TrustedCoordinator, is_paused: bool) -> str:
         """Blocks until the stream must be replaced; returns the reason."""
-        self._decisions_seen = 0
+        self._decisions_modified_ns = 0
         while connection.ended is None:
-            if self._stop.wait(LOOK_S):
+            if self._stop_event.wait(LOOK_S):
                 return "the daemon stops"
             connection.keep_alive(time.monotonic())
-            if self._home.pause.exists() != paused or self._held_back:
-                self._held_back = False  # the next stream brings it, where that is not paused
-                if not paused:
+            if self._home.pause.exists() != is_paused or self._held_back:
+                self._held_back = False  # the next stream sends that reply, unless it is paused too
+                if not is_paused:
                     return "paused by its people"
                 return "goes on"
             if not self._is_trusted(coordinator):
@@ -342,13 +342,13 @@ class Daemon(Listener):
     def _tell_decisions(self, connection: Connection) -> None:
         self._home.check_reachable()
         modified_ns = self._home.requests.stat().st_mtime_ns
-        if modified_ns == self._decisions_seen:
+        if modified_ns == self._decisions_modified_ns:
             return
-        self._decisions_seen = modified_ns
-        requests = self._requests.all()
+        self._decisions_modified_ns = modified_ns
+        requests = self._proposals.all()
         for request in requests:
-            earlier_proposal = self._known.get(request.manifest)
-            self._known[request.manifest] = request
+            earlier_proposal = self._known_proposals.get(request.manifest)
+            self._known_proposals[request.manifest] = request
             if earlier_proposal is not None and earlier_proposal.decision != request.decision:
                 log.info("run %r: %s", request.run, request.decision)
                 connection.send(wire.FromParty(decided=wire.Decided(run=request.run)))
@@ -370,10 +370,10 @@ class Daemon(Listener):
 
     def _renew_certificate(self, connection: Connection) -> None:
         now_s = time.monotonic()
-        if self._renewal_asked and now_s - self._renewal_asked < RENEW_LOOK_S:
+        if self._renewal_checked_s and now_s - self._renewal_checked_s < RENEW_LOOK_S:
             return
         _, valid_until = trust.validity(self._home)
-        self._renewal_asked = now_s
+        self._renewal_checked_s = now_s
         self._note_status(certificate_until=valid_until.isoformat())
         datasets.check_retention(self._home, self._clock())
         if valid_until.timestamp() - self._clock() < EXPIRES_SOON_S:
@@ -400,7 +400,7 @@ class Daemon(Listener):
             self._trust_seen = trust_state
         return is_trusted
 
-    def _make_hello(self, paused: bool) -> wire.Hello:
+    def _make_hello(self, is_paused: bool) -> wire.Hello:
         settings = self._home.settings
         hello_message = wire.Hello(
             version=framing.VERSION,
@@ -409,7 +409,7 @@ class Daemon(Listener):
             embedder=self._assembled.party.embedder,
             boot=self._boot,
             held=self._reassembler.held(),
-            paused=paused,
+            paused=is_paused,
         )
         if settings.share_policy:
             hello_message.policy = json.dumps(policy.read(self._home).bounds.to_json())
@@ -429,7 +429,7 @@ class Daemon(Listener):
 
     # These methods serve the time without a stream.
 
-    def _pause_after(self, stream_end: Ended, failures: int) -> float:
+    def _pause_after(self, stream_end: Ended, failure_count: int) -> float:
         if stream_end.reconnect_after_s < 0:
             raise ConfigurationError(
                 f"the coordinator ended this connection for good: {stream_end.reason}",
@@ -440,7 +440,7 @@ class Daemon(Listener):
         if stream_end.reconnect_after_s > 0:
             wait_s = max(self._backoff.first_s, min(stream_end.reconnect_after_s, 3600.0))
             return wait_s * (1.0 + 0.2 * self._random.random())
-        return self._backoff.wait_s(failures, self._random.random())
+        return self._backoff.wait_s(failure_count, self._random.random())
 
     def _wait_between_streams(self, seconds: float, stream_end: Ended) -> None:
         if stream_end.welcomed:
@@ -448,9 +448,9 @@ class Daemon(Listener):
         else:
             self._tell_away(stream_end.reason, seconds)
         deadline_s = time.monotonic() + seconds
-        while not self._stop.is_set() and time.monotonic() < deadline_s:
+        while not self._stop_event.is_set() and time.monotonic() < deadline_s:
             self._attempt_step("looking after attempts", self._answering.party.look_after)
-            self._stop.wait(min(LOOK_S, max(0.0, deadline_s - time.monotonic())))
+            self._stop_event.wait(min(LOOK_S, max(0.0, deadline_s - time.monotonic())))
             self._write_status()
 
     def _tell_away(self, reason: str, seconds: float) -> None:
@@ -478,27 +478,27 @@ class Daemon(Listener):
     # These methods write the status file.
 
     def _note_status(self, **facts: Any) -> None:
-        is_changed = any(self._facts.get(fact_name) != fact_value for fact_name, fact_value in facts.items())
-        self._facts.update(facts)
+        is_changed = any(self._status_facts.get(fact_name) != fact_value for fact_name, fact_value in facts.items())
+        self._status_facts.update(facts)
         if is_changed:
-            self._status_at = 0.0
+            self._status_written_s = 0.0
         self._write_status()
 
     def _write_status(self) -> None:
         self._assembled.computation.keep_running()
         now_s = time.monotonic()
         refusals = dict(self._assembled.notes.refusals)
-        if now_s - self._status_at < STATUS_S and self._status_at and refusals == self._refusals_written:
+        if now_s - self._status_written_s < STATUS_S and self._status_written_s and refusals == self._refusals_written:
             return
-        self._status_at = now_s
+        self._status_written_s = now_s
         self._refusals_written = refusals
-        connection = self._dialled
+        connection = self._latest_connection
         if connection is not None and connection.welcome is not None and connection.ended is None:
-            self._facts["heard_s"] = self._clock() - connection.silent_s(now_s)
-            self._facts["longest_silence_s"] = connection.longest_silence_s
-        last_message = self._answering.party.last
-        if last_message:
-            answer_facts = {"answered_s": last_message[0], "answered": last_message[1]}
+            self._status_facts["heard_s"] = self._clock() - connection.silent_s(now_s)
+            self._status_facts["longest_silence_s"] = connection.longest_silence_s
+        last_answer = self._answering.party.last
+        if last_answer:
+            answer_facts = {"answered_s": last_answer[0], "answered": last_answer[1]}
         else:
             answer_facts = {}
         refusal_facts = [{"at_s": at_s, "problem": problem} for problem, at_s in refusals.items()]
@@ -507,28 +507,28 @@ class Daemon(Listener):
             "cautions": dict(self._assembled.notes.cautions),
             "written_s": self._clock(),
         }
-        status_facts = {**self._facts, **answer_facts, **current_facts}
+        status_facts = {**self._status_facts, **answer_facts, **current_facts}
         self._attempt_step("writing the status", partial(write_json, self._home.status, status_facts))
         self._attempt_step("writing the figures", self._write_figures)
 
     def _write_figures(self) -> None:
         """Writes the file for a monitor, in Prometheus's text format, which another account reads."""
-        if self._figures is None:
+        if self._figures_file is None:
             return
-        link_state = self._facts["state"]
-        certificate_end = self._facts.get("certificate_until")
+        link_state = self._status_facts["state"]
+        certificate_end = self._status_facts.get("certificate_until")
         budget = self._declared_budget()
         figure_values = {
             "connected": float(link_state == "connected"),
             "paused": float(self._home.pause.exists()),
-            "last_contact_seconds": self._facts.get("heard_s"),
-            "requests_waiting": self._facts.get("waiting"),
+            "last_contact_seconds": self._status_facts.get("heard_s"),
+            "requests_waiting": self._status_facts.get("waiting"),
             "certificate_expires_seconds": None
             if certificate_end is None
             else datetime.fromisoformat(certificate_end).timestamp(),
             "epsilon_budget": None if budget is None else budget.epsilon,
             "epsilon_left": None if budget is None else self._epsilon_left(),
-            "held_up_seconds": min((held_step.since_s for held_step in self._held.all()), default=0.0),
+            "held_up_seconds": min((held_step.since_s for held_step in self._held_steps.all()), default=0.0),
             "written_seconds": self._clock(),
         }
         figure_lines = (
@@ -537,18 +537,16 @@ class Daemon(Listener):
             for figure_name, figure_value in figure_values.items()
             if figure_value is not None
         )
-        replace_file(self._figures, "".join(figure_lines).encode("ascii"), durable=False, mode=0o644)
+        replace_file(self._figures_file, "".join(figure_lines).encode("ascii"), durable=False, mode=0o644)
 
 
 def _hello_text(hello: wire.Hello, address: str) -> str:
-    address_suffix = ""
+    shared_words = ""
     if hello.HasField("epsilon_left"):
-        address_suffix = f", epsilon left {hello.epsilon_left:.3f}"
+        shared_words = f", epsilon left {hello.epsilon_left:.3f}"
     if hello.policy:
-        address_suffix += f", policy {hello.policy}"
-    return (
-        f"to {address}: party {hello.party}, {hello.software}, embedder {hello.embedder.hex()[:16]}...{address_suffix}"
-    )
+        shared_words += f", policy {hello.policy}"
+    return f"to {address}: party {hello.party}, {hello.software}, embedder {hello.embedder.hex()[:16]}...{shared_words}"
 
 
 # The coordinator may learn few reasons for not starting, each one code of ``DoesNotStart``. They depend on settings,
@@ -582,7 +580,7 @@ def check_start(home: PartyHome, *, clock: Callable[[], float] = time.time, use_
     try:
         trust.check_clock(home, clock())
     except TransportError as refusal:
-        # It arrives only where the coordinator accepts the certificate, and then it is this machine's clock.
+        # The coordinator gets this only if it accepts the certificate. Then this machine's clock is the wrong one.
         _refuse_start(home, wire.DoesNotStart.CLOCK, refusal, clock, use_proxy)
 
 
@@ -597,7 +595,7 @@ def _refuse_start(
 
 
 def _tell_reason(home: PartyHome, reason: wire.DoesNotStart, clock: Callable[[], float], *, use_proxy: bool) -> None:
-    """One Hello to the first address that answers, and nothing after it. Raises TransportError where none does."""
+    """Sends the reason in one Hello to the first address that answers. Raises TransportError if none does."""
     coordinator = trust.coordinator(home)
     party_name = trust.certified_name(home)
     hello_message = wire.Hello(

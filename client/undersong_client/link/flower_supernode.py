@@ -17,7 +17,7 @@ HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def pinned(get_fab: Callable[[str, int], Any], hashes: frozenset[str], refusal: type[Exception]) -> Callable[..., Any]:
-    """Wraps ``get_fab`` to raise ``refused`` for a bundle whose SHA-256 is not in ``hashes``."""
+    """Wraps ``get_fab`` to raise ``refusal`` for a bundle whose SHA-256 is not in ``hashes``."""
 
     def get(fab_hash: str, run_id: int) -> Any:
         fab = get_fab(fab_hash, run_id)
@@ -49,7 +49,7 @@ def run(hashes: Sequence[str], arguments: Sequence[str]) -> None:
     pull = internal._pull_and_store_message
 
     def pulling(**keywords: Any) -> Any:
-        # A run that is not running: Flower leaves its messages alone and goes on.
+        # Flower takes this error to mean that the run is not running: it leaves the run's messages alone and goes on.
         keywords["get_fab"] = pinned(keywords["get_fab"], frozenset(hashes), RunNotRunningException)
         return pull(**keywords)
 

@@ -43,6 +43,8 @@ class Attempt:
 
     Attributes:
         key: name of the attempt in the journal.
+        query: name of the sum in the plan.
+        number: number of the attempt at this sum.
         inputs: references to the sum's public inputs; None until the coordinator has named them.
         coins: secret seed of the Poisson subsample; b"" once the attempt has ended.
         count: for a new attempt, number of attempts begun at this sum, this one included; 0 for an earlier one.
@@ -124,13 +126,13 @@ class Attempts:
         parameters = manifest.sum_parameters(query, number)
         reply_places: set[tuple[Stage, int]] = set()
 
-        def reply(stage: Stage, roll: int) -> bytes | None:
+        def read_reply(stage: Stage, roll: int) -> bytes | None:
             reply_places.add((stage, roll))
             return self._store.get(_reply_key(attempt_key, stage, roll))
 
         party_keys = self._keys
         machine = party_keys.machine.restore(
-            parameters, self._name, party_keys.identity, machine_snapshot, party_keys.encapsulate, reply
+            parameters, self._name, party_keys.identity, machine_snapshot, party_keys.encapsulate, read_reply
         )
         restored_attempt = Attempt(
             attempt_key,
@@ -152,7 +154,7 @@ class Attempts:
 
         Raises PrivacyRefusal if ``number`` is not above all earlier ones, RoundAborted if attempts come too fast.
         """
-        start_record = self._begun(manifest, query)
+        start_record = self._read_start_record(manifest, query)
         if number <= start_record.last:
             raise PrivacyRefusal(
                 f"{query}: attempt {number} is asked for after attempt {start_record.last},"
@@ -162,7 +164,8 @@ class Attempts:
         waited_s = self._clock() - start_record.at
         if start_record.count >= FREE_ATTEMPTS and 0 <= waited_s < ATTEMPT_EVERY_S:
             raise RoundAborted(
-                f"{query}: {start_record.count} attempts were begun, the last one {waited_s:.0f} s ago",
+                f"{query}: attempts follow each other too fast: {start_record.count} attempts were begun, the last one"
+                f" {waited_s:.0f} s ago",
                 f"begin another one {ATTEMPT_EVERY_S:.0f} s after it, and find out why they end",
             )
         attempt_key = _key(manifest, query, number)
@@ -188,16 +191,18 @@ class Attempts:
 
     def last(self, manifest: Manifest, query: str) -> int:
         """Returns the number of the last attempt that was begun at a sum; -1 if none was."""
-        return self._begun(manifest, query).last
+        return self._read_start_record(manifest, query).last
 
-    def keep(self, attempt: Attempt, named: tuple[Input, ...] | None = None, asked: bytes = b"") -> None:
+    def keep(
+        self, attempt: Attempt, named_inputs: tuple[Input, ...] | None = None, question_digest: bytes = b""
+    ) -> None:
         """Journals the present state of an attempt, on disk on return; destroys the secrets of one that has ended.
 
         It does not journal an attempt that was recorded as ended before, or that ended before it was first kept.
 
         Args:
-            named: references to the public inputs, if this message named them; they fix the sum's question.
-            asked: q, the digest of ``named``.
+            named_inputs: references to the public inputs, if this message named them; they fix the sum's question.
+            question_digest: q, the digest of ``named_inputs``.
         """
         if attempt.has_ended and attempt.compartment is None:
             return
@@ -214,18 +219,18 @@ class Attempts:
             for place, reply in long_replies.items()
             if place not in attempt.replies
         }
-        if named is not None:
-            attempt.inputs = named
-            attempt.question = asked
-            inputs_message = wire.OpenSum(inputs=[input_reference.to_wire() for input_reference in named])
+        if named_inputs is not None:
+            attempt.inputs = named_inputs
+            attempt.question = question_digest
+            inputs_message = wire.OpenSum(inputs=[input_reference.to_wire() for input_reference in named_inputs])
             journal_entries[f"{attempt.key}/inputs"] = inputs_message.SerializeToString()
-            journal_entries[_question_key(manifest, query)] = asked
+            journal_entries[_question_key(manifest, query)] = question_digest
         if attempt.has_ended:
             assert attempt.compartment is not None
-            forgotten_key = ""
+            deleted_prefix = ""
             if attempt.machine.phase is Phase.TOMBSTONED:
-                forgotten_key = _replies(attempt.key)
-            attempt.compartment.end({**journal_entries, f"{attempt.key}/ended": machine_snapshot}, forgotten_key)
+                deleted_prefix = _replies_prefix(attempt.key)
+            attempt.compartment.end({**journal_entries, f"{attempt.key}/ended": machine_snapshot}, deleted_prefix)
             attempt.compartment = None
             attempt.coins = b""
             self._under_way.pop(attempt.key, None)
@@ -233,7 +238,7 @@ class Attempts:
         sealed_entries = {"machine": machine_snapshot}
         if attempt.compartment is None:
             attempt.compartment = self._store.begin_compartment(attempt.key)
-            start_record = _Begun(attempt.number, attempt.count, self._clock())
+            start_record = _StartRecord(attempt.number, attempt.count, self._clock())
             sealed_entries["coins"] = attempt.coins
             sealed_entries["of"] = json.dumps([manifest.hash.hex(), query, attempt.number, start_record.at]).encode()
             journal_entries[_begun_key(manifest, query)] = json.dumps(vars(start_record)).encode()
@@ -282,7 +287,7 @@ class Attempts:
                 abandoned_attempt = None
             if manifest is None or abandoned_attempt is None:
                 attempt_key = f"attempt/{manifest_hash}/{query}/{attempt_number}"
-                compartment.end({}, _replies(attempt_key))
+                compartment.end({}, _replies_prefix(attempt_key))
                 self._under_way.pop(attempt_key, None)
             elif reason := over(manifest) or ("" if self._may_go_on(begun_s) else _ABANDONED):
                 self.end(abandoned_attempt, reason)
@@ -296,7 +301,7 @@ class Attempts:
         self._under_way.clear()
 
     def stored(self, attempt: Attempt, payload: bytes) -> Stored:
-        """Returns a reference to the journal's entry that holds a reply; ``NOTHING`` if it has no own entry."""
+        """Returns a reference to the journal's entry that holds a reply; ``NOTHING`` if the reply has no own entry."""
         replies = attempt.machine.answered
         reply_place = next(
             (reply_place for reply_place in attempt.replies if replies.get(reply_place) == payload), None
@@ -310,7 +315,7 @@ class Attempts:
         return self._store.get(_question_key(manifest, query))
 
     def note_survivors(self, attempt: Attempt) -> None:
-        """Keeps who is in a sum that this party's shares open, for its own people; does nothing before that."""
+        """Stores for the party's people who is in a sum that its shares open; does nothing before that is known."""
         if survivors := attempt.machine.survivors:
             survivor_names = json.dumps(survivors).encode()
             self._store.put(_survivors_key(attempt.manifest, attempt.query), survivor_names)
@@ -322,16 +327,16 @@ class Attempts:
             Input.from_wire(input_reference) for input_reference in wire.OpenSum.FromString(inputs_bytes).inputs
         )
 
-    def _begun(self, manifest: Manifest, query: str) -> "_Begun":
+    def _read_start_record(self, manifest: Manifest, query: str) -> "_StartRecord":
         record_bytes = self._store.get(_begun_key(manifest, query))
         if record_bytes:
-            return _Begun(**json.loads(record_bytes))
-        return _Begun(-1, 0, 0.0)
+            return _StartRecord(**json.loads(record_bytes))
+        return _StartRecord(-1, 0, 0.0)
 
 
 @dataclass(frozen=True)
-class _Begun:
-    """The last attempt's number, how many there were, and when the last was begun."""
+class _StartRecord:
+    """The attempts at a sum so far: the number of the last one, how many there were, and when the last was begun."""
 
     last: int
     count: int
@@ -342,13 +347,13 @@ def _key(manifest: Manifest, query: str, number: int) -> str:
     return f"attempt/{manifest.hash.hex()}/{query}/{number}"
 
 
-def _replies(key: str) -> str:
+def _replies_prefix(key: str) -> str:
     # A hash, because a sum's name may hold slashes: no attempt's replies may begin as another attempt's do.
     return f"answered/{hashlib.sha256(key.encode()).hexdigest()[:40]}/"
 
 
 def _reply_key(key: str, stage: Stage, roll: int) -> str:
-    return f"{_replies(key)}{int(stage)}/{roll}"
+    return f"{_replies_prefix(key)}{int(stage)}/{roll}"
 
 
 def survivors_of(store: Store, manifest: Manifest, query: str) -> tuple[str, ...] | None:

@@ -1,9 +1,10 @@
 """Keeps the heads of a data set's ledger twice outside the party's folder: beside the data and in the state folder.
 
-Whoever deletes the party's folder, or restores an old copy of it, must not get a fresh budget. A ledger that does not
-contain these heads is missing or too old: it is restored from a backup, or goes on by charging all that may be missing.
-docs/hospital.md, "Every day", says what the budget is afterwards. Nothing is ever taken out of a ledger: one that holds
-what the backup lacks stays, and a broken one is set aside.
+The head of a ledger is the hash of its last entry. Whoever deletes the party's folder, or restores an old copy of it,
+must not get a fresh budget. A ledger that does not contain these heads is missing or too old: it is restored from a
+backup, or goes on by charging all that may be missing. docs/hospital.md, "Every day", says what the budget is
+afterwards. Nothing is ever taken out of a ledger: one that holds what the backup lacks stays, and a broken one is set
+aside.
 
 The files are ``mark.json`` beside the data, and one in the state folder, named by the set of the data set's texts. So a
 copied or renamed file is known, also with its rows in another order, other spacing or other columns; a file with one
@@ -41,8 +42,8 @@ RESTORE = (
     "put a backup back: undersong-party restore-ledger BACKUP (in a new folder: undersong-party data add FILE"
     " --restore-ledger BACKUP); without one, --charge-missing instead of BACKUP counts as spent all that may be missing"
 )
-UNSET_EPSILON = 1e-12
-_START = "0" * 64
+UNSET_EPSILON = 1e-12  # budget that a ledger declares if the policy sets none
+_FIRST_HEAD = "0" * 64  # head of a ledger without an entry
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,10 @@ class LedgerCheckpoints:
         else:
             self._paths = [beside(path) / "mark.json", checkpoints / f"{name}.json"]
         if is_test_party or not former:
-            self._former = []
+            self._former_paths = []
         else:
-            self._former = [checkpoints / f"{former}.json"]
-        self._last = ""
+            self._former_paths = [checkpoints / f"{former}.json"]
+        self._last_head = ""
 
     def read(self) -> list[str]:
         """Reads the heads of the ledger that were stored at releases; [] before the first release."""
@@ -114,7 +115,7 @@ class LedgerCheckpoints:
         """
         checkpoint_marks: list[dict[str, Any]] = []
         hidden_error: PermissionError | None = None
-        for path in (*self._paths, *self._former):
+        for path in (*self._paths, *self._former_paths):
             try:
                 checkpoint_marks += _marks(path) if path.exists() else []
             except PermissionError as error:
@@ -128,7 +129,7 @@ class LedgerCheckpoints:
 
         Raises MachineFault if no checkpoint file can be written.
         """
-        if not self._paths or ledger.head == self._last:
+        if not self._paths or ledger.head == self._last_head:
             return
         with ledger.locked():  # whoever writes holds the newest head
             ledger_statement = ledger.statement()
@@ -143,20 +144,21 @@ class LedgerCheckpoints:
                     f"make {self._paths[0].parent} or {self._paths[1].parent} writable, and look at the free space",
                     code="no-checkpoint",
                 )
-            self._last = ledger_statement.head
+            self._last_head = ledger_statement.head
 
-    def leave(self, ledger: Ledger, newer: "LedgerCheckpoints", whole: Budget | None) -> None:
+    def leave(self, ledger: Ledger, newer: "LedgerCheckpoints", whole_budget: Budget | None) -> None:
         """Ends these checkpoints when the data set gets a newer version, which has its own.
 
         Releases from the newer version do not appear here. So if the old file is added again without the ledger, the
-        whole budget (``whole``; None counts as infinite) counts as spent.
+        whole budget (``whole_budget``; None counts as infinite) counts as spent.
         """
         ledger_statement = ledger.statement()
-        mark_bytes = self._mark(replace(ledger_statement, lost_budgets=(*ledger_statement.lost_budgets, whole)))
+        mark_bytes = self._mark(replace(ledger_statement, lost_budgets=(*ledger_statement.lost_budgets, whole_budget)))
         replace_where_possible([path for path in self._paths if path not in newer._paths and path.exists()], mark_bytes)
 
     def _mark(self, statement: Statement) -> bytes:
-        # For every vector, with the price of a whole plan: without indentation it is encoded by compiled code.
+        # A checkpoint is written for every vector and holds the price of a whole plan. Without indentation, compiled
+        # code encodes it, which is faster.
         return json.dumps({**statement.to_json(), "home": str(self._home.path)}, ensure_ascii=False).encode("utf-8")
 
 
@@ -215,7 +217,7 @@ def check(heads: Sequence[str], ledger: Ledger | None) -> None:
 
 def holds(ledger: Ledger, heads: Sequence[str]) -> bool:
     """Returns True if all of these heads are in the ledger's chain."""
-    return {_START, *(entry["hash"] for entry in ledger.entries())}.issuperset(heads)
+    return {_FIRST_HEAD, *(entry["hash"] for entry in ledger.entries())}.issuperset(heads)
 
 
 def budget_of(policy: HospitalPolicy) -> Budget:
@@ -229,7 +231,7 @@ def is_set(budget: Budget | None) -> bool:
 
 
 def _marks(path: Path) -> list[dict[str, Any]]:
-    """The checkpoints in a file; version 0.2.0 wrote two lines: a checksum, an order and the object."""
+    """Reads the checkpoints in a file. Version 0.2.0 wrote two lines, each with a checksum, a number and the JSON."""
     mark_lines = re.findall(rb"([0-9a-f]{64}) (\d+ (\{.*\}))", path.read_bytes())
     checkpoint_marks = [
         json.loads(mark_json)
@@ -239,7 +241,7 @@ def _marks(path: Path) -> list[dict[str, Any]]:
     return checkpoint_marks or [read_json(path)]
 
 
-WITHOUT = "--charge-missing counts as spent all that may be missing, and goes on from there"
+CHARGE_MISSING_WORDS = "--charge-missing counts as spent all that may be missing, and goes on from there"
 _Receipts = Sequence[tuple[Manifest, Receipt]]
 
 
@@ -302,7 +304,7 @@ class RestoredLedger:
 
 def recover(
     home: PartyHome,
-    kept: LedgerCheckpoints,
+    checkpoints: LedgerCheckpoints,
     fingerprint: str,
     policy: HospitalPolicy,
     source: Source,
@@ -314,7 +316,7 @@ def recover(
     The caller holds the party's folder (:meth:`PartyHome.running`), so that no daemon answers meanwhile.
 
     Args:
-        kept: checkpoints of the data set.
+        checkpoints: those of the data set.
         fingerprint: keyed hash (hex) of the data set.
         at: time now, seconds since the epoch.
 
@@ -323,33 +325,35 @@ def recover(
         PrivacyRefusal: the backup is broken, or lacks entries that are here or that the checkpoints know, and the owner
             has not agreed that everything that may be missing counts as spent.
     """
-    kept_heads = kept.read()
-    ledger, is_broken = _present(home)
+    known_heads = checkpoints.read()
+    ledger, is_broken = _read_present_ledger(home)
     if not source.named:
         raise ConfigurationError(
-            "no backup of the ledger was named", f"name a BACKUP; without one, {WITHOUT}", code="which-backup"
+            "no backup of the ledger was named",
+            f"name a BACKUP; without one, {CHARGE_MISSING_WORDS}",
+            code="which-backup",
         )
-    if ledger is not None and source.backup is None and _complete(ledger, kept_heads, source.receipts):
+    if ledger is not None and source.backup is None and _is_complete(ledger, known_heads, source.receipts):
         raise ConfigurationError(
             "the ledger holds everything that its checkpoints know of",
             "use it: there is nothing to restore",
             code="nothing-to-restore",
         )
-    is_proven = bool(kept_heads) or not is_broken
+    is_proven = bool(known_heads) or not is_broken
     if source.backup is not None:
-        ledger, is_proven = _take_backup(home, source.backup, ledger, kept_heads, broken=is_broken, source=source)
+        ledger, is_proven = _take_backup(home, source.backup, ledger, known_heads, broken=is_broken, source=source)
     elif is_broken:
         time_stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at))
         os.replace(home.ledger, home.ledger.with_name(f"ledger.broken-{time_stamp}.jsonl"))
-    if ledger is not None and is_proven and _complete(ledger, kept_heads, source.receipts):
+    if ledger is not None and is_proven and _is_complete(ledger, known_heads, source.receipts):
         return RestoredLedger(ledger, (), False, ledger.budget)
-    return _continue(home, kept, ledger, fingerprint, policy, source.receipts, at=at)
+    return _continue_ledger(home, checkpoints, ledger, fingerprint, policy, source.receipts, at=at)
 
 
 def read_receipts(path: Path, party: str) -> tuple[Manifest, Receipt]:
-    """This party's receipt in a published ``manifest.json``, checked against the key that the run's roster names.
+    """Reads this party's receipt in a published ``manifest.json``, and checks it by the key in the run's roster.
 
-    Raises ConfigurationError where the file holds none, PeerFault where it does not hold.
+    Raises ConfigurationError if the file holds no receipt of this party, PeerFault if the receipt is not valid.
     """
     receipt_bytes = read_input(path, largest=16 * LARGEST_MANIFEST_BYTES)
     try:
@@ -365,7 +369,7 @@ def read_receipts(path: Path, party: str) -> tuple[Manifest, Receipt]:
     return manifest, check_receipt(manifest, party, receipt_body, signature)
 
 
-def _present(home: PartyHome) -> tuple[Ledger | None, bool]:
+def _read_present_ledger(home: PartyHome) -> tuple[Ledger | None, bool]:
     """Returns the ledger in the party's folder or None, and True if there is a ledger that cannot be read."""
     if not home.ledger.exists():
         return None, False
@@ -375,12 +379,12 @@ def _present(home: PartyHome) -> tuple[Ledger | None, bool]:
         return None, True
 
 
-def _charged(ledger: Ledger | None) -> bool:
+def _has_charges(ledger: Ledger | None) -> bool:
     """Returns True if a ledger holds charges, which its loss would hide."""
     return ledger is not None and any(entry["kind"] in ("charge", "lost") for entry in ledger.entries())
 
 
-def _complete(ledger: Ledger, heads: Sequence[str], receipts: _Receipts) -> bool:
+def _is_complete(ledger: Ledger, heads: Sequence[str], receipts: _Receipts) -> bool:
     """Returns True if a ledger holds all known heads or, if none are known, all charges of the receipts."""
     if heads:
         return holds(ledger, heads)
@@ -391,31 +395,34 @@ def _complete(ledger: Ledger, heads: Sequence[str], receipts: _Receipts) -> bool
 def _take_backup(
     home: PartyHome, backup: Path, present: Ledger | None, heads: Sequence[str], *, broken: bool, source: Source
 ) -> tuple[Ledger, bool]:
-    """The backup in the ledger's place, and whether anything shows that nothing was charged after it was made."""
+    """Puts the backup in the ledger's place.
+
+    Returns the ledger, and True if something shows that nothing was charged after the backup was made.
+    """
     Ledger.verify(backup)
     copied_file = home.ledger.with_name(".restored.jsonl")
     try:
         shutil.copyfile(backup, copied_file)
         os.chmod(copied_file, FILE_MODE)
         copied_ledger = Ledger.read(copied_file)
-        if present is not None and _charged(present) and not holds(copied_ledger, [present.head]):
+        if present is not None and _has_charges(present) and not holds(copied_ledger, [present.head]):
             raise PrivacyRefusal(
                 f"{home.ledger}: has charges that the backup lacks; a ledger that counts is never replaced",
-                f"a later backup, or none: {WITHOUT}",
+                f"name a later backup; without one, {CHARGE_MISSING_WORDS}",
                 code="backup-lacks-charges",
             )
-        # A copy of what was charged once shows nothing of what was charged last.
-        has_other_source = bool(source.receipts) or _charged(present)
-        is_proven = bool(heads) or not (broken or (_charged(copied_ledger) and not has_other_source))
+        # The charges in a backup do not show that nothing was charged later. Receipts or the ledger here may show it.
+        has_other_source = bool(source.receipts) or _has_charges(present)
+        is_proven = bool(heads) or not (broken or (_has_charges(copied_ledger) and not has_other_source))
         if not source.charge_missing:
             check(heads, copied_ledger)
             if not is_proven:
                 raise PrivacyRefusal(
                     "the ledger here is missing or broken, and nothing shows that the backup is not older than it",
-                    f"name with --receipts what this party took part in, or {WITHOUT}",
+                    f"name with --receipts what this party took part in, or {CHARGE_MISSING_WORDS}",
                     code="backup-unproven",
                 )
-        # The journal beside it may be older than it: what it would answer could be a second vector under old masks.
+        # The journal may be older than the ledger that is put back: it could send a second vector under used masks.
         store.discard(home.journal, home.attempts)
         os.replace(copied_file, home.ledger)
     finally:
@@ -423,9 +430,9 @@ def _take_backup(
     return Ledger.read(home.ledger), is_proven
 
 
-def _continue(
+def _continue_ledger(
     home: PartyHome,
-    kept: LedgerCheckpoints,
+    checkpoints: LedgerCheckpoints,
     ledger: Ledger | None,
     fingerprint: str,
     policy: HospitalPolicy,
@@ -433,18 +440,20 @@ def _continue(
     *,
     at: float,
 ) -> RestoredLedger:
-    """One entry charges what checkpoints and receipts show and, for every run of which they do not show the end, its
-    whole plan; these runs are over for this party. Where no checkpoint shows what was charged, the whole budget counts
-    as spent too: the policy's, and more than any where it has none. What the journal held is discarded.
+    """Continues a ledger that lacks charges, by one entry.
+
+    The entry charges what checkpoints and receipts show and, for every run whose end they do not show, the whole plan.
+    These runs are over for this party. If no checkpoint shows what was charged, the whole budget counts as spent too:
+    the policy's, or an infinite one if the policy has none. The values of the journal are discarded.
     """
-    ordered_statements = sorted(kept.statements(), key=lambda statement: statement.entries, reverse=True)
-    runs: dict[str, RunSpending] = {}
+    ordered_statements = sorted(checkpoints.statements(), key=lambda statement: statement.entries, reverse=True)
+    spending_by_run: dict[str, RunSpending] = {}
     for run_spending in (run_spending for statement in ordered_statements for run_spending in statement.runs):
-        runs.setdefault(run_spending.run, run_spending.at_most())
+        spending_by_run.setdefault(run_spending.run, run_spending.at_most())
     for manifest, receipt in receipts:
-        runs[manifest.run] = _spending(manifest, receipt).at_most(runs.get(manifest.run))
+        spending_by_run[manifest.run] = _spending(manifest, receipt).at_most(spending_by_run.get(manifest.run))
     policy_budget = budget_of(policy) if policy.has_budget else None
-    stated_budgets = [
+    lost_budgets = [
         budget
         for budget in (ordered_statements[0].lost_budgets if ordered_statements else (policy_budget,))
         if ledger is None or budget not in ledger.lost_budgets
@@ -455,12 +464,12 @@ def _continue(
     store.discard(home.journal, home.attempts)
     if ledger is None:
         ledger = Ledger.open(home.ledger, fingerprint, budget_of(policy), at=at)
-    charges = ledger.statement().missing(runs.values())
-    ledger.lose(charges, stated_budgets, at=at)
+    charges = ledger.statement().missing(spending_by_run.values())
+    ledger.lose(charges, lost_budgets, at=at)
     ledger.adopt(fingerprint, at=at)
-    kept.keep(ledger)
+    checkpoints.keep(ledger)
     return RestoredLedger(
-        ledger, tuple(charge.run for charge in charges if charge.events), bool(stated_budgets), earlier_budget
+        ledger, tuple(charge.run for charge in charges if charge.events), bool(lost_budgets), earlier_budget
     )
 
 

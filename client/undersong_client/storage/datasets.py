@@ -173,7 +173,7 @@ def survey(reading: sources.SourceReading, text_lengths: TextLengths) -> Survey:
 def warnings_about(
     home: PartyHome, reading: sources.SourceReading, policy: HospitalPolicy, declared: Declared
 ) -> list[str]:
-    """Returns what speaks against sealing these records, for a person to confirm."""
+    """Returns the warnings that a person has to confirm before these records are sealed."""
     warnings = reading.cautions(sealed_objections(home), accepted_shares(home, declared))
     if policy.approval == "standing":
         return warnings + cautions.of_standing_consent(policy, reading.table, declared.user_is)
@@ -185,7 +185,7 @@ def warnings_about(
 
 
 def accepted_shares(home: PartyHome, declared: Declared) -> Mapping[str, float]:
-    """Shares of lost rows, by the reason, that a person has accepted for this source; none of another one's."""
+    """Returns the shares of lost rows, by the reason, that a person has accepted; {} if they are another source's."""
     if declared.data == home.settings.data:
         return home.settings.accepted_shares
     return {}

@@ -53,7 +53,7 @@ class Stored:
     bytes: int = 0
 
 
-NOTHING = Stored()
+NOTHING = Stored()  # no part of the message is in the journal
 
 
 class Outbox:
@@ -111,13 +111,13 @@ class Outbox:
 
         All entries are numbered anew, by their times.
         """
-        present_identities = {_identity(entry) for entry in self.entries()}
-        missing_entries = [entry for entry in entries if _identity(entry) not in present_identities]
+        present_keys = {_message_key(entry) for entry in self.entries()}
+        missing_entries = [entry for entry in entries if _message_key(entry) not in present_keys]
         if not missing_entries:
             return 0
         with journal(self._home.journal).writing() as connection:
             largest_number = connection.execute("SELECT COALESCE(MAX(number), 0) FROM sent").fetchone()[0]
-            # Negative numbers are free: the primary key admits no number twice, not even for a moment.
+            # New rows begin with negative numbers, because the primary key admits no number twice, even for a moment.
             for entry_number, missing_entry in enumerate(missing_entries, largest_number + 1):
                 sent_row = (-entry_number, *astuple(missing_entry)[1:], b"", "")
                 connection.execute(f"INSERT INTO sent VALUES ({', '.join('?' * len(sent_row))})", sent_row)  # noqa: S608
@@ -127,7 +127,10 @@ class Outbox:
         return len(missing_entries)
 
     def data(self, number: int) -> bytes:
-        """Reads the bytes of a message. Raises ConfigurationError if it is missing or damaged, or came back without."""
+        """Reads the bytes of a message.
+
+        Raises ConfigurationError if it is missing or damaged, or came back from saved evidence without its bytes.
+        """
         data_rows = self._read("SELECT head, reply, sha256 FROM sent WHERE number = ?", (number,))
         if not data_rows:
             raise ConfigurationError(f"the outbox has no entry {number}", "see `undersong-party outbox`")
@@ -145,15 +148,16 @@ class Outbox:
             )
         if hashlib.sha256(message_bytes).hexdigest() != digest:
             raise ConfigurationError(
-                f"{self._home.journal}: entry {number} of the outbox is damaged", "it cannot be read any more"
+                f"{self._home.journal}: entry {number} of the outbox is damaged and cannot be read any more",
+                "compare the hash that `undersong-party outbox` lists with the coordinator's copy",
             )
         return bytes(message_bytes)
 
-    def _read(self, query: str, values: tuple[Any, ...]) -> list[Any]:
+    def _read(self, sql_query: str, parameters: tuple[Any, ...]) -> list[Any]:
         if self._home.journal.exists():
-            return journal(self._home.journal).read(query, values)
+            return journal(self._home.journal).read(sql_query, parameters)
         return []
 
 
-def _identity(entry: Entry) -> tuple[str, str, str, str, int]:
+def _message_key(entry: Entry) -> tuple[str, str, str, str, int]:
     return entry.sha256, entry.answer_to, entry.run, entry.query, entry.attempt

@@ -48,7 +48,7 @@ class OwnFigures:
         return asdict(self)
 
     def _objection_words(self, no_list: str) -> str:
-        """Tells a data set without a list of objections from a list of which nobody is in the file."""
+        """Says that no list of objections was given, that nobody on it is in the file, or how many were left out."""
         if self.objectors is None:
             return no_list
         if self.objectors:
@@ -67,10 +67,10 @@ class OwnFigures:
         else:
             reading_day_words = "on a day that was not kept"
         if self.patients is None:
-            people_count = "no column names them"
+            people_count_words = "no column names them"
         else:
-            people_count = f"{self.patients:,}"
-        skipped_rows = "; ".join(
+            people_count_words = f"{self.patients:,}"
+        skipped_words = "; ".join(
             f"{record_count:,}: {printable(reason.replace(EMPTY, 'the row has no text', 1), 200)}"
             for reason, record_count in self.left_out.items()
             if record_count
@@ -78,9 +78,9 @@ class OwnFigures:
         figure_rows = [
             ("file", f"{printable(Path(self.file).name, 200)}, read {reading_day_words}"),
             ("records", f"{self.records:,}"),
-            (people, people_count),
+            (people, people_count_words),
             (f"{people} who object", self._objection_words(no_list)),
-            ("rows left out", skipped_rows or "none"),
+            ("rows left out", skipped_words or "none"),
         ]
         if self.period:
             figure_rows.append((PERIOD, printable(self.period, LONGEST_PERIOD)))
@@ -128,15 +128,15 @@ def _known_share(table: Table, labels: Sequence[str] | None) -> float | None:
     return sum(label in set(labels) for label in table.labels) / len(table.labels)
 
 
-def proposed_delta(units: int) -> float:
+def proposed_delta(unit_total: int) -> float:
     """Returns the delta to propose for a budget: 1e-5, or less for many patients.
 
-    It is the smaller of 1e-5 and the largest power of ten that is at most 1 / (10 ``units``).
+    It is the smaller of 1e-5 and the largest power of ten that is at most 1 / (10 ``unit_total``).
 
     >>> [proposed_delta(units) for units in (0, 100, 9_999, 10_000, 10_001, 100_000, 250_000)]
     [1e-05, 1e-05, 1e-05, 1e-05, 1e-06, 1e-06, 1e-07]
     """
-    delta_exponent = max(-round(math.log10(LARGEST_DELTA)), len(str(max(units, 1) * 10 - 1)))
+    delta_exponent = max(-round(math.log10(LARGEST_DELTA)), len(str(max(unit_total, 1) * 10 - 1)))
     return float(f"1e-{delta_exponent}")
 
 
@@ -154,7 +154,7 @@ def delta_of(home: PartyHome) -> tuple[float, str]:
     return proposed_delta(unit_count), delta_sentence(unit_count, unit_word)
 
 
-def delta_sentence(units: int, word: str) -> str:
+def delta_sentence(unit_total: int, user_word: str) -> str:
     """Returns the proposal with its reason.
 
     >>> delta_sentence(20_000, "patient")
@@ -162,8 +162,10 @@ def delta_sentence(units: int, word: str) -> str:
     >>> delta_sentence(0, "")
     '1e-05, which is 1 in 100,000'
     """
-    delta = proposed_delta(units)
+    delta = proposed_delta(unit_total)
     explanation_words = ""
-    if units:
-        explanation_words = f": at most a tenth of one over the number of {unit_word('user', word, 2)}, {units:,}"
+    if unit_total:
+        explanation_words = (
+            f": at most a tenth of one over the number of {unit_word('user', user_word, 2)}, {unit_total:,}"
+        )
     return f"{delta:g}, which is {impact.chance(delta)}{explanation_words}"

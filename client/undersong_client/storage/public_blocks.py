@@ -27,9 +27,9 @@ class DiskBlocks:
         self._folder = folder
         self._memory_bytes = memory_bytes
         self._disk_bytes = disk_bytes
-        self._on_disk: int | None = None  # bytes; counted when the first block is added
+        self._bytes_on_disk: int | None = None  # None until the first block is added
         self._decoded: OrderedDict[bytes, Block] = OrderedDict()
-        self._held = 0
+        self._decoded_bytes = 0
 
     def get(self, identity: bytes) -> Block | None:
         """Returns a block; None if the store lacks it or its file is damaged."""
@@ -50,42 +50,42 @@ class DiskBlocks:
 
     def add(self, data: bytes) -> Block:
         """Stores a block. Raises PeerFault if the block is malformed."""
-        block_identity = block_id(data)
-        if (decoded_block := self._decoded.get(block_identity)) is not None:
+        block_hash = block_id(data)
+        if (decoded_block := self._decoded.get(block_hash)) is not None:
             return decoded_block
         block = decode_block(data)
-        path = self._path(block_identity)
+        path = self._path(block_hash)
         if not path.exists():
             make_folder(path.parent)
             replace_file(path, data)
             self._make_room(len(data), keep=path)
         return self._remember(block)
 
-    def _make_room(self, added: int, keep: Path) -> None:
-        if self._on_disk is not None and self._on_disk + added <= self._disk_bytes:
-            self._on_disk += added
+    def _make_room(self, added_bytes: int, keep: Path) -> None:
+        if self._bytes_on_disk is not None and self._bytes_on_disk + added_bytes <= self._disk_bytes:
+            self._bytes_on_disk += added_bytes
             return
         files = sorted(((path, path.stat()) for path in self._folder.glob("*/*")), key=lambda file: file[1].st_mtime)
-        self._on_disk = sum(file_stat.st_size for _, file_stat in files)
+        self._bytes_on_disk = sum(file_stat.st_size for _, file_stat in files)
         for path, stat in files:
-            if self._on_disk <= self._disk_bytes:
+            if self._bytes_on_disk <= self._disk_bytes:
                 break
             if path != keep:
                 path.unlink(missing_ok=True)
-                self._on_disk -= stat.st_size
+                self._bytes_on_disk -= stat.st_size
 
-    def _path(self, identity: bytes) -> Path:
-        if len(identity) != 32:
+    def _path(self, block_hash: bytes) -> Path:
+        if len(block_hash) != 32:
             raise PeerFault("coordinator", "names a public block by something that is no hash", code="no-hash")
-        file_name = identity.hex()
+        file_name = block_hash.hex()
         return self._folder / file_name[:2] / file_name
 
     def _remember(self, block: Block) -> Block:
         self._decoded[block.id] = block
-        self._held += _size(block)
-        while self._held > self._memory_bytes and len(self._decoded) > 1:
+        self._decoded_bytes += _size(block)
+        while self._decoded_bytes > self._memory_bytes and len(self._decoded) > 1:
             _, dropped_block = self._decoded.popitem(last=False)
-            self._held -= _size(dropped_block)
+            self._decoded_bytes -= _size(dropped_block)
         return block
 
 

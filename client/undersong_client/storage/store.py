@@ -28,7 +28,7 @@ from undersong_common.files import create_file, destroy_file, file_state, open_d
 from undersong_common.program.machine import fault_of, named_faults
 
 VERSION = 4
-# ``sent`` is the outbox: ``head`` begins a message, and the journal's entry ``reply`` ends it ("": nothing does).
+# ``sent`` is the outbox: ``head`` begins a message, and the journal's entry ``reply`` ends it ("" if ``head`` is all).
 SCHEMA = (
     "CREATE TABLE entry (scope TEXT, key TEXT, value BLOB NOT NULL, PRIMARY KEY (scope, key)) WITHOUT ROWID",
     "CREATE TABLE sent (number INTEGER PRIMARY KEY, at REAL NOT NULL, answer_to TEXT NOT NULL, kind TEXT NOT NULL,"
@@ -47,7 +47,7 @@ class Store:
 
     Args:
         path: the SQLite file.
-        scope: whose values; part of what is authenticated.
+        scope: name of the party whose values these are, which is authenticated with each value.
         key: 32 bytes, AES-256-GCM.
         compartment_keys: the folder of the compartments' keys. None keeps none: in a simulation, whose folder holds
             every party's keys and records, a compartment's values are sealed under the store's key and deleted.
@@ -60,7 +60,7 @@ class Store:
         self._scope = scope
         self._cipher = AESGCM(key)
         self._database = journal(path)
-        self._keys = compartment_keys
+        self._compartment_keys = compartment_keys
         self._key_folder = str(compartment_keys)
         if compartment_keys is not None:
             compartment_keys.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -75,8 +75,8 @@ class Store:
     def put_all(self, values: Mapping[str, bytes]) -> None:
         """Stores several values in one transaction, in place of earlier ones; they are on the disk on return."""
         self._write(
-            puts=[
-                (entry_key, self._sealed(entry_key, entry_value, self._cipher))
+            sealed_rows=[
+                (entry_key, self._seal(entry_key, entry_value, self._cipher))
                 for entry_key, entry_value in values.items()
             ]
         )
@@ -88,12 +88,12 @@ class Store:
     # These methods begin and read compartments.
 
     def compartment(self, name: str) -> "Compartment | None":
-        """The open compartment ``name``: values under a key of their own, which its end destroys; None if none is open.
+        """Returns the open compartment ``name``; None if none is open.
 
-        Raises ConfigurationError where its key does not open with the store's.
+        Raises ConfigurationError if its key was sealed under another key than this store's.
         """
-        compartment_id = _identity(self._scope, name)
-        if self._keys is None:
+        compartment_id = _hash_name(self._scope, name)
+        if self._compartment_keys is None:
             if self._holds(compartment_id):
                 return Compartment(self, compartment_id, self._cipher)
             return None
@@ -103,20 +103,20 @@ class Store:
         except FileNotFoundError:
             return None
         return Compartment(
-            self, compartment_id, AESGCM(self._opened(f"{_COMPARTMENT}/{compartment_id}", sealed_key, self._cipher))
+            self, compartment_id, AESGCM(self._unseal(f"{_COMPARTMENT}/{compartment_id}", sealed_key, self._cipher))
         )
 
     def begin_compartment(self, name: str) -> "Compartment":
         """Returns a new compartment; its fresh key is on the disk. Values of an earlier one of this name are lost."""
-        compartment_id = _identity(self._scope, name)
+        compartment_id = _hash_name(self._scope, name)
         self._end_compartment(compartment_id, {}, "")
-        if self._keys is None:
+        if self._compartment_keys is None:
             return Compartment(self, compartment_id, self._cipher)
         self.commit()
         compartment_key = os.urandom(KEY_BYTES)
         create_file(
             self._key_file(compartment_id),
-            self._sealed(f"{_COMPARTMENT}/{compartment_id}", compartment_key, self._cipher),
+            self._seal(f"{_COMPARTMENT}/{compartment_id}", compartment_key, self._cipher),
         )
         return Compartment(self, compartment_id, AESGCM(compartment_key))
 
@@ -126,36 +126,38 @@ class Store:
             self._database.empty_log()
 
     def compartments(self) -> "list[Compartment]":
-        """Every compartment that has not ended and whose key opens with the store's, where they have keys at all."""
-        if self._keys is None:
+        """Returns every compartment that has not ended and whose key this store opens; [] if they have no keys."""
+        if self._compartment_keys is None:
             return []
         open_compartments = []
-        for path in sorted(self._keys.glob("*.key")):
-            with suppress(ConfigurationError):  # another store's: it may be put back yet
-                compartment_key = self._opened(f"{_COMPARTMENT}/{path.stem}", path.read_bytes(), self._cipher)
+        for path in sorted(self._compartment_keys.glob("*.key")):
+            with suppress(ConfigurationError):  # It is another store's key, and that store may be put back.
+                compartment_key = self._unseal(f"{_COMPARTMENT}/{path.stem}", path.read_bytes(), self._cipher)
                 open_compartments.append(Compartment(self, path.stem, AESGCM(compartment_key)))
         return open_compartments
 
-    def _end_compartment(self, identity: str, instead: Mapping[str, bytes], forgotten: str) -> None:
+    def _end_compartment(self, compartment_id: str, final_values: Mapping[str, bytes], deleted_prefix: str) -> None:
         sealed_entries = [
-            (entry_key, self._sealed(entry_key, entry_value, self._cipher))
-            for entry_key, entry_value in instead.items()
+            (entry_key, self._seal(entry_key, entry_value, self._cipher))
+            for entry_key, entry_value in final_values.items()
         ]
-        if sealed_entries or forgotten or self._holds(identity):
-            prefix = f"{_COMPARTMENT}/{identity}/"
-            self._write(puts=sealed_entries, below=[prefix, forgotten] if forgotten else [prefix])
-        if self._keys is not None:
-            self._database.after_commit(partial(self._destroy, self._key_file(identity)))
+        if sealed_entries or deleted_prefix or self._holds(compartment_id):
+            prefix = f"{_COMPARTMENT}/{compartment_id}/"
+            self._write(
+                sealed_rows=sealed_entries, deleted_prefixes=[prefix, deleted_prefix] if deleted_prefix else [prefix]
+            )
+        if self._compartment_keys is not None:
+            self._database.after_commit(partial(self._destroy, self._key_file(compartment_id)))
 
     def _destroy(self, key_file: str) -> None:
         if destroy_file(key_file):
             self._database.empty_log()
 
-    def _key_file(self, identity: str) -> str:
-        return f"{self._key_folder}/{identity}.key"
+    def _key_file(self, compartment_id: str) -> str:
+        return f"{self._key_folder}/{compartment_id}.key"
 
-    def _holds(self, identity: str) -> bool:
-        lowest_key, highest_key = _below(f"{_COMPARTMENT}/{identity}/")
+    def _holds(self, compartment_id: str) -> bool:
+        lowest_key, highest_key = _key_bounds(f"{_COMPARTMENT}/{compartment_id}/")
         return bool(
             self._database.read(
                 "SELECT 1 FROM entry WHERE scope = ? AND key >= ? AND key < ? LIMIT 1",
@@ -164,11 +166,11 @@ class Store:
         )
 
     def _sweep(self, folder: Path) -> None:
-        """Finishes what a crash interrupted: keys whose compartment holds nothing any more, or nothing yet."""
+        """Finishes what a crash interrupted: destroys keys whose compartment holds no value, and empties the log."""
         orphan_paths = [path for path in folder.glob("*.key") if not self._holds(path.stem)]
         for path in orphan_paths:
             destroy_file(path)
-        # Whatever else a log of an earlier process holds: it may have ended between a key's end and the log's.
+        # An earlier process may have ended after it destroyed a key and before it emptied the log.
         if orphan_paths or self._database.log_left:
             self._database.empty_log()
 
@@ -177,17 +179,17 @@ class Store:
     def _read(self, key: str, cipher: AESGCM) -> bytes | None:
         entry_rows = self._database.read("SELECT value FROM entry WHERE scope = ? AND key = ?", (self._scope, key))
         if entry_rows:
-            return self._opened(key, entry_rows[0][0], cipher)
+            return self._unseal(key, entry_rows[0][0], cipher)
         return None
 
-    def _write(self, puts: Iterable[tuple[str, bytes]] = (), below: Iterable[str] = ()) -> None:
-        """One transaction: values kept, and every key that starts with one of ``below`` deleted.
+    def _write(self, sealed_rows: Iterable[tuple[str, bytes]] = (), deleted_prefixes: Iterable[str] = ()) -> None:
+        """Deletes the keys that start with one of ``deleted_prefixes`` and stores ``sealed_rows``, in one transaction.
 
-        A reply that has left stays: the outbox refers to it.
+        A reply that has left stays, because the outbox refers to it.
         """
         with self._database.writing() as connection:
-            for prefix in below:
-                lowest_key, highest_key = _below(prefix)
+            for prefix in deleted_prefixes:
+                lowest_key, highest_key = _key_bounds(prefix)
                 connection.execute(
                     "DELETE FROM entry WHERE scope = ? AND key >= ? AND key < ? AND key NOT IN"
                     " (SELECT reply FROM sent WHERE reply <> '' AND reply >= ? AND reply < ?)",
@@ -195,16 +197,16 @@ class Store:
                 )
             connection.executemany(
                 "INSERT OR REPLACE INTO entry VALUES (?, ?, ?)",
-                [(self._scope, entry_key, sealed_value) for entry_key, sealed_value in puts],
+                [(self._scope, entry_key, sealed_value) for entry_key, sealed_value in sealed_rows],
             )
 
-    def _sealed(self, key: str, value: bytes, cipher: AESGCM) -> bytes:
+    def _seal(self, key: str, value: bytes, cipher: AESGCM) -> bytes:
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + cipher.encrypt(nonce, value, self._associated(key))
 
-    def _opened(self, key: str, sealed: bytes, cipher: AESGCM) -> bytes:
+    def _unseal(self, key: str, sealed_value: bytes, cipher: AESGCM) -> bytes:
         try:
-            return cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], self._associated(key))
+            return cipher.decrypt(sealed_value[:_NONCE_BYTES], sealed_value[_NONCE_BYTES:], self._associated(key))
         except (InvalidTag, ValueError, TypeError):
             raise ConfigurationError(
                 f"{self._path}: the entry {key!r} of {self._scope} does not open with this party's key",
@@ -219,46 +221,46 @@ class Store:
 class Compartment:
     """Values under a key of their own; see the module. Made by :meth:`Store.begin_compartment`."""
 
-    def __init__(self, store: Store, identity: str, cipher: AESGCM) -> None:
+    def __init__(self, store: Store, compartment_id: str, cipher: AESGCM) -> None:
         self._store = store
-        self._identity = identity
+        self._compartment_id = compartment_id
         self._cipher = cipher
 
     def get(self, key: str) -> bytes | None:
-        return self._store._read(self._place(key), self._cipher)
+        return self._store._read(self._full_key(key), self._cipher)
 
     def put_all(self, values: Mapping[str, bytes], beside: Mapping[str, bytes] | None = None) -> None:
-        """Stores values here and in the store ``beside`` in one transaction; they are on the disk on return."""
+        """Stores ``values`` here and those of ``beside`` in the store, in one transaction, on the disk on return."""
         party_store = self._store
-        placed_values = {self._place(entry_key): entry_value for entry_key, entry_value in values.items()}
+        placed_values = {self._full_key(entry_key): entry_value for entry_key, entry_value in values.items()}
         compartment_rows = [
-            (entry_key, party_store._sealed(entry_key, entry_value, self._cipher))
+            (entry_key, party_store._seal(entry_key, entry_value, self._cipher))
             for entry_key, entry_value in placed_values.items()
         ]
         store_rows = [
-            (entry_key, party_store._sealed(entry_key, entry_value, party_store._cipher))
+            (entry_key, party_store._seal(entry_key, entry_value, party_store._cipher))
             for entry_key, entry_value in (beside or {}).items()
         ]
-        party_store._write(puts=[*compartment_rows, *store_rows])
+        party_store._write(sealed_rows=[*compartment_rows, *store_rows])
 
-    def end(self, instead: Mapping[str, bytes], forgotten: str = "") -> None:
-        """Destroys key and values for good; the store keeps ``instead`` from the same transaction on.
+    def end(self, final_values: Mapping[str, bytes], deleted_prefix: str = "") -> None:
+        """Destroys key and values for good, and stores ``final_values`` in the store in the same transaction.
 
         Args:
-            forgotten: what every key of the store begins with that is deleted with them; ends with a slash.
+            deleted_prefix: keys of the store that begin with it, and with its last slash, are deleted too; "" for none.
         """
-        self._store._end_compartment(self._identity, instead, forgotten)
+        self._store._end_compartment(self._compartment_id, final_values, deleted_prefix)
 
-    def _place(self, key: str) -> str:
-        return f"{_COMPARTMENT}/{self._identity}/{key}"
+    def _full_key(self, key: str) -> str:
+        return f"{_COMPARTMENT}/{self._compartment_id}/{key}"
 
 
-def _identity(scope: str, name: str) -> str:
+def _hash_name(scope: str, name: str) -> str:
     return hashlib.sha256(f"{scope}\0{name}".encode()).hexdigest()[:40]
 
 
-def _below(prefix: str) -> tuple[str, str]:
-    """Bounds of every key that starts with ``prefix``, which ends with a slash."""
+def _key_bounds(prefix: str) -> tuple[str, str]:
+    """Returns the lower and the upper bound of all keys that start with ``prefix``, which ends with a slash."""
     return prefix, prefix[:-1] + chr(ord("/") + 1)
 
 
@@ -267,21 +269,22 @@ class PartyJournal:
 
     def __init__(self, path: Path) -> None:
         self.lock = threading.RLock()
+        # True while the write-ahead log may hold values that were deleted.
         self.log_left = file_state(Path(f"{path}-wal"))[2] > 0
         self._path = path
         self._joining: set[int] = set()  # ids of threads whose writes are joined into one transaction
-        self._open = False  # True while a joined transaction is open; its thread holds the lock
+        self._is_open = False  # True while a joined transaction is open; its thread holds the lock
         self.undone = 0  # number of joined transactions that an error has rolled back
-        self._afterwards: list[Callable[[], None]] = []
+        self._queued_acts: list[Callable[[], None]] = []  # called after the commit of the joined transaction
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.connection = open_database(path)
             self.connection.execute("PRAGMA secure_delete=ON")
-            self._begin()
+            self._prepare_file()
         except (sqlite3.DatabaseError, OSError) as error:
             raise fault_of(error, path) from None
 
-    def _begin(self) -> None:
+    def _prepare_file(self) -> None:
         version = self.connection.execute("PRAGMA user_version").fetchone()[0]
         if version == VERSION:
             return
@@ -299,16 +302,16 @@ class PartyJournal:
                     self.connection.execute(sql_statement)
                 self.connection.execute(f"PRAGMA user_version = {VERSION}")
 
-    def read(self, query: str, values: tuple[Any, ...]) -> list[Any]:
-        """The rows of a query."""
+    def read(self, sql_query: str, parameters: tuple[Any, ...]) -> list[Any]:
+        """Returns the rows of an SQL query."""
         with self.lock, named_faults(self._path):
-            return self.connection.execute(query, values).fetchall()
+            return self.connection.execute(sql_query, parameters).fetchall()
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, or a part of this thread's transaction :meth:`together`.
+        """Opens a transaction, or takes part in this thread's transaction of :meth:`together`.
 
-        Raises ConfigurationError if it cannot be written; then nothing is kept of all that was to be written together.
+        Raises ConfigurationError if it cannot be written; then nothing of the whole transaction is kept.
         """
         with self.lock:
             try:
@@ -316,10 +319,10 @@ class PartyJournal:
                     with transaction(self.connection):
                         yield self.connection
                     return
-                if not self._open:
+                if not self._is_open:
                     self.connection.execute("BEGIN IMMEDIATE")
                     self.lock.acquire()  # it is released when the transaction ends
-                    self._open = True
+                    self._is_open = True
                 yield self.connection
             except BaseException as error:
                 self._end()
@@ -355,24 +358,24 @@ class PartyJournal:
     def after_commit(self, act: Callable[[], None]) -> None:
         """Calls ``act`` once all that was written so far is on the disk: at once, or when this transaction is kept."""
         with self.lock:
-            if self._open:
-                self._afterwards.append(act)
+            if self._is_open:
+                self._queued_acts.append(act)
             else:
                 act()
 
     def _end(self, *, keep: bool = False) -> None:
         with self.lock:
-            if not self._open:
+            if not self._is_open:
                 return
-            queued_acts = self._afterwards
-            self._afterwards = []
+            queued_acts = self._queued_acts
+            self._queued_acts = []
             try:
                 if keep:
                     self.connection.execute("COMMIT")
             finally:
                 if self.connection.in_transaction:  # a full disk may have ended it already
                     self.connection.execute("ROLLBACK")
-                self._open = False
+                self._is_open = False
                 self.undone += not keep
                 self.lock.release()
             for queued_act in queued_acts if keep else ():
@@ -406,9 +409,9 @@ def journal(path: Path) -> PartyJournal:
 
 
 def discard(path: Path, compartment_keys: Path) -> None:
-    """Destroys the keys of a store's compartments and all its values; what has left stays on record.
+    """Destroys the keys of a store's compartments and all its values; the outbox keeps the messages that have left.
 
-    No other process answers from it meanwhile. A file that cannot be read is destroyed.
+    The caller sees to it that no other process answers meanwhile. A file that cannot be read is destroyed.
     """
     for key_path in compartment_keys.glob("*.key"):
         destroy_file(key_path)

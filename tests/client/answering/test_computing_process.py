@@ -147,7 +147,7 @@ def test_vector_is_zeros_where_the_computing_process_cannot_start(process, caplo
         full.setattr(computing_process.subprocess, "Popen", refused)
         assert compute_vector(computing) == ZEROS
         assert "labels: this party answers with zeros" in caplog.text
-        computing._started_at -= 60.0
+        computing._started_s -= 60.0
         computing.keep_running()
         assert "Cannot allocate memory" in caplog.text
     assert compute_vector(computing) == [7, 7, 7]
@@ -163,7 +163,7 @@ def test_process_killed_while_idle_is_replaced_before_the_next_vector(process, c
         wait_for(lambda: (computing.keep_running(), computing.pid)[1] is None, 120.0)
         assert "SIGKILL" in caplog.text
         assert "zeros" not in caplog.text
-        computing._started_at -= 60.0  # it is not started more often than every few seconds
+        computing._started_s -= 60.0  # it is not started more often than every few seconds
         computing.keep_running()
         assert computing.pid not in (None, first)
     assert compute_vector(computing) == [7, 7, 7]
@@ -182,7 +182,7 @@ def test_a_public_block_travels_once_as_long_as_it_is_used(process, monkeypatch)
     """All candidates again with every sum were 9 MB for 6 000 of them, and most of what a sum took."""
     store, sent = MemoryBlocks(), []
     named = [Segment(store.add(encode_numbers(np.full((2, 3), float(number)))).id) for number in range(3)]
-    computing, there = process(partial(Scripted, "")), computing_process._Public()
+    computing, there = process(partial(Scripted, "")), computing_process._PublicInputsCache()
     monkeypatch.setattr(
         computing, "_ensure_running", lambda: SimpleNamespace(send_bytes=lambda asked: sent.append(pickle.loads(asked)))
     )
@@ -193,7 +193,7 @@ def test_a_public_block_travels_once_as_long_as_it_is_used(process, monkeypatch)
         public = resolve(inputs, store)
         assert computing._send_request(replace(REQUEST, public=public, inputs=inputs, blocks=blocks))
         travelled = pickle.loads(pickle.dumps(sent.pop()))
-        found = there.completed(travelled)
+        found = there.complete(travelled)
         assert np.array_equal(found.public.numbers["x"], public.numbers["x"])
         assert found.planned == PLANNED
         return set(travelled.blocks)

@@ -87,7 +87,7 @@ def test_the_outbox_states_of_each_message_what_it_is_and_what_it_answers(tmp_pa
         _describe_request=lambda _request: ("open_sum", "spring", "votes/1", 2),
         _outbox=Outbox(home),
         _clock=lambda: 7.0,
-        _is_told=lambda *_: False,
+        _is_news=lambda *_: False,
     )
     answer = SimpleNamespace(request=None, reply=b"six by", kind="sum_reply", stored=NOTHING)
     JournaledParty._journal_reply(cast(JournaledParty, party), cast(PendingReply, answer), 0.0, 0.0)
@@ -108,7 +108,7 @@ def test_each_attempt_counts_one_more_and_knows_the_one_before() -> None:
     )
     begun = SimpleNamespace(last=20, at=now_s - 1.0, count=3)
     attempts = SimpleNamespace(
-        _begun=lambda _manifest, _query: begun, _clock=lambda: now_s, _keys=party_keys, _name="alpha"
+        _read_start_record=lambda _manifest, _query: begun, _clock=lambda: now_s, _keys=party_keys, _name="alpha"
     )
     manifest = SimpleNamespace(hash=bytes(32), run="spring", sum_parameters=lambda _query, _number: None)
 

@@ -178,7 +178,7 @@ def test_inputs_are_checked_again_before_a_vector_is_charged_for(
         course.take(read_reply(agreed, course.opening()))
         while course.stage != "mask":
             course.take(read_reply(agreed, course.step()))
-    agreed._question._checked = None  # as after a restart
+    agreed._resolved_question._checked_for = None  # as after a restart
     assert "public numbers 'classifiers'" in read_reply(agreed, course.step()).refusal.problem
     assert not agreed._ledger.charges()
 

@@ -96,7 +96,7 @@ def test_withdrawn_consent_is_seen_after_the_wait_and_before_a_new_stream(monkey
     def answered() -> Answering:
         made = Answering(nowhere, nowhere, send=sent.append)
         made.request(Envelope(bytes(16), b"a step"))
-        made._jobs.put(None)
+        made._id_queue.put(None)
         made._thread.join(10.0)
         return made
 
@@ -129,14 +129,14 @@ def test_flower_message_brings_no_vector_after_consent_is_withdrawn(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        flower_app, "_answered", lambda *_: [PendingReply(b"vector", 0.0, lambda: False), PendingReply(b"other")]
+        flower_app, "_answer_requests", lambda *_: [PendingReply(b"vector", 0.0, lambda: False), PendingReply(b"other")]
     )
     home = PartyHome(asked.hospital.path)
     refused, other = flower_app.answers(home, [b"", b""])
     assert codec.decode_reply(refused, ME).WhichOneof("body") == "refusal"
     assert other == b"other"
     home.pause.touch()
-    monkeypatch.setattr(flower_app, "_answered", lambda *_: pytest.fail("asked while it is paused"))
+    monkeypatch.setattr(flower_app, "_answer_requests", lambda *_: pytest.fail("asked while it is paused"))
     assert flower_app.answers(home, [b""]) == []
 
 

@@ -881,7 +881,7 @@ def test_check_reports_a_host_name_that_does_not_exist(tmp_path, authority):
     assert grades(home, code=2)["name"][0] == "problem"
 
 
-PROXY_VARIABLES = [*checks.PROXIES, *checks.EXCEPTIONS, *checks.UNREAD_PROXIES]
+PROXY_VARIABLES = [*checks.PROXY_VARIABLES, *checks.EXEMPTION_VARIABLES, *checks.UNREAD_PROXY_VARIABLES]
 
 
 def test_check_tells_a_dead_proxy_from_a_dead_coordinator(tmp_path, authority, monkeypatch):

@@ -142,7 +142,7 @@ def test_a_monitor_reads_figures_that_no_record_changes(tmp_path, authority, coo
         home = PartyHome(joined(folder, authority, address=coordinator.address, notes=notes))
         file = home.path.parent / "undersong.prom"
         with contextlib.closing(Started(home, home.path.parent)) as started:
-            started.daemon._figures = file
+            started.daemon._figures_file = file
             coordinator.next_stream()
             wait_for(lambda file=file: file.exists() and "undersong_party_connected 1.0" in file.read_text())
             wait_for(lambda file=file: set(METRICS) == set(figures(file)))
@@ -157,12 +157,12 @@ def test_a_monitor_reads_figures_that_no_record_changes(tmp_path, authority, coo
 
 def test_a_monitor_reads_since_when_the_first_of_several_steps_is_held_up(running, tmp_path):
     running.stop()
-    running.daemon._figures = tmp_path / "undersong.prom"
+    running.daemon._figures_file = tmp_path / "undersong.prom"
     for step in ("first", "second"):
-        running.daemon._held.hold(step, OSError(28, "No space left on device"))
-    first_step, second_step = running.daemon._held.all()
+        running.daemon._held_steps.hold(step, OSError(28, "No space left on device"))
+    first_step, second_step = running.daemon._held_steps.all()
     running.daemon._write_figures()
-    assert figures(running.daemon._figures)["held_up_seconds"] == first_step.since_s < second_step.since_s
+    assert figures(running.daemon._figures_file)["held_up_seconds"] == first_step.since_s < second_step.since_s
 
 
 def test_budget_is_read_while_a_vector_is_charged(home, tmp_path, monkeypatch):
@@ -634,7 +634,7 @@ def test_the_last_day_of_a_data_set_ends_the_daemon(home, tmp_path, coordinator)
     started = Started(home, tmp_path)
     coordinator.next_stream()
     home.change(keep_until="2001-02-03")
-    started.daemon._renewal_asked = 0.0  # an hour later
+    started.daemon._renewal_checked_s = 0.0  # an hour later
     started.join()
     assert started.error is not None
     assert started.error.code == "retention-over"

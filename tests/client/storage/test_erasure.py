@@ -191,7 +191,7 @@ def test_attempt_that_ends_early_leaves_no_secret_in_any_file(erased: Erased, en
         under_way = {kind(name) for name in erased.found}
         # The store's key opens what is under way, and older pages of the log; direct mode has nothing of its peers.
         assert under_way == {*SECRETS, "coins", *(() if erased.federated.direct else OF_PEERS)}
-        replies = attempts._replies(f"attempt/{erased.federated.manifest.hash.hex()}/votes/1/0")
+        replies = attempts._replies_prefix(f"attempt/{erased.federated.manifest.hash.hex()}/votes/1/0")
         journaled = "SELECT count(*) FROM entry WHERE substr(key, 1, ?) = ?"
         journal = erased.hospital.path / "journal.sqlite"
         with contextlib.closing(sqlite3.connect(journal)) as database:
@@ -281,7 +281,7 @@ def test_attempts_are_looked_after_between_two_answers_and_not_meanwhile(erased:
         erased.run(until="mask")
         with PartyHome(erased.hospital.path).running():
             command("revoke", erased.federated.manifest.run, "--home", erased.hospital.path)
-        with erased.party._turn:  # as an answer holds it
+        with erased.party._turn_lock:  # as an answer holds it
             erased.party.look_after()
             assert erased.found
         erased.party.look_after()

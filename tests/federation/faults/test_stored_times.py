@@ -95,7 +95,7 @@ TIMES_IN_FILES = {
     ("client/undersong_client/operations/data.py", "at_s"): ("the joining counts as later than the run", SHOWN),
     ("client/undersong_client/operations/evidence.py", "saved_s"): ("shown", SHOWN),
     ("client/undersong_client/records/snapshot.py", "Facts.read_s"): ("shown", SHOWN),
-    ("client/undersong_client/storage/attempts.py", "_Begun.at"): ("the attempt was abandoned", ABANDONED),
+    ("client/undersong_client/storage/attempts.py", "_StartRecord.at"): ("the attempt was abandoned", ABANDONED),
     ("client/undersong_client/storage/addition.py", "append(at)"): ("shown: the chain orders entries", SHOWN),
     ("common/undersong_common/program/machine.py", "HeldStep.since_s"): ("shown", SHOWN),
     ("common/undersong_common/pages/stream.py", "at"): ("no file holds it", SHOWN),
@@ -146,7 +146,7 @@ NOT_IN_FILES = {
     *("EndpointSettings.max_wait_s", "EndpointSettings.timeout_s", "ExchangeOutcome.pause_s", "_Patience.begun_s"),
     *(
         "_Patience.busy_since_s",
-        "_OpenRequest.since",
+        "_OpenRequest.since_s",
         "Deferral.start_s",
         "PendingReply.start_s",
         "DaemonStatus.at_s",
