@@ -616,7 +616,7 @@ class Proposals(Consent):
 
     @contextlib.contextmanager
     def _hold_lock(self) -> Iterator[None]:
-        """The daemon and a command never change the requests at the same time."""
+        """Holds the folder's lock, so that the daemon and a command never change the requests at the same time."""
         file = os.open(self._folder / ".lock", os.O_CREAT | os.O_RDWR, FILE_MODE)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)

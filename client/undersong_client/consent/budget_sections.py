@@ -14,8 +14,8 @@ NEWER_FILE = "A newer version of the file does not begin again at zero."
 LEAST_SAVING = 0.99  # A joint cost below this share of the sum of two costs is worth a sentence.
 
 
-def budget_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
-    """The data set's budget before and after, in parts of the whole: the one picture of the sheet."""
+def budget_sections(sheet: Sheet, surroundings: Surroundings) -> list[PageSection]:
+    """Returns the section on the data set's budget before and after the run; its bar is the sheet's only picture."""
     sheet_cost = sheet.cost
     if not sheet_cost or not sheet_cost.budget:
         return []
@@ -24,18 +24,18 @@ def budget_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
         return _budget_of_ended(sheet.ended.cost, sheet_cost.budget, share_before)
     if not math.isfinite(share_after):
         return [PageSection("Your budget", ("It limits nothing that this run takes: the run is not private.",))]
-    summary = used_words(*budget_shares(sheet_cost, sheet_cost.budget), list_runs(beside))
+    summary = used_words(*budget_shares(sheet_cost, sheet_cost.budget), list_runs(surroundings))
     whole_words = impact.whole_budget(guess_at_the_end(sheet_cost), guessed_unit(sheet.privacy))
     sentences = (
         f"{summary} {NOT_IN_STEP} {whole_words} {NEWER_FILE}",
-        *[f"Before this run: {'; '.join(beside.earlier_decisions)}."] * bool(beside.earlier_decisions),
-        *_passed_limits(sheet, sheet_cost, beside.largest_epsilon),
+        *[f"Before this run: {'; '.join(surroundings.earlier_decisions)}."] * bool(surroundings.earlier_decisions),
+        *_passed_limits(sheet, sheet_cost, surroundings.largest_epsilon),
     )
     return [PageSection("Your budget for all runs over these records", sentences, bar=(share_before, share_after))]
 
 
 def guess_at_the_end(cost: BudgetEffect | None) -> float:
-    """The share of right guesses once the whole budget is used; 0 without a budget."""
+    """Returns the share of right guesses about one unit once the whole budget is used; 0 without a budget."""
     if cost is None or not cost.budget:
         return 0.0
     return accounting.best_guess_of(cost.budget, cost.delta, one_gaussian=are_one_gaussian(cost))
@@ -50,17 +50,17 @@ def budget_shares(cost: BudgetEffect, budget: float) -> tuple[float, float, floa
 
 
 def _passed_limits(sheet: Sheet, cost: BudgetEffect, largest_epsilon: float) -> list[str]:
-    """Says by how much the figures pass budget and policy if all others help the operator, where they do."""
+    """Says how far this run exceeds budget and policy if all others help the operator; [] if it exceeds neither."""
     if len(sheet.parties) < 2 or sheet.colluders >= len(sheet.parties) - 1:
         return []
-    alone = sheet.privacy.epsilon_if_all_others_collude
+    epsilon_alone = sheet.privacy.epsilon_if_all_others_collude
     points = []
     if cost.budget and cost.worst_after is not None and cost.worst_after > cost.budget:
         points.append(f"all runs together would use {_percent(cost.worst_after / cost.budget):,} % of your budget")
-    if alone is not None and alone > largest_epsilon:
-        share = _percent(alone / largest_epsilon)
-        points.append(f"this run alone {share:,} % of the most that your policy allows for one run")
-    if alone is None:
+    if epsilon_alone is not None and epsilon_alone > largest_epsilon:
+        percent_of_limit = _percent(epsilon_alone / largest_epsilon)
+        points.append(f"this run alone {percent_of_limit:,} % of the most that your policy allows for one run")
+    if epsilon_alone is None:
         points.append("nothing would be promised of this run")
     if not points:
         return []
@@ -98,15 +98,15 @@ def used_words(share_before: float, share_alone: float, share_after: float, earl
     'Used after this run: 25.0 %; 75.0 % would be left'
     """
     digits = 1 if use_less_together(share_before, share_alone, share_after) else 0
-    before, after = (f"{100 * share:.{digits}f} %" for share in (share_before, share_after))
-    remainder = 100 - round(100 * share_after, digits)
-    added_share = round(100 * share_after, digits) - round(100 * share_before, digits)
-    left = f"{remainder:.{digits}f} % would be left" if share_after <= 1 else "that is MORE than there is"
-    left += f". The bar shows the two: this run adds {added_share:.{digits}f} %"
-    earlier = f" (by {earlier_runs}: Requests has the sheets)" if share_before else ""
-    return f"Used before: {before}{earlier}. Used after this run: {after}; {left}."
+    before_words, after_words = (f"{100 * share:.{digits}f} %" for share in (share_before, share_after))
+    remaining_percent = 100 - round(100 * share_after, digits)
+    added_percent = round(100 * share_after, digits) - round(100 * share_before, digits)
+    left_words = f"{remaining_percent:.{digits}f} % would be left" if share_after <= 1 else "that is MORE than there is"
+    left_words += f". The bar shows the two: this run adds {added_percent:.{digits}f} %"
+    earlier_words = f" (by {earlier_runs}: Requests has the sheets)" if share_before else ""
+    return f"Used before: {before_words}{earlier_words}. Used after this run: {after_words}; {left_words}."
 
 
 def _percent(share: float) -> int:
-    """A share of the budget as it is shown, so that sums and remainders are those of the figures shown."""
+    """Returns a share in whole per cent. Sums and remainders are computed from these, as the reader adds them."""
     return round(100 * share)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:  # A light command reads the differences and loads no statisti
     from undersong_protocol.agreement.manifest import Manifest
     from undersong_protocol.secagg.parameters import Member
 
-_PRIVACY = (
+# Fields of a plan's privacy and of its quorum, each with its name in a list of differences, which a sheet signs.
+_PRIVACY_FIELDS = (
     ("epsilon", "epsilon"),
     ("delta", "delta"),
     ("unit", "privacy unit"),
@@ -21,7 +22,7 @@ _PRIVACY = (
     ("contribution", "a unit's contribution"),
     ("max_records", "records per party"),
 )
-_QUORUM = (
+_QUORUM_FIELDS = (
     ("threshold", "parties that can open a sum"),
     ("tolerated_dropouts", "parties that may be missing"),
     ("colluders", "parties that may collude"),
@@ -49,7 +50,7 @@ _WORDS_TO_READ = {
 # Of these a smaller or a larger number is better for whoever is protected.
 _BETTER_IF_SMALLER = ("epsilon", "delta", "private sums", "numbers in all")
 _BETTER_IF_LARGER = ("parties that can open a sum", "parties that may collude")
-_OF_SUMS = "noise, bounds or parameters of its sums"
+_SUM_DETAILS = "noise, bounds or parameters of its sums"
 
 
 def changes_to_read(changes: Sequence[str]) -> tuple[str, ...]:
@@ -60,14 +61,14 @@ def changes_to_read(changes: Sequence[str]) -> tuple[str, ...]:
     >>> changes_to_read([])
     ('nothing',)
     """
-    moves_epsilon = any(change.startswith("epsilon ") for change in changes)
-    if moves_epsilon:
-        of_sums = ": the epsilon says how well all of it protects"
+    changes_epsilon = any(change.startswith("epsilon ") for change in changes)
+    if changes_epsilon:
+        sum_details_words = ": the epsilon says how well all of it protects"
     else:
-        of_sums = ": the epsilon, which stays, says how well all of it protects"
-    return tuple(words_to_read(change) + (of_sums if change == _OF_SUMS else _judge(change)) for change in changes) or (
-        "nothing",
-    )
+        sum_details_words = ": the epsilon, which stays, says how well all of it protects"
+    return tuple(
+        words_to_read(change) + (sum_details_words if change == _SUM_DETAILS else _judge(change)) for change in changes
+    ) or ("nothing",)
 
 
 def _judge(change: str) -> str:
@@ -77,12 +78,12 @@ def _judge(change: str) -> str:
             continue
         old_words, _, new_words = change.removeprefix(f"{name} ").partition(" -> ")
         try:
-            grows = float(new_words) > float(old_words)
+            has_grown = float(new_words) > float(old_words)
         except ValueError:
             return ""
-        is_better = grows == (name in _BETTER_IF_LARGER)
-        size = "larger" if name in _BETTER_IF_LARGER else "smaller"
-        return f": {'better' if is_better else 'worse'}, since a {size} number protects more"
+        is_better = has_grown == (name in _BETTER_IF_LARGER)
+        better_size = "larger" if name in _BETTER_IF_LARGER else "smaller"
+        return f": {'better' if is_better else 'worse'}, since a {better_size} number protects more"
     return ""
 
 
@@ -109,13 +110,13 @@ def differences(earlier: Manifest, later: Manifest) -> tuple[str, ...]:
             _value_change(
                 field_words, getattr(old_plan.privacy, privacy_field), getattr(new_plan.privacy, privacy_field)
             )
-            for privacy_field, field_words in _PRIVACY
+            for privacy_field, field_words in _PRIVACY_FIELDS
         ),
         *_sum_changes(earlier, later),
         *_party_changes(earlier.roster, later.roster),
         *(
             _value_change(field_words, getattr(old_plan.quorum, field), getattr(new_plan.quorum, field))
-            for field, field_words in _QUORUM
+            for field, field_words in _QUORUM_FIELDS
         ),
         _value_change("method", earlier.method, later.method),
         _value_change("task", earlier.task.get("name"), later.task.get("name")),
@@ -170,7 +171,7 @@ def _sum_changes(earlier: Manifest, later: Manifest) -> list[str]:
             for statistic in sorted({*old_counts, *new_counts})
             if old_counts[statistic] != new_counts[statistic]
         ),
-        _OF_SUMS,
+        _SUM_DETAILS,
     ]
 
 

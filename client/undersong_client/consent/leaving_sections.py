@@ -1,12 +1,12 @@
-"""Sentences on what leaves a hospital beside its numbers, and on what holds its numbers together with those of others.
+"""Sentences on what leaves a hospital beside its numbers, and on how many other hospitals' numbers hide its own.
 
-They say of the messages of :mod:`undersong_client.operations.outbox` what a person who decides has to know.
+They sum up, for a person who decides, the messages that :mod:`undersong_client.operations.outbox` lists.
 """
 
 from undersong_client.consent.sheet import Sheet
 from undersong_common.printable import counted
 
-TOLD = (
+TOLD_WORDS = (
     "The operator {reads} who your hospital is (its name, and the public key by which its signatures are checked);"
     " which versions of program and embedding model (which measures how alike texts are) it runs; when it is connected,"
     " and when it approves or withdraws; a Reject, a Withdraw and what your policy refuses, with the reason; what is"
@@ -19,19 +19,19 @@ TOLD = (
 
 def told_words(sheet: Sheet) -> str:
     """Returns what the operator reads of this hospital beside the numbers, the receipt included."""
-    return TOLD.format(reads="reads" if sheet.ended is None else "read")
+    return TOLD_WORDS.format(reads="reads" if sheet.ended is None else "read")
 
 
 def left_alone_words(sheet: Sheet) -> str:
-    """Returns how many others still hide this hospital's numbers if some help the operator; "" where no sum has any."""
+    """Returns how many others still hide this hospital's numbers if some help the operator; "" if no sum has others."""
     if sheet.others < 1:
         return ""
-    alone = "If all others in a sum help, yours are left alone, blurred by your own noise."
-    hiding = sheet.others - sheet.colluders
-    if not sheet.colluders or hiding < 1:
-        return f"A hospital that helps the operator can subtract its own numbers from an opened sum. {alone}"
+    alone_sentence = "If all others in a sum help, yours are left alone, blurred by your own noise."
+    hiding_count = sheet.others - sheet.colluders
+    if not sheet.colluders or hiding_count < 1:
+        return f"A hospital that helps the operator can subtract its own numbers from an opened sum. {alone_sentence}"
     return (
         "A hospital that helps the operator can subtract its own numbers from an opened sum. While at most"
         f" {sheet.colluders} {'does' if sheet.colluders == 1 else 'do'}, those of at least"
-        f" {counted(hiding, 'other hospital')} stay with yours. {alone}"
+        f" {counted(hiding_count, 'other hospital')} stay with yours. {alone_sentence}"
     )

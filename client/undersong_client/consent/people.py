@@ -53,13 +53,13 @@ class Person:
 
     def __post_init__(self) -> None:
         name_problem = name_fault(self.name, LONGEST_PERSON)
-        length = len(self.comment)
+        comment_length = len(self.comment)
         ConfigurationError.raise_first(
             (name_problem, f"the name of who decides {name_problem}", "state your name", "no-name"),
             (self.role not in ROLES, f"role {self.role!r} is unknown", f"choose among {', '.join(ROLES)}", ""),
             (
-                length > LONGEST_COMMENT,
-                f"the comment has {length} characters",
+                comment_length > LONGEST_COMMENT,
+                f"the comment has {comment_length} characters",
                 f"use at most {LONGEST_COMMENT}",
                 "long-comment",
             ),
@@ -126,21 +126,21 @@ class PersonalDecision(Person):
         return f"{self.decision} by {self.name}, {self.role}, {time_words}{identity_words}{comment_words}"
 
 
-def check_another(approved: Sequence[Person], person: Person, roles: Sequence[str]) -> None:
-    """Raises ConfigurationError unless this person may add an approval to the ``approved`` ones."""
+def check_another(earlier_approvers: Sequence[Person], person: Person, roles: Sequence[str]) -> None:
+    """Raises ConfigurationError unless this person may approve too, after ``earlier_approvers``."""
     if roles and person.role not in roles:
         raise ConfigurationError(
             f"your policy asks for the approval of {' and '.join(roles)}; your role is {person.role}",
             "have them approve",
             code="other-role",
         )
-    for earlier_approver in approved if roles else ():
+    for earlier_approver in earlier_approvers if roles else ():
         if earlier_approver.role == person.role or earlier_approver.name.casefold() == person.name.casefold():
             problem = "your policy asks for two people"
         elif shared_identities := earlier_approver.identities & person.identities:
             problem = f"{printable(sorted(shared_identities)[0])} stands behind both of you, who count as one person"
         elif bool(earlier_approver.let_in_by) != bool(person.let_in_by):
-            # The account that made the link at a terminal may be the other one's, who then holds both accounts.
+            # The other of the two may have made that link at a terminal, and would then hold both accounts.
             opener_name = printable(earlier_approver.let_in_by or person.let_in_by)
             problem = f"{opener_name} let one of you in within the last day, and may be the other one"
         elif (earlier_approver.log_in == "terminal") != (person.log_in == "terminal"):
@@ -156,7 +156,7 @@ def check_another(approved: Sequence[Person], person: Person, roles: Sequence[st
 
 @contextmanager
 def duties(home: PartyHome) -> Iterator[Duties]:
-    """Opens the duties of the people of a party's page."""
+    """Opens the table of duties (the roles that were given to accounts) of a party's page, and closes it at the end."""
     page_store = PageStore(home.page)
     try:
         yield Duties(page_store)
@@ -191,12 +191,12 @@ def note_decision(home: PartyHome, action: str, subject: str, person: Person | N
     AuditLog(home.page / FILE_NAME).note(account_name, action, f"{subject}{identity_words}")
 
 
-def remedy_of_refusal(changes: Sequence[str], operator: str) -> str:
+def remedy_of_refusal(check_remedies: Sequence[str], operator: str) -> str:
     """Returns the remedy for a run that the policy's checks refuse: what to ask of the operator.
 
     Args:
-        changes: remedies of the checks.
+        check_remedies: remedies of the checks that refuse the run.
         operator: the operator with a contact, in words.
     """
-    requests = "; ".join(dict.fromkeys(change_words for change_words in changes if change_words))
-    return f"ask {operator}: {requests or 'plan the run within the bounds of this hospital'}"
+    request_words = "; ".join(dict.fromkeys(change_words for change_words in check_remedies if change_words))
+    return f"ask {operator}: {request_words or 'plan the run within the bounds of this hospital'}"

@@ -30,7 +30,7 @@ class HospitalPolicy(PolicyRules):
 
     @property
     def whole_budget(self) -> str:
-        """What the budget protects once runs of Gaussian sums have used it up, in words."""
+        """Sentence on what the budget protects once runs of Gaussian sums have used it up."""
         return impact.whole_budget_of(self.total_epsilon, self.total_delta)
 
     @property
@@ -95,7 +95,7 @@ def read(home: PartyHome, *, latest: bool = True) -> HospitalPolicy:
 
 
 def loosened(policy_before: HospitalPolicy, policy_after: HospitalPolicy) -> tuple[str, ...]:
-    """Returns the rules that the change loosens, in words; () if every plan that was refused still is.
+    """Returns the rules that the change loosens, in words; () if every plan that was refused is still refused.
 
     A rule is loosened if any plan that was refused, or that waited for a person, could be signed after the change. It
     does not matter if another rule becomes stricter.
@@ -113,19 +113,24 @@ def changed(policy_before: HospitalPolicy, policy_after: HospitalPolicy) -> tupl
     old_fields = policy_before.to_json()
     new_fields = policy_after.to_json()
     return _change_words(
-        policy_before, policy_after, [rule for rule in old_fields if old_fields[rule] != new_fields[rule]]
+        policy_before,
+        policy_after,
+        [rule_name for rule_name in old_fields if old_fields[rule_name] != new_fields[rule_name]],
     )
 
 
-def _change_words(policy_before: HospitalPolicy, policy_after: HospitalPolicy, rules: Sequence[str]) -> tuple[str, ...]:
+def _change_words(
+    policy_before: HospitalPolicy, policy_after: HospitalPolicy, rule_names: Sequence[str]
+) -> tuple[str, ...]:
     """Returns the rules with their values before and after; who has to approve a run is one rule for the reader."""
     old_fields = policy_before.to_json()
     new_fields = policy_after.to_json()
     change_words = [
         f"who decides: {policy_before.deciders} -> {policy_after.deciders}"
-        if rule in ("approval", "two_people")
-        else f"{rule.replace('_', ' ')}: {_rule_words(old_fields[rule])} -> {_rule_words(new_fields[rule])}"
-        for rule in rules
+        if rule_name in ("approval", "two_people")
+        else f"{rule_name.replace('_', ' ')}: {_rule_words(old_fields[rule_name])}"
+        f" -> {_rule_words(new_fields[rule_name])}"
+        for rule_name in rule_names
     ]
     return tuple(dict.fromkeys(change_words))
 
@@ -168,7 +173,7 @@ def review(
     """
     bounds.check_statistics(manifest.plan, policy)
     manifest.plan.check_form()
-    # The bounds come before ``verify``, which builds statistics and prices noise.
+    # The bounds come before ``verify``, which takes longer: it builds statistics and prices noise.
     bounds.check(manifest.plan, manifest.roster, policy)
     manifest.verify()
     own_members = [member for member in manifest.roster if member.name == name]

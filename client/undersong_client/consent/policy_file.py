@@ -22,8 +22,9 @@ from undersong_common.program.machine import named_faults
 
 TAG = "undersong policy"
 FORMER_TRUST = "trusted_statistics"  # Policies of 0.3 and earlier named statistics of other packages here.
+# Words of the log's entry on a signed policy.
 SIGNED, TWO_PEOPLE, ONE_PERSON = "policy signed", "two people", "one person"
-REPLACEMENT_S = 0.2
+REPLACEMENT_S = 0.2  # wait for a policy that was noted in the log and whose file is being replaced
 LONGEST_NAMES = 300  # characters of the names that one sentence lists
 
 
@@ -43,7 +44,7 @@ class SignedPolicy:
 
 
 def last_signed(home: PartyHome) -> SignedPolicy | None:
-    """Returns which policy was signed last; None if none that asks for two people ever was.
+    """Returns the log's entry on the last signed policy; None if no policy ever asked for two people.
 
     It reads the end of the log alone. Whoever decides by the rule of two checks the log's whole chain
     (``consent.two_people``).
@@ -64,7 +65,7 @@ def last_signed(home: PartyHome) -> SignedPolicy | None:
             return SignedPolicy(digest, decider_words == TWO_PEOPLE, str(log_entry["hash"]))
         return None
     except (ValueError, KeyError, TypeError, AttributeError):
-        return None  # no such entry, or a damaged log, whose chain tells
+        return None  # The log has no such entry, or is damaged, which the check of its chain finds.
 
 
 def digest_of(fields: Mapping[str, Any]) -> str:
@@ -74,20 +75,20 @@ def digest_of(fields: Mapping[str, Any]) -> str:
 def write_fields(home: PartyHome, fields: Mapping[str, Any]) -> None:
     """Signs the fields and replaces the file.
 
-    Once a policy has asked for two people, the log notes each, so that an older file is not taken for the last one.
+    Once a policy has asked for two people, the log notes every later policy, so that no older file passes for it.
     """
     signature = keys.identity(home).sign(tagged_hash(TAG, canonical_json(fields)))
-    former_bytes = None
+    former_fields = None
     if home.policy.exists():
-        former_bytes = read_json(home.policy).get("policy")
+        former_fields = read_json(home.policy).get("policy")
     is_noted = bool(fields.get("two_people")) or last_signed(home) is not None
     if is_noted:
         _note_signed(home, fields)
     try:
         write_json(home.policy, {"policy": fields, "signature": signature.hex()})
     except UndersongError:
-        if is_noted and isinstance(former_bytes, dict):
-            _note_signed(home, former_bytes)
+        if is_noted and isinstance(former_fields, dict):
+            _note_signed(home, former_fields)
         raise
 
 
@@ -147,7 +148,7 @@ def _verified_fields(home: PartyHome) -> dict[str, Any]:
 
 
 def note_first(home: PartyHome) -> None:
-    """Notes a policy for two people that an earlier version has signed and noted nowhere."""
+    """Notes a policy for two people that an earlier version has signed and not noted in the log."""
     policy_fields = read_fields(home)
     if policy_fields.get("two_people") and last_signed(home) is None:
         _note_signed(home, policy_fields)

@@ -110,7 +110,7 @@ OPERATORS_WORDS = "The full names are the operator's words."
 
 @dataclass(frozen=True)
 class PartySide:
-    """Additions of a party's folder to a plan, for its own people.
+    """Facts of a party's folder that a sheet states beside the plan, for its own people.
 
     Attributes:
         name, identity, teacher_model: as in :func:`undersong_client.consent.policy.review`.
@@ -121,7 +121,7 @@ class PartySide:
         has_labels: True if the data set has a column of labels.
         coordinator: the coordinator that this party has joined; None without one.
         own: figures by which its people recognise the data set.
-        drill: True if this party's folder is a rehearsal's.
+        drill: True if this party's folder belongs to a drill, a rehearsal with invented records.
     """
 
     name: str
@@ -138,7 +138,7 @@ class PartySide:
 
 
 def make_sheet(manifest: Manifest, party: PartySide, ledger: Ledger | None) -> Sheet:
-    """Returns the sheet of a proposed run; ``objections`` lists the reasons of the policy's checks.
+    """Returns the sheet of a proposed run; its ``objections`` say why the policy's checks refuse the plan.
 
     Args:
         ledger: the data set's ledger, for the cost; None if it cannot be read.
@@ -196,7 +196,7 @@ def make_sheet(manifest: Manifest, party: PartySide, ledger: Ledger | None) -> S
 
 
 def with_request(sheet: Sheet, request: Proposal, *, is_signed: bool, end: RunEnd | None) -> Sheet:
-    """Returns a sheet, whether signed or made now, with what the request is at present.
+    """Returns a sheet, signed or made now, with the present state of the request: its changes, decisions and end.
 
     Args:
         end: the run's end; None before.
@@ -216,7 +216,7 @@ def with_request(sheet: Sheet, request: Proposal, *, is_signed: bool, end: RunEn
 
 
 def _refusals(manifest: Manifest, party: PartySide) -> list[UndersongError]:
-    """The reason of the policy's checks against the plan; [] if they accept it."""
+    """Returns the error by which the policy's checks refuse the plan; [] if they accept it."""
     try:
         review(
             manifest,
@@ -239,7 +239,7 @@ def _stated_task(task: Mapping[str, Any]) -> StatedTask:
 
 
 def _plan_charge(manifest: Manifest) -> Charge:
-    """The charge of a whole plan."""
+    """Returns what the ledger would be charged for a whole plan."""
     plan = manifest.plan
     charged_events = tuple(plan.charged_events())
     alone_events = tuple(plan.alone_events())
@@ -294,7 +294,7 @@ def operator_words(task: Mapping[str, Any], coordinator: TrustedCoordinator | No
     return f"{operator_name} ({contact_details})" if contact_details else operator_name
 
 
-def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPage:
+def sheet_page(sheet: Sheet, surroundings: Surroundings = NOTHING_BESIDE) -> PrintedPage:
     """Returns a sheet as a page: short answers and the budget first, all further figures folded.
 
     The page of an ended run speaks of the past, and has the figures as it ran where the ledger has them.
@@ -317,23 +317,23 @@ def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPa
         (
             *marked(sheet),
             *_end_sections(sheet),
-            *_change_sections(sheet, beside),
+            *_change_sections(sheet, surroundings),
             *_refusal_sections(sheet),
             *_list_points("Who decided", map(_describe_decision, sheet.people)),
             question_section(sheet),
-            _in_short(sheet, beside),
-            *more_help(sheet, beside),
+            _in_short(sheet, surroundings),
+            *more_help(sheet, surroundings),
             *list_sections(sheet),
             purpose(sheet),
-            *_request_in_full(sheet, beside),
+            *_request_in_full(sheet, surroundings),
             *meaning_section(sheet),
-            *_own_records(sheet, beside),
-            *budget_sections(sheet, beside),
+            *_own_records(sheet, surroundings),
+            *budget_sections(sheet, surroundings),
             *_list_points(FOR_YOU if is_open else NOTED, warnings),
             _hospital_section(sheet),
             *([duration_section(sheet)] if is_open else []),
             kept_section(),
-            *choice_sections(sheet, beside),
+            *choice_sections(sheet, surroundings),
             PageSection(WORDS if is_open else WORDS_OF_ENDED, signed_words, aloud=words_in_threes),
             *([calls_section(sheet)] if is_open else []),
             _figure_section(sheet),
@@ -358,27 +358,27 @@ def plan_name(sheet: Sheet) -> str:
 
 
 def _entries(sheet: Sheet) -> tuple[str, ...]:
-    """What a person enters by hand about the law, of which the software knows nothing."""
+    """Returns the entries that a person fills in by hand about the law, of which the software knows nothing."""
     people = unit_word("user", sheet.own.word if sheet.own else "", 2)
     return tuple(entry.format(people=people) for entry in ENTRIES)
 
 
 def _title(sheet: Sheet) -> str:
-    run = repr(printable(sheet.run, 120))
+    run_words = repr(printable(sheet.run, 120))
     if sheet.ended is None:
-        return f"May the run {run} use the records of {sheet.party}?"
+        return f"May the run {run_words} use the records of {sheet.party}?"
     if sheet.ended.cost is None:
-        return f"The run {run} has ended without the records of {sheet.party}"
-    return f"The run {run} has used the records of {sheet.party}"
+        return f"The run {run_words} has ended without the records of {sheet.party}"
+    return f"The run {run_words} has used the records of {sheet.party}"
 
 
 def _publication_points(sheet: Sheet) -> Iterator[str]:
     """Yields what the stated licence allows others, and in whose name the texts appear if not in the operator's."""
     if sheet.ended is not None:
         return
-    stated = sheet.task.publication or ""
-    licence = printable(words.publication_part(stated, "licence"), LONGEST_SENTENCE)
-    makers = printable(words.publication_part(stated, "made by"), LONGEST_SENTENCE)
+    publication = sheet.task.publication or ""
+    licence = printable(words.publication_part(publication, "licence"), LONGEST_SENTENCE)
+    makers = printable(words.publication_part(publication, "made by"), LONGEST_SENTENCE)
     if licence:
         yield (
             f"the texts are published for good: whoever has them may use them as the licence ({licence}) allows,"
@@ -403,21 +403,21 @@ def _policy_points(sheet: Sheet) -> Iterator[str]:
             yield ("your policy names no hospital that must take part; whoever sets it can name those that you know")
     for warning in sheet.warnings:
         if warning != words.opened_numbers(sheet.others):
-            yield _beside_the_run(sheet, warning)
+            yield _compare_with_run(sheet, warning)
 
 
 def _whole_budget_caution(sheet: Sheet) -> list[str]:
     """Says that the permission says little, where the whole budget protects practically nobody."""
     if sheet.cost is None or not sheet.cost.budget or not impact.protection_words(guess_at_the_end(sheet.cost)):
         return []
-    tenth = impact.cases(guess_at_the_end(replace(sheet.cost, budget=sheet.cost.budget / 10)))
+    cases_of_tenth = impact.cases(guess_at_the_end(replace(sheet.cost, budget=sheet.cost.budget / 10)))
     return [
         f"that your budget allows this run says little: the whole budget is {impact.NO_PROTECTION}. Have a smaller one"
-        f" set (at a tenth of it, a guess is, on average, right in at most {tenth} of 100 cases)"
+        f" set (at a tenth of it, a guess is, on average, right in at most {cases_of_tenth} of 100 cases)"
     ]
 
 
-def _beside_the_run(sheet: Sheet, warning: str) -> str:
+def _compare_with_run(sheet: Sheet, warning: str) -> str:
     """Sets the policy's number of other hospitals beside this run's; returns every other warning as it was signed."""
     if warning == words.by_policy(sheet.others) and sheet.ended is None:
         return (
@@ -431,11 +431,11 @@ def _beside_the_run(sheet: Sheet, warning: str) -> str:
                 ", which could subtract its own numbers and see yours, blurred" if helper_count == 1 else ""
             )
             if sheet.ended is None:
-                needs_verb, accept_verb = "needs", "accept"
+                need_verb, accept_verb = "needs", "accept"
             else:
-                needs_verb, accept_verb = "needed", "have accepted"
+                need_verb, accept_verb = "needed", "have accepted"
             return (
-                f"this run {needs_verb} the numbers of at least {counted(sheet.others, 'other hospital')}; your policy"
+                f"this run {need_verb} the numbers of at least {counted(sheet.others, 'other hospital')}; your policy"
                 f" would also {accept_verb} a run with {allowed_words}; for later runs, whoever sets it can demand more"
             )
     return warning
@@ -448,7 +448,7 @@ def _list_points(title: str, points: Iterable[str], *, loud: bool = False) -> li
 
 
 def _refusal_sections(sheet: Sheet) -> list[PageSection]:
-    """Says what this party's guard refuses, and the remedy."""
+    """Says why this party's policy or budget refuses the run, and the remedy; [] if they accept it."""
     if not sheet.objections:
         return []
     refusal_points = (
@@ -462,18 +462,18 @@ def _describe_decision(person: PersonalDecision) -> str:
     return person.words(f"{datetime.fromtimestamp(person.at_s, UTC):%Y-%m-%d %H:%M} UTC")
 
 
-def _in_short(sheet: Sheet, beside: Surroundings) -> PageSection:
-    """The answers to sign by for a reader without statistics: with the questions, on at most half a printed page."""
+def _in_short(sheet: Sheet, surroundings: Surroundings) -> PageSection:
+    """Returns the answers by which a reader without statistics can decide; they fill at most half a printed page."""
     run_end = sheet.ended
     if run_end is not None and run_end.cost is None:
         return PageSection("In short", figures=(("What left", NOTHING_LEFT),))
     is_open = run_end is None
     rows = (
         *_data_words(sheet),
-        *describe_deciders(sheet, beside),
+        *describe_deciders(sheet, surroundings),
         ("What leaves" if is_open else "What left", _leaving_words(sheet)),
         ("The risk of this run", risk_words(sheet)),
-        *risk_of_all(sheet, beside),
+        *risk_of_all(sheet, surroundings),
         *([("What can be undone", _undone_words(sheet))] if is_open else []),
         *([("What next", next_words(sheet))] if is_open and not sheet.as_signed else []),
     )
@@ -485,26 +485,28 @@ def _undone_words(sheet: Sheet) -> str:
 
 
 def _data_words(sheet: Sheet) -> list[tuple[str, str]]:
-    """Which records the run would use, and whether objections were left out."""
+    """Says which records the run would use, and whether nobody has checked objections."""
     if sheet.own is None or sheet.ended is not None:
         return []
     own_rows: dict[str, str] = {name: text for name, text in sheet.own.rows}  # noqa: C416 - sequences, not pairs
     people = unit_word("user", sheet.own.word, 2)
-    records = own_rows.get("records", "0")
-    data_words = f"{own_rows.get('file', 'Your file')}: {records} record{'' if records == '1' else 's'}"
+    record_count_words = own_rows.get("records", "0")
+    data_words = (
+        f"{own_rows.get('file', 'Your file')}: {record_count_words} record{'' if record_count_words == '1' else 's'}"
+    )
     if people in own_rows:
         data_words += f" of {own_rows[people]} {people}"
     return [("Which records", f"{data_words}.{' Objections are NOT CHECKED.' if objections_unchecked(sheet) else ''}")]
 
 
 def _leaving_words(sheet: Sheet) -> str:
-    """How many numbers leave, with whose they are opened, and what the operator can read."""
+    """Says how many numbers leave, with whose numbers they are opened, and what the operator can read."""
     end_cost = None if sheet.ended is None else sheet.ended.cost
     if end_cost is None:
         counts_words = words.most_numbers(sheet.numbers_in_all)
     else:
-        planned_numbers = f"{words.counted_numbers(sheet.numbers_in_all)} about your records"
-        counts_words = f"At most {planned_numbers} in {counted(end_cost.releases, 'answer')}"
+        planned_words = f"{words.counted_numbers(sheet.numbers_in_all)} about your records"
+        counts_words = f"At most {planned_words} in {counted(end_cost.releases, 'answer')}"
     seen_words = ", and each answer's time, a hint at how many records you have" if sheet.clock_bits else ""
     return (
         f"{counts_words}, blurred by noise and scrambled here; no record, no part of a text."
@@ -512,8 +514,8 @@ def _leaving_words(sheet: Sheet) -> str:
     )
 
 
-def _request_in_full(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
-    """What the first answers leave out of the questions and of what leaves."""
+def _request_in_full(sheet: Sheet, surroundings: Surroundings) -> list[PageSection]:
+    """Returns the section with what the first answers omit about the questions and about what leaves."""
     if sheet.ended is not None and sheet.ended.cost is None:
         return []
     own_statistics = [release.statistic for release in sheet.releases if not release.source]
@@ -522,7 +524,7 @@ def _request_in_full(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     rows = []
     if examples:
         rows.append(("For example", f"{'; '.join(examples)}."))
-    if limit_words := _limit_words(sheet, beside):
+    if limit_words := _limit_words(sheet, surroundings):
         rows.append(("Records that count", limit_words))
     if sheet.ended is None:
         rows.append(("How often", words.ANEW))
@@ -532,7 +534,7 @@ def _request_in_full(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     return [PageSection("More on what is asked and what leaves", figures=tuple(rows))] if rows else []
 
 
-def _limit_words(sheet: Sheet, beside: Surroundings) -> str:
+def _limit_words(sheet: Sheet, surroundings: Surroundings) -> str:
     """Says how many records of one unit count, which ones of a unit with more, and how many such units there are."""
     sheet_privacy = sheet.privacy
     if sheet_privacy.unit == "sample":
@@ -540,7 +542,7 @@ def _limit_words(sheet: Sheet, beside: Surroundings) -> str:
     record_limit = sheet_privacy.max_per_unit
     verb = "counts" if record_limit == 1 else "count"
     verb_of_some = "is" if record_limit == 1 else "are"
-    cut_words = "" if beside.units_cut is None else f" ({beside.units_cut:,} here)"
+    cut_words = "" if surroundings.units_cut is None else f" ({surroundings.units_cut:,} here)"
     return (
         f"Of one {sheet_privacy.unit_word}, at most {counted(record_limit, 'record')} {verb}; of one with"
         f" more{cut_words}, {record_limit} {verb_of_some} drawn at random."
@@ -552,35 +554,35 @@ def _opened_with(sheet: Sheet) -> str:
     return f"{words.opened_numbers(sheet.others, 'Your numbers', has_ended=sheet.ended is not None)}."
 
 
-def _own_records(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
-    """The figures by which its people recognise the data set; an undecided sheet says more than the words it signs."""
+def _own_records(sheet: Sheet, surroundings: Surroundings) -> list[PageSection]:
+    """Returns the section by which people recognise the data set; an undecided sheet says more than it signs."""
     if sheet.own is None:
         return []
     no_list = NO_LIST_AS_SIGNED if sheet.as_signed or sheet.ended is not None else NO_LIST
     record_rows = tuple((name, no_list if text == NO_LIST_AS_SIGNED else text) for name, text in sheet.own.rows)
     people = unit_word("user", sheet.own.word, 2)
-    if beside.objection_list:
+    if surroundings.objection_list:
         record_rows = tuple(
-            (name, f"{text} ({beside.objection_list})" if name == f"{people} who object" else text)
+            (name, f"{text} ({surroundings.objection_list})" if name == f"{people} who object" else text)
             for name, text in record_rows
         )
     record_rows = tuple(map(_plain_row, record_rows))
     if PERIOD not in dict(record_rows):
         record_rows = (*record_rows, (PERIOD, NO_PERIOD))
-    if beside.record_fields:
-        record_rows = (*record_rows, ("one record", beside.record_fields))
-    later = (
+    if surroundings.record_fields:
+        record_rows = (*record_rows, ("one record", surroundings.record_fields))
+    later_words = (
         f"Of {people} who object later, nothing more leaves as soon as IT has added the file anew with the longer list,"
         " which ends your hospital's part in a run that your budget was charged for. What left before cannot be taken"
         " back, and published texts stay."
     )
     is_whole = dict(record_rows).get("rows left out", "none") == "none"
     title = "Your records" if is_whole else "Your records, counted without the rows left out"
-    return [PageSection(title, (later,), figures=record_rows)]
+    return [PageSection(title, (later_words,), figures=record_rows)]
 
 
 def _plain_row(row: Sequence[str]) -> tuple[str, str]:
-    """A row of the own figures in plainer words than those that are signed."""
+    """Returns a row of the data set's figures in plainer words than the signed ones."""
     name, text = row
     if name == KNOWN_LABELS:
         return "records with a label that the plan knows", KNOWN_SHARE.sub(r"\1", text)
@@ -588,7 +590,7 @@ def _plain_row(row: Sequence[str]) -> tuple[str, str]:
 
 
 def _hospital_section(sheet: Sheet) -> PageSection:
-    """The other parties by name: one proves itself by its fingerprint, which is folded."""
+    """Returns the section that names the parties; the fingerprints that prove who they are stand further below."""
     if (run_end := sheet.ended) is None:
         title = "Who takes part"
     else:
@@ -598,13 +600,13 @@ def _hospital_section(sheet: Sheet) -> PageSection:
         f"{counted(len(shown_names), 'hospital')}, by the names that the operator has given them:"
         f" {first_named(shown_names, MOST_NAMES)}.{_lacking_names(sheet)}",
         *([OPERATORS_WORDS] if sheet.has_full_names else []),
-        f"Nobody can check another hospital's numbers: false ones could spoil the texts. {_lies_cost(sheet)}",
+        f"Nobody can check another hospital's numbers: false ones could spoil the texts. {_false_number_words(sheet)}",
     ]
     return PageSection(title, tuple(sentences))
 
 
-def _lies_cost(sheet: Sheet) -> str:
-    """Says that false numbers of another hospital cost this one's people nothing, and what does."""
+def _false_number_words(sheet: Sheet) -> str:
+    """Says that false numbers of another hospital take no protection from this one's people, and what does."""
     people = unit_word(sheet.privacy.unit, sheet.own.word if sheet.own else "", 2)
     sentence = f"They take no protection from your {people}"
     if sheet.ended is not None or not can_be_undone(sheet):
@@ -613,7 +615,7 @@ def _lies_cost(sheet: Sheet) -> str:
 
 
 def _shown_name(party: NamedParty, *, is_own: bool) -> str:
-    """The name of a party with its full name; the mark of the reader's own stands before the operator's words."""
+    """Returns a party's name and full name; "(you" stands before the full name, which could imitate it."""
     if not is_own:
         return with_full_name(party.name, party.full_name)
     full_name_words = f"; {printable(party.full_name, LONGEST_FULL_NAME)}" if party.full_name else ""
@@ -635,7 +637,7 @@ def marked(sheet: Sheet) -> list[PageSection]:
 
 
 def _end_sections(sheet: Sheet) -> list[PageSection]:
-    """Cost of an ended run."""
+    """Returns the section on the cost of an ended run; [] before the end."""
     if sheet.ended is None:
         return []
     if (end_cost := sheet.ended.cost) is None:
@@ -668,8 +670,8 @@ def _receipt_sections(sheet: Sheet) -> list[PageSection]:
     return [PageSection("The end of this run", figures=tuple(receipt_rows), folded=True)] if receipt_rows else []
 
 
-def _change_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
-    """Loudly, whether it is another plan than before, what became of that one, and what is better or worse."""
+def _change_sections(sheet: Sheet, surroundings: Surroundings) -> list[PageSection]:
+    """Says loudly that the plan differs from an earlier one, what became of that, and what is better or worse."""
     if sheet.replaced:
         return [PageSection("THIS PLAN WAS REPLACED: another one was proposed under this name since.", loud=True)]
     if sheet.number > 1:
@@ -679,7 +681,7 @@ def _change_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     else:
         return []
     change_points = tuple(map(printable, changes_to_read(sheet.changes)))
-    earlier_words = (beside.earlier_plan,) if beside.earlier_plan else ()
+    earlier_words = (surroundings.earlier_plan,) if surroundings.earlier_plan else ()
     return [PageSection(title, earlier_words, change_points, loud=True)]
 
 
@@ -712,7 +714,7 @@ def purpose(sheet: Sheet, *, is_complete: bool = False) -> PageSection:
 
 
 def _purpose_rows(sheet: Sheet, *, is_complete: bool) -> list[tuple[str, str]]:
-    """The rows that the questions' own section has already, unless the page has no such section."""
+    """Returns the rows on purpose and labels that the section of questions, if the page has it, does not show."""
     label_names = sheet.task.labels or ()
     label_row = ("labels", printable(", ".join(label_names), LONGEST_SENTENCE) or "none")
     if is_complete:
@@ -725,7 +727,7 @@ def _purpose_rows(sheet: Sheet, *, is_complete: bool) -> list[tuple[str, str]]:
 
 
 def _in_plain_words(writers: Sequence[str]) -> tuple[str, ...]:
-    """The generators without the field's name of their kind, which stands in brackets within the brackets."""
+    """Returns the generators without the technical name of their kind, which stands in the inner brackets."""
     plain_writers = []
     for name, kind in map(words.split_writer, writers):
         plain_kind = BRACKETED.sub("", kind)
@@ -734,7 +736,7 @@ def _in_plain_words(writers: Sequence[str]) -> tuple[str, ...]:
 
 
 def _join_writers(writers: Sequence[str]) -> str:
-    """The generators by name; what several of them are stands once."""
+    """Returns the generators by name as one phrase; a kind that several have is stated once."""
     return cut_sentence(words.join_writers(writers))
 
 
@@ -784,8 +786,8 @@ def _figure_section(sheet: Sheet) -> PageSection:
     sheet_privacy = sheet.privacy
     coordinator = sheet.coordinator
     writers = sheet.task.generators or ()
-    delta = f"delta {sheet_privacy.delta:g}"
-    promise_words = f"epsilon {_epsilon_words(sheet_privacy.epsilon)} at {delta}"
+    delta_words = f"delta {sheet_privacy.delta:g}"
+    promise_words = f"epsilon {_epsilon_words(sheet_privacy.epsilon)} at {delta_words}"
     epsilon_alone = _epsilon_words(sheet_privacy.epsilon_if_all_others_collude, "cannot be stated")
     rung_words = ", ".join(f"{1000 * sheet.first_rung_s * 2**rung_step:g}" for rung_step in range(3))
     if sheet_privacy.unit == "sample":
@@ -801,7 +803,7 @@ def _figure_section(sheet: Sheet) -> PageSection:
         *([("delta, and twice delta", _twice_delta(sheet_privacy.delta))] if sheet_privacy.delta else []),
         (
             f"if all others help the operator, {words.AS_PLANNED}",
-            f"epsilon {epsilon_alone} at {delta}. The others can subtract their own noise; yours alone is left."
+            f"epsilon {epsilon_alone} at {delta_words}. The others can subtract their own noise; yours alone is left."
             f" {words.PLANNED}",
         ),
         (
@@ -829,7 +831,7 @@ def _figure_section(sheet: Sheet) -> PageSection:
 
 
 def _twice_delta(delta: float) -> str:
-    """Explains the chance that stands beside the table of risks."""
+    """Explains delta, and the chance of at most twice delta that the odds shift by more than 2 e^epsilon."""
     return (
         f"delta {delta:g} is {impact.chance(delta)}: whatever is seen may be likelier by at most so much than epsilon"
         " allows. For one outcome it gives this: the odds shift by at most 2 e^epsilon, but with a chance of at most"
@@ -917,7 +919,7 @@ def _epsilon_words(value: float | None, unlimited: str = "without limit") -> str
 
 
 def _group_releases(manifest: Manifest) -> tuple[ReleaseGroup, ...]:
-    """Sums of one statistic with the same noise, together."""
+    """Groups the sums of one statistic that have the same question and the same noise."""
     dimensions_by_release: dict[tuple[Any, ...], list[int]] = {}
     for planned_sum in manifest.plan.sums:
         sum_question = words.question(planned_sum)

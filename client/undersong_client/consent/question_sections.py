@@ -16,7 +16,8 @@ _PUBLISHES_BETTER = (
     "The first has all of them but unsuitable ones; the second has those that the hospitals' earlier answers select."
     " The second is published if this answer finds it better, else the first."
 )
-# Which two sets of texts a question of COMPARING_METHOD speaks of, and what for. The clauses are signed, these are not.
+# By the statistic of a question of COMPARING_METHOD, which two sets of texts it compares and what for. A sheet signs
+# the questions themselves and not these sentences.
 _COMPARED_SETS = {
     CorpusComparison.name: _PUBLISHES_BETTER,
     ScoredComparison.name: f"{_PUBLISHES_BETTER} The answer also serves to state, in card and report, how well the"
@@ -30,9 +31,9 @@ LONGEST_SENTENCE = 600  # characters of the operator's words: one page must hold
 def first_sentence(sheet: Sheet) -> str:
     """Returns who asks what: the first questions of the plan by their own clauses, and the number of further ones."""
     operator = sheet.operator
-    role = "" if operator.lower().startswith("the operator") else ", the operator,"
+    role_words = "" if operator.lower().startswith("the operator") else ", the operator,"
     verb = "asks" if sheet.ended is None else "asked"
-    return f"{operator[:1].upper()}{operator[1:]}{role} {verb}: {words.asked(_plain_questions(sheet))}."
+    return f"{operator[:1].upper()}{operator[1:]}{role_words} {verb}: {words.asked(_plain_questions(sheet))}."
 
 
 def question_section(sheet: Sheet) -> PageSection:
@@ -63,9 +64,9 @@ def _explain_sets(sheet: Sheet) -> dict[str, str]:
         return {}
     names = [printable(words.split_writer(writer)[0], LONGEST_SENTENCE) for writer in sheet.task.generators or ()]
     names_words = f" ({first_named(names, MOST_NAMES)})" if names else ""
-    origin = f"Both sets are texts of this run's writers{names_words}."
+    origin_sentence = f"Both sets are texts of this run's writers{names_words}."
     return {
-        release.meaning: f"{origin} {_COMPARED_SETS[release.statistic]}"
+        release.meaning: f"{origin_sentence} {_COMPARED_SETS[release.statistic]}"
         for release in sheet.releases
         if release.statistic in _COMPARED_SETS and not release.source
     }

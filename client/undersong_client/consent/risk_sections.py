@@ -1,6 +1,7 @@
 """The risk of a run and of all runs on its sheet: who guesses, how often rightly, and while how many may help.
 
-Each figure is computed from the fields that a sheet has signed.
+Each figure is computed from the fields that a sheet has signed. The *excepted runs* are those, at most twice delta of
+all, in which nothing is promised.
 """
 
 import math
@@ -46,9 +47,11 @@ def meaning_section(sheet: Sheet) -> list[PageSection]:
     privacy = sheet.privacy
     if privacy.epsilon is None:
         return []
-    seen = "Each guess is made by somebody who sees everything published and all numbers that the operator sees."
-    beyond = BEYOND_PARTICIPATION.format(subject=guessed_unit(privacy))
-    sentences = [f"{seen} {beyond} {_knows_more(sheet)}", *_bad_luck_in_runs(sheet)]
+    seen_sentence = (
+        "Each guess is made by somebody who sees everything published and all numbers that the operator sees."
+    )
+    beyond_sentence = BEYOND_PARTICIPATION.format(subject=guessed_unit(privacy))
+    sentences = [f"{seen_sentence} {beyond_sentence} {_knows_more(sheet)}", *_bad_luck_in_runs(sheet)]
     sentences.append(NO_RECORD_SHOWN.format(subject=guessed_unit(privacy)))
     if sheet.ended is None:
         sentences.append(
@@ -60,7 +63,7 @@ def meaning_section(sheet: Sheet) -> list[PageSection]:
 
 
 def _knows_more(sheet: Sheet) -> str:
-    """Says what the promise and all runs together bound for somebody who knows more than a coin's toss."""
+    """Says what the promise and all runs together bound for somebody who does not only toss a coin."""
     privacy, cost = sheet.privacy, sheet.cost
     epsilon = privacy.epsilon or 0.0
     rare = "outside the excepted runs, " if privacy.delta else ""
@@ -91,16 +94,16 @@ def _bad_luck_in_runs(sheet: Sheet) -> list[str]:
 
 
 def _rare_words(epsilon: float | None, delta: float, one_gaussian: bool) -> str:
-    """Says how sure a guess becomes in more than some small shares of runs, where one Gaussian determines it."""
+    """Says how sure a guess becomes in at most 1 % and 0.1 % of runs, if one Gaussian determines that."""
     shares = [share for share in RARE_SHARES if share > 2 * delta]
     if epsilon is None or not one_gaussian or not shares:
         return "How often one comes near it, these figures do not say."
-    limits = [
+    limit_words = [
         f"{impact.cases(impact.rare_certainty(epsilon, delta, share))} of 100 cases in at most"
         f" {impact.chance(share).replace(' in ', ' of ')} runs"
         for share in shares
     ]
-    return f"A guess is surer than {', and surer than '.join(limits)}."
+    return f"A guess is surer than {', and surer than '.join(limit_words)}."
 
 
 def _start_small(sentence: str) -> str:
@@ -113,30 +116,32 @@ def _raised_chance(certainty: float) -> str:
 
 
 def _rows_left_out(sheet: Sheet, most_in_rows: int) -> list[str]:
-    """Says which row holds for numbers of helpers that have none, and for fewer who alone are in a sum with this one.
+    """Says which row holds for a number of helpers without a row, and for fewer hospitals in a sum with this one.
 
     Args:
         most_in_rows: the largest number of helpers, but all others, that has a row.
     """
     other_count = len(sheet.parties) - 1
     sentences = []
-    between = range(most_in_rows + 1, other_count)
-    if between:
-        numbers = f"{between[0]}" if len(between) == 1 else f"{between[0]} to {between[-1]}"
-        is_one = between[-1] == 1
+    counts_between = range(most_in_rows + 1, other_count)
+    if counts_between:
+        number_words = (
+            f"{counts_between[0]}" if len(counts_between) == 1 else f"{counts_between[0]} to {counts_between[-1]}"
+        )
+        is_one = counts_between[-1] == 1
         sentences.append(
-            f"The figures of {numbers} {'other lie' if is_one else 'others lie'} between the last two rows."
+            f"The figures of {number_words} {'other lie' if is_one else 'others lie'} between the last two rows."
         )
     missing_count = other_count - sheet.others
     if missing_count < 1:
         return sentences
     if sheet.others <= 1:
         return [*sentences, "One that is alone with you in a sum counts as all others."]
-    silent = counted(missing_count, "hospital")
+    silent_words = counted(missing_count, "hospital")
     return [
         *sentences,
-        f"If {silent} {'does' if missing_count == 1 else 'do'} not answer, only {sheet.others} others are in a sum with"
-        f" you: the last row then holds if these {sheet.others} help.",
+        f"If {silent_words} {'does' if missing_count == 1 else 'do'} not answer, only {sheet.others} others are in a"
+        f" sum with you: the last row then holds if these {sheet.others} help.",
     ]
 
 
@@ -146,46 +151,46 @@ def can_be_undone(sheet: Sheet) -> bool:
 
 
 def _worst_risks(sheet: Sheet) -> list[float]:
-    """The same shares if all other hospitals help the operator in every run."""
-    sure_alone = _certainty(sheet.privacy.epsilon_if_all_others_collude, sheet.privacy.delta)
-    risks = [_guess_if_all_help(sheet.privacy), sure_alone]
+    """Returns the shares of :func:`_promised_risks` if all other hospitals help the operator in every run."""
+    certainty_alone = _certainty(sheet.privacy.epsilon_if_all_others_collude, sheet.privacy.delta)
+    risks = [_guess_if_all_help(sheet.privacy), certainty_alone]
     cost = sheet.cost
     if cost is not None and cost.best_guess_after is not None:
-        sure_of_all = _certainty_of_all(cost.worst_after, cost, _delta_of_all(sheet, cost))
-        risks += [_guess_of_all_if_all_help(sheet), max(sure_of_all, sure_alone)]
+        certainty_of_all = _certainty_of_all(cost.worst_after, cost, _delta_of_all(sheet, cost))
+        risks += [_guess_of_all_if_all_help(sheet), max(certainty_of_all, certainty_alone)]
     return risks
 
 
-def more_help(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
+def more_help(sheet: Sheet, surroundings: Surroundings) -> list[PageSection]:
     """The figures by how many hospitals help the operator: as many as the promise allows, one more, and all others."""
     if sheet.ended is not None or sheet.privacy.epsilon is None or not can_be_undone(sheet):
         return []
     cost = sheet.cost
-    allowed = f"at most {counted(sheet.colluders, 'other')}" if sheet.colluders else "no other"
-    rows = [_help_row(allowed, *_promised_risks(sheet))]
+    allowed_words = f"at most {counted(sheet.colluders, 'other')}" if sheet.colluders else "no other"
+    rows = [_help_row(allowed_words, *_promised_risks(sheet))]
     sentences = [
         f"A hospital helps the operator if it {HELPING}. The best guess about {guessed_unit(sheet.privacy)} is right in"
         " at most so many of 100 cases, on average and with bad luck.",
-        *_rows_left_out(sheet, sheet.colluders + (beside.one_more is not None)),
+        *_rows_left_out(sheet, sheet.colluders + (surroundings.one_more is not None)),
     ]
-    head: tuple[str, ...] = ("who helps", "this run", "with bad luck")
+    table_head: tuple[str, ...] = ("who helps", "this run", "with bad luck")
     has_all_runs = cost is not None and cost.best_guess_after is not None
     if has_all_runs:
-        head = (*head, "all runs", "bad luck in all")
-    if (one_more := beside.one_more) is not None:
+        table_head = (*table_head, "all runs", "bad luck in all")
+    if (one_more := surroundings.one_more) is not None:
         one_more_words = counted(sheet.colluders + 1, "other")
-        rows.append(_help_row(one_more_words, *one_more, *_one_more_of_all(sheet, beside)))
+        rows.append(_help_row(one_more_words, *one_more, *_one_more_of_all(sheet, surroundings)))
         if has_all_runs and cost is not None and cost.before:
             sentences.append(f"For the earlier runs, the row of {one_more_words} counts that all others helped.")
     rows.append(_help_row("all others", *_worst_risks(sheet)))
-    return [PageSection(MORE_HELP, (" ".join(sentences),), table=(head, *rows))]
+    return [PageSection(MORE_HELP, (" ".join(sentences),), table=(table_head, *rows))]
 
 
 def _help_row(helpers: str, *risks: float) -> tuple[str, ...]:
     """A row of the table: who helps, and each share of right guesses as a number of cases."""
     if risks[0] == 1.0:
         return helpers, *("nothing is promised" for _ in risks)
-    return helpers, *(impact.cases(right) for right in risks)
+    return helpers, *(impact.cases(right_share) for right_share in risks)
 
 
 def _promised_risks(sheet: Sheet) -> list[float]:
@@ -197,9 +202,9 @@ def _promised_risks(sheet: Sheet) -> list[float]:
     return risks
 
 
-def _one_more_of_all(sheet: Sheet, beside: Surroundings) -> list[float]:
-    """The shares of all runs if one hospital more helps in this run, and all others may have in the earlier ones."""
-    cost, spent, one_more = sheet.cost, beside.one_more_spent, beside.one_more
+def _one_more_of_all(sheet: Sheet, surroundings: Surroundings) -> list[float]:
+    """Returns the shares of all runs if one more hospital helps in this one, and all others in the earlier ones."""
+    cost, spent, one_more = sheet.cost, surroundings.one_more_spent, surroundings.one_more
     if cost is None or cost.best_guess_after is None or one_more is None:
         return []
     if not cost.before and not cost.worst_before:
@@ -211,8 +216,8 @@ def _one_more_of_all(sheet: Sheet, beside: Surroundings) -> list[float]:
     return [max(guess, cost.best_guess_after, one_more[0]), max(certainty, one_more[1])]
 
 
-def _cases_words(right: float) -> str:
-    return f"{impact.cases(right)} of 100 cases{impact.protection_words(right)}"
+def _cases_words(right_share: float) -> str:
+    return f"{impact.cases(right_share)} of 100 cases{impact.protection_words(right_share)}"
 
 
 def _excepted_of_all_units(sheet: Sheet, delta: float, chooser: str) -> str:
@@ -225,11 +230,11 @@ def _excepted_of_all_units(sheet: Sheet, delta: float, chooser: str) -> str:
     if not delta or not unit_total:
         return ""
     share = 2 * unit_total * delta
-    people = f"all {unit_total:,} {unit_word('user', sheet.own.word if sheet.own else '', 2)}"
+    people_words = f"all {unit_total:,} {unit_word('user', sheet.own.word if sheet.own else '', 2)}"
     reason = f", because {chooser} counts with {impact.chance(delta)}"
     if share > 0.5:
-        return f"; for {people} together, nothing is promised{reason}"
-    return f"; 1 in {math.floor(1.0 / share):,} for {people} together{reason if share > MOST_EXCEPTED else ''}"
+        return f"; for {people_words} together, nothing is promised{reason}"
+    return f"; 1 in {math.floor(1.0 / share):,} for {people_words} together{reason if share > MOST_EXCEPTED else ''}"
 
 
 def _unit_total(sheet: Sheet) -> int:
@@ -237,8 +242,8 @@ def _unit_total(sheet: Sheet) -> int:
     if sheet.privacy.unit != "user" or sheet.own is None:
         return 0
     people = unit_word("user", sheet.own.word, 2)
-    count = next((text for name, text in sheet.own.rows if name == people), "").replace(",", "")
-    return int(count) if count.isdigit() and count not in ("0", "1") else 0
+    count_text = next((text for name, text in sheet.own.rows if name == people), "").replace(",", "")
+    return int(count_text) if count_text.isdigit() and count_text not in ("0", "1") else 0
 
 
 def _certainty(epsilon: float | None, delta: float) -> float:
@@ -248,25 +253,25 @@ def _certainty(epsilon: float | None, delta: float) -> float:
 def _delta_of_all(sheet: Sheet, cost: BudgetEffect) -> float:
     """The delta of the figures of all runs: this run's if it is the smaller one and the figures can be computed at it.
 
-    They can if all runs together are one Gaussian, whose epsilon at one delta determines it at every other.
+    The figures can if all runs together are one Gaussian, whose epsilon at one delta determines it at every other.
     """
     return sheet.privacy.delta if 0.0 < sheet.privacy.delta < cost.delta and are_one_gaussian(cost) else cost.delta
 
 
 def _epsilon_of_all(epsilon: float | None, cost: BudgetEffect, delta: float) -> float | None:
-    """The epsilon of all runs at ``delta``, by the one at the budget's."""
+    """Returns the epsilon of all runs at ``delta``, computed from ``epsilon``, the one at the budget's delta."""
     if not epsilon or delta == cost.delta:
         return epsilon
     return accounting.gaussian_epsilon(accounting.gaussian_mu(epsilon, cost.delta), delta)
 
 
 def _certainty_of_all(epsilon: float | None, cost: BudgetEffect, delta: float) -> float:
-    """The certainty of all runs at ``delta``, by an epsilon at the budget's."""
+    """Returns how often a guess from all runs is right with bad luck, at ``delta``, by an epsilon at the budget's."""
     return _certainty(_epsilon_of_all(epsilon, cost, delta), delta)
 
 
 def _guess_of_all_if_all_help(sheet: Sheet) -> float:
-    """The best guess from all runs if all others help the operator in each; of the first run, that of this run."""
+    """The best guess from all runs if all others help the operator in each; before any other run, from this one."""
     sheet_cost = sheet.cost
     if sheet_cost is None or sheet_cost.worst_after is None:
         return 1.0
@@ -291,7 +296,7 @@ def are_one_gaussian(cost: BudgetEffect) -> bool:
 
 
 def _promise_as_it_ran(sheet: Sheet) -> UnitPromise:
-    """The promise that the ledger's charge of an ended run amounts to; the plan's before."""
+    """The promise that the ledger's charge of an ended run amounts to; before the end, the plan's."""
     planned_privacy = sheet.privacy
     if (
         sheet.ended is None
@@ -314,14 +319,14 @@ def risk_words(sheet: Sheet) -> str:
         return f"This run is NOT private: nothing is promised to any {unit_word}."
     subjects = {"sample": "one record was", "party": "the records of one hospital were"}
     subject = subjects.get(promised_privacy.unit, f"one {unit_word}'s records were")
-    as_ran = "" if sheet.ended is None else f" (epsilon {epsilon:.4g}, {words.AS_IT_RAN})"
+    as_ran_words = "" if sheet.ended is None else f" (epsilon {epsilon:.4g}, {words.AS_IT_RAN})"
     mean_guess = impact.guess(promised_privacy.best_guess, f"whether {subject} used", OVER_THE_NOISE)
-    several = case_caution(unit_word) if promised_privacy.unit == "user" else ""
+    several_caution = case_caution(unit_word) if promised_privacy.unit == "user" else ""
     sentences = (
-        f"{_start_sentence(mean_guess)}{as_ran}.",
+        f"{_start_sentence(mean_guess)}{as_ran_words}.",
         _bad_luck(sheet, epsilon, promised_privacy.delta),
         helper_words(sheet),
-        f"{_start_sentence(several)}." if several else "",
+        f"{_start_sentence(several_caution)}." if several_caution else "",
     )
     return " ".join(filter(None, sentences))
 
@@ -350,18 +355,18 @@ def helper_words(sheet: Sheet) -> str:
         return ""
     if sheet.colluders >= other_count:
         return f"This holds even if all other hospitals help the operator: even if each {HELPING}."
-    helping = "" if sheet.ended is None else f" ({HELPING})"  # the table of an undecided sheet says it
-    holds = f"This holds only while {_most_helpers(sheet)} the operator{helping}"
+    helping_words = "" if sheet.ended is None else f" ({HELPING})"  # the table of an undecided sheet says it
+    sentence = f"This holds only while {_most_helpers(sheet)} the operator{helping_words}"
     if sheet.colluders:
-        holds += "."
+        sentence += "."
     else:
-        holds += " or guesses for itself: each can subtract its own numbers from an opened sum, and its own noise."
+        sentence += " or guesses for itself: each can subtract its own numbers from an opened sum, and its own noise."
     if sheet.ended is None:  # the row of the first answers has the figures
-        return holds
+        return sentence
     if sheet.privacy.epsilon_if_all_others_collude is None:
-        return f"{holds} If all others helped, nothing would be promised."
+        return f"{sentence} If all others helped, nothing would be promised."
     worst_guess = _cases_words(_guess_if_all_help(sheet.privacy))
-    return f"{holds} If all others helped, a guess would, on average, be right in at most {worst_guess}."
+    return f"{sentence} If all others helped, a guess would, on average, be right in at most {worst_guess}."
 
 
 def _most_helpers(sheet: Sheet) -> str:
@@ -378,7 +383,7 @@ def _guess_if_all_help(privacy: UnitPromise) -> float:
     return accounting.best_guess_of(epsilon, privacy.delta, one_gaussian=privacy.stopping_refunds)
 
 
-def risk_of_all(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str]]:
+def risk_of_all(sheet: Sheet, surroundings: Surroundings) -> list[tuple[str, str]]:
     """The risk of all runs over these records, this one included, in the words of :func:`risk_words`."""
     sheet_cost = sheet.cost
     if (
@@ -395,8 +400,8 @@ def risk_of_all(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str]]:
     return [
         (
             "The risk of all runs",
-            f"From all runs over these records{name_earlier(sheet_cost, beside)} and this one together{stage_words},"
-            f" {guess_words}.{_same_condition(sheet)}",
+            f"From all runs over these records{name_earlier(sheet_cost, surroundings)} and this one"
+            f" together{stage_words}, {guess_words}.{_same_condition(sheet)}",
         )
     ]
 
@@ -420,8 +425,8 @@ def _rare_of_all(sheet: Sheet, cost: BudgetEffect) -> str:
     if delta == sheet.privacy.delta:
         return bad_luck
     of_all_units = _excepted_of_all_units(sheet, delta, "your hospital's budget")
-    bracket = f" ({of_all_units.removeprefix('; ')})" if of_all_units else ""
-    return f"{bad_luck}, outside {_excepted_share(delta)} such series{bracket}"
+    bracket_words = f" ({of_all_units.removeprefix('; ')})" if of_all_units else ""
+    return f"{bad_luck}, outside {_excepted_share(delta)} such series{bracket_words}"
 
 
 def guessed_unit(privacy: UnitPromise) -> str:

@@ -17,7 +17,7 @@ from undersong_protocol.limits import MinimumColluders, RequirePostQuantum
 
 Approval = Literal["each", "standing"]
 UNITS = ("sample", "user", "party")
-MOST_DEFAULTS = 10  # parties; from four on, a plan assumes the same number of colluding ones
+MOST_PARTIES_TRIED = 10  # parties; from four on, a plan assumes the same number of colluding ones
 REMEDY = "see `undersong-party policy set --help` and `undersong-party budget set --help`"
 
 
@@ -91,9 +91,9 @@ def decider_choices() -> dict[str, str]:
     """Returns the words of each of :data:`DECIDERS`."""
     choices = {}
     for choice, (is_standing, two_people) in DECIDERS.items():
-        rule = decider_words(is_standing=is_standing, two_people=two_people)
+        rule_words = decider_words(is_standing=is_standing, two_people=two_people)
         consequence = decider_consequence(is_standing=is_standing, two_people=two_people, officer="the privacy officer")
-        choices[choice] = f"{rule[0].upper()}{rule[1:]}. {consequence}"
+        choices[choice] = f"{rule_words[0].upper()}{rule_words[1:]}. {consequence}"
     return choices
 
 
@@ -118,13 +118,13 @@ def is_larger(before: float, after: float) -> bool:
 
 
 def assumes_fewer(before: MinimumColluders, after: MinimumColluders) -> bool:
-    """Returns True if some number of parties may assume fewer colluding ones after than before."""
+    """Returns True if, for some number of parties, a plan may assume fewer colluding ones than before the change."""
     from undersong_protocol.secagg.parameters import defaults
 
     def least(rule: MinimumColluders, parties: int) -> int:
         return defaults(parties)[2] if rule == "default" else rule
 
-    return any(least(after, parties) < least(before, parties) for parties in range(1, MOST_DEFAULTS + 1))
+    return any(least(after, parties) < least(before, parties) for parties in range(1, MOST_PARTIES_TRIED + 1))
 
 
 def parse_colluders(stated: str) -> MinimumColluders:
@@ -134,7 +134,8 @@ def parse_colluders(stated: str) -> MinimumColluders:
         return "default"
     if not is_number(stated_text):
         raise ConfigurationError(
-            f"the smallest number of colluders is {printable(stated_text)!r}", 'write a whole number or "default"'
+            f"the smallest number of colluders is {printable(stated_text)!r}, which is no whole number",
+            'write a whole number or "default"',
         )
     return int(stated_text)
 
@@ -148,7 +149,9 @@ def parse_whole(text: str) -> int:
 
 def _check_epsilon(epsilon: float) -> tuple[str, str] | None:
     is_wrong = math.isnan(epsilon) or epsilon < 0
-    return ("an epsilon is below 0 or not a number", REMEDY) if is_wrong else None
+    return (
+        (f"an epsilon of the policy is {epsilon:g}, and must be a number of at least 0", REMEDY) if is_wrong else None
+    )
 
 
 def _check_delta(delta: float) -> tuple[str, str] | None:
@@ -159,12 +162,12 @@ def _check_delta(delta: float) -> tuple[str, str] | None:
 
 def _check_parts(parts: int) -> tuple[str, str] | None:
     if parts < 1:
-        return (f"a budget of {parts} parts", REMEDY)
+        return (f"a budget of {parts} parts is impossible: the least is 1", REMEDY)
     return None
 
 
 def _check_parties(parties: int) -> tuple[str, str] | None:
-    return ("the smallest number of parties is 1", REMEDY) if parties < 1 else None
+    return (f"the smallest number of parties is {parties}, and must be at least 1", REMEDY) if parties < 1 else None
 
 
 def _check_declared_units(units: int) -> tuple[str, str] | None:
@@ -175,7 +178,10 @@ def _check_declared_units(units: int) -> tuple[str, str] | None:
 def _check_colluders(least: MinimumColluders) -> tuple[str, str] | None:
     if least == "default" or (type(least) is int and least >= 0):
         return None
-    return f"the smallest number of colluders is {least!r}", 'write a number or "default"'
+    return (
+        f'the smallest number of colluders is {least!r}, which is neither a whole number from 0 on nor "default"',
+        'write a number or "default"',
+    )
 
 
 def _check_approval(approval: str) -> tuple[str, str] | None:
@@ -337,7 +343,7 @@ class PolicyRules:
         rule_problems = [rule.check(getattr(self, rule_name)) for rule_name, rule in rules_of(type(self)).items()]
         rule_problems += [
             (
-                f"epsilon {self.run_epsilon:g} a run is more than {self.total_epsilon:g} in all",
+                f"epsilon {self.run_epsilon:g} for one run is more than the budget of all runs, {self.total_epsilon:g}",
                 "lower what one run may promise, or raise the budget",
             )
             if self.run_epsilon > self.total_epsilon

@@ -26,16 +26,16 @@ WITHDRAWAL = (
 def beginning_words(sheet: Sheet) -> str:
     """Returns when a run begins and where a person sees it."""
     if len(sheet.parties) == 1:
-        begins = "The run begins once your hospital approves"
+        sentence = "The run begins once your hospital approves"
     else:
-        begins = "The run begins when the last hospital approves"
-        begins += "" if sheet.as_signed else ", perhaps yours"
-    return f"{begins}. Requests shows it."
+        sentence = "The run begins when the last hospital approves"
+        sentence += "" if sheet.as_signed else ", perhaps yours"
+    return f"{sentence}. Requests shows it."
 
 
 def duration_section(sheet: Sheet) -> PageSection:
     """Returns the section on the run's length, its end date, and everything that ends it."""
-    sums = sum(release.releases for release in sheet.releases)
+    sum_count = sum(release.releases for release in sheet.releases)
     given_up_words = (
         "its operator gives it up, or proposes another plan under its name. If this software is not told, the run"
         f" stays listed here as approved; {ABANDONED_S / 86400:.0f} days after a sum was begun, this software erases"
@@ -45,7 +45,7 @@ def duration_section(sheet: Sheet) -> PageSection:
         "How long it takes, and what ends it",
         (
             f"The plan states no length and no end date. It asks its"
-            f" {counted(len(sheet.asked), 'question')} in {counted(sums, 'sum')}, one after the other, and"
+            f" {counted(len(sheet.asked), 'question')} in {counted(sum_count, 'sum')}, one after the other, and"
             " texts are written in between: how long that takes depends on the writers and on how soon each hospital"
             " answers. Requests shows when it has ended, once the operator's software has told this one. It ends when"
             " the first of these happens:",
@@ -61,9 +61,9 @@ def duration_section(sheet: Sheet) -> PageSection:
 
 def _missing_words(sheet: Sheet) -> str:
     """Says how many hospitals must be missing from a sum to end the run."""
-    dropouts = sheet.tolerated_dropouts
-    if dropouts:
-        return f"more than {dropouts} of the hospitals no longer {'answers' if dropouts == 1 else 'answer'}"
+    dropout_count = sheet.tolerated_dropouts
+    if dropout_count:
+        return f"more than {dropout_count} of the hospitals no longer {'answers' if dropout_count == 1 else 'answer'}"
     return "one hospital no longer answers"
 
 
@@ -72,9 +72,9 @@ def kept_section() -> PageSection:
     return PageSection("What is kept, where and how long", (COPIES,), table=words.KEPT)
 
 
-def rejection_words(sheet: Sheet, beside: Surroundings) -> str:
+def rejection_words(sheet: Sheet, surroundings: Surroundings) -> str:
     """Says whom a rejection binds: it is final for this plan, and another plan is another request."""
-    if beside.is_standing:
+    if surroundings.is_standing:
         later_words = "your policy, as it is, would approve it without a person"
     elif sheet.two_people:
         later_words = "while your policy stays as it is, it needs both approvals again"
@@ -87,16 +87,16 @@ def rejection_words(sheet: Sheet, beside: Surroundings) -> str:
     )
 
 
-def name_earlier(cost: BudgetEffect, beside: Surroundings) -> str:
+def name_earlier(cost: BudgetEffect, surroundings: Surroundings) -> str:
     """Names the earlier runs beside a total over all runs, in brackets; says so where there is none before."""
-    if not cost.before and not beside.earlier_runs:
+    if not cost.before and not surroundings.earlier_runs:
         return " (none before this one)"
-    return f" ({list_runs(beside)})"
+    return f" ({list_runs(surroundings)})"
 
 
-def list_runs(beside: Surroundings) -> str:
+def list_runs(surroundings: Surroundings) -> str:
     """Names the earlier runs over these records."""
-    names = [repr(printable(run, 120)) for run in beside.earlier_runs]
+    names = [repr(printable(run, 120)) for run in surroundings.earlier_runs]
     if not names:
         return "the runs that the screen Budget names"
     return first_named(names, MOST_NAMES)

@@ -140,7 +140,7 @@ class SignedReceipt:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """Traces that an ended run left behind; None where there is none."""
+    """The cost and the receipt of an ended run; None where the run has none."""
 
     cost: FinalCost | None
     receipt: SignedReceipt | None
@@ -148,7 +148,7 @@ class RunEnd:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a page says beside a sheet's figures, by policy and ledger as they are now. No signature covers it.
+    """Facts that a page states beside a sheet, by policy and ledger as they are now. No signature covers them.
 
     Attributes:
         earlier_runs: names of the runs that the budget was charged for before this one.
@@ -190,7 +190,7 @@ class Sheet:
 
     Attributes:
         two_people: True if the policy asks for two people.
-        drill: True if this party's folder is a rehearsal's.
+        drill: True if this party's folder belongs to a drill, a rehearsal with invented records.
         manifest: hash (hex) of the plan's manifest.
         operator: who asks, in words.
         asked: the questions of the plan, as sentences.
@@ -292,7 +292,7 @@ class Sheet:
 
     @classmethod
     def from_json(cls, figures: Mapping[str, Any]) -> "Sheet":
-        """Reads the figures of a stored sheet; says the same in today's fields if version 0.3 wrote it."""
+        """Reads the figures of a stored sheet; turns those of version 0.3 into today's fields."""
         figures = {**_figures_of_before(figures), **figures}
         end_json = figures.get("ended")
         typed_parts: dict[str, Any] = {
@@ -328,7 +328,7 @@ def _read_part(part: Callable[..., Part], figures: Mapping[str, Any] | None) -> 
 
 
 def _figures_of_before(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures that a sheet of version 0.3 lacks, computed from those that it has."""
+    """Returns the figures that a sheet of version 0.3 lacks, computed from those that it has."""
     coordinator = figures["coordinator"]
     operator = "the operator" if coordinator is None else f"the operator (coordinator {coordinator['name']!r})"
     return {

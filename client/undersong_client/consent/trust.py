@@ -142,7 +142,9 @@ def request(home: PartyHome, token: bytes | None) -> bytes:
 
 
 def install(home: PartyHome, data: bytes) -> datetime:
-    """Checks a grant and installs its certificate and addresses; returns the end of the certificate's validity.
+    """Checks a grant (the coordinator's signed answer to a request) and installs its certificate and addresses.
+
+    Returns the end of the certificate's validity.
 
     Raises:
         ConfigurationError: the grant is another coordinator's, or for other keys.
@@ -168,16 +170,16 @@ def install(home: PartyHome, data: bytes) -> datetime:
 
 def validity(home: PartyHome) -> tuple[datetime, datetime]:
     """Returns begin and end of the validity of the certificate in use."""
-    certificate = _in_use(home)
+    certificate = _certificate_in_use(home)
     return certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
 
 def certified_name(home: PartyHome) -> str:
     """Returns the party's name in the certificate in use, by which the coordinator knows it."""
-    return enrolment.common_name(_in_use(home))
+    return enrolment.common_name(_certificate_in_use(home))
 
 
-def _in_use(home: PartyHome) -> "Certificate":
+def _certificate_in_use(home: PartyHome) -> "Certificate":
     certificates_pem = keys.credential(home).certificates.decode("ascii").split("-----END CERTIFICATE-----")[0]
     return enrolment.certificate(certificates_pem + "-----END CERTIFICATE-----\n", "the certificate in use")
 

@@ -37,14 +37,14 @@ class WaitsForSecondPerson(PrivacyRefusal):
 
     def __init__(self, changes: Sequence[str]) -> None:
         super().__init__(
-            f"nothing is changed yet: it loosens the policy ({'; '.join(changes)}), which asks for two people",
+            f"nothing is changed yet: the change loosens the policy ({'; '.join(changes)}), which asks for two people",
             "have the other one choose the same within a day",
             code="second-person",
         )
 
 
 def check_namespace(home: PartyHome) -> None:
-    """Raises PrivacyRefusal if two people decide and this process counts accounts or times by numbers of its own."""
+    """Raises PrivacyRefusal if two people decide and this process runs in a namespace of its own (a container)."""
     namespace_problem = namespace_doubt()
     if namespace_problem and read_policy(home).two_people:
         raise PrivacyRefusal(
@@ -73,7 +73,7 @@ def give_duty(home: PartyHome, account: str, duty: str, *, by: Sequence[str]) ->
 
     Args:
         account: of the page, or of the machine (``undersong_common.pages.duties.AT_THE_TERMINAL``).
-        by: identities of the person who gives it, who is none of the two for a day.
+        by: identities of the person who gives it, who may be neither of the two for a day.
 
     Raises ConfigurationError for an unknown role, or where the person gives it to themselves.
     """
@@ -90,7 +90,7 @@ def give_duty(home: PartyHome, account: str, duty: str, *, by: Sequence[str]) ->
 def check_one_of_two(home: PartyHome, person: Person, deciders: Sequence[Person]) -> None:
     """Raises an error unless a person may be one of the two, beside the ``deciders`` who have decided so already.
 
-    Raises PrivacyRefusal if the log was changed, too: it says what has been decided.
+    It also raises PrivacyRefusal if the page's log, which shows who has given rights to whom, was changed.
     """
     if person.log_in != "terminal":  # A page may have been started before two people decided.
         check_namespace(home)
@@ -193,8 +193,9 @@ class Wish:
 def pending_wish(home: PartyHome) -> Wish | None:
     """Returns the wish that waits for a second person; None if there is none, or if it is older than a day.
 
-    One that this party's key has not signed is none. A day is counted as after acts that give rights, so that no clock
-    makes a former wish a new one. One that lies ahead of now was stored while the clock was wrong, and lapses too.
+    A wish that this party's key has not signed does not count. The day is counted by the machine's uptime too, so that
+    no change of the clock makes an old wish a new one. A wish that lies ahead of now was stored while the clock was
+    wrong, and does not count either.
     """
     path = home.page / WISH_FILE
     if not path.exists():
@@ -231,7 +232,7 @@ def check_loosening(
         return
     if person is None:
         raise PrivacyRefusal(
-            f"it loosens the policy ({'; '.join(loosened_rules)}), which asks for two people",
+            f"the change loosens the policy ({'; '.join(loosened_rules)}), which asks for two people",
             "change it on the page, or by undersong-party policy set",
             code="not-identified",
         )
