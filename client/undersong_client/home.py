@@ -156,10 +156,10 @@ class Declared:
         """
         self.check_names()
 
-        def absolute(at: str) -> str:
-            if at and not at.startswith(VARIABLE):
-                return str(Path(at).absolute())
-            return at
+        def absolute(path_text: str) -> str:
+            if path_text and not path_text.startswith(VARIABLE):
+                return str(Path(path_text).absolute())
+            return path_text
 
         return replace(
             self, data=absolute(self.data), exclusions=absolute(self.exclusions), database=absolute(self.database)
@@ -272,7 +272,7 @@ class PartyHome:
             )
         if not (self.path / SETTINGS).exists():
             raise ConfigurationError(
-                f"{path}: no party lives here",
+                f"{path}: this folder holds no party",
                 "make one with `undersong-party enroll PACKAGE` or `init NAME`, or name it with --home",
                 code="no-party",
             )
@@ -339,26 +339,26 @@ class PartyHome:
         """Raises ConfigurationError for the first file that is a link, is another user's, or that others may read."""
         for path in (self.path, *self._private_paths()):
             try:
-                status = path.lstat()
+                file_status = path.lstat()
             except FileNotFoundError:
                 continue  # a temporary file that has been renamed meanwhile
-            if stat.S_ISLNK(status.st_mode):
+            if stat.S_ISLNK(file_status.st_mode):
                 raise ConfigurationError(f"{path}: is a link", "put the file itself there", code="is-a-link")
-            if status.st_uid != os.geteuid():
+            if file_status.st_uid != os.geteuid():
                 check_owner(self.path)
                 raise MissingRights(
-                    f"{path}: belongs to {account_name(status.st_uid)},"
+                    f"{path}: belongs to {account_name(file_status.st_uid)},"
                     f" and this folder to {account_name(os.geteuid())}",
                     left_there_remedy(),
                     code="other-account",
                 )
-            if stat.S_IMODE(status.st_mode) & 0o077:
-                if stat.S_ISDIR(status.st_mode):
+            if stat.S_IMODE(file_status.st_mode) & 0o077:
+                if stat.S_ISDIR(file_status.st_mode):
                     wanted_mode = FOLDER_MODE
                 else:
                     wanted_mode = FILE_MODE
                 raise MissingRights(
-                    f"{path}: others may read it (mode {stat.S_IMODE(status.st_mode):04o})",
+                    f"{path}: others may read it (mode {stat.S_IMODE(file_status.st_mode):04o})",
                     f"chmod {wanted_mode:o} {shell_path(path)}",
                     code="readable-by-others",
                 )
@@ -397,7 +397,7 @@ class PartyHome:
 
     @property
     def held_steps(self) -> tuple[HeldStep, ...]:
-        """The steps of the daemon that are held up now; none where no daemon runs."""
+        """The steps of the daemon that are held up now; () if no daemon runs."""
         if self.is_running:
             return held_steps(self.held_steps_file)
         return ()
@@ -451,23 +451,23 @@ def is_named_like_a_case(column: str) -> bool:
     >>> [is_named_like_a_case(name) for name in ("Fall", "encounter_id", "patient", "FALLNR", "pid")]
     [True, True, False, True, False]
     """
-    return any(root in column.casefold() for root in CASES)
+    return any(name_root in column.casefold() for name_root in CASES)
 
 
-def chosen_user_is(settings: "PartySettings", column: str, said: str) -> str:
-    """Returns the word for a user of this column: what was ``said``, or was said of the same column before.
+def chosen_user_is(settings: "PartySettings", column: str, stated_word: str) -> str:
+    """Returns the word for a user of this column: the ``stated_word``, or the one stated for the same column before.
 
     Raises ConfigurationError if nothing was said of a column that is named like a case.
     """
     earlier_word = settings.user_is if column == settings.user_field else ""
-    if not (said or earlier_word) and is_named_like_a_case(column):
+    if not (stated_word or earlier_word) and is_named_like_a_case(column):
         raise ConfigurationError(
             f"does one value of the column {printable(column, 60)!r} stand for one patient, or for one case, of which a"
             " patient may have several?",
             "--user-is patient, or --user-is case; if there is a column of patient numbers, name it by --user-field",
             code="user-is-unanswered",
         )
-    return said or earlier_word
+    return stated_word or earlier_word
 
 
 def case_caution(word: str) -> str:

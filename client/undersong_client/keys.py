@@ -102,7 +102,7 @@ def pending_tls_key(home: PartyHome) -> EllipticCurvePrivateKey:
         tls_key = None
     if not isinstance(tls_key, EllipticCurvePrivateKey):
         raise ConfigurationError(
-            "no certificate is awaited here", "make a request first: `undersong-party enroll PACKAGE`"
+            "this party waits for no certificate", "make a request first: `undersong-party enroll PACKAGE`"
         )
     return tls_key
 

@@ -119,7 +119,7 @@ def test_no_character_of_a_run_s_name_ends_the_style_sheet(window):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_first_answers_print_on_half_an_a4_page(window, previewed, variant):
-    page = sheet_page(VARIANTS[variant](previewed.sheet), previewed.beside)
+    page = sheet_page(VARIANTS[variant](previewed.sheet), previewed.surroundings)
     titles = [section.title for section in page.sections]
     assert titles[:2] == ["What is asked", "In short"]
     assert page.sections[1].figures[-1][0] == "What next"

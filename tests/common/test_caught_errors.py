@@ -508,7 +508,7 @@ def read_no_evidence(m, paths, _):
     with zipfile.ZipFile(paths.gone, "w", zipfile.ZIP_BZIP2) as archive:
         archive.writestr("outbox.jsonl", bytes(1000))
     paths.gone.write_bytes(paths.gone.read_bytes().replace(b"BZh91AY", b"BZh91XX"))
-    refuses(m._checked, None, paths.gone)
+    refuses(m._read_signed_files, None, paths.gone)
 
 
 def offer_texts_beside_a_broken_task(m, paths, patched):
@@ -599,7 +599,7 @@ ACTS = {
     "client/undersong_client/records/row_filter.py RowFilter.__call__": lambda m, *_: refuses(
         list, m.RowFilter("/no/such/program")((), ())
     ),
-    "client/undersong_client/operations/evidence.py _checked": read_no_evidence,
+    "client/undersong_client/operations/evidence.py _read_signed_files": read_no_evidence,
     "client/undersong_client/records/database.py _url": lambda m, paths, _: refuses(
         m._url, paths.file, str(paths.gone), error=UndersongError
     ),

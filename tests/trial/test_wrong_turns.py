@@ -17,12 +17,12 @@ P, U = "undersong-party", "undersong"
 # program, what is typed, exit code, a part of the problem, a part of the remedy
 TURNS = [
     # the hospital
-    (P, "status --home nowhere", 2, "no party lives here", "undersong-party enroll"),
+    (P, "status --home nowhere", 2, "this folder holds no party", "undersong-party enroll"),
     (P, "init 'Heart Institute!' --home other", 2, "Heart Institute!", ""),
     (P, "init heart --home heart", 2, "is not an empty folder", "--home"),
-    (P, "enroll --home heart", 2, "one thing at a time", "PACKAGE"),
+    (P, "enroll --home heart", 2, "exactly one of PACKAGE", "PACKAGE"),
     (P, "enroll nowhere.package --home heart", 2, "cannot be read", "check the path"),
-    (P, "enroll heart.package --home heart", 2, "fingerprint check is mandatory", "--fingerprint"),
+    (P, "enroll heart.package --home heart", 2, "fingerprint must be compared", "--fingerprint"),
     (P, "enroll heart.package --fingerprint 1234 --home lung", 2, "is for 'heart'", "invite"),
     (P, "enroll --grant notes.jsonl --home heart", 2, "damaged or incomplete", "sent again"),
     (P, "check --offline --home lung", 2, "", ""),
@@ -33,7 +33,7 @@ TURNS = [
     (P, "data add notes.jsonl --text-field txt --home heart", 2, "has no column 'txt'", "has a similar name"),
     (P, "data add other.jsonl --home heart", 2, "was added before", "--new-version"),
     (P, "data refresh --home lung", 2, "no data set was added", "undersong-party data add"),
-    (P, "data teacher-model --home heart", 2, "needs one model", "packaged"),
+    (P, "data teacher-model --home heart", 2, "exactly one of FOLDER", "packaged"),
     (P, "budget set --epsilon 0 --delta 1e-5 --home heart", 2, "is not above 0", "undersong-party pause"),
     (P, "budget set --epsilon 1 --delta 1e-5 --per-run 2 --home heart", 2, "is more than", "raise the budget"),
     (P, "budget set --epsilon 1 --delta 7 --home heart", 2, "not between 0 and 1", "--help"),
@@ -43,7 +43,7 @@ TURNS = [
     (P, "policy set --unit family --home heart", 2, "'family' is unknown", "sample"),
     (P, "preview spring --home heart", 2, "no run 'spring'", "undersong-party requests"),
     (P, "approve spring --home heart", 2, "no run 'spring'", "undersong-party requests"),
-    (P, "revoke --home heart", 2, "one thing to revoke", "--coordinator"),
+    (P, "revoke --home heart", 2, "exactly one of RUN", "--coordinator"),
     (P, "outbox --entry 99 --home heart", 2, "no entry 99", "undersong-party outbox"),
     (P, "ledger --home lung", 2, "no such ledger", "undersong-party data add"),
     (P, "ledger --backup notes.jsonl --home heart", 2, "exists already", "another file"),

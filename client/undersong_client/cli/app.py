@@ -55,9 +55,9 @@ rules.mount(app)
 runs.mount(app)
 service.mount(app)
 
-NOT_CONNECTED = 6
+NOT_CONNECTED = 6  # exit code
 PAGE_PORT = 8701
-REFUSALS_SHOWN = 3
+REFUSALS_SHOWN = 3  # last refusals that `status` shows
 
 
 @app.command()
@@ -116,7 +116,7 @@ def check(
     as_json: AsJson = False,
     quiet: entry.Quiet = False,
 ) -> int:
-    """Looks at everything that may stand in the way; each problem with its cause and remedy. Exit code 2 if any."""
+    """Checks everything that may stop this party; shows each problem with its remedy. Exit code 2 if there is any."""
     if "grpc" not in sys.modules:
         entry.only_tls_1_3()
     findings = []
@@ -200,7 +200,7 @@ def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
 
 
 def _status_lines(daemon_status: "DaemonStatus") -> Iterator[str]:
-    """The daemon's own words, and what it has read of others, made printable."""
+    """Yields what the daemon says of itself and what others have told it, as printable lines."""
     status_facts = daemon_status.facts
     pause_words = ""
     if daemon_status.paused and daemon_status.state != "paused":
@@ -212,7 +212,7 @@ def _status_lines(daemon_status: "DaemonStatus") -> Iterator[str]:
         printable(run_change["run"]): printable("; ".join(run_change["changes"]))
         for run_change in status_facts.get("changed", ())
     }
-    offset_s = status_facts.get("clock_offset_s", 0.0)
+    clock_offset_s = status_facts.get("clock_offset_s", 0.0)
     last_answer = f"{printable(status_facts.get('answered', ''))} at {local_time(status_facts.get('answered_s', 0.0))}"
     facts_in_words = that_hold(
         (status_facts.get("address"), f"coordinator at {printable(str(status_facts.get('address')))}"),
@@ -234,8 +234,8 @@ def _status_lines(daemon_status: "DaemonStatus") -> Iterator[str]:
             for caution in cautions
         ),
         (
-            abs(offset_s) > CLOCK_TOLERANCE_S,
-            f"this machine's clock was {clock_words(offset_s)} when it connected",
+            abs(clock_offset_s) > CLOCK_TOLERANCE_S,
+            f"this machine's clock was {clock_words(clock_offset_s)} when it connected",
         ),
         *(
             (True, f"run {run!r} is proposed with ANOTHER PLAN than before: {change}")
@@ -334,8 +334,10 @@ def notify(
         notices.check_target(target)
     if target is not None or none:
         party_home.change(notify="" if none else target)
-    value, target_words, has_arrived = notices.shown(party_home.settings.notify, party_home.settings.party, test=test)
-    print_result(as_json, value, target_words)
+    target_json, target_words, has_arrived = notices.shown(
+        party_home.settings.notify, party_home.settings.party, test=test
+    )
+    print_result(as_json, target_json, target_words)
     if has_arrived:
         return 0
     return NOT_CONNECTED
@@ -428,12 +430,12 @@ def page(
     from undersong_common.pages.serving import is_loopback, print_link, serve
 
     folder = home_of(home)
-    accounts = PartyHome(folder).page
+    page_folder = PartyHome(folder).page
     if audit:
-        _show_page_audit(accounts)
+        _show_page_audit(page_folder)
         return
     if account.link:
-        print_link(accounts, account.person, account.role)
+        print_link(page_folder, account.person, account.role)
         return
     check_namespace(PartyHome(folder))
     listening_address = address.listening()
@@ -450,15 +452,15 @@ def page(
     page_site = build(paths, hosts=listening_address.hosts(port), port=port, tls=listening_address.tls)
     browser_address = listening_address.address(port)
     login.add_to(page_site, browser_address, roles_by_group(duties or (), ROLES))
-    print_link(accounts, account.person, account.role, address=browser_address)
+    print_link(page_folder, account.person, account.role, address=browser_address)
     serve(page_site, listening_address, page_listener)
 
 
-def _show_page_audit(accounts: Path) -> None:
+def _show_page_audit(page_folder: Path) -> None:
     """Prints what people did on the page. Raises as the audit log does where its chain was changed."""
     from undersong_common.pages.store import FILE_NAME, AuditLog
 
-    audit_log = AuditLog(accounts / FILE_NAME)
+    audit_log = AuditLog(page_folder / FILE_NAME)
     show_rows(
         ("number", "when", "who", "what", "about"),
         [(str(entry.entry), local_time(entry.at), entry.who, entry.what, entry.about) for entry in audit_log.entries()],

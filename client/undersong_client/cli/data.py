@@ -1,4 +1,4 @@
-"""``undersong-party data ...`` and ``undersong-party ledger``."""
+"""The commands ``undersong-party data ...``, ``ledger`` and ``restore-ledger``."""
 
 import inspect
 import sys
@@ -153,7 +153,7 @@ class SourceOptions:
     ] = None
 
     def declaration(self, settings: "PartySettings") -> "Declared":
-        """Returns the declaration for a party; asks at a terminal for whom a case's column stands."""
+        """Returns the declaration that the options make; may ask at a terminal whom a value of ``user_field`` names."""
         from undersong_client.home import Declared
 
         declared_source = Declared(
@@ -161,9 +161,9 @@ class SourceOptions:
             text_field=self.text_field,
             label_field=self.label_field,
             user_field=self.user_field,
-            attribute_fields=dict(map(_attribute, self.attribute or ())),
+            attribute_fields=dict(map(_parse_attribute, self.attribute or ())),
             encoding=self.encoding,
-            label_map=dict(map(_label, self.label_map or ())),
+            label_map=dict(map(_parse_label_pair, self.label_map or ())),
             row_filter=self.row_filter,
             database=self.database,
             exclusions="" if self.no_exclude else str(self.exclude or settings.exclusions),
@@ -172,8 +172,8 @@ class SourceOptions:
             sheet=self.sheet,
             same_patient=settings.same_patient,
             other_patient=settings.other_patient,
-            fhir_systems=dict(map(_fhir_system, self.fhir_system or ())),
-            also_status=tuple(map(_status, self.also_status or ())),
+            fhir_systems=dict(map(_parse_fhir_system, self.fhir_system or ())),
+            also_status=tuple(map(_check_status, self.also_status or ())),
             user_is=ask_user_is(settings, self.user_field, self.user_is),
             period=self.period.strip(),
         )
@@ -250,7 +250,7 @@ def add(
     if dry_run:
         _look_at(folder, declared_source, as_json)
         return
-    confirm_by_option = partial(confirm_cautions, confirmed=despite_cautions)
+    confirm_by_option = partial(confirm_cautions, is_confirmed=despite_cautions)
     added_data = operations.data.add(
         folder,
         declared_source,
@@ -349,17 +349,17 @@ def _look_lines(look: "Look", user_is: str) -> Iterator[str]:
     yield "dry run: nothing was sealed and nothing was sent"
 
 
-def ask_user_is(settings: "PartySettings", column: str, said: str) -> str:
-    """Returns the word for a user; asks at a terminal where the column is named like a case."""
+def ask_user_is(settings: "PartySettings", column: str, stated_word: str) -> str:
+    """Returns the word for a user; asks at a terminal if the column is named like a case and nothing was stated."""
     try:
-        return chosen_user_is(settings, column, said)
+        return chosen_user_is(settings, column, stated_word)
     except ConfigurationError as error:
         if not sys.stdin.isatty():
             raise
         return str(typer.prompt(f"{error.problem} (patient, case)")).strip()
 
 
-def _label(label_option: str) -> tuple[str, str]:
+def _parse_label_pair(label_option: str) -> tuple[str, str]:
     old_label, equals_sign, new_label = label_option.rpartition("=")
     if not equals_sign:
         raise ConfigurationError(f"--label-map {label_option!r} is no OLD=NEW", "write, for example, 18842-5=discharge")
@@ -414,7 +414,7 @@ def refresh(
 
 @contextmanager
 def _whole_remedies() -> Iterator[None]:
-    """Names the command that takes the option of a remedy, where a refresh does not."""
+    """Adds to an error's remedy the command that takes its option, if `data refresh` does not take it."""
     try:
         yield
     except ConfigurationError as error:
@@ -459,7 +459,7 @@ def erase(home: HomeFolder = None, as_json: AsJson = False) -> None:
     print_result(as_json, {"erased": True}, sentence)
 
 
-def _fhir_system(written: str) -> tuple[str, str]:
+def _parse_fhir_system(written: str) -> tuple[str, str]:
     folder, equals_sign, base_address = (option_part.strip() for option_part in written.partition("="))
     if not (folder and equals_sign and "://" in base_address):
         raise ConfigurationError(
@@ -468,7 +468,7 @@ def _fhir_system(written: str) -> tuple[str, str]:
     return folder, base_address
 
 
-def _status(written: str) -> str:
+def _check_status(written: str) -> str:
     from undersong_client.records.fhir.documents import IN_ERROR, STATUSES
 
     allowed_statuses = sorted(STATUSES - {IN_ERROR})
@@ -479,7 +479,7 @@ def _status(written: str) -> str:
     return written
 
 
-def _attribute(attribute_option: str) -> tuple[str, str]:
+def _parse_attribute(attribute_option: str) -> tuple[str, str]:
     attribute_name, equals_sign, column = (option_part.strip() for option_part in attribute_option.partition("="))
     if not (attribute_name and equals_sign and column):
         raise ConfigurationError(
@@ -495,7 +495,7 @@ def restore_ledger(
     home: HomeFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Puts the ledger in order where it is lost, broken, or older than what was released. Sends nothing."""
+    """Restores the ledger if it is lost, broken, or older than what was released. Sends nothing."""
     restored_ledger = operations.data.restore_ledger(
         home_of(home),
         checkpoints=checkpoints_folder(home_of(home)),
@@ -507,10 +507,10 @@ def restore_ledger(
 
 
 def _restored_lines(restored: "RestoredLedger") -> Iterator[str]:
-    runs = ", ".join(printable(run) for run in restored.runs)
+    run_names = ", ".join(printable(run) for run in restored.runs)
     yield from that_hold(
         (True, f"the ledger counts again, with {counted(len(restored.ledger.entries()), 'entry', 'entries')}"),
-        (runs, f"counted as spent, because it may have been: {runs}; these runs have ended here"),
+        (run_names, f"counted as spent, because it may have been: {run_names}; these runs have ended here"),
         (restored.whole_budget, "nothing shows what was released before: a whole budget counts as spent"),
         (True, spending_words(restored.spending)),
     )
@@ -524,17 +524,17 @@ def _restored_lines(restored: "RestoredLedger") -> Iterator[str]:
         yield f"every run is refused until one is set; next: undersong-party budget set {budget_options}{budget_note}"
 
 
-def _without_vector(records: int) -> list[str]:
-    records_have = counted(records, "record has", "records have")
-    caution = f"{records_have} no vector from the embedder and will count as zero in every sum; nobody else is told"
-    if records:
+def _without_vector(record_count: int) -> list[str]:
+    record_words = counted(record_count, "record has", "records have")
+    caution = f"{record_words} no vector from the embedder and will count as zero in every sum; nobody else is told"
+    if record_count:
         return [caution]
     return []
 
 
-def show_rows_read(begun: float) -> Any:
+def show_rows_read(begun_s: float) -> Any:
     """Returns a function that shows the number of rows read, each second after the first two."""
-    printed_s = begun + 1.0
+    printed_s = begun_s + 1.0
 
     def show(rows: int) -> None:
         nonlocal printed_s
@@ -548,7 +548,7 @@ def show_rows_read(begun: float) -> Any:
     return show
 
 
-def show_progress(begun: float) -> Any:
+def show_progress(begun_s: float) -> Any:
     printed_s = 0.0
 
     def show(done: int, total: int) -> None:
@@ -557,7 +557,7 @@ def show_progress(begun: float) -> Any:
         if done < total and now_s - printed_s < 1.0:
             return
         printed_s = now_s
-        remaining_s = (now_s - begun) * (total - done) / max(done, 1)
+        remaining_s = (now_s - begun_s) * (total - done) / max(done, 1)
         if sys.stderr.isatty() and done < total:
             line_end = "\r"
         else:
@@ -582,7 +582,9 @@ def teacher_model(
 
     party_home = PartyHome(home_of(home))
     if none == (folder is not None):
-        raise ConfigurationError("teacher-model needs one model", 'name a FOLDER, or "packaged", or pass --none')
+        raise ConfigurationError(
+            "teacher-model takes exactly one of FOLDER and --none", 'name a FOLDER, or "packaged", or pass --none'
+        )
     if folder in (None, PACKAGED):
         model_folder = folder
     else:
@@ -675,7 +677,7 @@ def ledger(
 
 
 def _print_costs(facts: "LedgerFacts") -> None:
-    """The burn-down: what each run cost, and what was left after it, all at one delta."""
+    """Prints what each run cost, and how much of the budget was left after it, all at one delta."""
     total_budget = facts.spending.budget
     show_rows(
         ("run", "releases", "epsilon alone", "spent after it", "left after it", ""),

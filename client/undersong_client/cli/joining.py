@@ -48,7 +48,9 @@ def enroll(
     """
     folder = home_of(home)
     if sum(is_stated for is_stated in (package is not None, grant is not None, renew)) != 1:
-        raise ConfigurationError("enroll does one thing at a time", "name a PACKAGE, or --grant FILE, or --renew")
+        raise ConfigurationError(
+            "enroll takes exactly one of PACKAGE, --grant and --renew", "name a PACKAGE, or --grant FILE, or --renew"
+        )
     if grant is not None:
         installed_grant = operations.joining.install(folder, read_grant(grant))
         print_result(
@@ -61,17 +63,17 @@ def enroll(
         return
     new_folder_lines: list[str] = []
     if package is None:
-        accepted_enrolment = operations.joining.renew(folder)
+        made_request = operations.joining.renew(folder)
     else:
-        accepted_enrolment, new_folder_lines = _accept(folder, read_input(package), fingerprint)
-    request_path = request or Path(f"{accepted_enrolment.party}.request.json")
-    replace_file(request_path, accepted_enrolment.data)
+        made_request, new_folder_lines = _accept(folder, read_input(package), fingerprint)
+    request_path = request or Path(f"{made_request.party}.request.json")
+    replace_file(request_path, made_request.data)
     print_result(
         output.as_json,
-        {"request": str(request_path), "fingerprint": accepted_enrolment.fingerprint},
+        {"request": str(request_path), "fingerprint": made_request.fingerprint},
         *new_folder_lines,
-        *_request_lines(request_path, accepted_enrolment.fingerprint),
-        quiet=accepted_enrolment.fingerprint if output.quiet else None,
+        *_request_lines(request_path, made_request.fingerprint),
+        quiet=made_request.fingerprint if output.quiet else None,
     )
 
 
@@ -87,13 +89,14 @@ def _ask_fingerprint(coordinator: str) -> str:
     # The fingerprint in the package is not shown. Otherwise people would copy it and compare nothing.
     if not sys.stdin.isatty():
         raise ConfigurationError(
-            "the fingerprint check is mandatory", "ask the operator for the fingerprint, and pass it by --fingerprint"
+            "the coordinator's fingerprint must be compared, and none was stated",
+            "ask the operator for the fingerprint, and pass it by --fingerprint",
         )
     return str(typer.prompt(f"fingerprint of {coordinator}, as the operator told it by telephone or on paper"))
 
 
 def _options_of(command: Callable[..., Any], *left_out: str) -> dict[str, inspect.Parameter]:
-    """The options of another command, by the names of its parameters."""
+    """Returns the options of another command, without those named ``left_out``, by the names of its parameters."""
     parameters = inspect.signature(command).parameters
     return {
         option_name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -102,16 +105,16 @@ def _options_of(command: Callable[..., Any], *left_out: str) -> dict[str, inspec
     }
 
 
-# A first version of the data set replaces none, and no run is under way.
-_OF_DATA = _options_of(
+# The options left out are for a later version of the data set, or for the other steps of `join`.
+_DATA_OPTIONS = _options_of(
     data.add,
     *("file", "dry_run", "new_version", "abandon_runs", "restore_ledger", "charge_missing", "receipts", "no_exclude"),
     *("epsilon", "delta", "per_run", "questions"),
 )
-_OF_BUDGET = _options_of(rules.set_budget)
-_OF_POLICY = _options_of(rules.set_policy)
+_BUDGET_OPTIONS = _options_of(rules.set_budget)
+_POLICY_OPTIONS = _options_of(rules.set_policy)
 # Columns are asked for at a terminal, with these answers where nothing is typed.
-_COLUMNS = {
+_COLUMN_QUESTIONS = {
     "text_field": ("the column with the texts", "text"),
     "label_field": ("the column with the labels (nothing: none)", ""),
     "user_field": ("the column with the patients' numbers (nothing: none)", ""),
@@ -126,7 +129,8 @@ def _number(words: str) -> float:
         raise ConfigurationError(f"{words!r} is not a number", "write for example 4") from None
 
 
-_READ: Mapping[str, Callable[[str], Any]] = {
+# By option, the function that reads a typed answer.
+_ANSWER_READERS: Mapping[str, Callable[[str], Any]] = {
     "file": Path,
     "epsilon": _number,
     "questions": lambda words: words.replace(",", " ").split(),
@@ -142,7 +146,7 @@ def join(package: Path, fingerprint: str | None, file: Path | None, request: Pat
     as_json = bool(options["as_json"])
     package_bytes = read_input(package)
     open_steps = operations.joining.steps_left(folder, package_bytes)
-    completed_options = _completed(open_steps, {**options, "fingerprint": fingerprint, "file": file})
+    completed_options = _ask_missing_options(open_steps, {**options, "fingerprint": fingerprint, "file": file})
     # Standard output must hold nothing but the object of --json. The lines of the steps are for the person beside it.
     step_stream = sys.stdout
     if as_json:
@@ -172,10 +176,10 @@ def join(package: Path, fingerprint: str | None, file: Path | None, request: Pat
     )
 
 
-def _completed(steps: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with what a terminal's person is asked for.
+def _ask_missing_options(steps: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options, after asking at a terminal for those that the steps need and that are missing.
 
-    Raises ConfigurationError that names all options that are missing where nobody sits at a terminal.
+    Raises ConfigurationError that names all of these if nobody sits at a terminal.
     """
     step_needs = (
         ("coordinator", ("fingerprint",), "the fingerprint was not compared", "--fingerprint WORDS", ""),
@@ -197,14 +201,14 @@ def _completed(steps: Sequence[str], options: Mapping[str, Any]) -> dict[str, An
             **option_values,
             **{
                 option_name: option_values[option_name] or default_value
-                for option_name, (_, default_value) in _COLUMNS.items()
+                for option_name, (_, default_value) in _COLUMN_QUESTIONS.items()
             },
         }
     for _, (name, *_), _, _, question in missing_needs:
         if question:
-            option_values[name] = _READ.get(name, str)(typer.prompt(question))
+            option_values[name] = _ANSWER_READERS.get(name, str)(typer.prompt(question))
     if "data" in steps:
-        for name, (question, default) in _COLUMNS.items():
+        for name, (question, default) in _COLUMN_QUESTIONS.items():
             if option_values[name] is None:
                 option_values[name] = typer.prompt(question, default=default, show_default=bool(default))
     return option_values
@@ -213,7 +217,7 @@ def _completed(steps: Sequence[str], options: Mapping[str, Any]) -> dict[str, An
 def _accept(
     folder: Path, package: bytes, fingerprint: str | None
 ) -> "tuple[operations.joining.MadeRequest, list[str]]":
-    """Trusts the package's coordinator, in a folder that is made where there is none; the lines tell of a new one."""
+    """Trusts the package's coordinator; makes the party's folder if there is none, and returns lines about that."""
     from undersong_client.consent.people import person_of_terminal
 
     person = None
@@ -221,14 +225,14 @@ def _accept(
     if (folder / "settings.json").exists():
         person = person_of_terminal(PartyHome(folder))
         new_folder_lines = []
-    accepted_enrolment = operations.joining.accept(
+    made_request = operations.joining.accept(
         folder, package, lambda name: fingerprint or _ask_fingerprint(name), person=person
     )
-    return accepted_enrolment, new_folder_lines
+    return made_request, new_folder_lines
 
 
 def _write_request(folder: Path, package: bytes, request: Path | None) -> Path | None:
-    """Writes the request where the party is not enrolled yet; None if it is. A request that lies there stays."""
+    """Writes the request and returns its path; None if the party is enrolled already. An existing request stays."""
     from undersong_client import keys
 
     party_home = PartyHome(folder)
@@ -242,15 +246,15 @@ def _write_request(folder: Path, package: bytes, request: Path | None) -> Path |
 
 
 def _set_up(folder: Path, steps: Sequence[str], stated: Mapping[str, Any]) -> None:
-    """Adds the data set, and sets budget and policy, where that is not done."""
+    """Adds the data set, and sets budget and policy, as far as ``steps`` names them."""
 
     def chosen(names: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
         return {**{option_name: stated[option_name] for option_name in names}, "home": folder, "as_json": False}
 
     command_by_step = (
-        ("data", "data set", "data add --new-version", partial(data.add, file=stated["file"], **chosen(_OF_DATA))),
-        ("budget", "budget", "budget set", partial(rules.set_budget, **chosen(_OF_BUDGET))),
-        ("questions", "policy", "policy set", partial(rules.set_policy, **chosen(_OF_POLICY))),
+        ("data", "data set", "data add --new-version", partial(data.add, file=stated["file"], **chosen(_DATA_OPTIONS))),
+        ("budget", "budget", "budget set", partial(rules.set_budget, **chosen(_BUDGET_OPTIONS))),
+        ("questions", "policy", "policy set", partial(rules.set_policy, **chosen(_POLICY_OPTIONS))),
     )
     for step, command_name, command, carry_out in command_by_step:
         if step in steps:
@@ -276,9 +280,9 @@ cast(Any, join).__signature__ = inspect.Signature(
             "file", Annotated[Path | None, typer.Option("--data", metavar="FILE", help="File or folder of notes.")]
         ),
         *(
-            {**_OF_POLICY, **_OF_BUDGET, **_OF_DATA}
-            | {name: _OF_DATA[name].replace(default=None) for name in _COLUMNS}
-            | {"epsilon": _OF_BUDGET["epsilon"].replace(default=None)}
+            {**_POLICY_OPTIONS, **_BUDGET_OPTIONS, **_DATA_OPTIONS}
+            | {name: _DATA_OPTIONS[name].replace(default=None) for name in _COLUMN_QUESTIONS}
+            | {"epsilon": _BUDGET_OPTIONS["epsilon"].replace(default=None)}
         ).values(),
         _keyword("request", RequestOut),
         _keyword("home", HomeFolder),

@@ -18,20 +18,20 @@ from undersong_common.program.owner import home_folder, work_in
 if TYPE_CHECKING:
     from undersong_client.storage.checkpoints import LedgerSpending
 
-HEADS = "undersong/ledgers"
+HEADS = "undersong/ledgers"  # folder for heads of ledgers, below a state folder
 USED_UP_SHARE = 1e-3  # largest remaining share of a budget at which the budget counts as used up
 
 
-def _marked(context: typer.Context, given: Path | None) -> Path | None:
-    """Says before anything else that a folder is a drill's, where it is."""
+def _announce_drill(context: typer.Context, home_option: Path | None) -> Path | None:
+    """Says before anything else that a folder belongs to a drill (a rehearsal), if it does."""
     if not context.resilient_parsing:
-        work_in(home_of(given))
-        mark_drill(home_of(given))
-    return given
+        work_in(home_of(home_option))
+        mark_drill(home_of(home_option))
+    return home_option
 
 
 def mark_drill(home: Path) -> None:
-    """Says on standard error that a folder is a drill's, where it is."""
+    """Says on standard error that a folder belongs to a drill (a rehearsal), if it does."""
     drill.announce(home / "settings.json", drill.PARTY_WORDS)
 
 
@@ -40,8 +40,8 @@ HomeFolder = Annotated[
     typer.Option(
         "--home",
         help="This party's folder (else $UNDERSONG_PARTY_HOME, ~/.config/undersong-party).",
-        callback=_marked,
-        readable=False,  # whose folder it is says more than that it cannot be read
+        callback=_announce_drill,
+        readable=False,  # an error that names the folder's owner helps more
     ),
 ]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, or the beginning of its manifest's hash.")]
@@ -58,7 +58,7 @@ DespiteCautions = Annotated[
 
 
 def home_of(home_option: Path | None) -> Path:
-    """The folder that --home names, or the default one."""
+    """Returns the folder that --home names, or the default one."""
     if home_option is not None:
         return home_option
     if folder := os.environ.get("UNDERSONG_PARTY_HOME"):
@@ -80,12 +80,12 @@ def checkpoints_folder(home: Path) -> Path:
     return home_folder() / ".local" / "state" / HEADS
 
 
-def confirm_cautions(cautions: Sequence[str], confirmed: bool) -> None:
+def confirm_cautions(cautions: Sequence[str], is_confirmed: bool) -> None:
     """Shows the cautions about a data set and has a person accept them.
 
-    Raises ConfigurationError where nobody does; the operator is told nothing either way.
+    Raises ConfigurationError if nobody does; the operator is told nothing either way.
     """
-    if not cautions or confirmed:
+    if not cautions or is_confirmed:
         return
     from undersong_client.records.declared import caution_remedy
 
@@ -107,14 +107,14 @@ def warn(sentences: Sequence[str]) -> None:
 
 
 def local_time(seconds: float) -> str:
-    """A time as people here read it; empty for 0."""
+    """Returns a time (seconds since the epoch) as text, in this machine's time zone; "" for 0."""
     if seconds:
         return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(seconds))
     return ""
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One JSON object: times as ISO 8601; JSON has no infinity, which is written as the text "inf"."""
+    """Prints one JSON object, with times as ISO 8601 and infinity, which JSON lacks, as the text "inf"."""
     print(json_text(with_iso_times(finite(value, instead=str))))
 
 
@@ -122,7 +122,7 @@ def print_result(as_json: bool, value: Mapping[str, Any], *lines: str, quiet: st
     """Prints a command's result as JSON, or as lines for people.
 
     Args:
-        quiet: printed instead of the lines if that is asked for (""; nothing); None prints the lines.
+        quiet: text to print instead of the lines, "" for nothing; None prints the lines.
     """
     if as_json:
         print_json(value)

@@ -62,7 +62,7 @@ def set_budget(
         per_run=per_run,
         parts=parts,
         person=_person(folder),
-        confirm=lambda against: confirm_cautions(against, despite_cautions),
+        confirm=lambda cautions: confirm_cautions(cautions, despite_cautions),
     )
     warn(budget_facts.warnings)
     print_result(as_json, budget_facts.to_json(), *budget_lines(budget_facts))
@@ -70,13 +70,13 @@ def set_budget(
 
 @budget_app.command("show")
 def show_budget(home: HomeFolder = None, as_json: AsJson = False) -> None:
-    """The budget, and what is left of it."""
+    """Shows the budget, and what is left of it."""
     budget_facts = operations.rules.budget(home_of(home))
     print_result(as_json, budget_facts.to_json(), *budget_lines(budget_facts))
 
 
 def budget_lines(facts: "BudgetFacts") -> list[str]:
-    """The budget, and what is left of it, for a person."""
+    """Returns the budget, and what is left of it, as lines for people."""
     allowed_budget = facts.allowed
     if not allowed_budget.has_budget:
         return ["no budget is set: every run is refused"]
@@ -112,7 +112,7 @@ def set_policy(
         folder,
         options,
         person=_person(folder),
-        confirm=lambda against: confirm_cautions(against, despite_cautions),
+        confirm=lambda cautions: confirm_cautions(cautions, despite_cautions),
     )
     warn(policy_facts.warnings)
     _print_policy(policy_facts, as_json)
@@ -120,7 +120,7 @@ def set_policy(
 
 @policy_app.command("show")
 def show_policy(home: HomeFolder = None, as_json: AsJson = False) -> None:
-    """The policy, its signature checked."""
+    """Shows the policy, after checking its signature."""
     _print_policy(operations.rules.show(home_of(home)), as_json)
 
 
@@ -135,8 +135,8 @@ def give_duty(
 ) -> None:
     """Gives somebody else's account its role under the rule of two.
 
-    Whoever gives one is none of the two for a day. Nothing tells whose account of the page that is: nobody there is one
-    of the two for a day either. An administrator of the page gives a role without that.
+    Whoever gives a role is none of the two for a day. Nothing tells which account of the page is theirs, so that nobody
+    of the page is one of the two for a day either. If an administrator gives it on the page, the others still may be.
     """
     from undersong_client.consent import two_people
     from undersong_client.consent.people import note_decision
@@ -149,11 +149,11 @@ def give_duty(
             f"this machine has no account {printable(account)}",
             "name the account as `id ACCOUNT` finds it; an account of the page goes without --terminal",
         )
-    giver_name = f"{account}{AT_THE_TERMINAL}" if terminal else account
+    account_name = f"{account}{AT_THE_TERMINAL}" if terminal else account
     duty_giver = two_people.giver_at_terminal()
-    two_people.give_duty(folder, giver_name, duty, by=(duty_giver,))
-    note_decision(folder, "policy duty", f"{giver_name}: {duty or 'none'}, by {duty_giver}", None)
-    print(f"{giver_name}: {duty or 'no role'}; {duty_giver} is none of the two for a day")
+    two_people.give_duty(folder, account_name, duty, by=(duty_giver,))
+    note_decision(folder, "policy duty", f"{account_name}: {duty or 'none'}, by {duty_giver}", None)
+    print(f"{account_name}: {duty or 'no role'}; {duty_giver} is none of the two for a day")
 
 
 def _person(folder: Path) -> "Person":

@@ -180,7 +180,7 @@ def approve(
         checkpoints=checkpoints_folder(folder),
         confirm=lambda cautions: confirm_cautions(cautions, despite_cautions),
     )
-    _say(proposal, as_json)
+    _print_decision(proposal, as_json)
 
 
 def _ask_words(folder: Path, run: str) -> list[str]:
@@ -203,9 +203,9 @@ def reject(
 ) -> None:
     """Refuses the plan that stands under a run's name now, for good."""
     folder = home_of(home)
-    rejected_run: Decided = operations.runs.reject(folder, run, _person(folder, name, role, reason))
-    _say(rejected_run.request, as_json)
-    if rejected_run.still_approved and not as_json:
+    rejection: Decided = operations.runs.reject(folder, run, _person(folder, name, role, reason))
+    _print_decision(rejection.request, as_json)
+    if rejection.still_approved and not as_json:
         print(f"an earlier plan of this run stays approved; to withdraw that: undersong-party revoke {shell_word(run)}")
 
 
@@ -223,9 +223,11 @@ def revoke(
     """Withdraws the consent to a run: nothing more of it leaves. What was released stays released, and charged."""
     folder = home_of(home)
     if coordinator == (run is not None):
-        raise ConfigurationError("revoke needs one thing to revoke", "name a RUN, or pass --coordinator")
+        raise ConfigurationError(
+            "revoke takes exactly one of RUN and --coordinator", "name a RUN, or pass --coordinator"
+        )
     if run is not None:
-        _say(
+        _print_decision(
             operations.runs.revoke(
                 folder, run, _person(folder, name, role, reason), checkpoints=checkpoints_folder(folder)
             ).request,
@@ -233,13 +235,13 @@ def revoke(
         )
         return
     operations.runs.leave(folder, checkpoints=checkpoints_folder(folder))
-    pause_state = {"party": PartyHome(folder).settings.party, "coordinator": None}
+    membership_json = {"party": PartyHome(folder).settings.party, "coordinator": None}
     print_result(
-        as_json, pause_state, "left the coordinator; a running daemon disconnects within a second. The ledger stays"
+        as_json, membership_json, "left the coordinator; a running daemon disconnects within a second. The ledger stays"
     )
 
 
-def _say(proposal: "Proposal", as_json: bool) -> None:
+def _print_decision(proposal: "Proposal", as_json: bool) -> None:
     run = printable(proposal.run)
     check_words = printable(proposal.words)
     is_pending = proposal.decision == "pending"
@@ -262,7 +264,7 @@ def dossier(
     home: HomeFolder = None,
 ) -> None:
     """A run as one page for the privacy officer's files: what left, what it cost, what is kept. Sends nothing."""
-    page = operations.dossier.dossier(home_of(home), run, audit=audit, local_time=local_time)
+    page = operations.dossier.dossier(home_of(home), run, audit=audit, format_local_time=local_time)
     page.write(out, at=local_time(time.time()))
     print(f"wrote {out}: print it from a browser, to paper or to PDF")
 
@@ -272,7 +274,7 @@ def evidence(
     home: HomeFolder = None,
 ) -> None:
     """Saves decisions, sheets as signed, dossiers, hashes of the outbox and the log in one file. Sends nothing."""
-    operations.evidence.save_file(home_of(home), file, local_time=local_time)
+    operations.evidence.save_file(home_of(home), file, format_local_time=local_time)
     print(f"wrote {file}: it holds no secret and no record; it comes back with undersong-party restore-evidence FILE")
 
 
@@ -320,23 +322,25 @@ def check(
 ) -> None:
     """Says whether a corpus copies the records: words, names and numbers, closeness, and a guess at who took part."""
     corpus_check = operations.corpus.check(home_of(home), folder, held_out, progress=show_progress(time.monotonic()))
-    print_result(as_json, corpus_check.to_json() | {"note": NOT_PRIVATE}, *_lines(corpus_check), NOT_PRIVATE)
+    print_result(
+        as_json, corpus_check.to_json() | {"note": NOT_PRIVATE}, *_corpus_check_lines(corpus_check), NOT_PRIVATE
+    )
 
 
-def _lines(corpus_check: "CorpusCheck") -> list[str]:
+def _corpus_check_lines(corpus_check: "CorpusCheck") -> list[str]:
     identifier_counts = corpus_check.identifiers
-    shared_numbers = sum((identifier_counts.in_private or {}).values())
+    shared_count = sum((identifier_counts.in_private or {}).values())
     check_lines = [
         f"{counted(corpus_check.texts, 'text')} beside {counted(corpus_check.records, 'record')} of the data set"
         f" and {corpus_check.held_out} held out",
-        f"copied from the data set: {_copied(corpus_check.copies)}",
+        f"copied from the data set: {_overlap_words(corpus_check.copies)}",
         *(
             []
             if corpus_check.chance is None
-            else [f"the same of records held out, which nobody can have copied: {_copied(corpus_check.chance)}"]
+            else [f"the same of records held out, which nobody can have copied: {_overlap_words(corpus_check.chance)}"]
         ),
         f"names after a title and long numbers: {sum(identifier_counts.different.values())} different ones,"
-        f" {shared_numbers} of them in a record too{_rows(identifier_counts.private_rows)}",
+        f" {shared_count} of them in a record too{_rows(identifier_counts.private_rows)}",
     ]
     if corpus_check.closest is None or corpus_check.membership is None:
         return [
@@ -360,7 +364,7 @@ def _lines(corpus_check: "CorpusCheck") -> list[str]:
     ]
 
 
-def _copied(overlap: "Overlap") -> str:
+def _overlap_words(overlap: "Overlap") -> str:
     return (
         f"{len(overlap.verbatim)} texts word for word{_rows(overlap.verbatim)}, {len(overlap.near_verbatim)}"
         f" nearly{_rows(overlap.near_verbatim)}, {len(overlap.shared_run)} with eight words or more in a row"

@@ -83,7 +83,7 @@ def remove(as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
 
 
 def _state_to_move(state_option: Path | None) -> Path | None:
-    """The folder that --state names, else that of $XDG_STATE_HOME, which the line to type as root then names."""
+    """Returns the folder that --state names, else the caller's own in $XDG_STATE_HOME; root's variable names none."""
     if state_option is not None:
         return state_option.absolute()
     if os.geteuid() and (state_home := os.environ.get("XDG_STATE_HOME")):
@@ -92,10 +92,10 @@ def _state_to_move(state_option: Path | None) -> Path | None:
 
 
 def _folder_to_move(home: Path | None) -> Path | None:
-    """The folder that --home names, else the usual one of whoever called sudo; None if nothing is to move."""
-    user = os.environ.get("SUDO_USER")
-    if home is None and user and not os.environ.get("UNDERSONG_PARTY_HOME"):
-        folder = Path(pwd.getpwnam(user).pw_dir) / ".config" / "undersong-party"
+    """Returns the folder that --home names, else the usual one of whoever called sudo; None if nothing is to move."""
+    sudo_user = os.environ.get("SUDO_USER")
+    if home is None and sudo_user and not os.environ.get("UNDERSONG_PARTY_HOME"):
+        folder = Path(pwd.getpwnam(sudo_user).pw_dir) / ".config" / "undersong-party"
     else:
         folder = home_of(home).absolute()
     if folder == Path(operations.services.FOLDER) / "home":

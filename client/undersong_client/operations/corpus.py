@@ -19,7 +19,7 @@ from undersong_common.text.overlap import ClosestRecords, Overlap, closest_dista
 from undersong_common.text.personal_data import PersonalData, patterns, personal_data
 from undersong_common.text.table import Table, read_table
 
-FEWEST = 20  # records in and outside the data set, at least; with fewer an interval says nothing
+FEWEST_RECORDS = 20  # records in and outside the data set, at least; with fewer an interval says nothing
 CORPUS = "synthetic.jsonl"
 
 
@@ -115,7 +115,7 @@ def _held_out(home: PartyHome, file: Path | None) -> Table | None:
 
 
 def _check_apart(records: Table, others: Table) -> None:
-    """Raises ConfigurationError unless enough records are held out, and none of a patient or text of the data set."""
+    """Raises ConfigurationError unless enough records are held out, and none has a patient or text of the data set."""
     shared_values = set(others.texts) & set(records.texts), set(others.users or ()) & set(records.users or ())
     if any(shared_values):
         raise ConfigurationError(
@@ -124,9 +124,9 @@ def _check_apart(records: Table, others: Table) -> None:
             "give records of other patients, whose texts the data set does not have",
             code="not-held-out",
         )
-    if min(len(others), len(records)) < FEWEST:
+    if min(len(others), len(records)) < FEWEST_RECORDS:
         raise ConfigurationError(
-            f"{len(others)} records are held out, and {len(records)} are in the data set",
-            f"compare at least {FEWEST} with as many",
+            f"too few records to compare: {len(others)} are held out, and {len(records)} are in the data set",
+            f"hold out at least {FEWEST_RECORDS}, and have at least as many in the data set",
             code="too-few-held-out",
         )

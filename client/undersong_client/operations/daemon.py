@@ -105,7 +105,7 @@ def status(home: Path) -> DaemonStatus:
 
 
 def _stated_facts(home: PartyHome) -> dict[str, Any]:
-    """What the daemon last wrote about itself; for a file that cannot be read, that, since it is written anew."""
+    """Reads what the daemon last wrote about itself; a file that cannot be read becomes a problem of the daemon."""
     if not home.status.exists():
         return {}
     try:

@@ -33,13 +33,13 @@ KEPT = (
 )
 
 
-def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[float], str]) -> PrintedPage:
+def dossier(home: Path, run: str, *, audit: Path | None, format_local_time: Callable[[float], str]) -> PrintedPage:
     """Returns the dossier of one run as a page; reads the party's folder and sends nothing.
 
     Args:
         run: name of the run, or the beginning of its manifest's hash.
         audit: a file that ``undersong audit --json`` wrote; None for no audit.
-        local_time: writes seconds since the epoch in words.
+        format_local_time: writes seconds since the epoch in words.
 
     Raises:
         ConfigurationError: there is no such run or no data set, or the file is not the result of an audit.
@@ -61,15 +61,15 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
         f"Dossier of the run {printable(decided_proposal.run, 120)!r} at {run_sheet.party}",
         (
             *preview.marked(run_sheet),
-            _spent(decided_proposal, run_sheet, ledger, _joined_ids(party_home, decided_proposal)),
-            _decision(
+            _cost_section(decided_proposal, run_sheet, ledger, _joined_ids(party_home, decided_proposal)),
+            _decision_section(
                 decided_proposal,
                 (runs.own_part(home, decided_proposal), *runs.others_part(home, decided_proposal)),
-                local_time,
+                format_local_time,
             ),
             preview.purpose(run_sheet, is_complete=True),
-            _flow(run_sheet),
-            _left(messages),
+            _flow_section(run_sheet),
+            _sent_messages_section(messages),
             preview.leaves(run_sheet, title=preview.ALLOWED),
             PageSection(
                 "Assumptions",
@@ -84,8 +84,8 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
                 folded=True,
             ),
             replace(preview.who_takes_part(run_sheet), folded=True),
-            *_messages(messages, local_time),
-            _check(decided_proposal),
+            *_message_sections(messages, format_local_time),
+            _check_section(decided_proposal),
         ),
         note="Everything on it comes from this hospital's own folder. It holds no text of anybody.",
         signature=f"{plan_name}. Filed for {run_sheet.party}:",
@@ -94,30 +94,32 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
     )
 
 
-def _decision(request: Proposal, parts: Sequence[str], local_time: Callable[[float], str]) -> PageSection:
+def _decision_section(
+    request: Proposal, parts: Sequence[str], format_local_time: Callable[[float], str]
+) -> PageSection:
     if request.decided_s:
-        decision_words = f"{request.decision}, {local_time(request.decided_s)}"
+        decision_words = f"{request.decision}, {format_local_time(request.decided_s)}"
     else:
         decision_words = "nobody has decided yet"
     if request.people or not request.reason:
-        reason = []
+        reason_rows = []
     else:
-        reason = [("reason", printable(request.reason, 400))]
+        reason_rows = [("reason", printable(request.reason, 400))]
     return PageSection(
         "Decision",
         tuple(filter(None, parts)),
         figures=(
             ("plan, in words", request.words),
-            ("proposed", local_time(request.received_s)),
+            ("proposed", format_local_time(request.received_s)),
             ("decision", decision_words),
-            *(("by", approval.words(local_time(approval.at_s))) for approval in request.people),
-            *reason,
-            ("ended", local_time(request.ended_s) if request.ended_s else "it has not ended here"),
+            *(("by", approval.words(format_local_time(approval.at_s))) for approval in request.people),
+            *reason_rows,
+            ("ended", format_local_time(request.ended_s) if request.ended_s else "it has not ended here"),
         ),
     )
 
 
-def _flow(sheet: Sheet) -> PageSection:
+def _flow_section(sheet: Sheet) -> PageSection:
     coordinator = sheet.coordinator
     if coordinator is None:
         coordinator_words = "the coordinator"
@@ -138,7 +140,7 @@ def _flow(sheet: Sheet) -> PageSection:
     )
 
 
-def _left(messages: Sequence[Entry]) -> PageSection:
+def _sent_messages_section(messages: Sequence[Entry]) -> PageSection:
     title = "What left this building"
     if not messages:
         return PageSection(title, ("No message of this run has left.",))
@@ -150,14 +152,14 @@ def _left(messages: Sequence[Entry]) -> PageSection:
     return PageSection(title, (f"{summary} Only the masked answers were computed from records. The annex lists them.",))
 
 
-def _messages(messages: Sequence[Entry], local_time: Callable[[float], str]) -> list[PageSection]:
-    """Every message that left, with its hash."""
+def _message_sections(messages: Sequence[Entry], format_local_time: Callable[[float], str]) -> list[PageSection]:
+    """Returns the table of every message that left, with its hash; [] if none left."""
     if not messages:
         return []
     message_rows = (
         (
             str(message_entry.number),
-            local_time(message_entry.at),
+            format_local_time(message_entry.at),
             message_entry.kind,
             f"{printable(message_entry.query, 120)}, {message_entry.attempt}" if message_entry.query else "",
             f"{message_entry.bytes:,}",
@@ -171,7 +173,7 @@ def _messages(messages: Sequence[Entry], local_time: Callable[[float], str]) -> 
 
 
 def _joined_ids(home: PartyHome, request: Proposal) -> tuple[str, ...]:
-    """A sentence for a run before ids of one patient were joined: its guarantee was of each id."""
+    """Returns a sentence if ids of one patient were joined after this run, whose guarantee was then of each id."""
     # A time ahead of now was read while the clock was wrong: such a run may have been before any of them.
     if request.received_s <= time.time() + CLOCK_TOLERANCE_S:
         received_s = request.received_s
@@ -180,14 +182,14 @@ def _joined_ids(home: PartyHome, request: Proposal) -> tuple[str, ...]:
     later_entries = [entry for entry in home.settings.joined_ids if entry["at_s"] > received_s]
     if not later_entries:
         return ()
-    ids, patients = (sum(entry[count_name] for entry in later_entries) for count_name in ("ids", "patients"))
+    id_count, patient_count = (sum(entry[count_name] for entry in later_entries) for count_name in ("ids", "patients"))
     return (
-        f"After this run {ids} ids of its data set became {counted(patients, 'patient')}: such a patient has paid for"
-        " each of its ids, and its guarantee is that of a group of so many.",
+        f"After this run {id_count} ids of its data set became {counted(patient_count, 'patient')}: such a patient has"
+        " paid for each of its ids, and its guarantee is that of a group of so many.",
     )
 
 
-def _spent(request: Proposal, sheet: Sheet, ledger: data.LedgerFacts, joined: tuple[str, ...]) -> PageSection:
+def _cost_section(request: Proposal, sheet: Sheet, ledger: data.LedgerFacts, joined: tuple[str, ...]) -> PageSection:
     sheet_privacy = sheet.privacy
     if sheet_privacy.epsilon is None:
         epsilon = float("inf")
@@ -215,8 +217,8 @@ def _spent(request: Proposal, sheet: Sheet, ledger: data.LedgerFacts, joined: tu
     )
 
 
-def _check(request: Proposal) -> PageSection:
-    run = shell_word(request.run)
+def _check_section(request: Proposal) -> PageSection:
+    run_word = shell_word(request.run)
     return PageSection(
         "How to check this page",
         (
@@ -226,8 +228,8 @@ def _check(request: Proposal) -> PageSection:
         folded=True,
         columns=(
             "undersong-party ledger --verify",
-            f"undersong-party outbox --run {run}",
-            f"undersong-party preview {run}",
+            f"undersong-party outbox --run {run_word}",
+            f"undersong-party preview {run_word}",
             'undersong verify FOLDER --fingerprint "COORDINATOR\'S FINGERPRINT"',
         ),
     )

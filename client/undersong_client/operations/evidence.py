@@ -43,11 +43,11 @@ class RestoredCounts:
     log_entries: int
 
 
-def save(home: Path, *, local_time: Callable[[float], str]) -> bytes:
+def save(home: Path, *, format_local_time: Callable[[float], str]) -> bytes:
     """Returns the evidence of this party as one ZIP file. Raises PrivacyRefusal if the log was changed.
 
     Args:
-        local_time: writes seconds since the epoch in words, for the dossiers.
+        format_local_time: writes seconds since the epoch in words, for the dossiers.
     """
     party_home = PartyHome(home)
     now_s = time.time()
@@ -60,7 +60,7 @@ def save(home: Path, *, local_time: Callable[[float], str]) -> bytes:
             f"{REQUESTS}{file_name}": file_bytes
             for file_name, file_bytes in Proposals(party_home).saved_files().items()
         },
-        **dict(_dossiers(party_home, now_s, local_time)),
+        **dict(_dossiers(party_home, now_s, format_local_time)),
     }
     evidence_index = {
         "party": party_home.settings.party,
@@ -72,24 +72,26 @@ def save(home: Path, *, local_time: Callable[[float], str]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(INDEX, json.dumps({**evidence_index, "signature": signature}, indent=1))
-        for name, data in files.items():
-            archive.writestr(name, data)
+        for file_name, file_bytes in files.items():
+            archive.writestr(file_name, file_bytes)
     return buffer.getvalue()
 
 
-def save_file(home: Path, file: Path, *, local_time: Callable[[float], str]) -> None:
+def save_file(home: Path, file: Path, *, format_local_time: Callable[[float], str]) -> None:
     """Writes the evidence to ``file``. Raises ConfigurationError if that file exists already."""
     if file.exists():
         raise ConfigurationError(f"{file}: exists already", "name another file", code="file-exists")
-    replace_file(file, save(home, local_time=local_time))
+    replace_file(file, save(home, format_local_time=format_local_time))
 
 
-def _dossiers(home: PartyHome, at: float, local_time: Callable[[float], str]) -> Iterator[tuple[str, bytes]]:
+def _dossiers(home: PartyHome, at: float, format_local_time: Callable[[float], str]) -> Iterator[tuple[str, bytes]]:
     for decided_proposal in Proposals(home).all():
         if decided_proposal.people or decided_proposal.decided_s:
             with suppress(UndersongError):  # such as a plan that is not stored any more: its decision is saved
-                page = dossier.dossier(home.path, decided_proposal.manifest, audit=None, local_time=local_time)
-                yield f"{DOSSIERS}{decided_proposal.manifest}.html", page.html(at=local_time(at)).encode()
+                page = dossier.dossier(
+                    home.path, decided_proposal.manifest, audit=None, format_local_time=format_local_time
+                )
+                yield f"{DOSSIERS}{decided_proposal.manifest}.html", page.html(at=format_local_time(at)).encode()
 
 
 def restore(home: Path, file: Path) -> RestoredCounts:
@@ -100,7 +102,7 @@ def restore(home: Path, file: Path) -> RestoredCounts:
         PrivacyRefusal: its log was changed.
     """
     party_home = PartyHome(home)
-    files = _checked(party_home, file)
+    files = _read_signed_files(party_home, file)
     requests = {
         file_name.removeprefix(REQUESTS): file_bytes
         for file_name, file_bytes in files.items()
@@ -121,8 +123,8 @@ def restore(home: Path, file: Path) -> RestoredCounts:
     return restored_counts
 
 
-def _checked(home: PartyHome, file: Path) -> dict[str, bytes]:
-    """The files of the archive, whose hashes this party's key has signed."""
+def _read_signed_files(home: PartyHome, file: Path) -> dict[str, bytes]:
+    """Reads the files of the archive, after checking that this party's key has signed their hashes."""
     archive_bytes = read_input(file, LARGEST_BYTES)
     damaged_archive = ConfigurationError(
         f"{file}: is damaged, or was not written by `undersong-party evidence`",

@@ -21,7 +21,7 @@ from undersong_common.program.drill import invented
 from undersong_protocol.agreement.enrolment import Package, check_party_name, party_fingerprint
 from undersong_protocol.agreement.words import first_difference
 
-DRILL_RECORDS = 120
+DRILL_RECORDS = 120  # invented records of a drill
 STEPS = ("coordinator", "data", "budget", "questions")  # a hospital does these before its daemon starts
 BACKUP = (
     "back up keys/, policy.json and coordinator.json, after every run the ledger"
@@ -84,14 +84,16 @@ class MadeRequest:
     fingerprint: str
 
 
-def accept(home: Path, package: bytes, stated: Callable[[str], str], *, person: Person | None = None) -> MadeRequest:
+def accept(
+    home: Path, package: bytes, ask_fingerprint: Callable[[str], str], *, person: Person | None = None
+) -> MadeRequest:
     """Trusts the coordinator of a package after comparing its fingerprint, and makes the enrolment request.
 
     If ``home`` holds no party yet, a party of the package's name is made first.
 
     Args:
-        stated: returns the fingerprint that the operator told by telephone or on paper, for the coordinator's name in
-            the package. It must not show the package's own fingerprint before.
+        ask_fingerprint: returns the fingerprint that the operator told by telephone or on paper, for the coordinator's
+            name in the package. It must not show the package's own fingerprint before.
         person: whoever trusts the coordinator.
 
     Raises ConfigurationError if the package is not for this party, or if its fingerprint is another one;
@@ -99,13 +101,13 @@ def accept(home: Path, package: bytes, stated: Callable[[str], str], *, person: 
     """
     if not (home / "settings.json").exists():
         parsed_package = Package.parse(package)
-        fingerprint = stated(parsed_package.coordinator)
+        fingerprint = ask_fingerprint(parsed_package.coordinator)
         trust.compare(parsed_package, fingerprint)
         create(home, parsed_package.party)
         return accept(home, package, lambda _coordinator: fingerprint)
     party_home = PartyHome(home)
     checked_package = trust.check_package(party_home, package, now_s=time.time())
-    fingerprint = stated(checked_package.coordinator)
+    fingerprint = ask_fingerprint(checked_package.coordinator)
     try:
         trust.compare(checked_package, fingerprint)
     except ConfigurationError:
@@ -121,7 +123,7 @@ def accept(home: Path, package: bytes, stated: Callable[[str], str], *, person: 
     two_people.check_loosening(
         party_home, former_policy, replace(former_policy, coordinators=(checked_package.fingerprint,)), person
     )
-    return _made(party_home, trust.accept(party_home, checked_package, fingerprint))
+    return _describe_request(party_home, trust.accept(party_home, checked_package, fingerprint))
 
 
 def steps_left(home: Path, package: bytes) -> tuple[str, ...]:
@@ -134,29 +136,29 @@ def steps_left(home: Path, package: bytes) -> tuple[str, ...]:
     has_joined = (
         party_home.coordinator.exists() and trust.coordinator(party_home).fingerprint == parsed_package.fingerprint
     )
-    is_done = {
+    done_by_step = {
         "coordinator": has_joined,
         "data": bool(party_home.settings.data),
         "budget": current_policy.has_budget,
         "questions": bool(current_policy.statistics),
     }
-    return tuple(step for step in STEPS if not is_done[step])
+    return tuple(step for step in STEPS if not done_by_step[step])
 
 
 def request(home: Path, package: bytes) -> MadeRequest:
     """Makes another request to a coordinator that is trusted already. It has a new key: earlier requests are void."""
     party_home = PartyHome(home)
-    return _made(party_home, trust.request(party_home, Package.parse(package).token))
+    return _describe_request(party_home, trust.request(party_home, Package.parse(package).token))
 
 
 def renew(home: Path) -> MadeRequest:
     """Makes a request for a new certificate. Raises ConfigurationError if the party has joined no coordinator."""
     party_home = PartyHome(home)
     trust.coordinator(party_home)
-    return _made(party_home, trust.request(party_home, None))
+    return _describe_request(party_home, trust.request(party_home, None))
 
 
-def _made(home: PartyHome, data: bytes) -> MadeRequest:
+def _describe_request(home: PartyHome, data: bytes) -> MadeRequest:
     return MadeRequest(home.settings.party, data, own_fingerprint(home))
 
 

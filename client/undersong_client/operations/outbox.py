@@ -74,6 +74,7 @@ def message(home: Path, number: int) -> SentMessage:
 
 NOTHING = "It says nothing of the records."
 
+# Meaning of a message by its kind.
 KINDS = {
     "hello": "The first words of a connection: who this party is, its program, its embedding model.",
     "renewal": "A request for a new certificate, signed by this party's key.",
@@ -88,6 +89,7 @@ KINDS = {
     "noted": "That it is known here that a run has ended, or is suspended.",
 }
 
+# Meaning of a step of a sum by its stage, for every stage whose reply is not computed from records.
 STAGES = {
     secagg_pb2.ADVERTISE: "Fresh public keys for this attempt at the sum.",
     secagg_pb2.REVEAL: "Random numbers, from which it follows who masks with whom.",
@@ -111,14 +113,14 @@ def meaning(entry: Entry, data: bytes) -> tuple[str, bool]:
     """Describes a message in one sentence; the second value is True if it was computed from records."""
     if entry.kind != "sum_reply":
         return KINDS.get(entry.kind, f"A message of kind {printable(entry.kind)!r}."), False
-    reply_stage = secagg_pb2.Reply.FromString(federation_pb2.Reply.FromString(data).sum_reply.payload)
-    if reply_stage.stage == secagg_pb2.MASK:
-        return f"{MASKED} They take {counted(len(reply_stage.body), 'byte')}.", True
-    return STAGES.get(reply_stage.stage, "A step of a sum."), False
+    secagg_reply = secagg_pb2.Reply.FromString(federation_pb2.Reply.FromString(data).sum_reply.payload)
+    if secagg_reply.stage == secagg_pb2.MASK:
+        return f"{MASKED} They take {counted(len(secagg_reply.body), 'byte')}.", True
+    return STAGES.get(secagg_reply.stage, "A step of a sum."), False
 
 
 def _quoted(kind: str, data: bytes) -> list[str]:
-    """Words of the message that people wrote or will read."""
+    """Returns, as lines, the words of a message that people wrote or will read."""
     if kind == "hello":
         return [f"  {printable(data.decode('utf-8', 'replace'))}"]
     if kind not in ("refusal", "pending"):
@@ -138,7 +140,10 @@ def decode(kind: str, data: bytes) -> dict[str, Any]:
         if reply.WhichOneof("body") == "sum_reply":
             reply_fields["sum_reply"] = _fields(secagg_pb2.Reply.FromString(reply.sum_reply.payload))
     except DecodeError:
-        raise ConfigurationError("the entry cannot be decoded", "read it with the version that sent it") from None
+        raise ConfigurationError(
+            f"this entry of the outbox, of kind {printable(kind)!r}, cannot be decoded",
+            "read it with the version that sent it",
+        ) from None
     return reply_fields
 
 

@@ -56,7 +56,7 @@ def budget(home: Path) -> BudgetFacts:
     if party_home.ledger.exists():
         spent_epsilon = Ledger.read(party_home.ledger).spent(current_policy.total_delta)
         remaining_epsilon = max(0.0, current_policy.total_epsilon - spent_epsilon)
-        # A plan is calibrated no closer than this tolerance, so that a smaller remainder is none.
+        # Plans are calibrated only to this tolerance. So a smaller remainder counts as nothing.
         if remaining_epsilon <= TOLERANCE * current_policy.total_epsilon:
             remaining_epsilon = 0.0
     return BudgetFacts(current_policy, spent_epsilon, remaining_epsilon, tuple(weak_delta(current_policy.total_delta)))
@@ -195,9 +195,9 @@ def set_policy(
         )
     named_statistics = options.named_statistics
     if options.questions is not None:
-        named_statistics = _of_questions(options.questions, policy.read(party_home, latest=False).statistics)
+        named_statistics = _statistics_of_questions(options.questions, policy.read(party_home, latest=False).statistics)
     if named_statistics is not None:
-        changed_rules["statistics"] = _known(named_statistics)
+        changed_rules["statistics"] = _check_statistics(named_statistics)
     _change(party_home, changed_rules, confirm, person)
     if options.share_budget is not None:
         party_home.change(share_budget=options.share_budget)
@@ -206,7 +206,7 @@ def set_policy(
     return show(home)
 
 
-def _known(names: Sequence[str]) -> tuple[str, ...]:
+def _check_statistics(names: Sequence[str]) -> tuple[str, ...]:
     for statistic_name in names:
         if statistic_name not in statistics.names():
             raise ConfigurationError(
@@ -215,7 +215,7 @@ def _known(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _of_questions(questions: Sequence[str], allowed: Sequence[str]) -> list[str]:
+def _statistics_of_questions(questions: Sequence[str], allowed: Sequence[str]) -> list[str]:
     if unknown_questions := sorted(set(questions) - {*statistics.QUESTIONS, "all"}):
         raise ConfigurationError(
             f"kind of question {unknown_questions[0]!r} is unknown",
@@ -233,7 +233,7 @@ def _of_questions(questions: Sequence[str], allowed: Sequence[str]) -> list[str]
 def _change(
     party_home: PartyHome, changes: Mapping[str, Any], confirm: Confirm, person: Person | None
 ) -> policy.HospitalPolicy:
-    """Changes and signs the policy; where it makes consent standing, what depends on the records is looked at now."""
+    """Changes and signs the policy; if it makes consent standing, first confirms the warnings about the records."""
     new_policy = replace(policy.read(party_home, latest=False), **changes)
     if new_policy.approval == "standing" and party_home.settings.data:
         confirm(cautions.of_standing_consent(new_policy, datasets.load(party_home).table, party_home.settings.user_is))

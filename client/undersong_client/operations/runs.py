@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from undersong_common.privacy.ledger import Ledger
     from undersong_common.program.printed_page import PrintedPage
 
-BEGUN, NOT_BEGUN = "begun", "not begun yet"  # of an approved run, by what this software has been told
+BEGUN, NOT_BEGUN = "begun", "not begun yet"  # stage of an approved run, as far as this software has been told
 
 
 def requests(home: Path) -> tuple[Proposal, ...]:
@@ -49,13 +49,13 @@ class Preview:
 
     request: Proposal
     sheet: Sheet
-    beside: Surroundings
+    surroundings: Surroundings
 
     @property
     def page(self) -> "PrintedPage":
         from undersong_client.consent.preview import sheet_page
 
-        return sheet_page(self.sheet, self.beside)
+        return sheet_page(self.sheet, self.surroundings)
 
     def to_json(self) -> dict[str, Any]:
         return {**self.sheet.to_json(), "decision": self.request.decision}
@@ -116,13 +116,13 @@ def _preview(
     ledger, _ = datasets.open_ledger(party_home, hospital_policy, checkpoints, at=time.time())
     run_end = None
     if request.ended_s:
-        run_end = _ended(party_home, proposals, request, ledger)
+        run_end = _make_run_end(party_home, proposals, request, ledger)
     shown_sheet = signed or make_sheet(party_home, proposals, request, ledger if run_end is None else None)
     # A signed sheet says what it said when it was signed: beside it stand only the runs that were charged by then.
-    beside = Surroundings(_earlier_runs(ledger, request.run, until_s=request.decided_s))
+    surroundings = Surroundings(_earlier_runs(ledger, request.run, until_s=request.decided_s))
     if signed is None:
         one_more, one_more_spent = _risks_with_one_more(proposals, request, ledger)
-        beside = Surroundings(
+        surroundings = Surroundings(
             earlier_runs=_earlier_runs(ledger, request.run),
             earlier_decisions=_earlier_decisions(proposals, _earlier_runs(ledger, request.run)),
             largest_epsilon=hospital_policy.run_epsilon,
@@ -135,26 +135,26 @@ def _preview(
             is_undecided=request.undecided and not request.people,
             record_fields=_record_fields(party_home),
         )
-    return Preview(request, with_request(shown_sheet, request, is_signed=signed is not None, end=run_end), beside)
+    return Preview(request, with_request(shown_sheet, request, is_signed=signed is not None, end=run_end), surroundings)
 
 
 def _risks_with_one_more(
     proposals: Proposals, request: Proposal, ledger: "Ledger"
 ) -> tuple[tuple[float, float] | None, float | None]:
-    """The best guess if one other hospital more than the plan assumes helps the operator; None if that is all others.
+    """Returns the risk if one more hospital helps the operator than the plan assumes, and the epsilon of all runs then.
 
-    It is right so often on average, and with bad luck. Beside it stands the epsilon of all runs, where all others may
-    have helped in the earlier ones. The figures for all others stand on the sheet.
+    The risk is the share of right guesses about one unit, on average and with bad luck. In the earlier runs all others
+    are assumed to have helped. Both are None if the one more hospital is the last one: the sheet has that risk.
     """
     from undersong_common.privacy import accounting, impact
     from undersong_common.privacy.spending import Charge
     from undersong_protocol.agreement.manifest import Manifest
 
     plan = Manifest.from_bytes(proposals.manifest_bytes(request)).plan
-    helpers = plan.quorum.colluders + 1
-    if helpers >= plan.quorum.parties - 1:
+    helper_count = plan.quorum.colluders + 1
+    if helper_count >= plan.quorum.parties - 1:
         return None, None
-    events = tuple(plan.events_with(helpers))
+    events = tuple(plan.events_with(helper_count))
     epsilon = accounting.epsilon(events, plan.usable_delta)
     one_more = accounting.best_guess(events), impact.certainty(epsilon, plan.privacy.delta)
     if ledger.budget is None:
@@ -166,18 +166,18 @@ def _risks_with_one_more(
 
 
 def _record_fields(party_home: PartyHome) -> str:
-    """What these programs read of one record of the data set, in words."""
+    """Says what these programs read of one record of the data set."""
     from undersong_client.home import unit_word
     from undersong_client.storage import datasets
 
     table = datasets.load(party_home).table
-    fields = ["one text"]
+    field_words = ["one text"]
     if table.labels is not None:
-        fields.append("one label")
+        field_words.append("one label")
     if table.users is not None:
-        fields.append(f"one {unit_word('user', party_home.settings.user_is)}'s number")
-    fields += map(printable, table.columns)
-    return f"{joined(fields)}, as the file has them; ask IT what the texts hold"
+        field_words.append(f"one {unit_word('user', party_home.settings.user_is)}'s number")
+    field_words += map(printable, table.columns)
+    return f"{joined(field_words)}, as the file has them; ask IT what the texts hold"
 
 
 def _earlier_runs(ledger: "Ledger", run: str, until_s: float = math.inf) -> tuple[str, ...]:
@@ -186,21 +186,21 @@ def _earlier_runs(ledger: "Ledger", run: str, until_s: float = math.inf) -> tupl
     for entry in ledger.entries():
         if entry["kind"] == "charge":
             first_charges_s.setdefault(entry["run"], entry["at"])
-    names = tuple(
+    run_names = tuple(
         dict.fromkeys(total.run for total in ledger.totals() if first_charges_s.get(total.run, 0.0) <= until_s)
     )
-    return names[: names.index(run)] if run in names else names
+    return run_names[: run_names.index(run)] if run in run_names else run_names
 
 
 def _earlier_decisions(proposals: Proposals, names: Sequence[str]) -> tuple[str, ...]:
-    """Who approved each earlier run, when, and by which list of objections, as the signed sheet says; in words."""
+    """Says who approved each earlier run, when, and what its signed sheet states of a list of objections."""
     from undersong_client.consent.choice_sections import objections_then
 
-    decisions = []
+    decision_sentences = []
     for name in names[-MOST_NAMES:]:
         approved_plans = [plan for plan in proposals.under(name) if plan.approvals or plan.decision == "approved"]
         if not approved_plans:
-            decisions.append(f"of {printable(name, 120)!r}, no approval is stored here")
+            decision_sentences.append(f"of {printable(name, 120)!r}, no approval is stored here")
             continue
         plan = approved_plans[-1]
         approvers = [
@@ -208,10 +208,10 @@ def _earlier_decisions(proposals: Proposals, names: Sequence[str]) -> tuple[str,
             for person in plan.approvals
         ]
         signed_sheet = proposals.sheet(plan)
-        objections = "" if signed_sheet is None else objections_then(signed_sheet)
-        deciders = joined(approvers) or "the policy, without a person"
-        decisions.append(f"{printable(name, 120)!r} was approved by {deciders}{objections}")
-    return tuple(decisions)
+        objection_words = "" if signed_sheet is None else objections_then(signed_sheet)
+        decider_names = joined(approvers) or "the policy, without a person"
+        decision_sentences.append(f"{printable(name, 120)!r} was approved by {decider_names}{objection_words}")
+    return tuple(decision_sentences)
 
 
 def _count_cut_units(party_home: PartyHome, privacy: UnitPromise) -> int | None:
@@ -253,8 +253,8 @@ def _earlier_plan_words(proposals: Proposals, request: Proposal, ledger: "Ledger
     return f"{decided_words[0].upper()}{decided_words[1:]}; it {state_words}, and {cost_words}."
 
 
-def _ended(party_home: PartyHome, proposals: Proposals, request: Proposal, ledger: "Ledger") -> RunEnd:
-    """Cost of an ended run, and its receipt as the coordinator has it."""
+def _make_run_end(party_home: PartyHome, proposals: Proposals, request: Proposal, ledger: "Ledger") -> RunEnd:
+    """Returns the cost of an ended run, and its receipt, of which the coordinator has a copy."""
     from undersong_protocol.agreement import receipt
     from undersong_protocol.agreement.manifest import Manifest
 
@@ -342,16 +342,16 @@ def _sent_sums(party_home: PartyHome, request: Proposal) -> tuple[list[tuple[int
     from undersong_protocol.agreement.manifest import Manifest
 
     manifest = Manifest.from_bytes(Proposals(party_home).manifest_bytes(request))
-    sums = [query.name for query in manifest.plan.sums]
+    sum_names = [planned_sum.name for planned_sum in manifest.plan.sums]
     if not party_home.ledger.exists():
-        return [], len(sums)
+        return [], len(sum_names)
     ledger = Ledger.read(party_home.ledger)
     sent_sums = [
         (sum_number, sum_name)
-        for sum_number, sum_name in enumerate(sums, 1)
+        for sum_number, sum_name in enumerate(sum_names, 1)
         if "sent" in ledger.attempts(request.run, sum_name).values()
     ]
-    return sent_sums, len(sums)
+    return sent_sums, len(sum_names)
 
 
 def others_part(home: Path, request: Proposal) -> tuple[str, ...]:
@@ -393,7 +393,7 @@ def make_sheet(party_home: PartyHome, proposals: Proposals, request: Proposal, l
     data_set = datasets.load(party_home)
     hospital_policy = policy.read(party_home)
     settings = party_home.settings
-    party = preview.PartySide(
+    party_side = preview.PartySide(
         name=settings.party,
         identity=keys.identity(party_home).public_key().public_bytes_raw(),
         embedder=settings.load_embedder().fingerprint,
@@ -409,12 +409,12 @@ def make_sheet(party_home: PartyHome, proposals: Proposals, request: Proposal, l
         own=own_figures(party_home, manifest.labels).for_sheet(),
         drill=settings.drill,
     )
-    return preview.make_sheet(manifest, party, ledger)
+    return preview.make_sheet(manifest, party_side, ledger)
 
 
-def note_shown(home: Path, shown: Preview) -> None:
+def note_shown(home: Path, shown_preview: Preview) -> None:
     """Records that this sheet was shown to a person, who may approve it from now on."""
-    Proposals(PartyHome(home)).previewed(shown.request, shown.sheet, at=time.time())
+    Proposals(PartyHome(home)).previewed(shown_preview.request, shown_preview.sheet, at=time.time())
 
 
 def approve(
@@ -452,7 +452,7 @@ def approve(
     present_sheet = _preview(party_home, proposals, approved_proposal, checkpoints).sheet
     if present_sheet.objections:
         raise PrivacyRefusal(
-            f"this party's guard refuses run {approved_proposal.run!r}, whatever is approved:"
+            f"this party's policy or budget refuses run {approved_proposal.run!r}, whatever is approved:"
             f" {'; '.join(present_sheet.objections)}",
             remedy_of_refusal(present_sheet.remedies, present_sheet.operator),
         )
@@ -513,9 +513,9 @@ def _note(party_home: PartyHome, what: str, request: Proposal, person: Person) -
 class AnotherSheet(PrivacyRefusal):
     """The run's present sheet was not shown to the person who approves it."""
 
-    def __init__(self, run: str, parts: Sequence[str], shown: bool) -> None:
+    def __init__(self, run: str, parts: Sequence[str], was_shown: bool) -> None:
         changed_parts = f"{', '.join(parts) or 'budget, records or policy'}: no longer what it says"
-        if shown:
+        if was_shown:
             difference_words = f"has CHANGED since it was shown: {changed_parts}"
         else:
             difference_words = "was not shown"
@@ -538,7 +538,7 @@ def reject(home: Path, run: str, person: Person) -> Decided:
     rejected_proposal = proposals.find(run)
     proposal = proposals.decide(rejected_proposal, "rejected", at=time.time(), reason=person.comment, person=person)
     _note(party_home, "reject", rejected_proposal, person)
-    return Decided(proposal, len(_approved(proposals, run, rejected_proposal)))
+    return Decided(proposal, len(_other_approved_plans(proposals, run, rejected_proposal)))
 
 
 def revoke(home: Path, run: str, person: Person, *, checkpoints: Path) -> Decided:
@@ -556,10 +556,10 @@ def revoke(home: Path, run: str, person: Person, *, checkpoints: Path) -> Decide
     revocation: Decision = "revoked"
     approvals.check_decision(approved_proposal, revocation)
     # A name stands for every plan that was approved under it: another one than the last must not be signed either.
-    for proposal in _approved(proposals, run, approved_proposal):
+    for proposal in _other_approved_plans(proposals, run, approved_proposal):
         if not proposal.ended_s:
             proposals.decide(proposal, revocation, at=now_s, reason=person.comment, person=person)
-    revoked_proposal = Decided(
+    withdrawal = Decided(
         proposals.decide(approved_proposal, revocation, at=now_s, reason=person.comment, person=person)
     )
     _note(party_home, "revoke", approved_proposal, person)
@@ -569,7 +569,7 @@ def revoke(home: Path, run: str, person: Person, *, checkpoints: Path) -> Decide
         ledger.close(approved_proposal.run, approved_proposal.manifest, at=now_s)
         ledger_checkpoints.keep(ledger)
     end_attempts(party_home, checkpoints)
-    return revoked_proposal
+    return withdrawal
 
 
 def leave(home: Path, *, checkpoints: Path) -> None:
@@ -590,7 +590,7 @@ def which_plan(run: str) -> ConfigurationError:
     )
 
 
-def _approved(proposals: Proposals, run: str, request: Proposal) -> list[Proposal]:
+def _other_approved_plans(proposals: Proposals, run: str, request: Proposal) -> list[Proposal]:
     return [
         proposal
         for proposal in proposals.under(run)
@@ -611,9 +611,9 @@ def end_attempts(home: PartyHome, checkpoints: Path) -> None:
     from undersong_client.answering.assemble import assemble
     from undersong_client.answering.journaled import JournaledParty
 
-    with ExitStack() as resources:
+    with ExitStack() as exit_stack:
         try:
-            resources.enter_context(home.running())
+            exit_stack.enter_context(home.running())
         except ConfigurationError:
             return  # a daemon, or a message over Flower, has just begun, and looks after it itself
         assembled_party = assemble(home, checkpoints=checkpoints, clock=time.time, one_message=True)

@@ -22,7 +22,14 @@ from undersong_common.program.services import HIDDEN, Installation, Machine, Mov
 ACCOUNT = "undersong-party"
 FOLDER = "/var/lib/undersong-party"
 STATE = f"{FOLDER}/state/undersong"
-_PATHS = ("data", "exclusions", "database", "embedder", "teacher_model", "cache")  # settings that may name a path
+_PATH_SETTINGS = (
+    "data",
+    "exclusions",
+    "database",
+    "embedder",
+    "teacher_model",
+    "cache",
+)  # settings that may name a path
 
 
 def service() -> Service:
@@ -117,7 +124,7 @@ class PartyFolder(MovableFolder):
 
     def rewrite(self, settings: dict[str, Any], old: Path, new: Path) -> dict[str, Any]:
         moved_settings = {}
-        for path_setting in _PATHS:
+        for path_setting in _PATH_SETTINGS:
             path = Path(str(settings.get(path_setting, "")))
             if path.is_relative_to(old):
                 moved_settings[path_setting] = str(new / path.relative_to(old))
@@ -154,7 +161,7 @@ def _usual_state(owner: Owner) -> Path:
 
 
 def _write_heads(home: PartyHome, checkpoints: Path) -> None:
-    """Writes the ledger's newest head into the state folder, which alone is seen by the service."""
+    """Writes the ledger's newest head into the state folder; the service sees no other place with heads."""
     if not home.settings.data or not home.ledger.exists():
         return
     if not (checkpoints / "salt").exists() or snapshot.facts(home).salted != salted(checkpoints):
@@ -163,28 +170,28 @@ def _write_heads(home: PartyHome, checkpoints: Path) -> None:
             "name with --state the folder `undersong` in $XDG_STATE_HOME of whoever added the data set",
             code="other-state-folder",
         )
-    head_files, _ = datasets.checkpoints_of(home, checkpoints)
+    ledger_checkpoints, _ = datasets.checkpoints_of(home, checkpoints)
     ledger = Ledger.read(home.ledger)
-    check(head_files.read(), ledger)
-    head_files.keep(ledger)
+    check(ledger_checkpoints.read(), ledger)
+    ledger_checkpoints.keep(ledger)
 
 
 def _take_cache_in(home: PartyHome) -> None:
     """Copies the cache of embeddings into the folder: elsewhere no unit may write."""
-    cache = Path(home.settings.cache or home.path)
-    party_cache = home.path / "cache"
-    if not home.settings.cache or cache.is_relative_to(home.path):
+    cache_folder = Path(home.settings.cache or home.path)
+    party_cache_folder = home.path / "cache"
+    if not home.settings.cache or cache_folder.is_relative_to(home.path):
         return
-    party_cache.mkdir(mode=0o700, exist_ok=True)
-    for path in sorted(cache.glob(snapshot.EMBEDDINGS + "*")) if os.access(cache, os.R_OK) else ():
-        shutil.copy2(path, party_cache / path.name)
-    home.change(cache=str(party_cache))
-    for path in sorted(cache.glob(snapshot.EMBEDDINGS + "*")) if os.access(cache, os.W_OK) else ():
+    party_cache_folder.mkdir(mode=0o700, exist_ok=True)
+    for path in sorted(cache_folder.glob(snapshot.EMBEDDINGS + "*")) if os.access(cache_folder, os.R_OK) else ():
+        shutil.copy2(path, party_cache_folder / path.name)
+    home.change(cache=str(party_cache_folder))
+    for path in sorted(cache_folder.glob(snapshot.EMBEDDINGS + "*")) if os.access(cache_folder, os.W_OK) else ():
         path.unlink()
 
 
 def _copy_heads(source: Path, target: Path, owner: Owner) -> None:
-    """Copies the state folder's heads; what is there under the same names is older."""
+    """Copies the state folder's heads over those of the same names, which are older."""
     moving.make_folder(target, owner)
     moving.make_folder(target / "ledgers", owner)
     for path in sorted((source / "ledgers").iterdir()):

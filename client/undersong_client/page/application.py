@@ -70,7 +70,7 @@ FIELDS_OF_OPTIONS = (
     (r"--other-patient ([a-z,]+)", r'write \1 under "Ids of different patients although they are alike"'),
     (r"--despite-cautions accepts", 'the tick at "Go on although ..." accepts'),
 )
-LOG_BYTES = 32_768
+LOG_BYTES = 32_768  # bytes of the end of the daemon's log that the page shows
 EVIDENCE_SAVED = ("download", "evidence")  # the audit entry of whoever saves it
 AWAY = "This party's daemon does not run: nothing is answered, and what stands here is what it left."
 
@@ -172,13 +172,13 @@ class HospitalPage:
             if fact_name not in ("written_s", "clock_offset_s")
         }
         watched_names = ("requests", "ledger.jsonl", "policy.json", "coordinator.json", "journal.sqlite-wal")
-        paths = [
+        watched_paths = [
             *(self._home / watched_name for watched_name in watched_names),
             *sorted((self._home / "requests").glob("*.json")),
         ]
-        file_states = [status_facts, *((path.name, *file_state(path)) for path in paths)]
-        version = hashlib.sha256(json.dumps(file_states, default=str).encode()).hexdigest()[:16]
-        return Pulse(version, "" if status.running else AWAY)
+        file_states = [status_facts, *((path.name, *file_state(path)) for path in watched_paths)]
+        version_hash = hashlib.sha256(json.dumps(file_states, default=str).encode()).hexdigest()[:16]
+        return Pulse(version_hash, "" if status.running else AWAY)
 
     def _live(self) -> dict[str, Any]:
         return {"topic": "party", "pulse": self._pulse().version}
@@ -259,15 +259,17 @@ class HospitalPage:
 
     def _dossier(self, visit: Visit) -> Response:
         manifest = visit.path["manifest"]
-        return visit.page("Dossier", {"dossier": lambda: {"dossier": self._filed(manifest), "manifest": manifest}})
+        return visit.page(
+            "Dossier", {"dossier": lambda: {"dossier": self._dossier_page(manifest), "manifest": manifest}}
+        )
 
     def _dossier_copy(self, visit: Visit) -> Response:
-        dossier_page = self._filed(visit.path["manifest"])
+        dossier_page = self._dossier_page(visit.path["manifest"])
         visit.note("download", dossier_page.title)
         return download(dossier_page.html(at=_utc(time.time())).encode(), f"{dossier_page.title}.html")
 
-    def _filed(self, manifest: str) -> PrintedPage:
-        return dossier.dossier(self._home, self._find(manifest).manifest, audit=None, local_time=_utc)
+    def _dossier_page(self, manifest: str) -> PrintedPage:
+        return dossier.dossier(self._home, self._find(manifest).manifest, audit=None, format_local_time=_utc)
 
     def _approval(self, visit: Visit) -> Response:
         approved_proposal = self._find(visit.path["manifest"])
@@ -292,7 +294,7 @@ class HospitalPage:
                 person=_person(visit, "comment"),
                 checkpoints=self._paths.checkpoints,
                 sheet=visit.form.get("sheet", ""),
-                confirm=lambda cautions: _despite(visit, cautions),
+                confirm=lambda cautions: _check_despite_tick(visit, cautions),
             )
         except runs.AnotherSheet as error:
             message = f"Not signed: {error.problem}. Read it again."
@@ -324,11 +326,11 @@ class HospitalPage:
             used_share = (
                 spent_epsilon / total_epsilon if spent_epsilon is not None and 0 < total_epsilon < math.inf else None
             )
-            delta, proposal = rules.proposed_delta(self._home)
+            delta, proposal_words = rules.proposed_delta(self._home)
             return {
                 "found": budget_facts,
                 "delta": delta,
-                "proposal": proposal,
+                "proposal": proposal_words,
                 "used": used_share,
             }
 
@@ -353,14 +355,14 @@ class HospitalPage:
             delta=_figure(visit, "delta"),
             per_run=min(epsilon, rules.show(self._home).allowed.run_epsilon),
             person=_person(visit),
-            confirm=lambda cautions: _despite(visit, cautions),
+            confirm=lambda cautions: _check_despite_tick(visit, cautions),
         )
         message = " ".join(["The budget is set.", *budget_facts.warnings])
         return visit.go("/budget", message, "warn" if budget_facts.warnings else "done")
 
     def _add_data(self, visit: Visit) -> str:
         field_names = ("file", "text_field", "label_field", "user_field", "user_is", "period")
-        file, text_field, label, user, user_is, period = (
+        file, text_field, label_column, user_column, user_is, period = (
             visit.form.get(field_name, "").strip() for field_name in field_names
         )
         settings = PartyHome(self._home).settings
@@ -369,9 +371,9 @@ class HospitalPage:
             Declared.of(settings),
             data=file,
             text_field=text_field,
-            label_field=label,
-            user_field=user,
-            user_is=chosen_user_is(settings, user, user_is),
+            label_field=label_column,
+            user_field=user_column,
+            user_is=chosen_user_is(settings, user_column, user_is),
             period=period,
             database=settings.database if file.endswith(".sql") else "",
         ).decided(visit.form.get("same_patient", ""), visit.form.get("other_patient", ""))
@@ -385,7 +387,7 @@ class HospitalPage:
                 declared_source,
                 checkpoints=self._paths.checkpoints,
                 options=AdditionOptions(
-                    new_version=bool(former_file), confirm=lambda against: _despite(visit, against)
+                    new_version=bool(former_file), confirm=lambda cautions: _check_despite_tick(visit, cautions)
                 ),
             )
         except ConfigurationError as error:
@@ -421,10 +423,16 @@ class HospitalPage:
 
     def _outbox(self, visit: Visit) -> Response:
         def messages() -> dict[str, Any]:
-            page = visit.page_number
-            newest_entries = outbox.listed(self._home, run=visit.query.get("run") or None, last=page * PAGE_ROWS + 1)
-            page_rows = newest_entries[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]
-            return {"rows": page_rows, "page": page, "of": page + (len(newest_entries) > page * PAGE_ROWS)}
+            page_number = visit.page_number
+            newest_entries = outbox.listed(
+                self._home, run=visit.query.get("run") or None, last=page_number * PAGE_ROWS + 1
+            )
+            page_rows = newest_entries[(page_number - 1) * PAGE_ROWS : page_number * PAGE_ROWS]
+            return {
+                "rows": page_rows,
+                "page": page_number,
+                "of": page_number + (len(newest_entries) > page_number * PAGE_ROWS),
+            }
 
         return visit.page("Outbox", {"messages": messages}, **self._live())
 
@@ -484,7 +492,7 @@ class HospitalPage:
             options,
             run_epsilon=_figure(visit, "run_epsilon"),
             person=_person(visit),
-            confirm=lambda cautions: _despite(visit, cautions),
+            confirm=lambda cautions: _check_despite_tick(visit, cautions),
         )
         message = " ".join(["The policy is changed and signed.", *policy_facts.warnings])
         return visit.go("/policy", message, "warn" if policy_facts.warnings else "done")
@@ -549,17 +557,17 @@ class HospitalPage:
     def _evidence(self, visit: Visit) -> Response:
         party = PartyHome(self._home).settings.party
         visit.note(*EVIDENCE_SAVED)
-        return download(evidence.save(self._home, local_time=_utc), f"{party}.evidence.zip", "application/zip")
+        return download(evidence.save(self._home, format_local_time=_utc), f"{party}.evidence.zip", "application/zip")
 
     def _log(self, visit: Visit) -> Response:
         def people() -> dict[str, Any]:
             log_entries = visit.site.audit.entries()[::-1]
             return {"checked": len(log_entries), **visit.listed(log_entries)}
 
-        page_log = self._paths.log
+        daemon_log = self._paths.log
         page_parts: dict[str, Part] = {
             "people": people,
-            "daemon": lambda: {"lines": None if page_log is None else _tail(page_log)},
+            "daemon": lambda: {"lines": None if daemon_log is None else _tail(daemon_log)},
         }
         return visit.page("Log", page_parts, **self._live())
 
@@ -601,10 +609,12 @@ def _next_step(visit: Visit, home: Path) -> NextStep:
         )
     if not daemon.status(home).running:
         return NextStep("Ask IT to start the service that answers, on the machine of the notes", "/check")
-    going_on = next((request for request in proposals if request.decision == "approved" and not request.ended_s), None)
-    if going_on is not None:
-        words = f"Wait: {going_on.run} goes on by itself, and you may withdraw until it ends"
-        return NextStep(words, f"/requests/{going_on.manifest}")
+    running_proposal = next(
+        (request for request in proposals if request.decision == "approved" and not request.ended_s), None
+    )
+    if running_proposal is not None:
+        words = f"Wait: {running_proposal.run} goes on by itself, and you may withdraw until it ends"
+        return NextStep(words, f"/requests/{running_proposal.manifest}")
     last_change_s = max((max(request.decided_s, request.ended_s) for request in proposals), default=0.0)
     if last_change_s and not _is_evidence_saved(visit, since_s=last_change_s):
         return NextStep("Save the evidence of your decisions in one file", "/log")
@@ -684,31 +694,33 @@ def _links_below(folder: str) -> Iterator[str]:
         )
 
 
-def _despite(visit: Visit, cautions: Sequence[str]) -> None:
+def _check_despite_tick(visit: Visit, cautions: Sequence[str]) -> None:
     if cautions and not visit.form.get("despite"):
         form_remedy = _remedy_of_form(caution_remedy(cautions, "or tick that you go on despite it"))
         raise ConfigurationError(f"your records speak against it: {'; '.join(cautions)}", form_remedy)
 
 
 def _remedy_of_form(remedy: str) -> str:
-    """A remedy with the form's own fields in the place of options; what no field decides, the hospital's IT does."""
+    """Returns a remedy that names the form's fields in the place of options, or IT if an option has no field."""
     for option_words, field_words in FIELDS_OF_OPTIONS:
         remedy = re.sub(option_words, field_words, remedy)
     return AT_THE_MACHINE if named_options(remedy) else remedy
 
 
-def _figure(visit: Visit, name: str) -> float:
-    figure_text = visit.form.get(name, "").strip()
+def _figure(visit: Visit, field_name: str) -> float:
+    figure_text = visit.form.get(field_name, "").strip()
     try:
         return float(figure_text)
     except ValueError:
-        raise ConfigurationError(f"{name}: {figure_text!r} is not a number", "write for example 4 or 1e-5") from None
+        raise ConfigurationError(
+            f"{field_name}: {figure_text!r} is not a number", "write for example 4 or 1e-5"
+        ) from None
 
 
-def _whole(visit: Visit, name: str) -> int:
-    number_text = visit.form.get(name, "").strip()
+def _whole(visit: Visit, field_name: str) -> int:
+    number_text = visit.form.get(field_name, "").strip()
     if not is_number(number_text):
-        raise ConfigurationError(f"{name}: {number_text!r} is not a whole number", "write for example 3")
+        raise ConfigurationError(f"{field_name}: {number_text!r} is not a whole number", "write for example 3")
     return int(number_text)
 
 
@@ -721,5 +733,5 @@ def _number(visit: Visit) -> int:
 
 def _cases(epsilon: float, delta: float) -> str:
     """Cases of 100 in which the best guess about one unit is right, in a run of Gaussian sums."""
-    right = accounting.best_guess_of(epsilon, delta, one_gaussian=True)
-    return f"{impact.cases(right)} of 100 cases{impact.protection_words(right)}"
+    right_share = accounting.best_guess_of(epsilon, delta, one_gaussian=True)
+    return f"{impact.cases(right_share)} of 100 cases{impact.protection_words(right_share)}"

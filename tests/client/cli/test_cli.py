@@ -117,7 +117,7 @@ def test_enrolment_with_a_wrong_fingerprint_keeps_nothing(tmp_path, authority):
     package.write_bytes(authority.package_bytes("alpha"))
     command("init", "alpha", "--home", home)
     out = ("--request-out", tmp_path / "request")
-    assert "mandatory" in command("enroll", package, *out, "--home", home, code=2)
+    assert "none was stated" in command("enroll", package, *out, "--home", home, code=2)
     wrong = Authority().package("alpha").fingerprint
     assert "not the one that was stated" in command(
         "enroll", package, "--fingerprint", wrong, *out, "--home", home, code=2
@@ -133,7 +133,9 @@ def test_enrolment_with_a_wrong_fingerprint_keeps_nothing(tmp_path, authority):
     assert "no valid signature" in command("enroll", "--grant", tmp_path / "grant", "--home", home, code=2)
     (tmp_path / "grant").write_bytes(authority.grant(request))
     command("enroll", "--grant", tmp_path / "grant", "--home", home)
-    assert "no certificate is awaited" in command("enroll", "--grant", tmp_path / "grant", "--home", home, code=2)
+    assert "this party waits for no certificate" in command(
+        "enroll", "--grant", tmp_path / "grant", "--home", home, code=2
+    )
     foreign = tmp_path / "foreign"
     foreign.write_bytes(Authority("other").package_bytes("alpha"))
     assert "belongs to the coordinator" in command("enroll", foreign, "--fingerprint", wrong, "--home", home, code=2)
@@ -200,7 +202,7 @@ def test_packages_for_others_or_out_of_date_are_refused(tmp_path, authority):
         (tmp_path / "p").write_bytes(data)
         assert words in command("enroll", tmp_path / "p", "--fingerprint", "0", "--home", home, code=2)
     assert "cannot be read" in command("enroll", tmp_path / "nowhere", "--fingerprint", "0", "--home", home, code=2)
-    assert "one thing at a time" in command("enroll", "--home", home, code=2)
+    assert "exactly one of PACKAGE, --grant and --renew" in command("enroll", "--home", home, code=2)
 
 
 def test_a_renewal_is_a_request_without_token(home, tmp_path, authority):

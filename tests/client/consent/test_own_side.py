@@ -492,7 +492,7 @@ def test_sheet_states_the_risk_of_one_colluder_beyond_the_promise(home):
     stored = preview_of_run.sheet
     unlimited = replace(stored, privacy=replace(stored.privacy, epsilon_if_all_others_collude=None))
     assert table_of(preview.sheet_page(unlimited))[-1][1:] == ("nothing is promised",) * 4
-    without_budget = preview.sheet_page(replace(stored, cost=None), preview_of_run.beside)
+    without_budget = preview.sheet_page(replace(stored, cost=None), preview_of_run.surroundings)
     assert {len(row) for row in table_of(without_budget)} == {3}
 
 
