@@ -272,6 +272,7 @@ def add(
         *_survey_lines(added_data.survey, declared_source.user_is),
         *_without_vector(added_data.without_vector),
         *rule_lines,
+        *([added_data.lapse_words] if added_data.lapse_words else []),
         f"data set {added_data.ledger.fingerprint[:16]}...; nothing was sent",
         *(() if added_data.restored is None else _restored_lines(added_data.restored)),
     ]

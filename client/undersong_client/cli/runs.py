@@ -86,7 +86,7 @@ def _standing(request: "Proposal", stage: str) -> str:
         (True, request.decision + (f" ({request.reason})" if request.reason else "")),
         (stage, stage),
         (request.ended_s, f"ended {local_time(request.ended_s)}"),
-        (request.has_lapsed, "RESTORED, waits for the approval once more"),
+        (request.has_lapsed, f"{'LAPSED' if request.lapse else 'RESTORED'}, waits for the approval once more"),
         (request.suspended, f"SUSPENDED {local_time(request.suspended_s)}: {request.suspended}"),
         (request.replaced, "REPLACED by another plan since"),
         (request.changes and not request.replaced, f"ANOTHER PLAN than before: {'; '.join(request.changes_to_read)}"),

@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -44,6 +44,13 @@ SHEET = ".sheet"  # suffix of the figures that were signed
 # What a hospital's people have done with a run that it does not answer, for the operator.
 DECIDED = {"pending": "have not approved", "rejected": "have rejected", "revoked": "have withdrawn from"}
 SAVED = (".json", ".manifest", SHEET)  # suffixes of the files of one plan
+RESTORED, OTHER_DATA = "", "other data"
+LAPSES = {  # why an approval consents to nothing any more, for this hospital's people
+    RESTORED: "This approval came back from saved evidence and consents to nothing: it may have been withdrawn since"
+    " it was saved. Approve the plan once more, or reject it.",
+    OTHER_DATA: "This approval was given for the data set before, and consents to nothing. Approve the plan once more,"
+    " or reject it.",
+}
 
 
 @dataclass(frozen=True)
@@ -63,9 +70,10 @@ class Proposal:
         sheet: hash (hex) of the figures that people read and approved (``consent.sheet``); "" if nobody read them.
         people: the people who took part in the decision, in order; the first of two approvals is here before the
             decision is complete.
-        restored_s: time at which it came back from saved evidence; 0 if it did not. An approval from before it is shown
-            and consents to nothing: it may have been withdrawn after the evidence was saved. What comes back is signed
-            anew with it.
+        restored_s: time at which it came back from saved evidence, or lapsed for the reason ``lapse``; 0 if neither. An
+            approval from before it is shown and consents to nothing: it may have been withdrawn after the evidence was
+            saved. What comes back is signed anew with it.
+        lapse: reason why an approval lapsed, a key of :data:`LAPSES`.
         number: number of this plan among those proposed under the same name, from 1.
         revises: name of the earlier run, proposed here, that this one replaces; "" for no run.
         changes: differences from the plan that people here saw last under this name or the revised run's, or from the
@@ -103,6 +111,7 @@ class Proposal:
     sheet: str = ""
     people: tuple[PersonalDecision, ...] = ()
     restored_s: float = 0.0
+    lapse: str = ""
 
     @property
     def changes_to_read(self) -> tuple[str, ...]:
@@ -113,8 +122,15 @@ class Proposal:
 
     @property
     def has_lapsed(self) -> bool:
-        """True if the plan was approved before it came back from saved evidence, and not again since."""
+        """True if the plan was approved before it came back from saved evidence or lapsed, and not again since."""
         return self.decision == "approved" and bool(self.restored_s) and not self.ended_s
+
+    @property
+    def lapse_words(self) -> str:
+        """Sentence why the approval has lapsed; "" if it has not."""
+        if not self.has_lapsed:
+            return ""
+        return LAPSES.get(self.lapse, LAPSES[RESTORED])
 
     @property
     def goes_on(self) -> bool:
@@ -477,7 +493,7 @@ class Proposals(Consent):
                 updated_proposal = replace(pending_proposal, people=people, restored_s=min(request.restored_s, at))
             else:
                 updated_proposal = replace(
-                    request, decision=decision, decided_s=at, reason=reason, people=people, restored_s=0.0
+                    request, decision=decision, decided_s=at, reason=reason, people=people, restored_s=0.0, lapse=""
                 )
                 if sheet is not None:
                     write_json(self._path_of(request.manifest).with_suffix(SHEET), sheet.to_json())
@@ -528,6 +544,12 @@ class Proposals(Consent):
                 "talk to its people",
                 code=f"plan-{request.decision}",
             )
+        if request.has_lapsed and request.lapse:  # the operator is not told why
+            raise PrivacyRefusal(
+                f"the approval of run {request.run!r} has lapsed at this party",
+                "have its people approve it once more",
+                code="plan-lapsed",
+            )
         if request.has_lapsed:
             raise PrivacyRefusal(
                 f"the approval of run {request.run!r} came back from saved evidence",
@@ -559,6 +581,24 @@ class Proposals(Consent):
                     log.error("%s: is not a file, and is left out; move it away", path)
             return {path.name: path.read_bytes() for path in paths if path.is_file()}
 
+    def lapse_unbegun(self, begun: Collection[tuple[str, str]], *, at: float) -> list[str]:
+        """Ends the approvals that people gave for another data set; returns the names of their runs.
+
+        Args:
+            begun: (run, hash (hex) of its manifest) of each run that was charged: it never meets another data set.
+            at: time now, seconds since the epoch.
+        """
+        lapsed_runs = []
+        with self._hold_lock():
+            for proposal in self.all():
+                if not (proposal.goes_on and proposal.approvals) or (proposal.run, proposal.manifest) in begun:
+                    continue
+                lapsed_proposal = replace(proposal, restored_s=_after_approvals(proposal, at), lapse=OTHER_DATA)
+                is_signed = self.is_signed(proposal)
+                self._write_changes(self._sign(lapsed_proposal) if is_signed else lapsed_proposal, always=True)
+                lapsed_runs.append(proposal.run)
+        return lapsed_runs
+
     def bring_back(self, files: Mapping[str, bytes], *, at: float) -> int:
         """Restores requests that are not here from what :meth:`saved_files` returned; returns their number.
 
@@ -582,13 +622,12 @@ class Proposals(Consent):
                 for saved_suffix in SAVED[1:]:
                     if (sibling_name := path.with_suffix(saved_suffix).name) in files:
                         replace_file(self._folder / sibling_name, files[sibling_name])
-                # An approval that was signed by a clock ahead is from before this moment all the same.
-                approved_s = max((approval.at_s for approval in saved_proposal.people), default=0.0)
-                restored_s = max(at, math.nextafter(approved_s, math.inf))
                 is_replaced = saved_proposal.replaced or any(
                     plan.manifest != saved_proposal.manifest for plan in self.under(saved_proposal.run)
                 )
-                restored_proposal = replace(saved_proposal, restored_s=restored_s, replaced=is_replaced)
+                restored_proposal = replace(
+                    saved_proposal, restored_s=_after_approvals(saved_proposal, at), replaced=is_replaced
+                )
                 # What the evidence holds unsigned stays so.
                 self._write_changes(
                     self._sign(restored_proposal) if self.is_signed(saved_proposal) else restored_proposal, always=True
@@ -675,6 +714,12 @@ def check_decision(request: Proposal, decision: Decision) -> None:
             "is-approved",
         ),
     )
+
+
+def _after_approvals(request: Proposal, at: float) -> float:
+    """Returns ``at``, or the first moment after the approvals: one that was signed by a clock ahead is from before."""
+    approved_s = max((approval.at_s for approval in request.people), default=0.0)
+    return max(at, math.nextafter(approved_s, math.inf))
 
 
 def _read_proposal(path: Path) -> Proposal:

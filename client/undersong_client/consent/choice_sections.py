@@ -55,10 +55,11 @@ DECIDE = (
     " counts."
 )
 APPROVAL_STANDS = (
-    "An approval is for the plan that the nine words name, and not for one file. It is signed with this sheet's"
-    " figures, and Log shows the account that approved (the name beside it is what that person typed). If file, budget"
-    " or policy changes before it, the sheet has to be read again. If IT adds another file after it, the approval"
-    " stays: the run uses that file if your budget was not charged for it yet, and else ends at your hospital."
+    "An approval is for the plan that the nine words name and for your file. It is signed with this sheet's figures,"
+    " and Log shows the account that approved (the name beside it is what that person typed). If file, budget or policy"
+    " changes before it, the sheet has to be read again. If IT adds another file after it, the approval lapses, and a"
+    " run for which your budget was charged ends at your hospital. It stays if IT has the same file or database read"
+    " again, with what it holds by then."
 )
 TO_WRITE_ON = "______________"  # on the printed sheet
 

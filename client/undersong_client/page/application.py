@@ -393,7 +393,8 @@ class HospitalPage:
         except ConfigurationError as error:
             raise ConfigurationError(error.problem, _remedy_of_form(error.remedy), code=error.code) from None
         visit.note("data add", f"data set {added_data.ledger.fingerprint[:12]}")
-        return visit.go("/budget", "The data set is sealed here; nothing was sent.")
+        lapse_words = f" Note: {added_data.lapse_words}." if added_data.lapse_words else ""
+        return visit.go("/budget", f"The data set is sealed here; nothing was sent.{lapse_words}")
 
     def _check_inside(self, file: str, *further: str) -> None:
         """Raises ConfigurationError unless a file, or a folder with all its links, is in one of the page's folders."""

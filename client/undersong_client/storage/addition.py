@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from undersong_client import keys
+from undersong_client.consent.approvals import Proposals
 from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.home import Declared, PartyHome, make_folder
 from undersong_client.records import snapshot, sources
@@ -55,6 +56,8 @@ class AdditionOptions:
         cache: folder for encrypted embeddings; None takes the one beside the data.
         new_version: True replaces the present data set; what was spent stays spent.
         abandon: True ends the runs under way, at what they have charged; they never meet another version.
+        keeps_approvals: True if the declared source was read again. Otherwise an approval that people gave for another
+            data set lapses, unless its run was charged.
         source: sources of the ledger, if it is missing or older.
         confirm: called with warnings about this data set, if there are any; raises an error to refuse.
         rows_read: called with the number of rows that were read, now and then.
@@ -63,6 +66,7 @@ class AdditionOptions:
     cache: Path | None = None
     new_version: bool = False
     abandon: bool = False
+    keeps_approvals: bool = False
     source: Source = field(default_factory=Source)
     confirm: Callable[[Sequence[str]], None] = lambda _cautions: None
     rows_read: Callable[[int], None] = lambda _rows: None
@@ -96,10 +100,12 @@ class BoundLedger:
 
     Attributes:
         restored: how the ledger was restored; None if it was not missing.
+        lapsed_runs: runs whose approval has lapsed, because it was given for another data set.
     """
 
     ledger: Ledger
     restored: RestoredLedger | None
+    lapsed_runs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -132,7 +138,13 @@ class Addition:
         bound_ledger = self.bind(read_source)
         sealed_counts = self.seal(read_source)
         self.publish_checkpoint(read_source, bound_ledger)
-        return Added(sealed_counts, bound_ledger.ledger, bound_ledger.restored, unit_of=read_source.reading.unit_of)
+        return Added(
+            sealed_counts,
+            bound_ledger.ledger,
+            bound_ledger.restored,
+            unit_of=read_source.reading.unit_of,
+            lapsed_runs=bound_ledger.lapsed_runs,
+        )
 
     def read(self) -> ReadSource:
         """Reads the records and has a person confirm the warnings; writes nothing."""
@@ -185,8 +197,12 @@ class Addition:
             )
         check(source.checkpoints.read(), ledger)
         _check_hold_out(party_home, self.declared, ledger)
+        lapsed_runs: tuple[str, ...] = ()
         if is_changed and ledger is not None:
             _end_runs(ledger, self.options.abandon, self.at)
+            if not self.options.keeps_approvals:
+                begun_runs = {(run_total.run, run_total.manifest) for run_total in ledger.totals()}
+                lapsed_runs = tuple(Proposals(party_home).lapse_unbegun(begun_runs, at=self.at))
         ledger = ledger or Ledger.open(party_home.ledger, fingerprint, budget_of(self.policy), at=self.at)
         ledger.adopt(fingerprint, at=self.at)
         declare(ledger, self.policy, at=self.at)
@@ -196,7 +212,7 @@ class Addition:
             if self.policy.has_budget:
                 whole_budget = budget_of(self.policy)
             earlier_checkpoints.leave(ledger, source.checkpoints, whole_budget)
-        return BoundLedger(ledger, restored_ledger)
+        return BoundLedger(ledger, restored_ledger, lapsed_runs)
 
     def seal(self, source: ReadSource) -> Survey:
         """Seals the records, and declares them in the settings; returns their counts."""

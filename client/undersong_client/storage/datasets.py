@@ -25,7 +25,7 @@ from undersong_client.storage.checkpoints import (
 )
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.models.embedding import TextLengths
-from undersong_common.printable import counted
+from undersong_common.printable import counted, joined, printable
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.program.chain import HashChain
 from undersong_common.text.patient_ids import LookAlikes, PatientId
@@ -88,6 +88,7 @@ class Added:
     Attributes:
         restored: the restored ledger, if the ledger had to be restored.
         without_vector: number of records for which the embedder fails; their vectors are zero.
+        lapsed_runs: runs whose approval has lapsed, because people gave it for the data set before.
         unit_of: returns the user id that the data set has for an id as a source writes it.
     """
 
@@ -95,7 +96,16 @@ class Added:
     ledger: Ledger
     restored: RestoredLedger | None = None
     without_vector: int = 0
+    lapsed_runs: tuple[str, ...] = ()
     unit_of: Callable[[PatientId], str] = lambda identity: identity.text
+
+    @property
+    def lapse_words(self) -> str:
+        """Sentence on the approvals that have lapsed; "" if none has."""
+        if not self.lapsed_runs:
+            return ""
+        run_names = joined([printable(run, 63) for run in self.lapsed_runs])
+        return f"the approval of {run_names} was for the data set before, and has lapsed: approve it once more"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -103,6 +113,7 @@ class Added:
             "fingerprint": self.ledger.fingerprint,
             "ledger_entries": len(self.ledger.entries()),
             "without_vector": self.without_vector,
+            "lapsed_runs": list(self.lapsed_runs),
             "restored": None if self.restored is None else self.restored.to_json(),
         }
 

@@ -5,6 +5,7 @@ import math
 import re
 from collections import Counter
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ from tests.doubles.sheets import blank_sheet
 from tests.doubles.typed import typed
 from undersong_client.cli.app import app
 from undersong_client.consent import budget_sections, choice_sections, preview, risk_sections
-from undersong_client.consent.approvals import Proposal, Proposals
+from undersong_client.consent.approvals import LAPSES, OTHER_DATA, Proposal, Proposals
 from undersong_client.consent.leaving_sections import left_alone_words
 from undersong_client.consent.people import PersonalDecision
 from undersong_client.consent.policy import HospitalPolicy
@@ -1160,8 +1161,8 @@ def test_words_that_do_not_match_are_logged_with_the_word_that_differs(home):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("has_charge", [False, True])
-def test_an_approval_outlives_another_file_until_the_first_charge(home, has_charge):
-    """What the sheet says of an approval and the file."""
+def test_an_approval_lapses_with_the_file_it_was_given_for(home, has_charge):
+    """What the sheet says of an approval and the file; a charged run has ended, and its approval stays shown."""
     manifest = proposed(home)
     command("preview", "spring", "--home", home)
     command("approve", "spring", plan_words(manifest.hash), "--home", home)
@@ -1172,12 +1173,43 @@ def test_an_approval_outlives_another_file_until_the_first_charge(home, has_char
         ledger.send(charge, "aa" * 32, at=5.0)
     other = write_notes(home.parent / "other.jsonl", 30)
     columns = ("--label-field", "label", "--user-field", "patient", "--home", home)
-    command("data", "add", other, "--new-version", "--abandon-runs", *columns)
-    assert "the approval stays: the run uses that file" in choice_sections.APPROVAL_STANDS
-    assert Proposals(PartyHome(home)).reason_to_wait(manifest) == ""
+    said = command("data", "add", other, "--new-version", "--abandon-runs", *columns)
+    assert "the approval lapses" in choice_sections.APPROVAL_STANDS
+    assert ("the approval of spring was for the data set before" in " ".join(said.split())) != has_charge
+    assert Proposals(PartyHome(home)).find("spring").has_lapsed != has_charge
     assert own_figures(PartyHome(home)).records == 30
     (total,) = [total for total in Ledger.read(home / "ledger.jsonl").totals() if total.run == "spring"] or [None]
     assert (total is not None and total.closed) == has_charge
+
+
+@pytest.mark.heavy
+def test_a_lapsed_approval_consents_to_nothing_until_it_is_given_again(home):
+    manifest = proposed(home)
+    command("preview", "spring", "--home", home)
+    command("approve", "spring", plan_words(manifest.hash), "--home", home)
+    other = write_notes(home.parent / "other.jsonl", 30)
+    columns = ("--label-field", "label", "--user-field", "patient", "--home", home)
+    command("data", "add", other, "--new-version", *columns)
+    proposals = Proposals(PartyHome(home))
+    with raises(PrivacyRefusal, "plan-lapsed"):
+        proposals.check(manifest)
+    assert proposals.reason_to_wait(manifest) == "waits for the approval of a person at this party"
+    assert "LAPSED, waits for the approval once more" in " ".join(command("requests", "--home", home).split())
+    assert proposals.find("spring").lapse_words == LAPSES[OTHER_DATA]
+    command("preview", "spring", "--home", home)
+    command("approve", "spring", plan_words(manifest.hash), "--home", home)
+    proposals.check(manifest)
+
+
+@pytest.mark.heavy
+def test_an_approval_stays_when_the_same_file_is_read_again(home):
+    manifest = proposed(home)
+    command("preview", "spring", "--home", home)
+    command("approve", "spring", plan_words(manifest.hash), "--home", home)
+    write_notes(Path(PartyHome(home).settings.data), 30)
+    command("data", "refresh", "--home", home)
+    assert own_figures(PartyHome(home)).records == 30
+    assert Proposals(PartyHome(home)).reason_to_wait(manifest) == ""
 
 
 def test_a_sheet_is_read_again_if_the_file_changes_before_the_approval(home):
