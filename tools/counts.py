@@ -47,7 +47,7 @@ WORD = re.compile(r"[A-Za-z][A-Za-z'-]+")
 
 @dataclass
 class Size:
-    """Sums over the files of one row."""
+    """Numbers of files, lines and so on of one row of the table: sums over its files."""
 
     files: int = 0
     lines: int = 0
@@ -78,7 +78,7 @@ class Figure:
 
 
 def opening(docstring: str) -> str:
-    """First word of a docstring, in small letters.
+    """Returns the first word of a docstring, in small letters.
 
     >>> opening("Whether it holds."), opening("What's left: nothing.")
     ('whether', "what's")
@@ -87,7 +87,7 @@ def opening(docstring: str) -> str:
 
 
 def sizes(folders: Collection[str] = (*PACKAGES, "tools", "tests"), *, rooms: bool = False) -> dict[str, Size]:
-    """Sizes by top folder, or by folder."""
+    """Returns the sizes by top folder, or with ``rooms`` by folder."""
     rows: defaultdict[str, Size] = defaultdict(Size)
     for path in tracked("*.py"):
         parts = path.relative_to(ROOT).parts
@@ -108,16 +108,20 @@ def figures(product: Mapping[str, str], tests: Mapping[str, str], documents: Col
     names = [name for tree in trees for name in bound_names(tree)]
     texts = [text for source in product.values() for text in comments(source)]
     statements, test_statements = (sum(isinstance(node, ast.stmt) for node in group) for group in (nodes, test_nodes))
-    doubled = sum(count > 1 and name not in ("Options", "Settings") for name, count in classes.items())
+    repeated_classes = sum(count > 1 and name not in ("Options", "Settings") for name, count in classes.items())
     plain_names = [node.name.strip("_") for node in functions if not re.fullmatch(r"__\w+__", node.name)]
     return [
-        Figure("grammar words, % of bound names", share(sum(map(is_grammar, names)), len(names)), "4.0"),
-        Figure("one-word functions, %", share(sum("_" not in name for name in plain_names), len(plain_names)), "45"),
-        Figure("comments that are fragments, %", share(sum(map(is_fragment, texts)), len(texts)), "5"),
+        Figure("grammar words, % of bound names", percentage(sum(map(is_grammar, names)), len(names)), "4.0"),
+        Figure(
+            "one-word functions, %", percentage(sum("_" not in name for name in plain_names), len(plain_names)), "45"
+        ),
+        Figure("comments that are fragments, %", percentage(sum(map(is_fragment, texts)), len(texts)), "5"),
         Figure("docstrings that open with a clause", sum(opening(text) in CLAUSES for text in docstrings), "0"),
-        Figure("functions over 7 parameters", sum(parameters(node) > MOST_PARAMETERS for node in functions), "20"),
-        Figure("functions over 60 lines", sum(length(node) > MOST_LINES for node in functions), "15"),
-        Figure("class names that stand twice", doubled, "3"),
+        Figure(
+            "functions over 7 parameters", sum(count_parameters(node) > MOST_PARAMETERS for node in functions), "20"
+        ),
+        Figure("functions over 60 lines", sum(count_lines(node) > MOST_LINES for node in functions), "15"),
+        Figure("class names that stand twice", repeated_classes, "3"),
         Figure("test statements per statement", round(test_statements / max(1, statements), 2), "1.10"),
         Figure("test names over 70 characters", sum(len(name) > LONGEST_TEST_NAME for name in test_names), "0"),
         Figure("words of documents", sum(len(WORD.findall(text)) for text in documents), "72000"),
@@ -147,7 +151,7 @@ def comments(source: str) -> Iterator[str]:
 
 
 def is_grammar(name: str) -> bool:
-    """Returns whether a name consists of words of grammar alone.
+    """Returns True if a name consists of words of grammar alone.
 
     >>> is_grammar("found_each"), is_grammar("opened_sum")
     (True, False)
@@ -160,16 +164,16 @@ def is_fragment(comment: str) -> bool:
     return opening(comment) in FRAGMENTS
 
 
-def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+def count_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     arguments = (*function.args.args, *function.args.kwonlyargs)
     return sum(argument.arg not in ("self", "cls") for argument in arguments)
 
 
-def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+def count_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (function.end_lineno or function.lineno) - function.lineno + 1
 
 
-def share(part: int, whole: int) -> float:
+def percentage(part: int, whole: int) -> float:
     return round(100 * part / max(1, whole), 1)
 
 
@@ -194,7 +198,7 @@ def print_sizes(*, rooms: bool) -> None:
 
 
 def main(words: Collection[str]) -> None:
-    """Prints what the words of the command line ask for."""
+    """Prints the table, by top folder or by folder, unless ``words`` of the command line ask for the figures alone."""
     if "figures" not in words:
         print_sizes(rooms="rooms" in words)
     for figure in read_figures():

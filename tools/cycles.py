@@ -1,4 +1,4 @@
-"""No file imports another in a circle; imports within functions and for type checkers count too (``make check``)."""
+"""Checks that no file imports another in a circle, within functions and for type checkers too (``make check``)."""
 
 import configparser
 import sys
@@ -13,21 +13,21 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def packages() -> list[str]:
-    """The packages whose imports import-linter checks."""
+    """Returns the packages whose imports import-linter checks."""
     configuration = configparser.ConfigParser()
     configuration.read(ROOT / ".importlinter", encoding="utf-8")
     return configuration["importlinter"]["root_packages"].split()
 
 
 def imports() -> dict[str, AbstractSet[str]]:
-    """Each module with the modules that it imports."""
+    """Returns the modules that a module imports, by its name."""
     first, *rest = packages()
     graph = grimp.build_graph(first, *rest, cache_dir=None)
     return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
 
 
 def cycle(imported: Mapping[str, AbstractSet[str]]) -> list[str]:
-    """One circle of imports, from a module back to itself; empty where there is none."""
+    """Returns one circle of imports, from a module back to itself; empty if there is none."""
     try:
         TopologicalSorter(imported).prepare()
     except CycleError as error:
@@ -36,9 +36,9 @@ def cycle(imported: Mapping[str, AbstractSet[str]]) -> list[str]:
 
 
 def main() -> None:
-    found = cycle(imports())
-    if found:
-        sys.exit("imports in a circle: " + " -> ".join(found))
+    import_circle = cycle(imports())
+    if import_circle:
+        sys.exit("imports in a circle: " + " -> ".join(import_circle))
 
 
 if __name__ == "__main__":

@@ -51,14 +51,14 @@ def documents() -> list[Path]:
 
 
 def tracked(*patterns: str) -> list[Path]:
-    listed = subprocess.run(
+    git_output = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns],
         cwd=ROOT,
         check=True,
         capture_output=True,
         text=True,
     )
-    return [ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).exists()]
+    return [ROOT / line for line in git_output.stdout.splitlines() if (ROOT / line).exists()]
 
 
 def broken_links() -> Iterator[str]:
@@ -75,7 +75,7 @@ def broken_links() -> Iterator[str]:
 
 
 def broken_citations() -> Iterator[str]:
-    """Pages, sections and numbers that are cited and not there."""
+    """Yields a sentence for each page, section or number that is cited and does not exist."""
     for source in tracked(*CITING):
         text = COMMENT_SIGN.sub(" ", source.read_text(encoding="utf-8"))
         for page, section, number in CITATION.findall(text):
@@ -128,7 +128,7 @@ def _anchor(heading: str) -> str:
 
 
 def undocumented_commands() -> Iterator[str]:
-    """Every command must be named, as it is typed, in the README or below docs/."""
+    """Yields a sentence for each command that is not named, as it is typed, in the README or below docs/."""
     text = "\n".join(document.read_text(encoding="utf-8") for document in documents())
     for program, tree in command_trees().items():
         for command, _ in named_commands(program, tree):
@@ -137,19 +137,24 @@ def undocumented_commands() -> Iterator[str]:
 
 
 def unknown_command_lines() -> Iterator[str]:
-    """Command lines whose command or option a program does not have: in code of a page, in a message, in a script."""
+    """Yields each command line of a page, message or script whose command or option a program does not have."""
     trees = command_trees()
     typed_code = [(page, _code(page.read_text(encoding="utf-8"))) for page in documents()]
     typed_code += [(source, _messages(source.read_text(encoding="utf-8"))) for source in tracked("*.py", "*.j2")]
-    typed_code += [(script, [_joined(script.read_text(encoding="utf-8"))]) for script in tracked(*SCRIPTS)]
+    typed_code += [
+        (script, [_join_continued_lines(script.read_text(encoding="utf-8"))]) for script in tracked(*SCRIPTS)
+    ]
     for source, code in typed_code:
-        for program, typed in (found for each in code for found in COMMAND_LINE.findall(each)):
-            if problem := _unknown(trees.get(program), typed.split()):
+        for program, typed in (command_line for text in code for command_line in COMMAND_LINE.findall(text)):
+            if problem := _describe_unknown(trees.get(program), typed.split()):
                 yield f"{source.relative_to(ROOT)}: `{program} {typed}`: {problem}"
 
 
 def unknown_options() -> Iterator[str]:
-    """Options alone in code that no command has which their section names; any command's where it names none."""
+    """Yields each option that stands alone in code and belongs to no command that its section names.
+
+    In a section that names no command, the options of all commands are allowed.
+    """
     options: dict[str, set[str]] = {}
     for program, tree in command_trees().items():
         for name, command in named_commands(program, tree):
@@ -157,56 +162,60 @@ def unknown_options() -> Iterator[str]:
     for document in documents():
         for section in SECTION.split(document.read_text(encoding="utf-8")):
             code = _code(section)
-            named = [name for name in options if any(re.search(rf"(?<![\w-]){name}(?![\w-])", each) for each in code)]
-            known = OTHER_PROGRAMS.union(*(options[name] for name in named or options))
-            alone = {found[0] for each in code if not each.startswith(" ") and (found := OPTION.match(each))}
-            for option in sorted(alone - known):
-                whose = f"of {', '.join(sorted(named))}" if named else "of a command"
-                yield f"{document.relative_to(ROOT)}: `{option}` is no option {whose}: name the command beside it"
+            commands = [
+                name for name in options if any(re.search(rf"(?<![\w-]){name}(?![\w-])", text) for text in code)
+            ]
+            known_options = OTHER_PROGRAMS.union(*(options[name] for name in commands or options))
+            lone_options = {match[0] for text in code if not text.startswith(" ") and (match := OPTION.match(text))}
+            for option in sorted(lone_options - known_options):
+                of_commands = f"of {', '.join(sorted(commands))}" if commands else "of a command"
+                yield f"{document.relative_to(ROOT)}: `{option}` is no option {of_commands}: name the command beside it"
 
 
 def _code(text: str) -> list[str]:
-    """A page's blocks of code and spans of code, each on lines of its own."""
-    joined = _joined(text)
+    """Returns a page's blocks of code and spans of code."""
+    joined = _join_continued_lines(text)
     spans = [span.replace("\n", " ") for span in CODE_SPAN.findall(FENCED.sub("", text))]
     return [*FENCED.findall(joined), *INDENTED.findall(joined), *spans]
 
 
 def _messages(text: str) -> list[str]:
-    """Spans of code in a program's messages and docstrings."""
+    """Returns the spans of code in a program's messages and docstrings."""
     return ["".join(span).replace("\n", " ") for span in MESSAGE.findall(text)]
 
 
-def _joined(text: str) -> str:
+def _join_continued_lines(text: str) -> str:
     return text.replace("\\\n", " ")
 
 
-def _unknown(command: object, words: list[str]) -> str:
-    """What of a command line's words is unknown; "" where nothing is."""
-    below = getattr(command, "commands", None)
-    if below and words and (words[0] in below or SUBCOMMAND.fullmatch(words[0])):
-        return _unknown(below[words[0]], words[1:]) if words[0] in below else f"no command {words[0]}"
+def _describe_unknown(command: object, words: list[str]) -> str:
+    """Returns the unknown subcommand or options of a command line, in words; "" if all its words are known."""
+    subcommands = getattr(command, "commands", None)
+    if subcommands and words and (words[0] in subcommands or SUBCOMMAND.fullmatch(words[0])):
+        return (
+            _describe_unknown(subcommands[words[0]], words[1:]) if words[0] in subcommands else f"no command {words[0]}"
+        )
     if getattr(command, "context_settings", {}).get("ignore_unknown_options"):
-        return ""  # the rest is another program's
-    known = _options(command)
-    asked = (found[0] for word in words if (found := OPTION.match(word)))
-    return ", ".join(f"no option {each}" for each in asked if each not in known)
+        return ""  # The command passes its other words on to another program.
+    known_options = _options(command)
+    typed_options = (match[0] for word in words if (match := OPTION.match(word)))
+    return ", ".join(f"no option {option}" for option in typed_options if option not in known_options)
 
 
 def _options(command: object) -> set[str]:
     params = getattr(command, "params", ())
-    return {"--help", *(name for each in params for name in (*each.opts, *each.secondary_opts))}
+    return {"--help", *(name for parameter in params for name in (*parameter.opts, *parameter.secondary_opts))}
 
 
 def programs() -> list[tuple[str, typer.Typer]]:
     import undersong.cli
 
-    found = [("undersong", undersong.cli.app)]
+    apps = [("undersong", undersong.cli.app)]
     if (ROOT / "client" / "undersong_client" / "cli" / "app.py").exists():
         import undersong_client.cli.app
 
-        found.append(("undersong-party", undersong_client.cli.app.app))
-    return found
+        apps.append(("undersong-party", undersong_client.cli.app.app))
+    return apps
 
 
 def command_trees() -> dict[str, object]:
@@ -214,12 +223,12 @@ def command_trees() -> dict[str, object]:
 
 
 def named_commands(name: str, command: object) -> Iterator[tuple[str, object]]:
-    """Each command as it is typed, with its definition."""
-    below = getattr(command, "commands", None)
-    if not below:
+    """Yields each command as it is typed, with its definition."""
+    subcommands = getattr(command, "commands", None)
+    if not subcommands:
         yield name, command
         return
-    for word, child in below.items():
+    for word, child in subcommands.items():
         yield from named_commands(f"{name} {word}", child)
 
 

@@ -36,82 +36,81 @@ class Engine:
             raise SystemExit("neither docker's daemon nor podman with podman-compose is here: nothing was tested")
 
     def run(self, *words: str, check: bool = True) -> str:
-        return self._said([self.name, *words], check)
+        return self._run_command([self.name, *words], check)
 
     def compose(self, *words: str, check: bool = True) -> str:
-        return self._said([*self._compose, "-p", PROJECT, *words], check)
+        return self._run_command([*self._compose, "-p", PROJECT, *words], check)
 
     @staticmethod
-    def _said(command: list[str], check: bool) -> str:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        if check and done.returncode:
-            raise SystemExit(
-                f"{shlex.join(command)} ended with {done.returncode}\n{done.stdout[-4000:]}{done.stderr[-4000:]}"
-            )
-        return done.stdout + (done.stderr if not check else "")
+    def _run_command(command: list[str], check: bool) -> str:
+        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if check and process.returncode:
+            output_end = f"{process.stdout[-4000:]}{process.stderr[-4000:]}"
+            raise SystemExit(f"{shlex.join(command)} ended with {process.returncode}\n{output_end}")
+        return process.stdout + (process.stderr if not check else "")
 
     def container(self, service: str) -> str:
-        """The container of a service; its name has - or _ in it, as the compose likes it."""
+        """Returns the name of a service's container, into which the compose program puts - or _."""
         names = self.run("ps", "--all", "--format", "{{.Names}}").split()
         return next(name for name in names if name.startswith(PROJECT) and service in name)
 
     def state(self, container: str) -> tuple[str, int]:
-        found = json.loads(self.run("inspect", container))[0]["State"]
-        return found["Status"], int(found["ExitCode"])
+        state_json = json.loads(self.run("inspect", container))[0]["State"]
+        return state_json["Status"], int(state_json["ExitCode"])
 
 
 def build(engine: Engine, options: list[str]) -> list[str]:
-    """Builds both; the names of those that are too large."""
-    large = []
+    """Builds both images. Returns the names of those that are too large."""
+    too_large = []
     for image in IMAGES:
-        started = time.monotonic()
+        start_s = time.monotonic()
         engine.run("build", *options, "-f", f"docker/{image}.Dockerfile", "-t", f"undersong-{image}", ".")
         size = int(json.loads(engine.run("image", "inspect", f"undersong-{image}"))[0]["Size"])
-        print(f"undersong-{image}: built in {time.monotonic() - started:.0f} s, {size / 1e9:.2f} GB", flush=True)
+        print(f"undersong-{image}: built in {time.monotonic() - start_s:.0f} s, {size / 1e9:.2f} GB", flush=True)
         if size > LARGEST_BYTES[image]:
-            large.append(image)
-    return large
+            too_large.append(image)
+    return too_large
 
 
-def until(what: str, seconds: float, look: Callable[[], bool]) -> None:
-    end = time.monotonic() + seconds
-    while not look():
-        if time.monotonic() > end:
-            raise SystemExit(f"{what}: not within {seconds:.0f} s")
+def wait_until(event: str, timeout_s: float, has_happened: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not has_happened():
+        if time.monotonic() > deadline_s:
+            raise SystemExit(f"{event}: not within {timeout_s:.0f} s")
         time.sleep(2.0)
 
 
 def live(engine: Engine) -> None:
-    """The composition from nothing to a verified data set, one hospital killed and started again on the way."""
-    started = time.monotonic()
+    """Runs the composition from nothing to a verified data set; kills one hospital on the way and starts it again."""
+    start_s = time.monotonic()
     engine.compose("up", "--detach", "--no-build")
     coordinator, killed = engine.container("coordinator"), engine.container(KILLED)
 
-    def said(container: str) -> str:
+    def read_log(container: str) -> str:
         return engine.run("logs", container, check=False)
 
-    def ended() -> bool:
+    def has_ended() -> bool:
         return engine.state(coordinator)[0] == "exited"
 
     try:
-        until(f"{KILLED} is connected", PATIENCE_S, lambda: ended() or "connected" in said(killed))
+        wait_until(f"{KILLED} is connected", PATIENCE_S, lambda: has_ended() or "connected" in read_log(killed))
         engine.run("kill", killed)
-        print(f"killed {KILLED} after {time.monotonic() - started:.0f} s", flush=True)
+        print(f"killed {KILLED} after {time.monotonic() - start_s:.0f} s", flush=True)
         engine.run("start", killed)
-        until("the coordinator has verified what it published", PATIENCE_S, ended)
+        wait_until("the coordinator has verified what it published", PATIENCE_S, has_ended)
         state, code = engine.state(coordinator)
-        if code or "holds" not in said(coordinator):
+        if code or "holds" not in read_log(coordinator):
             raise SystemExit(
-                f"the coordinator {state} with {code}:\n{said(coordinator)[-4000:]}\n{said(killed)[-2000:]}"
+                f"the coordinator {state} with {code}:\n{read_log(coordinator)[-4000:]}\n{read_log(killed)[-2000:]}"
             )
-        print(f"published and verified after {time.monotonic() - started:.0f} s")
+        print(f"published and verified after {time.monotonic() - start_s:.0f} s")
         volume = next(
             name for name in engine.run("volume", "ls", "--format", "{{.Name}}").split() if name.endswith("_published")
         )
-        there = engine.run(
+        listing = engine.run(
             "run", "--rm", "--entrypoint", "ls", "-v", f"{volume}:/there:ro", "undersong-coordinator", "/there"
         )
-        print(f"in the volume {volume}: {' '.join(there.split())}")
+        print(f"in the volume {volume}: {' '.join(listing.split())}")
     finally:
         engine.compose("down", "--volumes", check=False)
 
@@ -119,12 +118,12 @@ def live(engine: Engine) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build-options", default="", help="passed to each build")
-    given = parser.parse_args()
+    options = parser.parse_args()
     engine = Engine()
-    large = build(engine, shlex.split(given.build_options))
+    too_large = build(engine, shlex.split(options.build_options))
     live(engine)
-    if large:
-        raise SystemExit(f"larger than its bound: {', '.join(large)}")
+    if too_large:
+        raise SystemExit(f"larger than its bound: {', '.join(too_large)}")
 
 
 if __name__ == "__main__":

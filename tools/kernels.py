@@ -16,7 +16,7 @@ from pathlib import Path
 from undersong_common.printable import counted
 
 ROOT = Path(__file__).resolve().parent.parent
-# What of the processor's flags a kernel's instructions need.
+# The processor's flag for the instructions of a kernel, as Linux names it.
 KERNELS = {"Nehalem": "sse4_2", "Haswell": "avx2", "Zen": "avx2", "SkylakeX": "avx512f"}
 TORCH_KERNELS = {"default": "", "avx2": "avx2", "avx512": "avx512f"}
 THREADS = (1, 2, 4)
@@ -55,11 +55,11 @@ print(json.dumps(sorted({row.get("architecture", row["internal_api"]) for row in
 
 
 def taken_kernels(kernel: str) -> tuple[str, ...]:
-    """Returns the kernels that numpy's and scipy's libraries take under a name, in a process of its own."""
+    """Returns the kernels that numpy's and scipy's libraries take under a name; asks them in a new process."""
     environment = {**os.environ, "OPENBLAS_CORETYPE": kernel}
     command = [sys.executable, "-c", TAKEN_KERNELS]
-    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    return tuple(json.loads(done.stdout))
+    process = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    return tuple(json.loads(process.stdout))
 
 
 def distinct_kernels() -> dict[str, list[str]]:
@@ -74,9 +74,12 @@ def rows(distinct: Iterable[str]) -> Iterator[tuple[str, dict[str, str], tuple[s
     """Yields each row's name, environment and files of tests, for kernels of OpenBLAS and all of torch's."""
     for kernel in distinct:
         for threads in THREADS:
-            number = str(threads)
-            of_row = {"OPENBLAS_CORETYPE": kernel, "OPENBLAS_NUM_THREADS": number, "UNDERSONG_TEST_THREADS": number}
-            yield f"{kernel}, {counted(threads, 'thread')}", of_row, NUMERIC
+            environment = {
+                "OPENBLAS_CORETYPE": kernel,
+                "OPENBLAS_NUM_THREADS": str(threads),
+                "UNDERSONG_TEST_THREADS": str(threads),
+            }
+            yield f"{kernel}, {counted(threads, 'thread')}", environment, NUMERIC
     for capability in kernels(TORCH_KERNELS):
         yield f"torch, {capability}", {"ATEN_CPU_CAPABILITY": capability}, WITH_TORCH
 

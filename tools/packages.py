@@ -42,15 +42,16 @@ main()
 
 
 def run(command: Sequence[str | Path]) -> None:
-    """Raises SystemExit with everything that a program says where it fails."""
-    own = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(list(map(str, command)), cwd=ROOT, env=own, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    """Runs a program. Raises SystemExit with all its output if it fails."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    words = list(map(str, command))
+    process = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(words)}\n{process.stdout}{process.stderr}")
 
 
 def download(python: Path, wheel: Path, folder: Path) -> None:
-    """Brings every wheel that an install of ``wheel`` at a hospital needs, in the versions of constraints.txt."""
+    """Downloads every wheel that an install of ``wheel`` at a hospital needs, in the versions of constraints.txt."""
     pip: list[str | Path] = [python, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     pip += ["--only-binary", ":all:", "-c", "constraints.txt", "--dest", folder]
     run([*pip, f"undersong[{EXTRAS}] @ {wheel.resolve().as_uri()}"])
@@ -67,20 +68,22 @@ def closure(extras: str, requirements_of: Callable[[str], Iterable[str]]) -> set
     are not followed.
     """
     waiting = [Requirement(f"undersong[{extras}]"), Requirement(WEIGHTS)]
-    seen: set[tuple[str, frozenset[str]]] = set()
+    visited: set[tuple[str, frozenset[str]]] = set()
     while waiting:
         package = waiting.pop()
         name = canonicalize_name(package.name)
-        if (name, frozenset(package.extras)) in seen:
+        if (name, frozenset(package.extras)) in visited:
             continue
-        seen.add((name, frozenset(package.extras)))
+        visited.add((name, frozenset(package.extras)))
         for text in requirements_of(name):
-            need = Requirement(text)
-            if canonicalize_name(need.name) in UNUSED.get(name, ()):
+            requirement = Requirement(text)
+            if canonicalize_name(requirement.name) in UNUSED.get(name, ()):
                 continue
-            if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in ("", *package.extras)):
-                waiting.append(need)
-    return {name for name, _ in seen}
+            if requirement.marker is None or any(
+                requirement.marker.evaluate({"extra": extra}) for extra in ("", *package.extras)
+            ):
+                waiting.append(requirement)
+    return {name for name, _ in visited}
 
 
 def _requirements_of(wheel: Path) -> list[str]:
@@ -91,7 +94,7 @@ def _requirements_of(wheel: Path) -> list[str]:
 
 
 def requirements(wheels: Path) -> str:
-    """One line per wheel: its exact version and hash."""
+    """Returns the text of a requirements file: for each wheel a line with its exact version and hash."""
     lines = []
     for path in sorted(wheels.glob("*.whl")):
         name, version, _, _ = parse_wheel_filename(path.name)
@@ -100,40 +103,51 @@ def requirements(wheels: Path) -> str:
 
 
 def bundle(wheels: Path, dist: Path) -> Path:
-    """The offline bundle; docs/service.md, "Without a registry", installs it."""
+    """Writes the offline bundle, which docs/service.md, "Without a registry", installs, and returns its path."""
     name = f"undersong-offline-{VERSION}-cp311-{platform.machine()}"
     target = dist / f"{name}.tar"
-    with tempfile.TemporaryDirectory() as folder, tarfile.open(target, "w") as packed:
-        listed = Path(folder) / REQUIREMENTS
-        listed.write_text(requirements(wheels), encoding="utf-8")
-        packed.add(listed, f"{name}/{REQUIREMENTS}")
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(target, "w") as archive:
+        requirements_file = Path(folder) / REQUIREMENTS
+        requirements_file.write_text(requirements(wheels), encoding="utf-8")
+        archive.add(requirements_file, f"{name}/{REQUIREMENTS}")
         for path in sorted(wheels.glob("*.whl")):
-            packed.add(path, f"{name}/wheels/{path.name}")
+            archive.add(path, f"{name}/wheels/{path.name}")
     return target
 
 
 def debian_package(wheels: Path, dist: Path, version: str = VERSION) -> Path:
-    """The hospital's package, from the same wheels; its undersong wheel is the party's, of three packages.
+    """Builds the hospital's Debian package from these wheels, whose undersong wheel has only the party's packages.
 
     Nothing is written below /opt/undersong when it runs, because compiled files are in the package: its removal
     leaves none.
     """
     if sys.version_info[:2] != (3, 11):
         raise SystemExit("the Debian package is built by Python 3.11, whose compiled files it holds")
-    asked = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True)
-    architecture = asked.stdout.strip()
+    dpkg = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True)
+    architecture = dpkg.stdout.strip()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "root"
         site = root / "opt/undersong/lib/python3.11/site-packages"
-        listed = Path(folder) / REQUIREMENTS
-        listed.write_text(requirements(wheels), encoding="utf-8")
+        requirements_file = Path(folder) / REQUIREMENTS
+        requirements_file.write_text(requirements(wheels), encoding="utf-8")
         pip = [sys.executable, "-P", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
-        run([*pip, *OFFLINE, "--find-links", wheels, "--target", site, "-r", listed])
+        run([*pip, *OFFLINE, "--find-links", wheels, "--target", site, "-r", requirements_file])
         shutil.rmtree(site / "bin", ignore_errors=True)
         for tests in [path for path in site.rglob("tests") if path.is_dir()]:
             shutil.rmtree(tests, ignore_errors=True)
-        compiled = ["-q", "-j", "0", "--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/", str(site)]
-        subprocess.run([sys.executable, "-m", "compileall", *compiled], check=False, capture_output=True)
+        compile_options = [
+            "-q",
+            "-j",
+            "0",
+            "--invalidation-mode",
+            "unchecked-hash",
+            "-s",
+            str(root),
+            "-p",
+            "/",
+            str(site),
+        ]
+        subprocess.run([sys.executable, "-m", "compileall", *compile_options], check=False, capture_output=True)
         _link(root / "opt/undersong/bin/python3", "/usr/bin/python3.11")
         _link(root / "usr/bin/undersong-party", "/opt/undersong/bin/undersong-party")
         _write(root / "opt/undersong/bin/undersong-party", LAUNCHER, 0o755)
@@ -141,11 +155,11 @@ def debian_package(wheels: Path, dist: Path, version: str = VERSION) -> Path:
         for unit in UNITS:
             _write(root / "usr/lib/systemd/system" / unit, (services.UNITS / unit).read_text("utf-8"))
         _write(root / "usr/share/doc/undersong-party/copyright", (ROOT / "LICENSE").read_text("utf-8"))
-        own = ROOT / "docker/deb"
-        _write(root / "usr/lib/sysusers.d/undersong-party.conf", (own / "sysusers.conf").read_text("utf-8"))
+        debian_files = ROOT / "docker/deb"
+        _write(root / "usr/lib/sysusers.d/undersong-party.conf", (debian_files / "sysusers.conf").read_text("utf-8"))
         for script in ("postinst", "prerm", "postrm"):
-            _write(root / "DEBIAN" / script, (own / script).read_text("utf-8"), 0o755)
-        control = (own / "control").read_text("utf-8")
+            _write(root / "DEBIAN" / script, (debian_files / script).read_text("utf-8"), 0o755)
+        control = (debian_files / "control").read_text("utf-8")
         control = control.format(version=version, architecture=architecture, installed_kib=installed_kib(root))
         _write(root / "DEBIAN/control", control)
         target = dist / f"undersong-party_{version}_{architecture}.deb"

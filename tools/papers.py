@@ -30,26 +30,26 @@ PUBLISHED = "the published code"  # heading of a column that a page without such
 
 
 def page(method: str) -> str:
-    """The page of one method's paper."""
-    table, called = table_of(method), COMPARED if is_reference(method) else OFFERED
+    """Returns the page of one method's paper."""
+    table, usage = table_of(method), COMPARED if is_reference(method) else OFFERED
     lines = [f"# {table['title']}: the paper, element by element", "", f"{table['paper']}", ""]
-    lines += [f"{called.format(method)}. {table['about'].strip()}", ""]
-    for key, said in papers.NOT_PRIVATE.items():
+    lines += [f"{usage.format(method)}. {table['about'].strip()}", ""]
+    for key, remark in papers.NOT_PRIVATE.items():
         if steps := [f"{row[key]}." for row in table["elements"] if key in row]:
-            lines += [f"**{said.capitalize()}.** {' '.join(step[0].upper() + step[1:] for step in steps)}", ""]
+            lines += [f"**{remark.capitalize()}.** {' '.join(step[0].upper() + step[1:] for step in steps)}", ""]
     lines += [f"Verdicts: {'; '.join(f'*{verdict}*, {meaning}' for verdict, meaning in VERDICTS.items())}.", ""]
     head = [*HEAD[:3], *([PUBLISHED] if _is_compared(table) else []), *HEAD[3:]]
     lines += [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     several = any("presets" in row for row in table["elements"])
     lines += [f"| {' | '.join(_cells(row, several, _is_compared(table)))} |" for row in table["elements"]]
-    ours = measured.section(method, measured.read_cells())
+    measured_lines = measured.section(method, measured.read_cells())
     if table.get("tables"):
-        lines += ["", "## The paper's tables", "", TABLES.strip(), MEASURED if ours else NOT_MEASURED]
-    for each in table.get("tables", []):
-        lines += ["", f"### {each['name']}", "", each["numbers"]]
-        if "command" in each:
-            lines += ["", *(f"    {line}" for line in each["command"].strip().splitlines())]
-    return "\n".join([*lines, *ours]) + "\n"
+        lines += ["", "## The paper's tables", "", TABLES.strip(), MEASURED if measured_lines else NOT_MEASURED]
+    for paper_table in table.get("tables", []):
+        lines += ["", f"### {paper_table['name']}", "", paper_table["numbers"]]
+        if "command" in paper_table:
+            lines += ["", *(f"    {line}" for line in paper_table["command"].strip().splitlines())]
+    return "\n".join([*lines, *measured_lines]) + "\n"
 
 
 TABLES = """
@@ -71,13 +71,13 @@ def overview() -> str:
 
 
 def methods() -> list[str]:
-    """The methods that have a table, in the order of the index."""
+    """Returns the methods that have a table, in the order of the index."""
     offered = [file.name.removesuffix(".toml") for file in papers.FILES.iterdir() if file.name.endswith(".toml")]
     return sorted([*offered, *reference_methods.names()], key=lambda name: (table_of(name).get("order", 9), name))
 
 
 def is_reference(method: str) -> bool:
-    """Whether only a comparison can name the method."""
+    """Returns True if only a comparison can name the method."""
     return method in reference_methods.names()
 
 
@@ -102,18 +102,26 @@ def pages() -> dict[str, str]:
 
 
 def _is_compared(table: Mapping[str, Any]) -> bool:
-    """Whether a page says what the authors' program does otherwise."""
+    """Returns True if a page says what the authors' program does otherwise."""
     return any("published" in row for row in table["elements"])
 
 
 def _cells(row: Mapping[str, Any], several: bool, compared: bool) -> list[str]:
-    """The cells of an element's line; its presets are named where the page has ``several``."""
-    given = [f"`{key.removeprefix('method.')} = {_toml(value)}`" for key, value in row.get("set", {}).items()]
-    names = [f"({', '.join(row.get('presets', [papers.PAPER]))})"] if given and several else []
-    here = row["here"] + "".join(f" **{said.capitalize()}.**" for key, said in papers.NOT_PRIVATE.items() if key in row)
+    """Returns the cells of an element's line; its presets are named if the page has ``several``."""
+    set_options = [f"`{key.removeprefix('method.')} = {_toml(value)}`" for key, value in row.get("set", {}).items()]
+    names = [f"({', '.join(row.get('presets', [papers.PAPER]))})"] if set_options and several else []
+    here = row["here"] + "".join(
+        f" **{remark.capitalize()}.**" for key, remark in papers.NOT_PRIVATE.items() if key in row
+    )
     code, test = (f"`{row[key]}`" if key in row else "" for key in ("code", "test"))
     published = [row.get("published", "")] if compared else []
-    cells = [row["where"], row["element"], here, *published, ", ".join(given) + "".join(f" {name}" for name in names)]
+    cells = [
+        row["where"],
+        row["element"],
+        here,
+        *published,
+        ", ".join(set_options) + "".join(f" {name}" for name in names),
+    ]
     return [cell.replace("|", "\\|") for cell in [*cells, code, row["verdict"], test]]
 
 

@@ -37,19 +37,17 @@ NAMESPACE = "undersong-release"
 
 
 def run(command: Sequence[str | Path]) -> str:
-    """A program's output; what it says where it fails ends this one."""
-    own = {
-        key: value for key, value in os.environ.items() if key != "PYTHONPATH"
-    }  # the sources must not help the wheel
-    done = subprocess.run(
-        [str(word) for word in command], cwd=ROOT, env=own, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise SystemExit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
-    return done.stdout
+    """Runs a program and returns its output. Raises SystemExit with all of it if the program fails."""
+    # Without PYTHONPATH a program in another environment cannot import this checkout in place of the wheel.
+    variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    words = [str(word) for word in command]
+    process = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(words)}\n{process.stdout}{process.stderr}")
+    return process.stdout
 
 
-def clean_tree() -> None:
+def check_clean_tree() -> None:
     if changed := run(["git", "status", "--porcelain"]):
         raise SystemExit(f"commit or remove first:\n{changed}")
 
@@ -66,19 +64,19 @@ def build(dist: Path) -> tuple[Path, Path]:
     (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
     with tempfile.TemporaryDirectory() as folder:
         run([uv, "build", "--wheel", "--out-dir", folder, *isolated, sdist])
-        (again,) = Path(folder).glob("*.whl")
-        if sha256(again) != sha256(wheel):
-            differing = held(again).items() ^ held(wheel).items()
-            raise SystemExit(f"the sdist builds another wheel: {sorted({name for name, _ in differing})[:10]}")
+        (rebuilt_wheel,) = Path(folder).glob("*.whl")
+        if sha256(rebuilt_wheel) != sha256(wheel):
+            differences = list_files(rebuilt_wheel).items() ^ list_files(wheel).items()
+            raise SystemExit(f"the sdist builds another wheel: {sorted({name for name, _ in differences})[:10]}")
     if f"undersong-{VERSION}-" not in wheel.name:
         raise SystemExit(f"{wheel.name}: is not of version {VERSION}")
     return wheel, sdist
 
 
-def held(wheel: Path) -> dict[str, tuple[object, ...]]:
-    """The files of a wheel with their checksums, times and modes."""
+def list_files(wheel: Path) -> dict[str, tuple[object, ...]]:
+    """Returns checksum, time and mode of each file of a wheel, by its name."""
     with zipfile.ZipFile(wheel) as archive:
-        return {each.filename: (each.CRC, each.date_time, each.external_attr) for each in archive.infolist()}
+        return {entry.filename: (entry.CRC, entry.date_time, entry.external_attr) for entry in archive.infolist()}
 
 
 def sha256(path: Path) -> str:
@@ -86,15 +84,15 @@ def sha256(path: Path) -> str:
 
 
 def environment(folder: Path, python: str) -> Path | None:
-    """An empty environment of a release of Python; None where it is not found."""
-    found = shutil.which(f"python{python}")
-    if found is None or subprocess.run([found, "--version"], capture_output=True, check=False).returncode:
+    """Makes an empty environment of a release of Python and returns its ``bin``; None if that Python is not found."""
+    program = shutil.which(f"python{python}")
+    if program is None or subprocess.run([program, "--version"], capture_output=True, check=False).returncode:
         return None
-    run([found, "-m", "venv", folder])
+    run([program, "-m", "venv", folder])
     return folder / "bin"
 
 
-def installed(bin_folder: Path, wheel: Path, python: str) -> None:
+def check_install(bin_folder: Path, wheel: Path, python: str) -> None:
     pip: list[str | Path] = [
         bin_folder / "python",
         "-P",
@@ -106,12 +104,12 @@ def installed(bin_folder: Path, wheel: Path, python: str) -> None:
     ]
     run([*pip, "-c", "constraints.txt", wheel])
     for program in ("undersong", "undersong-party"):
-        if (said := run([bin_folder / program, "--version"]).strip()) != f"undersong {VERSION}":
-            raise SystemExit(f"{program} --version on Python {python}: {said}")
+        if (version_line := run([bin_folder / program, "--version"]).strip()) != f"undersong {VERSION}":
+            raise SystemExit(f"{program} --version on Python {python} prints {version_line}, not undersong {VERSION}")
 
 
 def packages_of(wheel: Path, bin_folder: Path, dist: Path) -> Iterator[Path]:
-    """The offline bundle, and the hospital's Debian package, from the same downloaded wheels."""
+    """Writes the offline bundle and the hospital's Debian package from the same wheels; yields their paths."""
     with tempfile.TemporaryDirectory() as folder:
         wheels = Path(folder) / "wheels"
         packages.download(bin_folder / "python", wheel, wheels)
@@ -125,7 +123,7 @@ def packages_of(wheel: Path, bin_folder: Path, dist: Path) -> Iterator[Path]:
 
 
 def bill_of_materials(bin_folder: Path, target: Path) -> int:
-    """Writes the SBOM of an environment; how many components it lists."""
+    """Writes the SBOM of an environment. Returns how many components it lists."""
     cyclonedx = Path(sys.executable).parent / "cyclonedx-py"
     options: list[str | Path] = [
         "--output-reproducible",
@@ -138,59 +136,63 @@ def bill_of_materials(bin_folder: Path, target: Path) -> int:
     return len(json.loads(target.read_text(encoding="utf-8"))["components"])
 
 
-def images_context(target: Path) -> None:
-    named = ["archive", "--format=tar.gz", f"--prefix=undersong-{VERSION}/", f"--output={target}", "HEAD"]
-    run(["git", *named, *CONTEXT, *CONTEXT_FILES])
+def write_images_context(target: Path) -> None:
+    archive_options = ["archive", "--format=tar.gz", f"--prefix=undersong-{VERSION}/", f"--output={target}", "HEAD"]
+    run(["git", *archive_options, *CONTEXT, *CONTEXT_FILES])
 
 
-def sums(dist: Path) -> Path:
-    listed = dist / "SHA256SUMS"
-    files = sorted(path for path in dist.iterdir() if path.is_file() and path.name != listed.name)
-    listed.write_text("".join(f"{sha256(path)}  {path.name}\n" for path in files))
-    return listed
+def write_sums(dist: Path) -> Path:
+    sums_file = dist / "SHA256SUMS"
+    files = sorted(path for path in dist.iterdir() if path.is_file() and path.name != sums_file.name)
+    sums_file.write_text("".join(f"{sha256(path)}  {path.name}\n" for path in files))
+    return sums_file
 
 
-def signed(listed: Path, key: Path) -> None:
-    """Signs the sums and verifies that; a signature that does not verify does not stay."""
-    made = listed.with_name(f"{listed.name}.sig")
-    run(["ssh-keygen", "-Y", "sign", "-q", "-f", key, "-n", NAMESPACE, listed])
+def sign_sums(sums_file: Path, key: Path) -> None:
+    """Signs the file of sums, and removes a signature that does not verify."""
+    signature_file = sums_file.with_name(f"{sums_file.name}.sig")
+    run(["ssh-keygen", "-Y", "sign", "-q", "-f", key, "-n", NAMESPACE, sums_file])
     public = Path(f"{key}.pub").read_text(encoding="utf-8")
-    with tempfile.NamedTemporaryFile("w", suffix=".signers") as signers, listed.open("rb") as data:
+    with tempfile.NamedTemporaryFile("w", suffix=".signers") as signers, sums_file.open("rb") as data:
         signers.write(f"release {public}")
         signers.flush()
-        command = ["ssh-keygen", "-Y", "verify", "-f", signers.name, "-I", "release", "-n", NAMESPACE, "-s", str(made)]
+        command = ["ssh-keygen", "-Y", "verify", "-f", signers.name, "-I", "release", "-n", NAMESPACE]
+        command += ["-s", str(signature_file)]
         if subprocess.run(command, stdin=data, capture_output=True, check=False).returncode:
-            made.unlink()
-            raise SystemExit("the signature does not verify; it was removed")
+            signature_file.unlink()
+            raise SystemExit(f"{signature_file}: the signature does not verify, and was removed")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Builds and checks a release.")
     parser.add_argument("--dist", type=Path, default=ROOT / "dist")
     parser.add_argument("--sign", type=Path, help="a private key of ssh-keygen, with its .pub beside it")
-    given = parser.parse_args()
-    clean_tree()
-    shutil.rmtree(given.dist, ignore_errors=True)
-    given.dist.mkdir(parents=True)
-    wheel, sdist = build(given.dist)
+    options = parser.parse_args()
+    check_clean_tree()
+    shutil.rmtree(options.dist, ignore_errors=True)
+    options.dist.mkdir(parents=True)
+    wheel, sdist = build(options.dist)
     print(f"built {wheel.name} and {sdist.name}; the sdist builds the same wheel: {sha256(wheel)}")
     with tempfile.TemporaryDirectory() as folder:
         for python in PYTHONS:
             if (bin_folder := environment(Path(folder) / python, python)) is None:
                 print(f"Python {python}: not found here, NOT checked")
                 continue
-            installed(bin_folder, wheel, python)
+            check_install(bin_folder, wheel, python)
             print(f"Python {python}: installed and asked")
             if python == PYTHONS[0]:
-                for made in packages_of(wheel, bin_folder, given.dist):
-                    print(f"{made.name}: {made.stat().st_size / 2**20:.0f} MB")
-                count = bill_of_materials(bin_folder, given.dist / "sbom.json")
+                for package in packages_of(wheel, bin_folder, options.dist):
+                    print(f"{package.name}: {package.stat().st_size / 2**20:.0f} MB")
+                count = bill_of_materials(bin_folder, options.dist / "sbom.json")
                 print(f"sbom.json lists {count} components")
-    images_context(given.dist / "images-context.tar.gz")
-    listed = sums(given.dist)
-    if given.sign is not None:
-        signed(listed, given.sign)
-    print(f"{given.dist}: {len(list(given.dist.iterdir()))} files" + ("" if given.sign else ", unsigned (--sign KEY)"))
+    write_images_context(options.dist / "images-context.tar.gz")
+    sums_file = write_sums(options.dist)
+    if options.sign is not None:
+        sign_sums(sums_file, options.sign)
+    print(
+        f"{options.dist}: {len(list(options.dist.iterdir()))} files"
+        + ("" if options.sign else ", unsigned (--sign KEY)")
+    )
 
 
 if __name__ == "__main__":

@@ -17,32 +17,36 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".venv-serve"
-# torch as in constraints.txt: a newer one pulls gigabytes of CUDA
+# torch has the version of constraints.txt, because a newer one brings gigabytes of CUDA.
 REQUIREMENTS = ("transformers[serving]==5.23.0", "torch==2.13.0")
 START_S = 120.0
 
 
 def serve_environment() -> Path:
-    """The folder of its programs; made first (minutes) where it is missing, half made or of other versions."""
-    done = FOLDER / "undersong-requirements.txt"
-    wanted = "\n".join(REQUIREMENTS)
-    with Path(__file__).open() as lock:  # a file that is always there: two test runs may want the environment at once
+    """Returns the folder of the environment's programs.
+
+    The environment is made first, in minutes, if it is missing, half made or of other versions.
+    """
+    stamp_file = FOLDER / "undersong-requirements.txt"
+    requirements_text = "\n".join(REQUIREMENTS)
+    # Two test runs may make the environment at once, so one waits. This source file is always there to be locked.
+    with Path(__file__).open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not done.is_file() or done.read_text(encoding="utf-8") != wanted:
+        if not stamp_file.is_file() or stamp_file.read_text(encoding="utf-8") != requirements_text:
             subprocess.run([sys.executable, "-m", "venv", "--clear", str(FOLDER)], check=True)
             subprocess.run(
                 [str(FOLDER / "bin" / "python"), "-m", "pip", "install", "--quiet", *REQUIREMENTS], check=True
             )
-            done.write_text(wanted, encoding="utf-8")
+            stamp_file.write_text(requirements_text, encoding="utf-8")
     return FOLDER / "bin"
 
 
 @contextmanager
 def transformers_serve(port: int, cache: Path) -> Iterator[str]:
-    """Runs the server on 127.0.0.1 and yields its ``base_url``; ``cache`` is where its log and its empty hub lie."""
+    """Runs the server on 127.0.0.1 and yields its ``base_url``; its log and its empty hub lie in ``cache``."""
     programs = serve_environment()
     hub = cache / "hub"
-    hub.mkdir(parents=True)  # the server lists the hub's folder and fails where there is none
+    hub.mkdir(parents=True)  # The server lists the hub's folder, and fails without it.
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))},
         "HF_HUB_OFFLINE": "1",
@@ -58,7 +62,7 @@ def transformers_serve(port: int, cache: Path) -> Iterator[str]:
             stderr=subprocess.STDOUT,
         )
         try:
-            _await(process, port, log)
+            _await_server(process, port, log)
             yield f"http://127.0.0.1:{port}/v1"
         finally:
             process.terminate()
@@ -69,16 +73,16 @@ def transformers_serve(port: int, cache: Path) -> Iterator[str]:
                 process.wait()
 
 
-def _await(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    started = time.monotonic()
-    while time.monotonic() - started < START_S:
+def _await_server(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    start_s = time.monotonic()
+    while time.monotonic() - start_s < START_S:
         if process.poll() is not None:
             break
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
                 return
         except urllib.error.HTTPError:
-            return  # it answers, if only that it knows no such page
+            return  # The server answers, if only that it has no such page.
         except OSError:
             time.sleep(0.3)
     raise RuntimeError(f"transformers serve did not start:\n{log.read_text(errors='replace')[-3000:]}")

@@ -10,7 +10,7 @@ HERE = ROOT / "undersong_protocol" / "wire" / "messages"
 
 
 def sources() -> list[str]:
-    """Every .proto, relative to the folder that holds the package, sorted."""
+    """Returns the path of every .proto, relative to the folder that holds the package, sorted."""
     return sorted(path.relative_to(ROOT).as_posix() for path in HERE.glob("*.proto"))
 
 

@@ -21,7 +21,7 @@ HEAD = """# Keys of a task file
 Every section and key of a task file, from the program's own models.
 `undersong init` writes a commented file. `undersong simulate task.toml --set section.key=value` overrides a key.
 """
-STANDARD = {  # of every method, and of every generator
+STANDARD = {  # meanings of keys that every method, or every generator, has
     "rounds": "Rounds of generation.",
     "samples": "Texts to write.",
     "name": "Of the generator, in weights and reports.",
@@ -38,12 +38,12 @@ BOUNDS = {
 
 
 def page() -> str:
-    """The whole page."""
+    """Returns the whole page."""
     lines = [HEAD]
     for name, info in Task.model_fields.items():
         if name in ("folder", "set_aside", "replaced", "generators"):
             continue
-        model = next(each for each in _models(info.annotation))
+        model = next(_models(info.annotation))
         title = f"[[{name}]]" if name in LISTS else f"[{name}]"
         lines += _section(title, model)
     for method in methods.own_names():
@@ -64,33 +64,33 @@ def _section(title: str, model: type[BaseModel]) -> list[str]:
         "| key | value | default | |",
         "|---|---|---|---|",
     ]
-    said = descriptions(model)
+    description_by_key = descriptions(model)
     for name, info in model.model_fields.items():
         if info.exclude:
             continue
         default = "required" if info.is_required() else f"`{_toml(info.get_default(call_default_factory=True))}`"
-        meaning = _sentence(said.get(name, "") or _with(name, said))
+        meaning = _sentence(description_by_key.get(name, "") or _describe_indirectly(name, description_by_key))
         cells = [f"`{name}`", _words(info), default, meaning]
-        lines.append(f"| {' | '.join(each.replace('|', chr(92) + '|') for each in cells)} |")
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return [*lines, ""]
 
 
-def _with(name: str, said: Mapping[str, str]) -> str:
-    """The key that a sentence about another one explains, or names in its own."""
-    beside = [other for other, words in said.items() if re.search(rf"\b{name}\b", words)]
-    return f"with `{beside[0]}`." if beside else STANDARD.get(name, "")
+def _describe_indirectly(name: str, description_by_key: Mapping[str, str]) -> str:
+    """Returns "with KEY" for a key that the description of another key explains, else its standard meaning."""
+    explaining_keys = [key for key, words in description_by_key.items() if re.search(rf"\b{name}\b", words)]
+    return f"with `{explaining_keys[0]}`." if explaining_keys else STANDARD.get(name, "")
 
 
 def _sentence(words: str) -> str:
-    """Docstrings mark code by two backquotes, and other names by a role."""
+    """Returns words of a docstring as Markdown: docstrings mark code by two backquotes, and other names by a role."""
     plain = re.sub(r":\w+:`[~.]?([^`]+)`", r"`\1`", " ".join(words.split())).replace("``", "`")
     return plain[:1].upper() + plain[1:]
 
 
 def _words(info: FieldInfo) -> str:
-    kind = _kind(info.annotation)
-    bounds = [BOUNDS[type(each)].format(each) for each in info.metadata if type(each) in BOUNDS]
-    return ", ".join([kind, *bounds])
+    type_words = _kind(info.annotation)
+    bounds = [BOUNDS[type(bound)].format(bound) for bound in info.metadata if type(bound) in BOUNDS]
+    return ", ".join([type_words, *bounds])
 
 
 def _kind(annotation: Any) -> str:
@@ -98,9 +98,9 @@ def _kind(annotation: Any) -> str:
     if origin is Annotated:
         return _kind(parts[0])
     if origin is Literal:
-        return ", ".join(f"`{_toml(each)}`" for each in parts)
+        return ", ".join(f"`{_toml(part)}`" for part in parts)
     if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(_kind(each) for each in parts if each is not type(None)))
+        return " or ".join(dict.fromkeys(_kind(part) for part in parts if part is not type(None)))
     if origin in (tuple, list):
         return f"list of {_kind(parts[0])}s" if parts else "list"
     if origin is dict or annotation is dict:

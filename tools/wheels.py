@@ -17,30 +17,30 @@ OFFLINE = ("--no-deps", "--no-index", "--quiet", "--disable-pip-version-check")
 
 
 def copy_for(dockerfile: Path, folder: Path) -> Path:
-    """The source tree that ``dockerfile`` builds from: what its COPY instructions name, and nothing else."""
+    """Copies the source tree that the COPY instructions of ``dockerfile`` name, and returns ``folder``."""
     folder.mkdir()
     for line in dockerfile.read_text(encoding="utf-8").splitlines():
-        if (copied := re.match(r"COPY (?!--)(.+) (\S+)$", line)) is None:
+        if (copy_match := re.match(r"COPY (?!--)(.+) (\S+)$", line)) is None:
             continue
-        for source in copied[1].split():
+        for source in copy_match[1].split():
             path = ROOT / source
             if path.is_dir():
                 ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
-                shutil.copytree(path, folder / copied[2], ignore=ignored)
+                shutil.copytree(path, folder / copy_match[2], ignore=ignored)
             else:
-                shutil.copy(path, folder / copied[2])
+                shutil.copy(path, folder / copy_match[2])
     return folder
 
 
 def build(source: Path, folder: Path) -> Path:
-    """The wheel of a source tree. Nothing is fetched: setuptools of this environment builds it."""
+    """Builds the wheel of a source tree with this environment's setuptools, which fetches nothing; returns its path."""
     _pip("wheel", *OFFLINE, "--no-build-isolation", "--wheel-dir", folder, source)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
 def stranger(folder: Path) -> Path:
-    """A wheel by somebody else that ships the packages ``common`` and ``server``."""
+    """Writes a wheel by somebody else that has packages ``common`` and ``server``; returns its path."""
     folder.mkdir()
     wheel = folder / "stranger-1.0-py3-none-any.whl"
     info = "stranger-1.0.dist-info"
@@ -64,8 +64,8 @@ def install(folder: Path, *wheels: Path) -> Path:
 
 
 def run(installed: Path, *command: str) -> str:
-    """Standard output of a command that finds ``installed`` before anything else of this environment."""
-    done = subprocess.run(
+    """Returns the output of a Python command that finds ``installed`` before anything else of this environment."""
+    process = subprocess.run(
         [sys.executable, *command],
         cwd=installed.parent,
         env=environment(PYTHONPATH=str(installed)),
@@ -74,8 +74,8 @@ def run(installed: Path, *command: str) -> str:
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, f"{command}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    assert process.returncode == 0, f"{command}: exit code {process.returncode}\n{process.stdout}\n{process.stderr}"
+    return process.stdout
 
 
 def installed_closure(extras: str, folder: Path) -> list[str]:
@@ -102,20 +102,20 @@ def installed_closure(extras: str, folder: Path) -> list[str]:
     return missing
 
 
-def _pack(found: Distribution, folder: Path) -> None:
-    """One installed distribution as a wheel, without what its installation added."""
-    tags = re.findall(r"^Tag: (\S+)-(\S+)-(\S+)", found.read_text("WHEEL") or "", re.MULTILINE)
+def _pack(installed_distribution: Distribution, folder: Path) -> None:
+    """Packs one installed distribution as a wheel, without the files that its installation added."""
+    tags = re.findall(r"^Tag: (\S+)-(\S+)-(\S+)", installed_distribution.read_text("WHEEL") or "", re.MULTILINE)
     tag = "-".join(".".join(dict.fromkeys(part)) for part in zip(*tags, strict=True))
-    name = re.sub(r"[-_.]+", "_", found.name)
-    with zipfile.ZipFile(folder / f"{name}-{found.version}-{tag}.whl", "w") as archive:
-        for file in found.files or []:
-            left = file.parts[0] == ".." or "__pycache__" in file.parts or file.name in ("INSTALLER", "REQUESTED")
-            if not left:
+    name = re.sub(r"[-_.]+", "_", installed_distribution.name)
+    with zipfile.ZipFile(folder / f"{name}-{installed_distribution.version}-{tag}.whl", "w") as archive:
+        for file in installed_distribution.files or []:
+            is_added = file.parts[0] == ".." or "__pycache__" in file.parts or file.name in ("INSTALLER", "REQUESTED")
+            if not is_added:
                 archive.write(str(file.locate()), file.as_posix())
 
 
 def _pip(*arguments: object) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "pip", *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": ""},
         capture_output=True,
@@ -123,4 +123,6 @@ def _pip(*arguments: object) -> None:
         timeout=600,
         check=False,
     )
-    assert done.returncode == 0, f"pip {arguments[0]}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert process.returncode == 0, (
+        f"pip {arguments[0]}: exit code {process.returncode}\n{process.stdout}\n{process.stderr}"
+    )

@@ -1,4 +1,4 @@
-"""Who comes to the desk and with what: a case is drawn first, and written down afterwards in somebody's style."""
+"""Cases at the triage desk: patient and complaint are drawn first, then written down in a hospital's style."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from examples.clinic.grammar import chance, pick, pick_some, whole
 
 LABELS = ("cardiac", "respiratory", "abdominal", "injury", "infection", "neurological")
 _HERE = Path(__file__).parent
+# Entries of a history that only women, or only men, can have, and entries that exclude all others.
 _WOMENS = ("OCP", "on OCP", "pregnant 20/40", "LMP 2/52 ago", "ovarian cyst", "breast ca on chemo")
 _MENS = ("BPH",)
 _NOTHING = ("nil PMH", "fit + well")
@@ -50,12 +51,12 @@ class Case:
 
 @cache
 def knowledge() -> dict[str, Any]:
-    """The presentations and vague complaints of presentations.toml."""
+    """Returns the presentations and vague complaints of presentations.toml."""
     return tomllib.loads((_HERE / "presentations.toml").read_text(encoding="utf-8"))
 
 
 def draw_label(rng: Random, mix: Mapping[str, float]) -> str:
-    """One stream, with the chances of a hospital's case mix."""
+    """Draws a label (a stream of patients) with the chances of a hospital's case mix."""
     return pick(rng, LABELS, [mix[label] for label in LABELS])
 
 
@@ -68,7 +69,7 @@ def draw_case(
     findings: tuple[int, int],
     child: bool | None = None,
 ) -> Case:
-    """One visit of a stream.
+    """Draws one visit of the stream ``label``.
 
     Args:
         vague: the chance of a complaint that fits several streams, so that only the findings tell them apart.
@@ -76,26 +77,26 @@ def draw_case(
         findings: the smallest and largest number of findings.
         child: True for children's presentations where the stream has any, False for adults', None for all.
     """
-    own = [entry for entry in knowledge()["presentation"] if entry["label"] == label]
+    entries = [entry for entry in knowledge()["presentation"] if entry["label"] == label]
     if child is not None:
-        own = [e for e in own if (e["ages"][0] < 16 if child else e["ages"][1] >= 18)] or own
-    entry = pick(rng, own, [e["weight"] for e in own])
+        entries = [e for e in entries if (e["ages"][0] < 16 if child else e["ages"][1] >= 18)] or entries
+    entry = pick(rng, entries, [e["weight"] for e in entries])
     index = int(rng.random() * 1_000_000)
     complaint = {style: entry[style][index % len(entry[style])] for style in ("terse", "plain")}
     if chance(rng, vague):
-        shared = pick(rng, [v for v in knowledge()["vague"] if label in v["labels"]])
-        complaint = {style: shared[style][index % len(shared[style])] for style in ("terse", "plain")}
+        vague_entry = pick(rng, [v for v in knowledge()["vague"] if label in v["labels"]])
+        complaint = {style: vague_entry[style][index % len(vague_entry[style])] for style in ("terse", "plain")}
     count = whole(rng, *findings)
-    found = {style: pick_some(rng, entry[f"{style}_signs"], count) for style in ("terse", "plain")}
+    signs_by_style = {style: pick_some(rng, entry[f"{style}_signs"], count) for style in ("terse", "plain")}
     if chance(rng, stray):
-        other = pick(rng, [e for e in knowledge()["presentation"] if e["label"] != label])
-        for style, signs in found.items():
-            signs[-1:] = [pick(rng, other[f"{style}_signs"])]
+        other_entry = pick(rng, [e for e in knowledge()["presentation"] if e["label"] != label])
+        for style, signs in signs_by_style.items():
+            signs[-1:] = [pick(rng, other_entry[f"{style}_signs"])]
     vitals = {name: low + rng.random() * (high - low) for name, (low, high) in entry["vitals"].items()}
     return Case(
         label,
         complaint,
-        {style: tuple(signs) for style, signs in found.items()},
+        {style: tuple(signs) for style, signs in signs_by_style.items()},
         tuple(entry["history"]),
         (entry["ages"][0], entry["ages"][1]),
         vitals,
@@ -103,13 +104,14 @@ def draw_case(
 
 
 def draw_patient(rng: Random, name: str, case: Case, ages: Sequence[int]) -> Patient:
-    """A patient whom ``case`` fits, within the ``ages`` that the hospital sees where both can hold."""
+    """Draws a patient who fits ``case``, within the ``ages`` that the hospital sees where both are possible."""
     low, high = max(case.ages[0], ages[0]), min(case.ages[1], ages[1])
     if low > high:
         low, high = case.ages
     age, woman = whole(rng, low, high), chance(rng, 0.5)
-    possible = [item for item in case.history if item not in (_MENS if woman else _WOMENS)]
-    history = pick_some(rng, possible, whole(rng, 0, 2))
-    if len(history) > 1:  # "nil" stands alone
+    possible_history = [item for item in case.history if item not in (_MENS if woman else _WOMENS)]
+    history = pick_some(rng, possible_history, whole(rng, 0, 2))
+    if len(history) > 1:
+        # An entry such as "nil PMH" excludes all others.
         history = [item for item in history if item not in _NOTHING] or history[:1]
     return Patient(name, age, woman, tuple(history))

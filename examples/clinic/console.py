@@ -27,8 +27,8 @@ from undersong_server.operations import coordinator
 HERE = Path(__file__).resolve().parent
 HOSPITALS = ("childrens", "harbour-general", "heart-institute", "ranges-district", "stella-maris")
 OPERATOR, HOSPITAL = "undersong.cli", "undersong_client.cli.app"
-START_S = 90.0
-MARK = ".demo-console"
+START_S = 90.0  # longest wait until a program prints its link
+MARK = ".demo-console"  # file that marks a folder of this demo
 
 
 class ConsoleDemo:
@@ -62,9 +62,9 @@ class ConsoleDemo:
         return self
 
     def _set_up(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        with socket.socket() as probe_socket:
+            probe_socket.bind(("127.0.0.1", 0))
+            port = probe_socket.getsockname()[1]
         address = f"localhost:{port}"
         coordinator.create(
             self.home,
@@ -83,14 +83,15 @@ class ConsoleDemo:
             home = self.folder / name
             joining.create(home, name)
             checkpoints = self.folder / "state" / "undersong" / "ledgers"
-            held = shutil.copy(notes, self.folder / f"{name}.jsonl")  # what guards it stands beside it
-            data.add(home, Declared(str(held), "text", "label", "patient"), checkpoints=checkpoints)
+            # The hospital's program writes files beside the records, so it gets a copy in the demo's folder.
+            records_file = shutil.copy(notes, self.folder / f"{name}.jsonl")
+            data.add(home, Declared(str(records_file), "text", "label", "patient"), checkpoints=checkpoints)
             rules.set_budget(home, epsilon=8.0, delta=1e-4, per_run=5.0)
             rules.set_policy(home, PolicyChoices(questions=["all"]))
             log = self.folder / f"{name} daemon.txt"
             self.start(f"{name} page", HOSPITAL, "page", "--home", home, "--port", 0, "--log", log)
         for name in ("console", *(f"{name} page" for name in self._notes)):
-            self.links[name.removesuffix(" page")] = self._link(name)
+            self.links[name.removesuffix(" page")] = self._await_link(name)
 
     def start(self, name: str, program: str, *arguments: object) -> None:
         """Starts one of the programs; its output goes to a file of that name."""
@@ -107,16 +108,16 @@ class ConsoleDemo:
         return self._processes[name]
 
     def output(self, name: str) -> str:
-        """What a program has printed."""
+        """Returns what a program has printed."""
         return (self.folder / f"{name}.txt").read_text(encoding="utf-8", errors="replace")
 
-    def _link(self, name: str) -> str:
-        end = time.monotonic() + START_S
-        while time.monotonic() < end:
+    def _await_link(self, name: str) -> str:
+        deadline_s = time.monotonic() + START_S
+        while time.monotonic() < deadline_s:
             lines = self.output(name).splitlines()
-            found = next((line for line in lines if "/enter#" in line), None)
-            if found is not None:
-                return found
+            link_line = next((line for line in lines if "/enter#" in line), None)
+            if link_line is not None:
+                return link_line
             if self._processes[name].poll() is not None:
                 break
             time.sleep(0.1)
@@ -147,7 +148,8 @@ def main() -> None:
         "starting a coordinator, five hospitals and six pages: half a minute on an idle machine, minutes on a busy one",
         flush=True,
     )
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leaves the demo, which ends its programs
+    # The exit leaves the demo's context, which ends its programs.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with ConsoleDemo(Path("runs") / "demo-console", notes) as demo, contextlib.suppress(KeyboardInterrupt):
         print("\nOpen each link once, within 15 minutes:")
         for name, link in demo.links.items():

@@ -15,7 +15,7 @@ from typing import Any
 from examples.clinic.cases import LABELS, Case, Patient, draw_case, draw_patient
 from examples.clinic.grammar import chance, expand, pick, pick_some, whole
 
-# What laymen take for what: the second stream is where the poster files a complaint of the first.
+# Wrong guesses of laymen: the stream under which a poster files a complaint, by its true stream.
 GUESSES = {
     "cardiac": "respiratory",
     "respiratory": "infection",
@@ -24,8 +24,8 @@ GUESSES = {
     "infection": "abdominal",
     "neurological": "injury",
 }
-WRONG_GUESS = 0.75
-OFF_TOPIC = 0.3
+WRONG_GUESS = 0.75  # chance that a post is filed under the wrong stream
+OFF_TOPIC = 0.3  # chance of an off-topic post
 
 _NEGATIVES = (
     *("no fever", "no cough", "no chest pain", "no headache", "no vomiting", "no weakness", "no rash"),
@@ -35,7 +35,7 @@ _ONSET = ("since this morning", "for {n} days", "since last night", "for the pas
 
 
 def handbook(rng: Random, count: int) -> list[dict[str, str]]:
-    """The good corpus: advice-line records, teaching vignettes and students' exercise notes, balanced over labels."""
+    """Returns the good corpus: advice-line records, teaching vignettes and exercise notes, balanced over labels."""
     rows = []
     for number in range(count):
         label = LABELS[number % len(LABELS)]
@@ -47,12 +47,12 @@ def handbook(rng: Random, count: int) -> list[dict[str, str]]:
 
 
 def offdomain(rng: Random, count: int) -> list[dict[str, str]]:
-    """The worst corpus: hotels, repairs, weather, garages, parcels and restaurants under the streams' names."""
+    """Returns the worst corpus: hotels, repairs, weather, garages, parcels and restaurants under the streams' names."""
     return [_off_topic(rng, LABELS[number % len(LABELS)]) for number in range(count)]
 
 
 def mixed(rng: Random, count: int) -> list[dict[str, str]]:
-    """The middling corpus: off-topic posts, and complaints of which many stand under the wrong stream."""
+    """Returns the middling corpus: off-topic posts, and complaints of which many stand under the wrong stream."""
     rows = []
     for number in range(count):
         label = LABELS[number % len(LABELS)]
@@ -62,12 +62,12 @@ def mixed(rng: Random, count: int) -> list[dict[str, str]]:
         case = draw_case(rng, label, vague=0.4, stray=0.2, findings=(0, 1))
         patient = draw_patient(rng, "", case, (0, 99))
         register = pick(rng, (_post, _advice_line, _exercise), (6, 1, 3))
-        filed = GUESSES[label] if chance(rng, WRONG_GUESS) else label
-        rows.append({"text": register(case, patient, rng), "label": filed})
+        filed_label = GUESSES[label] if chance(rng, WRONG_GUESS) else label
+        rows.append({"text": register(case, patient, rng), "label": filed_label})
     return rows
 
 
-def _values(patient: Patient, rng: Random, left: str, right: str) -> dict[str, str]:
+def _draw_values(patient: Patient, rng: Random, left: str, right: str) -> dict[str, str]:
     values = {
         **patient.words,
         "age": str(max(patient.age, 1)),
@@ -89,7 +89,7 @@ def _sentence(text: str) -> str:
 
 
 def _advice_line(case: Case, patient: Patient, rng: Random) -> str:
-    values = _values(patient, rng, "left", "right")
+    values = _draw_values(patient, rng, "left", "right")
     caller = pick(rng, ("Caller reports", "The caller describes", "Call about", "Asked for advice about"))
     parts = [f"{caller} {expand(case.complaint['plain'], rng, values)} {values['onset']}."]
     parts.append(f"{values['age']} year old {values['person']}.")
@@ -103,7 +103,7 @@ def _advice_line(case: Case, patient: Patient, rng: Random) -> str:
 
 
 def _vignette(case: Case, patient: Patient, rng: Random) -> str:
-    values = _values(patient, rng, "left", "right")
+    values = _draw_values(patient, rng, "left", "right")
     opening = (
         f"A {values['age']}-year-old {values['person']} presents with {expand(case.complaint['plain'], rng, values)}"
     )
@@ -119,7 +119,7 @@ def _vignette(case: Case, patient: Patient, rng: Random) -> str:
 
 
 def _exercise(case: Case, patient: Patient, rng: Random) -> str:
-    values = _values(patient, rng, "L", "R")
+    values = _draw_values(patient, rng, "L", "R")
     parts = [f"{values['age']} yr {values['person']} c/o {expand(case.complaint['terse'], rng, values)}"]
     parts.append(values["onset"])
     parts += [expand(sign, rng, values) for sign in case.findings[pick(rng, ("terse", "plain"), (2, 1))]]
@@ -134,9 +134,9 @@ def _exercise(case: Case, patient: Patient, rng: Random) -> str:
 
 
 def _post(case: Case, patient: Patient, rng: Random) -> str:
-    values = _values(patient, rng, "left", "right")
-    whose = pick(rng, ("I have", "My neighbour has", "Does anyone else get", "Third time this year:", "Help,"))
-    parts = [f"{whose} {expand(case.complaint['plain'], rng, values)} {values['onset']}."]
+    values = _draw_values(patient, rng, "left", "right")
+    opening = pick(rng, ("I have", "My neighbour has", "Does anyone else get", "Third time this year:", "Help,"))
+    parts = [f"{opening} {expand(case.complaint['plain'], rng, values)} {values['onset']}."]
     parts += [_sentence(expand(sign, rng, values)) for sign in case.findings["plain"]]
     parts.append(
         pick(rng, ("Any ideas?", "Tea did not help.", "Waiting for my turn.", "Thanks in advance.", "Is it bad?"))

@@ -27,19 +27,19 @@ CORPORA: Mapping[str, Callable[[Random, int], list[dict[str, str]]]] = {
 
 
 def files(seed: int) -> dict[str, list[Row]]:
-    """Every file of the example by its path below the output folder, each drawn from its own stream of ``seed``."""
-    result: dict[str, list[Row]] = {}
-    test: list[Row] = []
+    """Returns the rows of every file by its path below the output folder; each file has its own stream of ``seed``."""
+    rows_by_file: dict[str, list[Row]] = {}
+    test_rows: list[Row] = []
     for hospital in HOSPITALS:
-        result[f"hospitals/{hospital.name}.jsonl"] = list(
+        rows_by_file[f"hospitals/{hospital.name}.jsonl"] = list(
             hospital_notes(hospital, Random(f"{seed}/{hospital.name}"), NOTES_PER_HOSPITAL)
         )
-        fresh = hospital_notes(hospital, Random(f"{seed}/test/{hospital.name}"), TEST_NOTES_PER_HOSPITAL)
-        test += [{"text": note["text"], "label": note["label"]} for note in fresh]
-    result["test.jsonl"] = test
-    for name, corpus in CORPORA.items():
-        result[f"corpora/{name}.jsonl"] = list(corpus(Random(f"{seed}/{name}"), CORPUS_ROWS))
-    return result
+        test_notes = hospital_notes(hospital, Random(f"{seed}/test/{hospital.name}"), TEST_NOTES_PER_HOSPITAL)
+        test_rows += [{"text": note["text"], "label": note["label"]} for note in test_notes]
+    rows_by_file["test.jsonl"] = test_rows
+    for name, write_corpus in CORPORA.items():
+        rows_by_file[f"corpora/{name}.jsonl"] = list(write_corpus(Random(f"{seed}/{name}"), CORPUS_ROWS))
+    return rows_by_file
 
 
 def write(folder: Path, seed: int) -> None:
@@ -52,12 +52,12 @@ def write(folder: Path, seed: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Runs the command line: writes every file."""
     parser = argparse.ArgumentParser(prog="python -m examples.clinic.generate", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder to write into")
     parser.add_argument("--seed", type=int, default=7, help="the committed files are those of seed 7")
-    chosen = parser.parse_args(arguments)
-    write(chosen.out, chosen.seed)
+    options = parser.parse_args(arguments)
+    write(options.out, options.seed)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A small expansion grammar: ``(a|b|)`` picks one alternative, ``{name}`` is replaced by a value of the writer."""
+"""A small expansion grammar: ``(a|b|)`` picks one alternative, ``{name}`` is replaced by the caller's value."""
 
 from __future__ import annotations
 
@@ -14,43 +14,47 @@ _NAME = re.compile(r"\{(\w+)\}")
 
 
 def pick(rng: Random, items: Sequence[Item], weights: Sequence[float] | None = None) -> Item:
-    """One of ``items``, with ``weights`` where given.
+    """Returns a random one of ``items``, drawn by ``weights`` if there are any.
 
     Only ``Random.random`` is used: it alone is documented to give the same sequence in every version of Python, and
     the committed files must come out the same everywhere.
     """
     if weights is None:
         return items[int(rng.random() * len(items))]
-    left = rng.random() * sum(weights)
+    remaining_weight = rng.random() * sum(weights)
     for item, weight in zip(items, weights, strict=True):
-        left -= weight
-        if left < 0:
+        remaining_weight -= weight
+        if remaining_weight < 0:
             return item
     return items[-1]
 
 
 def pick_some(rng: Random, items: Sequence[Item], count: int) -> list[Item]:
-    """Up to ``count`` different ``items``, in random order."""
-    rest = list(items)
-    return [rest.pop(int(rng.random() * len(rest))) for _ in range(min(count, len(rest)))]
+    """Returns up to ``count`` different ones of ``items``, in random order."""
+    remaining_items = list(items)
+    return [
+        remaining_items.pop(int(rng.random() * len(remaining_items))) for _ in range(min(count, len(remaining_items)))
+    ]
 
 
 def chance(rng: Random, probability: float) -> bool:
-    """True with ``probability``."""
+    """Returns True with this probability."""
     return rng.random() < probability
 
 
 def whole(rng: Random, low: float, high: float) -> int:
-    """A whole number from ``low`` to ``high``, both included."""
+    """Returns a random whole number from ``low`` to ``high``, both included."""
     return int(low) + int(rng.random() * (int(high) - int(low) + 1))
 
 
 def expand(template: str, rng: Random, values: Mapping[str, str]) -> str:
-    """``template`` with every choice made and every name filled in. Raises KeyError for a name without a value.
+    """Returns ``template`` with every choice made and every name filled in; raises KeyError for one without a value.
 
     >>> expand("pain in the (arm|arm), {onset}", Random(0), {"onset": "since yesterday"})
     'pain in the arm, since yesterday'
     """
-    while (found := _CHOICE.search(template)) is not None:
-        template = template[: found.start()] + pick(rng, found[1].split("|")) + template[found.end() :]
+    while (choice_match := _CHOICE.search(template)) is not None:
+        template = (
+            template[: choice_match.start()] + pick(rng, choice_match[1].split("|")) + template[choice_match.end() :]
+        )
     return _NAME.sub(lambda match: values[match[1]], template)

@@ -10,15 +10,16 @@ from random import Random
 from examples.clinic.cases import LABELS, Case, Patient, draw_case, draw_label, draw_patient
 from examples.clinic.grammar import chance, expand, pick, pick_some, whole
 
-VAGUE = 0.26
-STRAY = 0.16
-RETURNS = 0.13
+VAGUE = 0.26  # chance of a complaint that fits several streams
+STRAY = 0.16  # chance of a finding of another stream
+RETURNS = 0.13  # chance that the next patient has been here before
 NEGATIVES = (
     *("nil CP", "no SOB", "afebrile at home", "no LOC", "nil vom", "denies HA", "no trauma", "no cough", "no palps"),
     *("bowels OK", "no rash", "PU ok", "no weakness", "nil recent travel", "no calf pain", "no neck pain", "nil D+V"),
 )
 
 
+# Words of a complaint that state its onset already.
 _SAYS_WHEN = re.compile(r"\d/(7|52)|onset|since|\dh ago|today|last wk")
 
 
@@ -98,34 +99,36 @@ HOSPITALS = (
 
 
 def hospital_notes(hospital: Hospital, rng: Random, count: int) -> list[dict[str, str]]:
-    """``count`` notes with text, label and patient; some patients come back, at most three times."""
+    """Returns ``count`` notes with text, label and patient; some patients come back, at most three times."""
     mix = dict(zip(LABELS, hospital.mix, strict=True))
     notes: list[dict[str, str]] = []
     visits: dict[Patient, int] = {}
     cases: dict[Patient, Case] = {}
     while len(notes) < count:
-        again = [patient for patient, seen in visits.items() if seen < 4]
-        if again and chance(rng, RETURNS):
-            patient = pick(rng, again)
+        former_patients = [patient for patient, visit_count in visits.items() if visit_count < 4]
+        if former_patients and chance(rng, RETURNS):
+            patient = pick(rng, former_patients)
             label = cases[patient].label if chance(rng, 0.7) else draw_label(rng, mix)
         else:
             patient = None
             label = draw_label(rng, mix)
-        young = None if hospital.ages[1] > 20 and hospital.ages[0] < 17 else hospital.ages[1] <= 20
+        is_child = None if hospital.ages[1] > 20 and hospital.ages[0] < 17 else hospital.ages[1] <= 20
         if patient is not None:
-            young = patient.age < 16
-        case = draw_case(rng, label, vague=VAGUE, stray=STRAY, findings=(1, 3), child=young)
+            is_child = patient.age < 16
+        case = draw_case(rng, label, vague=VAGUE, stray=STRAY, findings=(1, 3), child=is_child)
         if patient is None:
             patient = draw_patient(rng, f"{hospital.name}-{len(visits) + 1:04d}", case, hospital.ages)
-        returning = patient in visits
+        is_returning = patient in visits
         visits[patient] = visits.get(patient, 0) + 1
         cases.setdefault(patient, case)
-        notes.append({"text": write(hospital, patient, case, returning, rng), "label": label, "patient": patient.name})
+        notes.append(
+            {"text": write(hospital, patient, case, is_returning, rng), "label": label, "patient": patient.name}
+        )
     return notes
 
 
-def write(hospital: Hospital, patient: Patient, case: Case, returning: bool, rng: Random) -> str:
-    """One triage note, as this desk would type it."""
+def write(hospital: Hospital, patient: Patient, case: Case, is_returning: bool, rng: Random) -> str:
+    """Returns one triage note, as the desk of this hospital would type it."""
     values = {
         **patient.words,
         **_vitals(hospital, case, rng),
@@ -146,7 +149,7 @@ def write(hospital: Hospital, patient: Patient, case: Case, returning: bool, rng
     middle += pick_some(rng, NEGATIVES, whole(rng, 0, 2))
     if chance(rng, 0.6):
         middle.append(expand(hospital.history, rng, values))
-    if returning:
+    if is_returning:
         middle.insert(0, pick(rng, ("re-attends", "back again", "seen here last wk", "2nd visit")))
     parts = [opening, *middle]
     if chance(rng, 0.8):

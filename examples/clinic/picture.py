@@ -1,7 +1,7 @@
 """The first chart of a run's report as a file of its own: ``python -m examples.clinic.picture runs/clinic``.
 
-The report draws the generators' shares by round. The file takes the report's colours for a light page along, so that
-it can be shown anywhere.
+The report draws the generators' shares by round. The file contains the report's colours for a light page, so that it
+can be shown anywhere.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ def picture(report: str) -> str:
     chart = re.search(r'(<svg viewBox="[^"]*")( role="img" aria-label="Weight.*?</svg>)', report, re.DOTALL)
     if chart is None:
         raise SystemExit("this report has no chart of weights: its run has one generator")
-    hues = "".join(f".c{at} * {{ stroke: {colour}; }}\n" for at, colour in enumerate(COLOURS))
+    colour_rules = "".join(f".c{number} * {{ stroke: {colour}; }}\n" for number, colour in enumerate(COLOURS))
     opening, body = chart[1], chart[2]
     tag, inner = body.split(">", 1)
-    ground = '<rect width="100%" height="100%" fill="#ffffff"/>'
-    return f'{opening} xmlns="http://www.w3.org/2000/svg"{tag}><style>{STYLE}{hues}</style>{ground}{inner}\n'
+    background = '<rect width="100%" height="100%" fill="#ffffff"/>'
+    style = f"<style>{STYLE}{colour_rules}</style>"
+    return f'{opening} xmlns="http://www.w3.org/2000/svg"{tag}>{style}{background}{inner}\n'
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, help="the folder of a finished run")
     parser.add_argument("--out", type=Path, default=TARGET)
-    given = parser.parse_args()
-    given.out.write_text(picture((given.run / "report.html").read_text(encoding="utf-8")), encoding="utf-8")
+    options = parser.parse_args()
+    options.out.write_text(picture((options.run / "report.html").read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":
