@@ -43,14 +43,14 @@ def test_looser_file_modes_are_refused_with_the_mending_command(home, name, mode
     assert raised.value.remedy == f"chmod {'600' if path.is_file() else '700'} {path}"
 
 
-def test_a_link_in_the_folder_is_refused(home, tmp_path):
+def test_symbolic_link_in_the_party_folder_is_refused(home, tmp_path):
     (tmp_path / "elsewhere").write_text("x")
     (home.path / "policy.json").symlink_to(tmp_path / "elsewhere")
     with raises(ConfigurationError, "is-a-link"):
         PartyHome(home.path)
 
 
-def test_a_folder_that_holds_anything_is_not_taken(home, tmp_path):
+def test_party_folder_is_not_made_in_a_folder_that_is_not_empty(home, tmp_path):
     with raises(ConfigurationError, "folder-not-empty"):
         PartyHome.create(home.path, PartySettings(party="beta"))
     with raises(ConfigurationError, "no-party"):
@@ -93,7 +93,7 @@ def test_keys_are_drawn_once_and_their_damage_is_named(home):
         keys.credential(home)
 
 
-def test_reproducible_keys_are_those_of_the_simulation(tmp_path):
+def test_party_with_a_noise_seed_has_the_keys_of_the_simulation(tmp_path):
     from undersong_client.keys import insecure
 
     made = PartyHome.create(tmp_path / "test", PartySettings(party="alpha", insecure_noise_seed=7))
@@ -111,5 +111,5 @@ def test_reproducible_keys_are_those_of_the_simulation(tmp_path):
         ({"data": "notes.csv", "exclusions": "LIST.Sql"}, False),
     ],
 )
-def test_query_is_no_file_whatever_the_case_of_its_suffix(names, is_files):
+def test_sql_source_counts_as_a_query_whatever_the_case_of_its_suffix(names, is_files):
     assert Declared(text_field="text", **names).is_files == is_files

@@ -661,15 +661,15 @@ ACTS = {
     "simulation/undersong/run/workspace.py Workspace.__init__": make_no_workspace,
 }
 
-CHECKS = "tests/client/cli/test_cli.py::test_check_tells_"
+CHECKS = "tests/client/cli/test_cli.py::test_check_distinguishes_"
 PROGRAM = "tests/common/program/"
-NOT_TOLD = f"{PROGRAM}test_owner.py::test_account_that_the_system_does_not_tell_is_not_proven"
+NOT_TOLD = f"{PROGRAM}test_owner.py::test_account_is_not_proven_if_the_system_hides_its_processes"
 ONE_FAULT = "tests/federation/faults/test_one_fault.py::test_"
 # By place: the test elsewhere in which the error comes about there.
 TESTED = {
     "common/undersong_common/program/notices.py deliver": f"{PROGRAM}test_notices.py::test_a_command_gets_the_notice",
     "common/undersong_common/program/machine.py rights_that_pass": (
-        "tests/client/cli/test_other_account.py::test_a_daemon_that_meets_another_accounts_file_is_started_again"
+        "tests/client/cli/test_other_account.py::test_daemon_exits_to_be_restarted_at_a_file_of_another_account"
     ),
     "common/undersong_common/program/machine.py named_faults": (
         f"{ONE_FAULT}run_waits_for_a_resource_that_a_hospital_lacks"
@@ -684,7 +684,7 @@ TESTED = {
         f"{PROGRAM}test_uptime.py::test_elapsed_time_without_an_uptime_follows_the_clock"
     ),
     "common/undersong_common/files.py replace_file": (
-        "tests/common/test_files.py::test_an_error_of_a_replacement_names_the_file_itself"
+        "tests/common/test_files.py::test_error_in_replacing_a_file_names_it_and_not_its_temporary_file"
     ),
     "common/undersong_common/program/owner.py _is_missing": (
         f"{PROGRAM}test_owner.py::test_a_folder_that_may_not_be_looked_into_is_another_account_s"

@@ -3,7 +3,7 @@
 from undersong_common.errors import ConfigurationError
 
 
-def test_remedies_of_several_faults_stand_once_each_in_their_order() -> None:
+def test_combined_error_lists_each_remedy_once_in_order() -> None:
     faults = [(f"fault {number}", f"remedy {number % 8}") for number in range(16)]
     error = ConfigurationError.together(faults)
     assert error.remedy == "; ".join(f"remedy {number}" for number in range(8))

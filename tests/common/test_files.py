@@ -26,7 +26,7 @@ def test_file_is_replaced_in_every_folder_that_exists(tmp_path):
 
 
 @pytest.mark.parametrize("step", ["open", "fsync", "replace"])
-def test_an_error_of_a_replacement_names_the_file_itself(tmp_path, monkeypatch, step):
+def test_error_in_replacing_a_file_names_it_and_not_its_temporary_file(tmp_path, monkeypatch, step):
     def full(path, *_arguments):
         raise OSError(28, "No space left on device", path if step != "fsync" else None)
 
@@ -39,7 +39,7 @@ def test_an_error_of_a_replacement_names_the_file_itself(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize(("step", "before"), [("fsync", 2), ("replace", 1)])  # a folder is synced after its file
-def test_a_place_that_cannot_be_synced_or_renamed_keeps_what_it_had(tmp_path, monkeypatch, step, before):
+def test_copy_that_cannot_be_synced_or_renamed_keeps_its_old_content(tmp_path, monkeypatch, step, before):
     places = [tmp_path / "one", tmp_path / "two"]
     for place in places:
         replace_file(place, b"before")
@@ -57,7 +57,7 @@ def test_a_place_that_cannot_be_synced_or_renamed_keeps_what_it_had(tmp_path, mo
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
 
 
-def test_database_that_stays_locked_while_it_is_made_is_waited_for_once(tmp_path):
+def test_database_locked_at_its_creation_is_waited_for_only_once(tmp_path):
     path = tmp_path / "one.sqlite"
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -69,7 +69,7 @@ def test_database_that_stays_locked_while_it_is_made_is_waited_for_once(tmp_path
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("opened", [lambda path: Sqlite(path, ENTRIES), lambda path: PageStore(path.parent)])
-def test_a_second_connection_of_a_process_leaves_the_locks_of_the_first(tmp_path, opened):
+def test_second_sqlite_connection_keeps_the_locks_of_the_first(tmp_path, opened):
     """Without its locks, the next process that ends would delete the log that this one still writes."""
     path = tmp_path / "page.sqlite"
     kept = [opened(path), opened(path)]
@@ -80,7 +80,7 @@ def test_a_second_connection_of_a_process_leaves_the_locks_of_the_first(tmp_path
         each.close()
 
 
-def test_a_folder_that_a_file_system_made_is_empty(tmp_path):
+def test_folder_with_only_lost_and_found_counts_as_empty(tmp_path):
     assert is_empty(tmp_path)
     (tmp_path / LOST_AND_FOUND).mkdir()
     assert is_empty(tmp_path)

@@ -45,7 +45,7 @@ def envelope(number, data=b"x"):
     return Envelope(number.to_bytes(16, "little"), data)
 
 
-def test_more_open_requests_than_allowed_are_the_coordinator_s_fault(waiting):
+def test_too_many_open_requests_are_refused_as_the_coordinator_s_fault(waiting):
     answers, recorded, _ = waiting
     answers.request(envelope(0))
     assert recorded.begun.wait(20)
@@ -58,7 +58,7 @@ def test_more_open_requests_than_allowed_are_the_coordinator_s_fault(waiting):
     answers.request(envelope(3))  # known: no fault
 
 
-def test_waiting_bytes_of_all_streams_are_bounded_but_one_request_fits(waiting):
+def test_bytes_of_waiting_requests_are_bounded_unless_one_waits_alone(waiting):
     answers, recorded, sent = waiting
     answers.request(envelope(0))
     assert recorded.begun.wait(20)

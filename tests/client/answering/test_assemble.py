@@ -52,7 +52,7 @@ def test_embedding_size_is_answered_while_texts_are_still_embedded(monkeypatch):
     assert done
 
 
-def test_party_asks_its_embedder_for_the_size_and_no_record(tmp_path, authority, monkeypatch):
+def test_embedding_size_is_taken_from_the_embedder_without_a_record(tmp_path, authority, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     home = PartyHome(joined(tmp_path, authority))
     embedder = HashedEmbedder()

@@ -75,7 +75,7 @@ def compute_vector(computing: Computation) -> list[int]:
 
 
 @pytest.mark.slow
-def test_vectors_equal_one_process_and_core_is_busy_until_they_are_taken(tmp_path, authority, monkeypatch, process):
+def test_computing_process_gives_same_vector_and_stays_busy_until_taken(tmp_path, authority, monkeypatch, process):
     """A core that falls idle when a vector is done would show when that was, within its rung."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     home = PartyHome(joined(tmp_path, authority))
@@ -178,7 +178,7 @@ def test_computing_process_killed_just_now_is_replaced_and_computes(process):
     assert compute_vector(computing) == [7, 7, 7]
 
 
-def test_a_public_block_travels_once_as_long_as_it_is_used(process, monkeypatch):
+def test_public_block_is_sent_to_process_once_while_requests_use_it(process, monkeypatch):
     """All candidates again with every sum were 9 MB for 6 000 of them, and most of what a sum took."""
     store, sent = MemoryBlocks(), []
     named = [Segment(store.add(encode_numbers(np.full((2, 3), float(number)))).id) for number in range(3)]
@@ -313,6 +313,6 @@ time.sleep(60)
         ("import os; os.kill(os.getpid(), 9)", 60.0, "SIGKILL; where memory is short, give this machine more"),
     ],
 )
-def test_how_the_computing_process_ended_is_not_told_from_our_own_kill(program, patience_s, words):
+def test_our_own_kill_is_not_reported_as_how_the_computing_process_ended(program, patience_s, words):
     process = subprocess.Popen([sys.executable, "-c", program])
     assert computing_process._end_process(process, patience_s) == words

@@ -55,7 +55,7 @@ def test_an_epoch_more_than_a_day_ahead_is_refused_and_not_remembered(tmp_path, 
     assert heard(party, 1), "the coordinator's own epochs are heard as before"
 
 
-def test_an_epoch_heard_while_the_clock_was_ahead_is_forgotten(tmp_path, caplog):
+def test_epoch_heard_while_clock_was_ahead_is_forgotten_once_it_is_right(tmp_path, caplog):
     world = World(tmp_path)
     party = world.parties["p0"]
     party._clock = lambda: 400.0 * DAY_S
@@ -110,7 +110,7 @@ def test_requests_of_the_new_coordinator_keep_its_epoch_in_force(tmp_path, resta
     assert heard(party, 8)
 
 
-def test_an_epoch_heard_by_a_clock_ahead_counts_as_heard_once_it_is_right(tmp_path):
+def test_epoch_heard_by_a_fast_clock_holds_one_day_of_the_right_clock(tmp_path):
     world = World(tmp_path)
     party = world.parties["p0"]
     party._clock = lambda: 400.0 * DAY_S
@@ -120,7 +120,7 @@ def test_an_epoch_heard_by_a_clock_ahead_counts_as_heard_once_it_is_right(tmp_pa
         assert heard(party, 1) is is_heard
 
 
-def test_replaced_coordinator_moves_no_sum(tmp_path):
+def test_replaced_coordinator_cannot_open_a_sum(tmp_path):
     world = World(tmp_path)
     world.federation.agree()
     for party in world.parties.values():
@@ -130,7 +130,7 @@ def test_replaced_coordinator_moves_no_sum(tmp_path):
     assert {party._attempts.last(world.manifest, "votes/1") for party in world.parties.values()} == {-1}
 
 
-def test_every_request_carries_the_epoch_as_one_message():
+def test_request_frames_with_appended_epoch_decode_as_one_request():
     epoch = wire.Request(epoch=2**40).SerializeToString()
     bodies = [wire.Request(version=codec.VERSION, close_run=wire.CloseRun(manifest_hash=bytes(32)))]
     bodies.append(wire.Request(version=codec.VERSION, introduce=wire.Introduce()))

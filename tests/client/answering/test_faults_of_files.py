@@ -129,7 +129,7 @@ def test_hostile_later_message_is_never_taken_for_a_damaged_file(hospital, feder
 
 
 @pytest.mark.parametrize("content", slow_after(["a folder", *CONTENTS], 2))
-def test_damaged_request_of_the_current_run_stops_it_until_it_is_right(hospital, federated, content):
+def test_damaged_request_file_stops_its_run_until_the_file_is_restored(hospital, federated, content):
     party = hospital.start()
     federated.agree(lambda asked: party.answer(asked).reply)
     other = Federated(hospital.folder, hospital.identity, 2, run="another run")

@@ -37,7 +37,7 @@ QUORUM = Quorum(1, 1, 0, 0)
     ("unit", "max_per_unit", "max_records", "expected"),
     [("sample", 1, 3, [3.0, 2.0]), ("user", 2, 1, [1.0, 1.0]), ("user", 9, 100, [2.0, 1.0])],
 )
-def test_caps_of_a_unit_and_of_a_party_are_each_their_own(
+def test_cap_on_records_of_a_unit_and_cap_on_a_party_are_both_applied(
     unit: Unit, max_per_unit: int, max_records: int, expected: list[float]
 ) -> None:
     """Five records of x, of two patients, and two of y, of one; without the caps x counts 5 and 2, y 2 and 1."""
@@ -51,7 +51,7 @@ def test_caps_of_a_unit_and_of_a_party_are_each_their_own(
     assert [value / planned.scale for value in vector.values] == expected
 
 
-def test_the_ledger_is_told_the_spare_attempts_of_the_plan() -> None:
+def test_ledger_charge_is_passed_the_plan_s_number_of_spare_attempts() -> None:
     quorum = Quorum(7, 5, 2, 1, spare_attempts=6)
     plan = plan_sums([SumRequest("labels", LabelHistogram(2))], Privacy(4.0, 1e-5), quorum)
     roster = tuple(Member(name, bytes([place + 1]) * 32) for place, name in enumerate("abcdefg"))
@@ -69,7 +69,7 @@ def test_the_ledger_is_told_the_spare_attempts_of_the_plan() -> None:
     assert told == [("charge", {"spare_attempts": 6, "at": 9.0})]
 
 
-def test_an_introduction_states_each_fact_and_is_signed_over_them(tmp_path: Path) -> None:
+def test_party_s_introduction_states_each_fact_and_signs_all_of_them(tmp_path: Path) -> None:
     party = make_party(tmp_path, "alpha", make_tables(1, 4, ("x", "y"))["p0"], address="node 7")
     request = wire.Request(version=codec.VERSION, introduce=wire.Introduce(challenge=b"c" * 32))
     introduction = codec.decode_reply(party.handle(request.SerializeToString()), "alpha").introduction
@@ -80,7 +80,7 @@ def test_an_introduction_states_each_fact_and_is_signed_over_them(tmp_path: Path
     Ed25519PublicKey.from_public_bytes(introduction.identity).verify(introduction.signature, digest)
 
 
-def test_the_outbox_states_of_each_message_what_it_is_and_what_it_answers(tmp_path: Path) -> None:
+def test_outbox_entry_states_kind_run_sum_attempt_and_answered_request(tmp_path: Path) -> None:
     home = PartyHome.create(tmp_path / "party", PartySettings(party="alpha"))
     keys.create(home)
     party = SimpleNamespace(
@@ -97,7 +97,7 @@ def test_the_outbox_states_of_each_message_what_it_is_and_what_it_answers(tmp_pa
     assert (entry.bytes, entry.sha256, entry.times) == (6, hashlib.sha256(b"six by").hexdigest(), 1)
 
 
-def test_each_attempt_counts_one_more_and_knows_the_one_before() -> None:
+def test_each_attempt_at_a_sum_is_counted_and_after_eight_has_to_wait() -> None:
     """Eight attempts at a sum may follow each other, then one a minute (docs/secagg.md, "Void attempts")."""
     now_s = 1_000.0
     party_keys = SimpleNamespace(

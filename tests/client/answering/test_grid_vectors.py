@@ -158,7 +158,7 @@ def spoilt_values() -> np.ndarray:
     return values
 
 
-def test_inputs_are_checked_when_a_sum_is_opened(agreed: Party) -> None:
+def test_malformed_public_inputs_are_refused_when_a_sum_is_opened(agreed: Party) -> None:
     """Nothing is begun, no question is fixed and nothing charged: the same attempt opens with other inputs."""
     bad, good = classifier_course(agreed, spoilt_values()), classifier_course(agreed, np.zeros((2, 49, 2)))
     assert "public numbers 'classifiers'" in read_reply(agreed, bad.opening()).refusal.problem
@@ -168,7 +168,7 @@ def test_inputs_are_checked_when_a_sum_is_opened(agreed: Party) -> None:
     assert not agreed._ledger.charges()
 
 
-def test_inputs_are_checked_again_before_a_vector_is_charged_for(
+def test_malformed_public_inputs_are_refused_again_before_a_charge(
     agreed: Party, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By itself, for an attempt that an earlier version of this program may have opened without the check."""
@@ -207,7 +207,7 @@ def test_a_new_attempt_ends_the_one_before_it(agreed: Party) -> None:
 
 
 @pytest.mark.slow
-def test_what_statistics_keep_between_sums_does_not_grow_with_the_sums() -> None:
+def test_memory_kept_between_sums_is_bounded_however_many_sums_follow() -> None:
     rows = 2_000
     table = Table(tuple(f"note {n}" for n in range(rows)), tuple("xy"[n % 2] for n in range(rows)), None)
     embedder = TotalEmbedder()

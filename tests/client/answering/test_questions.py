@@ -32,7 +32,7 @@ def check_refused(reply):
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_other_question_is_refused_in_this_and_every_later_attempt(tmp_path, restart):
+def test_second_question_for_a_sum_is_refused_in_every_attempt(tmp_path, restart):
     world = World(tmp_path, epsilon=4.0, quorum={"spare_attempts": 2})
     world.federation.agree()
     assert open_sum(world, 30).WhichOneof("body") == "sum_reply"
@@ -45,7 +45,7 @@ def test_other_question_is_refused_in_this_and_every_later_attempt(tmp_path, res
     assert open_sum(world, 20, name="votes/2").WhichOneof("body") == "sum_reply"
 
 
-def test_a_question_that_was_refused_for_its_blocks_is_not_fixed(tmp_path):
+def test_question_with_missing_public_blocks_does_not_bind_the_sum(tmp_path):
     world = World(tmp_path)
     world.federation.agree()
     unknown = wire.OpenSum(

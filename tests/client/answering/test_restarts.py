@@ -199,7 +199,7 @@ def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.slow
-def test_restart_history_has_an_image_of_every_step(history: History) -> None:
+def test_recorded_history_of_a_sum_has_a_disk_image_after_every_step(history: History) -> None:
     expected = ["agreed on", *STEPS]
     if history.federated.direct:  # only the secrets of pairs are dealt, and the consistency step is the last
         expected.remove("ended")
@@ -265,7 +265,9 @@ KEPT = [case for case in CASES if case[2] == "sample" and case[1] == "nothing"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("history", "changed", "share"), slow_but(CASES, KEPT), indirect=["history"])
-def test_no_mixture_of_old_and_new_files_gives_a_second_vector(history: History, share: str, changed: str) -> None:
+def test_no_mixture_of_old_and_new_party_files_yields_a_second_vector(
+    history: History, share: str, changed: str
+) -> None:
     """Journal, ledger, attempts' keys and blocks each from any earlier step, the checkpoints as they were left."""
     notes = history.hospital.notes.read_bytes()
     mixtures = history.mixtures()
@@ -311,7 +313,7 @@ def test_each_of_two_checks_alone_stops_a_second_vector(
     assert left == history.left[last]
 
 
-def test_a_revocation_outlives_decisions_that_are_put_back_from_a_backup(tmp_path: Path) -> None:
+def test_revocation_stays_after_older_decisions_are_restored_from_backup(tmp_path: Path) -> None:
     (tmp_path / "hospital").mkdir()
     hospital = Hospital(tmp_path / "hospital")
     party = hospital.start()

@@ -88,7 +88,7 @@ class Vectors:
         return PendingReply(b"vector", 0.02, lambda: Vectors.consent)
 
 
-def test_withdrawn_consent_is_seen_after_the_wait_and_before_a_new_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_withdrawal_is_checked_after_the_wait_and_before_each_new_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answering, "JournaledParty", Vectors)
     sent: list[Outgoing] = []
     nowhere: Any = None
@@ -108,7 +108,7 @@ def test_withdrawn_consent_is_seen_after_the_wait_and_before_a_new_stream(monkey
     assert len(sent) == 1
 
 
-def test_a_paused_daemon_sends_nothing_that_was_done_meanwhile(tmp_path: Path) -> None:
+def test_daemon_sends_no_finished_reply_while_it_is_paused(tmp_path: Path) -> None:
     daemon = object.__new__(Daemon)
     sent: list[Outgoing] = []
     pause = tmp_path / "paused"
@@ -125,9 +125,7 @@ def test_a_paused_daemon_sends_nothing_that_was_done_meanwhile(tmp_path: Path) -
     assert daemon._held_back
 
 
-def test_flower_message_brings_no_vector_after_consent_is_withdrawn(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flower_party_sends_no_vector_after_consent_is_withdrawn(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         flower_app, "_answer_requests", lambda *_: [PendingReply(b"vector", 0.0, lambda: False), PendingReply(b"other")]
     )
@@ -153,7 +151,7 @@ def closing(manifest: Manifest) -> bytes:
     return wire.Request(version=codec.VERSION, close_run=message).SerializeToString()
 
 
-def test_a_charge_of_which_nothing_left_is_withdrawn_as_its_run_ends(tmp_path: Path) -> None:
+def test_charge_of_an_unsent_vector_is_withdrawn_when_its_run_ends(tmp_path: Path) -> None:
     asked = Asked(tmp_path)
     party, deferral, manifest = asked.party, Deferral(), asked.federated.manifest
 
@@ -178,7 +176,7 @@ def test_a_charge_of_which_nothing_left_is_withdrawn_as_its_run_ends(tmp_path: P
     assert ledger.spent(1e-5) == 0.0
 
 
-def test_a_journal_older_than_a_withdrawal_lets_no_vector_leave(asked: Asked, tmp_path: Path) -> None:
+def test_restoring_a_journal_from_before_a_withdrawal_sends_no_vector(asked: Asked, tmp_path: Path) -> None:
     """The withdrawal is on the disk at once; the journal's end of the attempt may be lost in a power failure."""
     image = tmp_path / "image"
 

@@ -141,7 +141,7 @@ def test_enrolment_with_a_wrong_fingerprint_keeps_nothing(tmp_path, authority):
     assert "belongs to the coordinator" in command("enroll", foreign, "--fingerprint", wrong, "--home", home, code=2)
 
 
-def test_package_makes_its_party_once_the_fingerprint_is_compared(tmp_path, authority):
+def test_enroll_makes_the_party_s_folder_only_with_the_right_fingerprint(tmp_path, authority):
     home, package = tmp_path / "party", tmp_path / "p"
     package.write_bytes(authority.package_bytes("alpha"))
     right = authority.package("alpha").fingerprint
@@ -191,7 +191,7 @@ def test_plan_refused_by_the_guard_is_shown_with_reason_and_remedy(home):
     assert "plan the run with a smaller privacy.epsilon" in " ".join(remedy.split())
 
 
-def test_packages_for_others_or_out_of_date_are_refused(tmp_path, authority):
+def test_enrolment_packages_for_other_parties_or_expired_are_refused(tmp_path, authority):
     home = tmp_path / "h"
     command("init", "alpha", "--home", home)
     for data, words in [
@@ -205,7 +205,7 @@ def test_packages_for_others_or_out_of_date_are_refused(tmp_path, authority):
     assert "exactly one of PACKAGE, --grant and --renew" in command("enroll", "--home", home, code=2)
 
 
-def test_a_renewal_is_a_request_without_token(home, tmp_path, authority):
+def test_certificate_renewal_request_carries_no_token(home, tmp_path, authority):
     command("enroll", "--renew", "--request-out", tmp_path / "renewal", "--home", home)
     request = EnrolmentRequest.parse((tmp_path / "renewal").read_bytes())
     assert request.renewal
@@ -218,7 +218,7 @@ def test_a_renewal_is_a_request_without_token(home, tmp_path, authority):
 
 
 @pytest.mark.slow
-def test_a_teacher_model_is_named_checked_and_taken_back(home, tmp_path):
+def test_teacher_model_is_set_by_a_command_checked_and_removed_again(home, tmp_path):
     def shown():
         return json.loads(command("data", "show", "--home", home, "--json"))["teacher_model"]
 
@@ -252,7 +252,7 @@ def test_budget_and_policy_are_set_by_flags(home):
     assert (policy["statistics"], policy["units"], policy["share_budget"]) == (["label_histogram"], ["user"], True)
 
 
-def test_sheet_answers_in_sentences_with_one_epsilon_and_one_bar(home):
+def test_preview_sheet_has_sentences_with_one_epsilon_and_one_budget_bar(home):
     manifest = proposed(home)
     value = json.loads(command("preview", "spring", "--home", home, "--json"))
     assert value["objections"] == []
@@ -343,7 +343,7 @@ def test_preview_of_a_subsampled_run_says_that_stopping_refunds_nothing(home):
     assert "Charged at its whole plan" in shown
 
 
-def test_preview_names_missing_post_quantum_masks_and_policy_decides(home):
+def test_preview_names_missing_post_quantum_masks_and_policy_may_refuse(home):
     proposed(home, post_quantum=False)
     words = command("preview", "spring", "--home", home)
     assert "Post-quantum masks are OFF" in words
@@ -369,7 +369,7 @@ def test_a_policy_demands_a_number_of_assumed_colluders(home):
     assert "Your hospital REFUSES it" not in command("preview", "spring", "--home", home)
 
 
-def test_settings_against_the_records_need_a_person_and_stay_private(home, tmp_path):
+def test_plan_that_misfits_the_records_needs_despite_cautions_to_approve(home, tmp_path):
     manifest = proposed(home)
     other = write_notes(tmp_path / "other.jsonl", labels=("good", "neither-of-both"))
     fields = ("--label-field", "label", "--user-field", "patient", "--new-version", "--home", home)
@@ -395,7 +395,7 @@ def test_a_screen_names_twelve_labels_and_counts_the_others(home, tmp_path):
     assert len(json.loads(command("data", "add", notes, *fields, "--json"))["labels"]) == 20
 
 
-def test_standing_consent_looks_at_the_records_when_it_is_given(home, tmp_path):
+def test_standing_consent_is_checked_against_the_records_when_it_is_set(home, tmp_path):
     set_ = ("budget", "set", "--epsilon", 4, "--delta", 0.1, "--home", home)
     command(*set_)
     standing = ("policy", "set", "--approval", "standing", "--home", home)
@@ -583,7 +583,7 @@ def test_ended_run_without_a_signed_sheet_shows_cost_and_no_refusal(home):
     assert "before -> after" not in finished
 
 
-def test_the_consent_sheet_is_printed_escaped_on_one_page(home, tmp_path):
+def test_printed_consent_sheet_is_one_html_page_with_escaped_strings(home, tmp_path):
     forged = "<script>alert(1)</script> & more"
     manifest = proposed(home, task={"description": forged, "purpose": forged, "generators": ["big (gpt at api.x)"]})
     page = tmp_path / "sheet.html"
@@ -624,7 +624,7 @@ def test_preview_epsilons_before_and_after_share_one_delta(home):
     assert second["worst_after"] > second["worst_before"] > second["before"]
 
 
-def test_weak_choices_are_warned_of_in_one_sentence(home):
+def test_each_weak_budget_or_policy_choice_gets_one_warning_sentence(home):
     (delta,) = typed_warnings(home, "budget", "set", "--epsilon", 4, "--delta", 0.5)
     assert delta.startswith("warning: delta 0.5 allows anything to happen once in 2 times")
     assert delta.removeprefix("warning: ") in command("check", "--offline", "--json", "--home", home, code=None)
@@ -727,7 +727,7 @@ def test_strings_from_outside_cannot_forge_error_lines(home, capsys):
             assert len(said.err.split("\n")) <= 3, arguments
 
 
-def test_the_ledger_is_shown_verified_and_backed_up(home, tmp_path):
+def test_ledger_command_shows_verifies_and_backs_up_the_ledger(home, tmp_path):
     ledger = Ledger.read(home / "ledger.jsonl")
     ledger.charge(Charge("spring", "00" * 32, "votes/1", 0, (Gaussian(5.0),)), at=5.0)
     shown = json.loads(command("ledger", "--verify", "--home", home, "--json"))
@@ -743,7 +743,7 @@ def test_the_ledger_is_shown_verified_and_backed_up(home, tmp_path):
     assert "does not fit the chain" in command("ledger", "--verify", "--home", home, code=3)
 
 
-def test_all_figures_of_the_ledger_are_of_one_moment_of_a_run(home, monkeypatch):
+def test_ledger_command_shows_one_state_although_a_run_charges_meanwhile(home, monkeypatch):
     """A run charges between two of them."""
     ledger = Ledger.read(home / "ledger.jsonl")
     ledger.charge(Charge("spring", "00" * 32, "votes/1", 0, (Gaussian(5.0),)))
@@ -791,7 +791,7 @@ def test_status_says_since_when_the_other_side_is_silent(home, monkeypatch, fact
 
 
 @pytest.mark.parametrize("data", [b"", bytes(200), b'{"state": "conn', b"[]"], ids=["empty", "zeros", "cut", "a list"])
-def test_status_of_a_damaged_file_says_what_is_known(home, data):
+def test_status_with_a_damaged_status_file_still_says_what_is_known(home, data):
     replace_file(home / "status.json", data)
     assert "not running" in command("status", "--home", home, code=6)
     with PartyHome(home).running():
@@ -833,7 +833,7 @@ def test_check_dials_the_coordinator(tmp_path, authority):
     assert found["port"][0] == "problem"
 
 
-def test_check_tells_another_server_from_a_wrong_name(tmp_path, authority):
+def test_check_reports_a_server_whose_certificate_is_not_accepted(tmp_path, authority):
     with ScriptedCoordinator(Authority()) as foreign:
         home = joined(tmp_path, authority, address=foreign.address)
         grade, says = grades(home, code=2)["TLS"]
@@ -849,7 +849,9 @@ def test_check_tells_another_server_from_a_wrong_name(tmp_path, authority):
         (OSError(113, "No route to host"), "ask your network team"),
     ],
 )
-def test_check_says_whom_to_ask_about_a_port_first(tmp_path, authority, monkeypatch, error, asked_first):
+def test_check_says_whom_to_ask_first_when_a_port_cannot_be_reached(
+    tmp_path, authority, monkeypatch, error, asked_first
+):
     def refused(*_, **__):
         raise error
 
@@ -886,7 +888,7 @@ def test_check_reports_a_host_name_that_does_not_exist(tmp_path, authority):
 PROXY_VARIABLES = [*checks.PROXY_VARIABLES, *checks.EXEMPTION_VARIABLES, *checks.UNREAD_PROXY_VARIABLES]
 
 
-def test_check_tells_a_dead_proxy_from_a_dead_coordinator(tmp_path, authority, monkeypatch):
+def test_check_distinguishes_a_dead_proxy_from_a_dead_coordinator(tmp_path, authority, monkeypatch):
     for name in PROXY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     dead = f"http://user:secret@127.0.0.1:{free_port()}"
@@ -913,7 +915,9 @@ def test_check_tells_a_dead_proxy_from_a_dead_coordinator(tmp_path, authority, m
 @pytest.mark.parametrize(
     ("excepted", "grade"), [("10.0.0.0/8", "ok"), ("10.1.2.3", "ok"), ("", "warning"), ("11.0.0.0/8,10.1", "warning")]
 )
-def test_check_reads_no_proxy_as_the_connection_does(tmp_path, authority, monkeypatch, excepted, grade):
+def test_check_interprets_the_no_proxy_variable_as_the_connection_does(
+    tmp_path, authority, monkeypatch, excepted, grade
+):
     home = joined(tmp_path, authority, address="10.1.2.3:7443")
     monkeypatch.setenv("grpc_proxy", "http://proxy:3128")
     monkeypatch.setenv("no_grpc_proxy", excepted)
@@ -989,7 +993,7 @@ HEAVY = {
 
 
 @pytest.mark.slow
-def test_commands_load_no_model_or_server_and_light_ones_nothing_heavy(home):
+def test_commands_import_no_model_code_and_light_ones_no_heavy_library(home):
     proposed(home)
     light = [["--help"], ["requests"], ["status"], ["reject", "spring"], ["pause"], ["outbox"]]
     commands = json.dumps([*light, *[["preview", "spring"]] * examples(0, 1)])
@@ -1012,7 +1016,7 @@ def test_an_error_is_one_line_and_an_exit_code(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_daemon_that_refuses_to_start_tells_its_own_people_why(home):
+def test_status_shows_why_the_daemon_refuses_to_start(home):
     (home / "policy.json").write_text("{}")
     started = [sys.executable, "-m", "undersong_client.cli.app", "run", "--home", str(home)]
     done = subprocess.run(started, capture_output=True, text=True, timeout=120, check=False)

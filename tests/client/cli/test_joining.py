@@ -143,7 +143,7 @@ def test_a_grant_is_installed_again_after_a_full_disk(place, authority, tmp_path
     assert trust.coordinator(party_home).addresses == moved
 
 
-def test_join_asks_for_each_kind_of_question_by_name():
+def test_join_asks_about_each_kind_of_question_that_statistics_declare():
     assert all(question in joining._QUESTIONS for question in statistics.QUESTIONS)
 
 

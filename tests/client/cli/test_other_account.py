@@ -26,7 +26,7 @@ COMMANDS = [
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_command_by_another_account_prints_the_right_line_and_stops(tmp_path, monkeypatch, arguments):
+def test_command_by_another_account_prints_the_line_to_use_and_stops(tmp_path, monkeypatch, arguments):
     home = joined(tmp_path, Authority())
     before = {path: path.lstat().st_mtime_ns for path in home.rglob("*")}
     uid = os.geteuid()
@@ -38,7 +38,7 @@ def test_command_by_another_account_prints_the_right_line_and_stops(tmp_path, mo
     assert {path: path.lstat().st_mtime_ns for path in home.rglob("*")} == before
 
 
-def test_ledger_heads_beside_the_folder_need_no_environment_variable(tmp_path, monkeypatch):
+def test_checkpoints_beside_the_folder_are_found_without_a_variable(tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "somebody"))
     home = tmp_path / "service" / "home"
@@ -51,7 +51,7 @@ def test_ledger_heads_beside_the_folder_need_no_environment_variable(tmp_path, m
 
 
 @pytest.mark.parametrize("name", ["", "ledger.jsonl", "keys/identity.key"])
-def test_a_daemon_that_meets_another_accounts_file_is_started_again(tmp_path, monkeypatch, name):
+def test_daemon_exits_to_be_restarted_at_a_file_of_another_account(tmp_path, monkeypatch, name):
     """A root shell that has left a file ends no daemon for good: the unit starts it again, and 2 it would not."""
     home = joined(tmp_path, Authority())
     path, lstat, stat = home / name, Path.lstat, os.stat
@@ -68,7 +68,7 @@ def test_a_daemon_that_meets_another_accounts_file_is_started_again(tmp_path, mo
     assert ("sudo -u" if not name else "let an administrator give it to") in said
 
 
-def test_a_daemon_whose_file_others_may_read_is_started_again(tmp_path, monkeypatch):
+def test_daemon_exits_to_be_restarted_at_a_file_that_others_may_read(tmp_path, monkeypatch):
     home = joined(tmp_path, Authority())
     (home / "policy.json").chmod(0o644)
     monkeypatch.setattr(entry, "only_tls_1_3", lambda: None)

@@ -53,7 +53,7 @@ def test_a_new_policy_allows_nothing(home):
     assert fresh.bounds.statistics == frozenset()
 
 
-def test_each_rule_of_a_policy_reaches_the_bound_of_its_name():
+def test_hospital_policy_passes_each_rule_to_the_bound_of_its_name():
     fingerprint = "0001-0203-0405-0607-0809-0a0b-0c0d-0e0f"
     rules = HospitalPolicy(
         statistics=("label_histogram",),
@@ -80,7 +80,7 @@ def test_each_rule_of_a_policy_reaches_the_bound_of_its_name():
     )
 
 
-def test_each_fact_of_the_coordinator_is_read_under_its_name(home, authority):
+def test_coordinator_file_s_values_are_read_into_fields_of_their_names(home, authority):
     certificate, signing_key = authority.pem, authority.signing.public_key().public_bytes_raw()
     fingerprint = enrolment.coordinator_fingerprint(certificate, signing_key)
     facts = {"name": "clinics", "addresses": ("one.example:7443", "two.example:7444"), "server_name": "inner.example"}
@@ -89,7 +89,7 @@ def test_each_fact_of_the_coordinator_is_read_under_its_name(home, authority):
     assert trust.coordinator(home) == trust.TrustedCoordinator(**facts, **keys_of_it, signing_key=signing_key)
 
 
-def test_differences_name_who_left_who_came_and_whose_key_changed():
+def test_plan_differences_name_parties_that_left_came_or_changed_key():
     def with_roster(**numbers):
         roster = tuple(Member(name, bytes([number]) * 32) for name, number in numbers.items())
         return dataclasses.replace(manifest(), roster=roster)
@@ -103,7 +103,7 @@ def test_differences_name_who_left_who_came_and_whose_key_changed():
     ]
 
 
-def test_changed_sums_stand_in_the_order_of_their_statistics():
+def test_changed_sums_are_listed_in_the_order_of_statistic_names():
     names = ["a", "c", "e", "b", "d", "f", "h", "g"]
     sums = [SimpleNamespace(statistic=name, dimension=3) for name in names]
     before, after = (SimpleNamespace(plan=SimpleNamespace(sums=part)) for part in ((), tuple(sums)))
@@ -173,7 +173,7 @@ def test_requests_stand_in_the_order_in_which_they_came(home):
     assert [request.number for request in requests.under("a")] == [1, 2]
 
 
-def test_of_several_plans_with_one_decision_a_name_means_the_last(home):
+def test_run_name_means_the_last_plan_that_has_the_asked_decision(home):
     requests = Proposals(home)
     for time_s, epsilon in enumerate((1.0, 2.0, 3.0), start=1):
         plan = manifest("spring", epsilon)
@@ -229,7 +229,7 @@ def test_first_of_two_approvals_from_before_a_restore_never_counts(home, consent
 
 
 @pytest.mark.parametrize("clock_s", [0.0, -5.0, 8.0])
-def test_one_person_renews_no_approval_of_two_by_any_clock(home, consent, clock_s):
+def test_one_person_cannot_revive_a_restored_approval_by_the_clock(home, consent, clock_s):
     """The attack: at exactly 0 by the clock, the approval that came back no longer counted as restored."""
     requests = Proposals(home)
     consent.reason_to_wait(manifest())
@@ -287,7 +287,7 @@ def test_approval_copied_from_another_plan_counts_for_nothing(home, consent):
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
-def test_the_time_at_which_an_approval_came_back_is_signed(home, consent, is_whole):
+def test_time_at_which_an_approval_was_restored_is_signed(home, consent, is_whole):
     wanted, requests = manifest(), Proposals(home)
     consent.reason_to_wait(wanted)
     ada, bert = Person("Ada", "privacy officer", account="ada"), Person("Bert", "IT", account="bert")
@@ -307,7 +307,7 @@ def test_the_time_at_which_an_approval_came_back_is_signed(home, consent, is_who
                 requests.decide(requests.find("first"), "approved", at=8.0, person=bert, roles=ROLES_OF_TWO)
 
 
-def test_a_run_named_like_a_plans_hash_does_not_stand_in_its_way(home, consent):
+def test_plan_is_found_by_its_hash_although_another_run_is_named_so(home, consent):
     wanted, requests = manifest(), Proposals(home)
     for each in (wanted, manifest(wanted.hash.hex())):
         consent.reason_to_wait(each)
@@ -336,7 +336,7 @@ def test_a_rejection_and_a_withdrawal_carry_their_reason_and_stay(home, consent)
         consent.check(other)
 
 
-def test_a_standing_policy_approves_and_signs_by_itself(home, consent):
+def test_standing_policy_approves_a_plan_without_a_person(home, consent):
     policy.change(home, approval="standing")
     assert consent.reason_to_wait(manifest()) == ""
     consent.check(manifest())
@@ -405,7 +405,7 @@ def test_approval_with_the_words_of_another_plan_is_refused(home, consent):
         requests.check_words(requests.find("first"), first.words)
 
 
-def test_plan_words_written_into_the_request_file_are_not_believed(home, consent):
+def test_plan_words_edited_into_the_request_file_are_refused(home, consent):
     consent.reason_to_wait(manifest())
     path = next(home.requests.glob("*.json"))
     path.write_text(json.dumps(json.loads(path.read_text()) | {"words": "acid"}))
@@ -413,7 +413,7 @@ def test_plan_words_written_into_the_request_file_are_not_believed(home, consent
         Proposals(home).check_words(Proposals(home).find("first"), "acid")
 
 
-def test_a_plan_that_was_searched_for_the_words_of_another_is_refused(home, consent, monkeypatch):
+def test_plan_with_the_same_words_as_another_plan_is_refused(home, consent, monkeypatch):
     monkeypatch.setattr(manifests, "plan_words", lambda hash_: "acid acorn action")
     consent.reason_to_wait(manifest())
     for run in ("first", "second"):
@@ -468,7 +468,7 @@ def test_a_run_that_has_ended_is_not_approved_again(home, consent):
         requests.decide(requests.find("first"), "approved", at=7.0)
 
 
-def test_daemon_and_commands_lose_no_decision_to_each_other(home, consent):
+def test_decisions_made_at_once_by_daemon_and_commands_are_all_kept(home, consent):
     wanted, requests = manifest(), Proposals(home)
     consent.reason_to_wait(wanted)
     stale = requests.find("first")
@@ -539,7 +539,7 @@ def test_an_approval_that_was_written_by_hand_is_refused(home, consent, forged):
             ask(wanted)
 
 
-def test_plan_that_the_guard_refuses_is_shown_and_waits_for_nobody(home, consent):
+def test_plan_beyond_the_policy_is_shown_as_refused_and_not_as_pending(home, consent):
     wanted, requests = manifest(), Proposals(home)
     consent.refused(wanted, "asks for epsilon 2, the policy allows 1")
     (request,) = requests.all()
@@ -575,7 +575,7 @@ def test_a_flood_of_proposals_is_refused(home, consent, monkeypatch):
     consent.reason_to_wait(dataclasses.replace(plain, run="run 1"))
 
 
-def test_undecided_ended_runs_free_their_place_and_use_bounded_room(home, consent, monkeypatch):
+def test_undecided_ended_runs_are_not_pending_and_only_few_are_kept(home, consent, monkeypatch):
     monkeypatch.setattr(approvals, "MOST_PENDING", 4)
     plain = manifest()
     for number in range(12):
@@ -644,7 +644,7 @@ def test_a_refused_proposal_of_ill_formed_figures_is_not_kept(home, consent):
 @pytest.mark.parametrize(
     "changes", [{"delta": {"x": 1}}, {"epsilon": [1]}, {"run": 7}, {"received_s": None}, {"more": 1}]
 )
-def test_a_stored_file_of_another_form_does_not_hide_the_others(home, consent, changes):
+def test_malformed_request_file_does_not_hide_other_requests(home, consent, changes):
     consent.reason_to_wait(manifest("first"))
     consent.reason_to_wait(manifest("second"))
     path = home.requests / f"{manifest('first').hash.hex()}.json"

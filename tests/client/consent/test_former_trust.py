@@ -22,13 +22,13 @@ def home(tmp_path, authority, monkeypatch):
     return joined(tmp_path, authority)
 
 
-def test_policy_without_former_trust_gives_no_notice(home):
+def test_policy_without_trusted_former_statistics_gives_no_notice(home):
     assert former_trust(PartyHome(home)) == ""
     sign_former_trust(home)
     assert former_trust(PartyHome(home)) == ""
 
 
-def test_policy_with_former_trust_stays_valid_as_it_was_signed(home):
+def test_policy_that_trusts_former_statistics_stays_valid_as_signed(home):
     before = policy.read(PartyHome(home))
     signed = sign_former_trust(home, NAME, "another")
     assert policy.read(PartyHome(home)) == before
@@ -40,7 +40,7 @@ def test_policy_with_former_trust_stays_valid_as_it_was_signed(home):
     assert (home / "policy.json").read_bytes() == signed
 
 
-def test_setting_the_policy_removes_the_trust(home):
+def test_setting_the_policy_removes_the_trust_in_former_statistics(home):
     sign_former_trust(home, NAME)
     command("policy", "set", "--minimum-parties", 3, "--home", home)
     assert former_trust(PartyHome(home)) == ""

@@ -95,7 +95,7 @@ def test_a_run_within_every_bound_is_signed(parties):
         (lambda: changed_sum(plan_of(), sigma_integer=plan_of().sums[0].sigma_integer / 2), "more than the 2"),
     ],
 )
-def test_a_plan_beyond_the_policy_or_against_itself_is_refused(parties, plan, words, caplog):
+def test_plan_beyond_the_policy_or_with_contradictions_is_refused(parties, plan, words, caplog):
     with caplog.at_level(logging.WARNING):
         problem = refused(propose(parties["p0"], make_manifest(plan(), parties, LABELS)))
     assert words in problem
@@ -268,13 +268,13 @@ def test_run_with_fewer_colluders_than_the_policy_demands_is_refused(least, part
             reviewed(parties, policy, colluders, post_quantum=True)
 
 
-def test_a_hospital_demands_the_colluders_that_a_plan_assumes_by_default():
+def test_policy_demands_the_default_number_of_colluders_unless_changed():
     assert HospitalPolicy().bounds.minimum_colluders == "default"
     with pytest.raises(ConfigurationError):
         HospitalPolicy(minimum_colluders=-1)
 
 
-def test_switch_of_a_plan_that_is_no_boolean_is_refused(parties):
+def test_plan_switch_that_is_not_a_boolean_is_refused(parties):
     plan = with_quorum(post_quantum=1)
     assert "quorum.post_quantum" in refused(propose(parties["p0"], make_manifest(plan, parties, LABELS)))
 
@@ -372,7 +372,7 @@ def test_a_proposal_is_answered_alike_whatever_the_records_are(tmp_path):
     assert codec.decode_reply(replies.pop(), "p0").WhichOneof("body") == "signature"
 
 
-def test_a_declared_number_of_units_bounds_delta(parties):
+def test_plan_s_delta_must_be_below_one_over_the_declared_units(parties):
     party = parties["p0"]
     party.allow(Policy(**{**vars(HOSPITAL), "declared_units": 10_000}))
     problem = refused(propose(party, make_manifest(plan_of(), parties, LABELS)))
@@ -403,7 +403,7 @@ def test_labels_that_are_no_list_of_distinct_names_are_refused(parties, labels):
         ({"epsilon": -1.0}, "epsilon"),
     ],
 )
-def test_a_promise_of_another_form_is_refused_before_a_record_is_read(parties, changes, words):
+def test_malformed_privacy_parameters_are_refused_before_a_record_is_read(parties, changes, words):
     plan = dataclasses.replace(plan_of(), privacy=dataclasses.replace(PRIVACY, **changes))
     assert words in refused(propose(parties["p0"], make_manifest(plan, parties, LABELS)))
 

@@ -54,7 +54,7 @@ def test_new_rule_is_an_option_of_the_command():
     assert changes_of(StricterPolicy, stated[0]) == {"most_sums": 3, "approval": "each"}
 
 
-def test_option_that_is_not_stated_leaves_its_rule():
+def test_omitted_option_leaves_its_policy_rule_unchanged():
     app, stated = make_command()
     typed(app)
     assert changes_of(StricterPolicy, stated[0]) == {}
@@ -68,7 +68,7 @@ def test_new_rule_is_a_field_of_the_form():
         changes_of(StricterPolicy, option_class(StricterPolicy)(most_sums="four"))
 
 
-def test_new_rule_is_checked_and_its_loosening_is_told():
+def test_new_rule_is_validated_and_reported_when_it_is_loosened():
     with pytest.raises(ConfigurationError, match="no sum is allowed"):
         StricterPolicy(most_sums=0)
     before, after = StricterPolicy(), StricterPolicy(most_sums=20)
@@ -80,14 +80,14 @@ def test_new_rule_is_signed_with_the_policy():
     assert StricterPolicy().to_json() == {**HospitalPolicy().to_json(), "most_sums": 10}
 
 
-def test_every_rule_says_when_it_is_looser():
+def test_every_policy_rule_defines_when_it_is_looser():
     for name, rule in rules.rules_of(HospitalPolicy).items():
         value = getattr(HospitalPolicy(), name)
         assert not rule.is_looser(value, value), name
         assert rule.check(value) is None, name
 
 
-def test_faults_of_several_rules_are_told_together():
+def test_policy_error_lists_the_faults_of_all_rules():
     with pytest.raises(ConfigurationError, match="a budget of 0 parts") as refused:
         HospitalPolicy(total_parts=0, minimum_parties=0)
     assert "the smallest number of parties" in str(refused.value)

@@ -79,7 +79,7 @@ def sheet(home, run="spring"):
 WHO = {"operator": "North Research Office", "contact": "Mara Holm, 0123 456 78"}
 
 
-def test_each_figure_of_a_runs_cost_is_of_the_charges_that_it_names(tmp_path):
+def test_run_cost_computes_each_figure_from_the_charges_of_its_name(tmp_path):
     delta = 1e-5
     ledger = Ledger.open(tmp_path / "ledger.jsonl", "data", Budget(30.0, delta))
     earlier = Charge("winter", "aa" * 32, "votes", 0, (Gaussian(4.0),), alone=(Gaussian(2.0),))
@@ -102,7 +102,7 @@ def test_each_figure_of_a_runs_cost_is_of_the_charges_that_it_names(tmp_path):
     assert len(set(asdict(expected).values())) == 9
 
 
-def test_each_epsilon_for_specialists_names_its_delta():
+def test_every_epsilon_in_the_specialist_section_states_its_delta():
     cost = BudgetEffect(
         delta=1e-3,
         budget=30.0,
@@ -120,7 +120,7 @@ def test_each_epsilon_for_specialists_names_its_delta():
     assert sum("at delta 0.001" in text for text in figures) == 3
 
 
-def test_each_figure_of_a_runs_promise_is_the_plans_own():
+def test_sheet_s_privacy_promise_has_the_figures_of_the_plan():
     privacy = Privacy(4.0, 1e-5, "user", max_per_unit=7, max_records=900)
     plan = SimpleNamespace(
         privacy=privacy, charged_events=lambda: [Gaussian(4.0)], epsilon_if_all_others_collude=lambda: 11.0
@@ -186,7 +186,7 @@ def test_a_sheet_states_each_number_of_its_plan_under_its_name():
 
 
 @pytest.mark.parametrize("refunds", [True, False])
-def test_an_ended_run_promises_what_it_was_charged(refunds):
+def test_sheet_of_an_ended_run_states_the_epsilon_that_was_charged(refunds):
     planned = replace(blank_sheet().privacy, stopping_refunds=refunds)
     ended = RunEnd(FinalCost(epsilon=0.5, spent=0.7, releases=3, delta=1e-7), None)
     as_it_ran = risk_sections._promise_as_it_ran(replace(blank_sheet(), privacy=planned, ended=ended))
@@ -194,7 +194,7 @@ def test_an_ended_run_promises_what_it_was_charged(refunds):
     assert as_it_ran == replace(planned, epsilon=0.5, delta=1e-7, best_guess=guess)
 
 
-def test_a_sheet_states_what_its_request_is_at_present():
+def test_sheet_shows_the_current_state_of_its_request():
     person = PersonalDecision("Ada", "IT", "", "page", "approved", 6.0, "")
     request = Proposal(
         run="first",
@@ -217,7 +217,7 @@ def test_a_sheet_states_what_its_request_is_at_present():
     assert (ended.ended, ended.objections, ended.as_signed) == (end, (), False)
 
 
-def test_shares_of_a_budget_are_before_the_run_by_it_and_after_it():
+def test_budget_shares_are_those_before_the_run_of_it_and_after_it():
     figures = {"delta": 1e-5, "budget": 8.0, "best_guess_after": 0.6, "left_after": 4.0}
     worst = {"worst_before": 3.0, "worst_after": 5.0}
     cost = BudgetEffect(**figures, **worst, before=1.0, alone=2.0, after=4.0)
@@ -232,7 +232,7 @@ def test_choice_sections_list_the_steps_before_the_choices():
     assert [choices[0], choices[2], choices[4]] == ["Approve", "Refuse", "Ask"]
 
 
-def test_the_sheet_begins_with_who_asks(home):
+def test_first_section_of_the_sheet_names_the_operator_who_asks(home):
     proposed(home, task=WHO)
     _, sections = sheet(home)
     asked = sections[0]
@@ -263,7 +263,7 @@ def test_first_remedy_of_the_sheet_is_a_change_the_operator_can_plan(home, setti
     assert refusal.points[-1].startswith("Remedy: ask North Research Office (Mara Holm, 0123 456 78")
 
 
-def test_a_column_named_like_a_case_is_asked_about(tmp_path):
+def test_user_column_named_like_a_case_number_needs_option_user_is(tmp_path):
     home = tmp_path / "party"
     command("init", "alpha", "--home", home)
     said = command("data", "add", FALL, *COLUMNS, "--home", home, code=2)
@@ -279,7 +279,7 @@ def test_a_column_named_like_a_case_is_asked_about(tmp_path):
 
 
 @pytest.mark.parametrize(("column", "asked"), [("patient", False), ("CaseNo", True), ("hadm_id", True), ("pid", False)])
-def test_only_columns_named_like_a_case_are_asked_about(tmp_path, column, asked):
+def test_only_user_columns_named_like_a_case_number_need_an_answer(tmp_path, column, asked):
     home, notes = tmp_path / "party", tmp_path / "notes.csv"
     command("init", "alpha", "--home", home)
     notes.write_text(f"text,{column}\na note,1\n", encoding="utf-8")
@@ -322,7 +322,7 @@ def test_sheet_names_the_stated_period_of_the_records(home, period):
 
 
 @pytest.mark.parametrize("period", ["June\n2025", "x" * 101, "a\u202eb"])
-def test_a_period_that_is_no_short_line_is_refused(period):
+def test_stated_period_that_is_long_or_not_one_line_is_refused(period):
     with raises(ConfigurationError, "period-no-line"):
         Declared("notes.jsonl", period=period)
 
@@ -376,7 +376,7 @@ def test_sheet_shows_the_run_s_number_of_others_beside_the_policy_s(home, fewest
     assert words.by_policy(fewest - 1) in value["warnings"]  # as it is signed
 
 
-def test_each_figure_of_the_risk_stands_once_in_the_first_answers(home):
+def test_each_figure_of_the_risk_appears_once_in_the_sheet_s_short_part(home):
     manifest = proposed(home)
     value, sections = sheet(home)
     privacy, cost = value["privacy"], value["cost"]
@@ -436,7 +436,7 @@ def bad_luck_words(stored):
     return " ".join(meaning.sentences)
 
 
-def test_sheet_says_how_often_bad_luck_happens_by_the_bound_s_own_function(home):
+def test_sheet_computes_the_chance_of_bad_luck_by_the_bound_s_function(home):
     ledger = Ledger.read(home / "ledger.jsonl")
     earlier = Charge("earlier", "00" * 32, "votes", 0, (Gaussian(4.0),), alone=(Gaussian(2.0),))
     ledger.charge(earlier, at=5.0)
@@ -529,7 +529,7 @@ def test_no_worst_case_is_stated_where_the_promise_holds_against_all(home):
         (4, 3, "on average and with bad luck."),
     ],
 )
-def test_first_answers_say_how_many_colluders_undo_the_promise(home, others, colluders, says):
+def test_sheet_says_how_many_colluders_undo_the_promise(home, others, colluders, says):
     """Of five hospitals, of which a sum opens with as few others as are planned."""
     proposed(home)
     stored = replace(Sheet.from_json(sheet(home)[0]), others=others, colluders=colluders)
@@ -542,7 +542,7 @@ def test_first_answers_say_how_many_colluders_undo_the_promise(home, others, col
     assert ("guesses for itself" in words_of_risk) == (colluders == 0)
 
 
-def test_the_risk_of_an_ended_run_has_the_figures_of_its_helpers(home):
+def test_sheet_of_an_ended_run_states_the_risk_if_all_others_helped(home):
     proposed(home)
     ended = replace(Sheet.from_json(sheet(home)[0]), ended=RunEnd(None, None))
     assert "If all others helped, a guess would, on average, be right in at most" in risk_sections.helper_words(ended)
@@ -559,7 +559,7 @@ def test_the_risk_of_an_ended_run_has_the_figures_of_its_helpers(home):
         (4.0, None, "operator, this run alone 183 % of the most"),
     ],
 )
-def test_a_worst_case_beyond_budget_or_policy_is_said_beside_the_budget(home, largest, worst, says):
+def test_budget_section_says_when_worst_case_exceeds_budget_or_policy(home, largest, worst, says):
     """The worst case of this run alone has epsilon 7.33; the budget is 4."""
     proposed(home)
     value, _ = sheet(home)
@@ -571,7 +571,7 @@ def test_a_worst_case_beyond_budget_or_policy_is_said_beside_the_budget(home, la
     assert all(says in sentence for sentence in said)
 
 
-def test_the_budget_names_the_runs_before_this_one(home):
+def test_budget_section_names_the_runs_before_this_one(home):
     ledger = Ledger.read(home / "ledger.jsonl")
     for run in ("autumn", "winter"):
         charge = Charge(run, "00" * 32, "votes", 0, (Gaussian(9.0),), alone=(Gaussian(5.0),))
@@ -630,7 +630,7 @@ def test_sheet_says_who_approved_earlier_runs_and_by_which_objections(home, has_
         ),
     ],
 )
-def test_the_first_answers_say_by_the_policy_s_rule_who_decides(changes, says):
+def test_sheet_says_who_decides_by_the_rule_of_the_policy(changes, says):
     policy = HospitalPolicy(**changes)
     stored = blank_sheet(two_people=policy.two_people)
     page = preview.sheet_page(stored, Surroundings(is_standing=policy.approval == "standing", is_undecided=True))
@@ -671,7 +671,7 @@ def test_sheet_says_if_generators_write_texts_or_take_them_from_files(writers, s
     assert ("invented texts" in shown) == ("write invented texts" in says)
 
 
-def test_a_run_without_delta_excepts_no_run_on_its_sheet(home):
+def test_sheet_with_delta_zero_mentions_no_runs_without_a_promise(home):
     proposed(home)
     stored = Sheet.from_json(sheet(home)[0])
     page = preview.sheet_page(replace(stored, privacy=replace(stored.privacy, delta=0.0)))
@@ -736,7 +736,7 @@ def test_generators_of_one_kind_are_described_once():
     assert preview._join_writers(writers) == "handbook, mixed (each an n-gram model); one (a language model); two"
 
 
-def test_the_name_of_a_model_s_kind_is_left_to_specialists():
+def test_only_the_specialist_part_names_the_kind_of_each_model():
     writers = ("handbook (a small program (an n-gram model), run by the operator)", "two")
     task = StatedTask("triage", None, None, None, None, writers, None)
     stored = blank_sheet(task=task)
@@ -763,7 +763,7 @@ def test_the_name_of_a_model_s_kind_is_left_to_specialists():
         (40, 9, "as many"),
     ],
 )
-def test_no_sum_opens_without_a_hospital_that_was_called(hospitals, others, calls):
+def test_sheet_asks_to_call_so_many_hospitals_that_each_sum_needs_one(hospitals, others, calls):
     parties = tuple(NamedParty(f"h{number}", f"{number:04}-print") for number in range(hospitals))
     stored = blank_sheet(party="h0", parties=parties, others=others, coordinator=NamedParty("one", "c0c0-print"))
     _, compare, _ = choice_sections.steps(stored, Surroundings(is_standing=True))
@@ -782,7 +782,7 @@ def test_no_sum_opens_without_a_hospital_that_was_called(hospitals, others, call
         (6, 3, 3, "the 2 that you do not call as ones that help the operator: the figures of the risk then allow at"),
     ],
 )
-def test_a_hospital_that_is_not_called_counts_as_a_helper(hospitals, others, colluders, says):
+def test_sheet_counts_an_uncalled_hospital_as_helping_the_operator(hospitals, others, colluders, says):
     parties = tuple(NamedParty(f"h{number}", f"{number:04}-print") for number in range(hospitals))
     stored = blank_sheet(party="h0", parties=parties, others=others, colluders=colluders)
     assert choice_sections.count_uncalled(stored).startswith(f"Count {says}")
@@ -813,7 +813,7 @@ def test_fingerprints_stand_beside_the_words_that_are_read_aloud(hospitals):
         ({}, True, "your policy, as it is, would approve it without a person"),
     ],
 )
-def test_a_rejection_says_that_it_binds_it_too(changes, is_standing, says):
+def test_sheet_says_what_a_rejection_binds_under_each_policy(changes, is_standing, says):
     page = preview.sheet_page(blank_sheet(**changes), Surroundings(is_standing=is_standing))
     (choices,) = [section for section in page.sections if section.title == "What you can do"]
     (final,) = [point for point in choices.points if point.startswith(REJECT_IS_FINAL)]
@@ -830,7 +830,7 @@ def test_a_rejection_says_that_it_binds_it_too(changes, is_standing, says):
         ("Our page; licence: CC0; made by: five clinics.", ["the licence (CC0)", "in the name of: five clinics; ask"]),
     ],
 )
-def test_licence_and_other_publishers_are_said_before_the_decision(publication, says):
+def test_sheet_states_licence_and_other_publishers_before_the_decision(publication, says):
     task = StatedTask("triage", None, None, None, publication, None, None)
     stored = blank_sheet(task=task, operator="Nordbrook (+44 20)")
     points = [point for point in _points_for_you(stored) if point.startswith("the texts are published")]
@@ -844,7 +844,7 @@ def _points_for_you(stored):
     return [point for part in preview.sheet_page(stored).sections if part.title in titles for point in part.points]
 
 
-def test_a_rejected_plan_cannot_be_approved_by_anybody_here(home):
+def test_rejected_plan_is_approved_by_no_person_and_no_standing_policy(home):
     manifest = proposed(home)
     command("preview", "spring", "--home", home)
     command("reject", "spring", "--home", home)
@@ -890,7 +890,7 @@ def test_the_sheet_says_what_the_coordinator_keeps_after_the_run(ended):
         ({"is_standing": True}, "it stops nothing"),
     ],
 )
-def test_waiting_sentence_depends_on_who_decides(changes, says):
+def test_sheet_s_sentence_about_waiting_depends_on_who_decides(changes, says):
     is_standing = changes.get("is_standing", False)
     stored = blank_sheet(two_people=changes.get("two_people", False))
     assert says in choice_sections.waiting_words(stored, Surroundings(is_standing=is_standing))
@@ -926,7 +926,7 @@ def test_sheet_says_length_and_day_of_the_list_of_objections(home):
 
 
 @pytest.mark.parametrize(("after", "shown"), [(0.317, "32 %; 68 %"), (0.25, "25.0 %; 75.0 %")])
-def test_budget_shares_have_tenths_only_if_runs_together_use_less(after, shown):
+def test_budget_percentages_have_tenths_only_if_runs_together_use_less(after, shown):
     said = budget_sections.used_words(0.214, 0.104, after, "'winter'")
     assert f"Used after this run: {shown} would be left" in said
 
@@ -1031,7 +1031,7 @@ def test_sheet_names_hospitals_in_full_and_those_without_a_full_name(home, full_
         (3, "3 in the file, left out"),
     ],
 )
-def test_sheet_tells_a_missing_objection_list_from_one_without_effect(objectors, told):
+def test_sheet_distinguishes_no_objection_list_from_one_without_effect(objectors, told):
     figures = OwnFigures("notes.csv", 0.0, 12, 6, "patient", objectors, {})
     assert dict(figures.rows())["patients who object"] == told
 
@@ -1045,7 +1045,7 @@ def test_a_data_set_without_a_list_of_objections_says_so(home):
     assert dict(value["own"]["rows"])["patients who object"] == NO_LIST_AS_SIGNED
 
 
-def test_the_first_screen_says_that_the_time_of_an_answer_is_seen(home):
+def test_sheet_s_short_part_says_that_answer_times_are_visible(home):
     proposed(home)
     value, sections = sheet(home)
     assert value["clock_bits"] > 0
@@ -1088,7 +1088,7 @@ def test_sheet_names_each_kind_of_message_that_the_operator_reads(home):
     assert [kind for kind, said in words_by_kind.items() if said not in told] == []
 
 
-def test_a_reason_and_the_receipt_s_fields_are_those_that_the_sheet_names(home):
+def test_rejection_reason_and_receipt_fields_are_those_the_sheet_names(home):
     manifest = proposed(home)
     command("reject", "spring", "--reason", "too much", "--home", home)
     with pytest.raises(PrivacyRefusal, match="have rejected run 'spring': too much"):
@@ -1114,7 +1114,7 @@ def test_a_sheet_of_an_earlier_version_is_still_shown(home):
     assert "how many of your records have each label" in repr(preview.sheet_page(Sheet.from_json(value)).sections)
 
 
-def test_a_budget_without_delta_gets_one_by_the_number_of_patients(home):
+def test_budget_set_without_delta_takes_it_from_the_number_of_patients(home):
     command("budget", "set", "--epsilon", 4, "--home", home)
     assert json.loads(command("budget", "show", "--home", home, "--json"))["delta"] == 1e-5
 
@@ -1138,7 +1138,7 @@ def test_proposed_delta_follows_patients_and_without_them_records(home, monkeypa
     assert sentence.endswith(number)
 
 
-def test_approve_without_words_shows_the_sheet_and_names_the_rest(home):
+def test_approve_without_words_shows_the_sheet_and_says_what_is_missing(home):
     manifest = proposed(home)
     done = typed(app, "approve", "spring", "--home", home, standalone_mode=False)
     assert "how many of your records have each label" in " ".join(done.stdout.split())
@@ -1212,7 +1212,7 @@ def test_an_approval_stays_when_the_same_file_is_read_again(home):
     assert Proposals(PartyHome(home)).reason_to_wait(manifest) == ""
 
 
-def test_a_sheet_is_read_again_if_the_file_changes_before_the_approval(home):
+def test_approval_is_refused_if_the_records_changed_since_the_sheet(home):
     manifest = proposed(home)
     command("preview", "spring", "--home", home)
     other = write_notes(home.parent / "other.jsonl", 30)
@@ -1228,7 +1228,7 @@ def test_missing_grant_file_is_refused_with_whom_to_ask(home, tmp_path):
     assert "Nothing is lost" in said
 
 
-def test_budget_that_hides_nothing_is_called_so_beside_each_allowance(home):
+def test_sheet_marks_a_budget_so_large_that_it_protects_nobody(home):
     proposed(home)
     stored = Sheet.from_json(sheet(home)[0])
     assert NO_PROTECTION not in repr(preview.sheet_page(stored))

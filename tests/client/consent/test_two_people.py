@@ -85,7 +85,7 @@ def test_a_rule_that_allows_more_is_loosened_whatever_else_is_stricter(rule):
 
 
 @given(st.sets(st.sampled_from(sorted(STRICTER))))
-def test_stricter_rules_loosen_nothing_and_their_way_back_does(rules):
+def test_tightening_policy_rules_loosens_nothing_and_undoing_it_does(rules):
     after = replace(POLICY, **{rule: STRICTER[rule] for rule in rules if rule != "approval"})
     assert loosened(POLICY, after) == ()
     assert bool(loosened(after, POLICY)) == bool(rules - {"approval", "require_post_quantum"})
@@ -161,7 +161,7 @@ def party(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("namespace", ["_is_in_user_namespace", "_is_time_shifted"])
-def test_page_in_a_user_or_time_namespace_decides_nothing(party, monkeypatch, namespace):
+def test_page_running_in_a_user_or_time_namespace_accepts_no_decision(party, monkeypatch, namespace):
     """The attack: a page in a time namespace, in which the day after an act has passed."""
     for name in ("_is_in_user_namespace", "_is_time_shifted"):
         monkeypatch.setattr(owner, name, lambda name=name: name == namespace)
@@ -245,7 +245,7 @@ def test_an_older_policy_that_is_put_back_is_refused(party):
 
 
 @pytest.mark.parametrize(("parties", "threshold"), [(3, 5), (5, 3)])
-def test_of_two_numbers_of_a_former_policy_the_larger_one_counts(party, parties, threshold):
+def test_former_policy_with_parties_and_threshold_takes_the_larger_number(party, parties, threshold):
     numbers = {"minimum_parties": parties, "minimum_threshold": threshold}
     policy_file.write_fields(party, policy_file.read_fields(party) | numbers)
     assert policy.read(party).minimum_parties == 5
@@ -260,7 +260,7 @@ def test_policy_read_during_its_replacement_is_the_new_one(party, monkeypatch):
     assert policy.read(party).minimum_parties == 9
 
 
-def test_a_policy_of_an_earlier_version_is_noted_once_the_party_answers(party):
+def test_policy_signed_by_an_earlier_version_is_logged_only_once(party):
     (party.page / FILE_NAME).unlink()
     for _ in range(2):
         policy_file.note_first(party)
@@ -278,7 +278,7 @@ def test_two_people_set_the_policy_anew_where_an_older_one_was_put_back(party):
     assert policy.read(party).minimum_parties == 9
 
 
-def test_once_one_person_decides_one_sets_the_policy_anew(party):
+def test_one_person_sets_the_policy_anew_after_the_two_people_rule_ended(party):
     assert not set_policy(party, ADA, two_people=False)
     assert set_policy(party, BERT, two_people=False)
     put_back(party)
@@ -299,7 +299,7 @@ def test_a_policy_that_cannot_be_written_leaves_the_last_one_in_force(party, mon
     assert policy.read(party).minimum_parties == POLICY.minimum_parties
 
 
-def test_a_policy_without_two_people_is_not_noted(tmp_path):
+def test_policy_without_the_two_people_rule_writes_no_audit_log(tmp_path):
     home = PartyHome.create(tmp_path / "home", PartySettings(party="alpha"))
     keys.create(home)
     for epsilon in (1.0, 1.5):
@@ -371,7 +371,7 @@ def test_person_and_the_account_they_let_in_today_are_not_two_people():
     check_another([replace(ada, let_in_by="cleo at the terminal")], bert, ROLES_OF_TWO)
 
 
-def test_nobody_decides_under_two_people_beside_a_changed_log(home):
+def test_two_people_rule_accepts_no_decision_if_the_audit_log_was_changed(home):
     party = PartyHome(home)
     give_duty(party, "ada", "IT", by=("root",))
     log = AuditLog(party.page / FILE_NAME)
@@ -381,7 +381,7 @@ def test_nobody_decides_under_two_people_beside_a_changed_log(home):
         check_one_of_two(party, Person("Ada", "IT", account="ada", log_in="password", role_from="root"), [])
 
 
-def test_person_who_gave_a_role_is_none_of_the_two(home):
+def test_person_who_gave_a_role_cannot_be_one_of_two_approvers(home):
     party = PartyHome(home)
     give_duty(party, "ada", "privacy officer", by=("root",))
     ada = Person("Ada", "privacy officer", account="ada", log_in="password", role_from="root", let_in_by="root")
@@ -392,12 +392,12 @@ def test_person_who_gave_a_role_is_none_of_the_two(home):
             check_one_of_two(party, person, others)
 
 
-def test_what_a_person_of_an_earlier_version_signed_keeps_its_bytes():
+def test_decision_without_newer_fields_serialises_as_in_earlier_version():
     decided = PersonalDecision("Ada", "IT", "", "ada", decision="approved", at_s=5.0, sheet="ab")
     assert list(decided.to_json()) == ["name", "role", "comment", "account", "decision", "at_s", "sheet"]
 
 
-def test_log_and_check_name_who_decides_with_the_rule_before(home):
+def test_log_and_check_say_who_decides_before_and_after_a_policy_change(home):
     steps = {
         "nobody": ("--approval", "standing"),
         "one person": ("--approval", "each"),

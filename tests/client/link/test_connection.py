@@ -111,7 +111,7 @@ def test_frames_sent_before_the_end_arrive_and_streams_share_one_thread(authorit
             assert one.ended == two.ended == Ended("the coordinator says: that is all", welcomed=True)
 
 
-def test_a_coordinator_that_asks_and_does_not_read_is_given_up(authority, monkeypatch):
+def test_connection_to_a_coordinator_that_does_not_read_is_closed(authority, monkeypatch):
     monkeypatch.setattr(framing, "LONGEST_QUEUE", -1)
     with ScriptedCoordinator(authority) as coordinator, dialled(authority, coordinator.address) as connection:
         connection.wait_welcome(lambda: False)

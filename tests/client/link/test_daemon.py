@@ -133,7 +133,7 @@ def test_daemon_introduces_itself_answers_and_records_what_left(running, coordin
     wait_for(lambda: status(home).get("state") == "connected")
 
 
-def test_a_monitor_reads_figures_that_no_record_changes(tmp_path, authority, coordinator):
+def test_monitoring_figures_are_the_same_whatever_the_records_are(tmp_path, authority, coordinator):
     read = []
     for records in (12, 40):
         folder = tmp_path / f"{records}"
@@ -155,7 +155,7 @@ def test_a_monitor_reads_figures_that_no_record_changes(tmp_path, authority, coo
         subprocess.run(["promtool", "check", "metrics"], input=file.read_bytes(), check=True)
 
 
-def test_a_monitor_reads_since_when_the_first_of_several_steps_is_held_up(running, tmp_path):
+def test_monitoring_figures_say_since_when_the_first_step_is_held_up(running, tmp_path):
     running.stop()
     running.daemon._figures_file = tmp_path / "undersong.prom"
     for step in ("first", "second"):
@@ -216,7 +216,7 @@ def held(running):
     found.gate.set()
 
 
-def test_a_reply_that_nobody_acknowledged_is_sent_again_and_only_then(running, coordinator):
+def test_only_a_reply_that_nobody_acknowledged_is_sent_again(running, coordinator):
     first = coordinator.next_stream()
     posted = first.post(INTRODUCE)
     lost = first.reply(acknowledge=False)
@@ -232,7 +232,7 @@ def test_a_reply_that_nobody_acknowledged_is_sent_again_and_only_then(running, c
     assert running.handled == [INTRODUCE]
 
 
-def test_a_request_acknowledges_earlier_replies(running, coordinator):
+def test_reply_that_a_request_acknowledges_is_not_kept_to_send_again(running, coordinator):
     stream = coordinator.next_stream()
     posted = stream.post(INTRODUCE)
     stream.reply(acknowledge=False)
@@ -275,7 +275,7 @@ def test_a_large_request_goes_on_after_a_cut_where_it_stopped(running, coordinat
     assert running.handled == [data]
 
 
-def test_a_large_reply_leaves_out_what_the_coordinator_holds(running, coordinator):
+def test_large_reply_resumes_after_the_part_that_the_coordinator_holds(running, coordinator):
     import os
 
     large = os.urandom(4 * CHUNK_BYTES)
@@ -342,7 +342,7 @@ def laddered(running):
 OTHER = fed.Request(version=codec.VERSION, introduce=fed.Introduce(challenge=b"other")).SerializeToString()
 
 
-def test_a_vector_leaves_at_its_rung_and_other_replies_meanwhile(running, coordinator, laddered):
+def test_vector_is_sent_at_its_public_time_and_other_replies_before_it(running, coordinator, laddered):
     stream = coordinator.next_stream()
     begun = time.monotonic()
     vector, other = stream.post(INTRODUCE), stream.post(OTHER)
@@ -352,7 +352,7 @@ def test_a_vector_leaves_at_its_rung_and_other_replies_meanwhile(running, coordi
     assert time.monotonic() - begun >= 0.7
 
 
-def test_a_slot_asked_for_twice_is_computed_once_and_leaves_at_its_rung(running, coordinator, laddered):
+def test_vector_requested_twice_is_computed_once_and_sent_at_public_time(running, coordinator, laddered):
     stream = coordinator.next_stream()
     begun = time.monotonic()
     asked = [stream.post(INTRODUCE)]
@@ -365,7 +365,7 @@ def test_a_slot_asked_for_twice_is_computed_once_and_leaves_at_its_rung(running,
     assert laddered.computed == 1
 
 
-def test_a_vector_whose_stream_is_gone_serves_who_asks_for_its_slot(running, coordinator, laddered):
+def test_vector_whose_stream_is_cut_answers_the_same_request_on_a_new_one(running, coordinator, laddered):
     stream = coordinator.next_stream()
     stream.post(INTRODUCE)
     assert laddered.asked.wait(5)
@@ -376,7 +376,7 @@ def test_a_vector_whose_stream_is_gone_serves_who_asks_for_its_slot(running, coo
     assert laddered.computed == 1
 
 
-def test_a_vector_that_nobody_asks_for_any_more_is_dropped(running, coordinator, laddered, caplog):
+def test_vector_is_dropped_when_no_stream_asks_for_it_any_more(running, coordinator, laddered, caplog):
     caplog.set_level(logging.WARNING)
     stream = coordinator.next_stream()
     vector = stream.post(INTRODUCE)
@@ -406,7 +406,7 @@ def test_a_vector_that_cannot_be_journaled_at_first_is_not_computed_anew(running
     assert laddered.computed == 1
 
 
-def test_others_are_answered_while_a_vector_waits_for_its_silent_stream(running, coordinator, laddered, monkeypatch):
+def test_other_requests_are_answered_while_a_vector_s_stream_is_silent(running, coordinator, laddered, monkeypatch):
     stream = coordinator.next_stream()
     vector = stream.post(INTRODUCE)
     assert laddered.asked.wait(5)
@@ -436,7 +436,7 @@ def test_daemon_reconnects_to_a_coordinator_that_was_away(running, coordinator, 
         back.next_stream().ask(INTRODUCE)
 
 
-def test_a_coordinator_that_is_away_is_told_once_in_words(tmp_path, authority, caplog):
+def test_unreachable_coordinator_is_warned_of_once_in_plain_words(tmp_path, authority, caplog):
     home = PartyHome(joined(tmp_path, authority, address=f"localhost:{free_port()}"))
     with caplog.at_level(logging.DEBUG, logger="undersong_client"), contextlib.closing(Started(home, tmp_path)):
         wait_for(lambda: caplog.text.count("cannot connect") > 1)
@@ -465,7 +465,7 @@ def test_daemon_reports_a_refused_certificate_and_retries_later(tmp_path, author
         coordinator.next_stream()
 
 
-def test_a_refusal_by_the_coordinators_clock_is_asked_again_soon(coordinator, home, tmp_path):
+def test_daemon_reconnects_soon_after_a_refusal_by_coordinator_s_clock(coordinator, home, tmp_path):
     """It passes when that clock is set right, and nobody has to act here."""
     coordinator.refuse, coordinator.refusal = "has expired, by the clock", grpc.StatusCode.FAILED_PRECONDITION
     with contextlib.closing(Started(home, tmp_path)) as started:
@@ -475,7 +475,7 @@ def test_a_refusal_by_the_coordinators_clock_is_asked_again_soon(coordinator, ho
         coordinator.next_stream()
 
 
-def test_a_goodbye_for_good_ends_the_daemon_with_its_reason(running, coordinator):
+def test_goodbye_without_reconnection_ends_the_daemon_with_its_reason(running, coordinator):
     stream = coordinator.next_stream()
     stream.send(goodbye=wire.Goodbye(reason="a newer connection replaces this one", reconnect_after_s=-1))
     running.join()
@@ -499,7 +499,7 @@ def test_daemon_leaves_a_coordinator_of_another_transport_version(tmp_path, home
         assert "run the same version" in status(home)["problem"]
 
 
-def test_a_time_that_is_no_number_is_not_written_into_the_status(tmp_path, home, coordinator):
+def test_coordinator_s_time_that_is_not_a_number_is_kept_out_of_status(tmp_path, home, coordinator):
     coordinator.clock = lambda: math.nan
     with contextlib.closing(Started(home, tmp_path)):
         wait_for(lambda: "protocol fault" in status(home).get("problem", ""))
@@ -507,7 +507,7 @@ def test_a_time_that_is_no_number_is_not_written_into_the_status(tmp_path, home,
 
 
 @pytest.mark.parametrize("asked_s", [5e-324, 1e-9, 2.0, 1e300, math.inf])
-def test_a_coordinator_cannot_make_the_daemon_dial_without_a_pause(asked_s):
+def test_daemon_pauses_before_redialling_whatever_pause_it_is_told(asked_s):
     daemon = SimpleNamespace(_backoff=Backoff(), _random=SimpleNamespace(random=lambda: 0.0))
     waits_s = Daemon._pause_after(daemon, Ended("a goodbye", asked_s, welcomed=True), 0)
     assert waits_s == min(max(asked_s, Backoff().first_s), 3600.0)
@@ -579,7 +579,7 @@ def test_run_waits_for_a_person_and_the_coordinator_hears_the_decision(running, 
 
 
 @pytest.mark.usefixtures("hashed_embedder")
-def test_a_run_that_ends_before_it_was_agreed_on_is_signed_no_more(running, coordinator, home):
+def test_run_closed_before_agreement_is_not_signed_afterwards(running, coordinator, home):
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
 
@@ -604,7 +604,7 @@ def test_a_run_that_ends_before_it_was_agreed_on_is_signed_no_more(running, coor
 
 
 @pytest.mark.usefixtures("hashed_embedder")
-def test_request_for_a_suspended_run_shows_it_as_going_on(running, coordinator, home):
+def test_new_request_for_a_suspended_run_marks_it_as_going_on(running, coordinator, home):
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
     agree = agreement(stream, home, manifest)
@@ -630,7 +630,7 @@ def test_people_are_told_that_a_request_waits_and_that_the_run_ended(home, tmp_p
         assert set(json.loads(line)) == {"event", "name", "about", "at_s"}
 
 
-def test_the_last_day_of_a_data_set_ends_the_daemon(home, tmp_path, coordinator):
+def test_daemon_stops_after_the_last_day_of_its_data_set(home, tmp_path, coordinator):
     started = Started(home, tmp_path)
     coordinator.next_stream()
     home.change(keep_until="2001-02-03")
@@ -641,7 +641,7 @@ def test_the_last_day_of_a_data_set_ends_the_daemon(home, tmp_path, coordinator)
 
 
 @pytest.mark.usefixtures("hashed_embedder")
-def test_run_that_ended_with_its_receipt_is_not_approved_or_asked_again(running, coordinator, home):
+def test_run_that_ended_with_a_receipt_cannot_be_approved_or_continued(running, coordinator, home):
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
     assert propose(stream, manifest).WhichOneof("body") == "pending"
@@ -667,7 +667,7 @@ def test_run_that_ended_with_its_receipt_is_not_approved_or_asked_again(running,
 
 
 @pytest.mark.usefixtures("hashed_embedder")
-def test_revoked_run_leaves_no_keys_of_an_attempt_without_being_asked(running, coordinator, home):
+def test_revoking_a_run_erases_the_keys_of_its_attempt_without_a_request(running, coordinator, home):
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
     asked(stream, agree=agreement(stream, home, manifest))
@@ -747,7 +747,7 @@ def test_an_orderly_stop_logs_no_error(running, coordinator, caplog):
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_a_stop_lets_the_answer_under_way_leave(running, coordinator, held):
+def test_daemon_that_is_stopped_still_sends_the_answer_under_way(running, coordinator, held):
     stream = coordinator.next_stream()
     posted = stream.post(INTRODUCE)
     assert held.entered.wait(5)
@@ -794,7 +794,7 @@ def test_no_private_text_reaches_log_status_or_outbox(running, coordinator, home
     assert "internal error RuntimeError" in caplog.text
 
 
-def test_trust_of_an_earlier_release_is_logged_once(tmp_path, home, coordinator, caplog):
+def test_statistic_trusted_under_an_earlier_release_is_logged_once(tmp_path, home, coordinator, caplog):
     signed = sign_former_trust(home.path, "sentence_histogram")
     with caplog.at_level(logging.WARNING), contextlib.closing(Started(home, tmp_path)):
         coordinator.next_stream().cut()

@@ -101,7 +101,7 @@ def test_start_failure_code_is_the_same_whatever_the_records_are(
     assert told[0] == wire.Hello(version=1, party="alpha", software=told[0].software, does_not_start=reason)
 
 
-def test_start_failure_by_records_or_ledger_is_not_told_outside(home, scripted_coordinator):
+def test_start_failure_due_to_records_or_ledger_is_not_sent_outside(home, scripted_coordinator):
     for path in (home.sealed, home.ledger):
         path.write_bytes(b"damaged")
     daemon.check_start(home, use_proxy=False)

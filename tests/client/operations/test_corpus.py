@@ -121,7 +121,7 @@ def test_no_record_is_held_out_after_a_ledger_was_lost(party, tmp_path):
 
 
 @pytest.mark.parametrize(("stated", "percent"), [(None, 20), (0, 0), (5, 5)])
-def test_stated_hold_out_replaces_the_former_one(stated, percent):
+def test_stated_hold_out_percentage_replaces_the_former_one(stated, percent):
     source = SourceOptions(Path("notes.jsonl"), hold_out=stated)
     assert source.declaration(PartySettings(party="alpha", hold_out=20)).hold_out == percent
 
@@ -136,7 +136,7 @@ def test_stated_hold_out_replaces_the_former_one(stated, percent):
         ("fhir_system", "a=https://ehr.example/f?v=4", "fhir_systems", ("a", "https://ehr.example/f?v=4")),
     ],
 )
-def test_pair_of_an_option_is_parted_where_its_name_ends(option, written, field, pair):
+def test_option_pair_is_split_at_the_separator_after_its_name(option, written, field, pair):
     source = SourceOptions(Path("notes.jsonl"), **{option: [written]})
     assert getattr(source.declaration(PartySettings(party="alpha")), field) == dict([pair])
 
@@ -195,7 +195,7 @@ def test_corpus_check_counts_names_and_numbers_of_records_by_row(party, tmp_path
     assert found.identifiers.different == {"names": 1, "dates": 0, "numbers": 1}
 
 
-def test_without_records_held_out_no_membership_is_stated(party, tmp_path):
+def test_corpus_check_states_no_membership_without_held_out_records(party, tmp_path):
     command("data", "add", write_notes(tmp_path / "notes.jsonl"), *FIELDS, "--home", party)
     texts = publish_folder(tmp_path / "corpus", ["one text", "another text"])
     assert corpus.check(party, texts).membership is None

@@ -44,7 +44,7 @@ def home(tmp_path, authority):
     return joined(tmp_path, authority)
 
 
-def test_dossier_tells_a_run_on_one_page(home, tmp_path):
+def test_dossier_describes_a_run_on_one_page(home, tmp_path):
     manifest = proposed(home, task={"purpose": "<script>alert(1)</script>"})
     command("preview", "spring", "--home", home)
     command("approve", "spring", plan_words(manifest.hash), "--home", home)
@@ -136,7 +136,7 @@ def test_a_withdrawal_before_the_first_sum_says_so(home):
     assert "took part in no sum" in own_part(home, Proposals(PartyHome(home)).find("spring"))
 
 
-def test_withdrawal_of_another_hospital_shows_in_sums_without_it(home, tmp_path):
+def test_dossier_says_until_which_sum_another_hospital_took_part(home, tmp_path):
     manifest = proposed(home)
     request = Proposals(PartyHome(home)).find("spring")
     assert others_part(home, request) == ()

@@ -60,7 +60,7 @@ def lost_and_restored(home, tmp_path):
 
 
 @pytest.mark.heavy
-def test_decisions_outbox_and_log_come_back_with_a_restore(home, tmp_path):
+def test_restoring_evidence_brings_back_decisions_outbox_and_log(home, tmp_path):
     approved, refused = decided(home)
     saved = tmp_path / "alpha.zip"
     command("evidence", saved, "--home", home)
@@ -124,7 +124,7 @@ def test_restored_evidence_overwrites_no_local_decision(home, tmp_path):
 
 
 @pytest.mark.heavy
-def test_messages_that_come_back_stand_before_newer_ones_and_say_so(home, tmp_path):
+def test_restored_messages_are_listed_before_newer_ones_and_marked(home, tmp_path):
     decided(home)
     saved = tmp_path / "alpha.zip"
     command("evidence", saved, "--home", home)
@@ -226,7 +226,7 @@ def test_restored_log_survives_a_second_restore(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_damaged_request_keeps_no_other_one_out_of_the_evidence(home, tmp_path, caplog):
+def test_damaged_request_is_left_out_of_evidence_and_others_are_saved(home, tmp_path, caplog):
     approved, refused = decided(home)
     third = proposed(home, run="winter", epsilon=0.5)
     path = home / "requests" / f"{third.hash.hex()}.json"

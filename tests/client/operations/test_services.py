@@ -115,7 +115,7 @@ def check_in_service(place):
         assert len(datasets.load(home).table) == 12
 
 
-def test_service_install_moves_the_folder_with_owner_heads_and_cache(place):
+def test_service_install_moves_folder_owner_ledger_heads_and_cache(place):
     before = digests(place.source)
     record = place.installation().install()
     check_in_service(place)
@@ -132,7 +132,7 @@ def test_service_install_moves_the_folder_with_owner_heads_and_cache(place):
     ]
 
 
-def test_units_name_the_programs_of_this_environment(place):
+def test_systemd_units_run_the_programs_of_this_environment(place):
     place.installation().install()
     units = place.machine.path(machinery.ADMINISTRATOR_UNITS)
     text = (units / "undersong-party.service").read_text()
@@ -237,7 +237,7 @@ def test_service_install_replaces_no_unit_of_somebody_else(place):
     assert place.parties() == [place.source]
 
 
-def test_service_install_asks_for_ledger_heads_in_another_folder(place):
+def test_service_install_refuses_if_ledger_heads_are_in_an_unknown_folder(place):
     shutil.move(place.state, place.person / "elsewhere")
     with raises(ConfigurationError, "other-state-folder"):
         place.installation().install()
@@ -245,7 +245,7 @@ def test_service_install_asks_for_ledger_heads_in_another_folder(place):
 
 
 @pytest.mark.parametrize("hidden", ["/home", "/root", "/tmp"])
-def test_an_environment_that_units_cannot_see_is_refused(hidden, monkeypatch, tmp_path):
+def test_environment_that_systemd_units_cannot_see_is_refused(hidden, monkeypatch, tmp_path):
     monkeypatch.setattr(Path, "exists", lambda path: True)
     with raises(ConfigurationError, "hidden-environment"):
         machinery.check_environment(Path(hidden) / "env" / "bin" / "undersong-party")
@@ -321,7 +321,7 @@ def every_kill(party, monkeypatch, disk, stride):
     assert nth > 40
 
 
-def test_command_line_for_root_names_the_folders_root_cannot_know(place, monkeypatch):
+def test_sudo_line_of_service_install_states_home_and_state_folders(place, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1)
     with raises(ConfigurationError, "not-root") as refused:
         place.installation().install()

@@ -65,7 +65,7 @@ def text(answer):
 
 
 @pytest.mark.slow
-def test_every_screen_of_a_new_party_says_something(page, home):
+def test_every_screen_of_a_new_party_loads_and_names_the_next_step(page, home):
     for path in SCREENS:
         answer = page.get(path)
         assert answer.status_code == 200, path
@@ -92,7 +92,7 @@ def test_page_s_next_step_follows_waiting_and_decided_requests(page, home, monke
     assert "Nothing: what waits for you stands on Now" in next_step_of(page.get("/").text)
 
 
-def test_the_page_says_whom_a_rejection_binds_where_people_choose(page, home):
+def test_policy_screen_and_reject_form_say_whom_a_rejection_binds(page, home):
     manifest = proposed(home, run="spring")
     assert REJECT_IS_FINAL in unescape(page.get("/policy").text)
     form = (
@@ -101,7 +101,7 @@ def test_the_page_says_whom_a_rejection_binds_where_people_choose(page, home):
     assert REJECT_IS_FINAL in form
 
 
-def test_a_request_is_read_approved_by_its_words_and_withdrawn_by_its_name(page, home):
+def test_request_is_approved_by_its_words_and_withdrawn_by_its_name(page, home):
     manifest = proposed(home, run="spring")
     address = f"/requests/{manifest.hash.hex()}"
     assert address in page.get("/").text
@@ -127,7 +127,7 @@ def test_a_request_is_read_approved_by_its_words_and_withdrawn_by_its_name(page,
     assert kinds == ["log in by link", "approve refused", "approve", "revoke"]
 
 
-def test_sheet_changed_after_the_second_step_is_shown_again_unsigned(page, home, tmp_path):
+def test_sheet_that_changed_before_the_decision_is_shown_again_unsigned(page, home, tmp_path):
     """The attack: budget and records change between the form and its signature; ``despite`` was ticked before."""
     manifest = proposed(home, run="spring")
     address = f"/requests/{manifest.hash.hex()}"
@@ -193,7 +193,7 @@ def with_duties(site, *accounts):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fewer", slow_after(["each", "standing"], 1))
-def test_one_account_does_not_take_the_rule_of_two_people_away(page, home, fewer, monkeypatch):
+def test_one_account_alone_cannot_remove_the_rule_of_two_people(page, home, fewer, monkeypatch):
     """The attack: whoever may change the policy took the rule away first, and then signed alone."""
     command("policy", "set", "--two-people", "--home", home)
     fields = {"questions": ["counts"], "units": "user", "run_epsilon": "1", "minimum_others": "3"}
@@ -264,7 +264,7 @@ def test_whatever_loosens_the_policy_needs_a_second_person(page, home, path, fie
     assert policy.loosened(before, policy.read(PartyHome(home)))
 
 
-def test_person_who_let_somebody_in_is_none_of_the_two_for_a_day(page, home, monkeypatch):
+def test_person_who_let_an_account_in_cannot_be_an_approver_for_a_day(page, home, monkeypatch):
     """The attack: an administrator approves, makes a link to another's account, and approves by it too."""
     manifest = proposed(home, run="spring")
     command("policy", "set", "--two-people", "--home", home)
@@ -288,7 +288,7 @@ def test_person_who_let_somebody_in_is_none_of_the_two_for_a_day(page, home, mon
 
 
 @pytest.mark.slow
-def test_letting_an_account_in_at_a_terminal_closes_the_page_s_decisions(page, home, monkeypatch):
+def test_letting_an_account_in_at_a_terminal_blocks_decisions_on_the_page(page, home, monkeypatch):
     """The attack: a person gives a role, or makes a link, at a terminal, and decides by an account of the page."""
     command("policy", "set", "--two-people", "--home", home)
     for name in ("bert", "cleo"):
@@ -317,7 +317,7 @@ def test_letting_an_account_in_at_a_terminal_closes_the_page_s_decisions(page, h
     assert Proposals(PartyHome(home)).find("spring").decision == "approved"
 
 
-def test_person_who_lets_themselves_in_by_a_link_is_also_excluded(page, home):
+def test_person_who_makes_a_link_for_themselves_cannot_approve(page, home):
     command("policy", "set", "--two-people", "--home", home)
     manifest = proposed(home, run="spring")
     page.site.accounts.set_role("bert", "operator")
@@ -327,7 +327,7 @@ def test_person_who_lets_themselves_in_by_a_link_is_also_excluded(page, home):
     assert "hospital has given rights" in text(refused)
 
 
-def test_person_let_in_today_decides_beside_one_let_in_by_another(page, home):
+def test_person_let_in_today_approves_beside_one_let_in_by_another(page, home):
     """One person may stand behind all accounts that an administrator's links let in, and behind no other one."""
     manifest = proposed(home, run="spring")
     command("policy", "set", "--two-people", "--home", home)
@@ -345,7 +345,7 @@ def test_person_let_in_today_decides_beside_one_let_in_by_another(page, home):
     assert Proposals(PartyHome(home)).find("spring").decision == "approved"
 
 
-def test_an_administrator_gives_a_role_of_the_two_and_not_to_themselves(page, home):
+def test_administrator_gives_an_approver_s_role_but_not_to_themselves(page, home):
     page.site.accounts.set_role("bert", "operator")
     second = Browser(page.site).enter(page.site.accounts.link("bert"))
     assert second.post("/policy/duty", {"account": "bert", "duty": "IT"}, of="/policy").status_code == 403
@@ -357,7 +357,7 @@ def test_an_administrator_gives_a_role_of_the_two_and_not_to_themselves(page, ho
 
 
 @pytest.mark.slow
-def test_one_person_with_a_local_and_a_provider_s_account_is_not_two(home):
+def test_person_with_a_local_and_a_provider_account_counts_once(home):
     """The attack: one person approves, and takes the rule away, once by a local and once by the provider's account."""
     site = build(PartyPaths(home, checkpoints_folder(home)), hosts=(HOST,), port=8700)
     groups = {"privacy": "privacy officer", "it": "IT"}
@@ -409,7 +409,7 @@ def test_one_person_with_a_local_and_a_provider_s_account_is_not_two(home):
     [{"issuer": "http://127.0.0.1:9999"}, {"client": "another"}, None],
     ids=["another provider", "another client", "no provider"],
 )
-def test_another_page_s_provider_makes_nobody_another_person(home, other):
+def test_second_page_with_its_own_provider_cannot_fake_a_second_person(home, other):
     """The attack: whoever may start a page starts one with a provider, or a client there, that names them otherwise."""
     groups = {"roles": {"staff": "operator"}, "duties": {"privacy": "privacy officer", "it": "IT"}}
 
@@ -446,7 +446,7 @@ def test_another_page_s_provider_makes_nobody_another_person(home, other):
         made.close()
 
 
-def test_a_person_of_another_issuer_is_none_of_the_two(page, home):
+def test_log_in_by_another_issuer_does_not_count_as_an_approver(page, home):
     page.site.accounts.duties.serve_with(provider_key("https://idp.example", "console"))
     ada = Person("Ada", "IT", account="ada", log_in="provider", subject="7", role_from="the group it")
     for issuer in ("https://idp.example/", "https://IDP.example:443"):
@@ -470,14 +470,14 @@ def test_a_request_says_until_which_sum_another_hospital_took_part(page, home):
     assert "beta took part until sum 1 of 2" in text(page.get(address))
 
 
-def test_a_rejection_needs_its_second_step(page, home):
+def test_rejection_on_the_page_needs_a_confirmation(page, home):
     address = f"/requests/{proposed(home, run='spring').hash.hex()}"
     assert page.post(f"{address}/reject", OFFICER, of=address, reason="no").status_code == 409
     page.post(f"{address}/reject", OFFICER, of=address, reason="no", sure="yes")
     assert Proposals(PartyHome(home)).find("spring").decision == "rejected"
 
 
-def test_a_sheet_that_cannot_be_made_leaves_the_rest_of_the_screen(page, home):
+def test_request_screen_shows_its_other_parts_if_the_sheet_fails(page, home):
     address = f"/requests/{proposed(home, run='spring').hash.hex()}"
     (home / "data.sealed").write_bytes(b"damaged")
     answer = page.get(address)
@@ -512,7 +512,7 @@ def test_a_part_that_a_screen_lacks_is_not_answered_by_the_whole_screen(page):
 
 
 @pytest.mark.slow
-def test_pausing_budget_and_policy_do_what_the_commands_do(page, home):
+def test_pause_budget_and_policy_forms_do_what_the_commands_do(page, home):
     page.post("/pause", of="/")
     assert (
         json.loads(command("status", "--home", home, "--json", code=None) or "{}") == {}
@@ -549,7 +549,7 @@ def test_pausing_budget_and_policy_do_what_the_commands_do(page, home):
 
 
 @pytest.mark.slow
-def test_a_remedy_leads_to_the_page_s_own_action(tmp_path, monkeypatch):
+def test_remedies_on_the_page_name_its_own_forms_and_no_command(tmp_path, monkeypatch):
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
     command("init", "lonely", "--home", tmp_path / "lonely")
     given = tmp_path / "given"
@@ -669,7 +669,7 @@ def test_blank_file_name_on_the_page_seals_no_records(page, home, tmp_path, monk
     assert (party.sealed.read_bytes(), PartyHome(home).settings) == before
 
 
-def test_trust_of_an_earlier_release_is_told_beside_the_status(page, home):
+def test_start_screen_names_statistics_trusted_by_an_earlier_release(page, home):
     assert "other packages" not in text(page.get("/"))
     sign_former_trust(home, "sentence_histogram")
     assert "(sentence_histogram)" in text(page.get("/"))
@@ -677,14 +677,14 @@ def test_trust_of_an_earlier_release_is_told_beside_the_status(page, home):
     assert "sentence_histogram" not in text(page.get("/"))
 
 
-def test_what_people_did_on_the_page_is_printed_by_the_command(page, home):
+def test_command_prints_the_log_of_what_people_did_on_the_page(page, home):
     assert "log in" in command("page", "--audit", "--home", home)
     path = home / "page" / "audit.jsonl"
     path.write_bytes(path.read_bytes().replace(b"hospital", b"nobody!!", 1))
     command("page", "--audit", "--home", home, code=3)
 
 
-def test_the_officer_s_page_has_the_steps_of_the_first_screen(page, home):
+def test_officer_s_document_lists_the_first_steps_that_the_page_shows(page, home):
     policy.write(PartyHome(home), policy.HospitalPolicy())
     shown = page.get("/").text.partition("First steps")[2].partition("</ol>")[0]
     assert steps_of("officer") == [
@@ -692,7 +692,7 @@ def test_the_officer_s_page_has_the_steps_of_the_first_screen(page, home):
     ]
 
 
-def test_page_of_the_log_saves_all_evidence_in_one_file(page, home, tmp_path):
+def test_log_screen_saves_all_evidence_in_one_file(page, home, tmp_path):
     manifest = proposed(home)
     page.post(f"/requests/{manifest.hash.hex()}/reject", OFFICER, of=f"/requests/{manifest.hash.hex()}", sure="yes")
     assert '/log/evidence.zip"' in page.get("/log").text
@@ -720,7 +720,7 @@ def test_restored_approval_needs_a_new_approval_on_the_page(page, home, tmp_path
     Proposals(PartyHome(home)).check(manifest)
 
 
-def test_joining_compares_the_fingerprint_and_gives_the_request_once(tmp_path, authority):
+def test_page_joins_only_with_the_right_fingerprint_and_gives_one_request(tmp_path, authority):
     home = tmp_path / "beta"
     command("init", "beta", "--home", home)
     site = build(PartyPaths(home, checkpoints_folder(home)), hosts=(HOST,), port=8700)
@@ -748,7 +748,7 @@ def test_joining_compares_the_fingerprint_and_gives_the_request_once(tmp_path, a
     site.close()
 
 
-def test_people_log_in_by_their_provider_and_groups_are_roles(home):
+def test_log_in_by_a_provider_gives_the_role_of_the_person_s_group(home):
     site = build(PartyPaths(home, checkpoints_folder(home)), hosts=(HOST,), port=8700)
     provider = FakeProvider(home.parent, site=site, roles={"privacy": "operator", "it": "administrator"})
     assert provider.enter(groups=["privacy"]) == 303
@@ -793,7 +793,7 @@ def test_viewer_of_the_page_reads_and_decides_nothing(page, home):
         assert reader.client.post(path, data=sent).status_code == 403, path
 
 
-def test_the_policy_says_of_each_choice_who_can_approve_alone(page):
+def test_policy_screen_says_who_can_approve_alone_under_each_choice(page):
     shown = page.get("/policy").text
     for is_standing, needs_two in DECIDERS.values():
         assert decider_words(is_standing=is_standing, two_people=needs_two)[1:] in shown
@@ -802,14 +802,14 @@ def test_the_policy_says_of_each_choice_who_can_approve_alone(page):
 
 
 @pytest.mark.parametrize(("others", "verb"), [("0", "may be"), ("3", "are")])
-def test_the_policy_s_number_of_others_reads_as_a_sentence(page, others, verb):
+def test_policy_screen_states_the_number_of_others_in_a_sentence(page, others, verb):
     page.post("/policy", {**FEWEST, "minimum_others": others}, run_epsilon="1", require_post_quantum="always")
     assert f"As it stands, your numbers {verb} opened " in text(page.get("/policy"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", slow_after(["\u00b2", "-1", "9" * 5000, "9" * 30], 2))
-def test_page_refuses_odd_numbers_in_words(page, number):
+def test_page_answers_malformed_numbers_with_an_explanation(page, number):
     assert page.get(f"/outbox/{number}").status_code == 404
     for path in ("/requests", "/outbox"):
         assert "internal error" not in page.get(f"{path}?page={number}").text

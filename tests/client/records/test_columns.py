@@ -31,14 +31,14 @@ def home(tmp_path):
     return PartyHome(tmp_path / "home")
 
 
-def test_a_column_is_sealed_under_the_attribute_that_it_stands_for(home):
+def test_column_is_sealed_under_the_name_of_its_declared_attribute(home):
     data = datasets.load(home)
     assert data.table.columns == {"sex": ("w", "m", "")}
     assert home.settings.attribute_fields == {"sex": "Geschlecht"}
     assert datasets.changed_since(home) == ""
 
 
-def test_missing_column_of_a_run_is_named_to_the_hospital_s_people(home):
+def test_column_that_a_run_asks_for_and_the_data_lack_gives_a_caution(home):
     data = datasets.load(home)
     assert cautions.of_manifest(plan_columns(["sex"]), data) == []
     (found,) = cautions.of_manifest(plan_columns(["sex", "age"]), data)
@@ -46,7 +46,7 @@ def test_missing_column_of_a_run_is_named_to_the_hospital_s_people(home):
 
 
 @pytest.mark.parametrize("columns", ["sex", [7], ["a\u202eb"], ["x"] * 100_000])
-def test_columns_that_people_cannot_read_are_refused_with_the_manifest(columns):
+def test_manifest_with_unreadable_column_names_is_refused(columns):
     with pytest.raises(PrivacyRefusal):
         Manifest.from_bytes(plan_columns(columns).to_bytes())
 

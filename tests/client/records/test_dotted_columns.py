@@ -73,7 +73,7 @@ def test_a_key_with_a_dot_is_read_in_every_source(tmp_path, write):
 
 
 @pytest.mark.parametrize("write", KEYS_AND_VALUES)
-def test_a_value_inside_another_one_is_read(tmp_path, write):
+def test_value_of_a_nested_key_is_read_from_every_source(tmp_path, write):
     table = sources.read(write(tmp_path, NESTED)).table
     assert (table.texts, table.users) == (("a note", "another"), ("1", "2"))
 
@@ -116,7 +116,7 @@ def test_a_public_table_reads_values_inside_others_too(tmp_path):
     assert read_table(tmp_path / "a.jsonl", "note.body", user="pat.no").users == ("1", "2")
 
 
-def test_a_path_may_pass_through_keys_with_dots(tmp_path):
+def test_nested_path_may_contain_keys_with_dots(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"note.body": {"text": "x"}}\n')
     assert read_table(tmp_path / "a.jsonl", "note.body.text").texts == ("x",)
 
@@ -134,7 +134,7 @@ def test_one_value_in_a_list_is_read_and_several_are_refused_by_row(tmp_path, wr
     assert {skipped.why for skipped in reading.skipped} == {"the user column 'pat.no': a list is no id"}
 
 
-def test_several_texts_of_one_row_are_named(tmp_path):
+def test_row_with_several_texts_is_skipped_and_counted_as_lost(tmp_path):
     rows = [{"note": [{"body": "one"}, {"body": "two"}], "pat": {"no": 1}}]
     reading = sources.read(declare_rows(tmp_path, rows))
     assert (len(reading.table), reading.lost) == (0, 1)
@@ -148,7 +148,7 @@ def test_first_of_several_labels_or_attribute_values_counts(tmp_path):
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_a_header_among_the_rows_is_no_record(tmp_path, mark):
+def test_repeated_header_among_the_rows_is_skipped(tmp_path, mark):
     (tmp_path / "a.csv").write_text(f"pat.no,note.body\n1,a note\n{mark}pat.no,note.body\n2,another\n")
     reading = sources.read(Declared(str(tmp_path / "a.csv"), **FIELDS))
     assert (reading.table.texts, reading.lost) == (("a note", "another"), 1)

@@ -78,7 +78,7 @@ def test_an_export_with_lost_documents_is_sealed_after_a_person_confirms(home, n
     assert set(datasets.load(PartyHome(home)).table.texts) == set(read_case(name).table.texts)
 
 
-def test_two_named_systems_are_sealed_each_with_its_own_text(home):
+def test_folders_of_two_fhir_systems_are_sealed_each_with_its_own_texts(home):
     systems = [option for folder, base in SITES.items() for option in ("--fhir-system", f"{folder}={base}")]
     command("data", "add", CASES / "fhir_two_systems", *PATIENTS, *systems, "--home", home)
     table = datasets.load(PartyHome(home)).table
@@ -88,7 +88,7 @@ def test_two_named_systems_are_sealed_each_with_its_own_text(home):
     ]
 
 
-def test_references_beside_identifiers_stop_and_are_not_sealed(home):
+def test_mixture_of_fhir_references_and_identifiers_stops_data_add(home):
     code, value, error = dry(home, CASES / "fhir_reference_forms", *PATIENTS)
     assert (code, value["lost"]) == (2, 6)
     assert "3 ids are identifiers, and other ids are those of Patient resources" in error
@@ -142,13 +142,13 @@ FORMS = (
 
 
 @pytest.mark.parametrize(("kind", "content", "text"), FORMS)
-def test_html_and_rtf_attachments_are_what_their_readers_show(tmp_path, kind, content, text):
+def test_html_and_rtf_attachments_give_the_text_that_programs_display(tmp_path, kind, content, text):
     write_lines(tmp_path / "d.ndjson", [document(1, attachment(kind, content))])
     (shown,) = sources.read(Declared(str(tmp_path), user_field="patient")).table.texts
     assert " ".join(shown.split()) == text
 
 
-def test_forms_of_a_reference_are_one_patient():
+def test_all_forms_of_a_fhir_reference_are_one_patient():
     users = read_case("fhir_reference_forms").table.users
     assert set(users[:11]) == {"0f2c6f2e-6e0b-4f53-9d6f-2f6f6f6f6f6f"}
 
@@ -162,7 +162,7 @@ def test_documents_of_a_status_named_by_the_hospital_count():
 
 
 @pytest.mark.heavy
-def test_an_accepted_share_of_documents_is_asked_about_only_beyond_it(home, tmp_path):
+def test_accepted_share_of_skipped_documents_is_asked_about_if_exceeded(home, tmp_path):
     def write(final, preliminary, unreadable=0):
         contents = [("text/plain", f"note {number}".encode()) for number in range(final)]
         contents += [("text/plain", b"a draft")] * preliminary + [("application/pdf", b"%PDF")] * unreadable
@@ -221,7 +221,7 @@ def test_objection_to_an_identifier_of_two_patients_stops_the_seal(tmp_path, sha
 
 
 @pytest.mark.parametrize("subject", [{"reference": "Patient/e"}, {"identifier": MRN}])
-def test_patients_with_one_identifier_are_asked_about_where_one_has_a_note(shared, subject):
+def test_patients_who_share_an_identifier_need_an_answer_if_one_has_a_note(shared, subject):
     note = document(1, attachment("text/plain", b"a note")) | {"subject": subject}
     write_lines(shared / "DocumentReference.ndjson", [note])
     declared = Declared(str(shared), user_field="patient")
@@ -232,7 +232,7 @@ def test_patients_with_one_identifier_are_asked_about_where_one_has_a_note(share
         assert sources.read(replace(declared, **{choice: ["identifiers"]})).look_alikes == ()
 
 
-def test_patients_with_one_identifier_and_no_note_are_not_asked_about(shared):
+def test_patients_who_share_an_identifier_need_no_answer_without_notes(shared):
     other = document(1, attachment("text/plain", b"a note"), patient="Patient/g")
     write_lines(shared / "DocumentReference.ndjson", [other])
     assert sources.read(Declared(str(shared), user_field="patient")).look_alikes == ()
@@ -272,7 +272,7 @@ def merged(tmp_path):
         ("M-7", "being an identifier", "identifiers"),
     ],
 )
-def test_objector_that_resembles_a_patients_id_stops_data_add(tmp_path, merged, line, words, kinds):
+def test_objector_s_id_that_resembles_a_patient_s_id_stops_data_add(tmp_path, merged, line, words, kinds):
     (tmp_path / "objectors.txt").write_text(f"third\n{line}\n", encoding="utf-8")
     declared = Declared(str(merged), user_field="patient", exclusions=str(tmp_path / "objectors.txt"))
     for other in ([], kinds.split(",")):
@@ -289,7 +289,7 @@ def test_objector_that_resembles_a_patients_id_stops_data_add(tmp_path, merged, 
 
 
 @pytest.mark.parametrize("line", ["p-Old", "http://a.example/mrn|M-7", "Patient?identifier=http://a.example/mrn|M-7"])
-def test_every_id_and_identifier_of_a_patient_is_an_objection(tmp_path, merged, line):
+def test_objection_by_any_id_or_identifier_removes_the_patient(tmp_path, merged, line):
     (tmp_path / "objectors.txt").write_text(f"{line}\n", encoding="utf-8")
     declared = Declared(str(merged), user_field="patient", exclusions=str(tmp_path / "objectors.txt"))
     reading = sources.read(declared)
@@ -319,7 +319,7 @@ def test_a_dry_run_stops_where_every_patient_objects(tmp_path, home, merged):
     assert "the data set has no record" in command(*add, code=2)
 
 
-def test_second_text_of_a_document_is_lost_and_a_second_form_is_not(tmp_path):
+def test_second_text_of_a_document_counts_as_lost_unless_it_says_the_same(tmp_path):
     forms = (attachment("text/plain", b"One note."), attachment("text/html", b"<p>One  <b>note</b>.</p>"))
     texts = (attachment("text/plain", b"first part"), attachment("text/plain", b"second part"))
     pdf = (attachment("application/pdf", b"%PDF"), attachment("text/plain", b"a text"))
@@ -399,7 +399,7 @@ def test_fhir_file_with_a_suffix_in_capitals_is_read(tmp_path, name):
         ("text/plain; charset=iso-8859-1", "text/plain"),
     ],
 )
-def test_a_binary_states_the_character_set_of_its_bytes(tmp_path, kind, stated):
+def test_fhir_binary_is_decoded_by_the_charset_that_it_states(tmp_path, kind, stated):
     data = base64.b64encode("Süße".encode("latin-1")).decode()
     binary = {"resourceType": "Binary", "id": "b", "contentType": stated, "data": data}
     named = {"url": "Binary/b"} | ({"contentType": kind} if kind else {})
@@ -438,14 +438,14 @@ def test_bundles_that_are_too_deep_are_refused(tmp_path):
         sources.read(Declared(str(tmp_path), user_field="patient"))
 
 
-def test_older_version_is_skipped_with_the_place_of_the_newer_one(tmp_path):
+def test_older_fhir_version_is_skipped_naming_the_place_of_the_newer_one(tmp_path):
     rows = [document(1, attachment("text/plain", b"a note"), meta={"versionId": str(n)}) for n in (1, 2)]
     write_lines(tmp_path / "a.ndjson", rows)
     (skipped,) = sources.read(Declared(str(tmp_path), user_field="patient")).skipped
     assert (skipped.where, skipped.beside) == ("a.ndjson:1", "a.ndjson:2")
 
 
-def test_different_lines_without_a_version_stop_with_both_places(tmp_path):
+def test_fhir_resources_of_one_id_without_version_are_refused_with_lines(tmp_path):
     rows = [document(1, attachment("text/plain", text)) for text in (b"a note", b"another")]
     write_lines(tmp_path / "a.ndjson", rows)
     declared = Declared(str(tmp_path), user_field="patient")

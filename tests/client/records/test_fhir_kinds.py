@@ -34,7 +34,7 @@ def look(folder, *, dry=False):
     return found
 
 
-def test_two_fhir_resource_types_are_read_and_all_others_named(tmp_path):
+def test_two_fhir_resource_types_are_read_and_others_named_as_skipped(tmp_path):
     for kind in KINDS:
         status = "current" if kind == "DocumentReference" else "final"
         row = {"resourceType": kind, "id": kind, "status": status, "subject": {"reference": "Patient/7"}}
@@ -49,7 +49,7 @@ def test_two_fhir_resource_types_are_read_and_all_others_named(tmp_path):
 @pytest.mark.heavy
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_a_document_of_any_form_is_read_or_named(tmp_path, data):
+def test_damaged_fhir_document_is_read_or_named_as_skipped(tmp_path, data):
     rows = [FOUND]
     for number in range(1, 5):
         plain = attachment("text/plain", b"words", url="files/one.txt")
@@ -76,7 +76,7 @@ def damaged(data, row):
 DEEP = '{"resourceType": "DocumentReference", "x": ' + "[" * 200_000 + "}"
 
 
-def test_hostile_rows_and_attachments_are_named_and_the_others_read(tmp_path, monkeypatch):
+def test_hostile_fhir_rows_and_attachments_are_named_and_others_read(tmp_path, monkeypatch):
     """Each ended the command with an internal error, or kept it busy for hours."""
     monkeypatch.setattr("undersong_common.text.row_files.INFLATED_BYTES", 1000)
     damaged = bytearray(gzip.compress(SECRET.encode() * 200))
@@ -116,7 +116,7 @@ def test_html_is_what_a_browser_shows_in_linear_time(html, text):
 
 
 @pytest.mark.parametrize("target", ["loop.ndjson", "gone.ndjson"])
-def test_link_in_a_circle_or_to_nothing_is_named_and_the_others_read(tmp_path, target):
+def test_circular_or_broken_fhir_link_is_named_and_others_are_read(tmp_path, target):
     write_lines(tmp_path / "DocumentReference.ndjson", [document(1, attachment("text/plain", b"a note"))])
     (tmp_path / "loop.ndjson").symlink_to(target)
     reading = sources.read(Declared(str(tmp_path), user_field="patient"), dry=True)

@@ -48,11 +48,11 @@ def by_standard(html):
 @pytest.mark.heavy
 @settings(max_examples=examples(30, 100), deadline=None)
 @given(st.lists(PIECES, max_size=12).map("".join))
-def test_pages_show_the_words_of_the_standards_parser(html):
+def test_html_text_has_the_letters_that_a_standard_parser_finds(html):
     assert sorted(letters(shown_text(html))) == sorted(letters(by_standard(html)))
 
 
-def test_blocks_part_words_and_other_elements_do_not():
+def test_block_elements_of_html_separate_words_and_others_do_not():
     assert {"p", "div", "tr", "li"} <= _BLOCKS
     assert shown_text("a<b>b</b><p>c</p>d").split() == ["ab", "c", "d"]
 

@@ -45,7 +45,7 @@ def test_long_and_cut_texts_are_counted_for_the_party_s_people(home):
     assert LENGTHS.words in add_notes(home, "--dry-run")
 
 
-def test_records_are_embedded_before_any_sum(home, monkeypatch):
+def test_all_records_are_embedded_and_cached_before_any_sum(home, monkeypatch):
     asked: list[int] = []
     embed = data.embed
     monkeypatch.setattr(data, "embed", lambda *given: asked.append(1) or embed(*given))
@@ -56,7 +56,7 @@ def test_records_are_embedded_before_any_sum(home, monkeypatch):
     assert not embedder.asked, "every vector was in the cache"
 
 
-def test_lost_cache_is_embedded_within_a_rung_and_else_no_record_is(home):
+def test_vector_embeds_records_only_if_the_cache_of_embeddings_is_lost(home):
     """What the ladder times is the computation's ``vector``, so it covers the windows that are embedded there."""
     add_notes(home)
     opened, embedder = PartyHome(home), HashedEmbedder()
@@ -85,7 +85,7 @@ def test_changing_the_encoder_needs_a_new_version_of_the_data_set(home, monkeypa
     assert embedder_of(opened) is other
 
 
-def test_the_number_of_windows_is_a_setting_of_the_party(tmp_path):
+def test_max_windows_option_of_init_sets_the_windows_of_a_text(tmp_path):
     home = tmp_path / "home"
     command("init", "alpha", "--max-windows", 3, "--home", home)
     settings = PartyHome(home).settings

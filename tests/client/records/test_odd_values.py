@@ -49,14 +49,14 @@ def test_odd_json_is_read_or_refused_by_row(tmp_path, column, value):
 
 
 @pytest.mark.parametrize("column", ["label", "patient", "age"])
-def test_half_a_character_is_refused_by_row_and_by_column(tmp_path, column):
+def test_half_a_surrogate_pair_is_refused_by_row_and_column(tmp_path, column):
     write_lines(tmp_path / "a.jsonl", [GOOD, GOOD | {column: "x\ud800"}])
     with raises(ConfigurationError, "refused-row") as refused:
         sources.read(Declared(str(tmp_path / "a.jsonl"), **FIELDS))
     assert f"a.jsonl:2: the {'user ' if column == 'patient' else ''}column {column!r}: half of" in refused.value.problem
 
 
-def test_number_with_too_many_digits_is_valid_json_and_no_patient_id(tmp_path):
+def test_number_with_too_many_digits_is_refused_as_a_patient_id(tmp_path):
     (tmp_path / "a.jsonl").write_text(f'{{"text": "a note", "patient": {TOO_MANY_DIGITS}}}\n')
     with raises(ConfigurationError, "refused-row"):
         sources.read(Declared(str(tmp_path / "a.jsonl"), user_field="patient"))

@@ -111,7 +111,7 @@ def written_ids(draw):
 @pytest.mark.parametrize("suffix", WRITERS)
 @settings(max_examples=examples(4, 15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(written_ids())
-def test_sure_forms_of_an_id_are_one_patient_and_one_objection(tmp_path, suffix, ids):
+def test_spellings_that_surely_mean_one_id_are_one_patient_and_objection(tmp_path, suffix, ids):
     forms, _, listed = ids
     path, wishes = tmp_path / f"notes.{suffix}", tmp_path / "wishes.txt"
     WRITERS[suffix](path, [*forms, "q-another"])
@@ -127,7 +127,7 @@ def test_sure_forms_of_an_id_are_one_patient_and_one_objection(tmp_path, suffix,
 
 @settings(max_examples=examples(4, 15), deadline=None)
 @given(written_ids())
-def test_data_frame_joins_the_sure_forms_of_an_id(ids):
+def test_data_frame_ids_that_surely_mean_one_patient_are_joined(ids):
     pandas = pytest.importorskip("pandas")
     from undersong.run.frames import rows_of, with_patient_ids
 
@@ -140,7 +140,7 @@ def test_data_frame_joins_the_sure_forms_of_an_id(ids):
 @pytest.mark.parametrize(
     ("column", "users"), [([7, 7.0, 8], 2), ([7, None, 8], None), (["7", 7, " 7"], 1), ([True] * 3, None)]
 )
-def test_a_frames_ids_are_read_by_their_types(column, users):
+def test_data_frame_ids_are_read_by_their_types(column, users):
     pandas = pytest.importorskip("pandas")
     from undersong.run.frames import rows_of, with_patient_ids
     from undersong_common.errors import ConfigurationError
@@ -154,7 +154,7 @@ def test_a_frames_ids_are_read_by_their_types(column, users):
     assert len(set(table.users)) == users
 
 
-def test_the_unit_of_an_id_depends_on_no_other_id(tmp_path):
+def test_name_of_a_patient_does_not_depend_on_other_ids_of_the_source(tmp_path):
     kinds = ["zeros", "case", "decimals"]
     names = {}
     for others in ([], ["42"], ["p7", "0042.0"]):
@@ -171,7 +171,7 @@ def test_the_unit_of_an_id_depends_on_no_other_id(tmp_path):
 @pytest.mark.parametrize("suffix", ["csv", "export"])
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(written_ids())
-def test_an_objection_in_any_form_holds_at_a_refresh_in_any_other(tmp_path, monkeypatch, suffix, ids):
+def test_objection_to_one_spelling_of_an_id_holds_for_any_in_a_refresh(tmp_path, monkeypatch, suffix, ids):
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
     forms, later_forms, listed = ids
     folder = Path(tempfile.mkdtemp(dir=tmp_path))
@@ -193,7 +193,7 @@ def party(tmp_path):
     return home
 
 
-def test_a_look_alike_of_an_objector_stops_until_somebody_decides(party, tmp_path):
+def test_id_like_an_objector_s_stops_data_add_until_somebody_decides(party, tmp_path):
     notes, wishes = tmp_path / "notes.jsonl", tmp_path / "wishes.txt"
     write_patients(notes, ["0042", "7", "8"])
     wishes.write_text("42\n7\n")
@@ -264,7 +264,7 @@ def test_objection_stays_in_force_if_the_export_writes_ids_differently(party, tm
 
 
 @pytest.mark.heavy
-def test_refresh_stops_if_one_objection_lapses_and_another_begins(party, tmp_path):
+def test_refresh_stops_if_one_objection_loses_its_match_and_one_gains_it(party, tmp_path):
     """The count of matched identifiers alone would not show it."""
     notes, wishes = tmp_path / "notes.jsonl", tmp_path / "wishes.txt"
     write_patients(notes, ["3", "43", "44"])
@@ -296,7 +296,7 @@ def test_every_stopped_refresh_sends_a_notice(party, tmp_path, monkeypatch, caus
 
 
 @pytest.mark.heavy
-def test_ids_that_become_one_patient_are_counted_and_stay_paid(party, tmp_path):
+def test_ids_joined_into_one_patient_are_counted_and_spending_stays(party, tmp_path):
     notes = tmp_path / "notes.jsonl"
     write_patients(notes, ["42", "0042", "7", "07", "8"])
     add = ("data", "add", notes, "--user-field", "patient", "--home", party)

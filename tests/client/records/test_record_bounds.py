@@ -74,7 +74,7 @@ def test_a_note_of_a_hundred_megabytes_stays_below_a_gigabyte(tmp_path):
     assert memory < 1000
 
 
-def test_one_large_attachment_of_many_documents_is_decoded_once(tmp_path):
+def test_attachment_shared_by_many_documents_is_decoded_once(tmp_path):
     folder = tmp_path / "export"
     folder.mkdir()
     (folder / "big.txt").write_text("a long note " * 700_000)
@@ -88,7 +88,7 @@ def test_one_large_attachment_of_many_documents_is_decoded_once(tmp_path):
     assert memory < 500
 
 
-def test_stray_formatted_cell_costs_at_most_two_seconds(tmp_path):
+def test_stray_formatted_cell_of_a_workbook_costs_at_most_two_seconds(tmp_path):
     case = Path(__file__).parent / "cases" / "xlsx_stray_last_cell.xlsx"
     code, counts, seconds, _ = dry_run(
         tmp_path, case, "--text-field", "Text", "--user-field", "Fall", "--user-is", "case"

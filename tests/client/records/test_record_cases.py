@@ -109,7 +109,7 @@ def dry(home, file, *options):
         ("pq_bad_utf8_other.parquet", PARQUET, 0, (3, 2, 0, 0), ""),
     ],
 )
-def test_a_dry_run_counts_every_row_of_a_case(home, file, options, code, counts, words):
+def test_dry_run_of_each_example_file_counts_every_row(home, file, options, code, counts, words):
     ended, value, error = dry(home, CASES / file, *options)
     assert (ended, tuple(value[name] for name in COUNTS) if value else None) == (code, counts), error
     assert words in error
@@ -126,7 +126,7 @@ def test_a_dry_run_counts_every_row_of_a_case(home, file, options, code, counts,
         (9, "row 1, row 2, row 3 and 6 more"),
     ],
 )
-def test_places_beyond_the_first_three_are_counted(count, words):
+def test_error_names_three_places_and_counts_the_others(count, words):
     assert first_places([f"row {number}" for number in range(1, count + 1)]) == words
 
 
@@ -152,7 +152,7 @@ def test_a_missing_label_is_refused_with_the_options_that_read_it(home, tmp_path
     assert "labels: x 1" in command(*add, "--dry-run", "--label-map", "=")
 
 
-def test_labels_lose_outer_space_and_differ_by_case_visibly(home):
+def test_labels_are_stripped_and_differences_in_case_are_shown(home):
     _, value, _ = dry(home, CASES / "csv_label_space.csv", *CSV)
     assert value["labels"] == {"Discharge": 1, "discharge": 2}
     assert value["label_forms"] == [["Discharge", "discharge"]]
@@ -160,7 +160,7 @@ def test_labels_lose_outer_space_and_differ_by_case_visibly(home):
     assert "labels differ by capital letters only: Discharge, discharge" in said
 
 
-def test_one_long_note_and_words_for_missing_values_are_read(home, tmp_path):
+def test_long_note_is_read_and_words_for_missing_values_are_counted(home, tmp_path):
     (tmp_path / "long.csv").write_text('patient,text\n1,"' + "word " * 40_000 + '"\n2,short\n3,N/A\n4,None\n')
     code, value, _ = dry(home, tmp_path / "long.csv", "--user-field", "patient")
     assert (code, value["records"], value["missing_words"]) == (0, 4, 2)
@@ -184,7 +184,7 @@ def ids(tmp_path):
     return ("--user-field", "patient", "--database", url_file(tmp_path, f"sqlite:///{tmp_path / 'ids.sqlite'}"))
 
 
-def test_numeric_ids_of_a_database_are_one_patient_and_casts_are_asked(home, tmp_path, ids):
+def test_database_ids_that_differ_by_decimals_need_an_answer_to_be_joined(home, tmp_path, ids):
     assert dry(home, tmp_path / "plain.sql", *ids)[1]["users"] == 2
     code, value, error = dry(home, tmp_path / "cast.sql", *ids)
     assert (code, value["users"]) == (2, 3)
@@ -195,7 +195,7 @@ def test_numeric_ids_of_a_database_are_one_patient_and_casts_are_asked(home, tmp
     assert (code, value["users"], value["excluded_patients"], value["excluded_records"]) == (0, 1, 1, 2)
 
 
-def test_exclusion_list_by_query_selects_one_column(home, tmp_path, ids):
+def test_exclusion_query_that_selects_two_columns_is_refused(home, tmp_path, ids):
     (tmp_path / "two.sql").write_text("SELECT person_id, 1 FROM optout")
     code, _, error = dry(home, tmp_path / "plain.sql", *ids, "--exclude", tmp_path / "two.sql")
     assert code == 2
@@ -281,7 +281,7 @@ def test_bad_utf8_in_a_declared_column_is_refused_by_row(home, tmp_path):
         ('"good" she said,1\n', ['"good" she said']),
     ],
 )
-def test_quotes_are_read_by_the_form_that_fits_the_whole_file(tmp_path, content, texts, end):
+def test_csv_quotes_are_read_in_the_form_that_fits_the_whole_file(tmp_path, content, texts, end):
     from undersong_common.text.row_files import read_rows
 
     path = tmp_path / "a.csv"
@@ -353,7 +353,7 @@ def test_label_is_shown_on_one_line_without_what_cannot_be_seen(home, tmp_path):
 
 
 @pytest.mark.parametrize("options", [("--label-field", "text"), ("--label-field", "pid"), ("--attribute", "sex=pid")])
-def test_texts_and_ids_are_not_shown_as_labels_or_attributes(home, tmp_path, options):
+def test_text_or_id_column_as_label_or_attribute_is_refused_unshown(home, tmp_path, options):
     (tmp_path / "a.csv").write_text("text,pid\nsecret note,secret-7\n")
     code, value, error = dry(home, tmp_path / "a.csv", "--user-field", "pid", *options)
     assert (code, value) == (2, {})
@@ -379,7 +379,7 @@ def test_a_sheet_is_chosen_by_its_name(home, tmp_path):
 @pytest.mark.parametrize(
     "content", [b"", b"\x00" * 200, b"PK\x03\x04" + b"\xff" * 200, b'{"text": ' + b"[" * 5000, b'"\n"' * 9]
 )
-def test_exception_of_a_parser_is_a_file_error_and_no_bug(home, tmp_path, suffix, content):
+def test_parser_exceptions_become_configuration_errors_with_a_remedy(home, tmp_path, suffix, content):
     (tmp_path / f"a{suffix}").write_bytes(content)
     code, _, error = dry(home, tmp_path / f"a{suffix}", "--user-field", "text")
     assert code in (0, 2)
@@ -420,7 +420,7 @@ def test_refresh_remedy_names_the_command_that_has_its_option(home, tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_choice_about_look_alikes_is_kept_for_every_refresh(home, tmp_path):
+def test_choice_about_look_alike_ids_is_kept_for_every_refresh(home, tmp_path):
     notes = tmp_path / "notes.csv"
     notes.write_bytes((CASES / "csv_id_forms.csv").read_bytes())
     add = ("data", "add", notes, *CSV, "--home", home)

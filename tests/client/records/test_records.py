@@ -17,7 +17,7 @@ def select_rows(texts, users, privacy):
 
 
 @pytest.mark.parametrize("unit", ["sample", "user"])
-def test_one_unit_more_displaces_no_other_even_above_max_records(unit):
+def test_adding_a_unit_displaces_no_other_even_above_max_records(unit):
     privacy = Privacy(1.0, 1e-5, unit, 1 if unit == "sample" else 2, max_records=5)
     users = [f"patient {number // 3}" for number in range(30)]
     texts = [f"note {number}" for number in range(30)]
@@ -40,7 +40,7 @@ def records_of(table, labels, unit="sample"):
     return PrivateRecords(table, labels, privacy, key=KEY, embed=lambda _: pytest.fail("not asked for"))
 
 
-def test_label_outside_the_list_counts_as_none_and_is_told_inside_only():
+def test_unlisted_label_counts_as_none_and_only_the_hospital_is_told():
     table = Table(("a", "b", "c"), ("x", "elsewhere", "y"), None)
     found = records_of(table, ("y", "x"))
     assert found.labels.tolist() == [1, -1, 0]
@@ -78,7 +78,7 @@ def test_empty_data_set_gives_a_party_without_units():
         (1e-7, 0, 1000, []),
     ],
 )
-def test_standing_consent_warns_of_each_fact_against_it(delta, declared, users, words):
+def test_standing_consent_gives_a_caution_for_each_fact_against_it(delta, declared, users, words):
     table = Table(("a",) * 2000, None, tuple(str(number % users) for number in range(2000)))
     policy = HospitalPolicy(total_delta=delta, declared_units=declared, approval="standing")
     found = cautions.of_standing_consent(policy, table, "patient")
@@ -86,7 +86,7 @@ def test_standing_consent_warns_of_each_fact_against_it(delta, declared, users, 
     assert all(word in caution for word, caution in zip(words, found, strict=True))
 
 
-def test_equal_notes_with_other_attributes_have_hashes_of_their_own():
+def test_equal_notes_with_different_attributes_have_different_hashes():
     """A subsample's coin follows the hash and a count of equal ones: one sample less would move another one's coin."""
     sexes = ("f", "m", "m", "f")
     table = Table(("no complaint",) * 4, None, None, {"sex": sexes})

@@ -123,14 +123,14 @@ def test_damaged_sealed_copy_counts_as_empty_and_is_logged_locally(hospital, tmp
     assert "the sealed data set is damaged" in command("check", "--offline", "--home", hospital, code=None)
 
 
-def test_another_state_folder_finds_the_checkpoint_by_content(hospital, tmp_path):
+def test_checkpoint_name_in_another_state_folder_follows_from_content(hospital, tmp_path):
     home = PartyHome(hospital)
     _, kept = datasets.open_ledger(home, policy.read(home), tmp_path / "another", at=1.0)
     assert kept.name == checkpoints.checkpoint_name(datasets.load(home).table, tmp_path / "another")
     assert kept.name != snapshot.facts(home).checkpoint
 
 
-def test_an_empty_file_is_a_data_set_once_a_person_says_so(hospital, tmp_path):
+def test_empty_file_is_sealed_only_with_despite_cautions(hospital, tmp_path):
     empty = tmp_path / "empty.jsonl"
     empty.write_text('{"text": "  ", "label": "good", "patient": "1"}\n')
     add = ("data", "add", empty, "--label-field", "label", "--user-field", "patient", "--new-version")

@@ -105,7 +105,7 @@ def declared(path, **fields):
     return Declared(str(path), **{"label_field": "label", "user_field": "patient", **fields})
 
 
-def test_every_resource_of_a_bulk_export_is_read_or_named(bulk):
+def test_every_fhir_resource_of_a_bulk_export_is_read_or_named_as_skipped(bulk):
     found = sources.read(declared(bulk, label_field=f"type|{LOINC}", label_map={"": "report"}))
     texts = dict(zip(found.table.texts, zip(found.table.labels, found.table.users, strict=True), strict=True))
     assert texts == {
@@ -216,7 +216,7 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_hospitals_own_filter_gets_every_row_and_says_which_count(tmp_path):
+def test_hospital_s_filter_program_gets_every_row_and_chooses_records(tmp_path):
     notes = write_notes(tmp_path / "notes.jsonl")
     script = tmp_path / "own filter.py"
     script.write_text(
@@ -286,7 +286,7 @@ def test_notes_of_an_omop_database_are_read(omop, monkeypatch):
     check_omop("env:OMOP_URL")
 
 
-def test_a_query_cannot_write_and_its_url_is_guarded(omop, tmp_path):
+def test_query_that_writes_and_unsafe_database_url_are_refused(omop, tmp_path):
     pytest.importorskip("sqlalchemy")
     query = tmp_path / "query.sql"
     query.write_text("DELETE FROM note")
@@ -373,7 +373,7 @@ def test_a_patient_in_several_spellings_is_one_user_and_excluded_as_one(tmp_path
     assert (left.table.users, left.objections.present) == (("P2",), 1)
 
 
-def test_share_of_lost_rows_counts_objectors_records(tmp_path):
+def test_share_of_lost_rows_is_taken_of_all_rows_with_objectors_records(tmp_path):
     rows = [{"text": f"a note {number}", "patient": "P1" if number < 20 else "P2"} for number in range(30)]
     write_lines(tmp_path / "notes.jsonl", [*rows, {"text": "", "patient": "P2"}])
     (tmp_path / "wishes.txt").write_text("P1\n")
@@ -451,7 +451,7 @@ def test_a_refresh_says_what_changed_and_inherits_what_was_spent(party, tmp_path
     assert Ledger.read(home.ledger).spent(1e-4) == spent
 
 
-def test_after_its_last_day_a_data_set_is_not_answered_from(party, tmp_path):
+def test_data_set_is_not_used_for_answers_after_its_last_day(party, tmp_path):
     add(party, write_notes(tmp_path / "notes.jsonl"))
     command("data", "keep-until", "2001-02-03", "--home", party)
     home = PartyHome(party)

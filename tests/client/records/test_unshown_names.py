@@ -73,7 +73,7 @@ def test_a_refresh_without_a_header_shows_nothing_of_its_rows(home, tmp_path):
     assert "is its first row the header?" in failed("data", "refresh", "--home", home)
 
 
-def test_sheets_named_after_patients_are_counted(home, tmp_path):
+def test_workbook_sheet_names_are_counted_and_not_shown_in_an_error(home, tmp_path):
     book = pytest.importorskip("openpyxl").Workbook()
     for name in ("Mrs Quimby", "Quimby 4712"):
         book.create_sheet(name).append(["text"])

@@ -61,7 +61,7 @@ def kept(tmp_path):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("spoiled", ["a place", "a place deleted", "an old copy", "old copies of both"])
-def test_an_older_ledger_is_refused_as_long_as_one_newer_head_can_be_read(kept, spoiled):
+def test_older_ledger_is_refused_while_one_newer_checkpoint_is_readable(kept, spoiled):
     first, second = kept.places
     if spoiled == "a place":
         shutil.copyfile(first, second)  # heads do not say which place they are of
@@ -135,7 +135,7 @@ def test_one_of_two_checkpoint_places_may_be_read_only_but_not_both(kept, monkey
         marks.keep(ledger)
 
 
-def test_a_ledger_that_goes_on_leaves_no_head_of_the_one_that_was_lost(kept):
+def test_checkpoints_follow_the_restored_ledger_and_not_the_lost_one(kept):
     kept.home.ledger.write_bytes(kept.ledgers[0])
     restored = data.restore_ledger(kept.home.path, checkpoints=kept.folder / "marks", charge_missing=True)
     assert restored.runs == ("run 1", "run 2")
@@ -145,7 +145,7 @@ def test_a_ledger_that_goes_on_leaves_no_head_of_the_one_that_was_lost(kept):
         assert json.loads(place.read_bytes())["ledger_head"] in chain
 
 
-def test_process_with_an_older_head_leaves_the_newer_checkpoint(kept, monkeypatch):
+def test_process_with_an_older_ledger_head_keeps_the_newer_checkpoint(kept, monkeypatch):
     """A command has read the ledger; while it keeps the head, the daemon releases and keeps its own."""
     ledger, marks = datasets.open_ledger(kept.home, POLICY, kept.folder / "marks", at=9.0)
     ledger.close("run 0", "00" * 32)

@@ -46,7 +46,7 @@ def declare_and_add(home, file, tmp_path, **changes):
     return added.survey, added.ledger
 
 
-def test_each_count_of_a_source_stands_under_its_name():
+def test_data_set_facts_give_each_count_of_a_source_under_its_name():
     objections = SimpleNamespace(units=frozenset("abcdef"), present=5, records=7, look_alikes=("of the list",))
     reading = SimpleNamespace(
         table=Table(["one", "one", "two", "three", "three"], ["x", "x", "x", "y", "y"], ["p", "p", "p", "q", "q"]),
@@ -82,7 +82,7 @@ def test_each_count_of_a_source_stands_under_its_name():
     )
 
 
-def test_the_log_of_a_list_has_each_count_under_its_name(home):
+def test_exclusion_log_has_each_count_under_its_name(home):
     objections = SimpleNamespace(
         units=frozenset("abcdef"), present=2, records=5, matched={"a"}, out={"a", "b", "c"}, resembling={}
     )
@@ -101,7 +101,7 @@ def test_the_log_of_a_list_has_each_count_under_its_name(home):
     assert listed.sentence == said
 
 
-def test_own_figures_count_patients_who_object_and_not_their_records(home, notes, tmp_path):
+def test_party_s_figures_count_objecting_patients_not_their_records(home, notes, tmp_path):
     declare_and_add(home, notes, tmp_path)
     objections = SimpleNamespace(units=frozenset("abc"), present=2, records=5, matched=(), out=(), resembling={})
     home.change(exclusions="objectors.txt")
@@ -165,7 +165,7 @@ def test_adding_the_same_file_again_changes_nothing(home, notes, tmp_path):
 
 
 @pytest.mark.parametrize("hold_out", [0, 50])
-def test_a_file_that_nobody_changed_is_what_was_added(home, notes, tmp_path, hold_out):
+def test_unchanged_source_file_is_reported_as_unchanged(home, notes, tmp_path, hold_out):
     declare_and_add(home, notes, tmp_path, hold_out=hold_out)
     assert datasets.changed_since(home) == ""
 
@@ -225,14 +225,14 @@ def test_a_forged_backup_is_refused(home, notes, tmp_path):
         declare_and_add(make_home(home.path), notes, tmp_path, source=Source(backup))
 
 
-def test_a_changed_budget_reaches_the_ledger(home, notes, tmp_path):
+def test_ledger_is_opened_with_the_changed_budget_of_the_policy(home, notes, tmp_path):
     declare_and_add(home, notes, tmp_path)
     larger = policy.change(home, total_epsilon=9.0)
     ledger, _ = datasets.open_ledger(home, larger, tmp_path / "marks", at=3.0)
     assert Ledger.read(home.ledger).budget.epsilon == ledger.budget.epsilon == 9.0
 
 
-def test_without_a_budget_the_ledger_has_the_smallest_one_never_none(home, notes, tmp_path):
+def test_ledger_of_a_policy_without_a_budget_refuses_a_charge(home, notes, tmp_path):
     _, ledger = declare_and_add(home, notes, tmp_path, policy=policy.HospitalPolicy())
     with raises(PrivacyRefusal, "over-budget"):
         ledger.charge(Charge("run", "00" * 32, "votes/1", 0, (Gaussian(5.0),)))

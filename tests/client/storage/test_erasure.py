@@ -275,7 +275,7 @@ def test_write_ahead_log_read_by_another_process_is_emptied_later(erased: Erased
             assert log.stat().st_size == 0
 
 
-def test_attempts_are_looked_after_between_two_answers_and_not_meanwhile(erased: Erased) -> None:
+def test_secrets_of_a_revoked_run_are_erased_between_answers_not_during(erased: Erased) -> None:
     """The ledger that both read and write serves one thread at a time."""
     with erased.secrets.watched():
         erased.run(until="mask")
@@ -288,7 +288,7 @@ def test_attempts_are_looked_after_between_two_answers_and_not_meanwhile(erased:
     assert erased.found == set()
 
 
-def test_discarding_with_a_restored_or_continued_ledger_leaves_no_record(erased: Erased) -> None:
+def test_discarding_journal_and_attempts_leaves_no_secret_in_any_file(erased: Erased) -> None:
     with erased.secrets.watched():
         erased.run(until="mask")
         store.discard(erased.hospital.path / "journal.sqlite", erased.hospital.path / "attempts")

@@ -98,7 +98,7 @@ def test_requests_and_manifests_of_version_1_are_refused_by_name(tmp_path):
         assert "the manifest has version 1, this program speaks" in asked(request.SerializeToString())
 
 
-def test_a_checkpoint_of_a_later_version_costs_the_whole_budget(tmp_path):
+def test_checkpoint_in_a_later_format_counts_the_whole_budget_as_spent(tmp_path):
     """Only its head can be read."""
     hospital = Hospital(tmp_path)
     head = Ledger.read(hospital.path / "ledger.jsonl").head

@@ -52,7 +52,7 @@ def interrupted(tmp_path: Path) -> Interrupted:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("here", ["nothing", "an older ledger"])
-def test_lost_ledger_goes_on_at_the_price_of_the_whole_plan(interrupted: Interrupted, here: str) -> None:
+def test_lost_ledger_is_continued_with_the_whole_plan_charged(interrupted: Interrupted, here: str) -> None:
     hospital = interrupted.hospital
     if here != "nothing":
         shutil.copyfile(interrupted.older, interrupted.ledger)
@@ -79,7 +79,7 @@ def test_lost_ledger_goes_on_at_the_price_of_the_whole_plan(interrupted: Interru
 
 
 @pytest.mark.heavy
-def test_what_the_manual_says_to_back_up_is_enough_for_a_new_folder(
+def test_backup_that_the_manual_describes_suffices_for_a_new_folder(
     interrupted: Interrupted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """docs/hospital.md, "Every day": keys, policy, coordinator and ledger; no journal, no copy of the data."""
@@ -111,7 +111,7 @@ def test_what_the_manual_says_to_back_up_is_enough_for_a_new_folder(
 
 
 @pytest.mark.heavy
-def test_the_file_from_before_a_new_version_gives_no_fresh_budget(tmp_path: Path) -> None:
+def test_earlier_version_of_a_data_set_gives_no_fresh_budget(tmp_path: Path) -> None:
     """Its checkpoints are not kept up any more: what was released from the newer version is not seen there."""
     (tmp_path / "hospital").mkdir()
     hospital = Hospital(tmp_path / "hospital")

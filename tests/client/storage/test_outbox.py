@@ -227,7 +227,7 @@ def test_processes_that_are_killed_while_they_write_leave_whole_messages(home):
     assert set(said) <= {hashlib.sha256(data).hexdigest() for _, data, _ in found}
 
 
-def test_every_message_that_leaves_is_told_in_plain_words():
+def test_outbox_describes_every_sent_message_in_plain_words():
     def entry(kind):
         return outbox.Entry(7, 1.0, "sum_step", kind, "spring", "votes/1", 0, 1234, "00" * 32, 2)
 

@@ -64,7 +64,7 @@ def test_folder_of_public_blocks_is_bounded_and_keeps_the_last_read(tmp_path):
 
 
 @pytest.mark.parametrize("oldest", range(4))
-def test_public_block_that_was_not_read_for_longest_goes_first(tmp_path, oldest):
+def test_least_recently_read_public_block_is_deleted_first(tmp_path, oldest):
     blocks = DiskBlocks(tmp_path, memory_bytes=0, disk_bytes=4 * len(block()) + 100)
     identities = [blocks.add(block(seed)).id for seed in range(4)]
     for number, identity in enumerate(identities):

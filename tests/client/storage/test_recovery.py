@@ -70,7 +70,7 @@ def test_one_command_restores_a_lost_older_or_broken_ledger(home, tmp_path, mark
         datasets.open_ledger(home, POLICY, marks, at=3.0)
 
 
-def test_an_older_backup_goes_on_only_at_the_price_of_what_it_lacks(home, tmp_path, marks):
+def test_older_backup_is_restored_only_with_its_missing_charges_counted(home, tmp_path, marks):
     old = backed_up(home, tmp_path / "old")
     begin(home, tmp_path, "open", plan=3)
     home.ledger.unlink()
@@ -88,7 +88,7 @@ def test_an_older_backup_goes_on_only_at_the_price_of_what_it_lacks(home, tmp_pa
         data.restore_ledger(home.path, checkpoints=marks, charge_missing=True)
 
 
-def test_folder_with_an_older_ledger_does_not_move(home, tmp_path, marks):
+def test_moving_a_party_folder_with_an_older_ledger_is_refused(home, tmp_path, marks):
     old = backed_up(home, tmp_path / "old")
     release(home, tmp_path)
     services._write_heads(home, marks)
@@ -97,7 +97,7 @@ def test_folder_with_an_older_ledger_does_not_move(home, tmp_path, marks):
         services._write_heads(home, marks)
 
 
-def test_without_any_proof_the_whole_budget_counts_as_spent(home, tmp_path, marks):
+def test_without_backup_or_checkpoint_the_whole_budget_counts_as_spent(home, tmp_path, marks):
     release(home, tmp_path)
     shutil.rmtree(marks)
     shutil.rmtree(checkpoints.beside(tmp_path / "notes.jsonl"))
@@ -137,13 +137,13 @@ def test_ledger_of_a_running_daemon_cannot_be_restored(home, tmp_path, marks):
         data.restore_ledger(home.path, checkpoints=marks, charge_missing=True)
 
 
-def test_no_ledger_is_made_by_looking_for_one(tmp_path):
+def test_showing_a_missing_ledger_fails_and_makes_no_file(tmp_path):
     home = make_home(tmp_path / "home")
     assert "no such ledger" in command("ledger", "--home", home.path, code=2)
     assert not home.ledger.exists()
 
 
-def test_a_new_folder_takes_the_backup_and_says_that_a_budget_is_due(home, tmp_path, marks, monkeypatch):
+def test_new_folder_restores_the_backup_and_asks_for_a_budget(home, tmp_path, marks, monkeypatch):
     spent = release(home, tmp_path).spent(DELTA)
     backup = backed_up(home, tmp_path / "backup")
     shutil.rmtree(home.path)

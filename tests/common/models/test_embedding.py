@@ -230,7 +230,7 @@ def test_encoder_window_and_bound_are_in_the_fingerprint(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_local_folder_has_its_own_window(tmp_path: Path) -> None:
+def test_embedder_of_a_local_folder_reads_texts_beyond_its_window(tmp_path: Path) -> None:
     embedder = Embedder.load(write_embedder(tmp_path / "model", ["chest", "pain", "home", "died"]))
     texts = ["chest pain " * 40 + end for end in ("home", "died")]
     assert embedder.lengths(texts).long == 2
@@ -336,7 +336,7 @@ def fixed_shapes(how: str, *, alone: bool = False) -> tuple[Embedder, ShownPlace
 
 
 @pytest.mark.parametrize("how", ["place", "last", "mates", "alone"])
-def test_where_a_machine_s_products_mix_rows_each_text_is_a_batch(how: str) -> None:
+def test_each_text_is_its_own_batch_if_matrix_products_mix_rows(how: str) -> None:
     embedder, padded = fixed_shapes("" if how == "alone" else how, alone=how == "alone")
     texts = some_texts(3, 8, 12)
     rows = bits(embedder.encode(texts))
@@ -345,7 +345,7 @@ def test_where_a_machine_s_products_mix_rows_each_text_is_a_batch(how: str) -> N
     assert {shape[0] for shape in padded.shapes} == {1}
 
 
-def test_batches_of_fixed_shapes_are_filled_up() -> None:
+def test_batches_are_padded_to_fixed_shapes() -> None:
     embedder, padded = fixed_shapes("")
     texts = some_texts(3, 30, 12)
     rows = bits(embedder.encode(texts))
@@ -410,7 +410,7 @@ def test_a_folder_s_broken_model_is_refused_when_it_is_loaded(tmp_path: Path, nu
             embedder.encode(["a record"])
 
 
-def test_the_model_that_is_loaded_is_the_one_with_the_fingerprint(tmp_path: Path) -> None:
+def test_model_folder_changed_after_its_fingerprint_is_refused(tmp_path: Path) -> None:
     folder = write_embedder(tmp_path / "model", WORDS)
     embedder = Embedder.load(folder)
     (folder / "README.md").write_text("another")
@@ -498,7 +498,7 @@ def test_file_that_is_no_embedding_cache_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", ["the start", "a later text"])
-def test_cache_file_without_free_descriptors_is_not_to_be_deleted(tmp_path: Path, at: str) -> None:
+def test_cache_without_free_descriptors_is_a_machine_fault_not_damage(tmp_path: Path, at: str) -> None:
     file_cache = PublicFileCache(tmp_path / "c.sqlite")
     with without_descriptors(), raises(MachineFault, "emfile"):
         if at == "the start":
@@ -585,7 +585,7 @@ print(hashlib.sha256(rows.tobytes() + near.tobytes()).hexdigest())
 
 
 @pytest.mark.slow
-def test_head_on_whole_notes_nears_words_and_on_cut_notes_does_not(packaged: Embedder) -> None:
+def test_classifier_of_whole_note_embeddings_nears_one_of_word_counts(packaged: Embedder) -> None:
     """Invented notes of 600 to 1 500 words with six labels, which their last third decides."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression

@@ -47,13 +47,13 @@ def test_many_texts_embed_to_the_same_bits_beside_any_others(kernel, threads, te
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", sorted(KERNELS_WITH_PLACES & set(kernels.kernels())))
-def test_embedding_bits_change_where_matrix_places_are_not_alike(kernel):
+def test_embedding_bits_change_if_kernel_treats_matrix_places_differently(kernel):
     counts = count_changes(8, "--longest", "40", "--without", "places", kernel=kernel)
     assert min(counts["among others"], counts["in another order"], counts["in three threads"]) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_embedding_bits_change_in_a_second_thread_without_one_owner():
+def test_embedding_bits_change_in_a_second_thread_without_a_thread_owner():
     counts = count_changes(8, "--without", "owner", threads="2")
     assert max(counts["in a second thread"], counts["alone in a second thread"], counts["in three threads"]) > 0

@@ -55,7 +55,7 @@ def test_a_text_has_the_same_bits_on_any_threads_beside_any_texts(folder: Path, 
     assert not rows[list(order).index(len(texts) - 1)].any()  # the empty text says nothing
 
 
-def test_coordinates_are_public_differences_and_map_back(model: Path, folder: Path) -> None:
+def test_hidden_state_coordinates_are_public_differences_and_map_back(model: Path, folder: Path) -> None:
     """The mean of the public texts lies at zero, and what goes into the layer and comes back is the same."""
     axes = Axes.read(folder)
     scale = axes.back @ axes.into

@@ -75,7 +75,7 @@ def test_a_page_behind_a_proxy_answers_the_named_hosts_only():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("proxy", "source"), [("127.0.0.1", "192.0.2.7"), ("127.0.0.9", "127.0.0.1")])
-def test_only_the_named_proxy_is_believed_about_who_asks(proxy, source, tmp_path):
+def test_only_the_named_proxy_may_state_the_client_address(proxy, source, tmp_path):
     listening = Listening("127.0.0.1", 0, ("console.example",), proxy=proxy)
 
     def build(hosts, port):

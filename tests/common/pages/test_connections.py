@@ -63,7 +63,7 @@ def welcome(login):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_after(["silent", "half a head", "half a body", "unread"], 3))
-def test_more_idle_connections_than_are_served_keep_nobody_out(served, kind):
+def test_idle_connections_beyond_the_limit_keep_no_browser_out(served, kind):
     sent = half(served)[kind]
     held = [connected(served, sent, small=kind == "unread") for _ in range(42)]
     try:

@@ -63,7 +63,7 @@ def test_wrong_clock_does_not_shorten_the_day_of_exclusion(timed_machine, duties
     assert not duties.exclusion(["ada"])
 
 
-def test_no_clock_setting_deletes_an_act_after_a_restart(timed_machine, duties):
+def test_clock_setting_after_a_restart_deletes_no_exclusion(timed_machine, duties):
     duties.note_act(["ada"])
     timed_machine.restart()
     timed_machine.at += 25 * HOUR_S
@@ -72,7 +72,7 @@ def test_no_clock_setting_deletes_an_act_after_a_restart(timed_machine, duties):
     assert duties.exclusion(["ada"])
 
 
-def test_an_act_noted_by_a_clock_ahead_lasts_a_day_from_now(timed_machine, duties):
+def test_exclusion_noted_by_a_fast_clock_lasts_a_day_of_the_right_clock(timed_machine, duties):
     timed_machine.at += 400 * DAY_S
     duties.note_act(["ada"])
     timed_machine.at -= 400 * DAY_S
@@ -87,7 +87,7 @@ def test_an_act_noted_by_a_clock_ahead_lasts_a_day_from_now(timed_machine, dutie
     assert not duties.exclusion(["ada"])
 
 
-def test_latest_act_of_each_actor_counts(timed_machine, duties):
+def test_exclusion_follows_the_latest_act_of_each_person(timed_machine, duties):
     for _ in range(3):
         duties.note_act(["ada", "https://id.example 7"])
         timed_machine.pass_time(20 * HOUR_S)
@@ -108,14 +108,16 @@ def test_latest_act_of_each_actor_counts(timed_machine, duties):
         ("root at the terminal", "bert at the terminal", "perhaps"),
     ],
 )
-def test_act_excludes_its_own_account_and_perhaps_those_elsewhere(timed_machine, duties, actor, person, excluded):
+def test_giving_rights_excludes_that_account_and_perhaps_those_elsewhere(
+    timed_machine, duties, actor, person, excluded
+):
     duties.note_act([actor])
     exclusion = duties.exclusion([person])
     words = "" if exclusion is None else "itself" if exclusion.is_own else "perhaps"
     assert words == excluded
 
 
-def test_a_person_s_act_by_either_account_excludes_both(timed_machine, duties):
+def test_giving_rights_by_one_of_two_accounts_excludes_both_accounts(timed_machine, duties):
     duties.note_act(["ada", "https://id.example 7"])
     for identities in (["ada"], ["other", "https://id.example 7"]):
         assert duties.exclusion(identities).is_own
@@ -125,7 +127,7 @@ KEY, OTHER = (provider_key(f"https://{name}.example", "page") for name in ("id",
 
 
 @pytest.mark.parametrize(("former", "role_given"), [(KEY, False), ("", True), (None, True)])
-def test_while_two_decide_no_page_names_another_provider(duties, former, role_given):
+def test_page_cannot_change_the_provider_while_two_people_decide(duties, former, role_given):
     """Also where people of the machine decide, and no page was served yet."""
     if former is not None:
         duties.serve_with(former)
@@ -154,7 +156,7 @@ def test_a_first_provider_may_be_named_before_anybody_has_a_role(duties, former)
 
 
 @pytest.mark.parametrize("former", ["", None])
-def test_whoever_names_the_first_provider_for_two_closes_the_day(timed_machine, duties, former):
+def test_naming_the_first_provider_excludes_everybody_for_a_day(timed_machine, duties, former):
     """The attack: after two people decide, and before anybody has a role, one person names a provider of their own."""
     if former is not None:
         duties.serve_with(former)
@@ -169,7 +171,7 @@ def test_whoever_names_the_first_provider_for_two_closes_the_day(timed_machine, 
     assert duties.exclusion(["ada", "https://id.example 7"]) is None
 
 
-def test_the_tables_of_groups_stay_once_somebody_has_a_role(timed_machine, duties):
+def test_tables_of_groups_cannot_change_once_somebody_has_a_role(timed_machine, duties):
     duties.serve_with(KEY, "staff")
     duties.serve_with(KEY, "staff and IT")
     duties.is_provider_fixed = lambda: True
@@ -185,7 +187,7 @@ def test_the_tables_of_groups_stay_once_somebody_has_a_role(timed_machine, dutie
     duties.serve_with(KEY, "all")
 
 
-def test_a_page_of_an_earlier_version_has_noted_no_tables(duties):
+def test_page_store_of_an_earlier_version_accepts_its_first_group_tables(duties):
     duties._store.rows("INSERT INTO setting (name, value) VALUES ('provider', ?)", KEY)
     duties.is_provider_fixed = lambda: True
     duties.follow_groups("ada", "IT", "it")
@@ -201,7 +203,7 @@ def test_a_page_of_an_earlier_version_has_noted_no_tables(duties):
         (OTHER, "staff", {"password"}),
     ],
 )
-def test_the_provider_s_people_enter_anew_under_other_tables(tmp_path, provider, tables, remaining):
+def test_changed_provider_or_group_tables_end_the_provider_s_sessions(tmp_path, provider, tables, remaining):
     with closing(PageStore(tmp_path)) as store:
         accounts = Accounts(store)
         accounts.duties.serve_with(KEY, "staff")

@@ -128,7 +128,7 @@ def test_a_session_ends_without_use_and_after_its_longest_time(accounts, clock):
 
 
 @pytest.mark.parametrize(("path", "is_kept"), [("/account", True), ("/?part=x", False)])
-def test_a_screen_that_renews_itself_keeps_no_session_awake(site, clock, path, is_kept):
+def test_automatic_renewal_of_a_screen_does_not_prolong_the_session(site, clock, path, is_kept):
     site.accounts = Accounts(site.store, clock=clock)
     site.accounts.set_role("ada", "administrator")
     browser = Browser(site).enter(site.accounts.link("ada"))
@@ -265,7 +265,7 @@ def test_wrong_links_do_not_keep_a_right_one_out(accounts):
     assert accounts.enter_by_link(secret, address="127.0.0.1")
 
 
-def test_guessing_from_one_place_is_answered_with_429(site, browser):
+def test_guessing_links_from_one_address_is_answered_with_429(site, browser):
     for _ in range(module.FAILURES):
         assert browser.post("/enter", code="guess").status_code == 403
     late = browser.post("/enter", code="guess")
@@ -294,7 +294,7 @@ def test_each_role_allows_its_own_screens_and_actions(site):
     assert site.done == ["operator", "administrator"]
 
 
-def test_the_last_administrator_stays(accounts):
+def test_last_administrator_cannot_be_removed(accounts):
     with raises(ConfigurationError, "only-administrator"):
         accounts.remove("ada")
     with raises(ConfigurationError, "only-administrator"):
@@ -380,13 +380,13 @@ def test_limit_of_request_bodies_is_lower_without_a_session(browser, site):
         assert len(list(chunks)) >= 4  # the client sends what is asked for
 
 
-def test_the_last_text_of_a_field_counts(inside, site):
+def test_last_value_of_a_repeated_form_field_counts(inside, site):
     """A check box follows a hidden field, which says what an empty box means."""
     inside.post("/act", of="/", what=["false", "true"])
     assert site.done == ["true"]
 
 
-def test_half_a_character_in_a_form_is_an_ordinary_wrong_field(browser):
+def test_half_a_surrogate_pair_in_a_form_is_answered_with_403(browser):
     part = '--b\r\ncontent-disposition: form-data; name="%s"\r\n\r\n\\ud800\r\n'
     body = '--b\r\ncontent-disposition: form-data; name="_charset_"\r\n\r\nunicode_escape\r\n'
     body += part % "csrf" + part % "name" + "--b--\r\n"
@@ -427,7 +427,7 @@ def test_a_report_of_a_violation_keeps_no_secret_of_a_session(inside, site):
     assert inside.client.base not in site.violations[0]
 
 
-def test_every_answer_has_the_policy_and_no_inline_script_or_style(inside, browser):
+def test_every_answer_has_a_content_security_policy_and_no_inline_code(inside, browser):
     for answer in (browser.get("/login"), browser.get("/nowhere"), inside.get("/"), inside.get("/nowhere")):
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy
@@ -492,7 +492,7 @@ def test_over_tls_cookies_are_secure_and_of_this_host_alone(tmp_path):
     site.close()
 
 
-def test_a_forms_key_is_of_one_session_and_one_route(site, inside):
+def test_form_key_counts_as_used_only_in_its_session_and_route(site, inside):
     site.post("/other", lambda visit: visit.go("/elsewhere", site.done.append("other") or ""), least="operator")
     key = inside.hidden("/")["action"]
     sent = {"csrf": inside.hidden("/")["csrf"], "action": key}

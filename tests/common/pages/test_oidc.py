@@ -311,7 +311,7 @@ class ProxyHandler(BaseHTTPRequestHandler):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("is_option", [False, True])
-def test_no_proxy_of_the_environment_answers_for_the_provider(tmp_path, monkeypatch, is_option):
+def test_proxy_of_the_environment_is_not_used_for_the_provider(tmp_path, monkeypatch, is_option):
     """The attack: a second page with the same provider, whose environment leads to somebody's own one."""
     with ThreadingHTTPServer(("127.0.0.1", 0), ProxyHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -328,7 +328,7 @@ def test_no_proxy_of_the_environment_answers_for_the_provider(tmp_path, monkeypa
 
 
 @pytest.mark.heavy
-def test_no_certificates_of_the_environment_are_trusted(tmp_path, monkeypatch):
+def test_certificates_of_the_environment_are_not_trusted(tmp_path, monkeypatch):
     (tmp_path / "none.pem").write_text("no certificate")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
     oidc._http_client("").close()
@@ -344,7 +344,7 @@ def test_a_short_key_of_the_provider_is_refused(fake):
     assert fake.enter() == 303
 
 
-def test_address_and_its_verification_come_from_one_document(fake):
+def test_email_and_its_verification_must_come_from_one_document(fake):
     fake.userinfo = {"sub": "1", "email": "ada@hospital.example", "email_verified": False}
     assert fake.enter(email=None, email_verified=True) == 403
     fake.userinfo["email_verified"] = True
@@ -352,7 +352,7 @@ def test_address_and_its_verification_come_from_one_document(fake):
 
 
 @pytest.mark.slow
-def test_begun_log_ins_of_strangers_do_not_end_another_one(fake):
+def test_log_ins_begun_by_strangers_do_not_end_an_honest_one(fake):
     honest = Browser(fake.site)
     begun = honest.get("/oidc/start")
     stranger = Browser(fake.site)
@@ -364,7 +364,7 @@ def test_begun_log_ins_of_strangers_do_not_end_another_one(fake):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("passed_s", [601.0, -86400.0])
-def test_a_begun_log_in_ends_after_a_time_and_its_state_cannot_be_made_up(fake, monkeypatch, passed_s):
+def test_begun_log_in_expires_and_its_state_cannot_be_forged(fake, monkeypatch, passed_s):
     browser = Browser(fake.site)
     state = led_there(browser.get("/oidc/start"))[1]["state"]
     later = f"9{state}"
@@ -425,7 +425,7 @@ def test_the_code_is_exchanged_with_the_verifier_that_was_announced(fake):
         (None, 403),
     ],
 )
-def test_an_issuer_is_compared_by_its_parts(tmp_path, issuer, status):
+def test_issuer_addresses_are_compared_by_their_url_parts(tmp_path, issuer, status):
     fake = FakeProvider(tmp_path / "page", roles={"it": "operator"})
     fake.metadata["issuer"] = fake.issuer = issuer
     assert fake.enter(groups=["it"]) == status
@@ -490,7 +490,7 @@ def test_provider_name_equal_to_a_local_account_does_not_become_it(tmp_path):
     fake.site.close()
 
 
-def test_without_groups_no_name_opens_an_account(fake):
+def test_provider_log_in_without_groups_opens_no_account_by_its_name(fake):
     fake.site.accounts.set_role("bo@hospital.example", "administrator")
     refused = fake.entered(sub="2", email="bo@hospital.example")
     assert (refused.status_code, "connect the identity provider under Your account" in refused.text) == (403, True)

@@ -49,7 +49,7 @@ def test_wasp_plan_is_calibrated_to_the_contract_s_sigma(target: float, at: floa
         assert found * 128 == pytest.approx(451.97, abs=0.01)
 
 
-def test_the_paper_s_own_sigma_spends_less_than_it_says() -> None:
+def test_sigma_of_the_paper_spends_less_epsilon_than_the_paper_says() -> None:
     assert epsilon([Gaussian(9.6896 / NEAR_AND_FAR)] * 4, 1e-5) == pytest.approx(1.287, abs=5e-4)
     assert epsilon([Gaussian(9.6896 / NEAR_AND_FAR)] * 5, 1e-5) == pytest.approx(1.456, abs=5e-4)
 
@@ -142,7 +142,7 @@ def exact_delta(one: float, sensitivity: int, target: float) -> float:
 
 
 @pytest.mark.parametrize(("one", "sensitivity"), [(1.0, 1), (0.5, 3), (0.1, 10), (0.003, 700), (0.01, 512)])
-def test_discrete_laplace_costs_what_its_sum_says_and_never_less(one: float, sensitivity: int) -> None:
+def test_discrete_laplace_cost_equals_the_exact_sum_and_is_never_less(one: float, sensitivity: int) -> None:
     for part in (0.0, 0.3, 0.5, 0.77, 1.0):
         exact = exact_delta(one, sensitivity, part * one * sensitivity)
         found = delta([DiscreteLaplace(one, sensitivity)], part * one * sensitivity)
@@ -208,7 +208,7 @@ def test_calibration_is_tight_and_never_short(target: float, at: float, count: i
 
 
 @pytest.mark.slow
-def test_calibration_finds_the_same_noise_in_any_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calibrated_noise_is_the_same_in_any_unit_of_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scale in integer units, thousands of times the sensitivity's, ends at the same noise."""
     monkeypatch.setattr(accounting, "_GRID", 5_000)
     natural = calibrate(lambda s: [Gaussian(s, 0.8, 10), Pure(0.1)], 1.0, 1e-5)
@@ -236,7 +236,7 @@ def test_discrete_noise_is_charged_below_its_sampled_variance() -> None:
             charged_sigma(variance)
 
 
-def test_sampler_s_distance_is_paid_from_delta() -> None:
+def test_sampler_s_statistical_distance_is_subtracted_from_delta() -> None:
     left = usable_delta(1e-5, samples=10**9, epsilon=4.0)
     assert 0 < 1e-5 - left < 1e-20
     assert usable_delta(1e-5, samples=10**9, epsilon=math.inf) == 1e-5

@@ -26,7 +26,7 @@ GOOD = {
 
 @pytest.mark.parametrize("delta", [1e-5, 1e-8])
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 4.0, 8.0])
-def test_a_gaussian_makes_nobody_surer_more_often_than_stated(epsilon, delta):
+def test_gaussian_noise_exceeds_the_stated_odds_no_more_than_stated(epsilon, delta):
     mu = gaussian_mu(epsilon, delta)
     stated = math.log(impact.odds_factor(epsilon, delta))
     assert _chance_of_loss(stated, mu) <= 2 * delta
@@ -81,7 +81,7 @@ def test_guess_right_in_99_of_100_cases_is_practically_no_protection():
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 4.0, 8.0])
 @pytest.mark.parametrize("share", [0.01, 0.001])
-def test_a_guess_passes_the_rare_certainty_in_no_larger_share_of_runs(epsilon, share):
+def test_guess_exceeds_the_rare_certainty_in_at_most_the_stated_share(epsilon, share):
     """Compared with the exact law of the loss: normal, with mean mu^2 / 2 if the unit is in, else its opposite."""
     mu, sure = gaussian_mu(epsilon, 1e-5), impact.rare_certainty(epsilon, 1e-5, share)
     log_odds = math.log(sure / (1.0 - sure))

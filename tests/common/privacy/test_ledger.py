@@ -176,7 +176,7 @@ def test_void_attempts_do_not_count_and_stay_void(path: Path) -> None:
     assert Ledger.open(path, "f").charges() == [vote(1, attempt=1)]
 
 
-def test_a_certificate_for_what_did_not_leave_writes_nothing(path: Path) -> None:
+def test_void_certificate_for_an_unsent_vector_changes_no_ledger_line(path: Path) -> None:
     ledger = Ledger.open(path, "f")
     ledger.charge(vote(1))
     before = path.read_bytes()
@@ -208,7 +208,7 @@ def test_three_vectors_of_a_sum_may_be_void_before_a_spare_attempt(path: Path) -
     assert ledger.voided("r", "votes/2") == 0
 
 
-def test_what_everyone_else_could_see_counts_every_vector_that_left(path: Path) -> None:
+def test_epsilon_if_all_others_collude_counts_every_sent_vector(path: Path) -> None:
     ledger = Ledger.open(path, "f")
     seen = [replace(vote(1, attempt=attempt), alone=(Gaussian(0.7),)) for attempt in range(4)]
     for charge in seen[:2]:
@@ -223,7 +223,7 @@ def test_what_everyone_else_could_see_counts_every_vector_that_left(path: Path) 
     assert ledger.spent_if_all_others_collude(1e-5) == pytest.approx(accounting.epsilon([Gaussian(0.7, count=3)], 1e-5))
 
 
-def test_what_was_sent_is_known_by_its_hash_and_no_other_bytes_may_leave(path: Path) -> None:
+def test_sent_vector_is_recorded_by_hash_and_another_one_is_refused(path: Path) -> None:
     ledger = Ledger.open(path, "f")
     with refuses("attempt-unknown"):
         ledger.send(vote(1), VECTOR)
@@ -262,7 +262,7 @@ def test_an_attempt_that_sent_nothing_is_withdrawn_for_good(path: Path) -> None:
     assert ledger.attempts("r", "votes/1") == {0: "withdrawn", 1: "charged"}
 
 
-def test_spare_attempts_are_those_of_the_whole_run(path: Path) -> None:
+def test_spare_attempts_are_counted_over_all_sums_of_a_run(path: Path) -> None:
     ledger = Ledger.open(path, "f")
     for number in (1, 2):
         ledger.charge(vote(number), spare_attempts=1)
@@ -272,7 +272,7 @@ def test_spare_attempts_are_those_of_the_whole_run(path: Path) -> None:
     ledger.charge(vote(2, "another run", attempt=1))
 
 
-def test_a_sum_is_charged_for_one_question(path: Path) -> None:
+def test_charging_a_sum_for_a_second_question_is_refused(path: Path) -> None:
     ledger = Ledger.open(path, "f")
     ledger.charge(replace(vote(1), question=VECTOR))
     ledger.withdraw(vote(1))
@@ -282,7 +282,7 @@ def test_a_sum_is_charged_for_one_question(path: Path) -> None:
     ledger.charge(replace(vote(2), question=OTHER))
 
 
-def test_what_was_charged_for_older_data_is_not_computed_with_newer(path: Path) -> None:
+def test_charge_for_an_older_data_set_is_refused_for_the_newer_one(path: Path) -> None:
     ledger = Ledger.open(path, "old")
     ledger.charge(vote(1))
     ledger.charge(vote(2))
@@ -316,7 +316,7 @@ def test_quick_budget_check_agrees_with_the_full_price(sigma: float, count: int,
     assert not surely_within(parts({**runs, "c": [Pure(0.1)]}), math.inf, delta)  # two parts: the price decides
 
 
-def test_next_to_no_noise_is_within_no_budget() -> None:
+def test_almost_zero_noise_is_within_no_budget() -> None:
     """Its square is beyond the range of floats, or that of two of them is."""
     for sigma in (1e-300, 1e-154, 1e-100, 0.0):
         assert not surely_within([[Gaussian(sigma), Gaussian(sigma)]], 8.0, 1e-5)
@@ -330,7 +330,7 @@ def mixed(run: str) -> Charge:
 
 
 @pytest.mark.slow
-def test_the_delta_of_a_part_is_settled_when_the_budget_is_declared(path: Path) -> None:
+def test_delta_of_a_budget_part_is_fixed_when_the_budget_is_declared(path: Path) -> None:
     ledger = Ledger.open(path, "f", Budget(30.0, 1e-5, parts=3))
     part = 1e-5 / 3
     ledger.charge(vote(1, "a"))
@@ -432,7 +432,7 @@ def test_the_budget_is_checked_for_the_whole_plan(path: Path) -> None:
 
 
 @pytest.mark.parametrize("parts", [0, -1])
-def test_a_budget_has_at_least_one_part(parts: int) -> None:
+def test_budget_with_fewer_than_one_part_is_refused(parts: int) -> None:
     with raises(ConfigurationError, "no-parts"):
         Budget(1.0, 1e-5, parts)
 
@@ -455,7 +455,7 @@ def test_lost_charges_count_and_end_their_runs(path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", [Budget(4.0, 1e-5), None])
-def test_a_whole_budget_that_was_lost_leaves_nothing(path: Path, lost: Budget | None) -> None:
+def test_ledger_that_lost_its_whole_budget_allows_no_charge(path: Path, lost: Budget | None) -> None:
     ledger = Ledger.open(path, "f", Budget(4.0, 1e-5))
     ledger.lose([], [lost])
     assert ledger.spent(1e-5) == (4.0 if lost else math.inf)
@@ -513,7 +513,7 @@ def test_entries_of_a_run_reveal_no_data_other_runs_or_time(tmp_path: Path) -> N
 
 
 @pytest.mark.heavy
-def test_a_statement_is_what_the_ledger_says_and_comes_back_from_json(path: Path) -> None:
+def test_ledger_statement_has_the_ledger_s_figures_and_survives_json(path: Path) -> None:
     ledger = Ledger.open(path, "f", Budget(40.0, 1e-5, 2))
     plan = PlanPrice((Gaussian(2.0, count=5),), (Gaussian(1.0, count=20),))
     ledger.begin(vote(1), plan)
@@ -601,7 +601,7 @@ def test_interrupted_ledger_total_is_computed_again(path: Path, monkeypatch: pyt
     assert [total.events for total in ledger.totals()] == [(Gaussian(6.0, count=2),)]
 
 
-def test_what_an_older_ledger_misses_is_charged_once(tmp_path: Path) -> None:
+def test_charges_missing_from_an_older_ledger_are_added_once(tmp_path: Path) -> None:
     older, newer = Ledger.open(tmp_path / "older", "f"), Ledger.open(tmp_path / "newer", "f")
     for ledger in (older, newer):
         ledger.begin(vote(1), PlanPrice((Gaussian(2.0, count=5),)))
@@ -644,7 +644,7 @@ def filled(path: Path) -> bytes:
 
 
 @pytest.mark.slow
-def test_every_cut_of_the_last_line_is_repaired_and_nothing_else(path: Path) -> None:
+def test_last_ledger_line_cut_at_any_byte_is_repaired(path: Path) -> None:
     """A crash at any byte of a write leaves the ledger as it was before that write."""
     data = filled(path)
     last = data.rstrip(b"\n").rfind(b"\n") + 1
@@ -672,7 +672,7 @@ def test_zeros_that_a_lost_write_left_are_dropped(path: Path, zeros: int) -> Non
 @pytest.mark.heavy
 @pytest.mark.parametrize("line", [b"\n", b"{}\n", b'{"entry": 1}\n', bytes(200) + b"\n", b"[[[[\n"])
 @pytest.mark.parametrize("place", [0, 3, 8])
-def test_a_foreign_line_is_named_and_left_as_it_is(path: Path, line: bytes, place: int) -> None:
+def test_foreign_line_in_the_ledger_is_refused_and_not_changed(path: Path, line: bytes, place: int) -> None:
     lines = filled(path).splitlines(keepends=True)
     damaged = b"".join([*lines[:place], line, *lines[place:]])
     path.write_bytes(damaged)
@@ -681,7 +681,7 @@ def test_a_foreign_line_is_named_and_left_as_it_is(path: Path, line: bytes, plac
     assert path.read_bytes() == damaged
 
 
-def test_a_snapshot_has_the_figures_of_one_moment(path: Path) -> None:
+def test_ledger_snapshot_does_not_change_with_later_charges(path: Path) -> None:
     ledger = Ledger.open(path, "f")
     ledger.charge(vote(1))
     snapshot = Ledger.snapshot(path)
@@ -800,7 +800,7 @@ def _charge_many(path: str, run: str, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_share_one_chain(path: Path) -> None:
+def test_processes_that_charge_at_once_write_one_hash_chain(path: Path) -> None:
     context = multiprocessing.get_context("fork")
     workers: list[Any] = [context.Process(target=_charge_many, args=(str(path), name, 25)) for name in ("a", "b", "b")]
     for worker in workers:
@@ -812,7 +812,7 @@ def test_two_processes_share_one_chain(path: Path) -> None:
     assert len(Ledger.open(path, "f").charges()) == 50
 
 
-def test_only_public_fields_are_written(path: Path) -> None:
+def test_ledger_lines_have_only_public_fields(path: Path) -> None:
     filled(path)
     keys = {key for line in path.read_text().splitlines() for key in json.loads(line)}
     assert keys == {
@@ -821,7 +821,7 @@ def test_only_public_fields_are_written(path: Path) -> None:
     }
 
 
-def test_cost_of_each_run_stands_beside_that_of_all_runs_until_then(tmp_path: Path) -> None:
+def test_ledger_gives_the_cost_of_each_run_and_of_all_runs_up_to_it(tmp_path: Path) -> None:
     delta = 1e-5
     ledger = Ledger.open(tmp_path / "ledger.jsonl", "data", Budget(50.0, delta))
     multipliers = {"spring": (4.0, 5.0), "autumn": (3.0,)}

@@ -83,7 +83,7 @@ def test_gaussian_draws_follow_the_law(sigma: float) -> None:
         )
 
 
-def test_the_last_bit_of_a_block_is_the_sign_and_nothing_else() -> None:
+def test_last_bit_of_a_gaussian_draw_s_block_decides_only_the_sign() -> None:
     words = np.frombuffer(KeyStream(SEED).read(16 * 500), dtype="<u8").reshape(500, 2).copy()
     law = DiscreteGaussian(9)
     drawn = law._draw(words)
@@ -93,7 +93,7 @@ def test_the_last_bit_of_a_block_is_the_sign_and_nothing_else() -> None:
     assert np.array_equal(law._draw(flipped), -drawn)
 
 
-def test_wide_gaussian_has_the_right_residues_and_parity() -> None:
+def test_wide_gaussian_s_residues_modulo_its_stride_are_uniform() -> None:
     """A + k B must not show k: residues modulo the stride are uniform. A fresh seed would fail once in 1000."""
     law = DiscreteGaussian(20_000)
     assert law._stride > 1
@@ -154,7 +154,9 @@ def test_shares_of_discrete_laplace_sum_to_it(scale: float, parties: int) -> Non
 @pytest.mark.parametrize(
     "law", slow_after([DiscreteGaussian(3), DiscreteGaussian(5000), DiscreteLaplaceShare(4000, 3)], 1), ids=repr
 )
-def test_same_seed_gives_the_same_noise_however_it_is_cut(law: IntegerNoise, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_same_seed_gives_the_same_noise_in_parts_of_any_size(
+    law: IntegerNoise, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = law.sample(KeyStream(SEED), 5_000)
     stream = KeyStream(SEED)
     parts = np.concatenate([law.sample(stream, n) for n in (0, 1, 999, 4_000)])
@@ -164,7 +166,7 @@ def test_same_seed_gives_the_same_noise_however_it_is_cut(law: IntegerNoise, mon
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint32, np.uint64])
-def test_noise_added_then_subtracted_leaves_nothing(dtype: type) -> None:
+def test_adding_then_subtracting_the_same_noise_restores_the_vector(dtype: type) -> None:
     law = DiscreteGaussian(452)
     target: Any = np.arange(40_000).astype(dtype)
     law.add_to(target, KeyStream(SEED))
@@ -178,7 +180,7 @@ def test_noise_added_then_subtracted_leaves_nothing(dtype: type) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.fractions(min_value=Fraction(1, 8), max_value=2000, max_denominator=50))
-def test_every_gaussian_states_a_distance_below_the_contract(sigma: Fraction) -> None:
+def test_every_gaussian_s_stated_distance_is_below_the_allowed_one(sigma: Fraction) -> None:
     law = DiscreteGaussian.of_variance(sigma)
     assert 0 < law.distance < STATISTICAL_DISTANCE
     assert abs(law.deviation**2 - sigma) < 1e-9 * sigma
@@ -253,7 +255,7 @@ def _words(values: list[int]) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("table", [GAUSSIAN, SMALL, POLYA, TINY], ids=["gaussian", "small", "polya", "tiny"])
-def test_draws_at_and_around_every_boundary_follow_the_definition(table: CumulativeTable) -> None:
+def test_table_draws_at_and_around_every_boundary_follow_the_definition(table: CumulativeTable) -> None:
     # Below, at and above each boundary, in its last usable bit and in its high word; the sign bit both ways.
     words = [w for edge in _boundaries(table) for w in (edge - 1, edge, edge + 1, edge - 2**64, edge + 2**64)]
     words += [0, 1, 2**128 - 1, 2**128 - 2, 2**127, *(g << 114 for g in range(1 << 14))]

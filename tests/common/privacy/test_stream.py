@@ -29,7 +29,7 @@ def _reference(seed: bytes, size: int) -> bytes:
     return encryptor.update(blocks)[:size]
 
 
-def test_tags_of_short_streams_are_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cipher_tags_of_short_key_streams_are_overwritten_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tag gives the beginning of a mask's stream to whoever finds it in memory."""
     tags: list[memoryview] = []
 
@@ -48,12 +48,12 @@ def test_tags_of_short_streams_are_overwritten(monkeypatch: pytest.MonkeyPatch) 
 
 
 @given(st.binary(min_size=32, max_size=32), st.lists(st.integers(0, 100), max_size=8))
-def test_any_cut_of_the_stream_reads_the_same_bytes(seed: bytes, cuts: list[int]) -> None:
+def test_key_stream_read_in_any_pieces_gives_the_same_bytes(seed: bytes, cuts: list[int]) -> None:
     whole = KeyStream(seed)
     assert b"".join(whole.read(size) for size in cuts) == _reference(seed, sum(cuts))
 
 
-def test_a_fill_longer_than_the_zero_buffer_continues_the_counter() -> None:
+def test_key_stream_longer_than_its_zero_buffer_continues_the_counter() -> None:
     size = 2 * CHUNK_BYTES + 77
     assert KeyStream(b"\x07" * 32).read(size) == _reference(b"\x07" * 32, size)
 

@@ -68,7 +68,7 @@ class Words(BaseModel):
         ("inner", 3, "inner: is not a section", "[section]"),
     ],
 )
-def test_what_is_wrong_and_what_to_write_are_said_in_words_of_our_own(key, value, problem, remedy):
+def test_validation_errors_use_our_own_words_for_problem_and_remedy(key, value, problem, remedy):
     with pytest.raises(ConfigurationError) as caught:
         validate(Words, {key: value}, "task.toml")
     assert caught.value.problem.startswith(f"task.toml: {problem}") or problem in caught.value.problem
@@ -144,7 +144,7 @@ class Either(BaseModel):
         ({"counts": 1}, ["counts: unknown key"]),
     ],
 )
-def test_a_key_of_several_kinds_is_told_its_own_fault(data, problems):
+def test_key_of_several_types_is_refused_with_the_fault_of_its_own_type(data, problems):
     with pytest.raises(ConfigurationError) as refused:
         configuration.validate(Either, data, "the file")
     assert refused.value.problem.splitlines() == [f"the file: {problem}" for problem in problems]
@@ -177,7 +177,7 @@ def test_password_or_query_of_a_refused_address_is_not_shown(key, address):
         (Either, {"shares": {"a": True}}, "shares.a"),
     ],
 )
-def test_true_and_false_are_no_numbers(model, data, key):
+def test_true_or_false_for_a_number_is_refused(model, data, key):
     with pytest.raises(ConfigurationError) as refused:
         validate(model, data, "task.toml")
     assert refused.value.problem == f"task.toml: {key}: is true or false, not a number"

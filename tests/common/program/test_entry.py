@@ -29,7 +29,7 @@ def ended(capsys, command):
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-def test_letters_that_the_output_lacks_are_written_as_json_escapes(monkeypatch, encoding):
+def test_characters_that_the_output_cannot_encode_become_json_escapes(monkeypatch, encoding):
     output = io.TextIOWrapper(io.BytesIO(), encoding)
     monkeypatch.setattr(sys, "stdout", output)
     words = "Kärdiologie \u2192 \U0001f600 \udcff"
@@ -228,7 +228,7 @@ def test_a_closed_output_is_told_in_one_line(length):
 
 
 @pytest.mark.heavy
-def test_an_output_that_was_closed_at_the_start_runs_nothing(tmp_path):
+def test_command_whose_output_was_closed_at_the_start_runs_nothing(tmp_path):
     program = "from undersong_common.program import entry; entry.run(lambda: open('made', 'w').close())"
     shell = ["sh", "-c", f'"{sys.executable}" -c "{program}" >&-']
     done = subprocess.run(shell, cwd=tmp_path, stderr=subprocess.PIPE, text=True, timeout=30)
@@ -237,7 +237,7 @@ def test_an_output_that_was_closed_at_the_start_runs_nothing(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-def test_what_warns_stands_in_no_output_that_a_program_reads():
+def test_programs_print_every_warning_to_standard_error():
     """The words of the programs that begin with their kind; what a rich console prints goes its own way."""
     warnings = []
     for path in (file for folder in processes.SOURCES[1:] for file in folder.rglob("*.py")):

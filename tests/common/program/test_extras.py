@@ -80,7 +80,7 @@ def test_extra_all_has_every_extra_that_users_install_together():
     assert everything.extras == EXTRAS.keys() - apart - {"all", *OF_DEVELOPERS}
 
 
-def test_the_wheels_table_is_the_one_of_pyproject():
+def test_table_of_extras_equals_that_of_pyproject():
     described = extras.packages_of_extras()
     assert list(described) == list(EXTRAS)
     assert described["page"] >= {"fastapi", "httpx", "authlib", "joserfc"}

@@ -31,7 +31,7 @@ def owner_of(monkeypatch: pytest.MonkeyPatch, *libraries: FakeLibrary) -> Librar
     return LibraryThreads()
 
 
-def test_last_thread_block_restores_the_numbers_the_first_one_met(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_of_nested_thread_blocks_restores_original_thread_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     numpy, scipy, openmp = FakeLibrary("n", 4), FakeLibrary("s", 3), FakeLibrary("o", 2, user_api="openmp")
     owner = owner_of(monkeypatch, numpy, scipy, openmp)
     owner.enter()
@@ -42,7 +42,7 @@ def test_last_thread_block_restores_the_numbers_the_first_one_met(monkeypatch: p
     assert (numpy.num_threads, scipy.num_threads, openmp.num_threads) == (4, 3, 2)
 
 
-def test_a_program_leaves_torch_to_the_models_of_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_block_without_torch_leaves_openmp_threads_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     numpy, openmp = FakeLibrary("n", 4), FakeLibrary("o", 2, user_api="openmp")
     owner = owner_of(monkeypatch, numpy, openmp)
     owner.enter(torch_too=False)
@@ -77,7 +77,7 @@ def test_thread_number_changed_within_a_block_is_overruled_at_the_next(monkeypat
     assert numpy.num_threads == 4
 
 
-def test_libraries_are_searched_again_after_an_import_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_libraries_are_searched_again_only_after_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
     searches: list[int] = []
     found = library_threads._search_libraries.__wrapped__
 
@@ -133,7 +133,7 @@ assert numbers() == before, (numbers(), before)
 
 
 @pytest.mark.slow
-def test_blocks_compute_with_one_thread_and_a_notebook_gets_its_own_back() -> None:
+def test_thread_blocks_use_one_thread_and_restore_a_notebook_s_number() -> None:
     pytest.importorskip("torch")
     several = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "3")}
     subprocess.run([sys.executable, "-c", IN_PROCESS], check=True, timeout=120, env=several)

@@ -94,7 +94,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_messages_differing_in_a_number_are_counted_until_another_comes() -> None:
+def test_log_lines_differing_in_a_number_are_counted_until_another_comes() -> None:
     now = [0.0]
     repeats = Repeats(quiet_s=60.0, clock=lambda: now[0])
     shown = [line for n in range(5) for line in repeats.lines(f"votes/1: attempt {n} is void")]
@@ -113,7 +113,7 @@ def test_messages_differing_in_a_number_are_counted_until_another_comes() -> Non
     ]
 
 
-def test_names_dates_and_addresses_are_no_mere_numbers() -> None:
+def test_log_lines_differing_in_names_dates_or_addresses_are_all_shown() -> None:
     repeats = Repeats()
     lines = [
         "site-1 has approved",
@@ -144,7 +144,7 @@ def logged_to(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *, as_json: 
     return stream.getvalue().splitlines()
 
 
-def test_a_log_on_a_terminal_shows_once_what_a_file_holds_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_folds_repeated_lines_on_a_terminal_and_not_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = logged_to(monkeypatch, Terminal(), as_json=False)
     assert [line.partition(" WARNING ")[2] or line.partition(" INFO ")[2] for line in watched] == [
         "cannot connect: refused; next try in 0.5 s",

@@ -37,7 +37,7 @@ def test_what_the_machine_lacks_names_file_reason_and_remedy(name):
 
 
 @pytest.mark.parametrize("name", OF_PEOPLE)
-def test_what_a_person_must_correct_is_no_fault_of_the_machine(name):
+def test_system_error_that_people_must_correct_is_a_configuration_error(name):
     fault = fault_of(system_error(name))
     assert isinstance(fault, ConfigurationError)
     assert fault.exit_code == 2
@@ -48,13 +48,13 @@ def test_a_socket_that_timed_out_is_no_fault_of_the_machine():
     assert isinstance(fault_of(TimeoutError(errno.ETIMEDOUT, "timed out", "/mnt/far")), MachineFault)
 
 
-def test_a_disk_without_free_inodes_is_told_from_a_full_one(monkeypatch, tmp_path):
+def test_disk_without_free_inodes_is_distinguished_from_a_full_one(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(f_files=64, f_favail=0))
     fault = fault_of(system_error("ENOSPC", str(tmp_path / "status.json")))
     assert fault.code == "no-inodes"
 
 
-def test_a_folder_that_is_away_is_a_fault_whatever_the_error_says(tmp_path):
+def test_missing_root_folder_is_a_machine_fault_whatever_the_error_says(tmp_path):
     root = tmp_path / "home" / "settings.json"
     gone = system_error("ENOENT", str(root))
     assert fault_of(gone, root=root).code == "folder-away"
@@ -63,7 +63,7 @@ def test_a_folder_that_is_away_is_a_fault_whatever_the_error_says(tmp_path):
     assert isinstance(fault_of(gone, root=root), ConfigurationError)
 
 
-def test_sqlite_s_full_disk_is_one_and_a_damaged_file_is_not(tmp_path):
+def test_sqlite_full_disk_is_a_machine_fault_and_a_damaged_file_is_not(tmp_path):
     path = tmp_path / "one.sqlite"
     database = open_database(path)
     database.execute("CREATE TABLE entry (value BLOB)")
@@ -98,7 +98,7 @@ def test_sqlite_that_can_open_no_file_says_that_descriptors_lack(tmp_path, of):
         sqlite3.connect(path)
 
 
-def test_sqlite_that_could_not_open_a_file_which_opens_now_is_tried_again(tmp_path):
+def test_sqlite_open_error_is_a_machine_fault_if_the_file_opens_now(tmp_path):
     path = tmp_path / "one.sqlite"
     open_database(path).close()
     with pytest.raises(sqlite3.OperationalError) as caught, without_descriptors():
@@ -106,7 +106,7 @@ def test_sqlite_that_could_not_open_a_file_which_opens_now_is_tried_again(tmp_pa
     assert isinstance(fault_of(caught.value, path), MachineFault)
 
 
-def test_an_unforeseen_error_keeps_its_words_to_itself():
+def test_unforeseen_error_s_message_is_not_shown():
     fault = fault_of(ValueError("a private text"))
     assert isinstance(fault, InternalError)
     assert "private" not in fault.problem
@@ -144,7 +144,7 @@ def test_a_step_is_tried_again_after_pauses_that_grow(tmp_path):
     assert held.all() == ()
 
 
-def test_held_step_says_since_when_and_is_logged_once_per_change(tmp_path, caplog):
+def test_held_up_step_says_since_when_and_is_logged_once_per_change(tmp_path, caplog):
     held, clock = held_in(tmp_path)
     for name in ("ENOSPC", "ENOSPC", "EIO"):
         held.attempt("writing", lambda name=name: fail(name))
@@ -191,7 +191,7 @@ def test_record_of_held_steps_that_cannot_be_read_lists_none(tmp_path, record):
         (16, 32, None),
     ],
 )
-def test_too_few_open_files_are_raised_or_told_before_anything_begins(monkeypatch, soft, hard, limit):
+def test_low_limit_of_open_files_is_raised_or_reported_at_the_start(monkeypatch, soft, hard, limit):
     limits = [(soft, hard)]
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda _, changed: limits.append(changed))

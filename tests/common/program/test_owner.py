@@ -49,7 +49,7 @@ def test_a_folder_that_may_not_be_looked_into_is_another_account_s(tmp_path, mon
         owner.check_owner(tmp_path, "coordinator.json")
 
 
-def test_a_file_whose_folder_is_another_account_s_names_that(tmp_path, monkeypatch):
+def test_file_in_another_account_s_folder_gives_a_remedy_with_sudo(tmp_path, monkeypatch):
     owner.work_in(tmp_path)
     monkeypatch.setattr(owner, "_path_owner", lambda path: os.geteuid() + (path == tmp_path))
     fault = fault_of(PermissionError(13, "Permission denied", str(tmp_path / "status.json")))
@@ -64,7 +64,7 @@ def test_a_file_that_may_not_be_read_names_its_account(tmp_path, monkeypatch):
     assert "sudo -u" in fault.remedy
 
 
-def test_a_file_that_another_account_left_leads_to_no_other_account(tmp_path, monkeypatch):
+def test_file_left_by_another_account_gives_a_remedy_without_sudo(tmp_path, monkeypatch):
     """As root, one would only be sent back to the account of the folder."""
     monkeypatch.setattr(owner, "_path_owner", lambda path: os.geteuid() + (path != tmp_path))
     fault = fault_of(PermissionError(13, "Permission denied", str(tmp_path / "ledger.jsonl")))
@@ -135,7 +135,7 @@ def test_person_at_a_terminal_is_the_account_that_started_the_command(monkeypatc
         "service",
     ],
 )
-def test_settable_variables_make_nobody_another_person(monkeypatch, processes, words):
+def test_settable_variables_do_not_prove_who_typed_a_command(monkeypatch, processes, words):
     typed_by = caller(monkeypatch, **processes)
     assert words in typed_by.doubt
     assert typed_by.uid in (PARTY, ADA, BERT, NOBODY)
@@ -156,7 +156,7 @@ def test_only_an_account_with_a_shell_is_a_person_s(monkeypatch):
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin"])
-def test_account_that_the_system_does_not_tell_is_not_proven(monkeypatch, platform):
+def test_account_is_not_proven_if_the_system_hides_its_processes(monkeypatch, platform):
     def closed(path, **_options):
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -169,7 +169,7 @@ def test_account_that_the_system_does_not_tell_is_not_proven(monkeypatch, platfo
 
 
 @pytest.mark.parametrize("offset", ["90000", "-90000"])
-def test_a_shifted_uptime_is_not_the_machine_s(monkeypatch, offset):
+def test_uptime_shifted_by_a_time_namespace_is_doubted(monkeypatch, offset):
     for offsets, is_shifted in (("monotonic 0 0\nboottime 0 0\n", False), (f"boottime   {offset}   0\n", True)):
         monkeypatch.setattr(Path, "read_text", lambda _path, offsets=offsets, **_options: offsets)
         assert owner._is_time_shifted() is is_shifted
@@ -208,7 +208,7 @@ def test_a_user_namespace_is_no_proof_of_an_account():
     assert "in a user namespace" in done.stdout, done.stderr
 
 
-def test_without_a_home_the_working_folder_stands_in(monkeypatch, tmp_path):
+def test_home_folder_is_the_working_folder_if_the_account_has_none(monkeypatch, tmp_path):
     def no_home():
         raise RuntimeError("Could not determine home directory.")
 
@@ -217,7 +217,7 @@ def test_without_a_home_the_working_folder_stands_in(monkeypatch, tmp_path):
     assert owner.home_folder() == tmp_path
 
 
-def test_empty_home_is_the_account_s_own_and_not_the_root(monkeypatch):
+def test_empty_home_variable_means_the_account_s_home_and_not_the_root(monkeypatch):
     monkeypatch.setenv("HOME", "")
     assert owner.home_folder() == Path(pwd.getpwuid(os.getuid()).pw_dir)
 
@@ -251,7 +251,7 @@ def test_command_line_names_the_folder_that_no_option_names(folder, monkeypatch,
     assert shlex.split(line_of(monkeypatch, *arguments)) == ["sudo", "-u", f"#{NOBODY}", "undersong", *words]
 
 
-def test_command_line_for_another_account_keeps_its_folders_only(folder, tmp_path, monkeypatch):
+def test_sudo_line_keeps_only_the_folders_of_the_named_account(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CACHE_HOME", "/of/somebody/else/.cache")
     monkeypatch.setattr(owner, "_path_owner", lambda path: NOBODY if path.is_relative_to(tmp_path) else 0)
@@ -259,7 +259,7 @@ def test_command_line_for_another_account_keeps_its_folders_only(folder, tmp_pat
     assert words[3:6] == ["env", f"XDG_STATE_HOME={tmp_path / 'state'}", "undersong"]
 
 
-def test_a_file_outside_the_folder_leads_to_no_other_account(folder, tmp_path, monkeypatch):
+def test_unreadable_file_outside_the_folder_gives_a_remedy_without_sudo(folder, tmp_path, monkeypatch):
     """The account of somebody's notes could read them, and not the folder for which they are."""
     monkeypatch.setattr(owner, "_path_owner", lambda path: NOBODY)
     remedy = owner.account_remedy(tmp_path / "notes.csv")

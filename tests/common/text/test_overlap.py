@@ -55,7 +55,7 @@ def test_a_text_stitched_from_several_records_is_near_verbatim():
     assert found.longest_run == 20
 
 
-def test_runs_do_not_cross_the_border_of_two_records():
+def test_shared_word_runs_do_not_cross_the_border_of_two_records():
     assert find_overlap(["a b c d e f g h"], ["a b c d", "e f g h"]).runs == {}
 
 
@@ -101,7 +101,7 @@ def test_longest_runs_and_resemblance_equal_a_plain_search():
 
 
 @pytest.mark.parametrize(("synthetic", "private"), [([], [NOTE]), ([NOTE], []), ([""], ["..."]), (["?!"], [NOTE])])
-def test_empty_sides_overlap_in_nothing(synthetic, private):
+def test_empty_corpus_or_empty_records_have_no_overlap(synthetic, private):
     found = find_overlap(synthetic, private)
     assert found.verbatim == found.near_verbatim == found.shared_run == ()
     assert found.rows == len(synthetic)
@@ -131,7 +131,7 @@ def directions(rows: int, seed: int) -> np.ndarray:
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
-def test_distances_are_those_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distances_equal_those_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlap, "BLOCK_ROWS", 7)  # the blocks' seams are what can go wrong
     rows, records = directions(40, 0), directions(30, 1)
     expected = [min(1 - float(a.astype(np.float64) @ b) for b in records) for a in rows]

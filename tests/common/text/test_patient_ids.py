@@ -49,7 +49,7 @@ def places(*values):
         ("urn:uuid:7", "urn:uuid:7"),
     ],
 )
-def test_sure_forms_and_types_of_an_id_give_one_patient(value, text):
+def test_spellings_and_types_that_surely_mean_one_id_give_one_patient(value, text):
     identity = patient_id(value)
     assert identity.text == text
     assert patient_id(identity) is identity
@@ -96,7 +96,7 @@ def test_ids_of_other_types_are_refused_without_their_content(value, remedy):
 
 
 @pytest.mark.parametrize("text", ["1.2E+03", "1.23456789012E+11", "12E+11", "1E12", "0012E45", "1.5E+11x", "1.5e+11"])
-def test_exact_numbers_and_codes_with_an_e_are_ids(text):
+def test_exact_exponent_numbers_and_codes_with_an_e_are_patient_ids(text):
     assert patient_id(text).text == text
 
 
@@ -167,7 +167,7 @@ def test_invisible_characters_and_unicode_forms_change_no_id(name, position, inv
         ("1E-02", "1", ()),
     ],
 )
-def test_look_alikes_are_named_by_the_fewest_kinds(one, other, kinds):
+def test_look_alike_ids_are_explained_by_the_fewest_kinds_of_difference(one, other, kinds):
     findings = find_look_alikes(places(one, other), Choice())
     assert [found.kinds for found in findings] == ([kinds] if kinds else [])
     if kinds:
@@ -180,11 +180,11 @@ def test_look_alikes_are_named_by_the_fewest_kinds(one, other, kinds):
             assert len({choice.unit(identity) for identity in ids}) == units
 
 
-def test_references_of_one_base_name_patients_by_id_unasked():
+def test_fhir_references_of_one_base_url_need_no_answer():
     assert find_look_alikes(places("http://a/Patient/1", "http://A/Patient/1", "Patient/1", "1", "2"), Choice()) == []
 
 
-def test_identifiers_beside_references_are_asked():
+def test_fhir_identifiers_beside_references_need_an_answer():
     mixed = places("Patient/1", "Patient?identifier=mrn|1", "Patient?identifier=mrn|2")
     (found,) = find_look_alikes(mixed, Choice())
     assert (found.kinds, found.count) == (("identifiers",), 2)
@@ -193,7 +193,7 @@ def test_identifiers_beside_references_are_asked():
     assert len({same.unit(identity) for identity in mixed}) == 2
 
 
-def test_identifiers_of_two_systems_are_not_asked_about_as_bases():
+def test_identifiers_of_two_systems_need_no_answer_about_base_urls():
     identifiers = places("Patient?identifier=mrn|1", "Patient?identifier=lab|1")
     same = Choice(same=frozenset(["identifiers"]))
     assert len({same.unit(identity) for identity in identifiers}) == 1
@@ -201,18 +201,18 @@ def test_identifiers_of_two_systems_are_not_asked_about_as_bases():
 
 
 @pytest.mark.parametrize("value", ["Patient?identifier=mrn|1", "1"])
-def test_what_refers_to_no_resource_keeps_its_name_whatever_bases_mean(value):
+def test_choice_about_base_urls_leaves_ids_that_are_no_references(value):
     identity = patient_id(value)
     assert Choice(other=frozenset(["bases"])).unit(identity) == Choice().unit(identity)
 
 
 @pytest.mark.parametrize("other", ["٠٠٤٢", "００４２", "०० ४२".replace(" ", "")])
-def test_digits_of_other_scripts_are_asked_about(other):
+def test_ids_with_digits_of_other_scripts_need_an_answer(other):
     (found,) = find_look_alikes(places("0042", other), Choice())
     assert found.kinds == ("width",)
 
 
-def test_two_patients_with_one_identifier_are_asked():
+def test_two_patients_with_one_identifier_need_an_answer():
     ids = places("1", "2")
     first, other = ids
     (found,) = find_look_alikes(ids, Choice(), [((first, "Patient:1"), (other, "Patient:2"))])
@@ -223,7 +223,7 @@ def test_two_patients_with_one_identifier_are_asked():
     assert found.places == (("row 1", "Patient:2"),)
 
 
-def test_an_objectors_look_alike_is_named_by_what_is_undecided():
+def test_objector_s_look_alike_names_only_undecided_kinds_of_difference():
     assert look_alike_kinds("42", "0042", Choice()) == ("zeros",)
     assert look_alike_kinds("42", "0042", Choice(other=frozenset(["zeros"]))) == ()
     assert look_alike_kinds("42", "43", Choice()) == ()

@@ -12,7 +12,7 @@ def capitals(text: str) -> list[tuple[str, str]]:
     return [("names", found) for found in re.findall(r"[A-Z][a-z]+", text)]
 
 
-def test_values_are_counted_and_looked_up_word_for_word() -> None:
+def test_personal_values_are_counted_and_searched_in_the_private_file() -> None:
     texts = ["Ann saw Bo", "Bo saw nobody", "Hannah left"]
     found = personal_data(texts, ["yesterday ann  fell", "Hannahs dog"], capitals, "capitals")
     assert found.found["names"] == 4
@@ -63,7 +63,7 @@ class Result:
         ("Mayfield", ""),
     ],
 )
-def test_only_calendar_dates_count_among_a_model_s_dates(text: str, kept: str) -> None:
+def test_only_calendar_dates_count_among_the_dates_that_a_model_finds(text: str, kept: str) -> None:
     found = _separate_places([Result("DATE_TIME", 0, len(text), 0.85)], text)
     assert [kind for kind, _, _ in found] == [kept] * bool(kept)
 

@@ -59,7 +59,7 @@ def test_a_faulty_row_is_named_and_never_shown(tmp_path, rows, words):
 
 
 @pytest.mark.parametrize("text", ["\u200b", "\ufeff \u00ad", "\x00\x00", "\u2800\u3164", "\u2060\n\u00a0"])
-def test_text_of_which_nothing_can_be_seen_is_empty(tmp_path, text):
+def test_text_of_invisible_characters_counts_as_empty(tmp_path, text):
     path = write_jsonl(tmp_path / "data.jsonl", [{"text": SECRET}, {"text": text}])
     with pytest.raises(ConfigurationError, match=":2: its text is empty"):
         read_table(path, "text")
@@ -109,7 +109,7 @@ ROWS = [("Ärztin, Wien; 3. Stock", "x", "7"), ("zweite\tNotiz", "y", "8")]
     ("name", "delimiter"), [("a.csv", ","), ("a.csv", ";"), ("a.csv", "\t"), ("a.tsv", "\t"), ("A.CSV", ";")]
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "cp1252", "utf-16"])
-def test_columns_follow_the_header_s_separator_and_saved_encoding(tmp_path, name, delimiter, encoding):
+def test_csv_is_read_by_its_header_s_separator_and_its_encoding(tmp_path, name, delimiter, encoding):
     path = tmp_path / name
     with path.open("w", newline="", encoding=encoding) as file:
         csv.writer(file, delimiter=delimiter).writerows([("text", "label", "patient"), *ROWS])
@@ -118,7 +118,7 @@ def test_columns_follow_the_header_s_separator_and_saved_encoding(tmp_path, name
     assert list(zip(table.texts, table.labels, table.users, strict=True)) == ROWS
 
 
-def test_what_was_not_saved_as_utf_8_is_said_to_be_so(tmp_path):
+def test_file_that_is_not_utf_8_is_refused_with_line_and_encoding_option(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(("text;label\n" + SECRET + ";x\nÄrztin;y\n").encode("latin-1"))
     with pytest.raises(ConfigurationError, match="line 3 is not UTF-8") as caught:
@@ -130,7 +130,7 @@ def test_what_was_not_saved_as_utf_8_is_said_to_be_so(tmp_path):
         read_table(path, "text", encoding="ascii")
 
 
-def test_a_row_with_the_separator_in_its_text_says_which_one(tmp_path):
+def test_row_with_an_unquoted_separator_is_refused_without_its_text(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(f"text;label\n{SECRET}; again;x\n")
     with raises(ConfigurationError, "field-count") as caught:
@@ -215,7 +215,7 @@ def test_a_file_that_nests_or_inflates_too_far_is_refused_by_name(tmp_path, monk
     ("name", "content"), [("a.csv", "text,label\nnote,x\n"), ("a.jsonl", '{"text": "note", "label": "x"}\n')]
 )
 @pytest.mark.parametrize("named", ["utf-8", "latin-1"])
-def test_utf_16_without_a_mark_is_told_and_read_by_its_name(tmp_path, encoding, name, content, named):
+def test_utf_16_without_byte_order_mark_is_refused_naming_its_encoding(tmp_path, encoding, name, content, named):
     (tmp_path / name).write_bytes(content.encode(encoding))
     with raises(ConfigurationError, "other-encoding") as refused:
         read_table(tmp_path / name, "text", encoding=named)
@@ -244,13 +244,13 @@ def test_latin_1_with_the_line_end_of_mainframes_is_read(tmp_path):
     assert read_table(tmp_path / "a.csv", "text", encoding="latin-1").texts == ("one\x85two",)
 
 
-def test_label_has_one_form_whatever_cannot_be_seen_in_it(tmp_path):
+def test_labels_that_look_alike_are_read_as_one_label(tmp_path):
     labels = ["caf\u00e9 au lait", "cafe\u0301 au lait", "caf\u00e9\u200b au\u00a0lait", " caf\u00e9  au\nlait\ufeff"]
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "note", "label": label} for label in labels])
     assert set(read_table(path, "text", "label", labels=[labels[0]]).labels) == {labels[0]}
 
 
-def test_attribute_has_one_form_whatever_cannot_be_seen_in_it(tmp_path):
+def test_attribute_values_that_look_alike_are_read_as_one(tmp_path):
     values = ["M\u00e4nnlich x", " Ma\u0308nnlich\u00a0x", "M\u00e4nn\u00adlich  x"]
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "note", "sex": value} for value in values])
     assert set(read_table(path, "text", columns={"sex": "sex"}).columns["sex"]) == {values[0]}
@@ -264,7 +264,7 @@ def test_attribute_has_one_form_whatever_cannot_be_seen_in_it(tmp_path):
         (("text", None, "text"), "as the text column and as the user column"),
     ],
 )
-def test_column_of_texts_or_patients_has_no_second_role(tmp_path, columns, words):
+def test_column_of_texts_or_patients_in_a_second_role_is_refused(tmp_path, columns, words):
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": SECRET, "label": "x"}])
     with raises(ConfigurationError, "column-of-two-roles") as refused:
         read_table(path, *columns)

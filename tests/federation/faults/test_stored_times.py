@@ -11,9 +11,9 @@ from tests.doubles.processes import ROOT
 
 ENTERING = "tests/common/pages/test_entering.py::test_sessions_stored_by_a_clock_ahead_end_once_it_is_right"
 AHEAD = "tests/server/coordinator/test_certificates_ahead.py::test_records_of_a_fast_clock_do_not_block_enrolment"
-TWO = "tests/client/page/test_hospital_page.py::test_person_who_let_somebody_in_is_none_of_the_two_for_a_day"
+TWO = "tests/client/page/test_hospital_page.py::test_person_who_let_an_account_in_cannot_be_an_approver_for_a_day"
 UNFETCHED = "tests/server/console/test_console.py::test_file_dated_in_the_future_counts_at_once_as_not_downloaded"
-NOTED_AHEAD = "tests/common/pages/test_duties.py::test_an_act_noted_by_a_clock_ahead_lasts_a_day_from_now"
+NOTED_AHEAD = "tests/common/pages/test_duties.py::test_exclusion_noted_by_a_fast_clock_lasts_a_day_of_the_right_clock"
 SHOWN = ""  # it is shown, ordered or told, and nothing is decided by it
 PAGES = "common/undersong_common/pages/store.py"
 PARTIES = "server/undersong_server/coordinator/parties.py"
@@ -57,7 +57,7 @@ SEEN_LAST = "tests/client/consent/test_approvals.py::test_a_plan_seen_while_the_
 TRUST = (
     "tests/federation/test_clocks_and_versions.py::test_clock_behind_the_certificate_s_beginning_is_named_as_the_cause"
 )
-RETENTION = "tests/client/link/test_daemon.py::test_the_last_day_of_a_data_set_ends_the_daemon"
+RETENTION = "tests/client/link/test_daemon.py::test_daemon_stops_after_the_last_day_of_its_data_set"
 SERVER = (
     "tests/server/coordinator/test_certificates_ahead.py::test_server_certificate_that_is_not_yet_valid_is_reissued"
 )
@@ -68,7 +68,7 @@ FOLDER = "server/undersong_server/runs/folder.py"
 TIMES_IN_FILES = {
     (APPROVALS, "Proposal.received_s"): (
         "the run counts as older than every joining of ids",
-        "tests/client/records/test_one_patient.py::test_ids_that_become_one_patient_are_counted_and_stay_paid",
+        "tests/client/records/test_one_patient.py::test_ids_joined_into_one_patient_are_counted_and_spending_stays",
     ),
     (APPROVALS, "Proposal.decided_s"): ("the plan counts as not seen", SEEN_LAST),
     (APPROVALS, "Proposal.previewed_s"): ("the plan counts as not seen", SEEN_LAST),
@@ -127,7 +127,7 @@ TIMES_IN_FILES = {
     (FOLDER, "at"): ("shown", SHOWN),
     ("client/undersong_client/answering/party.py", "epoch/"): (
         "it is forgotten",
-        "tests/client/answering/test_epochs.py::test_an_epoch_heard_while_the_clock_was_ahead_is_forgotten",
+        "tests/client/answering/test_epochs.py::test_epoch_heard_while_clock_was_ahead_is_forgotten_once_it_is_right",
     ),
 }
 # Lasts, settings of lasts, and times that only the memory, a notice, a log line or an answer holds.

@@ -36,14 +36,14 @@ def test_marginals_are_counted_by_hand():
 
 
 @pytest.mark.parametrize("lists", [1, 2, 4])
-def test_bounds_are_the_root_of_the_attributes_and_reached(lists):
+def test_attribute_marginals_l2_bound_is_the_root_of_lists_and_is_reached(lists):
     bound = AttributeMarginals(3, (2,) * lists).sensitivity
     assert (bound.l1, bound.l2, bound.linf) == (lists + 1, math.sqrt(lists + 1), 1.0)
     rows = counted(AttributeMarginals(3, (2, 2)))
     assert np.linalg.norm(rows, axis=1).max() == AttributeMarginals(3, (2, 2)).sensitivity.l2
 
 
-def test_values_of_other_lists_or_in_another_order_are_refused():
+def test_attribute_values_out_of_the_order_of_lists_are_refused():
     statistic = AttributeMarginals(3, (2, 2))
     for numbers in ([0, 1, 0, 1], [1, 1, 0, 0], [0, 0, 1, -1], [0, 0, 0, 1]):
         public = PublicInputs(embeddings={"values": LabelledEmbeddings(DIRECTIONS, np.array(numbers))})
@@ -52,12 +52,12 @@ def test_values_of_other_lists_or_in_another_order_are_refused():
 
 
 @pytest.mark.parametrize("lists", [(), (1,) * 3000, (2,) * 30000, (2**31,), (0,)])
-def test_a_peer_s_many_attributes_are_refused_before_they_are_counted(lists):
+def test_plan_with_too_many_attribute_values_is_refused_before_counting(lists):
     with pytest.raises(ConfigurationError):
         AttributeMarginals(labels=0, lists=lists)
 
 
-def test_a_column_s_value_counts_and_a_missing_one_is_a_value():
+def test_column_values_are_counted_and_missing_is_one_of_the_values():
     columns = {"sex": ["Female", "male", "", "?"], "age": ["1", "2", "3", "1"]}
     records = Records(labels=[0, 1, 2, -1], embeddings=[[0.5, 0.25]] * 4, columns=columns)
     public = PublicInputs(texts={"columns": ("sex", "female", "male", "ward", "a", "b")})

@@ -109,7 +109,7 @@ def test_every_unit_stays_within_its_bound(seed: int, form: str, mean: bool, siz
 
 
 @given(seed=st.integers(0, 10_000), cap=st.integers(1, 12), sign=st.sampled_from([1.0, -1.0]))
-def test_a_neighbour_is_no_further_away_above_the_cap_on_records(seed: int, cap: int, sign: float) -> None:
+def test_neighbour_stays_within_the_bound_above_the_cap_on_records(seed: int, cap: int, sign: float) -> None:
     rng = np.random.default_rng(seed)
     matrix = np.where(rng.random((20, 4)) < 0.9, sign, -sign) * rng.uniform(0.5, 1.0, (20, 4))
     bound = Sensitivity(4.0, 2.0, 1.0)
@@ -125,7 +125,7 @@ def test_a_neighbour_is_no_further_away_above_the_cap_on_records(seed: int, cap:
 
 
 @pytest.mark.parametrize("form", sorted(FORMS))
-def test_rows_at_the_bound_come_through_exactly(form: str) -> None:
+def test_rows_at_the_bound_are_not_changed_by_clipping(form: str) -> None:
     matrix = np.array([[1.0, -0.5, 0.25], [0.0, 0.0, 0.0], [0.25, 1.0, -0.5]])
     bound = Sensitivity(1.75, float(np.sqrt(1 + 0.25 + 0.0625)), 1.0)
     rows = Rows(FORMS[form](matrix), np.array([2, 0, 1]))
@@ -192,7 +192,7 @@ def test_coordinate_that_is_not_finite_is_zero_and_the_others_stay(form: str) ->
 
 
 @pytest.mark.parametrize("form", sorted(FORMS))
-def test_a_huge_row_keeps_its_direction(form: str) -> None:
+def test_clipped_huge_row_keeps_its_direction(form: str) -> None:
     rows = Rows(FORMS[form](np.array([[3e100, -4e100]])), np.array([0]))
     assert contribute(anything(2, Sensitivity(2, 1, 1)), rows, scale=1000).values.tolist() == [599, -799]
 
@@ -211,7 +211,7 @@ def test_a_unit_with_too_many_rows_contributes_nothing(form: str) -> None:
         (Rows(np.ones((1, 3)), np.array([0])), {"unit_contribution": "max"}, ConfigurationError, "max"),
     ],
 )
-def test_rows_that_cannot_be_right_are_refused(
+def test_rows_of_a_wrong_shape_or_with_wrong_options_are_refused(
     rows: Rows, options: dict[str, Any], error: type[Exception], match: str
 ) -> None:
     with pytest.raises(error, match=match):
@@ -233,7 +233,7 @@ def test_a_subsample_keeps_whole_units(form: str) -> None:
     assert values.values.tolist() == [4, 0, 4, 0, 4]
 
 
-def test_rows_are_shown_to_nobody() -> None:
+def test_rows_are_neither_in_repr_nor_pickled() -> None:
     rows = Rows(np.full((1, 3), 0.123), np.array([0]))
     assert "123" not in repr(rows)
     with pytest.raises(TypeError):
@@ -259,7 +259,7 @@ def test_length_histogram_counts_words_by_its_edges() -> None:
 
 
 @pytest.mark.parametrize("edges", [[3], [1, 1], [5, 2], [-1, 3], [1.0, 2.0], "ab", 7])
-def test_wrong_edges_are_named(edges: Any) -> None:
+def test_malformed_histogram_edges_are_refused(edges: Any) -> None:
     with pytest.raises(ConfigurationError):
         statistics.build("length_histogram", {"edges": edges})
 

@@ -173,7 +173,7 @@ PLANNED: dict[str, Callable[[int], tuple[Statistic, PublicInputs]]] = {
 EVERY = pytest.mark.parametrize("name", PLANNED)
 
 
-def test_every_registered_statistic_is_planned_here() -> None:
+def test_memory_tests_cover_every_registered_statistic() -> None:
     packaged = {name for name in statistics.names() if not statistics.source(name)}
     assert {name.partition(",")[0] for name in PLANNED} == packaged
 
@@ -215,7 +215,7 @@ def peak_bytes(statistic: Statistic, public: PublicInputs, records: Records) -> 
     slow_but(product(PLANNED, [False, True]), [*product(OFTEN_ASKED, [False]), ("embedding_sum", True)]),
 )
 @pytest.mark.usefixtures("small_blocks")
-def test_no_buffer_grows_with_the_records_times_a_number_of_the_plan(name: str, one_unit: bool) -> None:
+def test_memory_per_record_does_not_grow_with_the_numbers_of_the_plan(name: str, one_unit: bool) -> None:
     grown = []
     for size in (SMALL, LARGE):
         statistic, public = PLANNED[name](size)
@@ -280,7 +280,7 @@ def test_no_statistic_takes_more_labels_than_a_task_may_have(name: str) -> None:
             statistics.build(statistic.name, given | {"labels": LARGEST_LABELS + 1})
 
 
-def test_teachers_are_bounded_together_with_their_labels() -> None:
+def test_number_of_teachers_times_labels_is_bounded() -> None:
     TeacherVotes(queries=4, teachers=1048, labels=LARGEST_LABELS)
     TeacherVotes(queries=4, teachers=10_000, labels=104)
     for teachers, labels in ((1049, LARGEST_LABELS), (10_001, 0), (10_000, 105)):
@@ -303,7 +303,7 @@ def test_the_lengths_and_phrases_of_fourier_features_are_bounded() -> None:
             dataclasses.replace(most, **changes)
 
 
-def test_phases_of_public_terms_are_bounded_before_a_record_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_fourier_phases_is_bounded_before_a_record_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     statistic, public = fourier_features(16, averaged=False)
     facts = PublicFacts(WIDTH, 2)
     statistic.check_inputs(public, facts)

@@ -124,7 +124,7 @@ def scores_of_shard(model, others, threads, noise):
 
 
 @pytest.mark.slow
-def test_teacher_s_scores_have_no_bit_of_another_shard_or_of_the_process(model):
+def test_teacher_s_scores_depend_on_its_own_shard_alone_to_the_last_bit(model):
     """Votes round, so a leak between teachers could hide in them; scores do not."""
     import torch
 
@@ -162,7 +162,7 @@ def test_teachers_tell_records_from_candidates(model, half, monkeypatch):
 
 
 @pytest.mark.slow
-def test_nothing_of_a_teacher_or_of_a_text_is_left(model, tmp_path, monkeypatch, caplog):
+def test_teachers_leave_nothing_in_files_memory_or_logs(model, tmp_path, monkeypatch, caplog):
     for name in ("TMPDIR", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     before = {path: path.stat().st_mtime_ns for path in model.iterdir()}
@@ -189,7 +189,7 @@ def test_a_teacher_that_diverged_votes_nothing(model, half, monkeypatch):
     assert not rows.take(np.arange(len(rows))).any()
 
 
-def test_classes_of_candidates_weigh_as_the_shard_s():
+def test_contrast_classes_get_the_weights_of_the_shard_s_classes():
     own, contrast = np.array([0, 0, 0, 2]), np.array([0] * 50 + [1] * 50)
     rows, weights = teacher_votes._draw_contrast(own, contrast, np.random.default_rng(0))
     assert weights[:12].sum() == pytest.approx(3 / 8)
@@ -226,7 +226,7 @@ def test_a_shard_without_records_has_no_vote_whatever_its_teacher_says(monkeypat
     assert found.tolist() == [[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]]
 
 
-def test_a_party_without_a_model_or_with_none_that_works_is_told_so(tmp_path):
+def test_party_without_a_working_teacher_model_is_refused_with_a_remedy(tmp_path):
     for path, words in (
         ("", "names no local model"),
         (tmp_path, "cannot be used"),

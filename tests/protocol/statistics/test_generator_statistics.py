@@ -70,7 +70,7 @@ def test_classifier_rows_are_the_centred_correct_answers():
 
 
 @pytest.mark.parametrize("blocks", [(0, 0, 0), (0, 1, 2), (2, 0, 2)])
-def test_record_stands_in_its_label_s_block_and_one_block_is_the_sum(blocks):
+def test_record_counts_in_its_label_s_block_and_one_block_is_the_plain_sum(blocks):
     records, public = draw_inputs(3)
     public.numbers["blocks"] = np.array(blocks, dtype=np.float64)
     plain = ClassifierVotes(classifiers=3, labels=3)
@@ -85,14 +85,14 @@ def test_record_stands_in_its_label_s_block_and_one_block_is_the_sum(blocks):
 
 
 @pytest.mark.parametrize("blocks", [(0, 1), (0, 1, 3), (0, -1, 0), (0, 0.5, 1), (0, np.nan, 1)])
-def test_blocks_that_are_no_labels_are_refused(blocks):
+def test_block_numbers_that_are_no_labels_are_refused(blocks):
     _, public = draw_inputs(3)
     numbers = {"classifiers": public.numbers["classifiers"], "blocks": np.array(blocks, dtype=np.float64)}
     with pytest.raises(ConfigurationError, match="blocks"):
         ClassifierVotesInBlocks(classifiers=3, labels=3).check_inputs(PublicInputs(numbers=numbers), FACTS)
 
 
-def test_nearest_is_a_plain_sort_of_corrected_similarities():
+def test_nearest_candidates_equal_a_plain_sort_of_corrected_similarity():
     records, public = draw_inputs(5)
     given_, correction = public.embeddings["candidates"], public.numbers["hubness correction"]
     found = nearest(records.embeddings, records.labels, public, 4)
@@ -130,7 +130,7 @@ def test_of_equally_near_texts_the_first_ones_get_a_record_s_vote():
         assert row.tolist() == pytest.approx(expected.tolist())
 
 
-def test_reach_is_the_mean_similarity_to_the_nearest_fellows_on_the_grid():
+def test_hubness_correction_is_the_mean_similarity_to_nearest_of_a_label():
     rng = np.random.default_rng(1)
     shown, labels = unit(rng, 25), rng.integers(0, 2, 25)
     labels[7] = 9  # alone
@@ -197,7 +197,7 @@ def public(heads, by_words):
         ((2, 2), (2, 0), 0.0),
     ],
 )
-def test_the_gain_is_the_mean_of_both_kinds_of_classifiers(heads, by_words, gain):
+def test_corpus_gain_is_the_mean_over_embedding_and_word_classifiers(heads, by_words, gain):
     rows = CorpusComparison(LABELS).rows(records(["one text"], [1]), public(heads, by_words), {})
     assert np.asarray(rows.take(np.array([0]))).tolist() == [[gain, 0.5 * gain**2]]
 
@@ -210,7 +210,7 @@ def test_a_record_without_label_casts_nothing_and_no_row_exceeds_the_bound():
     assert np.linalg.norm(found, axis=1).max() == pytest.approx(statistic.sensitivity.l2)
 
 
-def test_words_pairs_and_parts_of_words_are_features_whatever_is_between():
+def test_word_features_ignore_case_and_punctuation_and_have_word_pairs():
     assert word_features("Top-up FAILED!").tolist() == word_features("top up failed").tolist()
     assert set(word_features("failed")) <= set(word_features("top up failed"))
     assert set(word_features("up top")) != set(word_features("top up"))

@@ -41,24 +41,24 @@ class _Body:
         return Rows(np.ones((len(records), 1)), records.units)
 
 
-def test_a_statistic_that_does_not_state_whole_cannot_even_be_written():
+def test_statistic_class_without_attribute_whole_cannot_be_defined():
     with raises(InternalError, "whole-not-stated"):
         type("Forgetful", (_Body, Statistic), {"name": "forgetful"})
 
 
 @pytest.mark.parametrize("stated", [{}, {"consent": ""}, {"consent": 3}])
-def test_a_statistic_without_a_consent_sentence_cannot_be_written(stated):
+def test_statistic_class_without_a_consent_sentence_cannot_be_defined(stated):
     with pytest.raises(InternalError):
         type("Silent", (_Body, Statistic), {"name": "silent", "whole": False, **stated})
 
 
 @pytest.mark.parametrize("stated", [None, 0, "no"])
-def test_statistic_states_whole_as_true_or_false(stated):
+def test_attribute_whole_of_a_statistic_must_be_true_or_false(stated):
     with raises(InternalError, "whole-not-stated"):
         type("Vague", (_Body, Statistic), {"name": "vague", "whole": stated})
 
 
-def test_a_subclass_states_whole_for_itself():
+def test_subclass_of_a_statistic_must_state_attribute_whole_itself():
     with raises(InternalError, "whole-not-stated"):
         type("Inheriting", (LabelHistogram,), {"name": "inheriting"})
 

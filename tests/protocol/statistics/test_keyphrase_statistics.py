@@ -92,7 +92,7 @@ def test_a_record_is_one_vector_of_norm_exactly_sqrt_m_in_its_class_only():
     assert np.flatnonzero(np.abs(blocks[1]).sum(axis=1)).tolist() == [0]
 
 
-def test_ensembles_cost_the_root_of_their_structures():
+def test_fourier_ensemble_l2_bound_is_the_root_of_its_structures():
     one = FourierFeatures(pairs=512).sensitivity
     assert one.l2 == pytest.approx(math.sqrt(512))
     assert one.l1 == pytest.approx(math.sqrt(2) * 512)
@@ -130,7 +130,7 @@ def test_weights_give_the_noise_the_same_share_of_every_structure_s_error(length
     assert shares == pytest.approx([shares[0]] * len(shares), rel=1e-9)
 
 
-def test_weights_stay_finite_and_none_is_lost():
+def test_structure_weights_stay_finite_and_none_becomes_negligible():
     for width in (1e-5, 2.0, 999.0, 9e5):
         weights = FourierFeatures(pairs=1, lengths=(1, 2, 4, 64), phrases=5, width=width).weights
         assert min(weights) >= 0.1 * max(weights) * (1 - 1e-12)

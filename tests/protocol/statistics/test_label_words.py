@@ -42,7 +42,7 @@ def test_a_record_without_a_label_of_the_task_does_not_count():
     assert not rows(["card lost fee"] * 3, [-1, 2, 2**40]).any()
 
 
-def test_labels_may_share_cells_and_read_them_in_different_orders():
+def test_labels_may_share_word_cells_in_different_orders():
     shared = public_words(order=((0, 1, 2), (2, 1, 0)), listed=("card", "lost", "fee"))
     assert rows(["card lost fee"] * 2, [0, 1], 1, shared).tolist() == [[1, 0, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0]]
 
@@ -61,7 +61,7 @@ def test_the_bound_is_reached_and_never_passed(distinct):
     assert (found.sum(axis=1).max(), found.max()) == (bound.l1, bound.linf)
 
 
-def test_the_sum_is_that_of_a_plain_count():
+def test_label_words_sum_equals_a_plain_count():
     rng = np.random.default_rng(4)
     listed = tuple(f"w{number}" for number in range(12))
     order = np.stack([rng.permutation(12)[:7] for _ in range(2)])

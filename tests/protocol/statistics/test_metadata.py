@@ -75,7 +75,7 @@ def test_the_embedding_sum_gives_the_mean_pairwise_cosine():
     assert (total @ total - 40) / (40 * 39) == pytest.approx(mean, abs=1e-4)
 
 
-def test_each_label_has_its_own_sum_and_no_label_has_none():
+def test_embedding_sum_is_separate_by_label_and_skips_unlabelled_records():
     rng = np.random.default_rng(0)
     records = Records(embeddings=quantise(rng.normal(size=(30, 6))), labels=rng.integers(-1, 3, 30))
     statistic = EmbeddingSum(size=6, labels=3)

@@ -167,7 +167,7 @@ def records_for(data: st.DataObject, count: int, facts: PublicFacts, model: Path
 
 
 @pytest.mark.parametrize("value", [1e308, -1e308, 1e200, np.nan, np.inf, 5e-324, 2.0**-17, 2.0**40])
-def test_huge_and_odd_numbers_tell_nothing_about_a_record(value: float) -> None:
+def test_huge_or_non_finite_classifier_numbers_are_refused_by_name(value: float) -> None:
     """They overflowed where a guessed record was there, which refused: one membership question an attempt."""
     statistic, key = ClassifierVotes(classifiers=2, labels=3, hard=value < 0), "classifiers"
     numbers = {key: np.zeros((2, 25, 3))}

@@ -136,7 +136,7 @@ def test_a_user_s_records_lie_in_one_shard_and_equal_samples_too():
     assert private(rows).unit_hashes[1] == private(rows).unit_hashes[8]
 
 
-def test_duplicates_go_within_a_unit_only():
+def test_duplicate_records_are_dropped_only_within_one_unit():
     rows = [("A  note", "x", "1"), ("a note", "x", "1"), ("a note", "y", "1"), ("a note", "x", "2"), ("b", "x", "2")]
     assert distinct(private(rows, "user")).tolist() == [0, 2, 3, 4]
     assert distinct(private(rows)).tolist() == [0, 1, 2, 3, 4]

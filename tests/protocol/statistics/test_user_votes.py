@@ -102,7 +102,7 @@ def test_mean_of_eight_records_of_a_user_had_less_than_half_of_the_norm() -> Non
 
 
 @pytest.mark.parametrize("row", [[0.0, 0.0, 0.0], [5e-324, 0.0, -5e-324], [np.nan, 1e-160, 0.0], [1e-310, 1.0, np.inf]])
-def test_rows_without_a_direction_count_as_zero(row: list[float]) -> None:
+def test_rows_of_zero_or_unusable_norm_count_as_zero(row: list[float]) -> None:
     statistic = TopQVotes(1, 3, furthest=False)
     forms: list[Any] = [np.array, sp.csr_array]
     for form in forms:

@@ -107,7 +107,7 @@ def test_votes_do_not_depend_on_the_order_of_many_candidates(scale: Any) -> None
     np.testing.assert_array_equal(grown.far, whole.far)
 
 
-def test_few_groups_are_looked_into_where_all_candidates_tie() -> None:
+def test_search_reads_few_groups_if_all_candidates_tie() -> None:
     best, bars = np.ones((500, 7), dtype=np.float32), np.ones(7, dtype=np.float32)
     places = nearest._reaching_groups(best, bars, 4)
     np.testing.assert_array_equal(places, np.arange(4 * 7))
@@ -213,7 +213,7 @@ def test_later_requests_compare_new_candidates_only(monkeypatch: pytest.MonkeyPa
     assert compared == [20, 40]
 
 
-def test_parties_that_are_shown_the_same_candidates_make_them_ready_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_shown_to_several_parties_are_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     original = nearest._with_norms
 
