@@ -121,9 +121,8 @@ def auc_interval(positive: Float64, negative: Float64) -> Interval:
     positive_count = len(positive)
     negative_count = len(negative)
     score_ranks = rankdata(np.concatenate([positive, negative]))
-    shares_below = (
-        score_ranks[:positive_count] - rankdata(positive)
-    ) / negative_count  # share of negatives below each positive
+    # Each share counts the negatives below a positive, or the positives above a negative.
+    shares_below = (score_ranks[:positive_count] - rankdata(positive)) / negative_count
     shares_above = 1.0 - (score_ranks[positive_count:] - rankdata(negative)) / positive_count
     auc = float(shares_below.mean())
     variance = shares_below.var(ddof=1) / positive_count + shares_above.var(ddof=1) / negative_count

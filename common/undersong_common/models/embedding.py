@@ -318,16 +318,16 @@ def _token_windows(tokens: Tokens, encoder: Encoder, max_windows: int) -> list[T
     ]
 
 
-def _pool_windows(units: Float32, positions: Sequence[int], texts: int) -> Float32:
+def _pool_windows(window_vectors: Float32, positions: Sequence[int], texts: int) -> Float32:
     """Returns the normalised sum of the unit vectors of each text's windows, float32 [texts, d], added in float64.
 
     It is zero if the norm of the sum is below ``_LEAST_NORM``, because its direction would be an accident.
     """
-    sums = np.zeros((texts, units.shape[1]))
-    np.add.at(sums, list(positions), units)
-    norms = row_norms(sums)
-    sums[norms < _LEAST_NORM] = 0.0
-    return (sums / np.maximum(norms, _LEAST_NORM)[:, None]).astype(np.float32)
+    text_sums = np.zeros((texts, window_vectors.shape[1]))
+    np.add.at(text_sums, list(positions), window_vectors)
+    norms = row_norms(text_sums)
+    text_sums[norms < _LEAST_NORM] = 0.0
+    return (text_sums / np.maximum(norms, _LEAST_NORM)[:, None]).astype(np.float32)
 
 
 class EmbeddingCache(Protocol):
@@ -379,8 +379,8 @@ class PublicFileCache:
         with self._open_database() as database:
             for first_key in range(0, len(row_names), _QUERY_KEYS):
                 part_names = row_names[first_key : first_key + _QUERY_KEYS]
-                query = f"SELECT key, row FROM embeddings WHERE key IN ({','.join('?' * len(part_names))})"  # noqa: S608 - marks only
-                for row_name, stored_row in database.execute(query, part_names):
+                select_query = f"SELECT key, row FROM embeddings WHERE key IN ({','.join('?' * len(part_names))})"  # noqa: S608 - marks only
+                for row_name, stored_row in database.execute(select_query, part_names):
                     if (row := self._open_row(row_name, stored_row)) is not None:
                         rows_by_key[key_by_name[row_name]] = np.frombuffer(row, dtype="<i2")
         return rows_by_key
@@ -395,7 +395,7 @@ class PublicFileCache:
 
     @contextmanager
     def _open_database(self) -> Iterator[sqlite3.Connection]:
-        # A connection an operation: it is safe across forks and threads, and cheap beside an embedding.
+        # Each operation opens a connection, which is safe across forks and threads, and cheap beside an embedding.
         with (
             self._lock,
             self._named_faults(),

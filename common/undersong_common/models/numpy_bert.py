@@ -29,7 +29,7 @@ _GELU = tuple(np.float32(part) for part in (1.5950150649863502, 0.07401207108563
 _GELU_SQUARE = np.float32(36.0)  # largest x^2 for which p is computed; beyond it p keeps its value
 
 _PROBE = "card"  # a text whose special tokens are those of any text
-_TEXTS_A_BATCH = 8  # A batch has no fewer, so that its last list is a small part of it.
+_TEXTS_A_BATCH = 8  # fewest texts for which a batch has room, so that the free places of its last list are few
 _SCORES_AT_ONCE = 1 << 13  # scores of one head; those of all heads then stay in the second-level cache
 
 
@@ -279,15 +279,15 @@ def _token_lists(groups: Sequence[_TextGroup], places: Places | None) -> list[_T
     ]
 
 
-def _normalise(state: Float32, norm: Layer, epsilon: np.float32) -> None:
+def _normalise(state: Float32, layer_norm: Layer, epsilon: np.float32) -> None:
     """Applies layer normalisation to each column of ``state`` [d, n], in place."""
     state -= state.mean(axis=0)
     variances = np.square(state).sum(axis=0)
     variances /= np.float32(len(state))
     variances += epsilon
     state *= np.float32(1) / np.sqrt(variances)
-    state *= norm[0]
-    state += norm[1]
+    state *= layer_norm[0]
+    state += layer_norm[1]
 
 
 def _gelu(values: Float32) -> Float32:
@@ -298,7 +298,7 @@ def _gelu(values: Float32) -> Float32:
     odds *= squares
     odds -= _GELU[0]
     odds *= values
-    with np.errstate(over="ignore"):  # e^88 is infinite, and the result then zero
+    with np.errstate(over="ignore"):  # The exponential may be infinite; the result is then zero.
         np.exp(odds, out=odds)
     odds += np.float32(1)
     np.divide(values, odds, out=odds)

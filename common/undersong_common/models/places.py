@@ -71,16 +71,16 @@ def like_places(layers: Sequence[Layer]) -> Places | None:
     Call it with as many library threads as the products will use. Two calls on one machine return the same, because no
     time is measured.
     """
-    best = None
+    best_places = None
     for product in PRODUCTS:
         outputs = [_one_row_everywhere(product, layer) for layer in layers]
         for period in PERIODS:
-            run = _longest_run(product, outputs, period)
-            if run.count and run.cost <= (_MOST_WASTE if best is None else best.cost - 1e-9):
-                best = run
-        if best is not None and best.cost <= _LITTLE_WASTE:
+            places = _longest_run(product, outputs, period)
+            if places.count and places.cost <= (_MOST_WASTE if best_places is None else best_places.cost - 1e-9):
+                best_places = places
+        if best_places is not None and best_places.cost <= _LITTLE_WASTE:
             break
-    return best
+    return best_places
 
 
 def _one_row_everywhere(product: Product, layer: Layer) -> Float32:
@@ -89,11 +89,11 @@ def _one_row_everywhere(product: Product, layer: Layer) -> Float32:
     return product(np.repeat(row, TOKENS, axis=1), layer)
 
 
-def _longest_run(product: Product, trials: Sequence[Float32], period: int) -> Places:
-    """Returns the longest run of places that are alike a ``period`` apart in all ``trials``; its count may be 0."""
+def _longest_run(product: Product, trial_outputs: Sequence[Float32], period: int) -> Places:
+    """Returns the longest run of places that are alike, a ``period`` apart, in all outputs; its count may be 0."""
     # It is True where a place and the one a period later have equal bits.
     is_alike: Bools = np.ones(TOKENS - period, dtype=np.bool_)
-    for outputs in trials:
+    for outputs in trial_outputs:
         is_alike &= (outputs[:, period:] == outputs[:, :-period]).all(axis=0)
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_alike, [False]]).astype(np.int8)))
     starts = edges[::2]

@@ -34,7 +34,7 @@ LINK_S = 15 * 60.0  # life of a one-time link
 IDLE_S, SESSION_S = 30 * 60.0, 12 * 3600.0  # longest pause of a session, and its longest life
 LONGEST_NAME = 200  # characters of a name by which its failed log-ins are counted
 FAILURES_S = 5 * 60.0  # time for which a failed log-in counts
-FAILURES, SOURCE_FAILURES = 5, 20  # An account at one source has the first limit, a source the second.
+FAILURES, SOURCE_FAILURES = 5, 20  # most failed log-ins to one account from one source, and from one source in all
 HASHES_AT_ONCE = 2  # argon2id takes 64 MiB each
 SOURCE_TRIES_AT_ONCE, TRIES_AT_ONCE = 5, 20  # log-ins of one source, and of all, that wait for their hash
 REMEDY_LINK = "ask for a new link on the terminal"
@@ -268,7 +268,7 @@ class Accounts:
             database.execute("DELETE FROM link WHERE account = ? OR expires_at < ?", (name, self._clock()))
             row = (digest(secret), name, self._clock() + LINK_S, makers[0] if makers else "")
             database.execute("INSERT INTO link (secret, account, expires_at, made_by) VALUES (?, ?, ?, ?)", row)
-        # A page prints a link at each start: one that was made at a terminal counts once it has let somebody in.
+        # A page prints a link at each start. A link from a terminal is noted as an act only once somebody has used it.
         self.duties.note_act(maker for maker in makers if not maker.endswith(AT_THE_TERMINAL))
         return secret
 
@@ -324,7 +324,7 @@ class Accounts:
         limits = {f"{name[:LONGEST_NAME]} at {source}": FAILURES, source: SOURCE_FAILURES}
         with self._count_try(source):
             with self._store.transaction() as database:
-                tries = self._reserve_tries(database, limits)
+                try_rows = self._reserve_tries(database, limits)
                 row = database.execute("SELECT password FROM account WHERE name = ?", (name,)).fetchone()
             if row is not None and row["password"]:
                 password_hash = row["password"]
@@ -341,7 +341,7 @@ class Accounts:
                 "name and password do not fit", "try again, or ask an administrator for a link", code="wrong-password"
             )
         with self._store.transaction() as database:
-            database.executemany("DELETE FROM failure WHERE rowid = ?", tries)
+            database.executemany("DELETE FROM failure WHERE rowid = ?", try_rows)
         return self.begin(name, address=address, log_in="password")
 
     @contextmanager
@@ -370,8 +370,8 @@ class Accounts:
             rows = database.execute("SELECT at FROM failure WHERE source = ? ORDER BY at", (limit_name,)).fetchall()
             if len(rows) >= limit:
                 raise TooManyAttempts(rows[-limit]["at"] + FAILURES_S - now_s)
-        insert = "INSERT INTO failure (source, at) VALUES (?, ?)"
-        return [(database.execute(insert, (limit_name, now_s)).lastrowid,) for limit_name in limits]
+        insert_query = "INSERT INTO failure (source, at) VALUES (?, ?)"
+        return [(database.execute(insert_query, (limit_name, now_s)).lastrowid,) for limit_name in limits]
 
     # These methods begin and end sessions.
 
@@ -464,8 +464,8 @@ class Accounts:
             token_query = {"now": now_s, "latest": now_s + IDLE_S, "key": digest(secret)}
             still_valid = "secret = :key AND expires_at >= :now AND created_at <= :latest"
             database.execute(f"UPDATE token SET used_at = :now WHERE {still_valid}", token_query)  # noqa: S608 - words of ours
-            query = f"SELECT account FROM token WHERE {still_valid}"  # noqa: S608
-            row = database.execute(query, token_query).fetchone()
+            select_query = f"SELECT account FROM token WHERE {still_valid}"  # noqa: S608
+            row = database.execute(select_query, token_query).fetchone()
         if row is None:
             return None
         return self.find(row["account"])

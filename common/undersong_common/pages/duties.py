@@ -172,7 +172,7 @@ class Duties:
                     acts.append((row["actor"], now.at + DAY_S - max(0.0, passed_s)))
         return acts
 
-    # The identity provider of the page, so that a terminal knows that only its people count.
+    # The identity provider of the page is stored, so that a command at a terminal knows whose people count.
 
     @property
     def provider(self) -> str:
@@ -201,14 +201,14 @@ class Duties:
         """
         former_provider = self._stored("provider")
         former_tables = self._stored("provider_tables")
-        # An earlier version has noted the issuer alone.
+        # An earlier version of this program has stored the issuer alone.
         is_earlier_form = (
             former_provider
             and " " not in former_provider
             and issuer_form(former_provider) == provider.partition(" ")[0]
         )
         is_other = (former_provider or "") != provider and not is_earlier_form
-        # An earlier version has noted no tables.
+        # An earlier version of this program has stored no tables.
         are_other_tables = not is_other and former_tables not in (None, tables)
         is_fixed = (is_other or are_other_tables) and self.is_provider_fixed()
         if is_fixed and are_other_tables and self._are_roles_given():

@@ -181,7 +181,7 @@ def serve(site: "Site", listening: Listening, listener: socket.socket) -> None:
     usual_handle_exit = server.handle_exit
 
     def handle_exit(number: int, frame: Any) -> None:
-        site.ending.set()  # so that open streams end by themselves
+        site.ending.set()  # Open streams end by themselves once this is set.
         usual_handle_exit(number, frame)
 
     server.handle_exit = handle_exit

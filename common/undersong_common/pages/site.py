@@ -180,7 +180,7 @@ class Visit:
         if part_name == NEXT_STEP:
             return HTMLResponse(self._render_next_step(context))
         if part_name is not None:
-            if part_name not in parts:  # the whole screen in its place would be put into itself
+            if part_name not in parts:  # The page's script would put a whole screen into the place of the part.
                 raise ConfigurationError("this screen has no such part", "open the screen again", code="no-such-part")
             return HTMLResponse(self._render_part(part_name, parts[part_name], context))
         parts_html = {}
@@ -392,14 +392,14 @@ class Site:
 
     def secret(self, request: Request) -> str:
         """Returns the secret of a request's session, joined from the half in the cookie and the half in the path."""
-        tab = request.scope.get("tab", "")
+        path_half = request.scope.get("tab", "")
         cookie_prefix = f"{self.settings.cookie}="
         # Cookies know no ports: another port's page may have set one of the same name, with another path.
         cookie_pairs = (pair.strip() for line in request.headers.getlist("cookie") for pair in line.split(";"))
         cookie_values = [pair.removeprefix(cookie_prefix) for pair in cookie_pairs if pair.startswith(cookie_prefix)][
             :MOST_COOKIES
         ] or [""]
-        session_secrets = [f"{cookie}.{tab}" for cookie in cookie_values]
+        session_secrets = [f"{cookie}.{path_half}" for cookie in cookie_values]
         return next(
             (secret for secret in session_secrets[:-1] if self.accounts.session(secret, active=False)),
             session_secrets[-1],
@@ -524,8 +524,8 @@ class Site:
 
     def render_outside(self, template: str, title: str, **context: Any) -> str:
         """Renders a screen for somebody without a session."""
-        nobody: dict[str, Any] = {"base": "", "person": None, "csrf": "", "message": None, "asked": {}}
-        return self.render(template, {**nobody, "title": title, **context})
+        default_context: dict[str, Any] = {"base": "", "person": None, "csrf": "", "message": None, "asked": {}}
+        return self.render(template, {**default_context, "title": title, **context})
 
     def _enter_account(self, request: Request, fields: Mapping[str, str]) -> str:
         secret = self.accounts.enter_by_link(fields.get("code", ""), address=source_address(request))
@@ -576,8 +576,8 @@ class Site:
         if asset_name not in ASSETS:
             return Response(status_code=404)
         asset_bytes = (resources.files("undersong_common.pages") / "assets" / asset_name).read_bytes()
-        caching = {"cache-control": "public, max-age=31536000, immutable"}
-        return Response(asset_bytes, media_type=ASSETS[asset_name], headers=caching)
+        cache_headers = {"cache-control": "public, max-age=31536000, immutable"}
+        return Response(asset_bytes, media_type=ASSETS[asset_name], headers=cache_headers)
 
     async def _log_violation(self, request: Request) -> Response:
         """Logs a browser's report that the content security policy stopped something: it may be an attack."""
@@ -632,8 +632,8 @@ def source_address(request: Request) -> str:
 
 def session_base(secret: str) -> str:
     """Returns the path prefix of a session's screens, made of the second half of its secret; "" without a session."""
-    tab = secret.partition(".")[2]
-    return f"/s/{tab}" if tab else ""
+    path_half = secret.partition(".")[2]
+    return f"/s/{path_half}" if path_half else ""
 
 
 def json_answer(value: Any) -> Response:

@@ -287,14 +287,14 @@ def calibrate(build: Callable[[float], Sequence[Event]], epsilon: float, delta: 
     return math.exp(root)
 
 
-def _likely_mu(merged: tuple[Event, ...]) -> float:
+def _likely_mu(merged_events: tuple[Event, ...]) -> float:
     """Returns mu of the Gaussian that a plan resembles: a guess from which :func:`calibrate` starts, never a charge.
 
     It takes subsampled releases by their limit for small rates (Bu, Dong, Long, Su 2020), and others by the mean of
     their privacy loss, which for a Gaussian is mu^2 / 2.
     """
     squared_mu = 0.0
-    for event in merged:
+    for event in merged_events:
         if _is_noiseless(event):
             return math.inf
         if isinstance(event, Gaussian):
@@ -495,28 +495,28 @@ def _is_noiseless(event: Event) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _composed_epsilon(merged: tuple[Event, ...], delta: float) -> float:
-    if not merged or delta == 1.0:
+def _composed_epsilon(merged_events: tuple[Event, ...], delta: float) -> float:
+    if not merged_events or delta == 1.0:
         return 0.0
     if delta == 0.0:
-        return math.fsum(_pure_bound(event) for event in merged)
-    if (mu := composed_mu(merged)) is not None:
+        return math.fsum(_pure_bound(event) for event in merged_events)
+    if (mu := composed_mu(merged_events)) is not None:
         return gaussian_epsilon(mu, delta)
-    if any(map(_is_noiseless, merged)) or _grid_cell(merged, _GRID) > _COARSEST_CELL:
+    if any(map(_is_noiseless, merged_events)) or _grid_cell(merged_events, _GRID) > _COARSEST_CELL:
         return math.inf  # An epsilon in the tens of thousands protects nobody more than no noise does.
-    return float(_loss_distribution(merged, _GRID).get_epsilon_for_delta(delta))
+    return float(_loss_distribution(merged_events, _GRID).get_epsilon_for_delta(delta))
 
 
 @lru_cache(maxsize=4096)
-def _composed_delta(merged: tuple[Event, ...], epsilon: float, grid: int) -> float:
-    if not merged or math.isinf(epsilon):
+def _composed_delta(merged_events: tuple[Event, ...], epsilon: float, grid: int) -> float:
+    if not merged_events or math.isinf(epsilon):
         return 0.0
-    if (mu := composed_mu(merged)) is not None:
+    if (mu := composed_mu(merged_events)) is not None:
         return _gaussian_delta(mu, epsilon)
     # Without noise, or with losses in the thousands, 1 is an upper bound. It occurs only while a scale is calibrated.
-    if any(map(_is_noiseless, merged)) or _grid_cell(merged, grid) > _COARSEST_CELL:
+    if any(map(_is_noiseless, merged_events)) or _grid_cell(merged_events, grid) > _COARSEST_CELL:
         return 1.0
-    return float(_loss_distribution(merged, grid).get_delta_for_epsilon(epsilon))
+    return float(_loss_distribution(merged_events, grid).get_delta_for_epsilon(epsilon))
 
 
 def _gaussian_delta(mu: float, epsilon: float) -> float:
@@ -571,27 +571,31 @@ def _log_delta(sigma: float, epsilon: float) -> float:
     return -math.inf
 
 
-def _grid_cell(merged: tuple[Event, ...], grid: int) -> float:
+def _grid_cell(merged_events: tuple[Event, ...], grid: int) -> float:
     """Returns the width of a cell of losses: about the range of plausible composed losses divided by ``grid``."""
     squared_mu = math.fsum(
         event.count * (event.sampling_rate / event.noise_multiplier) ** 2
-        for event in merged
+        for event in merged_events
         if isinstance(event, Gaussian)
     )
-    largest_mu = max((1.0 / event.noise_multiplier for event in merged if isinstance(event, Gaussian)), default=0.0)
-    pure_epsilon = math.fsum(_pure_bound(event) for event in merged if not isinstance(event, Gaussian))
+    largest_mu = max(
+        (1.0 / event.noise_multiplier for event in merged_events if isinstance(event, Gaussian)), default=0.0
+    )
+    pure_epsilon = math.fsum(_pure_bound(event) for event in merged_events if not isinstance(event, Gaussian))
     loss_span = pure_epsilon + squared_mu / 2 + 8 * math.sqrt(squared_mu) + largest_mu**2 / 2 + 8 * largest_mu
-    cell = max(loss_span / grid, _FINEST_CELL)
+    cell_width = max(loss_span / grid, _FINEST_CELL)
     # Pure losses are rounded up to the grid: a grid that holds the commonest of them exactly wastes none of it.
-    pure_events = [event for event in merged if isinstance(event, Pure | DiscreteLaplace) and event.epsilon >= cell]
+    pure_events = [
+        event for event in merged_events if isinstance(event, Pure | DiscreteLaplace) and event.epsilon >= cell_width
+    ]
     if pure_events:
         loss = max(pure_events, key=lambda event: event.count).epsilon
-        cell = loss / math.ceil(loss / cell) * (1.0 + 1e-12)
-    return cell
+        cell_width = loss / math.ceil(loss / cell_width) * (1.0 + 1e-12)
+    return cell_width
 
 
 @lru_cache(maxsize=16)
-def _loss_distribution(merged: tuple[Event, ...], grid: int) -> Any:
+def _loss_distribution(merged_events: tuple[Event, ...], grid: int) -> Any:
     """Returns the composed privacy loss distribution (dp_accounting.pld), for add and remove, rounded up.
 
     The last distributions, a few MB each, are cached, because a consent sheet states several figures of one plan.
@@ -599,21 +603,23 @@ def _loss_distribution(merged: tuple[Event, ...], grid: int) -> Any:
     from dp_accounting.pld import privacy_loss_distribution as pld
     from dp_accounting.pld.common import DifferentialPrivacyParameters
 
-    cell = _grid_cell(merged, grid)
+    cell_width = _grid_cell(merged_events, grid)
     composed_losses = None
-    for event in merged:
+    for event in merged_events:
         match event:
             case Gaussian():
                 event_losses = pld.from_gaussian_mechanism(
-                    event.noise_multiplier, sampling_prob=event.sampling_rate, value_discretization_interval=cell
+                    event.noise_multiplier, sampling_prob=event.sampling_rate, value_discretization_interval=cell_width
                 )
             case Laplace():
-                event_losses = pld.from_laplace_mechanism(event.noise_multiplier, value_discretization_interval=cell)
+                event_losses = pld.from_laplace_mechanism(
+                    event.noise_multiplier, value_discretization_interval=cell_width
+                )
             case DiscreteLaplace():
-                event_losses = _discrete_laplace_loss(event, cell)
+                event_losses = _discrete_laplace_loss(event, cell_width)
             case Pure():
                 event_losses = pld.from_privacy_parameters(
-                    DifferentialPrivacyParameters(event.epsilon, 0.0), value_discretization_interval=cell
+                    DifferentialPrivacyParameters(event.epsilon, 0.0), value_discretization_interval=cell_width
                 )
         if event.count > 1:
             event_part = event_losses.self_compose(event.count)
@@ -626,24 +632,24 @@ def _loss_distribution(merged: tuple[Event, ...], grid: int) -> Any:
     return composed_losses
 
 
-def _discrete_laplace_loss(event: DiscreteLaplace, cell: float) -> Any:
-    """Returns the loss distribution of one release, each loss rounded up to a multiple of ``cell``.
+def _discrete_laplace_loss(event: DiscreteLaplace, cell_width: float) -> Any:
+    """Returns the loss distribution of one release, each loss rounded up to a multiple of ``cell_width``.
 
     The time and memory of ``pld.from_discrete_laplace_mechanism`` grow with the sensitivity; here they follow the
     number of cells alone. The loss at x is epsilon (sensitivity - 2 x) for 0 <= x <= sensitivity, and constant beyond.
     """
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
-    highest_loss = math.ceil(event.epsilon * event.sensitivity / cell)
+    highest_loss = math.ceil(event.epsilon * event.sensitivity / cell_width)
     losses = np.arange(-highest_loss, highest_loss + 1)  # multiples of ``cell``
     # From this noise on the loss is at most the one of the same index.
-    least_noise = np.ceil((event.sensitivity - losses * (cell / event.epsilon)) / 2)
+    least_noise = np.ceil((event.sensitivity - losses * (cell_width / event.epsilon)) / 2)
     tail_above = np.exp(-event.epsilon * least_noise.clip(0, event.sensitivity)) / (1.0 + math.exp(-event.epsilon))
     cumulative_masses = np.where(least_noise > event.sensitivity, 0.0, np.where(least_noise > 0, tail_above, 1.0))
     cumulative_masses[-1] = 1.0
     loss_masses = np.diff(cumulative_masses, prepend=0.0)
     mass_by_cell = dict(zip(losses[loss_masses > 0].tolist(), loss_masses[loss_masses > 0].tolist(), strict=True))
-    loss_pmf = pld_pmf.create_pmf(mass_by_cell, cell, infinity_mass=0.0, pessimistic_estimate=True)
+    loss_pmf = pld_pmf.create_pmf(mass_by_cell, cell_width, infinity_mass=0.0, pessimistic_estimate=True)
     return privacy_loss_distribution.PrivacyLossDistribution(loss_pmf)
 
 

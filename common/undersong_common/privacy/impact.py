@@ -320,7 +320,7 @@ def audit_section(audit: Mapping[str, Any] | None) -> PageSection:
     if not fault_words and any(_checked_number(verdict["epsilon"]) > promised_epsilon for verdict in audit["verdicts"]):
         fault_words = ["an attack proves more than the promise, whatever else the file says"]
     played_parties = _checked_list(audit.get("played", ()))
-    message_count = sum(_checked_count(log["messages"]) for log in played_parties)
+    message_count = sum(_checked_count(message_log["messages"]) for message_log in played_parties)
     audit_points = [
         f"a hostile coordinator sent {message_count:,} messages to two copies of a"
         " party that differ in their records; it compared every byte of their answers but for masked vectors"

@@ -37,7 +37,7 @@ Law = Literal["gaussian", "laplace"]
 
 _FRACTION_BITS = 256
 _ONE = 1 << _FRACTION_BITS
-# Draws handled at once: stream, words and values stay in the second-level cache.
+# Number of draws at a time, at which stream, words and values stay in the second-level cache.
 _CHUNK = 1 << 14
 _CACHED_TABLES = 64
 BLOCK_BYTES = 16
@@ -74,8 +74,8 @@ class CumulativeTable:
     distance: Fraction
 
     @staticmethod
-    def of_weights(weights: Sequence[int], tail: Fraction) -> "CumulativeTable":
-        """Makes the table of a law proportional to ``weights``; the exact law has mass at most ``tail`` beyond them.
+    def of_weights(weights: Sequence[int], tail_mass: Fraction) -> "CumulativeTable":
+        """Makes the table of a law proportional to ``weights``, beyond which it has a mass of at most ``tail_mass``.
 
         ``weights`` must be accurate to well below 2^-128 of their sum (the callers work with 256 fractional bits).
         Each boundary is rounded to 2^-127, so a value's probability is off by at most 2^-127 and the draw is within
@@ -105,7 +105,7 @@ class CumulativeTable:
         for table_array in (high_words, low_words, bucket_guide):
             table_array.setflags(write=False)
         return CumulativeTable(
-            high_words, low_words, bucket_guide, Fraction(len(weights), 1 << (TABLE_BITS + 1)) + tail
+            high_words, low_words, bucket_guide, Fraction(len(weights), 1 << (TABLE_BITS + 1)) + tail_mass
         )
 
     def draw(self, high: UInt64, low: UInt64) -> Signed:
@@ -315,7 +315,7 @@ class DiscreteLaplaceShare(IntegerNoise):
 
     @cached_property
     def _cumulative_table(self) -> CumulativeTable:
-        # Built for the first draw: it takes seconds, and a plan is checked by its figures alone.
+        # The table is made at the first draw, because it takes seconds, and a check of a plan needs only its figures.
         return _polya_table(self.scale, self.n_min)
 
     @cached_property

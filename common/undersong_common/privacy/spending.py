@@ -425,11 +425,11 @@ class Statement:
             lost_budgets=tuple(budget_from_json(budget) for budget in value["lost_budgets"]),
         )
 
-    def missing(self, shown: Iterable[RunSpending]) -> list[Charge]:
-        """Returns what this ledger lacks of the spending in ``shown``, as one charge per run of ``shown``."""
+    def missing(self, other_runs: Iterable[RunSpending]) -> list[Charge]:
+        """Returns what this ledger lacks of the spending in ``other_runs``, as one charge per run of ``other_runs``."""
         spending_by_run = {run_spending.run: run_spending for run_spending in self.runs}
         charges = []
-        for other_spending in shown:
+        for other_spending in other_runs:
             recorded_spending = spending_by_run.get(other_spending.run, RunSpending(other_spending.run, "", ()))
             missing_events = _remove_events(other_spending.events, recorded_spending.events)
             missing_alone = _remove_events(other_spending.alone, recorded_spending.alone)

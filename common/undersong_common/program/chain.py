@@ -142,12 +142,12 @@ class HashChain:
                 is_canonical = canonical_json(chain_entry) + b"\n" == entry_line
                 has_hash = chain_entry["hash"] == entry_hash(self._tag, entry_content)
                 follows_head = chain_entry["previous"] == self.head and chain_entry["entry"] == entry_number
-                fits = is_canonical and has_hash and follows_head
-                if fits:
+                is_valid = is_canonical and has_hash and follows_head
+                if is_valid:
                     self._apply(chain_entry)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                fits = False
-            if not fits:
+                is_valid = False
+            if not is_valid:
                 raise PrivacyRefusal(
                     f"{self.path}, line {entry_number}: does not fit the chain",
                     "the file was changed; restore it from a backup, and release nothing until then",

@@ -138,7 +138,7 @@ def validate(model: type[Model], data: Mapping[str, Any], source: str, *, sectio
         section: prefix of each key's path in the error's ``places``, such as "method.".
     """
     try:
-        validated = model.model_validate(data)
+        validated_model = model.model_validate(data)
     except ValidationError as error:
         error_items = _relevant_items(model, [dict(error_item) for error_item in error.errors(include_url=False)], data)
         problem_words = dict.fromkeys(_describe_problem(model, error_item, data) for error_item in error_items)
@@ -146,10 +146,10 @@ def validate(model: type[Model], data: Mapping[str, Any], source: str, *, sectio
         # pydantic takes true for 1.
         problem_words = dict.fromkeys(
             (f"{key_path}: is true or false, not a number", f"{key_path}: write a number", key_path)
-            for key_path in _truth_values_as_numbers(validated, data)
+            for key_path in _truth_values_as_numbers(validated_model, data)
         )
         if not problem_words:
-            return validated
+            return validated_model
     raise ConfigurationError.together(
         [(f"{source}: {problem[0]}", problem[1], f"{section}{problem[2]}") for problem in problem_words]
     )
@@ -188,19 +188,21 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"known: {', '.join(known_words)}"
 
 
-def _list_index(node: list[Any], part: str, where: str) -> int:
+def _list_index(node: list[Any], part: str, key_path: str) -> int:
     if not part.isdigit() or int(part) >= len(node):
         raise ConfigurationError(
-            f"--set {where}: {part!r} is not one of the entries 0 to {len(node) - 1}", "name an entry that is there"
+            f"--set {key_path}: {part!r} is not one of the entries 0 to {len(node) - 1}", "name an entry that is there"
         )
     return int(part)
 
 
-def _child_value(node: Any, part: str, where: str) -> Any:
+def _child_value(node: Any, part: str, key_path: str) -> Any:
     if isinstance(node, list):
-        return node[_list_index(node, part, where)]
+        return node[_list_index(node, part, key_path)]
     if not isinstance(node.setdefault(part, {}), dict | list):
-        raise ConfigurationError(f"--set {where}: {part} is a value, not a section", f"leave out what follows {part}")
+        raise ConfigurationError(
+            f"--set {key_path}: {part} is a value, not a section", f"leave out what follows {part}"
+        )
     return node[part]
 
 

@@ -64,7 +64,7 @@ def run(command: Callable[[], object], traceback_of: Callable[[BaseException], s
         sys.stdout.reconfigure(errors=ESCAPES)
     try:
         _run_command(command, traceback_of)
-    except KeyboardInterrupt:  # while the end was being printed
+    except KeyboardInterrupt:  # Ctrl-C may come while an error is being printed.
         _exit_interrupted()
     finally:
         # Ctrl-C that left code compiled from text, as dataclasses are, is marked as unhandled whoever handles it: under
@@ -107,7 +107,7 @@ def _run_command(command: Callable[[], object], traceback_of: Callable[[BaseExce
             _exit_interrupted()
         if isinstance(error, BrokenPipeError):
             _output_closed()
-        worded_error = fault_of(error)  # no path of ours writes private data into a file name
+        worded_error = fault_of(error)  # It may name a file, but no file of this program has private data in its name.
         error_fields = (worded_error.problem, worded_error.remedy, worded_error.exit_code, worded_error.code)
         with suppress(OSError):  # what is printed may go to the full disk of which the error speaks
             _print_json(*error_fields, worded_error.report)

@@ -145,8 +145,8 @@ def _open(folder_move: Move) -> None:
     """Writes the settings file at the new place, so that programs can open the folder there."""
     settings = json.loads((folder_move.source / WITHDRAWN).read_bytes())
     change_owner(folder_move.target, folder_move.owner)
-    rewritten = json.dumps(folder_move.rewrite(settings), indent=2, ensure_ascii=False).encode("utf-8") + b"\n"
-    replace_file(folder_move.target / folder_move.settings, rewritten)
+    settings_bytes = json.dumps(folder_move.rewrite(settings), indent=2, ensure_ascii=False).encode("utf-8") + b"\n"
+    replace_file(folder_move.target / folder_move.settings, settings_bytes)
 
 
 def make_folder(folder: Path, owner: Owner) -> None:
@@ -196,8 +196,8 @@ def remove(path: Path) -> None:
 
 
 def _folder_entries(folder: Path) -> Iterator[Path]:
-    for top, folders, file_names in os.walk(folder):
-        yield from (Path(top) / entry_name for entry_name in (*folders, *file_names))
+    for parent_path, folders, file_names in os.walk(folder):
+        yield from (Path(parent_path) / entry_name for entry_name in (*folders, *file_names))
 
 
 @contextmanager

@@ -97,9 +97,9 @@ def shown(target: str, name: str, *, test: bool) -> tuple[dict[str, Any], str, b
     """
     if not test:
         return {"notify": target}, f"told: {target or 'nobody'}", True
-    arrived = bool(target) and deliver(target, Notice("test", name, "", time.time()), wait=lambda _s: None)
-    notice_words = f"told: {target or 'nobody'}; it {'arrived' if arrived else 'did NOT arrive'}"
-    return {"notify": target, "arrived": arrived}, notice_words, arrived
+    has_arrived = bool(target) and deliver(target, Notice("test", name, "", time.time()), wait=lambda _s: None)
+    notice_words = f"told: {target or 'nobody'}; it {'arrived' if has_arrived else 'did NOT arrive'}"
+    return {"notify": target, "arrived": has_arrived}, notice_words, has_arrived
 
 
 def deliver(target: str, notice: Notice, wait: Callable[[float], object] = time.sleep) -> bool:

@@ -114,9 +114,9 @@ def _top_package(plugin: Plugin) -> str:
 
 
 def _read_files(plugin: Plugin) -> _Files:
-    top = _top_package(plugin)
+    top_package = _top_package(plugin)
     try:
-        spec = importlib.util.find_spec(top)
+        spec = importlib.util.find_spec(top_package)
     except ValueError:  # no name of a module, or a loaded module without a spec
         spec = None
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
@@ -127,7 +127,8 @@ def _read_files(plugin: Plugin) -> _Files:
             else:
                 problem = "is a namespace, which other packages may add to"
         raise ConfigurationError(
-            f"{plugin.name}: its package {top!r} {problem}", f"have {plugin.package} put it into a package of its own"
+            f"{plugin.name}: its package {top_package!r} {problem}",
+            f"have {plugin.package} put it into a package of its own",
         )
     origin = Path(spec.origin)
     folder = origin.parent
@@ -237,12 +238,12 @@ def _keep_to(plugin: Plugin, files: _Files, *, strictly: bool) -> None:
 
     With ``strictly`` it raises ConfigurationError if the package was loaded from other files before.
     """
-    top = _top_package(plugin)
+    top_package = _top_package(plugin)
     if _plugins not in sys.meta_path:
         sys.meta_path.insert(0, _plugins)
-    if not any(module_name.partition(".")[0] == top for module_name in sys.modules):
-        _plugins.packages[top] = files
-    elif strictly and _plugins.packages.get(top) != files:
+    if not any(module_name.partition(".")[0] == top_package for module_name in sys.modules):
+        _plugins.packages[top_package] = files
+    elif strictly and _plugins.packages.get(top_package) != files:
         raise ConfigurationError(
             f"{plugin.name}: other files of the package {plugin.words} are loaded here than those that were hashed",
             "start this program again",

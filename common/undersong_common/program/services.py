@@ -236,11 +236,11 @@ class Installation:
                 )
             record = self._record
             self._save_record(state=REMOVING)
-            packaged = self._machine.path(PACKAGE_UNITS)
+            package_folder = self._machine.path(PACKAGE_UNITS)
             present_units = [
                 unit_name
                 for unit_name in self._service.units
-                if self._unit_path(unit_name).exists() or (packaged / unit_name).exists()
+                if self._unit_path(unit_name).exists() or (package_folder / unit_name).exists()
             ]
             if present_units:
                 self._machine.systemctl("disable", "--now", *present_units)
@@ -301,8 +301,8 @@ class Installation:
 
     def _is_on_its_way(self, source: Path) -> bool:
         """Returns True if the move of ``source`` has not ended; False for a new folder at the old place."""
-        arrived = (self._home / self._service.settings).exists()
-        return not arrived or moving.is_moving(source) or not any(source.iterdir())
+        has_arrived = (self._home / self._service.settings).exists()
+        return not has_arrived or moving.is_moving(source) or not any(source.iterdir())
 
     def _send_back(self) -> None:
         former_home = Path(self._record.moved_from)
@@ -322,16 +322,16 @@ class Installation:
 
     def _unit_files(self) -> dict[str, str]:
         """Returns the units' texts by name, with this environment's paths; without those of the Debian package."""
-        programs = f"{Path(sys.executable).parent}/"
-        texts = {
-            unit_name: (UNITS / unit_name).read_text("utf-8").replace(PROGRAMS, programs)
+        program_folder = f"{Path(sys.executable).parent}/"
+        text_by_unit = {
+            unit_name: (UNITS / unit_name).read_text("utf-8").replace(PROGRAMS, program_folder)
             for unit_name in self._service.units
         }
-        packaged = self._machine.path(PACKAGE_UNITS)
+        package_folder = self._machine.path(PACKAGE_UNITS)
         return {
             unit_name: text
-            for unit_name, text in texts.items()
-            if not (packaged / unit_name).exists() or (packaged / unit_name).read_text("utf-8") != text
+            for unit_name, text in text_by_unit.items()
+            if not (package_folder / unit_name).exists() or (package_folder / unit_name).read_text("utf-8") != text
         }
 
     def _unit_path(self, name: str) -> Path:
@@ -415,20 +415,20 @@ def check_environment(program: Path) -> None:
 
 def check_unused(folder: Path) -> None:
     """Raises ConfigurationError if another process has a file of ``folder`` open, or works in it."""
-    for process in Path("/proc").glob("[0-9]*"):
-        if int(process.name) == os.getpid():
+    for process_folder in Path("/proc").glob("[0-9]*"):
+        if int(process_folder.name) == os.getpid():
             continue
-        for link in (process / "cwd", *_open_files(process)):
+        for open_path in (process_folder / "cwd", *_open_files(process_folder)):
             with suppress(OSError):
-                if Path(os.readlink(link)).is_relative_to(folder):
+                if Path(os.readlink(open_path)).is_relative_to(folder):
                     raise ConfigurationError(
-                        f"{folder}: process {process.name} uses it",
+                        f"{folder}: process {process_folder.name} uses it",
                         "stop it: a daemon, a page or a command",
                         code="in-use",
                     )
 
 
-def _open_files(process: Path) -> list[Path]:
+def _open_files(process_folder: Path) -> list[Path]:
     with suppress(OSError):
-        return list((process / "fd").iterdir())
+        return list((process_folder / "fd").iterdir())
     return []

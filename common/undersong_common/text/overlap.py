@@ -78,7 +78,7 @@ def find_overlap(synthetic: Sequence[str], private: Sequence[str]) -> Overlap:
     vocabulary: dict[str, int] = {}
     synthetic_corpus = _Corpus.read(synthetic, vocabulary)
     private_corpus = _Corpus.read(private, vocabulary)
-    # Random 64-bit values for words: equal sums of different sequences are as rare as equal random numbers.
+    # Words get random 64-bit values, so that different sequences have equal sums as rarely as random numbers are equal.
     token_hashes = np.random.default_rng(0x0EA1).integers(0, 1 << 64, size=len(vocabulary) + 1, dtype=np.uint64)
     is_verbatim = _mark_verbatim(synthetic_corpus, private_corpus)
     contained_shares, longest_runs = _shared_runs(synthetic_corpus, private_corpus, token_hashes)
@@ -348,13 +348,13 @@ def closest_records(synthetic: Float32, training: Float32, holdout: Float32, *, 
     training_rows, holdout_rows = equal_rows(training, holdout, seed=seed)
     training_distances = closest_distances(synthetic, training_rows)
     holdout_distances = closest_distances(synthetic, holdout_rows)
-    wins = float((training_distances < holdout_distances).sum()) + 0.5 * float(
+    win_count = float((training_distances < holdout_distances).sum()) + 0.5 * float(
         (training_distances == holdout_distances).sum()
     )
     return ClosestRecords(
         rows=len(synthetic),
         records=len(training_rows),
-        closer=clopper_pearson(round(wins), len(synthetic)),
+        closer=clopper_pearson(round(win_count), len(synthetic)),
         training=_distance_quantiles(training_distances),
         holdout=_distance_quantiles(holdout_distances),
     )

@@ -202,7 +202,7 @@ def clean_text(text: str) -> str:
     '12 3'
     """
     if not (text.isascii() and text.isalnum()):
-        # White space first: a tab and a line end are controls, too.
+        # White space is replaced first, because a tab and a line end are controls, too, and would be removed.
         text = _WHITE_SPACE.sub(" ", text)
         if not text.isprintable():  # A printable text holds no control and no format character.
             text = "".join(character for character in text if unicodedata.category(character) not in ("Cc", "Cf"))
@@ -429,27 +429,25 @@ def find_look_alikes(places: Mapping[PatientId, str], choice: Choice, pairs: Ite
         pairs: pairs of Patient resources that have one identifier; they count as of the kind "identifiers".
     """
     findings: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
-    undecided = [kind for kind in KINDS if kind not in choice.same | choice.other and kind != "identifiers"]
+    undecided_kinds = [kind for kind in KINDS if kind not in choice.same | choice.other and kind != "identifiers"]
     place_by_unit: dict[str, str] = {}  # place of the first row, by privacy unit
-    places_by_unit: dict[str, dict[str, str]] = defaultdict(
-        dict
-    )  # place of the first row, by unit and base of the reference
+    places_by_unit: dict[str, dict[str, str]] = defaultdict(dict)  # likewise, by unit and base of the reference
     for patient, place in places.items():
         unit = choice.unit(patient)
         place_by_unit.setdefault(unit, place)
         if patient.system and not patient.is_identifier:
             places_by_unit[unit].setdefault(patient.system, place)
-    if "bases" in undecided:
+    if "bases" in undecided_kinds:
         for place_by_system in places_by_unit.values():
             first_place, *later_places = place_by_system.values()
             findings[("bases",)] += [(first_place, later_place) for later_place in later_places]
-    for group in _alike_groups(place_by_unit, (*choice.same, *undecided)):
-        for kinds, first_unit, later_unit in _fewest_differences(group, choice.same, undecided):
+    for group in _alike_groups(place_by_unit, (*choice.same, *undecided_kinds)):
+        for kinds, first_unit, later_unit in _fewest_differences(group, choice.same, undecided_kinds):
             findings[kinds].append((place_by_unit[first_unit], place_by_unit[later_unit]))
-    shared: list[tuple[str, str]] = []
+    shared_pairs: list[tuple[str, str]] = []
     if "identifiers" not in choice.same | choice.other:
         findings[("identifiers",)] += _mixed_identifiers(places)
-        shared = [
+        shared_pairs = [
             (places.get(first_id, id_place), places.get(second_id, second_place))
             for (first_id, id_place), (second_id, second_place) in pairs
         ]
@@ -458,13 +456,15 @@ def find_look_alikes(places: Mapping[PatientId, str], choice: Choice, pairs: Ite
         for kinds, place_pairs in findings.items()
         if place_pairs
     ]
-    return look_alikes + ([LookAlikes(("identifiers",), len(shared), tuple(shared), is_shared=True)] if shared else [])
+    return look_alikes + (
+        [LookAlikes(("identifiers",), len(shared_pairs), tuple(shared_pairs), is_shared=True)] if shared_pairs else []
+    )
 
 
 def look_alike_kinds(unit: str, other_unit: str, choice: Choice) -> tuple[str, ...]:
     """Returns the fewest undecided kinds by which two units differ; () if they differ by more."""
-    undecided = [kind for kind in KINDS if kind not in choice.same | choice.other]
-    return next((kinds for kinds, *_ in _fewest_differences([unit, other_unit], choice.same, undecided)), ())
+    undecided_kinds = [kind for kind in KINDS if kind not in choice.same | choice.other]
+    return next((kinds for kinds, *_ in _fewest_differences([unit, other_unit], choice.same, undecided_kinds)), ())
 
 
 def _alike_groups(units: Iterable[str], kinds: Iterable[str]) -> Iterator[list[str]]:
@@ -477,24 +477,24 @@ def _alike_groups(units: Iterable[str], kinds: Iterable[str]) -> Iterator[list[s
 
 
 def _fewest_differences(
-    group: list[str], same: frozenset[str], undecided: list[str]
+    group: list[str], same_kinds: frozenset[str], undecided_kinds: list[str]
 ) -> Iterator[tuple[tuple[str, ...], str, str]]:
     """Yields the fewest kinds by which a unit differs from an earlier one of its group, with both units."""
-    unmatched = dict.fromkeys(group)
+    unmatched_units = dict.fromkeys(group)
     acting_kinds = set[str]().union(*map(_acting_kinds, group))
     # "bases" and "identifiers" come last, because they drop a whole base or system with all differences within it.
     kinds = sorted(
-        [kind for kind in undecided if kind in acting_kinds], key=lambda kind: kind in ("bases", "identifiers")
+        [kind for kind in undecided_kinds if kind in acting_kinds], key=lambda kind: kind in ("bases", "identifiers")
     )
     for kind_count in range(1, len(kinds) + 1):
         for kind_names in itertools.combinations(kinds, kind_count):
             first_by_form: dict[str, str] = {}
-            for unit in list(unmatched):
-                first_unit = first_by_form.setdefault(reduced(unit, {*same, *kind_names}), unit)
+            for unit in list(unmatched_units):
+                first_unit = first_by_form.setdefault(reduced(unit, {*same_kinds, *kind_names}), unit)
                 if first_unit is not unit:
-                    del unmatched[unit]
+                    del unmatched_units[unit]
                     yield kind_names, first_unit, unit
-            if len(unmatched) == 1:
+            if len(unmatched_units) == 1:
                 return
 
 

@@ -76,12 +76,12 @@ def personal_data(texts: Sequence[str], private: Sequence[str] | None, find: Fin
             for finding in rows_by_finding
             if finding[1] in private_text and re.search(rf"(?<!\w){re.escape(finding[1])}(?!\w)", private_text)
         ]
-    different = Counter(kind for kind, _ in rows_by_finding)
+    value_counts = Counter(kind for kind, _ in rows_by_finding)
     private_kinds = Counter(kind for kind, _ in private_findings)
     return PersonalData(
         rows=len(texts),
         found={kind: count_by_kind[kind] for kind in kinds},
-        different={kind: different[kind] for kind in kinds},
+        different={kind: value_counts[kind] for kind in kinds},
         in_private=None if private is None else {kind: private_kinds[kind] for kind in kinds},
         private_rows=tuple(sorted({row for finding in private_findings for row in rows_by_finding[finding]})),
         finder=finder,
@@ -114,15 +114,15 @@ def presidio() -> tuple[Find, str]:
     from presidio_analyzer.predefined_recognizers import EmailRecognizer
     from spacy import blank, util
 
-    installed = set(util.get_installed_models())
-    model = next((model_name for model_name in MODELS if model_name in installed), "")
-    engine = SpacyNlpEngine(models=[{"lang_code": "en", "model_name": model or "blank"}])
+    installed_models = set(util.get_installed_models())
+    model = next((model_name for model_name in MODELS if model_name in installed_models), "")
+    nlp_engine = SpacyNlpEngine(models=[{"lang_code": "en", "model_name": model or "blank"}])
     if model:
-        engine.load()
+        nlp_engine.load()
     else:
-        engine.nlp = {"en": blank("en")}
+        nlp_engine.nlp = {"en": blank("en")}
     registry = RecognizerRegistry(supported_languages=["en"])
-    registry.load_predefined_recognizers(languages=["en"], nlp_engine=engine if model else None)
+    registry.load_predefined_recognizers(languages=["en"], nlp_engine=nlp_engine if model else None)
     for recognizer_name in ("EmailRecognizer", "UrlRecognizer"):  # the first fetches a list of internet domains
         registry.remove_recognizer(recognizer_name)
     registry.add_recognizer(
@@ -131,7 +131,7 @@ def presidio() -> tuple[Find, str]:
     registry.add_recognizer(
         PatternRecognizer(supported_entity="PERSON", name="titled", patterns=[Pattern("title", TITLED, 0.6)])
     )
-    analyzer = AnalyzerEngine(registry=registry, nlp_engine=engine, supported_languages=["en"])
+    analyzer = AnalyzerEngine(registry=registry, nlp_engine=nlp_engine, supported_languages=["en"])
 
     def find(text: str) -> list[tuple[str, str]]:
         results = analyzer.analyze(text, language="en", score_threshold=LEAST_SCORE)

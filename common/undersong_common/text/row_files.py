@@ -154,15 +154,15 @@ def read_rows(path: Path, form: FileForm | None = None, columns: Collection[str]
     Raises ConfigurationError that names the file, the row, and the column where the fault lies in one.
     """
     form = form or FileForm()
-    dotted = DottedColumns(columns)
+    dotted_columns = DottedColumns(columns)
     if not path.is_dir():
-        yield from _file_rows(path, form, columns, dotted)
+        yield from _file_rows(path, form, columns, dotted_columns)
         return
     keys = _Keys(columns)
     parts = folder_parts(path)
     folders = _shown_folders(path, parts)
     for part in parts:
-        yield from _part_rows(folders[part.parent], part, form, columns, dotted, keys)
+        yield from _part_rows(folders[part.parent], part, form, columns, dotted_columns, keys)
     keys.check(path)
 
 
@@ -209,7 +209,12 @@ def _shown_folders(folder: Path, parts: Sequence[Path]) -> dict[Path, _PartFolde
 
 
 def _part_rows(
-    folder: _PartFolder, part: Path, form: FileForm, columns: Collection[str], dotted: DottedColumns, keys: "_Keys"
+    folder: _PartFolder,
+    part: Path,
+    form: FileForm,
+    columns: Collection[str],
+    dotted_columns: DottedColumns,
+    keys: "_Keys",
 ) -> Iterator[Row]:
     """Yields the rows of a part of a table, with the values that its folders' names state (``label=A``)."""
     folder_values = folder.stated
@@ -218,7 +223,7 @@ def _part_rows(
     absent_values = dict.fromkeys(columns if is_json else ())  # a part may leave out a key that is null in all its rows
     try:
         for row in _file_rows(
-            part, form, [name for name in columns if name not in folder_values], dotted, is_part=True
+            part, form, [name for name in columns if name not in folder_values], dotted_columns, is_part=True
         ):
             values = {**row.values, **folder_values}
             keys.add(values)
@@ -229,7 +234,7 @@ def _part_rows(
 
 
 def _file_rows(
-    path: Path, form: FileForm, columns: Collection[str], dotted: DottedColumns, *, is_part: bool = False
+    path: Path, form: FileForm, columns: Collection[str], dotted_columns: DottedColumns, *, is_part: bool = False
 ) -> Iterator[Row]:
     suffix = plain_suffix(path)
     if suffix not in _TEXT_SUFFIXES:
@@ -242,12 +247,12 @@ def _file_rows(
     with extras.named(str(path), "save the file as CSV"):
         match suffix:
             case ".parquet":
-                yield from _parquet_rows(path, columns, dotted)
+                yield from _parquet_rows(path, columns, dotted_columns)
             case ".xlsx":
                 yield from _workbook_rows(path, form.sheet, columns)
             case ".jsonl" | ".ndjson":
                 file_text = read_text(path, form.encoding)
-                rows = _jsonl_rows(path, file_text, columns, dotted)
+                rows = _jsonl_rows(path, file_text, columns, dotted_columns)
                 yield from rows if is_part else _with_all_keys(path, file_text, rows, columns)
             case _:
                 yield from _csv_rows(path, read_text(path, form.encoding), form, columns)
@@ -396,8 +401,11 @@ def _unmarked_utf_16(file_bytes: bytes) -> str:
     """Returns the encoding of a text in UTF-16 that has no mark and begins with ASCII, as headers do; else ""."""
     first_bytes = file_bytes[:UTF_16_BYTES]
     low_bytes, high_bytes = first_bytes[::2], first_bytes[1::2]
-    for zeros, letters, encoding in ((high_bytes, low_bytes, "utf-16-le"), (low_bytes, high_bytes, "utf-16-be")):
-        if zeros.startswith(b"\0\0") and 2 * zeros.count(0) > len(zeros) and 0 not in letters:
+    for zero_bytes, letter_bytes, encoding in (
+        (high_bytes, low_bytes, "utf-16-le"),
+        (low_bytes, high_bytes, "utf-16-be"),
+    ):
+        if zero_bytes.startswith(b"\0\0") and 2 * zero_bytes.count(0) > len(zero_bytes) and 0 not in letter_bytes:
             return encoding
     return ""
 
@@ -462,10 +470,16 @@ def _merge_members(members: Iterable[dict[tuple[str, ...], Any]]) -> dict[tuple[
     merged: dict[tuple[str, ...], Several] = {}
     for values in members:
         for keys, value in values.items():
-            several = merged.setdefault(keys, Several())
+            merged_values = merged.setdefault(keys, Several())
             member_values = value if isinstance(value, Several) else [value]
-            several += [element for element in member_values if element is not None and element not in several]
-    return {keys: several[0] if len(several) == 1 else several for keys, several in merged.items() if several}
+            merged_values += [
+                element for element in member_values if element is not None and element not in merged_values
+            ]
+    return {
+        keys: merged_values[0] if len(merged_values) == 1 else merged_values
+        for keys, merged_values in merged.items()
+        if merged_values
+    }
 
 
 @lru_cache(maxsize=1024)
@@ -545,10 +559,10 @@ def _repeated_key(node: Any, path: tuple[str, ...]) -> str:
         return next(filter(None, (_repeated_key(member, path) for member in node)), "")
     if not isinstance(node, _Object):
         return ""
-    splits = _split_path(path)
-    repeated = (key for key, _ in splits if key in node.repeated)
-    inner = (_repeated_key(node.get(key), path_below) for key, path_below in splits if path_below)
-    return next(repeated, "") or next(filter(None, inner), "")
+    path_splits = _split_path(path)
+    repeated_keys = (key for key, _ in path_splits if key in node.repeated)
+    inner_keys = (_repeated_key(node.get(key), path_below) for key, path_below in path_splits if path_below)
+    return next(repeated_keys, "") or next(filter(None, inner_keys), "")
 
 
 def json_object(line: str | bytes, place: str, columns: Collection[str] = ()) -> dict[str, Any]:
@@ -598,23 +612,23 @@ class _Keys:
             raise absent_column(str(path), self._absent, self._names)
 
 
-def _jsonl_rows(path: Path, file_text: str, columns: Collection[str], dotted: DottedColumns) -> Iterator[Row]:
+def _jsonl_rows(path: Path, file_text: str, columns: Collection[str], dotted_columns: DottedColumns) -> Iterator[Row]:
     """Yields the rows of JSON lines, each with the keys that it has."""
     for number, line in enumerate(file_text.split("\n"), start=1):
         if line.strip():
-            yield dotted.read(Row(f"{path}:{number}", json_object(line, f"{path}: line {number}", columns)))
+            yield dotted_columns.read(Row(f"{path}:{number}", json_object(line, f"{path}: line {number}", columns)))
 
 
 def _with_all_keys(path: Path, file_text: str, rows: Iterable[Row], columns: Collection[str]) -> Iterator[Row]:
     """Yields the rows of a whole file, with None for a key that a row leaves out; some row must have the key."""
     # A column that stands nowhere in the file stays absent, so that the error names the first row that lacks it.
-    optional = dict.fromkeys(
+    absent_values = dict.fromkeys(
         name for name in columns if any(_may_hold_key(file_text, key) for key in _first_keys(name))
     )
     keys = _Keys(columns)
     for row in rows:
         keys.add(row.values)
-        yield row._replace(values={**optional, **row.values}) if columns else row
+        yield row._replace(values={**absent_values, **row.values}) if columns else row
     keys.check(path)
 
 
@@ -815,13 +829,13 @@ def _check_workbook(path: Path, file_bytes: bytes) -> None:
 def _spanned_cells(file: Any) -> int:
     """Returns the number of cells from A1 to the last filled row and column of a sheet."""
     last_row = last_column = 0
-    unread = b""
+    unread_bytes = b""
     while block := file.read(2**20):
-        unread += block
-        for column, row in _CELL.findall(unread):
+        unread_bytes += block
+        for column, row in _CELL.findall(unread_bytes):
             last_row = max(last_row, int(row))
             last_column = max(last_column, _column_number(column))
-        unread = unread[-256:]  # A cell may lie across two blocks.
+        unread_bytes = unread_bytes[-256:]  # A cell may lie across two blocks.
     return last_row * last_column
 
 
@@ -843,7 +857,7 @@ def _no_workbook(path: Path) -> ConfigurationError:
 # The functions below read Parquet files.
 
 
-def _parquet_rows(path: Path, columns: Collection[str], dotted: DottedColumns) -> Iterator[Row]:
+def _parquet_rows(path: Path, columns: Collection[str], dotted_columns: DottedColumns) -> Iterator[Row]:
     import pyarrow
     import pyarrow.parquet
 
@@ -868,7 +882,9 @@ def _parquet_rows(path: Path, columns: Collection[str], dotted: DottedColumns) -
             ]
             for fields in zip(*values, strict=True):
                 number += 1
-                yield dotted.read(Row(f"{path}: row {number}", dict(zip(batch.schema.names, fields, strict=True))))
+                yield dotted_columns.read(
+                    Row(f"{path}: row {number}", dict(zip(batch.schema.names, fields, strict=True)))
+                )
     except ConfigurationError:
         raise
     except (pyarrow.ArrowException, OSError, ValueError, MemoryError):

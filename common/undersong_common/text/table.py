@@ -179,10 +179,10 @@ def read_user(row: Row, column: str) -> PatientId:
     return user_id
 
 
-def _text_value(row: Row, column: str, empty: str) -> str:
+def _text_value(row: Row, column: str, no_text_reason: str) -> str:
     value = row.values[column]
     if value is None or value != value or (isinstance(value, str) and (is_blank(value) or is_database_null(value))):
-        raise NoText(row.place, empty, "remove or fill the row")
+        raise NoText(row.place, no_text_reason, "remove or fill the row")
     if not isinstance(value, str):
         raise NoText(row.place, f"the text column {column!r} holds no text", "write the text as text")
     if len(value) > LARGEST_TEXT_BYTES // 4 and len(value.encode("utf-8", "surrogatepass")) > LARGEST_TEXT_BYTES:
@@ -201,8 +201,8 @@ def _label_value(row: Row, column: str) -> str:
         label = clean_text(str(value))
     if isinstance(value, bool | float | bytes | Mapping | list) or not label or is_database_null(label):
         is_missing = value is None or value != value or not label or is_database_null(label)
-        refusal = NoLabel if is_missing else RefusedRow
-        raise refusal(row.place, f"the label column {column!r} is empty or not a label", "fill the row")
+        refusal_class = NoLabel if is_missing else RefusedRow
+        raise refusal_class(row.place, f"the label column {column!r} is empty or not a label", "fill the row")
     return _whole_characters(label, row, column)
 
 
@@ -277,10 +277,10 @@ def table_of(rows: Iterable[Row], source: str, columns: Columns, labels: Sequenc
     columns.check_roles()
     builder = TableBuilder(columns)
     allowed = set(labels)
-    empty = empty_reason(source)
+    no_text_reason = empty_reason(source)
     for row in rows:
         columns.check(row)
-        record = read_record(row, columns, empty)
+        record = read_record(row, columns, no_text_reason)
         if allowed and columns.label is not None and record.label not in allowed:
             raise ConfigurationError(
                 f"{row.place}: its label is not in task.labels", "add the label to task.labels, or remove the row"

@@ -89,12 +89,12 @@ def least_scale(statistic: Statistic, unit_contribution: UnitContribution, max_p
     grid_scale = statistic.base_scale * (max_per_unit if unit_contribution == "mean" else 1)
     if is_scaled(statistic, unit_contribution, max_per_unit):
         # Rounding takes less than one grid step from each coordinate that has votes.
-        votes = _most_votes(statistic, max_per_unit)
+        vote_count = _most_votes(statistic, max_per_unit)
         record_bound = statistic.sensitivity
         if law == "laplace":
-            loss = votes / record_bound.l1
+            loss = vote_count / record_bound.l1
         else:
-            loss = math.sqrt(votes) / record_bound.l2
+            loss = math.sqrt(vote_count) / record_bound.l2
         while grid_scale < loss / TRUNCATION:
             grid_scale *= 2
     return grid_scale
@@ -266,9 +266,9 @@ def _integer_limits(bound: Sensitivity, scale: int, tolerance: float) -> tuple[f
 
 
 def _add_rounded(
-    total: Int64, sums: Matrix, scale: float, divisor: Int64 | Float64, limits: tuple[float, float, float]
+    integer_sum: Int64, sums: Matrix, scale: float, divisor: Int64 | Float64, limits: tuple[float, float, float]
 ) -> None:
-    """Adds trunc(scale x sums / divisor) of each unit to ``total``; nothing where that exceeds the integer bound."""
+    """Adds trunc(scale x sums / divisor) of each unit to ``integer_sum``; nothing of a unit beyond the limits."""
     if isinstance(sums, np.ndarray):
         rounded_sums: Matrix = np.trunc(sums * scale / divisor[:, None])
     else:
@@ -280,10 +280,10 @@ def _add_rounded(
     for integer_norms, norm_limit in zip(_row_norms(rounded_sums), limits, strict=True):
         is_within &= integer_norms <= norm_limit
     if isinstance(rounded_sums, np.ndarray):
-        total += rounded_sums[is_within].astype(np.int64).sum(axis=0)
+        integer_sum += rounded_sums[is_within].astype(np.int64).sum(axis=0)
     else:
         is_kept = np.repeat(is_within, np.diff(rounded_sums.indptr))
-        np.add.at(total, rounded_sums.indices[is_kept], rounded_sums.data[is_kept].astype(np.int64))
+        np.add.at(integer_sum, rounded_sums.indices[is_kept], rounded_sums.data[is_kept].astype(np.int64))
 
 
 def _row_norms(matrix: Matrix) -> tuple[Float64, Float64, Float64]:

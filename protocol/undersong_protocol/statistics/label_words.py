@@ -85,8 +85,10 @@ class LabelWords(Statistic, question="counts"):
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[LabelWords, Inputs]":
-        terms = dict.fromkeys(term_word for term in choose.terms(choose.integer(1, 12)) for term_word in term.split())
-        listed_words = tuple(terms)
+        distinct_words = dict.fromkeys(
+            term_word for term in choose.terms(choose.integer(1, 12)) for term_word in term.split()
+        )
+        listed_words = tuple(distinct_words)
         label_count = max(1, facts.labels)
         word_order = np.stack([choose.rng.permutation(len(listed_words)) for _ in range(label_count)])
         word_order[1:, choose.integer(0, len(listed_words)) :] = NOTHING

@@ -27,8 +27,8 @@ MANY = 2  # mean number of groups per record above which a higher bar is searche
 FEW = 16  # number of candidates up to which all are sorted without a bar, as a multiple of Q
 BLOCK_SCORES = 3 << 20  # largest number of scores of a block of records, 12 MiB
 BLOCK_ROWS = 64  # The records of a block are a multiple of it; other products are a quarter slower.
-USUAL_ROWS = 512  # of a block; more make it no faster, and leave other cores without work
-LEAST_SCORES = 3 << 18  # of a block; handing on one with fewer takes longer than the work itself
+USUAL_ROWS = 512  # records of a block; more make it no faster, and leave other cores without work
+LEAST_SCORES = 3 << 18  # fewest scores of a block; to hand a smaller one to a thread takes longer than its work
 # The fewest records that are compared at once meet no more candidates than a block of scores has room for.
 MOST_AT_ONCE = BLOCK_SCORES // BLOCK_ROWS
 _EMPTY = np.iinfo(np.int64).min  # key that stands for no candidate, below every other one
@@ -136,7 +136,7 @@ class Candidates:
             self._correction = np.einsum("nd,nd->n", values, values)
         else:
             self._correction = correction
-        self._ready: dict[int, Float32] = {}  # keyed by the label's first candidate
+        self._ready: dict[int, Float32] = {}  # finished matrices, by the first candidate of their label
 
     def with_norms(self, columns: Int64) -> Float32:
         """Returns [c, -correction] of one label's candidates ``columns``, in groups, float32 [n, d + 1]."""

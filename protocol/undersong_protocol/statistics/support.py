@@ -127,7 +127,7 @@ class SupportVotes(Statistic, question="nearest"):
                     is_of_label = np.ones(len(row_numbers), dtype=np.bool_)
                     label_candidates = np.arange(len(authors))
                 if is_of_label.any() and len(label_candidates):
-                    # Inner products of quantised embeddings are exact in float32: a row does not depend on the others.
+                    # Inner products of quantised embeddings are exact in float32, so that rows are independent.
                     similarities = embeddings[row_numbers[is_of_label]] @ candidates.values[label_candidates].T
                     votes[is_of_label] = self._parts(similarities, authors[label_candidates])
             return votes

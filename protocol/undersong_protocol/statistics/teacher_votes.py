@@ -48,8 +48,8 @@ from undersong_protocol.statistics.interface import (
 from undersong_protocol.statistics.teachers import ballot, logistic
 
 # Teachers that read texts: a party's own local model, fine-tuned on one shard after the other.
-# As the linear teachers (teachers.py) they tell the shard's records from public candidates, and the candidates'
-# classes weigh as the shard's. They live in one call of :func:`votes`; nothing keeps or writes one.
+# Like linear teachers (teachers.py) they tell the shard's records from public candidates, whose classes get the weights
+# that they have in the shard. They live in one call of :func:`votes`; nothing keeps or writes one.
 # The privacy of the votes rests on this: what a teacher computes depends on its own shard and on public data alone,
 # to the last bit. So each starts from a copy of the same weights and is trained alone, in one thread, on the
 # processor; its order and its candidates are drawn from its number; dropout is off, because torch's random state

@@ -25,7 +25,7 @@ from undersong_common.program.library_threads import one_library_thread
 BATCH = 64  # teachers trained side by side
 OWN_PART = np.float32(1.0)  # weight of a class's deviation from the common direction
 RIDGE = 1.0  # added to the candidates' covariance, in units of its mean eigenvalue
-LONGEST = 2.0  # norm of a whitened embedding; a typical candidate's is 1
+LONGEST = 2.0  # largest norm of a whitened embedding; a typical candidate's is 1
 REGULARISATION = 0.03  # weight of half the squared parameters beside a mean logistic loss
 STEPS = 40
 

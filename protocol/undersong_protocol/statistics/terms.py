@@ -337,7 +337,7 @@ class FourierFeatures(Statistic, question="directions"):
             return (1.0,) * len(self.lengths)
         structure_needs = []
         for length in self.lengths:
-            shortest = min(
+            shortest_prefix = min(
                 1 + max((shorter_length for shorter_length in self.lengths if shorter_length < length), default=0),
                 self.phrases,
             )
@@ -347,7 +347,7 @@ class FourierFeatures(Statistic, question="directions"):
             # weights.
             width_excess = math.exp(min(self.width - unit_width * filled_positions, 100.0))
             structure_needs.append(
-                1.0 / (width_excess * -math.expm1(-2 * unit_width * (shortest + length - filled_positions)))
+                1.0 / (width_excess * -math.expm1(-2 * unit_width * (shortest_prefix + length - filled_positions)))
             )
         least_need = LEAST_WEIGHT * max(structure_needs)
         structure_needs = [max(need, least_need) for need in structure_needs]
@@ -422,25 +422,25 @@ class FourierFeatures(Statistic, question="directions"):
             dtype=np.int64,
         )
         if self.averaged:
-            features = self._phrase_averages(vectors)
+            compute_features = self._phrase_averages(vectors)
         else:
-            features = self._phrase_sequences(vectors)
+            compute_features = self._phrase_sequences(vectors)
 
         def compute(row_numbers: Int64) -> Matrix:
             record_rows = counted_records[row_numbers]
             terms_of_record = [term_matcher.of(record_texts[row], most_terms) for row in record_rows]
-            return in_blocks(features(terms_of_record), record_labels[record_rows], self.dimension)
+            return in_blocks(compute_features(terms_of_record), record_labels[record_rows], self.dimension)
 
         return Rows(compute, records.units[counted_records], width=self.class_dimension)
 
-    def phases(self, structure: int, position: int, vectors: Float32) -> Int64:
+    def phases(self, structure_number: int, position: int, vectors: Float32) -> Int64:
         """Returns the angle w.x of each of N terms at a position of a structure, int64 [N + 1, m].
 
         The unit is 1 / ``STEPS_A_TURN`` of a turn, modulo a turn. The last row is for an unfilled position.
         """
         from scipy.special import ndtri
 
-        length = self.lengths[structure]
+        length = self.lengths[structure_number]
         label = f"{self.seed}/{length}/{position}/{vectors.shape[1]}"
         stream = KeyStream(tagged_hash("fourier frequencies", label.encode()))
         frequency_count = self.pairs * (vectors.shape[1] + 1)
@@ -475,14 +475,17 @@ class FourierFeatures(Statistic, question="directions"):
         structure_weights = self.weights
         phases_by_structure: list[list[npt.NDArray[np.uint16]]] = []
         unfilled_phases: list[Int64] = []  # the phase of the positions that no record fills
-        for structure, length in enumerate(self.lengths):
+        for structure_number, length in enumerate(self.lengths):
             filled_positions = min(length, self.phrases)
             phases_by_structure.append(
-                [self.phases(structure, position, vectors).astype(np.uint16) for position in range(filled_positions)]
+                [
+                    self.phases(structure_number, position, vectors).astype(np.uint16)
+                    for position in range(filled_positions)
+                ]
             )
             unfilled_phase = np.zeros(self.pairs, dtype=np.int64)
             for position in range(filled_positions, length):
-                unfilled_phase += self.phases(structure, position, vectors[:0])[-1]
+                unfilled_phase += self.phases(structure_number, position, vectors[:0])[-1]
             unfilled_phases.append(unfilled_phase)
 
         def compute_features(terms_of_records: Sequence[list[int]]) -> Float64:

@@ -137,9 +137,8 @@ class TopQVotes(Statistic, question="nearest"):
         memory_key = f"{self.name}/{self.q}/{self.labels}/{self.furthest}"
         private_embeddings = records.embeddings
         nearest_state: NearestFurthest | None
-        nearest_state, known_candidates, known_embeddings = memory.pop(
-            memory_key, (None, None, None)
-        )  # back once complete
+        # The state is put back once it is complete, so that a comparison that fails leaves none that is half done.
+        nearest_state, known_candidates, known_embeddings = memory.pop(memory_key, (None, None, None))
         if (
             nearest_state is None
             or known_embeddings is not private_embeddings
