@@ -114,14 +114,14 @@ FIGURES = [
 
 # A name that held the figure would be gone with it, and tests.planted looks for the test that failed.
 @pytest.mark.parametrize(("page", "words"), FIGURES, ids=[f"{page} {place}" for place, (page, _) in enumerate(FIGURES)])
-def test_a_page_states_the_figure_of_the_program(page: str, words: str) -> None:
+def test_documentation_page_states_the_figure_that_the_program_has(page: str, words: str) -> None:
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     if not words.endswith("\n"):
         text = " ".join(text.split())
     assert words in text
 
 
-def test_figures_that_a_page_writes_in_words_are_these() -> None:
+def test_figures_that_pages_write_in_words_equal_the_program_s() -> None:
     assert sources.LOST_SHARE == 20  # hospital.md: "If more than one in twenty rows or documents are not read"
     assert daemon.BUDGET_LOW == 0.1  # hospital.md: "less than a tenth of the budget is left"
     assert notices.EXPIRES_SOON_S == 14 * 86400.0  # hospital.md: "the certificate expires within two weeks"

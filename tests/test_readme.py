@@ -69,7 +69,7 @@ def test_offered_method_writes_a_corpus_in_a_simulation(voting, monkeypatch, tmp
     assert set(run.corpus["label"]) == {"pan", "rose"}
 
 
-def test_no_program_offers_a_method_under_a_taken_name(voting):
+def test_offering_a_method_under_a_taken_name_is_refused(voting):
     with pytest.raises(ConfigurationError) as error:
         methods.offer("wasp", methods.load("voting"))
     assert error.value.code == "name-taken"
@@ -120,20 +120,20 @@ def test_method_of_another_form_is_refused_as_it_is_declared(declared):
 
 
 @pytest.mark.parametrize("offered", [("", None), (3, None), ("mine", lambda _options, _run: [])])
-def test_what_is_no_method_is_not_offered(offered):
+def test_offering_something_that_is_no_method_is_refused(offered):
     with raises(ConfigurationError, "method-form"):
         methods.offer(*offered)
 
 
 @pytest.mark.parametrize("planned", [None, "votes", [TopQVotes(q=1, candidates=4, labels=2, furthest=False)]])
-def test_plan_that_is_no_list_of_requests_is_refused(planned, tmp_path, monkeypatch):
+def test_method_whose_plan_returns_no_list_of_requests_is_refused(planned, tmp_path, monkeypatch):
     method = Method(Options=MethodOptions, plan=lambda _o, _s: planned, run=lambda _o, _r: [])
     with raises(ConfigurationError, "method-form"):
         run_of(method, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("weights", [[1.0], [0.2, 0.3, 0.5], "ab", [float("nan"), 1.0], None])
-def test_weights_that_are_not_one_a_generator_are_refused(weights):
+def test_method_weights_that_are_not_one_per_generator_are_refused(weights):
     context = RunContext(Setting(("a",), ("one", "two")), None, None, None, embed=None, seed=0)
     with raises(ConfigurationError, "recorded-weights") as refused:
         context.record("weights", 1, weights)
@@ -173,7 +173,7 @@ def written_method(path, number, step):
 
 
 @pytest.mark.heavy
-def test_changed_method_in_its_folder_is_told_of(tmp_path, monkeypatch):
+def test_changed_method_continuing_an_old_folder_gives_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(Embedder, "load", HashedEmbedder)
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path))
     task_file = make_task(tmp_path)

@@ -74,7 +74,7 @@ def test_the_list_of_hospitals_shows_its_last_column_on_a_laptop(chromium, windo
         assert region.evaluate("region => region.scrollWidth - region.clientWidth") <= 0
 
 
-def test_a_check_box_with_a_link_is_one_paragraph(console, coordinator, finished, window):
+def test_check_box_label_with_a_link_is_laid_out_as_one_paragraph(console, coordinator, finished, window):
     aside = CoordinatorHome(coordinator).run("triage result").output / "set-aside.jsonl"
     aside.write_text('{"text": "late", "label": "injury", "generator": "mixed", "reason": "generator"}\n')
     try:
@@ -102,7 +102,7 @@ def test_form_of_a_new_run_passes_the_browser_checks(console, window, width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_screens_of_a_failed_run_put_away_pass_the_browser_checks(chromium, window, tmp_path, width):
+def test_screens_of_a_hidden_failed_run_pass_the_browser_checks(chromium, window, tmp_path, width):
     home = make_home(tmp_path / "home", HOSPITALS)
     runs.plan(home.path, CLINIC / "task.toml", RunOptions(name="lost", parties=HOSPITALS))
     failure = RunFailure("childrens: its people have rejected the run", "revise it", 3, HOSPITALS[:1])

@@ -128,7 +128,7 @@ def plan(operator, texts):
     page.get_by_role("button", name="Plan this run").click()
 
 
-def test_one_page_and_four_commands_a_side_lead_to_an_opened_sum(window, tmp_path):
+def test_documented_four_commands_on_each_side_lead_to_an_opened_sum(window, tmp_path):
     assert len(COMMANDS) <= MOST_COMMANDS
     assert all(len(block.splitlines()) <= MOST_COMMANDS for block in BLOCKS)
     texts = tmp_path / "corpus.jsonl"

@@ -73,7 +73,7 @@ def test_a_hospital_joins_and_a_run_is_planned_and_started_by_clicks(
 
 
 @pytest.mark.parametrize("script", [True, False])
-def test_the_button_of_a_link_waits_until_its_code_is_there(console, window, script):
+def test_enter_button_is_enabled_once_the_link_s_code_is_there(console, window, script):
     page = window(console.address, script=script).page
     page.goto(f"{console.address}/enter")
     assert page.get_by_role("button", name="Enter").is_enabled() is not script
@@ -106,7 +106,7 @@ def test_typed_values_are_kept_and_shown_beside_the_form(console, coordinator, w
 
 
 @pytest.mark.slow
-def test_whoever_leaves_a_form_before_it_is_kept_is_asked(console, window):
+def test_leaving_a_form_with_unsaved_values_asks_first(console, window):
     operator = window(console.address).enter(console.link("eva"))
     page, asked = operator.go("/runs/new"), []
     page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.dismiss()))
@@ -131,7 +131,7 @@ def test_whoever_leaves_a_form_before_it_is_kept_is_asked(console, window):
 
 
 @pytest.mark.slow
-def test_charts_are_as_wide_as_their_place_after_a_resize(console, window):
+def test_charts_fill_the_width_of_their_container_after_a_resize(console, window):
     operator = window(console.address, width=1600).enter(console.link("ina"))
     operator.go(CONSOLE_SCREENS["run"])
     operator.page.locator("figure svg").first.wait_for()
@@ -206,7 +206,7 @@ def test_page_with_a_cut_stream_says_since_when_and_catches_up(coordinator, chro
 
 
 @pytest.mark.slow
-def test_a_session_that_ended_says_so_and_leads_to_the_login(console, window):
+def test_page_of_an_ended_session_says_so_and_links_to_the_login(console, window):
     operator = window(console.address).enter(console.link("eve"))
     operator.go("/")
     console.site.accounts.remove("eve")
@@ -242,7 +242,7 @@ def test_a_double_click_and_a_repeated_form_act_once(console, window):
 
 
 @pytest.mark.slow
-def test_what_a_start_said_is_gone_once_the_run_is_rejected(console, coordinator, window, monkeypatch):
+def test_message_of_a_started_run_vanishes_once_the_run_is_rejected(console, coordinator, window, monkeypatch):
     monkeypatch.setattr(CoordinatorHome, "served", property(lambda home: True))
     runs.plan(coordinator, CLINIC / "task.toml", RunOptions(name="turned down", parties=HOSPITALS))
     operator = window(console.address).enter(console.link())
@@ -279,7 +279,7 @@ def test_a_click_goes_through_while_its_part_of_the_page_is_renewed(console, win
 
 
 @pytest.mark.slow
-def test_a_click_after_a_download_is_not_undone_by_its_reload(console, window, tmp_path):
+def test_reload_after_a_download_does_not_undo_a_later_click(console, window, tmp_path):
     operator = window(console.address).enter(console.link("quick-hand"))
     operator.go("/parties/invite")
     operator.page.get_by_label("Name of the hospital").fill("quick")
@@ -292,7 +292,7 @@ def test_a_click_after_a_download_is_not_undone_by_its_reload(console, window, t
 
 
 @pytest.mark.slow
-def test_pages_without_script_work_by_reloading(console, window):
+def test_pages_work_without_javascript_by_reloading(console, window):
     plain = window(console.address, script=False)
     address, _, secret = console.link("plain").partition("#")
     plain.page.goto(address)
@@ -387,7 +387,7 @@ RENEW_AND_LOOK = """async () => {
 }"""
 
 
-def test_times_keep_one_form_while_a_screen_renews_itself(console, window):
+def test_times_keep_one_format_while_a_screen_renews_itself(console, window):
     operator = window(console.address).enter(console.link("form"))
     operator.go(CONSOLE_SCREENS["run"])
     assert operator.page.evaluate(RENEW_AND_LOOK) == ["0000-00-00 00:00:00"]

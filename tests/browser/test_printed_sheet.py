@@ -109,7 +109,7 @@ def test_every_printed_page_has_run_nine_words_and_its_number(window, previewed)
     assert "how patients are informed" in " ".join(opened.locator("p.entry").all_inner_texts())
 
 
-def test_no_character_of_a_run_s_name_ends_the_style_sheet(window):
+def test_run_name_with_any_character_cannot_end_the_style_sheet(window):
     page = PrintedPage("Title", (), footer="</style>\"'\\ }} name")
     opened = window("about:blank").page
     opened.set_content(page.html(at="now"))

@@ -53,7 +53,7 @@ def test_no_text_of_a_chart_is_cut_or_lies_on_another(window, tmp_path, shape, w
     reader.check(f"{shape}, {width}")
 
 
-def test_what_only_a_specialist_reads_is_folded_on_a_telephone_and_printed(window, tmp_path):
+def test_specialist_parts_of_the_report_are_folded_on_phones_and_printed(window, tmp_path):
     (tmp_path / "report.html").write_text(render_html(run(120, **SCORED)))
     reader = window("file://", width=WIDTHS["narrow"])
     reader.go(str(tmp_path / "report.html"))
@@ -206,7 +206,7 @@ def test_the_report_checks_the_makers_signature_where_the_browser_can(published,
         assert "This browser cannot check its signature; this command does: undersong verify . --fingerprint" in said
 
 
-def test_a_search_in_the_report_says_how_many_texts_it_covers(window, tmp_path):
+def test_report_s_search_says_how_many_texts_it_covers(window, tmp_path):
     (tmp_path / "report.html").write_text(render_html(run(400, **SCORED)))
     reader = window("file://")
     reader.go(str(tmp_path / "report.html"))
@@ -217,7 +217,7 @@ def test_a_search_in_the_report_says_how_many_texts_it_covers(window, tmp_path):
     assert reader.page.locator("#count").inner_text().endswith(searched)
 
 
-def test_a_report_of_which_nobody_can_be_asked_compares_no_fingerprint(published, coordinator, window, tmp_path):
+def test_report_without_a_real_contact_compares_no_fingerprint(published, coordinator, window, tmp_path):
     true = CoordinatorHome(coordinator).authority().fingerprint
     example = PublicationSection(contact="data@clinics.example")
     (tmp_path / "report.html").write_text(render_html(run(publisher=("clinics", true), publication=example)))
@@ -239,7 +239,7 @@ def test_a_report_of_which_nobody_can_be_asked_compares_no_fingerprint(published
 
 
 @pytest.mark.parametrize("part", ["files", "signature", "archive.json"])
-def test_a_forged_signature_of_the_makers_is_said_whatever_was_typed(published, coordinator, window, tmp_path, part):
+def test_report_reports_a_forged_signature_whatever_was_typed(published, coordinator, window, tmp_path, part):
     files = {path.name: path for path in published.iterdir() if path.is_file()}
     manifest = json.loads(files["manifest.json"].read_text())
     if part == "archive.json":

@@ -696,7 +696,7 @@ TESTED = {
         f"{PROGRAM}test_owner.py::test_own_or_missing_folder_is_not_another_account_s"
     ),
     "client/undersong_client/answering/journaled.py Answering._answer_once_possible": (
-        "tests/federation/faults/test_real_disks.py::test_a_hospitals_disk_holds_up_that_hospital"
+        "tests/federation/faults/test_real_disks.py::test_full_disk_of_a_hospital_holds_up_that_hospital"
     ),
     "client/undersong_client/answering/computing_process.py ComputingProcess.vector": (
         "tests/client/answering/test_computing_process.py::"
@@ -735,14 +735,14 @@ TESTED = {
 
 
 @pytest.mark.slow
-def test_every_place_that_catches_a_system_error_is_listed_once():
+def test_every_place_in_the_code_that_catches_a_system_error_is_listed():
     listed = [*ACTS, *TESTED]
     assert len(listed) == len(set(listed))
     assert set(listed) == set(places_of_this_tree())
 
 
 @pytest.mark.parametrize("place", TESTED)
-def test_test_named_for_each_catching_place_exists(place):
+def test_each_listed_catching_place_names_an_existing_test(place):
     path, _, name = TESTED[place].partition("::")
     assert f"def {name}" in (ROOT / path).read_text(encoding="utf-8")
 

@@ -55,7 +55,7 @@ def test_every_file_has_its_rows_and_columns() -> None:
         assert all(row["text"].strip() and "{" not in row["text"] for row in rows(str(path.relative_to(DATA)))), path
 
 
-def test_patients_return_and_belong_to_one_hospital() -> None:
+def test_clinic_patients_have_up_to_four_notes_at_one_hospital() -> None:
     seen: dict[str, set[str]] = defaultdict(set)
     visits: Counter[str] = Counter()
     for name, private in hospital_rows().items():
@@ -67,7 +67,7 @@ def test_patients_return_and_belong_to_one_hospital() -> None:
     assert sum(count > 1 for count in visits.values()) >= 50
 
 
-def test_case_mixes_differ_between_hospitals() -> None:
+def test_clinic_hospitals_have_different_label_distributions() -> None:
     largest = set()
     overall = Counter(row["label"] for private in hospital_rows().values() for row in private)
     for name, private in hospital_rows().items():
@@ -80,12 +80,12 @@ def test_case_mixes_differ_between_hospitals() -> None:
 
 
 @pytest.mark.heavy
-def test_no_note_names_its_stream() -> None:
+def test_no_clinic_note_names_the_generator_group_it_belongs_to() -> None:
     texts = [row["text"] for path in DATA.rglob("*.jsonl") for row in rows(str(path.relative_to(DATA)))]
     assert [text for text in texts if LEAKS.search(text)] == []
 
 
-def test_no_single_word_gives_away_a_clinic_note_s_stream() -> None:
+def test_no_single_word_reveals_the_group_of_a_clinic_note() -> None:
     private = [row for notes_ in hospital_rows().values() for row in notes_]
     words: dict[str, Counter[str]] = defaultdict(Counter)
     for row in private:
@@ -128,7 +128,7 @@ def test_the_task_is_learnable_but_not_trivial() -> None:
     assert handbook < accuracy(private)
 
 
-def test_the_picture_is_the_reports_chart_and_small() -> None:
+def test_clinic_picture_is_the_report_s_chart_and_small() -> None:
     shares = {"handbook": [(0.3, 0.0), (0.5, 0.0)], "mixed": [(0.7, 0.0), (0.5, 0.0)]}
     chart = series_chart("Weight of each generator by round", ["0", "1"], shares, percent=True)
     drawn = ElementTree.fromstring(picture.picture(f"<html><body>{chart}<svg></svg></body></html>"))

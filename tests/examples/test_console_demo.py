@@ -24,7 +24,7 @@ def under(parent: int) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="children are read from /proc")
-def test_sigterm_ends_every_program_and_the_data_is_as_it_was(tmp_path):
+def test_sigterm_ends_every_demo_program_and_leaves_its_data_unchanged(tmp_path):
     before = sorted(DATA.rglob("*"))
     with (tmp_path / "said").open("wb") as said:
         demo = subprocess.Popen([sys.executable, "-c", ONE_HOSPITAL], cwd=tmp_path, env=environment(), stdout=said)

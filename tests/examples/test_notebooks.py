@@ -25,7 +25,7 @@ def test_committed_notebooks_keep_no_output():
         assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells), notebook.name
 
 
-def test_ten_line_notebook_has_ten_lines():
+def test_ten_line_notebook_has_at_most_ten_lines_of_code():
     (cell,) = read_code_cells(next(each for each in NOTEBOOKS if each.stem == "ten_lines"))
     assert len([line for line in cell.split("\n") if line]) <= 10
 
@@ -33,7 +33,7 @@ def test_ten_line_notebook_has_ten_lines():
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # a kernel loads every package anew, and a busy machine takes minutes for it
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_kernel_runs_the_whole_notebook(notebook, tmp_path, monkeypatch):
+def test_jupyter_kernel_runs_the_whole_notebook(notebook, tmp_path, monkeypatch):
     import nbclient
     import nbformat
 

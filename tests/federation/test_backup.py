@@ -53,7 +53,7 @@ def replaced(alliance, backup):
 
 
 @pytest.mark.slow
-def test_coordinator_lost_in_a_run_ends_it_from_a_backup_made_serving(backed_up_alliance, monkeypatch, tmp_path):
+def test_coordinator_restored_from_a_live_backup_finishes_its_run(backed_up_alliance, monkeypatch, tmp_path):
     backup = tmp_path / "backup"
 
     def lost():
@@ -78,7 +78,7 @@ def test_coordinator_lost_in_a_run_ends_it_from_a_backup_made_serving(backed_up_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("same", slow_after([False, True], 1), ids=["other texts", "the same texts"])
-def test_a_backup_older_than_the_run_charges_nobody_again(same, backed_up_alliance, monkeypatch, tmp_path):
+def test_coordinator_restored_from_before_a_run_charges_nobody_again(same, backed_up_alliance, monkeypatch, tmp_path):
     backup = tmp_path / "backup"
     after_a_sum(monkeypatch, 1, lambda: backed_up_alliance.operator("coordinator", "backup", backup))
     backed_up_alliance.start("older")

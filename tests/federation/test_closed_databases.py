@@ -51,7 +51,7 @@ for number in range(int(sys.argv[2])):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("database", [REGISTRY, STORE], ids=["registry", "store"])
-def test_readers_of_a_closed_database_get_an_error_and_no_crash(database, tmp_path):
+def test_reading_a_closed_database_gives_an_error_and_no_crash(database, tmp_path):
     script = [sys.executable, "-c", database + CLOSED_UNDER_READERS, tmp_path, str(examples(6, 20))]
     done = subprocess.run(script, env=environment(), capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (0, "")

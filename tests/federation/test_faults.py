@@ -84,12 +84,12 @@ def check_killed_run(federation, seed, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(15))
-def test_killed_at_a_random_moment_the_run_ends_with_the_right_sum(unattended, seed, tmp_path):
+def test_run_gives_the_right_sum_after_a_kill_at_a_random_moment(unattended, seed, tmp_path):
     check_killed_run(unattended, seed, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_party_that_leaves_for_good_is_waited_for_and_then_left_out(unattended, tmp_path):
+def test_party_that_never_returns_is_waited_for_and_then_left_out(unattended, tmp_path):
     run = "left"
     each = unattended.hospitals["stella-maris"]
     # it signs the manifest and then is gone
@@ -135,7 +135,7 @@ def test_a_slow_party_is_waited_for(unattended, tmp_path):
 
 
 @pytest.mark.slow
-def test_pause_holds_a_run_resume_goes_on_and_stop_ends_it(unattended, tmp_path):
+def test_run_waits_after_pause_continues_after_resume_ends_after_stop(unattended, tmp_path):
     start_run(unattended, "held")
     unattended.operator("run", "pause", "held")
     unattended.wait("held", ["paused"], 30.0)

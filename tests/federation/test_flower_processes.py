@@ -154,7 +154,7 @@ HEAVY = {"torch", "sentence_transformers", "transformers", "sklearn", "openai", 
 
 
 @pytest.mark.slow
-def test_a_process_for_one_message_loads_only_what_that_message_needs(hospitals, tmp_path):
+def test_flower_process_imports_only_what_its_one_message_needs(hospitals, tmp_path):
     """A whole private sum; each message to the first hospital starts a process, as Flower does. The data file lies
     elsewhere while nothing of it is needed."""
     from undersong_client.flower_app import answers
@@ -258,7 +258,7 @@ def kinds(batch):
     return found
 
 
-def test_a_supernode_takes_the_pinned_bundle_and_no_other():
+def test_supernode_runs_only_the_bundle_whose_hash_is_pinned():
     class Refused(Exception):
         pass
 

@@ -110,7 +110,7 @@ def test_a_certificate_that_expires_during_a_stream_ends_it(served, home):
         assert "expired" in stream.next("goodbye", 8.0).goodbye.reason
 
 
-def test_a_register_that_fails_once_is_asked_again(served, home, monkeypatch):
+def test_coordinator_reads_the_party_register_again_after_a_failure(served, home, monkeypatch):
     """A full disk, or a command that holds the file for long: after it revocations must count as before it."""
     asked = []
     refusals = Registry.refusals
@@ -272,7 +272,7 @@ def test_streams_live_on_through_a_flood(served, keys):
 
 
 @pytest.mark.slow
-def test_silent_connections_from_many_addresses_keep_nobody_out(served, keys, caplog):
+def test_silent_connections_from_many_addresses_keep_no_party_out(served, keys, caplog):
     """2 000 from 8 addresses held every place for 20 s, again and again; fewer here, all at once."""
     opened = []
     try:
@@ -304,7 +304,7 @@ def test_silent_connection_is_closed_soon(served, monkeypatch):
 
 
 @pytest.mark.slow
-def test_silent_streams_of_one_party_keep_no_other_out(served, home, keys):
+def test_silent_streams_of_one_party_keep_no_other_party_out(served, home, keys):
     """1 000 of them took every place that streams have; here nearly as many as one program may open in a moment."""
     loud = Credentials(home, "loud")
     streams = [Stream(served.port, loud.for_grpc) for _ in range(int(STREAMS_AT_ONCE) - 2)]
@@ -320,7 +320,7 @@ def test_silent_streams_of_one_party_keep_no_other_out(served, home, keys):
         stream.hello("loud")
 
 
-def test_silent_streams_over_one_connection_give_way_to_the_newest(served, home, keys):
+def test_silent_streams_over_one_connection_are_closed_for_the_newest(served, home, keys):
     loud = Credentials(home, "louder")
     channel = grpc.secure_channel(f"localhost:{served.port}", loud.for_grpc)
     calls = [channel.stream_stream(framing.METHOD)(iter(threading.Event().wait, True)) for _ in range(12)]

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.heavy
 
 
 @pytest.mark.slow
-def test_a_run_that_is_stopped_ends_its_watch(alliance, monkeypatch):
+def test_watch_command_ends_when_its_run_is_stopped(alliance, monkeypatch):
     before_the_first_sum(monkeypatch, lambda: alliance.operator("run", "stop", "halted"))
     alliance.start("halted")
     assert "stopped" in alliance.watch("halted", code=PrivacyRefusal.exit_code)

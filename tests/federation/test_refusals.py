@@ -162,7 +162,7 @@ def request_of(each, run):
 
 
 @pytest.mark.slow
-def test_run_rejected_by_one_hospital_waits_nowhere_and_is_signed_by_none(alliance):
+def test_run_that_one_hospital_rejects_is_signed_and_awaited_by_none(alliance):
     alpha, beta = alliance.hospitals["alpha"], alliance.hospitals["beta"]
     for each in (alpha, beta):
         each("policy", "set", "--approval", "each")
@@ -295,7 +295,7 @@ def test_withdrawn_consent_leaves_the_party_out_with_the_reason(alliance, monkey
     assert "beta is in no opened sum." in " ".join(alliance.hospitals["alpha"]("preview", "withdrawn").split())
 
 
-def test_where_too_many_withdraw_the_run_ends_with_their_reasons(alliance, monkeypatch):
+def test_run_ends_with_reasons_if_too_many_hospitals_withdraw(alliance, monkeypatch):
     def act():
         for name in ("beta", "gamma"):
             alliance.hospitals[name]("revoke", "deserted", "--reason", f"{name} has reasons")
@@ -341,7 +341,7 @@ def test_replayed_request_gives_equal_bytes_or_a_refusal_and_costs_nothing(allia
 
 
 @pytest.mark.slow
-def test_a_daemon_that_stops_as_soon_as_it_connects_is_seen_to_be_gone(alliance):
+def test_daemon_that_stops_right_after_connecting_counts_as_disconnected(alliance):
     """A read that gRPC does not give up at once must not keep a party among those that are connected."""
     each = alliance.hospitals["alpha"]
     for _ in range(15):
@@ -351,7 +351,7 @@ def test_a_daemon_that_stops_as_soon_as_it_connects_is_seen_to_be_gone(alliance)
         alliance.until(lambda: "alpha" in alliance.coordinator.server.connected)
 
 
-def test_a_shared_policy_is_asked_when_a_run_is_planned(alliance):
+def test_planning_a_run_warns_of_refusals_by_shared_policies(alliance):
     each = alliance.hospitals["alpha"]
 
     def says(*changes):

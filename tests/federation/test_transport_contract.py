@@ -138,7 +138,7 @@ def test_every_transport_carries_the_merkle_graph(kind, tmp_path, reference, mon
 
 
 @pytest.mark.parametrize("kind", slow_but(TRANSPORTS, [REFERENCE, "gRPC"]))
-def test_every_transport_refuses_in_the_same_words(kind, tmp_path):
+def test_parties_refusals_have_the_same_words_over_every_transport(kind, tmp_path):
     with carried(kind, tmp_path, budget=5.0) as (hospitals, transport):
         with pytest.raises(PrivacyRefusal, match="p0 refuses: the run asks for epsilon 6, more than the policy allows"):
             Run(hospitals, transport, tmp_path, epsilon=6.0, run="too much").federation.agree()

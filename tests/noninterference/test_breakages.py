@@ -272,7 +272,9 @@ for name, mistake in MISTAKES.items():
 
 
 @pytest.mark.parametrize("name", list(BROKEN))
-def test_harness_finds_each_planted_breakage(make_pair: MakePair, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_noninterference_tests_find_each_planted_leak(
+    make_pair: MakePair, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     body, statistic, change = BROKEN[name]
     if name not in WATCHED:
         monkeypatch.setattr(hospital.Read, "__call__", lambda self, what: None)
@@ -291,7 +293,9 @@ def test_harness_finds_each_planted_breakage(make_pair: MakePair, monkeypatch: p
 
 
 @pytest.mark.parametrize("name", [name for name, mistake in MISTAKES.items() if not mistake.noticed_by])
-def test_harness_accuses_no_harmless_change(make_pair: MakePair, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_noninterference_tests_accept_a_harmless_change(
+    make_pair: MakePair, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     MISTAKES[name].change(monkeypatch)
 
     @settings(bodies.QUIET, max_examples=20, phases=[Phase.generate])

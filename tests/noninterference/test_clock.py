@@ -153,7 +153,7 @@ def make_notes(count: int) -> Table:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("first_rung_s", "many"), slow_but([(limits.FIRST_S, MANY), (0.5, 100)], [(0.5, 100)]))
-def test_with_no_and_with_many_records_vectors_leave_on_a_few_rungs(
+def test_vectors_of_no_or_many_records_leave_at_a_few_public_times(
     leaving: Any, first_rung_s: float, many: int
 ) -> None:
     seen: dict[int, set[float]] = {}

@@ -26,5 +26,5 @@ def test_every_byte_that_leaves_is_the_same_but_for_masked_vectors(make_pair: Ma
 
 @settings(QUIET, max_examples=examples(1, 2))
 @given(data=st.data())
-def test_the_coins_of_a_subsample_change_the_vector_and_nothing_else(make_pair: MakePair, data: st.DataObject) -> None:
+def test_random_coins_of_a_subsample_change_only_the_vector(make_pair: MakePair, data: st.DataObject) -> None:
     assert one_subsample(make_pair, data.draw)["different vectors"] == 1

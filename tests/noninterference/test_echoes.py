@@ -195,7 +195,7 @@ def measure(folder: Path, computing: Any, turns: int, records: int, *, votes: bo
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_as_many_echoes_come_beside_many_records_as_beside_none(tmp_path: Path, monkeypatch: Any) -> None:
+def test_daemon_answers_pings_as_often_with_many_records_as_with_none(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "")
     none, many = measure(tmp_path, ComputingProcess, TURNS, MANY // 2)
     assert min(none.lasted + many.lasted) > WINDOW_S[1], "a vector left before its rung"

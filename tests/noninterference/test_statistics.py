@@ -25,7 +25,7 @@ def enough(counted: Counter[str]) -> bool:
 
 
 @every
-def test_the_answers_are_alike_whatever_the_records_and_the_inputs_are(make_pair: MakePair, name: str) -> None:
+def test_every_reply_is_alike_whatever_records_and_public_inputs_are(make_pair: MakePair, name: str) -> None:
     counted = play_until(enough, EXAMPLES, one_sum, make_pair, name)
     assert counted["messages"] >= 4 * EXAMPLES
 
@@ -35,7 +35,7 @@ OFTEN_MOVED = ["label_histogram", "top_q_votes", "embedding_sum", "scored_compar
 
 
 @pytest.mark.parametrize("name", slow_but(statistics.names(), OFTEN_MOVED))
-def test_one_unit_moves_the_vector_by_no_more_than_is_declared(make_pair: MakePair, name: str) -> None:
+def test_one_privacy_unit_moves_the_vector_by_at_most_its_declared_bound(make_pair: MakePair, name: str) -> None:
     moved = f"{name}: moved by a unit"
 
     def moved_one(counted: Counter[str]) -> bool:
@@ -46,6 +46,6 @@ def test_one_unit_moves_the_vector_by_no_more_than_is_declared(make_pair: MakePa
 
 
 @every
-def test_an_aligned_unit_moves_the_vector_by_no_more_than_declared(make_pair: MakePair, name: str) -> None:
+def test_worst_case_unit_moves_the_vector_by_at_most_its_declared_bound(make_pair: MakePair, name: str) -> None:
     counted = play_until(enough, EXAMPLES, one_aligned_unit, make_pair, name)
     assert counted[f"{name}: moved by a unit"] == counted["examples"] >= EXAMPLES

@@ -41,7 +41,7 @@ tests:
 """
 
 
-def test_every_figure_in_a_rule_is_one_that_is_written():
+def test_every_metric_in_an_alert_rule_is_one_that_a_program_writes():
     from undersong_server.coordinator.metrics import FolderMetrics, Metrics
 
     registry = Metrics().registry
@@ -59,7 +59,7 @@ def test_every_figure_in_a_rule_is_one_that_is_written():
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
-def test_alerts_fire_when_they_should(tmp_path):
+def test_alert_rules_fire_for_the_metrics_that_they_watch(tmp_path):
     rules = re.sub(r"annotations: \{.*\}", "annotations: {}", RULES.read_text(encoding="utf-8"))
     (tmp_path / "rules.yml").write_text(rules)
     (tmp_path / "cases.yml").write_text(CASES.format(rules=tmp_path / "rules.yml"))

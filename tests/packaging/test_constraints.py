@@ -136,7 +136,7 @@ def test_every_upper_bound_states_its_reason():
             assert "#" in line or before.startswith("#"), line
 
 
-def test_pythons_and_torch_are_those_that_the_documents_name():
+def test_python_versions_and_torch_are_those_that_documents_name():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert PROJECT["requires-python"] == ">=3.11,<3.14"
     assert f"Python {PYTHONS[0]} to {PYTHONS[-1]}" in readme

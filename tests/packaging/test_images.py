@@ -56,7 +56,7 @@ class TestDockerfile:
         assert not re.search(r"\b(ADD|sudo|curl|wget|chmod 777|--privileged|:latest)\b", text)
         assert not re.search(r"(?i)(password|secret|token|api_key)\s*=", text)
 
-    def test_the_last_stage_holds_the_install_and_nothing_of_the_sources(self, path):
+    def test_last_docker_stage_has_the_install_and_no_sources(self, path):
         copies = [rest for name, rest in last_stage(path) if name == "COPY"]
         assert copies[0] == "--from=build /opt/undersong /opt/undersong"
         assert all(re.search(r"docker/\w+-demo\.sh", copy) for copy in copies[1:])
@@ -68,7 +68,7 @@ class TestDockerfile:
         assert not any("index" in step for step in (steps[0], steps[-1]))
         assert "://" not in path.read_text()
 
-    def test_torch_alone_comes_from_the_index_that_the_builder_names(self, path):
+    def test_only_torch_is_installed_from_the_index_that_the_builder_names(self, path):
         """Without an index there is none. A second index beside the default one could bring anything."""
         steps = [rest for name, rest in instructions(path) if name == "RUN" and "pip install" in rest]
         if path.stem == "party":  # it has none
@@ -81,7 +81,7 @@ class TestDockerfile:
         assert steps[1].endswith(' --no-deps -c constraints.txt --index-url "$TORCH_INDEX" torch')
         assert steps[2].endswith(" -c constraints.txt sentence-transformers transformers")
 
-    def test_every_path_that_is_copied_exists_and_reaches_the_build(self, path):
+    def test_every_path_that_a_dockerfile_copies_exists_in_its_context(self, path):
         allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
         for name, rest in instructions(path):
             if name != "COPY" or "--from" in rest:
@@ -109,7 +109,7 @@ def compose():
     return yaml.safe_load((ROOT / "compose.yaml").read_text())
 
 
-def test_the_composition_is_one_coordinator_and_three_parties():
+def test_compose_file_has_one_coordinator_and_three_parties():
     services = compose()["services"]
     parties = [name for name, service in services.items() if "PARTY" in (service.get("environment") or {})]
     assert len(parties) == 3
@@ -121,7 +121,7 @@ def test_the_composition_is_one_coordinator_and_three_parties():
         assert (ROOT / private[0].split(":")[0]).exists()
 
 
-def test_every_service_is_hardened_and_reads_its_root_only():
+def test_every_compose_service_is_hardened_with_a_read_only_root():
     known = {
         "build", "image", "entrypoint", "command", "depends_on", "environment", "volumes", "networks", "read_only",
         "tmpfs", "cap_drop", "cap_add", "security_opt", "restart", "init", "user", "healthcheck", "network_mode",
@@ -135,13 +135,13 @@ def test_every_service_is_hardened_and_reads_its_root_only():
         assert (ROOT / service["build"]["dockerfile"]).exists()
 
 
-def test_every_build_takes_the_index_of_torch():
+def test_every_compose_build_takes_the_package_index_of_torch():
     for name, service in compose()["services"].items():
         assert ("args" in service["build"]) == (name == "coordinator")
     assert compose()["services"]["coordinator"]["build"]["args"] == {"TORCH_INDEX": "${TORCH_INDEX:-}"}
 
 
-def test_every_volume_and_network_is_declared_and_no_party_sees_anothers():
+def test_compose_volumes_are_declared_and_each_party_has_its_own():
     value = compose()
     mounted = {}
     for name, service in value["services"].items():
@@ -157,7 +157,7 @@ def test_every_volume_and_network_is_declared_and_no_party_sees_anothers():
             assert services == {volume}
 
 
-def test_nothing_runs_as_root_and_shared_folders_belong_to_the_images_user():
+def test_no_container_runs_as_root_and_shared_folders_have_its_user():
     for service in compose()["services"].values():
         assert "user" not in service
         assert "cap_add" not in service

@@ -103,7 +103,7 @@ def _closure(extras):
     return needed(declared(extras), f"{sys.version_info[0]}.{sys.version_info[1]}")
 
 
-def test_every_line_names_extras_that_exist():
+def test_every_documented_install_line_names_existing_extras():
     lines = list(documented())
     assert {str(place) for place, _ in lines} >= {
         *("README.md", "docs/console.md", "docs/one-page-operator.md", "docs/hospital.md", "docs/flower.md")
@@ -111,7 +111,7 @@ def test_every_line_names_extras_that_exist():
     assert [(place, extra) for place, extras in lines for extra in extras if extra not in EXTRAS] == []
 
 
-def test_every_documented_line_brings_the_weights_that_its_programs_want():
+def test_documented_install_lines_install_the_weights_programs_need():
     """A line without torch has a second half with them; an extra with torch requires them."""
     pages = ("README.md", "docs/console.md", "docs/one-page-operator.md", "docs/flower.md", "docs/library.md")
     for path in (ROOT / name for name in pages):
@@ -121,7 +121,7 @@ def test_every_documented_line_brings_the_weights_that_its_programs_want():
 
 
 @pytest.mark.slow
-def test_no_line_of_a_coordinator_or_a_hospital_brings_torch():
+def test_no_install_line_of_coordinator_or_hospital_installs_torch():
     for extras in (
         ["coordinator", "console"],
         ["page", "sql", "fhir", "xlsx"],
@@ -133,7 +133,7 @@ def test_no_line_of_a_coordinator_or_a_hospital_brings_torch():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", EXTRAS_OF)
-def test_what_a_program_imports_at_its_start_is_in_its_install(row):
+def test_packages_imported_at_a_program_s_start_are_in_its_install(row):
     installed = closure(EXTRAS_OF[row])
     seen = 0
     for path, module in list_sources():
@@ -147,7 +147,7 @@ def test_what_a_program_imports_at_its_start_is_in_its_install(row):
     assert seen
 
 
-def test_what_is_imported_later_is_in_the_base_install_or_has_an_extra():
+def test_packages_imported_later_are_in_the_base_install_or_an_extra():
     names = {name for path, _ in list_sources() for name, _ in imported(path)}
     foreign = names - {*FIRST_PARTY, *UNLISTED} - sys.stdlib_module_names
     brought = closure([]) | closure(["coordinator", "console"])
@@ -187,7 +187,7 @@ def find_places(pattern, *more):
             yield str(path.relative_to(ROOT)), match
 
 
-def test_every_debian_line_names_the_package_that_a_release_builds():
+def test_documented_debian_lines_name_the_package_that_a_release_builds():
     lines = [(place, match[1]) for place, match in find_places(DEBIAN)]
     assert lines
     for place, name in lines:
@@ -197,7 +197,7 @@ def test_every_debian_line_names_the_package_that_a_release_builds():
     assert "python3.11" in control
 
 
-def test_every_bundle_line_names_the_bundle_that_a_release_builds(tmp_path):
+def test_documented_bundle_lines_name_the_bundle_that_a_release_builds(tmp_path):
     (tmp_path / "wheels").mkdir()
     built = packages.bundle(tmp_path / "wheels", tmp_path).stem
     names = [(place, match[0]) for place, match in find_places(BUNDLE)]
@@ -213,7 +213,7 @@ def test_service_page_names_the_extras_of_a_hospital():
     assert f"with the extras {', '.join(others)} and {last}" in words
 
 
-def test_every_image_line_names_the_file_that_builds_it():
+def test_documented_image_lines_name_the_dockerfile_that_builds_it():
     """A Dockerfile's own line, the documents' and the composition's images are the same two; their packages are tested
     against the table in test_constraints.py."""
     dockerfiles = sorted((ROOT / "docker").glob("*.Dockerfile"))

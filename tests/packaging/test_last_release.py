@@ -100,7 +100,7 @@ def machine_folder(release, tmp_path, monkeypatch):
 COLUMNS = ("--label-field", "label", "--user-field", "patient")
 
 
-def test_folders_are_refused_by_one_error_and_the_release_continues_them(release, monkeypatch):
+def test_folders_of_the_last_release_are_refused_and_stay_usable_by_it(release, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(release.data / "state"))
     monkeypatch.setattr(entry, "only_tls_1_3", lambda: None)  # earlier tests of this process have imported gRPC
     before = read_files(release.data)
@@ -124,7 +124,7 @@ def test_folders_are_refused_by_one_error_and_the_release_continues_them(release
     release("undersong", "parties", "--home", release.home)
 
 
-def test_a_hospital_goes_on_in_a_new_folder_with_what_it_had_spent(release, machine_folder):
+def test_hospital_s_new_folder_after_an_upgrade_keeps_its_spending(release, machine_folder):
     old, new = machine_folder / "party", machine_folder / "new"
     type_hospital("init", "alpha", "--home", new)
     shutil.copytree(old / "keys", new / "keys", dirs_exist_ok=True)

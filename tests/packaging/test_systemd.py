@@ -95,7 +95,7 @@ def machine():
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_unit_is_started_again_after_75_and_not_after_2(machine, name):
+def test_systemd_restarts_a_unit_after_exit_code_75_and_not_after_2(machine, name):
     folder = f"/run/systemd/system/{name}.service.d"
 
     def end_with(code):
@@ -186,7 +186,7 @@ def check_services(machine):
         assert "NoNewPrivs:\t1" in machine(f"cat /proc/{process}/status"), name
 
 
-def test_the_units_run_both_sides_confined(machine):
+def test_systemd_units_run_coordinator_and_hospital_confined(machine):
     for name, module in (("undersong", OPERATOR), ("undersong-party", HOSPITAL)):
         run_checkout(machine, name, module)
     join(machine)

@@ -29,12 +29,12 @@ def test_citation_and_changes_are_of_this_version():
 
 
 @pytest.mark.parametrize(("module", "version"), ROW.findall(CHANGES))
-def test_a_listed_version_of_a_file_is_the_programs_own(module, version):
+def test_file_version_in_the_changelog_is_that_of_the_program(module, version):
     listed = importlib.import_module(module.replace("/", "."))
     assert (listed.SCHEMA_VERSION if hasattr(listed, "SCHEMA_VERSION") else listed.VERSION) == int(version)
 
 
-def test_every_version_of_a_file_is_listed():
+def test_changelog_lists_every_file_version_of_the_program():
     listed = {module for module, _ in ROW.findall(CHANGES)}
     named = re.compile(r"^(?:SCHEMA_)?VERSION = \d", re.MULTILINE)
     files = [path for package in SOURCES[1:] for path in package.rglob("*.py") if named.search(path.read_text("utf-8"))]

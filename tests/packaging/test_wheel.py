@@ -68,7 +68,7 @@ def test_wheel_of_a_party_holds_only_three_packages(party_wheel):
     assert list_contents(party_wheel) == set().union(*map(packaged, PARTY))
 
 
-def test_every_top_folder_that_is_a_root_is_copied_installed_and_checked():
+def test_every_package_root_is_installed_and_type_checked():
     value = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
     assert value["setuptools"]["packages"]["find"]["where"] == list(HOMES.values())
     assert set(HOMES) <= set(value["mypy"]["packages"])

@@ -155,7 +155,7 @@ def test_a_package_in_an_archive_is_refused(tmp_path, monkeypatch):
         plugins.source_hash(plugin)
 
 
-def test_two_packages_of_one_name_are_an_error(package, tmp_path):
+def test_two_packages_that_declare_the_same_name_are_an_error(package, tmp_path):
     second = foreign_package.write(tmp_path / "second", package="another")
     with foreign_package.installed(second), pytest.raises(ConfigurationError, match="two packages declare"):
         plugins.find("statistics", NAME)
@@ -173,7 +173,7 @@ def test_plan_carries_name_and_hash_of_a_package_s_statistic(package, tmp_path):
         dataclasses.replace(plan, sums=(dataclasses.replace(plan.sums[0], source="abc"),)).verify()
 
 
-def test_an_own_statistic_s_plan_has_no_source(tmp_path):
+def test_plan_of_a_built_in_statistic_names_no_source_package(tmp_path):
     plan = plan_run(tasks.load(make_task(tmp_path))).plan
     assert all("source" not in each for each in plan.to_json()["sums"])
 
@@ -237,7 +237,7 @@ def test_malformed_source_of_a_statistic_is_refused(package, tmp_path, source):
         )
 
 
-def test_preview_names_a_package_s_statistic(package, tmp_path):
+def test_preview_marks_a_statistic_of_another_package(package, tmp_path):
     plan = planned(tmp_path / "task")
     parties = empty_parties(tmp_path)
     (release,) = preview._group_releases(make_manifest(plan, parties, LABELS))
@@ -246,7 +246,7 @@ def test_preview_names_a_package_s_statistic(package, tmp_path):
     assert plan.sums[0].source in release.meaning
 
 
-def test_one_file_brings_a_statistic_to_plan_preview_page_and_harness(package, tmp_path):
+def test_one_file_makes_a_statistic_known_to_plan_preview_page_and_tests(package, tmp_path):
     plan = planned(tmp_path / "task")
     found = statistics.known(NAME)
     assert plan.sums[0].build() == found(most=3)
@@ -269,7 +269,7 @@ def test_one_file_brings_a_statistic_to_plan_preview_page_and_harness(package, t
     tried()
 
 
-def test_an_unloaded_statistic_s_own_words_are_not_shown(package, tmp_path):
+def test_consent_words_of_an_unloaded_statistic_are_not_shown(package, tmp_path):
     plan = planned(tmp_path / "task")
     words = statistics.known(NAME).consent
     started_anew()
@@ -285,7 +285,7 @@ def test_a_statistic_that_no_package_declares_is_refused(package, tmp_path):
         planned(tmp_path)
 
 
-def test_no_other_package_registers_itself(package):
+def test_another_package_cannot_register_its_statistic_itself(package):
     SentenceHistogram = plugins.load(plugins.find("statistics", NAME))
     with pytest.raises(InternalError, match="is another package's"):
         statistics.register(SentenceHistogram)
@@ -295,14 +295,14 @@ def test_no_other_package_registers_itself(package):
         statistics.register_foreign("nothing", object(), "0" * 64)
 
 
-def test_a_package_that_cannot_be_loaded_is_named(package):
+def test_error_names_a_package_that_cannot_be_loaded(package):
     (package / "sentences" / "method.py").write_text("import nowhere_at_all\n")
     with pytest.raises(ConfigurationError, match=r"undersong_sentences 1\.0 cannot be loaded"):
         methods.load("sentences")
 
 
 @pytest.mark.heavy
-def test_a_package_that_ends_its_program_at_the_import_is_named(package):
+def test_error_names_a_package_that_exits_at_its_import(package):
     (package / "sentences" / "__init__.py").write_text("raise SystemExit")
     plugin = plugins.find("statistics", NAME)
     with pytest.raises(ConfigurationError, match="cannot be loaded: SystemExit"):
@@ -322,7 +322,7 @@ def test_package_s_statistic_and_generator_run_in_a_simulation(package, tmp_path
         verify(tmp_path / "out")
 
 
-def test_a_file_of_another_package_s_generator_is_not_taken_for_a_model(package, tmp_path, monkeypatch):
+def test_package_s_generator_may_name_a_file_that_is_no_model(package, tmp_path, monkeypatch):
     given = load_task(tmp_path, 'generators=[{name="lines", kind="canned", lines=["One."]}]')
     monkeypatch.setattr(type(given.generators[0]), "files", ("lines.txt",))
     ((said, _),) = task_faults(given, environment={})
@@ -331,7 +331,7 @@ def test_a_file_of_another_package_s_generator_is_not_taken_for_a_model(package,
     assert not list(task_faults(given, environment={}))
 
 
-def test_an_embedder_embeds_each_text_by_itself_and_is_pinned_at_a_party(package, tmp_path):
+def test_package_s_embedder_embeds_texts_one_by_one_and_is_pinned(package, tmp_path):
     source = plugins.source_hash(plugins.find("embedders", "letters"))
     with pytest.raises(ConfigurationError, match="not 0000"):
         embedders.load(f"plug-in:letters@{'0' * 64}")
@@ -348,7 +348,7 @@ def test_an_embedder_embeds_each_text_by_itself_and_is_pinned_at_a_party(package
     command("init", "alpha", "--embedder", f"plug-in:letters@{source}", "--home", tmp_path / "alpha")
 
 
-def test_an_embedder_that_fails_at_a_text_gives_zeros(caplog):
+def test_package_s_embedder_that_fails_at_a_text_gives_zeros(caplog):
     class Broken:
         dimension = 3
         fingerprint = ""

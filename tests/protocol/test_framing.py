@@ -98,7 +98,7 @@ def test_an_interrupted_message_goes_on_where_it_stopped(chunks: int, seed: int,
     assert receiver.held_bytes == 0
 
 
-def test_a_chunk_that_came_twice_changes_nothing() -> None:
+def test_chunk_that_arrives_twice_does_not_change_the_message() -> None:
     data, receiver = os.urandom(2 * CHUNK_BYTES), Reassembler("peer")
     transfer, one, two = Outgoing(ID, data).frames()
     assert deliver(receiver, [transfer, one, one]) == []
@@ -127,7 +127,7 @@ def transfer(data: bytes = b"abc", **changes) -> wire.Transfer:
         (transfer(size=CHUNK_BYTES + 1, plain_size=CHUNK_BYTES + 1), "long-frame"),
     ],
 )
-def test_a_malformed_transfer_is_laid_at_its_senders_door(frame: wire.Transfer, code: str) -> None:
+def test_malformed_transfer_is_refused_naming_its_sender(frame: wire.Transfer, code: str) -> None:
     with raises(PeerFault, code) as raised:
         opened(Reassembler("hospital"), frame)
     assert raised.value.problem.startswith("hospital: ")
@@ -161,7 +161,7 @@ def test_a_bomb_is_not_inflated_beyond_what_it_states() -> None:
         opened(Reassembler("peer"), frame)
 
 
-def test_chunks_out_of_place_are_refused() -> None:
+def test_chunks_that_are_out_of_order_or_not_announced_are_refused() -> None:
     data = os.urandom(2 * CHUNK_BYTES + 7)
     transfer_frame, first, _, last = frames(Outgoing(ID, data))
     for wrong, code in [
@@ -188,7 +188,7 @@ def test_forged_chunk_spoils_its_message_which_is_asked_for_again() -> None:
 
 
 @pytest.mark.heavy
-def test_announced_messages_do_not_pile_up() -> None:
+def test_memory_for_announced_messages_is_bounded() -> None:
     limits = FrameLimits(message_bytes=10 * CHUNK_BYTES, held_bytes=20 * CHUNK_BYTES)
     receiver = Reassembler("peer", limits)
     for number in range(20):
@@ -227,7 +227,7 @@ def test_bytes_of_a_message_that_is_announced_anew_do_not_count(another_stream: 
 
 @settings(max_examples=examples(50, 200), deadline=None)
 @given(st.binary(max_size=200), st.booleans())
-def test_hostile_frames_raise_nothing_but_a_peer_fault(data: bytes, chunk: bool) -> None:
+def test_hostile_frames_raise_only_a_peer_fault(data: bytes, chunk: bool) -> None:
     from google.protobuf.message import DecodeError
 
     receiver = Reassembler("peer")
@@ -248,13 +248,13 @@ def test_repr_of_a_message_shows_none_of_its_content() -> None:
         Outgoing(b"id", b"")
 
 
-def test_message_is_deflated_only_if_it_shrinks() -> None:
+def test_message_is_compressed_only_if_it_gets_smaller() -> None:
     assert Outgoing(ID, b"the same words " * 10_000).size < 2000
     assert Outgoing(ID, random.Random(1).randbytes(100_000)).size == 100_000
 
 
 @pytest.mark.parametrize("made", ["mask", "key"])
-def test_bytes_as_even_as_a_mask_are_not_deflated_on_trial(made: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_that_look_random_are_never_tried_for_compression(made: str, monkeypatch: pytest.MonkeyPatch) -> None:
     public = b"".join(keys.KemSecretKey(bytes([number] * 32)).public for number in range(8))
     even = random.Random(1).randbytes(8192) if made == "mask" else public
     uneven = [bytes(byte & 0x7F for byte in even), even[:100] * 80]
@@ -282,7 +282,7 @@ def bomb(plain_size: int, *, ids: int = 1) -> tuple[list[wire.Transfer], list[wi
 
 
 @pytest.mark.slow
-def test_a_message_of_many_ids_is_inflated_once_and_only_when_it_is_opened(monkeypatch) -> None:
+def test_message_with_many_ids_is_inflated_once_and_only_when_opened(monkeypatch) -> None:
     inflated: list[int] = []
     real = framing._inflate_body
 
@@ -307,7 +307,7 @@ def test_a_message_of_many_ids_is_inflated_once_and_only_when_it_is_opened(monke
 
 
 @pytest.mark.heavy
-def test_one_content_has_one_size_and_few_ids() -> None:
+def test_one_content_with_two_sizes_or_too_many_ids_is_refused() -> None:
     starts, _ = bomb(2**25, ids=framing.MAX_IDS + 1)
     receiver = Reassembler("peer")
     for start in starts[:-1]:
@@ -345,7 +345,7 @@ def test_a_message_that_nobody_waits_for_is_not_kept() -> None:
         receiver.transfer(starts[0], largest_bytes=1000)
 
 
-def test_the_rest_of_a_message_that_nobody_waits_for_any_more_is_no_fault() -> None:
+def test_late_chunks_of_a_message_no_longer_awaited_are_no_peer_fault() -> None:
     outgoing = Outgoing(ID, os.urandom(3 * CHUNK_BYTES))
     receiver = Reassembler("peer")
     deliver(receiver, list(frames(outgoing))[:2])
@@ -356,7 +356,7 @@ def test_the_rest_of_a_message_that_nobody_waits_for_any_more_is_no_fault() -> N
     assert (receiver.held_bytes, receiver.held()) == (0, [])
 
 
-def test_largest_buffer_gives_way_when_all_together_hold_too_much() -> None:
+def test_sender_with_most_buffered_bytes_loses_some_if_room_is_short() -> None:
     room = SharedRoom(20 * CHUNK_BYTES)
     small, large = Reassembler("small", room=room), Reassembler("large", room=room)
     honest = list(Outgoing(ID, os.urandom(4 * CHUNK_BYTES)).frames())

@@ -14,14 +14,14 @@ from undersong_protocol.statistics import LabelHistogram
 
 
 @given(st.floats(0, 1e6), st.floats(limits.FIRST_S, limits.LARGEST_FIRST_S))
-def test_a_rung_is_never_early_and_never_twice_as_late(elapsed, first):
+def test_vector_leaves_at_a_power_of_two_times_the_first_time_never_early(elapsed, first):
     rung = limits.leaving_s(elapsed, first)
     assert rung >= elapsed
     assert rung == first or rung < 2 * elapsed * (1 + 1e-9)
     assert math.log2(rung / first) == round(math.log2(rung / first)) >= 0
 
 
-def test_a_time_just_above_a_rung_takes_the_next_one():
+def test_vector_done_just_after_a_public_time_leaves_at_the_next_one():
     for step in range(limits.LOOKS):
         rung = limits.FIRST_S * 2.0**step
         assert limits.leaving_s(rung) == rung
@@ -29,14 +29,14 @@ def test_a_time_just_above_a_rung_takes_the_next_one():
 
 
 @given(st.floats(0, 1e5), st.floats(limits.FIRST_S, limits.LARGEST_FIRST_S))
-def test_a_vector_is_looked_for_in_time_for_the_next_rung(elapsed, first):
+def test_vector_is_looked_for_in_time_for_the_next_public_time(elapsed, first):
     look = limits.handover_s(elapsed, first)
     assert look >= elapsed - 1e-9 * first  # a difference of two floats
     assert limits.leaving_s(look, first) - look >= first / 2 * (1 - 1e-9) or look == first
     assert look == first or limits.leaving_s(look, first) == limits.leaving_s(elapsed + first / 2, first)
 
 
-def test_clock_shows_the_logarithm_of_the_times_that_look_for_a_vector():
+def test_leaving_time_shows_the_logarithm_of_the_number_of_looks_in_bits():
     for steps in range(limits.LOOKS):
         first = limits.FIRST_S * 2.0**steps
         last = limits.FIRST_S * 2.0 ** (limits.LOOKS - 2)
@@ -53,14 +53,14 @@ def plan_with(first_rung_s):
     return plan_sums([request], Privacy(1.0, 1e-5), Quorum(1, 1, 0, 0))
 
 
-def test_the_plan_fixes_the_ladder_and_the_party_checks_it():
+def test_plan_fixes_the_public_leaving_times_and_the_party_checks_them():
     plan = plan_with(1.0)
     plan.verify()
     assert Plan.from_json(plan.to_json())["labels"].first_rung_s == 1.0
 
 
 @pytest.mark.parametrize("first_rung_s", [0.0, -1.0, 1e-9, 0.019, 1e9, math.nan, math.inf, "0.02", None, True])
-def test_a_ladder_that_shows_more_or_never_ends_is_refused(first_rung_s):
+def test_plan_whose_first_leaving_time_is_out_of_range_is_refused(first_rung_s):
     plan = plan_with(limits.FIRST_S)
     changed = dataclasses.replace(plan.sums[0], first_rung_s=first_rung_s)
     with pytest.raises(PrivacyRefusal, match="rung"):

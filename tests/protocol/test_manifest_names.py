@@ -68,19 +68,19 @@ def test_manifest_with_a_malformed_task_description_is_refused(task):
     "full_names",
     ["Alpha", {"beta": "Beta Hospital"}, {"alpha": ""}, {"alpha": 5}, {"alpha": "a\u202eb"}, {"alpha": "a" * 201}],
 )
-def test_full_names_that_nobody_can_read_or_of_nobody_there_are_refused(full_names):
+def test_full_names_unreadable_or_of_parties_not_there_are_refused(full_names):
     with raises(PrivacyRefusal, "full-names"):
         read_back(dataclasses.replace(GOOD, task={**TASK, "full_names": full_names}))
 
 
-def test_a_plan_without_full_names_has_no_key_for_them():
+def test_manifest_without_full_names_has_no_key_for_them():
     named = dataclasses.replace(GOOD, task={**TASK, "full_names": {"alpha": "Alpha Hospital, Porto"}})
     assert read_back(named).full_names == {"alpha": "Alpha Hospital, Porto"}
     assert GOOD.full_names == {}
     assert b"full_names" not in GOOD.to_bytes()
 
 
-def test_a_description_may_be_long_but_not_endless():
+def test_task_description_above_the_length_limit_is_refused():
     assert read_back(dataclasses.replace(GOOD, task={**TASK, "description": "a\nb" * 1000})).task["labels"] == [
         "a",
         "b",
@@ -114,7 +114,7 @@ def test_names_in_other_scripts_are_names():
     assert read_back(dataclasses.replace(GOOD, task={**TASK, "labels": labels})).task["labels"] == labels
 
 
-def test_words_follow_from_the_hash_at_the_stated_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_words_follow_from_the_hash_at_the_stated_memory_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "hashlib", hashlib)  # the suite makes it cheap (conftest.py)
     assert manifest.plan_words(bytes(32)) == "weasel pencil avocado blend bracket wicker east ripple badge"
     assert 128 * manifest._COST["n"] * manifest._COST["r"] == 16 * 2**20

@@ -111,7 +111,7 @@ def test_one_colluder_beyond_the_plan_lowers_the_noise_of_each_sum():
 
 
 @pytest.mark.parametrize("quorum", [Quorum(5, 4, 0, 2), Quorum(5, 5, 0, 4)])
-def test_colluder_beyond_quorum_of_all_others_equals_all_others(quorum):
+def test_colluders_leaving_one_honest_party_cost_as_much_as_all_others(quorum):
     plan = wasp_plan(Privacy(4, 1e-5), quorum)
     assert plan.events_with(quorum.colluders + 1) == plan.alone_events()
 

@@ -33,7 +33,7 @@ def plan_of(*asked: statistics.Statistic) -> Plan:
 @pytest.mark.parametrize(
     "case", [json.loads(line) for line in CASES.read_text().splitlines()], ids=lambda c: c["method"]
 )
-def test_the_sentence_has_the_plan_s_questions_and_no_other(case):
+def test_request_sentence_has_the_plan_s_questions_and_no_others(case):
     votes = {"top_q_votes": statistics.TopQVotes(q=2, candidates=4)}  # WASP's, with the furthest ones
     sentence = words.asked(words.questions(plan_of(*(votes.get(name) or example(name) for name in case["statistics"]))))
     assert all(root in sentence for root in case["says"]), sentence
@@ -68,13 +68,13 @@ def test_more_than_three_questions_are_counted_in_the_plan_s_order():
         (statistics.build("term_histogram", {"vocabulary": 4, "distinct": 2}), "in how many", "how often"),
     ],
 )
-def test_parameters_that_leave_something_out_leave_it_out_of_the_sentence(statistic, says, never):
+def test_question_omits_what_the_statistic_s_parameters_leave_out(statistic, says, never):
     sentence = words.asked(words.questions(plan_of(statistic)))
     assert says in sentence
     assert never not in sentence
 
 
-def test_examples_of_questions_stand_in_the_plan_s_order():
+def test_examples_of_questions_are_listed_in_the_plan_s_order():
     def examples_of(names):
         return words.examples(names, ["cardiac"], ["handbook"])
 
@@ -85,12 +85,12 @@ def test_examples_of_questions_stand_in_the_plan_s_order():
         assert examples_of(ordered_names) == tuple(expected)
 
 
-def test_others_are_counted_from_what_opens_and_not_from_the_list():
+def test_number_of_other_hospitals_is_the_fewest_with_which_a_sum_opens():
     assert words.others(plan_of(example("label_histogram"))) == 1
     assert "1 other hospital, which can subtract its own" in words.together(1)
 
 
-def test_each_sum_has_a_title_of_its_own_made_of_its_question():
+def test_each_sum_of_a_plan_has_a_distinct_title_made_of_its_question():
     asked = [example(name) for name in ("label_histogram", "top_q_votes", "top_q_votes")]
     titles = words.sum_titles(plan_of(*asked).sums)
     assert titles["sum/0"] == "how many of their records have each label"
@@ -99,7 +99,7 @@ def test_each_sum_has_a_title_of_its_own_made_of_its_question():
 
 
 @pytest.mark.parametrize("name", statistics.names())
-def test_a_title_is_short_and_speaks_of_their_records(name):
+def test_title_of_a_sum_is_short_and_speaks_of_the_hospitals_records(name):
     (title,) = words.sum_titles(plan_of(example(name)).sums).values()
     assert "records" in title or "text" in title
     assert "your" not in title.replace("yours", "")

@@ -42,7 +42,7 @@ def test_public_texts_come_back_unchanged(given_texts):
     assert decode_block(encode_texts(given_texts)).texts == tuple(given_texts)
 
 
-def test_texts_that_shrink_too_well_are_sent_as_they_are():
+def test_public_texts_that_compress_too_well_come_back_unchanged():
     many = ["the same text"] * 120_000
     assert decode_block(encode_texts(many)).texts == tuple(many)
 
@@ -74,7 +74,7 @@ def test_texts_that_shrink_too_well_are_sent_as_they_are():
         (lambda: bytes(64 * 2**20 + 1), "67108865 bytes; 67108864 are allowed"),
     ],
 )
-def test_a_block_that_would_grow_is_refused_before_it_does(data, words):
+def test_public_block_that_inflates_too_far_is_refused_in_little_memory(data, words):
     block = data()
 
     def read():
@@ -141,7 +141,7 @@ def test_repeated_references_are_measured_before_they_are_joined():
         resolve(repeated, store)
 
 
-def test_rows_that_do_not_exist_are_refused():
+def test_reference_to_a_row_that_a_public_block_lacks_is_refused():
     store = MemoryBlocks()
     store.add(TEXTS)
     assert resolve((Input("x", (Segment(block_id(TEXTS), (2, 0)),)),), store).texts["x"] == ("", "one")
@@ -186,7 +186,7 @@ def test_public_embeddings_longer_than_1_are_refused(row):
         decode_block(data)
 
 
-def test_embeddings_that_inflate_from_next_to_nothing_are_refused():
+def test_embeddings_that_inflate_from_few_bytes_are_refused():
     shape = (2**13, 2**10)
     planes = [zlib.compress(bytes(shape[0] * shape[1]), 9)] * 2
     data = wire.Block(

@@ -59,7 +59,7 @@ def test_gaussian_sums_get_what_fixed_laplace_sums_leave():
 
 
 @pytest.mark.slow
-def test_spare_attempts_are_priced_as_the_dearest_of_each_kind():
+def test_spare_attempts_are_priced_as_the_costliest_sums_of_each_kind():
     spare = dataclasses.replace(QUORUM, spare_attempts=2)
     plan = plan_sums([laplace("a"), laplace("b", budget_share=3.0)], Privacy(2.0, 1e-9), spare)
     # less the rounding of the loss distributions that a plan is checked with
@@ -93,7 +93,7 @@ def test_laplace_sum_without_privacy_has_only_the_method_s_fixed_noise():
         ([laplace("a", epsilon=-1.0)], "above 0"),
     ],
 )
-def test_plans_that_cannot_be_kept_are_refused(requests, message):
+def test_plans_with_impossible_laplace_shares_or_epsilons_are_refused(requests, message):
     with pytest.raises(ConfigurationError, match=message):
         plan_sums(requests, Privacy(2.0, 1e-6), QUORUM)
 
@@ -107,7 +107,7 @@ def test_plans_that_cannot_be_kept_are_refused(requests, message):
         ({"law": "gaussian"}, "spends epsilon"),
     ],
 )
-def test_a_party_refuses_a_laplace_sum_that_is_not_what_it_says(changes, message):
+def test_party_refuses_a_laplace_sum_with_one_changed_field(changes, message):
     plan = plan_sums([laplace("a")], Privacy(0.5, 1e-6), QUORUM)
     forged = dataclasses.replace(plan, sums=(dataclasses.replace(plan.sums[0], **changes),))
     with pytest.raises(PrivacyRefusal, match=message):
@@ -154,7 +154,7 @@ def test_a_plan_of_laplace_sums_is_checked_without_building_their_tables(monkeyp
     plan.verify()
 
 
-def test_one_laplace_share_promises_nothing_unless_it_is_all_the_noise():
+def test_one_laplace_share_gives_infinite_epsilon_unless_it_is_all_noise():
     assert math.isinf(plan_sums([laplace("a")], Privacy(2.0, 1e-6), QUORUM).epsilon_if_all_others_collude())
     whole = plan_sums([laplace("a")], Privacy(2.0, 1e-6), Quorum(1, 1, 0, 0))
     assert whole.epsilon_if_all_others_collude() == pytest.approx(2.0, rel=1e-4)
@@ -181,7 +181,7 @@ def test_shares_of_the_fewest_honest_survivors_are_laplace_noise():
 
 
 @pytest.mark.slow
-def test_gaussian_sum_may_keep_its_paper_s_noise_and_others_get_the_rest():
+def test_sum_keeps_its_paper_s_noise_and_others_share_remaining_epsilon():
     fixed = SumRequest("votes", COUNTS, sampling_rate=0.8, noise_multiplier=20.0)
     plan = plan_sums([fixed, SumRequest("rest", COUNTS), laplace("pure", epsilon=0.3)], Privacy(1.0, 1e-5), QUORUM)
     assert plan["votes"].sigma == pytest.approx(20.0)

@@ -14,7 +14,7 @@ from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics import LabelHistogram
 
 
-def test_withdrawn_charges_never_left_and_void_ones_left_without_counting(tmp_path: Path) -> None:
+def test_receipt_lists_no_withdrawn_vector_as_sent_and_counts_no_void_one(tmp_path: Path) -> None:
     identity = Ed25519PrivateKey.generate()
     roster = (Member("alpha", identity.public_key().public_bytes_raw()),)
     plan = plan_sums([SumRequest("labels", LabelHistogram(2))], Privacy(4.0, 1e-5), Quorum(1, 1, 0, 0))

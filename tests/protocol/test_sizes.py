@@ -67,7 +67,7 @@ def test_a_manifest_of_22_megabytes_is_refused_before_it_is_parsed(monkeypatch):
         ({"labels": sizes.LARGEST_LABELS + 1}, "1001 labels; 1000 are allowed"),
     ],
 )
-def test_counts_are_looked_at_before_values_are_made(changes, words, monkeypatch):
+def test_counts_of_a_manifest_are_bounded_before_its_plan_is_parsed(changes, words, monkeypatch):
     data = manifest(**changes).to_bytes()
     monkeypatch.setattr(Plan, "from_json", pytest.fail)
     with pytest.raises(PrivacyRefusal, match=words):

@@ -19,13 +19,13 @@ from undersong_protocol.statistics import LabelHistogram
         (1, 1e-6, ["there is only one party: the sum that opens is its own"]),
     ],
 )
-def test_each_weak_choice_of_a_plan_is_warned_of(parties, delta, words):
+def test_each_weak_choice_in_a_plan_gives_a_warning(parties, delta, words):
     quorum = Quorum(parties=parties, threshold=min(2, parties), tolerated_dropouts=0, colluders=0)
     found = weak_plan(plan_sums([SumRequest("labels", LabelHistogram(2))], Privacy(1.0, delta), quorum))
     assert len(found) == len(words)
     assert all(part in sentence for part, sentence in zip(words, found, strict=True))
 
 
-def test_a_run_that_promises_nothing_has_no_weak_delta():
+def test_plan_with_infinite_epsilon_gets_no_warning_about_delta():
     quorum = Quorum(parties=3, threshold=2, tolerated_dropouts=0, colluders=0)
     assert weak_plan(plan_sums([SumRequest("labels", LabelHistogram(2))], Privacy(math.inf, 0.5), quorum)) == []

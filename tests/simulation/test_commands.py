@@ -50,7 +50,7 @@ def test_plan_prints_the_known_sigma_of_summed_votes_and_spends_nothing(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("files", ["one file", "a file for each hospital"])
-def test_plan_names_what_a_preset_replaces_and_what_was_changed(tmp_path, undersong, files):
+def test_plan_names_what_a_preset_replaces_and_where_the_task_differs(tmp_path, undersong, files):
     hospitals = 5 if files == "a file for each hospital" else 1
     task = make_task(
         tmp_path, parties=hospitals, records=20, federation={"parties": 5}, data={"path": "private/*.jsonl"}
@@ -122,7 +122,7 @@ def run(task, out, *assignments):
 
 
 @pytest.mark.slow
-def test_wasp_writes_zero_shot_then_by_contrast_and_prunes_by_a_vote(hashed, tmp_path):
+def test_wasp_asks_zero_shot_then_contrast_and_prunes_texts_by_votes(hashed, tmp_path):
     task = make_task(tmp_path / "task", samples=60)
     plain = run(task, tmp_path / "plain")
     kinds = {(sample.round, sample.kind) for sample in plain.report.samples}

@@ -5,7 +5,7 @@ import pytest
 from tools.counts import Size, figures
 
 
-def test_statements_and_openings_are_counted():
+def test_statements_and_docstring_openings_are_counted():
     size = Size()
     size.add('"""Whether it holds."""\n\n\ndef f():\n    """Returns one."""\n    return 1\n')
     assert size == Size(files=1, lines=6, statements=4, docstrings=2, clauses=1)
@@ -39,7 +39,7 @@ def figure(name, product=PRODUCT, tests="", documents=()):
         ("class names that stand twice", 1),
     ],
 )
-def test_figure_of_a_small_source(name, value):
+def test_code_figures_of_a_small_example_source_are_as_counted_by_hand(name, value):
     assert figure(name) == value
 
 

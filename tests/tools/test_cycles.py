@@ -8,7 +8,7 @@ import grimp
 from tools.cycles import cycle
 
 
-def test_a_circle_is_named_in_the_order_of_its_imports():
+def test_import_cycle_is_named_in_the_order_of_its_imports():
     assert cycle({"a": {"b"}, "b": {"c"}, "c": set(), "d": {"a"}}) == []
     found = cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})
     assert found[0] == found[-1]
@@ -17,7 +17,7 @@ def test_a_circle_is_named_in_the_order_of_its_imports():
     assert order == {"a": "b", "b": "c", "c": "a"}
 
 
-def test_imports_within_functions_and_for_type_checkers_count(tmp_path, monkeypatch):
+def test_imports_in_functions_and_for_type_checkers_count_for_cycles(tmp_path, monkeypatch):
     package = tmp_path / "circular_example"
     package.mkdir()
     (package / "__init__.py").touch()

@@ -71,7 +71,7 @@ CASES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("check", "name", "text", "problem"), CASES)
-def test_a_citation_a_link_and_a_command_line_are_followed(
+def test_document_check_follows_citations_links_and_command_lines(
     repository: Repository,
     check: Callable[[], Iterator[str]],
     name: str,
@@ -95,7 +95,7 @@ def test_a_citation_a_link_and_a_command_line_are_followed(
         ("    undersong coordinator show\n\n## Others\n\n`undersong coordinator init` and `--metrics`", []),
     ],
 )
-def test_an_option_alone_is_of_a_command_of_its_section(
+def test_document_check_finds_an_option_in_the_commands_of_its_section(
     repository: Repository, section: str, unknown: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(documents, "command_trees", lambda: TREES)
@@ -116,7 +116,7 @@ def test_an_option_alone_is_of_a_command_of_its_section(
         2,
     ),
 )
-def test_page_or_row_that_a_program_writes_may_not_be_tracked(repository, name, text, problem):
+def test_generated_page_or_row_may_not_be_tracked_in_git(repository, name, text, problem):
     repository({name: text})
     problems = list(documents.tracked_generated_pages())
     assert (problems == []) if problem is None else (len(problems) == 1 and problem in problems[0])
@@ -130,7 +130,7 @@ def test_every_command_and_option_stands_in_the_reference():
             assert all(f"`{option.opts[0]}`" in sections[typed] for option in options), typed
 
 
-def test_mark_of_a_page_is_filled_or_refused():
+def test_generated_part_of_a_page_is_filled_in_or_refused_if_unknown():
     assert generated_pages.fill("before\n<!-- generated: papers -->\n") == f"before\n{papers.overview()}\n"
     with pytest.raises(KeyError):
         generated_pages.fill("<!-- generated: nothing -->")

@@ -5,7 +5,7 @@ import pytest
 from tools import kernels
 
 
-def test_names_of_one_kernel_share_a_row_of_the_table(monkeypatch):
+def test_names_of_one_blas_kernel_share_a_row_of_the_kernel_table(monkeypatch):
     taken = {"Nehalem": ("Nehalem",), "Haswell": ("Haswell",), "Zen": ("Haswell",)}
     monkeypatch.setattr(kernels, "kernels", lambda table=taken: list(table))
     monkeypatch.setattr(kernels, "taken_kernels", taken.__getitem__)
@@ -16,7 +16,7 @@ def test_names_of_one_kernel_share_a_row_of_the_table(monkeypatch):
 
 
 @pytest.mark.slow
-def test_libraries_compute_with_the_named_kernel():
+def test_numeric_libraries_compute_with_the_named_blas_kernel():
     if "Nehalem" not in kernels.kernels():
         pytest.skip("no processor of x86-64")
     assert kernels.taken_kernels("Nehalem") == ("Nehalem",)

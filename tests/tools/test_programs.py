@@ -44,7 +44,7 @@ def commands(name: str, command: object) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", MODULES)
-def test_no_commands_help_loads_what_takes_long(program):
+def test_help_of_no_command_imports_slow_libraries(program):
     every = list(commands(program, typer.main.get_command(dict(programs())[program])))
     assert len(every) > 20
     every = every[:: examples(few=6, many=1)]

@@ -32,19 +32,19 @@ def missing_tests(sentence: dict[str, list[str]]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sentence", SENTENCES, ids=lambda sentence: re.sub(r"\W+", " ", sentence["says"])[:60].strip())
-def test_each_sentence_of_the_contract_has_tests(sentence):
+def test_each_promised_sentence_of_the_contract_names_existing_tests(sentence):
     assert sentence["place"]
     assert sentence["tests"]
     assert missing_tests(sentence) == []
 
 
-def test_a_test_that_is_not_there_is_noticed():
+def test_contract_check_notices_a_named_test_that_does_not_exist():
     own = f"tests/trial/{Path(__file__).name}::"
     assert missing_tests({"tests": [f"{own}test_of_nobody"]}) == [f"{own}test_of_nobody"]
     assert len(SENTENCES) == len({(sentence["place"], sentence["says"]) for sentence in SENTENCES}) >= 80
 
 
-def test_each_reader_has_a_glossary_of_at_most_25_words():
+def test_glossary_for_each_kind_of_reader_has_at_most_25_words():
     page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     tables = {part.partition("\n")[0]: part.count("\n| ") - 1 for part in page.split("\n## ")[1:]}
     for own in OWN_TABLES:

@@ -21,7 +21,7 @@ PARTIES = ("alpha", "beta", "gamma")
 
 
 @pytest.mark.heavy
-def test_hospital_s_drill_has_other_keys_and_only_invented_records(tmp_path):
+def test_drill_of_a_hospital_has_other_keys_and_only_invented_records(tmp_path):
     made, other = (joining.create(tmp_path / name, "alpha", drill=True) for name in ("home", "other"))
     assert joining.own_fingerprint(made) != joining.own_fingerprint(other)
     assert made.drill_records.read_bytes() != other.drill_records.read_bytes()
@@ -46,14 +46,14 @@ def test_drill_is_announced_where_no_program_reads_the_output(tmp_path, capsys, 
     assert capsys.readouterr() == ("", words)
 
 
-def test_no_message_has_a_word_for_a_drill():
+def test_protocol_messages_have_no_field_that_marks_a_drill():
     for file in (federation_pb2, secagg_pb2):
         names = [field.name for message in file.DESCRIPTOR.message_types_by_name.values() for field in message.fields]
         assert len(names) > 10
         assert not [name for name in names if "drill" in name or "rehears" in name]
 
 
-def test_a_drills_coordinator_marks_whatever_is_planned_there(tmp_path):
+def test_drill_coordinator_marks_every_planned_run_as_a_drill(tmp_path):
     home = tmp_path / "coordinator"
     assert coordinator.create(home, NewCoordinator(name="drill", addresses=["localhost:1"], drill=True)).drill
     corpora = {name for each in tasks.load(home / "drill" / "task.toml").generators for name in each.corpus}

@@ -87,7 +87,7 @@ WORDS = re.compile(r"over the telephone:?\n+ *((?:[a-z]+ +){8}[a-z]+)")
 SOURCES = {"fhir": fhir, "omop": omop, "excel": excel}
 
 
-def test_each_source_takes_four_commands_and_the_shipped_query():
+def test_documentation_has_four_commands_for_each_source_and_shipped_query():
     assert [len(block.splitlines()) for block in BLOCKS] == [4, 4, 4]
     shipped = (ROOT / "examples" / "omop" / "notes.sql").read_text(encoding="utf-8").splitlines()
     assert QUERY.splitlines() == [line for line in shipped if not line.startswith("--")]

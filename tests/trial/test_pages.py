@@ -37,7 +37,7 @@ OPTION = re.compile(r"`[^`]*?(--[a-z][a-z-]+)")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_of_a_page_is_understood(page):
+def test_every_documented_command_is_understood_by_its_program(page):
     lines = command_lines(page)
     if page in ("docs/hospital.md", "docs/federation.md"):
         assert len(lines) > 10
@@ -61,7 +61,7 @@ def module_options() -> dict[str, set[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", sorted(module_options()))
-def test_every_module_of_a_page_is_there_and_takes_its_options(module):
+def test_documented_python_modules_exist_and_take_the_documented_options(module):
     """As far as its arguments are read: what they measure takes up to hours."""
     file = ROOT / module.replace(".", "/")
     source = file.with_suffix(".py") if file.with_suffix(".py").exists() else file / "__main__.py"
@@ -76,7 +76,7 @@ def test_every_module_of_a_page_is_there_and_takes_its_options(module):
 
 
 @pytest.mark.parametrize("page", ["docs/hospital.md", "docs/federation.md"])
-def test_every_option_that_a_page_names_of_a_command_is_one_of_it(page):
+def test_every_documented_option_of_a_command_exists(page):
     rows = ROW.findall((ROOT / page).read_text(encoding="utf-8"))
     assert len(rows) > 12
     for typed, explained in rows:

@@ -130,13 +130,13 @@ def check(served, commands, program):
         assert not missing, f"{address}: {program} {' '.join(words)} has no {missing}"
 
 
-def test_whatever_the_console_does_a_command_does(served, tmp_path):
+def test_every_action_of_the_console_has_a_command(served, tmp_path):
     make_home(tmp_path / "office")
     build_console(ConsoleContext(tmp_path / "office", ()), hosts=["localhost"], port=1)
     check(served, CONSOLE, "undersong")
 
 
-def test_whatever_the_hospitals_page_does_a_command_does(served, tmp_path, monkeypatch):
+def test_every_action_of_the_hospital_s_page_has_a_command(served, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     command("init", "alpha", "--home", tmp_path / "alpha")
     build_page(PartyPaths(tmp_path / "alpha", checkpoints_folder(tmp_path / "alpha")), hosts=["localhost"], port=1)

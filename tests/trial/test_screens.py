@@ -170,7 +170,7 @@ def _dated(stamp):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["60", "80", "120", "nocolor", "pipe"])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_screens_keep_every_promised_word(name, kind, place, monkeypatch):
+def test_command_screens_equal_their_stored_copies_at_every_width(name, kind, place, monkeypatch):
     found = shown(name, place, monkeypatch, kind)
     if kind in WIDTHS:
         lines = [ESCAPES.sub("", line) for line in found.splitlines()]

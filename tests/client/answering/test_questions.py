@@ -59,7 +59,7 @@ def test_question_with_missing_public_blocks_does_not_bind_the_sum(tmp_path):
     assert open_sum(world, 30).WhichOneof("body") == "sum_reply"
 
 
-def test_charge_and_evidence_name_the_question(tmp_path):
+def test_charge_and_signed_evidence_state_the_digest_of_the_question(tmp_path):
     world = World(tmp_path, epsilon=4.0)
     world.federation.agree()
     world.federation.private_sum("votes/1", world.inputs())

@@ -291,7 +291,7 @@ def test_no_mixture_of_old_and_new_party_files_yields_a_second_vector(
         ("the charge's check", "has sent another vector"),
     ],
 )
-def test_each_of_two_checks_alone_stops_a_second_vector(
+def test_either_of_two_checks_alone_stops_a_second_vector(
     history: History, monkeypatch: pytest.MonkeyPatch, without: str, refusal: str
 ) -> None:
     """A journal of before the vector beside a ledger of after it, with other records: computed anew it would differ."""

@@ -242,7 +242,7 @@ def test_invented_parties_do_not_make_classical_masks_acceptable(parties):
     "wrong",
     [{"require_post_quantum": "up_to_200"}, {"minimum_colluders": "few"}, {"units": 3}, {"largest_delta": None}],
 )
-def test_a_shared_policy_that_is_malformed_is_no_policy(wrong):
+def test_malformed_shared_policy_cannot_be_read(wrong):
     with pytest.raises(ValueError):  # noqa: PT011 - of the reader's own kinds
         Policy.from_json(Policy(2.0).to_json() | wrong)
 

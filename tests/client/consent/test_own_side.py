@@ -592,7 +592,7 @@ def test_budget_section_names_the_runs_before_this_one(home):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("has_list", [False, True])
-def test_sheet_says_who_approved_earlier_runs_and_by_which_objections(home, has_list):
+def test_sheet_says_who_approved_earlier_runs_and_their_objection_lists(home, has_list):
     if has_list:
         objections = home.parent / "objections.txt"
         objections.write_text("nobody-here\n")

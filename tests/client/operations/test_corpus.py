@@ -204,7 +204,7 @@ def test_corpus_check_states_no_membership_without_held_out_records(party, tmp_p
     assert "ROC" not in said
 
 
-def test_records_that_are_in_the_data_set_are_no_held_out_ones(party, tmp_path):
+def test_corpus_check_refuses_held_out_records_of_the_data_set(party, tmp_path):
     command("data", "add", write_notes(tmp_path / "notes.jsonl", records=40), *FIELDS, "--home", party)
     texts = publish_folder(tmp_path / "corpus", ["one text"])
     with raises(ConfigurationError, "not-held-out"):

@@ -186,7 +186,7 @@ def test_file_that_is_no_evidence_is_refused(home, tmp_path, data):
     assert "restore" not in command("restore-evidence", file, "--home", home, code=2)
 
 
-def test_evidence_of_another_key_names_what_to_put_back(home, tmp_path):
+def test_evidence_that_another_key_signed_is_not_restored(home, tmp_path):
     decided(home)
     saved, new = tmp_path / "alpha.zip", tmp_path / "stranger"
     command("evidence", saved, "--home", home)

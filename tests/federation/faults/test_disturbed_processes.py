@@ -169,7 +169,7 @@ def stopped(*pids):
             os.kill(pid, signal.SIGCONT)
 
 
-def test_a_daemon_stopped_while_it_computes_drops_what_nobody_asks_for(federation):
+def test_daemon_paused_in_a_computation_drops_a_vector_no_longer_asked_for(federation):
     run, victim = "stopped in a vector", federation.hospitals[VICTIM]
     with stopped(child_of(victim.daemon)):  # so that the vector is under way for as long as the test likes
         begin(federation, run)
@@ -183,7 +183,7 @@ def test_a_daemon_stopped_while_it_computes_drops_what_nobody_asks_for(federatio
     check_books(federation, run)
 
 
-def test_a_stopped_coordinator_ends_no_run_and_no_daemon(federation):
+def test_paused_coordinator_process_ends_no_run_and_no_daemon(federation):
     run, other = "stopped coordinator", "another stopped one"
     begin(federation, run)
     begin(federation, other)
@@ -227,7 +227,7 @@ LACKS = {
 
 
 @pytest.mark.parametrize("thing", LACKS)
-def test_resource_that_a_hospital_lacks_is_told_there_and_comes_back(federation, thing):
+def test_status_names_a_resource_that_a_hospital_lacks_until_it_is_back(federation, thing):
     run, victim, (lacking, words) = f"a hospital lacks {thing}", federation.hospitals[VICTIM], LACKS[thing]
     others = [name for name in NAMES if name != VICTIM]
     party = PartyHome(victim.home)
@@ -248,7 +248,7 @@ def test_resource_that_a_hospital_lacks_is_told_there_and_comes_back(federation,
 
 
 @pytest.mark.parametrize("thing", LACKS)
-def test_resource_that_the_coordinator_lacks_is_told_and_comes_back(federation, thing):
+def test_status_names_a_resource_the_coordinator_lacks_until_it_is_back(federation, thing):
     run, other, (lacking, words) = f"the coordinator lacks {thing}", f"beside {thing}", LACKS[thing]
     home = CoordinatorHome(federation.home)
     begin(federation, run)
@@ -283,7 +283,7 @@ def give_away(file):
 
 @pytest.mark.parametrize("damage", [truncate, give_away])
 @pytest.mark.parametrize("name", ["status.json", "plan.json", "requested.json"])
-def test_a_damaged_file_of_a_run_is_that_runs_fault(federation, name, damage):
+def test_damaged_file_of_a_run_holds_up_that_run_and_no_other(federation, name, damage):
     run = f"{damage.__name__} {name}"
     home = CoordinatorHome(federation.home)
     begin(federation, f"beside {run}")
@@ -318,7 +318,7 @@ def clock_offset_s(hospital):
 
 
 @pytest.mark.parametrize("days", [DAYS_AHEAD, -2])
-def test_a_hospital_with_a_wrong_clock_goes_on_once_it_is_right(federation, days):
+def test_hospital_with_a_wrong_clock_goes_on_once_the_clock_is_right(federation, days):
     run, victim = f"a hospital {days} days ahead", federation.hospitals[CLOCKED]
     others = [name for name in NAMES if name != CLOCKED]
     with federation.clocks[CLOCKED].ahead(days):

@@ -114,7 +114,7 @@ exec env -i {variables} HOME=/nowhere {prefix} "$@"
 """
 
 
-def test_the_line_for_another_account_works_as_it_is_typed(folder, run, nobody):
+def test_printed_sudo_line_for_another_account_works_as_it_is_typed(folder, run, nobody):
     """The folder came from a variable, which sudo does not pass on."""
     home, sudo = folder / "a party", folder.parent / "sudo"
     run(HOSPITAL, "init", "two", "--home", home)

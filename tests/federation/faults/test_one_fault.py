@@ -86,7 +86,7 @@ def foreign(file, content):
         1,
     ),
 )
-def test_a_run_that_cannot_be_read_is_that_runs_fault(alliance, name, content):
+def test_run_with_an_unreadable_file_waits_and_other_runs_go_on(alliance, name, content):
     run, other = f"{name} {content}", f"beside {name} {content}"
     alliance.operator("run", "plan", alliance.task, "--name", run)
     file = alliance.home / "runs" / run / name
@@ -158,7 +158,7 @@ def test_run_waits_for_a_resource_that_the_coordinator_lacks(alliance, number, m
 
 
 @pytest.mark.slow
-def test_a_run_that_is_tried_again_says_what_it_does_once(alliance, monkeypatch):
+def test_run_that_is_retried_logs_its_preparation_once(alliance, monkeypatch):
     run, attempts, journal = "tried again", [], RunFolder.journal
 
     def failing(folder, *arguments):
@@ -188,7 +188,7 @@ def test_a_run_that_is_tried_again_says_what_it_does_once(alliance, monkeypatch)
         *(("settings.json", content) for content in ("a folder", *CONTENTS) if content != "other keys"),
     ],
 )
-def test_a_file_that_answers_need_holds_them_up_and_refuses_nothing(alliance, name, content):
+def test_damaged_party_file_delays_its_answers_and_refuses_none(alliance, name, content):
     run, hospital = f"{name.replace('/', ' ')} {content} in an answer", alliance.hospitals["delta"]
     others = ",".join(sorted({*alliance.hospitals} - {"delta"}))
     party = PartyHome(hospital.home)
@@ -219,7 +219,7 @@ def test_a_file_that_answers_need_holds_them_up_and_refuses_nothing(alliance, na
         1,
     ),
 )
-def test_a_hospitals_file_that_cannot_be_read_holds_up_that_hospital(alliance, name, content):
+def test_unreadable_file_of_a_hospital_holds_up_that_hospital_alone(alliance, name, content):
     run, hospital = f"{name} {content} at a hospital", alliance.hospitals["gamma"]
     others = sorted({*alliance.hospitals} - {"gamma"})
     party = PartyHome(hospital.home)
@@ -257,7 +257,7 @@ def test_a_hospitals_file_that_cannot_be_read_holds_up_that_hospital(alliance, n
         ),
     ],
 )
-def test_a_damaged_file_of_the_coordinator_ends_nothing(alliance, name, content):
+def test_damaged_file_of_the_coordinator_ends_no_run_and_no_connection(alliance, name, content):
     run = f"coordinator {name.replace('/', ' ')} {content}"
     alliance.start(run)
     with foreign(alliance.home / name, CONTENTS.get(content)):

@@ -77,7 +77,7 @@ def check_beside(alliance, run):
 
 
 @pytest.mark.parametrize("fault", [without_room, without_inodes])
-def test_a_hospitals_disk_holds_up_that_hospital_and_passes(alliance_on_disks, fault):
+def test_full_disk_of_a_hospital_holds_up_that_hospital_until_freed(alliance_on_disks, fault):
     run = f"hospital {fault.__name__}"
     hospital = alliance_on_disks.hospitals["beta"]
     party = PartyHome(hospital.home)
@@ -118,7 +118,7 @@ def test_a_run_whose_disk_is_full_waits_and_the_others_go_on(alliance_on_disks):
     check_books(alliance_on_disks, run, other)
 
 
-def test_a_hospitals_folder_that_is_away_for_seconds_ends_nothing(alliance_on_disks):
+def test_hospital_folder_missing_for_seconds_ends_no_daemon_and_no_run(alliance_on_disks):
     run, hospital = "away", alliance_on_disks.hospitals["gamma"]
     away = hospital.home.with_name("gamma away")
     os.rename(hospital.home, away)

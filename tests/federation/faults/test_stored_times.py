@@ -229,7 +229,7 @@ def declared_times():
     return columns
 
 
-def test_every_stored_time_has_a_rule_for_what_lies_ahead_of_now():
+def test_every_stored_time_has_a_rule_for_times_in_the_future():
     assert declared_times() == set(STORED_TIMES)
     assert times_in_files() == set(TIMES_IN_FILES)
 
@@ -237,6 +237,6 @@ def test_every_stored_time_has_a_rule_for_what_lies_ahead_of_now():
 @pytest.mark.parametrize(
     "test", sorted({test for _, test in (STORED_TIMES | TIMES_IN_FILES).values() if test != SHOWN})
 )
-def test_a_rule_for_what_lies_ahead_of_now_has_its_test(test):
+def test_each_rule_for_stored_times_in_the_future_names_a_test(test):
     path, _, name = test.partition("::")
     assert f"def {name}" in (ROOT / path).read_text(encoding="utf-8")

@@ -40,7 +40,7 @@ def _tail(population: int, marked: int, drawn: int, least: int) -> Fraction:
 @pytest.mark.heavy
 @settings(deadline=None, max_examples=40)
 @given(st.integers(150, 600), st.integers(0, 12), st.integers(0, 12))
-def test_the_choice_meets_the_conditions_and_is_the_least(parties: int, hostile: int, lost: int) -> None:
+def test_chosen_mask_graph_degree_meets_its_bounds_and_is_the_smallest(parties: int, hostile: int, lost: int) -> None:
     adversaries, dropouts = parties * hostile // 100, parties * lost // 100
     try:
         best = choose_neighbourhood(parties, adversaries, dropouts)

@@ -337,7 +337,7 @@ def test_garbage_request_is_refused_and_changes_nothing(data: bytes) -> None:
 # --- adverts --------------------------------------------------------------------------------------------------------
 
 
-def test_split_views_of_the_adverts_do_not_mix() -> None:
+def test_different_adverts_shown_to_parties_cannot_be_mixed() -> None:
     """The victim is shown somebody's older advert instead of the present one: sid' differs, no share opens."""
     parameters = parameters_of(10)
     twin = PartyMachine.open(parameters, "p09", enrolled_key("p09"), entropy_of("p09", "another draw"))
@@ -359,7 +359,7 @@ def test_split_views_of_the_adverts_do_not_mix() -> None:
 # --- shares ---------------------------------------------------------------------------------------------------------
 
 
-def test_shares_reflected_to_their_dealer_are_refused() -> None:
+def test_shares_sent_back_to_the_party_that_dealt_them_are_refused() -> None:
     parameters = parameters_of(10)
     dealt: dict[str, wire.Shares] = {}
     parties = open_parties(parameters)
@@ -447,7 +447,7 @@ def test_a_party_verifies_every_signature_but_its_own(monkeypatch: pytest.Monkey
     assert verified == [enrolled_key(name).public_key().public_bytes_raw() for name in adverts + signers]
 
 
-def test_signature_left_out_by_the_first_reader_is_checked_by_the_next() -> None:
+def test_signature_skipped_by_one_party_s_check_is_checked_by_another() -> None:
     parameters = parameters_of(10)
     shown: list[wire.Request] = []
     play_lying_coordinator(parameters, Stage.SHARE, shown.append)
@@ -470,7 +470,7 @@ def test_signatures_of_parties_outside_u3_are_refused() -> None:
     _refuse_one(parameters, Stage.MASK, Stage.UNMASK, bend, "foreign signatures")
 
 
-def test_split_views_of_u3_open_nothing() -> None:
+def test_different_survivor_sets_shown_to_parties_open_no_sum() -> None:
     """Half the parties are shown U3 without p09, half without p08: no view gets T signatures, nobody opens."""
     parameters = parameters_of(10)
 
@@ -500,7 +500,7 @@ def test_split_views_of_u3_open_nothing() -> None:
         assert not parties[name].released
 
 
-def test_split_views_of_u2_open_nothing() -> None:
+def test_different_masking_sets_shown_to_parties_open_no_sum() -> None:
     """U3 agrees but U2 does not: the statement covers both, so the signatures do not fit together."""
     parameters = parameters_of(10, tolerated_dropouts=2)
     short = to_bitmap(set(range(9)), 10)
@@ -665,7 +665,7 @@ def test_request_that_skips_a_stage_is_refused(reached: Stage, skipped_to: Stage
 
 @pytest.mark.parametrize("stage", [Stage.MASK, Stage.CONSISTENCY])
 @pytest.mark.slow
-def test_false_dropouts_among_a_party_s_neighbours_are_refused(stage: Stage) -> None:
+def test_party_refuses_too_many_claimed_dropouts_among_its_neighbours(stage: Stage) -> None:
     """Enough survivors in all, but a lying coordinator takes them from one party's neighbourhood."""
     parameters = parameters_of(100, graph_above=7, tolerated_dropouts=30, colluders=1)
     plan = parameters.graph

@@ -253,7 +253,7 @@ def _false_shares(parameters: SumParameters, transcript: bytes, honest: bytes, k
 
 
 @pytest.mark.parametrize(("kind", "words"), [("self_mask", "self-mask seed"), ("mask", "mask key")])
-def test_false_dealing_is_laid_at_the_dealers_door(kind: str, words: str) -> None:
+def test_shares_of_a_false_secret_abort_the_sum_naming_the_dealer(kind: str, words: str) -> None:
     parameters = _sum()
     parties = open_parties(parameters)
 
@@ -297,7 +297,7 @@ def test_wrong_share_of_a_dropped_mask_key_is_named_and_the_sum_opens() -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("value", [b"", bytes(32), bytes(5)])
-def test_wrong_noise_value_keeps_the_excess_and_names_the_party(value: bytes) -> None:
+def test_wrong_noise_seed_leaves_excess_noise_in_and_names_the_party(value: bytes) -> None:
     parameters = _sum()
     opened = play_liar(parameters, Stage.UNMASK, _body(wire.Opening, lambda o: setattr(o, "noise_chain", value)))
     assert [fault.party for fault in opened.faults] == [LIAR]
@@ -315,7 +315,7 @@ def test_variance_counts_the_excess_of_a_party_lost_before_it_opens() -> None:
     assert opened.variance > expected_variance(parameters, 0)
 
 
-def test_too_many_wrong_shares_are_a_clean_abort_that_names_every_one() -> None:
+def test_too_many_wrong_shares_abort_the_sum_naming_every_liar() -> None:
     parameters = _sum()
     liars = names_of(10)[:5]
 

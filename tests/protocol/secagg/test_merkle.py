@@ -114,7 +114,7 @@ def test_merkle_proof_without_leaves_proves_nothing() -> None:
 
 
 @pytest.mark.heavy
-def test_draws_are_of_others_uniform_and_follow_from_the_coins() -> None:
+def test_neighbour_draws_omit_oneself_are_uniform_and_follow_from_coins() -> None:
     counts = np.zeros(20, dtype=int)
     for number in range(2000):
         found = draw(20, 7, 5, entropy_of("coins", number)(32))
@@ -130,7 +130,7 @@ def test_draws_are_of_others_uniform_and_follow_from_the_coins() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("parties", "adversaries"), [(1000, 10), (1000, 100), (10_000, 100)])
-def test_the_chosen_draw_meets_each_bound_alone(parties: int, adversaries: int) -> None:
+def test_chosen_number_of_neighbours_meets_each_security_bound(parties: int, adversaries: int) -> None:
     dropouts = parties // 10
     plan = choose_draw(parties, adversaries, dropouts)
     k, t = plan.degree, plan.threshold
@@ -171,7 +171,7 @@ def test_more_adversaries_need_more_neighbours_and_too_many_are_refused() -> Non
             choose_draw(2001, adversaries, dropouts)
 
 
-def test_the_noise_is_planned_for_the_stray_parties_too() -> None:
+def test_noise_plan_counts_stray_parties_as_colluders() -> None:
     parameters = parameters_of(20, sigma=3000.0, **TWENTY)
     vars(parameters)["graph"] = dataclasses.replace(parameters.draw, stray=2)
     del vars(parameters)["noise_plan"]
@@ -198,7 +198,7 @@ def open_request(parameters: SumParameters) -> bytes:
     ("size", "dropouts", "colluders", "merkle"),
     [(40, 4, 2, (12, 9)), (36, 2, 4, (10, 7))],  # of the second, the honest ones' shares fill a number of parties
 )
-def test_void_needs_more_statements_where_a_party_may_hold_more_shares(
+def test_merkle_graph_needs_more_statements_to_void_an_attempt(
     size: int, dropouts: int, colluders: int, merkle: tuple[int, int]
 ) -> None:
     """All that m silent ones leave must stay below what the honest parties' secrets of a sum take."""
@@ -386,7 +386,7 @@ def test_party_on_the_merkle_graph_refuses_a_bent_request(
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("channel", [bytes(32), b"\xff" * 32, keys.public_key(bytes(range(32)))])
-def test_false_keys_of_a_chooser_end_the_attempt(channel: bytes) -> None:
+def test_false_keys_of_a_party_that_drew_another_end_the_attempt(channel: bytes) -> None:
     """A chooser's keys come without a signature: what it sealed does not open under others."""
     parameters = parameters_of(20, **TWENTY)
     lie = _choosers(lambda blocks: _keyed(blocks, channel))
@@ -395,7 +395,7 @@ def test_false_keys_of_a_chooser_end_the_attempt(channel: bytes) -> None:
     assert set(refusals) == {VICTIM}
 
 
-def test_a_false_mask_key_of_a_chooser_ends_the_attempt() -> None:
+def test_false_mask_key_of_a_party_that_drew_another_ends_the_attempt() -> None:
     """Its shares name the mask key under which its masks are made: a sum that comes out wrong is not opened."""
     parameters = parameters_of(20, **TWENTY)
     other = keys.public_key(bytes(range(32)))
@@ -414,7 +414,7 @@ def test_a_false_mask_key_of_a_chooser_ends_the_attempt() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", [Stage.MASK, Stage.CONSISTENCY])
-def test_a_party_whose_own_draw_is_mostly_gone_does_not_sign(stage: Stage) -> None:
+def test_party_signs_nothing_if_most_of_its_drawn_neighbours_are_gone(stage: Stage) -> None:
     parameters = parameters_of(40, merkle=(8, 5), tolerated_dropouts=12)
     parties = open_parties(parameters)
 
@@ -435,7 +435,7 @@ def test_a_party_whose_own_draw_is_mostly_gone_does_not_sign(stage: Stage) -> No
 # --- attacks --------------------------------------------------------------------------------------------------------
 
 
-def test_a_root_is_answered_with_one_draw_and_no_other() -> None:
+def test_party_answers_one_merkle_root_per_attempt_with_one_draw() -> None:
     """Grinding: each root gives one draw, which nobody can tell beforehand, and there is one root in an attempt."""
     parameters = parameters_of(20, **TWENTY)
     adverts = {name: open_party(parameters, name).advertise().payload for name in names_of(20)}
@@ -475,7 +475,7 @@ def _next_of(values: Iterator[bytes], _: int) -> bytes:
     return next(values)
 
 
-def test_split_roots_do_not_mix() -> None:
+def test_shares_dealt_under_different_merkle_roots_cannot_be_mixed() -> None:
     """Half of the parties are shown a root with another advert of p19: nothing that they deal opens at the others."""
     parameters = parameters_of(20, **TWENTY)
     parties = open_parties(parameters)
@@ -498,7 +498,7 @@ def test_split_roots_do_not_mix() -> None:
     assert refused == 20
 
 
-def test_invented_leaf_of_an_absent_party_is_refused_by_its_drawers() -> None:
+def test_invented_merkle_leaf_is_refused_by_the_parties_that_drew_it() -> None:
     """p11 is away; the coordinator puts keys of its own under its leaf, and everybody whom it counts on refuses."""
     parameters = parameters_of(20, **TWENTY)
     parties = open_parties(parameters)
@@ -600,7 +600,7 @@ def agreed(machine: PartyMachine, parameters: SumParameters, survivors: Any) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("others", [5, 10, 15])
-def test_split_survivors_never_open_both_secrets_of_anybody(others: int) -> None:
+def test_different_survivor_sets_never_open_both_secrets_of_one_party(others: int) -> None:
     """Two groups of any sizes; the second is told that p00 dropped out."""
     parameters = parameters_of(30, merkle=(11, 8), tolerated_dropouts=3)
     group = {name: int(number < others) for number, name in enumerate(names_of(30)[1:])} | {"p00": 0}
@@ -617,7 +617,7 @@ def test_split_survivors_never_open_both_secrets_of_anybody(others: int) -> None
 
 
 @pytest.mark.slow
-def test_survivors_that_leave_out_a_victims_draw_do_not_open_its_self_mask() -> None:
+def test_survivors_without_a_victim_s_neighbours_do_not_open_its_self_mask() -> None:
     """All but the victim's own neighbours go on: the shares of its self mask lie with those that are left out."""
     parameters = parameters_of(40, merkle=(8, 6), tolerated_dropouts=12)
     machines = open_parties(parameters)
@@ -631,7 +631,7 @@ def test_survivors_that_leave_out_a_victims_draw_do_not_open_its_self_mask() -> 
 
 
 @pytest.mark.slow
-def test_living_party_is_not_left_out_by_telling_its_choosers_another_u2(
+def test_other_masking_set_told_to_choosers_leaves_no_living_party_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Only the victim's choosers, who make no mask with it, are shown U2 without it; all others sign that it is alive.
@@ -714,7 +714,7 @@ def cut_off(plan: Neighbourhood, parties: int, dropouts: int, seed: int) -> int:
 
 
 @pytest.mark.slow
-def test_dropouts_cut_off_no_more_than_the_noise_is_planned_for() -> None:
+def test_dropouts_isolate_no_more_parties_than_the_noise_plan_assumes() -> None:
     """The hidden draw: who is drawn by nobody in the sum, and whose own draw nobody hears of, has no mask in it."""
     plan = choose_draw(1000, 10, 200)
     assert 0 < cut_off(plan, 1000, 200, seed=1) <= plan.stray

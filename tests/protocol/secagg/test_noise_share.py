@@ -30,7 +30,7 @@ def _seeds(party: int) -> NoiseSeeds:
 
 
 @given(st.integers(1, 40), st.data())
-def test_components_telescope_to_the_contract(parties: int, data: st.DataObject) -> None:
+def test_noise_components_left_after_any_dropouts_have_planned_variance(parties: int, data: st.DataObject) -> None:
     colluders = data.draw(st.integers(0, parties - 1))
     dropouts = data.draw(st.integers(0, parties - 1 - colluders))
     sigma = smallest_sigma(parties, dropouts, colluders, removal=True) + 1
@@ -58,7 +58,7 @@ def test_reference_of_ten_parties_and_three_dropouts() -> None:
         plan.opened_variance(4)
 
 
-def test_components_too_small_for_the_law_fall_back_to_one() -> None:
+def test_noise_components_too_small_to_draw_are_merged_into_one() -> None:
     edge = smallest_sigma(10, 3, 1, removal=True)
     assert NoisePlan(edge, 10, 3, 1).removal
     assert NoisePlan(smallest_sigma(10, 3, 1), 10, 3, 1).share_variance >= 9
@@ -76,7 +76,7 @@ def test_components_too_small_for_the_law_fall_back_to_one() -> None:
     assert total.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_missing_value_keeps_its_excess() -> None:
+def test_noise_seed_that_is_missing_leaves_its_excess_variance() -> None:
     plan = NoisePlan(452, 10, 3, 1)
     excess = sum(plan.components[2:], Fraction(0))
     assert plan.opened_variance(1, unopened=2) == plan.opened_variance(1) + 2 * excess
@@ -112,7 +112,7 @@ def test_plan_without_noise_has_no_noise_components() -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 5), st.integers(1, 200), st.sampled_from([np.int64, np.uint32, np.uint64]))
-def test_what_is_left_after_removal_is_the_opened_components_gone(dropped: int, count: int, dtype: type) -> None:
+def test_removing_opened_noise_equals_never_having_added_it(dropped: int, count: int, dtype: type) -> None:
     """Removing from the noisy vector equals never having added components r+1..D, in integers and in the ring."""
     plan = NoisePlan(500, 12, 5, 1)
     kept = NoisePlan(500, 12, 5, 1)
@@ -134,7 +134,7 @@ def test_what_is_left_after_removal_is_the_opened_components_gone(dropped: int, 
     assert np.array_equal(left, expected)
 
 
-def test_component_0_follows_from_its_own_seed_alone() -> None:
+def test_noise_component_0_follows_from_its_own_seed_alone() -> None:
     plan = NoisePlan(500, 12, 5, 1)
     grid = GridVector(np.zeros(40, dtype=np.int64))
 
@@ -148,7 +148,7 @@ def test_component_0_follows_from_its_own_seed_alone() -> None:
     assert component_0(NoiseSeeds(second.own, first.root)) != component_0(first)
 
 
-def test_an_opening_is_bound_to_its_place_and_its_party() -> None:
+def test_opened_noise_seed_is_accepted_only_for_its_component_and_party() -> None:
     plan = NoisePlan(500, 12, 5, 1)
     seeds, other = _seeds(1), _seeds(2)
     anchor = seeds.anchor(plan)
@@ -173,7 +173,7 @@ def test_an_opening_is_bound_to_its_place_and_its_party() -> None:
         check_opening(anchor, plan, 5, anchor, "clinic-1")
 
 
-def test_an_opening_says_nothing_about_earlier_components() -> None:
+def test_opened_noise_seed_reveals_no_earlier_components() -> None:
     """V_{r+1} is a one-way image of V_r: two roots that differ share no later value, and no value is a stream seed."""
     plan = NoisePlan(500, 12, 5, 1)
     seeds = _seeds(1)
@@ -182,7 +182,7 @@ def test_an_opening_says_nothing_about_earlier_components() -> None:
     assert seeds.opening(plan, 0) == seeds.root
 
 
-def test_seeds_are_hidden_and_checked() -> None:
+def test_noise_seeds_are_hidden_in_repr_and_checked_for_length() -> None:
     seeds = _seeds(1)
     assert repr(seeds) == "NoiseSeeds(hidden)"
     with raises(InternalError, "seed-length"):

@@ -116,7 +116,7 @@ def test_false_secret_names_its_dealer_once_a_party_dropped_out(
     assert [fault.party for fault in aborted.faults] == [LIAR]
 
 
-def test_secret_unlike_its_hash_is_refused_by_its_holder_and_at_opening() -> None:
+def test_pair_secret_that_differs_from_its_hash_is_refused_naming_dealer() -> None:
     parameters = _ten()
     parties, refusals = open_parties(parameters), dict[str, UndersongError]()
     false = _deal_to_last(bytes(32), hashed=seed_of("another"))
@@ -468,7 +468,7 @@ def test_a_masked_pair_secret_is_in_no_snapshot_between_request_and_vector() -> 
     assert machine.snapshot() == before
 
 
-def test_the_library_refuses_what_the_standard_refuses() -> None:
+def test_ml_kem_library_refuses_the_keys_that_the_standard_refuses() -> None:
     public = keys.KemSecretKey(bytes(32)).public
     with raises(PeerFault, "malformed-key"):
         keys.check_kem_key("p07", _not_canonical(public), keys.kem_key_hash(_not_canonical(public)))

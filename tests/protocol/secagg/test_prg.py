@@ -20,7 +20,7 @@ WORDS = st.sampled_from(["uint32", "uint64"])
 
 @settings(deadline=None)
 @given(KEYS, WORDS, st.integers(0, 300), st.sampled_from([1, -1]))
-def test_a_mask_is_the_stream_in_little_endian_words(key: bytes, word: str, count: int, sign: Literal[1, -1]) -> None:
+def test_mask_is_its_key_stream_in_little_endian_words(key: bytes, word: str, count: int, sign: Literal[1, -1]) -> None:
     start = np.arange(count).astype(word)
     masked = start.copy()
     add_masks(masked, [(key, sign)])
@@ -48,7 +48,9 @@ def test_mask_expanded_by_chunks_has_no_gap(word: str, extra: int) -> None:
 
 @pytest.mark.parametrize("gcm", [True, False])
 @pytest.mark.parametrize("word", ["uint32", "uint64"])
-def test_many_short_masks_are_the_same_masks(gcm: bool, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_short_masks_added_at_once_equal_masks_of_single_streams(
+    gcm: bool, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(masking, "gcm_is_faster", lambda: gcm)
     count, keys = 8_193, [bytes([k]) * 32 for k in range(9)]
     masked = np.arange(count).astype(word)

@@ -68,7 +68,7 @@ def test_sum_is_exact_after_dropouts_in_any_round(n: int, dropouts: int, collude
 
 
 @pytest.mark.parametrize("stage", [Stage.ADVERTISE, Stage.SHARE, Stage.MASK])
-def test_one_dropout_too_many_is_a_clean_abort(stage: Stage) -> None:
+def test_one_dropout_too_many_aborts_the_sum_with_a_reason(stage: Stage) -> None:
     parameters = parameters_of(10, tolerated_dropouts=2)
     lost = names_of(10)[:3]
     with pytest.raises(SumAborted, match="7 parties are left and n - D = 8 are needed"):
@@ -76,7 +76,7 @@ def test_one_dropout_too_many_is_a_clean_abort(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("stage", [Stage.CONSISTENCY, Stage.UNMASK])
-def test_fewer_than_threshold_at_the_end_is_a_clean_abort(stage: Stage) -> None:
+def test_fewer_parties_than_the_threshold_at_the_end_abort_the_sum(stage: Stage) -> None:
     parameters = parameters_of(10, tolerated_dropouts=2)
     lost = names_of(10)[:5]
     with pytest.raises(SumAborted, match="5 parties are left and T = 6 are needed"):

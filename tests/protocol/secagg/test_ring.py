@@ -80,14 +80,14 @@ def test_senseless_bounds_of_a_ring_are_refused(case: tuple[int, int, float, flo
         ring.modulus_bits(*case)
 
 
-def test_a_sum_beyond_64_bits_is_refused() -> None:
+def test_plan_whose_sum_needs_more_than_64_bits_is_refused() -> None:
     assert ring.modulus_bits(1, 1, 2**62, 1, 0) == 64
     with raises(ConfigurationError, "ring-too-small"):
         ring.modulus_bits(1, 1, 2**63, 1, 0)
 
 
 @pytest.mark.parametrize("bits", [0, 65, -3])
-def test_words_of_no_or_too_many_bits_are_our_bug(bits: int) -> None:
+def test_word_width_outside_1_to_64_bits_is_an_internal_error(bits: int) -> None:
     words = np.zeros(3, dtype=np.uint64)
     for call in (
         lambda: ring.pack(words, bits),

@@ -155,7 +155,7 @@ def _until_mask(machine_of: str = "p01") -> tuple[PartyMachine, bytes]:
     return parties[machine_of], found["request"]
 
 
-def test_keys_are_kept_no_longer_than_the_secrets_that_they_were_made_of() -> None:
+def test_derived_keys_are_dropped_with_the_secrets_that_they_come_from() -> None:
     parameters = parameters_of(10)
     parties = open_parties(parameters)
     left: dict[Stage, set[str]] = {}
@@ -170,7 +170,7 @@ def test_keys_are_kept_no_longer_than_the_secrets_that_they_were_made_of() -> No
     assert not left[Stage.CONSISTENCY]
 
 
-def test_a_vector_is_masked_up_to_the_share_of_the_ring_that_is_its_own() -> None:
+def test_vector_beyond_one_party_s_share_of_the_ring_is_not_masked() -> None:
     machine, request = _until_mask()
     machine.receive(request)
     parameters = machine._parameters
@@ -205,7 +205,7 @@ def test_only_a_grid_vector_of_its_shape_is_masked_and_no_value_is_shown() -> No
     assert reply.vector
 
 
-def test_every_copy_of_a_vector_asks_for_its_charge_whatever_came_between() -> None:
+def test_every_copy_of_a_masked_vector_asks_the_ledger_for_its_charge() -> None:
     """A ledger that refused, or could not be written, must be asked again: no message makes the machine forget it."""
     machine, request = _until_mask()
     first = answer(machine, request, vector_of("p01", 17))

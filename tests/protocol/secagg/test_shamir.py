@@ -106,7 +106,7 @@ def test_thresholds_outside_the_holders_are_refused(threshold: int) -> None:
         share(bytes(32), threshold, [1, 2, 3], os.urandom)
 
 
-def test_wrong_lengths_of_secret_or_entropy_are_our_bug() -> None:
+def test_wrong_length_of_secret_or_entropy_is_an_internal_error() -> None:
     for secret in (bytes(31), bytes(33)):
         with raises(InternalError, "secret-length"):
             share(secret, 2, [1, 2, 3], os.urandom)

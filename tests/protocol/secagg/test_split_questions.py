@@ -148,7 +148,7 @@ def split(mode: str, others: int) -> tuple[Split, set[str], set[str]]:
 @pytest.mark.heavy
 @pytest.mark.parametrize("others", slow_after([1, 2, 3], 1))
 @pytest.mark.parametrize("mode", MODES)
-def test_two_groups_asked_different_questions_reveal_no_sum(mode: str, others: int) -> None:
+def test_two_groups_of_parties_asked_different_questions_reveal_no_sum(mode: str, others: int) -> None:
     played, small, large = split(mode, others)
     assert set(played.vectors) == small | large
     for group in (small, large, small | large):
@@ -167,7 +167,7 @@ def sum_of_crossings(played: Split, group: set[str], small: set[str], large: set
     return played.crossing(group)
 
 
-def test_without_the_question_in_the_seeds_the_groups_would_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masks_of_two_groups_would_cancel_if_seeds_ignored_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
     """The measure above sees it: with masks that do not depend on q everything cancels."""
     real = keys.mask_key
     monkeypatch.setattr(keys, "mask_key", lambda transcript, _q, *rest: real(transcript, bytes(32), *rest))
@@ -189,7 +189,7 @@ def test_in_direct_mode_the_coordinator_opens_nothing_and_names_them() -> None:
     assert "another question" in str(played.aborted)
 
 
-def test_too_few_of_each_question_open_nothing() -> None:
+def test_sum_aborts_if_too_few_parties_answered_each_question() -> None:
     played, _, _ = split("complete", 5)
     assert played.aborted is not None
     assert "5 parties are left and T = 6 are needed" in str(played.aborted)
@@ -197,7 +197,7 @@ def test_too_few_of_each_question_open_nothing() -> None:
 
 
 @pytest.mark.parametrize("mode", ["complete", "k-regular"])
-def test_no_party_takes_a_signature_on_another_question(mode: str) -> None:
+def test_party_refuses_a_survivor_signature_on_another_question(mode: str) -> None:
     """Half and half: the coordinator shows each party signatures of both groups, as many as it needs."""
     played, small, large = split(mode, MODES[mode][0] // 2)
     own = played.parameters
@@ -215,7 +215,7 @@ def test_no_party_takes_a_signature_on_another_question(mode: str) -> None:
 
 
 @pytest.mark.parametrize("known", ["dropped", "colluder"])
-def test_masks_that_the_coordinator_knows_do_not_help(known: str) -> None:
+def test_knowing_one_party_s_masks_does_not_open_a_split_sum(known: str) -> None:
     """p09's mask key is known: its vector is claimed lost and the key opened, or p09 is its accomplice."""
     lost = {"p09"} if known == "dropped" else set()
     parameters = parameters_of(10, dimension=DIMENSION, modulus_bits=BITS)
@@ -228,7 +228,7 @@ def test_masks_that_the_coordinator_knows_do_not_help(known: str) -> None:
     assert np.array_equal(hidden, played.crossing(small, group) + played.crossing(group - small, group))
 
 
-def test_evidence_says_which_question_was_asked() -> None:
+def test_signed_evidence_states_which_question_was_asked() -> None:
     parameters = parameters_of(5)
     opened = drive(parameters, open_parties(parameters))
     assert check_evidence(parameters, opened.evidence).question == QUESTION

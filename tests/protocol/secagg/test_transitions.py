@@ -22,13 +22,13 @@ MODES = [
 ]
 
 
-def test_site_shows_every_transition_of_a_party() -> None:
+def test_documentation_site_shows_every_transition_of_a_party() -> None:
     rows = [row.split(" | ") for row in party_table().split("\n")[2:-1]]
     shown = [(row[0].strip("| "), row[1], row[4].strip("| "), "ledger first" in row[3]) for row in rows]
     assert shown == [(rule.phase.name, rule.stage.title, rule.then.name, rule.charged) for rule in PARTY_RULES]
 
 
-def test_site_shows_every_round_of_the_coordinator() -> None:
+def test_documentation_site_shows_every_round_of_the_coordinator() -> None:
     rows = [row.split(" | ") for row in coordinator_table().split("\n")[2:]]
     assert [(row[0].strip("| "), row[2]) for row in rows] == [(r.stage.name, r.need) for r in COORDINATOR_RULES]
 
@@ -40,7 +40,7 @@ def test_stages_have_the_numbers_of_the_wire_format() -> None:
 
 
 @pytest.mark.parametrize("traits", MODES)
-def test_both_sides_go_through_the_same_rounds(traits: frozenset[str]) -> None:
+def test_party_and_coordinator_rules_go_through_the_same_rounds(traits: frozenset[str]) -> None:
     rounds: list[Stage] = []
     stage: Stage | None = Stage.ADVERTISE
     while stage is not None:
@@ -55,7 +55,7 @@ def test_both_sides_go_through_the_same_rounds(traits: frozenset[str]) -> None:
 
 
 @pytest.mark.parametrize("traits", MODES)
-def test_rules_are_unambiguous_and_finished_parties_have_erased_everything(traits: frozenset[str]) -> None:
+def test_transition_rules_are_unambiguous_and_final_phases_erase_secrets(traits: frozenset[str]) -> None:
     seen = set()
     for rule in PARTY_RULES:
         if traits.issuperset(rule.traits.split()):

@@ -72,7 +72,7 @@ def test_void_statement_is_refused_after_shares_were_released() -> None:
         restored.void_statement()
 
 
-def test_in_direct_mode_the_vector_is_what_is_released() -> None:
+def test_direct_mode_party_cannot_void_an_attempt_after_its_vector_left() -> None:
     parameters = parameters_of(4, tolerated_dropouts=0, colluders=2)
     parties = open_parties(parameters)
     with pytest.raises(SumAborted):
@@ -92,7 +92,7 @@ def test_in_direct_mode_the_vector_is_what_is_released() -> None:
     assert statements_needed(parameters) == 3
 
 
-def test_statements_of_other_sums_stages_or_hands_do_not_count() -> None:
+def test_void_statements_of_other_sums_stages_or_signers_do_not_count() -> None:
     parameters = parameters_of(10)
     parties = aborted_at(parameters, Stage.MASK)
     statements = {name: parties[name].void_statement().payload for name in names_of(10)[:6]}

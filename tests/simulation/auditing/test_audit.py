@@ -73,7 +73,7 @@ PRIVATE = Table(
 
 
 @pytest.mark.parametrize("signal", [0.0, 0.5, 2.0, 4.0])
-def test_attack_power_is_the_largest_share_of_noise_that_it_refutes(signal):
+def test_attack_power_is_the_largest_share_of_planned_noise_it_refutes(signal):
     from scipy.stats import norm
 
     detection, signals = Detection(0, 1, 0, 1, (0.5,), (0.0,), (0.0,)), np.array([signal, 2 * signal])
@@ -84,7 +84,7 @@ def test_attack_power_is_the_largest_share_of_noise_that_it_refutes(signal):
         assert verdict._attack_power(detection, signals, lambda each: each.right[0] >= least) == first  # noqa: B023
 
 
-def test_a_canary_of_little_signal_is_told_by_half_of_it() -> None:
+def test_audit_detects_a_canary_of_little_signal_by_half_of_that_signal() -> None:
     mu = gaussian_mu(4.0, 1e-5)
     weak = concluded(observed(0.4 * mu, 0.1, runs=100)).verdicts[0].detection
     assert weak.hits / weak.present > 0.9 > 0.1 > weak.false_alarms / weak.absent
@@ -130,7 +130,7 @@ def concluded(observations: list[Observations], epsilon: float = 4.0) -> verdict
     return report(settings, clinic_plan(epsilon), observations)
 
 
-def test_audit_does_not_accuse_a_sound_build() -> None:
+def test_audit_of_simulated_observations_accuses_no_sound_build() -> None:
     found = concluded(observed(gaussian_mu(4.0, 1e-5), 1.0))
     assert found.faults == []
     assert found.verdicts[0].epsilon <= 4.0
@@ -139,7 +139,7 @@ def test_audit_does_not_accuse_a_sound_build() -> None:
 
 
 @pytest.mark.parametrize(("chance", "is_accused"), [(1e-7, False), (1e-9, True)])
-def test_small_noise_is_accused_where_chance_explains_it_less_than_stated(chance: float, is_accused: bool) -> None:
+def test_small_noise_is_a_fault_if_chance_explains_it_less_than_stated(chance: float, is_accused: bool) -> None:
     """Seven checks of one sum, each from both sides and twice, share an alarm of 1e-6."""
     first, *others = observed(0.0, 1.0, runs=4)
     small = replace(first.noise["votes"], size=float(chi2.ppf(chance, 5000)))
@@ -161,7 +161,7 @@ def test_a_doubled_sensitivity_is_caught_by_the_bound_and_by_the_attack() -> Non
     assert any(line.startswith("REFUTED") for line in found.lines())
 
 
-def test_a_corpus_that_shows_its_canaries_is_caught_and_chance_is_not() -> None:
+def test_audit_catches_a_corpus_that_shows_canaries_and_no_chance_match() -> None:
     runs = observed(0.0, 1.0, runs=100)
     shown = [replace(each, corpus={"copies": each.present.astype(np.float64)}) for each in runs]
     found = concluded(shown, 1.0)
@@ -170,7 +170,7 @@ def test_a_corpus_that_shows_its_canaries_is_caught_and_chance_is_not() -> None:
     assert concluded(runs).verdicts[1].epsilon == 0.0
 
 
-def test_attack_on_the_corpus_is_judged_on_runs_that_it_did_not_learn_from() -> None:
+def test_attack_on_the_corpus_is_judged_on_runs_not_used_for_training() -> None:
     of_sums, _, of_corpus = concluded(observed(0.0, 1.0, runs=24)).verdicts
     assert (len(of_sums.detection.right), len(of_corpus.detection.right)) == (24, 12)
 
@@ -192,7 +192,7 @@ def test_each_run_of_each_audit_has_a_simulation_seed_of_its_own(monkeypatch: py
     assert len(set(seeds)) == 4
 
 
-def test_attack_that_names_the_surest_records_names_one_absent_one_of_100() -> None:
+def test_attack_by_surest_records_names_one_of_100_absent_records() -> None:
     surest = concluded(observed(0.0, 1.0, runs=100)).verdicts[1].detection
     assert 0.005 < surest.false_alarms / surest.absent < 0.02  # of 2 000, wrong by chance one time in 100, seed 5 fixed
 
@@ -216,7 +216,7 @@ def test_noise_that_two_sums_share_is_caught() -> None:
 
 
 @pytest.mark.parametrize(("sign", "is_known"), [(1, True), (-1, True), (0, False)])
-def test_noise_that_others_know_is_told_with_its_sign_turned_too(sign: int, is_known: bool) -> None:
+def test_noise_that_others_know_is_found_also_with_its_sign_turned(sign: int, is_known: bool) -> None:
     """Integers of opposite sign are equal nowhere, so that only the scores tell."""
     rng = np.random.default_rng(3)
     draws = [
@@ -265,7 +265,7 @@ PLACES, LAW, WITHIN, BETWEEN = (
         pytest.param(lambda rng: [np.clip(each, -2.0, 2.0) for each in normals(rng)], {LAW, TAILS}, id="without tails"),
     ],
 )
-def test_noise_of_the_right_size_that_is_not_the_planned_noise_is_caught(noises: Noises, words: set[str]) -> None:
+def test_audit_catches_noise_of_the_right_size_that_is_not_as_planned(noises: Noises, words: set[str]) -> None:
     """A sound build is accused with a chance of 1e-6; 64 runs of one sum of 400 coordinates."""
     drawn = [each.astype(np.float32) for each in noises(np.random.default_rng(11))]
     runs = [
@@ -308,14 +308,14 @@ def test_the_audit_says_which_epsilon_it_could_have_refuted() -> None:
 
 
 @pytest.mark.slow
-def test_the_most_that_runs_prove_is_what_perfect_guesses_would_prove() -> None:
+def test_largest_provable_epsilon_is_that_of_perfect_guesses() -> None:
     for each in concluded(observed(gaussian_mu(4.0, 1e-5), 1.0, runs=100)).verdicts[:2]:
         assert each.epsilon < each.most
     for each in concluded(observed(100.0, 0.01, runs=100)).verdicts[:2]:
         assert each.epsilon == each.most > 4.0
 
 
-def test_six_attackers_share_one_alarm() -> None:
+def test_false_alarm_rate_is_divided_among_all_attackers() -> None:
     one, five = observed(0.0, 1.0), observed(0.0, 1.0)
     five = [replace(each, corpus={str(number): each.corpus["chance"] for number in range(4)}) for each in five]
     assert concluded(one).verdicts[0].detection.alarm == pytest.approx(1e-3 / 3)
@@ -332,7 +332,7 @@ def test_task_that_cannot_be_audited_is_refused(assignment: str, problem: str) -
 
 
 @pytest.mark.slow
-def test_real_runs_of_the_clinic_are_sound() -> None:
+def test_audit_finds_no_fault_in_real_runs_of_the_clinic() -> None:
     """Four real simulations: planned noise, planned sensitivity, and no attack beyond the promise."""
     settings = AuditSettings(CLINIC, ("method.samples=120", "method.rounds=3"), runs=4, canaries=8)
     found = module.audit(settings, Silent())
@@ -371,7 +371,7 @@ PRIVACIES = [
 
 @pytest.mark.parametrize("privacy", PRIVACIES, ids=["sample", "mean", "sum"])
 @pytest.mark.parametrize("name", slow_but(NAMES, ["label_histogram", "embedding_sum"]))
-def test_a_sound_clamp_and_sound_coins_are_not_accused(name: str, privacy: Privacy) -> None:
+def test_audit_accuses_no_sound_clipping_or_subsampling(name: str, privacy: Privacy) -> None:
     """Every registered statistic: rows outside the bound leave the bound, and coins decide."""
     texts = tuple(f"note {row}" for row in range(12))
     table = Table(texts, ("good",) * 12, tuple(f"user {row // 3}" for row in range(12)))
@@ -638,7 +638,7 @@ def test_audit_catches_planted_faults_in_real_runs(
 
 
 @pytest.mark.slow
-def test_a_refusal_that_speaks_is_caught_and_the_sound_party_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_catches_a_refusal_that_depends_on_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = examples(1, 15)
     found = rounds.play("one sum of label_histogram", examples=tried, seed=1)
     assert found.found == ""
@@ -665,14 +665,14 @@ def test_a_refusal_that_speaks_is_caught_and_the_sound_party_is_not(monkeypatch:
     assert any("a hostile coordinator sent" in line for line in concluding.lines())
 
 
-def test_conversations_of_an_audit_follow_from_the_plan() -> None:
+def test_noninterference_plays_of_an_audit_follow_from_the_plan() -> None:
     assert rounds.bodies_of(["top_q_votes", "top_q_votes", "unheard of"]) == [
         *("conversations", "one subsample"),
         *("one sum of top_q_votes", "one unit of top_q_votes", "one aligned unit of top_q_votes"),
     ]
 
 
-def test_the_checkouts_audit_hands_its_conversations_to_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_in_a_checkout_plays_the_noninterference_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
 
     def played(body: str, *, examples: int, seed: int) -> rounds.Played:
@@ -690,7 +690,7 @@ def test_the_checkouts_audit_hands_its_conversations_to_the_command(monkeypatch:
     assert all(each == {"examples": 7, "seed": 3} for each in given.values())
 
 
-def test_few_runs_say_what_they_cannot_show() -> None:
+def test_audit_of_few_runs_says_what_it_cannot_show() -> None:
     few, default = (
         concluded(observed(0.0, 1.0, runs=runs)) for runs in (verdict.DEFAULT_RUNS - 1, verdict.DEFAULT_RUNS)
     )

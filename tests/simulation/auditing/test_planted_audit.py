@@ -20,7 +20,9 @@ pytestmark = pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", PLANTED)
-def test_audit_notices_what_is_planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, seed: int) -> None:
+def test_audit_notices_each_planted_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, seed: int
+) -> None:
     planted = MISTAKES[name]
     planted.change(monkeypatch)
     runs = MANY if "B" in planted.noticed_by else FEW
@@ -30,5 +32,7 @@ def test_audit_notices_what_is_planted(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
-def test_audit_accuses_no_sound_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
+def test_audit_accuses_no_build_without_a_planted_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
     assert audit_small_task(tmp_path, monkeypatch, task, 0, FEW, CANARIES).faults == []

@@ -60,7 +60,7 @@ def scored_by_hand(x, label, sums, score):
 
 
 @pytest.mark.parametrize("score", ["own", "filtered", "contrast"])
-def test_scores_are_cosines_computed_anew(score):
+def test_class_centre_scores_equal_cosines_computed_by_hand(score):
     rng = np.random.default_rng(4)
     x, sums, labels = rng.normal(size=(30, 5)).astype(np.float32), rng.normal(size=(3, 5)) * 9, rng.integers(0, 3, 30)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
@@ -110,7 +110,7 @@ def test_the_best_texts_of_each_label_are_published(task_file, monkeypatch):
     assert any(not sample.text.startswith(WORDS[sample.label]) for sample in run.pool.samples)
 
 
-def test_a_comparison_names_a_reference_and_a_task_does_not(task_file, tmp_path):
+def test_class_centres_runs_in_a_comparison_and_not_as_a_task_s_method(task_file, tmp_path):
     with pytest.raises(ConfigurationError):
         plan_run(tasks.load(task_file, ["method={name='class-centres'}"]))
     variant = Variant.parse("class-centres:score=own")

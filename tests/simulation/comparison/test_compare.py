@@ -81,7 +81,7 @@ def test_comparison_variants_are_parsed_and_wrong_ones_refused():
         grid(epsilons=[0.0])
 
 
-def test_another_methods_options_do_not_stand_in_the_way(bench):
+def test_comparison_variant_ignores_the_options_of_another_method(bench):
     cell = next(cell for cell in grid().cells() if cell.variant.name == "mixture")
     assert bench.task(cell).options.samples == 40
     alone = grid(methods=["wasp@two:votes=1+furthest=false"]).cells()[0]
@@ -93,7 +93,7 @@ def test_another_methods_options_do_not_stand_in_the_way(bench):
 
 
 @pytest.mark.heavy
-def test_options_that_a_variant_sets_aside_are_named_once(bench, tmp_path, monkeypatch):
+def test_task_options_that_a_variant_ignores_are_named_once(bench, tmp_path, monkeypatch):
     said = []
 
     class Listening(Silent):
@@ -119,7 +119,7 @@ def paired(ours, theirs):
     return compare_table._paired_difference("figure", one, other)
 
 
-def test_paired_interval_is_the_students_of_the_differences():
+def test_paired_interval_is_student_s_t_interval_of_the_differences():
     from scipy.stats import ttest_rel
 
     rng = np.random.default_rng(3)
@@ -139,18 +139,18 @@ def test_paired_interval_is_the_students_of_the_differences():
         ([5.0], "none shown"),
     ],
 )
-def test_no_difference_is_called_that_its_interval_does_not_support(gaps, verdict):
+def test_difference_is_called_higher_or_lower_only_beyond_its_interval(gaps, verdict):
     found = paired(dict(enumerate(gaps)), dict.fromkeys(range(len(gaps)), 0.0))
     assert found["figure_called"] == verdict
 
 
-def test_pairs_are_only_made_of_seeds_that_both_have():
+def test_only_seeds_that_both_methods_have_are_paired():
     assert paired({0: 1.0, 1: 2.0, 5: 9.0}, {0: 0.0, 1: 1.0, 7: 0.0})["figure_difference"] == 1.0
     assert math.isnan(paired({0: 1.0}, {1: 1.0})["figure_difference"])
 
 
 @pytest.mark.heavy
-def test_comparison_table_says_the_same_in_every_form():
+def test_comparison_table_has_the_same_figures_in_every_format():
     shape = grid(epsilons=[4.0], parties=[1], records=[100])
     values = {}
     for cell in shape.cells():
@@ -177,7 +177,7 @@ def test_comparison_table_says_the_same_in_every_form():
     assert json.dumps(compare_table.to_json(shape, table), allow_nan=False)
 
 
-def test_a_seed_without_a_generator_counts_as_weight_zero_of_it():
+def test_generator_missing_under_one_seed_counts_with_weight_zero_there():
     shape = grid(methods=["wasp"], epsilons=[4.0], parties=[1], records=[100], seeds=[0, 1])
     weights = {0: {"good": 1.0}, 1: {"good": 0.5, "weak": 0.5}}
     table = summary(shape, {cell: figures(0.8) | {"weights": weights[cell.seed]} for cell in shape.cells()})
@@ -188,7 +188,7 @@ def test_a_seed_without_a_generator_counts_as_weight_zero_of_it():
 @pytest.mark.parametrize(
     ("seeds", "interval"), slow_after([([0], "-"), ([0, 1], "-15.71 to 9.71"), ([0, 1, 2], "-8.97 to 0.97")], 2)
 )
-def test_the_screen_shows_score_difference_interval_and_time(tmp_path, seeds, interval):
+def test_comparison_screen_shows_score_difference_interval_and_time(tmp_path, seeds, interval):
     shape = grid(methods=["wasp", "mixture"], epsilons=[4.0], parties=[], records=[], seeds=seeds)
     lower = {"wasp": 0.0, "mixture": 0.02}
     values = {cell: figures(0.85 - lower[cell.variant.name] * (1 + cell.seed)) for cell in shape.cells()}
@@ -217,7 +217,7 @@ def test_comparison_measures_diversity_and_distances():
 
 
 @pytest.mark.heavy
-def test_every_measure_stands_in_every_form_of_the_table():
+def test_every_measure_appears_in_every_format_of_the_comparison_table():
     wanted = grid(epsilons=[4.0], parties=[1], records=[100])
     more = {"mauve": 0.875, "coverage": 0.625}
     found = {cell: figures(0.8) | more for cell in wanted.cells()}
@@ -231,7 +231,7 @@ def test_every_measure_stands_in_every_form_of_the_table():
 
 
 @pytest.mark.heavy
-def test_precision_recall_and_f1_stand_for_every_method():
+def test_comparison_table_has_precision_recall_and_f1_of_every_method():
     """Corpora have the panel's means, a classifier its own; a task without labels has no such section."""
     shape = grid(methods=["wasp"], epsilons=[1.0], parties=[], records=[])
     values = {cell: figures(0.5) | {"weighted_f1": 0.25 + cell.seed / 8} for cell in shape.cells()}
@@ -265,13 +265,13 @@ def test_finished_cells_are_not_measured_again_and_failed_ones_are(bench, tmp_pa
         comparing.compare(other, shape, tmp_path / "out", jobs=1, progress=Silent())
 
 
-def test_a_variant_that_cannot_run_is_found_before_anything_starts(bench, tmp_path):
+def test_comparison_variant_that_cannot_run_is_refused_before_any_cell(bench, tmp_path):
     with pytest.raises(ConfigurationError, match="votes"):
         comparing.compare(bench, grid(methods=["wasp:votes=99"]), tmp_path / "out", jobs=1, progress=Silent())
     assert not (tmp_path / "out").exists()
 
 
-def test_cells_deal_private_files_that_a_worker_has_read_once(bench, monkeypatch):
+def test_worker_reads_private_files_once_for_all_its_cells(bench, monkeypatch):
     read = []
 
     def counted(path, *arguments, **options):
@@ -303,7 +303,7 @@ def test_cell_hands_its_seed_to_the_simulation_and_to_its_noise_seed(bench, monk
     assert reached.value.args == (7, 107)
 
 
-def test_a_task_without_labels_is_judged_by_the_next_word(bench, tmp_path, embedded_by, monkeypatch):
+def test_task_without_labels_is_judged_by_next_word_prediction(bench, tmp_path, embedded_by, monkeypatch):
     text = (tmp_path / "task.toml").read_text().replace('labels = ["a", "b"]\n', "").replace('label = "label"\n', "")
     (tmp_path / "task.toml").write_text(text)
     (tmp_path / "test.jsonl").write_text("".join(json.dumps({"text": f"a text number {n}"}) + "\n" for n in range(20)))
@@ -396,7 +396,7 @@ def test_two_commands_do_not_write_into_one_folder_at_once(bench, tmp_path, monk
         ("task.toml: delta = 1e-05", "not below 1"),
     ],
 )
-def test_fault_that_would_stop_a_cell_is_found_before_the_first(bench, tmp_path, monkeypatch, broken, said):
+def test_fault_that_would_stop_a_cell_is_found_before_the_first_cell(bench, tmp_path, monkeypatch, broken, said):
     monkeypatch.setattr(Bench, "measure", lambda _bench, _cell: pytest.fail("a cell was begun"))
     name, _, word = broken.partition(": ")
     text = (tmp_path / name).read_text()
@@ -436,7 +436,7 @@ def test_real_cells_in_workers_are_reproducible_and_pair_by_seed(bench, tmp_path
     assert list(table["method"]) == ["wasp", "mixture", "private-only", "augpe@one"]
 
 
-def test_the_benchmark_names_what_is_missing(tmp_path):
+def test_utility_benchmark_names_the_missing_test_file(tmp_path):
     from benchmarks import utility
 
     with pytest.raises(ConfigurationError, match=r"test\.jsonl"):
@@ -468,5 +468,5 @@ def test_workers_end_with_a_parent_that_was_killed():
 
 
 @pytest.mark.parametrize("options", [ComparisonOptions(), EvaluationOptions()])
-def test_no_option_takes_private_data_for_public_by_itself(options):
+def test_option_public_data_is_off_by_default(options):
     assert options.public_data is False

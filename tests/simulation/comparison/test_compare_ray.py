@@ -29,7 +29,7 @@ def odd(bench: Bench) -> Bench:
 
 
 @pytest.mark.slow
-def test_cells_are_measured_in_workers_of_ray_and_known_ones_not_again(odd, tmp_path, monkeypatch):
+def test_ray_workers_measure_cells_and_skip_finished_ones(odd, tmp_path, monkeypatch):
     pytest.importorskip("ray")
     shape = grid(methods=["wasp"], parties=[], records=[])
     shape = replace(shape, seeds=(1, 2, 3))
@@ -48,6 +48,6 @@ def test_cells_are_measured_in_workers_of_ray_and_known_ones_not_again(odd, tmp_
     assert {cell.seed for cell in asked} == {2}
 
 
-def test_a_cluster_that_is_not_there_is_named(odd):
+def test_unreachable_ray_cluster_is_refused_with_its_address(odd):
     with pytest.raises(ConfigurationError, match=r"127\.0\.0\.1:9"):
         list(comparing._measure_cells(odd, [grid().cells()[0]], 1, "127.0.0.1:9"))

@@ -94,7 +94,7 @@ def some_records(seed, count):
     return labels, places, sexes, Records(labels=labels, embeddings=DIRECTIONS[places] * 0.5, columns={"sex": sexes})
 
 
-def test_tables_are_counted_by_hand():
+def test_attribute_tables_equal_counts_by_hand():
     labels, places, sexes, records = some_records(0, 40)
     statistic = AttributeTables(2, (3,), (3,))
     statistic.check_inputs(VALUES, PublicFacts(embedding_size=2, labels=2))
@@ -122,7 +122,7 @@ def test_tables_without_labels_or_attributes_are_refused(sizes):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_nearest_tables_are_those_of_a_general_solver(seed):
+def test_nearest_tables_equal_those_of_a_general_solver(seed):
     rng = np.random.default_rng(seed)
     noisy = [rng.normal(2, 4, size=(3, 2)), rng.normal(2, 4, size=(3, 4))][: 1 + seed % 2]
     flat, ends = np.concatenate([table.ravel() for table in noisy]), np.cumsum([table.size for table in noisy])[:-1]
@@ -145,20 +145,20 @@ def test_nearest_tables_are_those_of_a_general_solver(seed):
     assert found.min() >= 0
 
 
-def test_tables_that_are_right_already_stay_and_noise_alone_gives_none():
+def test_nearest_tables_keep_consistent_ones_and_give_zeros_for_noise():
     right = [np.array([[3.0, 0.0], [1.0, 2.0]]), np.array([[1.0, 1.0, 1.0], [0.0, 3.0, 0.0]])]
     for found, table in zip(nearest_tables(right), right, strict=True):
         assert found == pytest.approx(table, abs=1e-9)
     assert not nearest_tables([np.array([[-1.0, 0.5]])])[0].any()
 
 
-def test_a_label_without_records_draws_as_all_records_do():
+def test_label_without_records_uses_the_attribute_shares_of_all_records():
     table = np.array([[6.0, 2.0], [0.0, 0.0]])
     assert [shares_in(table, label).tolist() for label in range(2)] == [[0.75, 0.25], [0.75, 0.25]]
     assert shares_in(np.zeros((2, 2)), 0).tolist() == [0.5, 0.5]
 
 
-def test_plan_charges_tables_in_the_place_of_the_labels(task_file):
+def test_plan_charges_joint_tables_instead_of_the_label_sum(task_file):
     joint, apart = (
         plan_run(tasks.load(task_file, [f"method={{name='{name}'}}", PLACE])).plan
         for name in ("joint-attributes", "undersong")
@@ -170,7 +170,7 @@ def test_plan_charges_tables_in_the_place_of_the_labels(task_file):
     assert joint["labels"].sigma * math.sqrt(2) == pytest.approx(apart["labels"].sigma, rel=1e-6)
 
 
-def test_topics_are_one_more_sum_that_the_plan_charges(task_file):
+def test_option_topics_adds_one_sum_that_the_plan_charges(task_file):
     plan = plan_run(tasks.load(task_file, ["method.topics=8"])).plan
     names = [planned.name for planned in plan.sums]
     assert names[:2] == ["labels", "topics"]
@@ -182,7 +182,7 @@ def test_topics_are_one_more_sum_that_the_plan_charges(task_file):
 
 
 @pytest.mark.slow
-def test_orders_draw_a_label_then_its_own_values(task_file):
+def test_joint_attributes_orders_use_attribute_values_of_their_label(task_file):
     shares = {}
     for name in ("joint-attributes", "undersong"):
         task = tasks.load(task_file, [f"method={{name='{name}', samples=120}}", PLACE])
@@ -194,7 +194,7 @@ def test_orders_draw_a_label_then_its_own_values(task_file):
 
 
 @pytest.mark.slow
-def test_later_orders_name_the_words_of_topics_that_their_label_has(task_file, monkeypatch):
+def test_later_orders_name_words_of_their_label_s_topics(task_file, monkeypatch):
     orders, write = [], double.CountingRun.write
     monkeypatch.setattr(
         double.CountingRun, "write", lambda self, step, t, given: orders.extend((t, each) for each in given)
@@ -212,7 +212,7 @@ def test_later_orders_name_the_words_of_topics_that_their_label_has(task_file, m
     assert len(run.records["topics"][0][1]) <= 4
 
 
-def test_a_topic_is_told_by_the_words_that_others_lack():
+def test_topic_is_described_by_the_words_that_other_topics_lack():
     texts = [f"card {word} blocked" for word in ("pin", "rate")] * 20
     samples = [Sample(text, "", "one", 0, "zero_shot") for text in texts]
     named = topic_words(samples, Cells(np.zeros((2, 3), dtype=np.float32), np.arange(40) % 2))

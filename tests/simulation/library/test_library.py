@@ -73,13 +73,13 @@ def make_notebook_task(**changes) -> Task:
     return us.Task.from_frame(changes.pop("records", frame(12)), **(given | changes))
 
 
-def test_flowers_engine_has_ray_for_itself():
+def test_ray_cluster_beside_the_flower_engine_is_refused():
     with raises(ConfigurationError, "two-clusters"):
         us.simulate(make_notebook_task(), engine="flower", ray="")
 
 
 @pytest.mark.slow
-def test_cluster_changes_no_byte_of_a_run_and_no_figure_of_its_judgement(monkeypatch, tmp_path):
+def test_ray_cluster_changes_no_byte_of_a_run_and_no_figure_of_evaluation(monkeypatch, tmp_path):
     cluster = PickledCalls()
     spread = functools.partial(simulation.spread, fewest=1)
     for module in (simulation, front.releases):
@@ -117,7 +117,7 @@ def test_signature_and_help_list_every_option(name, options):
 
 
 @pytest.mark.heavy
-def test_a_plan_tells_promise_calls_and_money():
+def test_library_plan_states_epsilon_model_calls_and_money():
     plan = us.plan(make_notebook_task())
     assert (plan.epsilon, plan.promise.unit, int(plan.calls)) == (4.0, "sample", 8)
     assert str(plan.calls).startswith("8 calls of good, poor, ")
@@ -177,7 +177,7 @@ def read_as_a_stranger(corpus, test) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", slow_after(["undersong", "wasp"], 1))
-def test_a_stranger_who_reads_text_and_label_gets_what_the_panel_gets(method):
+def test_classifier_on_published_files_scores_as_the_evaluation_does(method):
     test = frame(50)
     made = make_notebook_task(method=method, options={"samples": 40, "rounds": 2}, records=frame(40))
     run = us.simulate(made, insecure_noise_seed=1, progress=Silent())
@@ -189,7 +189,7 @@ def test_a_stranger_who_reads_text_and_label_gets_what_the_panel_gets(method):
 
 
 @pytest.mark.heavy
-def test_a_method_that_returns_a_text_several_times_publishes_it_once(monkeypatch):
+def test_text_that_a_method_returns_repeatedly_is_published_once(monkeypatch):
     """Under the label that it has most often, whoever wrote the method."""
     plugged = methods.load("mixture")
 
@@ -211,7 +211,7 @@ def test_a_method_that_returns_a_text_several_times_publishes_it_once(monkeypatc
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("returned", [None, "a text", ["a text"], [None], {"a": 1}])
-def test_a_method_that_returns_no_samples_is_named(monkeypatch, returned):
+def test_method_that_returns_something_else_than_samples_is_refused(monkeypatch, returned):
     plugged = replace(methods.load("mixture"), run=lambda _options, _run: returned)
     monkeypatch.setattr(execution.methods, "load", lambda name: plugged)
     with raises(ConfigurationError, "method-return"):
@@ -236,7 +236,7 @@ def simulated_by(monkeypatch, method, progress, name="mixture"):
 
 
 @pytest.mark.heavy
-def test_an_error_of_another_package_s_method_is_not_called_ours(monkeypatch):
+def test_error_of_another_package_s_method_is_attributed_to_it(monkeypatch):
     def fails(_options, _run):
         raise KeyError("an author's slip")
 
@@ -251,7 +251,7 @@ def test_an_error_of_another_package_s_method_is_not_called_ours(monkeypatch):
 
 
 @pytest.mark.heavy
-def test_a_method_that_orders_more_than_its_plan_says_is_told(monkeypatch):
+def test_method_that_orders_more_texts_than_planned_gives_a_warning(monkeypatch):
     plugged, kept, told = methods.load("mixture"), Said(), Said()
     simulated_by(monkeypatch, plugged, kept)
     simulated_by(monkeypatch, replace(plugged, generator_calls=lambda _options, _setting: 2), told)
@@ -259,7 +259,7 @@ def test_a_method_that_orders_more_than_its_plan_says_is_told(monkeypatch):
     assert sum("ordered 8 texts, its plan says 2" in words for words in told.words) == 1
 
 
-def test_a_statistic_that_fails_at_a_record_stops_a_simulation(monkeypatch):
+def test_statistic_that_raises_at_a_record_stops_a_simulation(monkeypatch):
     """Without the party the corpus would be another, and would say something of that record."""
 
     def fails(*_):
@@ -294,7 +294,7 @@ def test_comparison_of_the_library_gives_a_table(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_task_s_folder_is_the_user_s_own_and_goes_with_the_task():
+def test_temporary_task_folder_is_private_and_deleted_with_its_task():
     made = make_notebook_task()
     folder = made.file.parent
     assert stat.S_IMODE((folder / "private" / "records.jsonl").stat().st_mode) == 0o600
@@ -307,7 +307,7 @@ def test_a_task_s_folder_is_the_user_s_own_and_goes_with_the_task():
     assert not folder.exists()
 
 
-def test_folder_of_a_task_refuses_another_task(tmp_path):
+def test_named_task_folder_refuses_a_task_that_differs(tmp_path):
     first = make_notebook_task(folder=tmp_path / "mine")
     assert make_notebook_task(folder=tmp_path / "mine").file == first.file  # the cell is run again
     assert us.Task.load(first.file).settings().parties == 2
@@ -319,7 +319,7 @@ def test_folder_of_a_task_refuses_another_task(tmp_path):
     assert refused.value.problem.endswith("(private/records.jsonl differs)")  # no line of a record
 
 
-def test_frames_of_several_parties_are_a_file_each():
+def test_data_frames_of_several_parties_are_written_to_a_file_each():
     made = make_notebook_task(records={"north": frame(6), "south": frame(8)}, parties=None, user=None)
     assert [path.stem for path in made.settings().files] == ["north", "south"]
     with raises(ConfigurationError, "argument") as refused:
@@ -327,7 +327,7 @@ def test_frames_of_several_parties_are_a_file_each():
     assert refused.value.problem == "parties= is 3, but records= holds 2 frames, one per party"
 
 
-def test_sections_go_before_the_other_arguments():
+def test_sections_argument_overrides_the_other_arguments():
     task = make_notebook_task(epsilon=4.0, sections={"privacy": {"epsilon": 1.0}})
     assert task.settings().privacy.epsilon == 1.0
 
@@ -355,7 +355,7 @@ def test_wrong_arguments_of_the_library_are_refused_at_once(changes, problem):
         make_notebook_task(**changes)
 
 
-def test_a_frame_s_further_columns_are_attributes():
+def test_further_columns_of_a_data_frame_are_attributes():
     records = frame(12)
     records["sex"] = ["f", "m", None] * 4
     attributes = [{"name": "gender", "values": ["f", "m"], "column": "sex"}]
@@ -366,7 +366,7 @@ def test_a_frame_s_further_columns_are_attributes():
         make_notebook_task(attributes=attributes, method="undersong", options={"samples": 8})
 
 
-def test_rows_of_a_frame_are_checked_as_those_of_a_file():
+def test_rows_of_a_data_frame_are_checked_as_those_of_a_file():
     rows = [{"text": "a", "label": "x"}, {"text": " ", "label": "x"}]
     with pytest.raises(ConfigurationError, match="the frame: row 2: its text is empty"):
         table_of(
@@ -381,7 +381,7 @@ def test_rows_of_a_frame_are_checked_as_those_of_a_file():
 @pytest.mark.heavy
 @pytest.mark.parametrize("missing", [float("nan"), None, "NA", ""])
 @pytest.mark.parametrize("labels", [None, LABELS])
-def test_a_missing_label_of_a_frame_is_refused_and_never_a_public_label(missing, labels):
+def test_missing_label_of_a_data_frame_is_refused(missing, labels):
     import pandas
 
     rows = frame(4)
@@ -391,7 +391,7 @@ def test_a_missing_label_of_a_frame_is_refused_and_never_a_public_label(missing,
         make_notebook_task(records={"south": frame(6), "north": rows}, labels=labels, parties=None)
 
 
-def test_an_engine_that_there_is_not_is_refused():
+def test_unknown_simulation_engine_is_refused():
     with raises(ConfigurationError, "argument") as refused:
         us.simulate(make_notebook_task(), engine="spark")
     assert "inprocess" in refused.value.remedy
@@ -440,20 +440,20 @@ def test_functions_as_generator_and_embedder_run_in_this_process(monkeypatch):
 
 
 @pytest.mark.parametrize(("answer", "cause"), [(lambda _: 3, None), (lambda _: 1 // 0, ZeroDivisionError)])
-def test_a_function_at_fault_stops_the_run_with_its_own_error(answer, cause):
+def test_generator_function_that_raises_stops_the_run_with_its_error(answer, cause):
     with pytest.raises(ConfigurationError, match="the function") as caught:
         us.simulate(make_notebook_task(generators=[answer], embedder=three), progress=Silent())
     assert type(caught.value.__cause__) is (cause or type(None))
 
 
-def test_a_function_of_another_process_is_named(monkeypatch):
+def test_task_whose_function_is_missing_in_this_process_is_refused(monkeypatch):
     made = make_notebook_task(generators=[shout], embedder=three)
     monkeypatch.setattr(function, "FUNCTIONS", {})
     with pytest.raises(ConfigurationError, match="this process has no function"):
         us.simulate(made, progress=Silent())
 
 
-def test_a_function_that_moves_to_another_module_keeps_its_task(monkeypatch, tmp_path):
+def test_task_folder_accepts_its_function_from_another_module(monkeypatch, tmp_path):
     monkeypatch.setattr(task_files, "FUNCTIONS", {})
     monkeypatch.setattr(embedders, "FUNCTIONS", {})
 
@@ -479,7 +479,7 @@ def test_a_daemon_refuses_a_notebooks_embedder():
         embedders.check_pinned("function:three")
 
 
-def test_errors_name_arguments_and_not_options(tmp_path):
+def test_library_errors_name_python_arguments_and_not_options(tmp_path):
     (tmp_path / "taken").write_text("x")
     with pytest.raises(ConfigurationError) as caught:
         us.simulate(make_notebook_task(), tmp_path / "taken", progress=Silent())
@@ -526,7 +526,7 @@ UNFIT = {
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("name", "given"), [(name, each) for name, listed in UNFIT.items() for each in listed])
-def test_an_unfit_argument_is_named(some_task, name, given):
+def test_unfit_argument_of_a_task_function_is_refused_by_its_name(some_task, name, given):
     with raises(ConfigurationError, "argument") as caught:
         getattr(us, name)(some_task, **given)
     assert all(f"{each}=" in caught.value.problem for each in list(given)[-1:] if each != "sead")
@@ -573,12 +573,12 @@ UNFIT_ELSEWHERE: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("function", "given", "named"), UNFIT_ELSEWHERE)
-def test_other_functions_name_their_unfit_arguments_too(function, given, named):
+def test_unfit_arguments_of_other_library_functions_are_refused(function, given, named):
     with raises(ConfigurationError, "argument"):
         function(*given, **named)
 
 
-def test_error_about_an_unfit_frame_shows_none_of_it(tmp_path):
+def test_error_about_an_unfit_data_frame_shows_none_of_its_values(tmp_path):
     with raises(ConfigurationError, "argument") as caught:
         us.evaluate(tmp_path, label=frame(3))
     assert sentence(np.random.default_rng(3), LABELS[0]) not in str(caught.value)

@@ -49,7 +49,7 @@ def named():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", sorted(OF_THE_LIBRARY))
-def test_examples_of_public_names_hold(module, named, monkeypatch):
+def test_docstring_examples_of_public_names_run_as_shown(module, named, monkeypatch):
     monkeypatch.setattr(Embedder, "load", HashedEmbedder)
     result = doctest.testmod(importlib.import_module(module), extraglobs=named)
     assert result.attempted > 1

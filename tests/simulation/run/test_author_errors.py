@@ -175,7 +175,7 @@ def test_an_expected_error_of_this_program_has_no_traceback():
     assert "in refuses" in traceback_of(raised(in_module("undersong_server.methods.x", refuses)))
 
 
-def test_a_party_shows_no_traceback(monkeypatch, capsys):
+def test_party_command_shows_no_traceback_even_with_debug(monkeypatch, capsys):
     monkeypatch.setattr(hospital, "app", in_module("undersong_server.methods.x", fails))
     monkeypatch.setattr(sys, "argv", ["undersong-party", "run", "--debug"])
     with pytest.raises(SystemExit):

@@ -73,7 +73,7 @@ def hashed():
 
 
 @pytest.mark.slow
-def test_a_simulation_says_which_answers_of_its_records_will_be_noise(tmp_path):
+def test_simulation_warns_if_few_records_make_answers_mostly_noise(tmp_path):
     heard = Heard()
     run(make_task(tmp_path / "task", records=4, samples=30), tmp_path / "out", progress=heard)
     assert any("of 12 records: most single coordinates will be noise" in line for line in heard.lines)
@@ -81,7 +81,7 @@ def test_a_simulation_says_which_answers_of_its_records_will_be_noise(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_simulation_says_which_full_names_it_ignores(tmp_path):
+def test_simulation_warns_of_full_names_that_it_ignores(tmp_path):
     heard = Heard()
     names = {"federation.full_names": {"delta": "Delta"}}
     run(make_task(tmp_path / "task", records=4, samples=30, **names), tmp_path / "out", progress=heard)
@@ -400,7 +400,7 @@ def test_one_file_is_dealt_to_any_parties_and_an_empty_one_answers_too(tmp_path)
     assert len(json.loads((tmp_path / "out" / "manifest.json").read_text())["receipts"]) == 8
 
 
-def test_the_folder_in_which_a_simulation_works_is_no_foreign_file(finished):
+def test_verify_does_not_report_the_simulation_s_folder_as_foreign(finished):
     folder, _ = finished
     verdict = verify(folder / "out")
     assert (verdict.workspace, verdict.outside) == (True, ())
@@ -409,7 +409,7 @@ def test_the_folder_in_which_a_simulation_works_is_no_foreign_file(finished):
     assert "unknown origin" not in shown
 
 
-def test_the_card_has_the_colluders_figure_that_verify_recomputes(finished):
+def test_card_states_the_epsilon_if_others_collude_as_verify_does(finished):
     folder, delivered = finished
     terms, alone = dict(delivered.report.privacy.terms), verify(folder / "out").alone
     (ran,) = [meaning for term, meaning in terms.items() if term.startswith("The same, as it ran")]
@@ -478,7 +478,7 @@ def test_stated_seed_reaches_every_draw_and_the_noise_seed_the_parties(tmp_path,
 
 
 @pytest.mark.slow
-def test_every_prompt_is_the_tasks_own_those_of_the_zero_shot_baseline_too(tmp_path, monkeypatch):
+def test_all_prompts_with_the_baseline_s_use_the_task_s_templates(tmp_path, monkeypatch):
     task_path = make_task(tmp_path, prompts={"folder": "prompts"}, evaluation=JUDGED)
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "zero_shot.toml").write_text('user = "As this house writes: {{ label }}"\n')

@@ -126,7 +126,7 @@ def test_a_cap_on_the_price_holds_for_both_models_over_all_processes(tmp_path: P
     ("scenario", "moment"),
     slow_but(product(("balance", "key-revoked", "billing"), MOMENTS), [("key-revoked", "first")]),
 )
-def test_an_address_whose_account_is_at_fault_stops_the_run(tmp_path: Path, scenario: str, moment: str) -> None:
+def test_run_stops_if_the_account_at_one_address_is_at_fault(tmp_path: Path, scenario: str, moment: str) -> None:
     good = GOOD // 2 if moment == "later" else 0
     with Endpoint(lambda n, _: answer(1000 + n)) as first, Endpoint(beginning(scenario, good)) as second:
         for _ in range(2):
@@ -145,7 +145,7 @@ def test_an_address_whose_account_is_at_fault_stops_the_run(tmp_path: Path, scen
 
 @pytest.mark.slow
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_address_leaves_its_texts_to_the_other(tmp_path: Path, status: int) -> None:
+def test_texts_of_a_busy_address_are_asked_of_the_other_address(tmp_path: Path, status: int) -> None:
     busy: Any = (status, {}, {"error": {"message": "busy"}})
     with Endpoint("well") as first, Endpoint(lambda *_: busy) as second:
         result = run(tmp_path, first.url, as_second_address(second.url))
@@ -155,7 +155,7 @@ def test_a_busy_address_leaves_its_texts_to_the_other(tmp_path: Path, status: in
 
 
 @pytest.mark.parametrize("pair", ["fallback", "endpoints"])
-def test_batches_beside_another_model_or_address_are_refused_unsent(tmp_path: Path, pair: str) -> None:
+def test_batch_mode_with_a_fallback_or_second_address_is_refused(tmp_path: Path, pair: str) -> None:
     path = make_task(tmp_path)
     with Endpoint("well") as first, Endpoint("well") as second:
         lines = ["[[generators]]", 'name = "far"', 'kind = "openai"', 'model = "tiny"', 'api_key_env = ""']
@@ -171,7 +171,7 @@ def test_batches_beside_another_model_or_address_are_refused_unsent(tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "moment"), slow_but(product(WAYS, MOMENTS), [("single", "later")]))
-def test_a_cache_keeps_texts_alone_and_pays_for_none_twice(tmp_path: Path, way: str, moment: str) -> None:
+def test_answer_cache_keeps_only_texts_and_pays_for_none_twice(tmp_path: Path, way: str, moment: str) -> None:
     """An endpoint refuses from some call on, and is mended; a later run of the same task asks for nothing."""
     good = GOOD if moment == "later" else 0
     fields: dict[str, Any] = {"batch": way == "batch", "cache": str(tmp_path / "answers.sqlite")}

@@ -80,7 +80,7 @@ def collect_requests(folder: Path, *assignments: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ATTRIBUTED)
-def test_every_text_asked_of_an_endpoint_has_one_attribute(tmp_path: Path, name: str) -> None:
+def test_every_prompt_to_an_endpoint_names_one_attribute_value(tmp_path: Path, name: str) -> None:
     prompts = collect_requests(tmp_path, *ATTRIBUTED[name], ATTRIBUTES)
     texts = [request for request in prompts if not is_keyword_request(request)]
     assert len(texts) >= 24
@@ -90,7 +90,7 @@ def test_every_text_asked_of_an_endpoint_has_one_attribute(tmp_path: Path, name:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WITHOUT_CLASS)
-def test_no_request_to_an_endpoint_tells_a_class_that_is_hidden(tmp_path: Path, name: str) -> None:
+def test_no_prompt_to_an_endpoint_names_a_hidden_class(tmp_path: Path, name: str) -> None:
     prompts = collect_requests(tmp_path, *WITHOUT_CLASS[name])
     assert len(prompts) >= 12
     assert set(written_labels(tmp_path)) == set(LABELS)

@@ -127,7 +127,7 @@ def check_bill(result: Delivered, endpoint: Endpoint) -> None:
         [("balance", "single", "later"), ("events", "single", "later"), ("balance-in-200", "batch", "later")],
     ),
 )
-def test_fault_stops_the_run_before_the_next_sum_until_it_is_mended(
+def test_endpoint_fault_stops_the_run_before_the_next_sum_until_mended(
     tmp_path: Path, scenario: str, way: str, moment: str
 ) -> None:
     good = GOOD if moment == "later" else 0
@@ -156,7 +156,7 @@ BATCHES = {"batch-failed": "Enqueued token limit reached", "batch-expired": "the
 
 
 @pytest.mark.parametrize(("scenario", "moment"), slow_but(product(BATCHES, MOMENTS), [(next(iter(BATCHES)), "later")]))
-def test_batches_of_which_nothing_comes_back_stop_the_run(tmp_path: Path, scenario: str, moment: str) -> None:
+def test_endpoint_batches_without_any_answer_stop_the_run(tmp_path: Path, scenario: str, moment: str) -> None:
     good = 2 if moment == "later" else 0
     with Endpoint(beginning(scenario, good)) as endpoint:
         failure = stopped(tmp_path, endpoint.url, batch=True)
@@ -191,7 +191,7 @@ def test_a_line_of_a_batch_that_cannot_be_read_is_one_failed_order(tmp_path: Pat
         [("moderation", "single", "first"), ("gemini-safety", "batch", "later")],
     ),
 )
-def test_orders_that_are_refused_for_their_content_are_done(
+def test_orders_refused_for_their_content_are_not_asked_again(
     tmp_path: Path, scenario: str, way: str, moment: str
 ) -> None:
     make_task(
@@ -224,7 +224,7 @@ def refuse_most(number: int, body: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", slow_but(WAYS, ["single"]))
-def test_labels_that_are_refused_for_good_end_no_run_and_are_told_of(tmp_path: Path, way: str) -> None:
+def test_labels_always_refused_by_an_endpoint_end_no_run_and_are_reported(tmp_path: Path, way: str) -> None:
     """Most orders of every step are refused, so that the gate would be shut at every run if it counted them."""
     make_task(
         tmp_path,
@@ -276,9 +276,7 @@ def test_reasoning_tokens_beside_the_completion_count_towards_a_cap(tmp_path: Pa
         [("usage-negative", "batch", "first"), ("usage-huge", "single", "later")],
     ),
 )
-def test_usage_that_cannot_be_true_counts_at_its_worst_case(
-    tmp_path: Path, scenario: str, way: str, moment: str
-) -> None:
+def test_impossible_token_usage_counts_at_its_worst_case(tmp_path: Path, scenario: str, way: str, moment: str) -> None:
     good = GOOD if moment == "later" else 0
     with Endpoint(beginning(scenario, good)) as endpoint:
         result = run(tmp_path, endpoint.url, batch=way == "batch")
@@ -293,7 +291,7 @@ def test_usage_that_cannot_be_true_counts_at_its_worst_case(
 
 
 @pytest.mark.slow
-def test_a_cap_holds_for_answers_that_are_lost_over_all_processes(tmp_path: Path) -> None:
+def test_token_cap_counts_lost_answers_of_all_processes(tmp_path: Path) -> None:
     with Endpoint("events") as endpoint:
         for _ in range(3):
             assert "stream" in str(stopped(tmp_path, endpoint.url, token_budget=60_000, max_retries=1))
@@ -313,7 +311,7 @@ def test_a_cap_holds_for_answers_that_are_lost_over_all_processes(tmp_path: Path
         [("latin-1-header", "single", "first")],
     ),
 )
-def test_a_body_is_decoded_by_its_charset_or_byte_order_mark(
+def test_endpoint_answer_is_decoded_by_charset_or_byte_order_mark(
     tmp_path: Path, scenario: str, way: str, moment: str
 ) -> None:
     with Endpoint(beginning(scenario, GOOD if moment == "later" else 0)) as endpoint:
@@ -330,7 +328,7 @@ def test_a_body_is_decoded_by_its_charset_or_byte_order_mark(
 
 
 @pytest.mark.parametrize(("way", "moment"), slow_but(product(WAYS, MOMENTS), [("single", "later")]))
-def test_a_pause_that_the_body_announces_is_kept_to(tmp_path: Path, way: str, moment: str) -> None:
+def test_pause_that_an_endpoint_s_answer_announces_is_kept(tmp_path: Path, way: str, moment: str) -> None:
     """Five answers in a window of time; the pause counts against no attempt, single or in a batch."""
     good = 6 if moment == "later" else 0
     with Endpoint(After(good, Minute(2.0))) as endpoint:
@@ -343,7 +341,7 @@ def test_a_pause_that_the_body_announces_is_kept_to(tmp_path: Path, way: str, mo
 
 
 @pytest.mark.slow
-def test_a_pause_of_twenty_seconds_in_the_body_is_kept_to(tmp_path: Path) -> None:
+def test_pause_of_twenty_seconds_announced_in_the_answer_is_kept(tmp_path: Path) -> None:
     with Endpoint("pause-in-body") as endpoint:
         make_task(tmp_path, samples=12, method={"name": "wasp", "rounds": 1})
         run(tmp_path, endpoint.url, concurrency=8, max_wait_s=60.0)
@@ -353,7 +351,7 @@ def test_a_pause_of_twenty_seconds_in_the_body_is_kept_to(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "moment"), slow_but(product(WAYS, MOMENTS), [("single", "later")]))
-def test_a_body_that_trickles_ends_the_run_and_is_counted(tmp_path: Path, way: str, moment: str) -> None:
+def test_slowly_trickling_answer_ends_the_run_and_counts_as_paid(tmp_path: Path, way: str, moment: str) -> None:
     good = GOOD if moment == "later" else 0
     fields: dict[str, Any] = {"timeout_s": 0.4, "deadline_s": 0.7, "max_retries": 1, "batch": way == "batch"}
     with Endpoint(beginning("trickle", good) if way == "single" else {"trickles": 1 + (good > 0)}) as endpoint:
@@ -372,7 +370,7 @@ def test_a_body_that_trickles_ends_the_run_and_is_counted(tmp_path: Path, way: s
 
 
 @pytest.mark.slow
-def test_a_trial_of_an_endpoint_that_trickles_ends_within_fifteen_seconds(tmp_path: Path) -> None:
+def test_trial_of_a_trickling_endpoint_ends_within_fifteen_seconds(tmp_path: Path) -> None:
     path = make_task(tmp_path)
     with Endpoint("trickle") as endpoint:
         table = {"name": "far", "kind": "openai", "model": "tiny", "base_url": endpoint.url, "api_key_env": ""}

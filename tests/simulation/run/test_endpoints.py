@@ -101,7 +101,7 @@ def refuse(number: int, _text: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["wasp", pytest.param("dpkps", marks=pytest.mark.slow)])
-def test_endpoint_that_only_refuses_costs_no_privacy_and_may_be_mended(tmp_path: Path, method: str) -> None:
+def test_endpoint_that_only_refuses_costs_no_privacy_until_mended(tmp_path: Path, method: str) -> None:
     (tmp_path / "words.txt").write_text("pan\noven\nsoup\nrose\nspade\nsoil\n", encoding="utf-8")
     options = {
         "wasp": (),
@@ -213,7 +213,7 @@ def test_cap_between_expected_and_highest_cost_is_taken_with_a_warning(tmp_path:
 
 
 @pytest.mark.slow
-def test_money_that_is_raised_goes_on_with_what_was_paid(tmp_path: Path) -> None:
+def test_run_with_a_raised_price_cap_continues_with_what_was_paid(tmp_path: Path) -> None:
     writer = Writer(lambda _number, text: completion(f"<text>{text}</text>", usage=(2000, 100)))  # more than planned
     prices = {"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0, "concurrency": 2}
     with serving(ChatServer(writer)) as server:
@@ -228,7 +228,7 @@ def test_money_that_is_raised_goes_on_with_what_was_paid(tmp_path: Path) -> None
     assert use.count.price_usd == pytest.approx(2.1 * writer.calls)
 
 
-def test_another_generator_of_the_same_name_is_another_run(tmp_path: Path) -> None:
+def test_run_folder_refuses_another_model_under_the_same_generator_name(tmp_path: Path) -> None:
     with serving(ChatServer(Writer())) as server:
         run(tmp_path, tmp_path / "out", server.url)
         with raises(ConfigurationError, "other-run"):

@@ -15,7 +15,7 @@ from undersong_server.federation.exchange import Lazily
 from undersong_server.flower.app import FlowerTransport
 
 
-def test_nodes_without_messages_are_passed_over_and_no_message_is_lost(monkeypatch):
+def test_flower_nodes_without_messages_are_skipped_and_none_is_lost(monkeypatch):
     looked = []
     original = InMemoryLinkState.get_message_ins
 
@@ -49,7 +49,7 @@ def test_flower_content_that_is_no_list_of_messages_counts_as_none(value):
     assert requests_of(empty) == []
 
 
-def test_message_to_a_lost_flower_node_is_not_made():
+def test_no_message_is_built_for_a_lost_flower_node():
     made = []
 
     class Carrier:

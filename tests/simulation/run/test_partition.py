@@ -129,7 +129,7 @@ def opened(folder, task, seed, records):
     return total
 
 
-def test_a_small_alpha_is_less_even_than_a_large_one():
+def test_small_alpha_deals_labels_less_evenly_than_a_large_one():
     labels = ("a", "b", "c", "d") * 250
     texts = tuple(f"text {number}" for number in range(1000))
     spread = {}
@@ -140,7 +140,7 @@ def test_a_small_alpha_is_less_even_than_a_large_one():
     assert spread[0.1] > 2 * spread[10.0]
 
 
-def test_an_infinite_alpha_gives_every_party_the_same_share():
+def test_infinite_alpha_gives_every_party_the_same_share_of_each_label():
     records = [(f"text {number}", "ab"[number % 2], "") for number in range(10_000)]
     found = where(records, unit="sample", users=False, parties=5, alpha=math.inf, seed=0)
     sizes = np.bincount(list(found.values()), minlength=5)
@@ -153,7 +153,7 @@ def test_more_parties_than_records_leave_some_without_any():
 
 @settings(max_examples=examples(20, 60), deadline=None)
 @given(records=RECORDS, extra=RECORDS, users=st.booleans(), seed=st.integers(0, 99))
-def test_a_smaller_file_keeps_each_unit_by_itself(records, extra, users, seed):
+def test_subsample_of_a_file_keeps_each_unit_independently(records, extra, users, seed):
     def kept(of):
         return list(zip(*_columns(subsample(table(of, users=users), 30 / 80, seed)), strict=True))
 
@@ -166,7 +166,7 @@ def _columns(of):
 
 
 @pytest.mark.slow
-def test_a_smaller_file_has_about_as_many_records_as_asked_for():
+def test_subsample_of_a_file_has_about_as_many_records_as_asked_for():
     whole = table([(f"text {number}", "x", "1") for number in range(5000)], users=False)
     sizes = [len(subsample(whole, 300 / 5000, seed)) for seed in range(20)]
     assert abs(np.mean(sizes) - 300) < 5 * math.sqrt(300 / 20)
@@ -175,7 +175,7 @@ def test_a_smaller_file_has_about_as_many_records_as_asked_for():
     assert small < large
 
 
-def test_a_smaller_file_needs_the_public_size_of_the_file(tmp_path):
+def test_subsample_of_a_file_needs_the_public_size_of_the_file(tmp_path):
     path = make_task(tmp_path, parties=1, records=8)
     one = ['data.path="private/site-0.jsonl"', "data.records=4"]
     with pytest.raises(ConfigurationError, match=r"data: .*records needs file_records"):
@@ -185,7 +185,7 @@ def test_a_smaller_file_needs_the_public_size_of_the_file(tmp_path):
     assert len(private_tables(tasks.load(path, [*one, "data.file_records=4"]), 0)) == 5
 
 
-def test_a_curator_deals_equal_parts_of_a_shuffle_without_repeats(tmp_path):
+def test_curated_data_are_deduplicated_shuffled_and_dealt_equally(tmp_path):
     """Song et al. 2024, 3.4: duplicates go from the whole set, and a shuffle is divided equally."""
     rows = [{"text": f"text {n % 20}", "label": "ab"[n % 2]} for n in range(50)]
     path = make_replay_task(tmp_path, rows)
@@ -201,7 +201,7 @@ def test_a_curator_deals_equal_parts_of_a_shuffle_without_repeats(tmp_path):
     assert refused.value.code == "not-private"
 
 
-def test_a_curator_pools_and_deals_files_of_hospitals(tmp_path):
+def test_curated_data_pool_the_hospitals_files_before_dealing(tmp_path):
     path = make_task(tmp_path, parties=3, records=20)
     repeated = (tmp_path / "private" / "site-0.jsonl").read_text().splitlines()[:4]
     with (tmp_path / "private" / "site-1.jsonl").open("a") as file:

@@ -79,7 +79,7 @@ def test_first_sentence_of_every_method_names_its_plan_s_questions(method, tmp_p
 
 
 @pytest.mark.parametrize("method", methods.names())
-def test_sheet_begins_with_three_questions_and_lists_all_below(method, tmp_path):
+def test_sheet_begins_with_three_questions_and_lists_all_further_below(method, tmp_path):
     plan = plan_by_method(method, tmp_path)
     clauses = dict.fromkeys(planned.build().asks.replace(f" {WRITER_ASIDE}", "") for planned in plan.sums)
     named, rest = list(clauses)[:3], list(clauses)[3:]
@@ -110,7 +110,7 @@ def listed_questions(method: str, plan: Plan) -> list[str]:
 
 
 @pytest.mark.parametrize("method", methods.names())
-def test_sheet_of_every_method_explains_two_sets_and_nothing_else(method, tmp_path):
+def test_sheet_of_every_method_explains_only_the_two_compared_sets(method, tmp_path):
     plan = plan_by_method(method, tmp_path)
     listed = listed_questions(method, plan)
     explained = [". Both sets are texts of this run's writers (handbook, mixed)." in point for point in listed]
@@ -132,7 +132,7 @@ def test_sheet_of_every_method_explains_two_sets_and_nothing_else(method, tmp_pa
         ),
     ],
 )
-def test_sheet_says_why_two_sets_are_compared(settings, says, tmp_path):
+def test_sheet_says_why_the_method_compares_two_sets_of_texts(settings, says, tmp_path):
     plan = plan_example("undersong", tmp_path, *settings).plan
     (compared,) = [point for point in listed_questions("undersong", plan) if "two sets" in point]
     assert says in compared

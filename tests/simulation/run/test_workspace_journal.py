@@ -20,7 +20,7 @@ def on_disk(path: Path) -> int:
         return int(other.execute("SELECT COUNT(*) FROM entry").fetchone()[0])
 
 
-def test_the_writes_of_all_parties_are_on_the_disk_once_the_exchange_ends(tmp_path: Path) -> None:
+def test_all_parties_writes_are_on_disk_once_the_exchange_ends(tmp_path: Path) -> None:
     one, other = (store.Store(tmp_path / PARTIES, name, bytes(32)) for name in ("one", "other"))
     with SimulatedParties(NO_TASK, tmp_path, 0, None).together():
         one.put("reply", b"1")
@@ -32,7 +32,7 @@ def test_the_writes_of_all_parties_are_on_the_disk_once_the_exchange_ends(tmp_pa
     store.close(tmp_path / PARTIES)
 
 
-def test_an_exchange_of_which_something_was_undone_raises(tmp_path: Path) -> None:
+def test_exchange_with_an_undone_write_raises_not_written(tmp_path: Path) -> None:
     kept = store.Store(tmp_path / PARTIES, "one", bytes(32))
     with raises(ConfigurationError, "not-written"), SimulatedParties(NO_TASK, tmp_path, 0, None).together():
         kept.put("reply", b"1")
