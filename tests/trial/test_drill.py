@@ -58,7 +58,7 @@ def test_drill_coordinator_marks_every_planned_run_as_a_drill(tmp_path):
     assert coordinator.create(home, NewCoordinator(name="drill", addresses=["localhost:1"], drill=True)).drill
     corpora = {name for each in tasks.load(home / "drill" / "task.toml").generators for name in each.corpus}
     assert corpora == {path.name for path in (home / "drill").glob("*.jsonl")}
-    written = runs._rehearsed({"task": {"name": "t", "purpose": "to see"}, "privacy": {}})
+    written = runs._mark_rehearsal({"task": {"name": "t", "purpose": "to see"}, "privacy": {}})
     assert written["task"]["purpose"] == f"{drill.COORDINATOR_WORDS} to see"
     assert written["publication"]["limits"] == drill.COORDINATOR_WORDS
 

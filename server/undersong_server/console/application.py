@@ -16,7 +16,7 @@ from undersong_common.pages.accounts import ROLES, Role
 from undersong_common.pages.site import NextStep, PageSettings, Part, Site, Visit, download, json_answer
 from undersong_common.pages.store import Offer
 from undersong_common.pages.stream import PulseStream
-from undersong_common.printable import is_number
+from undersong_common.printable import is_number, printable
 from undersong_common.program.drill import COORDINATOR_WORDS
 from undersong_common.version import SOFTWARE
 from undersong_server import defaults
@@ -32,7 +32,7 @@ MENU: tuple[tuple[str, str, Role], ...] = (
     ("/audit", "Audit", "viewer"),
     ("/people", "People", "administrator"),
 )
-# The console's own actions, by the commands that remedies name.
+# Screen and title of the action that a remedy for a terminal calls by its command.
 ACTIONS: Mapping[str, tuple[str, str]] = {
     "undersong invite": ("/parties/invite", "Invite a hospital"),
     "undersong sign": ("/parties/sign", "Sign a request"),
@@ -50,7 +50,7 @@ FAULT_REMEDY = (
     "nothing that you typed caused this; have IT restart the console, whose files may have changed while it ran; if it"
     " fails again, give whoever maintains the program these words and a support bundle: undersong console support"
 )
-MOST_NEEDS = 20
+MOST_NEEDS = 20  # notices that Home shows at most
 RUNS_COUNTED = 50  # newest runs whose generators are shown
 
 
@@ -78,7 +78,7 @@ def build(context: ConsoleContext, *, hosts: tuple[str, ...], port: int, tls: bo
     PartyScreens(site, context)
     RunScreens(site, context)
     OversightScreens(site, context)
-    overview.list_runs(context.home)  # read once before the first browser waits for it
+    overview.list_runs(context.home)  # The list is cached before the first browser has to wait for it.
     return site
 
 
@@ -88,7 +88,9 @@ def _home(visit: Visit, context: ConsoleContext) -> Response:
     needs = cache(lambda: overview.needs(context.home, all_runs(), parties(), visit.site.store.offers()))
     needy_names = cache(lambda: {need.name for need in needs()})
     shown_runs = cache(lambda: overview.listed_runs(all_runs()))
-    other_runs = cache(lambda: [run for run in shown_runs() if run.run not in needy_names()])  # not shown above
+    other_runs = cache(
+        lambda: [run for run in shown_runs() if run.run not in needy_names()]
+    )  # The others stand among the needs.
     enrolled = cache(lambda: [party for party in parties() if party.party.state == "enrolled"])
     parts: dict[str, Part] = {
         "first_steps": lambda: {"steps": beginning.first_steps(context.home, all_runs(), parties())},
@@ -116,8 +118,8 @@ def _compare_query(listed: Sequence[runs.RunSummary]) -> str:
     Args:
         listed: newest first.
     """
-    finished = [run.run for run in listed if run.status.state == "finished"][:2]
-    return urlencode([("run", name) for name in finished]) if len(finished) == 2 else ""
+    finished_names = [run.run for run in listed if run.status.state == "finished"][:2]
+    return urlencode([("run", name) for name in finished_names]) if len(finished_names) == 2 else ""
 
 
 def _next_step(visit: Visit, context: ConsoleContext) -> NextStep:
@@ -172,9 +174,14 @@ class PartyScreens:
         def parties() -> dict[str, Any]:
             all_parties = enrolment.parties(self._home)
             fitting_parties = overview.fitting(all_parties, find=find, state=wanted_state)
-            models = overview.embedders(all_parties)
-            common = max(models, key=lambda name: models[name], default="")
-            choices = {"find": find, "state": wanted_state, "common": common, "differ": len(models) > 1}
+            count_by_embedder = overview.embedders(all_parties)
+            common_embedder = max(count_by_embedder, key=lambda name: count_by_embedder[name], default="")
+            choices = {
+                "find": find,
+                "state": wanted_state,
+                "common": common_embedder,
+                "differ": len(count_by_embedder) > 1,
+            }
             shown = {"unfetched": partial(_unfetched, visit, offers()), "left": self._epsilon_left(visit)}
             return {**visit.listed(fitting_parties), **choices, **shown}
 
@@ -198,21 +205,21 @@ class PartyScreens:
             (party_facts for party_facts in enrolment.parties(self._home) if party_facts.party.name == name), None
         )
         if party_facts is None:
-            raise ConfigurationError("there is no such hospital", "see the list of hospitals")
+            raise ConfigurationError(f"there is no hospital {printable(name, 100)!r}", "see the list of hospitals")
         return party_facts
 
     def _invite_form(self, visit: Visit) -> Response:
         key, name = visit.query.get("package", ""), visit.query.get("name", "")
-        waits = visit.site.downloads.waits(key, visit.person.name)
+        is_waiting = visit.site.downloads.waits(key, visit.person.name)
         downloaded_at = _fetched_at(visit, f"{name}.{enrolment.PACKAGE}")
         return visit.show(
             "invite.html.j2",
             "Invite a hospital",
             facts=coordinator.show(self._home),
-            package=key if waits else "",
+            package=key if is_waiting else "",
             made=name,
             is_again="second" in visit.query,
-            prefilled="" if key and (waits or downloaded_at) else name,  # a second invitation would end the first
+            prefilled="" if key and (is_waiting or downloaded_at) else name,  # a second invitation would end the first
             downloaded_at=downloaded_at,
             days=defaults.INVITATION_DAYS,
         )
@@ -223,23 +230,23 @@ class PartyScreens:
         invitation = enrolment.invite(
             self._home,
             name,
-            days=_days(visit.form.get("days", "")),
+            days=_parse_days(visit.form.get("days", "")),
             again="again" in visit.form,
             contact=visit.form.get("contact", "").strip(),
             full_name=visit.form.get("full_name", "").strip(),
         )
         visit.note("invite", name)
         key = visit.offer(f"{name}.{enrolment.PACKAGE}", invitation.package)
-        second = "&second=yes" if is_again else ""
-        return visit.go(f"/parties/invite?package={key}&name={quote(name)}{second}")
+        second_query = "&second=yes" if is_again else ""
+        return visit.go(f"/parties/invite?package={key}&name={quote(name)}{second_query}")
 
     def _sign_form(self, visit: Visit) -> Response:
         key, name = visit.query.get("grant", ""), visit.query.get("name", "")
-        waits = visit.site.downloads.waits(key, visit.person.name)
+        is_waiting = visit.site.downloads.waits(key, visit.person.name)
         return visit.show(
             "sign.html.j2",
             "Sign a hospital's request",
-            grant=key if waits else "",
+            grant=key if is_waiting else "",
             made=name,
             downloaded_at=_fetched_at(visit, f"{name}.{enrolment.GRANT}"),
         )
@@ -258,24 +265,24 @@ class PartyScreens:
             raise
         visit.note("sign", f"{enrolled.party} {enrolled.kind}, request {enrolled.request_fingerprint}")
         key = visit.offer(f"{enrolled.party}.{enrolment.GRANT}", enrolled.grant)
-        result = {
+        result_words = {
             "enrolled": "is enrolled",
             "renewed": "has a new certificate",
             "replaced": "has another key from now on",
         }
-        message = f"The fingerprints match: {enrolled.party} {result[enrolled.kind]}."
+        message = f"The fingerprints match: {enrolled.party} {result_words[enrolled.kind]}."
         return visit.go(
             f"/parties/sign?grant={key}&name={quote(enrolled.party)}", message if fingerprint else "Renewed."
         )
 
     def _letter(self, visit: Visit) -> Response:
-        """A letter to a hospital, to print: who asks, the frame of the newest run or draft, and the steps."""
+        """A letter to a hospital, to print: who asks, labels and budget of the newest run or draft, and the steps."""
         return visit.show(
             "letter.html.j2",
             f"Letter to {visit.path['name']}",
             party=self._find(visit.path["name"]).party,
             facts=coordinator.show(self._home),
-            frame=beginning.newest_frame(self._home),
+            frame=beginning.newest_budget_figures(self._home),
             software=SOFTWARE,
         )
 
@@ -307,7 +314,7 @@ class PartyScreens:
 
 
 def _fetched_at(visit: Visit, file_name: str) -> float | None:
-    """When the file was downloaded last; None if it never was."""
+    """Time of the file's last download; None if nobody has downloaded it."""
     offer = visit.site.store.offers().get(file_name)
     return None if offer is None else offer.fetched_at
 
@@ -322,7 +329,7 @@ class FetchLink:
 
 
 def _unfetched(visit: Visit, offers: Mapping[str, Offer], facts: enrolment.PartyFacts) -> FetchLink | None:
-    """Returns how the operator gets the file that a hospital waits for; None if none waits."""
+    """Returns a link to the file that a hospital waits for, or to the form that makes it; None if no file is due."""
     file = enrolment.unfetched_file(facts, offers)
     if file is None:
         return None
@@ -334,7 +341,7 @@ def _unfetched(visit: Visit, offers: Mapping[str, Offer], facts: enrolment.Party
     return FetchLink(file, f"/parties/{screen}={key}&name={party}", "download it")
 
 
-def _days(text: str) -> float:
+def _parse_days(text: str) -> float:
     try:
         days = float(text or defaults.INVITATION_DAYS)
     except ValueError:
@@ -379,12 +386,17 @@ class OversightScreens:
     # These methods serve the screens of generators.
 
     def _generators(self, visit: Visit) -> Response:
-        newest = [run.run for run in self._context.list_runs(visit)[:RUNS_COUNTED]]
+        newest_names = [run.run for run in self._context.list_runs(visit)[:RUNS_COUNTED]]
 
         def generators() -> dict[str, Any]:
-            used = overview.generator_usage(self._home, newest)
-            has_written = any(usage.counts for usage in used)
-            return {"used": used, "written": has_written, "runs": newest, "columns": overview.usage_columns(used)}
+            usages = overview.generator_usage(self._home, newest_names)
+            has_written = any(usage.counts for usage in usages)
+            return {
+                "used": usages,
+                "written": has_written,
+                "runs": newest_names,
+                "columns": overview.usage_columns(usages),
+            }
 
         return visit.page("Generators", {"generators": generators})
 
@@ -463,7 +475,7 @@ class OversightScreens:
     def _end_session(self, visit: Visit) -> str:
         number = visit.form.get("number", "")
         if not is_number(number):
-            raise ConfigurationError("no session was named", "see the list")
+            raise ConfigurationError("no session was named", "choose a session of the list")
         visit.site.accounts.end_number(int(number))
         visit.note("end session", number)
         return visit.go("/people", "The session has ended.")

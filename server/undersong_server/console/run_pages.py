@@ -97,15 +97,15 @@ class ConsoleContext:
         Those are the topics "run NAME" and "result NAME"; nothing of a result waits for the coordinator.
         """
         kind, _, run = topic.partition(" ")
-        served = kind == "result" or coordinator.is_served(self.home)
-        marks: list[Any] = [served]
+        is_served = kind == "result" or coordinator.is_served(self.home)
+        marks: list[Any] = [is_served]
         if run:
             marks += [runs.mark(self.home, run), self.work.since(_evaluation_of(run))]
         else:
             marks.append([(run.run, run.status.words) for run in overview.list_runs(self.home)])
             marks.append(coordinator.mark(self.home))
         version = hashlib.sha256(json.dumps(marks, default=str).encode()).hexdigest()[:16]
-        return Pulse(version, "" if served else AWAY)
+        return Pulse(version, "" if is_served else AWAY)
 
     def live(self, topic: str) -> dict[str, Any]:
         """Returns the variables of a screen that renews itself when the :meth:`pulse` of ``topic`` changes."""
@@ -136,7 +136,7 @@ ACTIONS: Mapping[str, tuple[Callable[[Path, str], runs.ActionRequest | None], st
     "put-away": (runs.put_away, "Put away: Home does not list it any more; it is in the archive of Runs."),
     "take-back": (runs.take_back, "Taken out of the archive."),
 }
-TEXTS_SHOWN = 12
+TEXTS_SHOWN = 12  # latest texts on the screen of a run
 WITHOUT_ASIDE = ", without set-aside.jsonl"  # ends an audit entry of an archive
 SEARCHED = ("find", "label", "generator", "marked")  # fields of the search in a corpus
 ASIDE: releases.Texts = "aside"  # in the field "marked": the texts that were set aside, which are no part of the corpus
@@ -185,17 +185,17 @@ class RunScreens:
 
     def _list(self, visit: Visit) -> Response:
         find, wanted_state, tag = (visit.query.get(key, "").strip() for key in ("find", "state", "tag"))
-        archive = wanted_state == ARCHIVE
+        is_archive = wanted_state == ARCHIVE
 
         def listed() -> dict[str, Any]:
-            everything = self._context.list_runs(visit)
+            all_runs = self._context.list_runs(visit)
             fitting_runs = overview.listed_runs(
-                everything, find=find, state="" if archive else wanted_state, tag=tag, archive=archive
+                all_runs, find=find, state="" if is_archive else wanted_state, tag=tag, archive=is_archive
             )
-            tags = sorted({name for run in everything for name in run.tags}, key=str.casefold)
+            tags = sorted({name for run in all_runs for name in run.tags}, key=str.casefold)
             filters = {"find": find, "state": wanted_state, "states": STATES, "tag": tag, "tags": tags}
-            hidden = [] if archive else overview.listed_runs(everything, find=find, tag=tag, archive=True)
-            return {**visit.listed(fitting_runs), **filters, "any": bool(everything), "in_archive": len(hidden)}
+            archived_runs = [] if is_archive else overview.listed_runs(all_runs, find=find, tag=tag, archive=True)
+            return {**visit.listed(fitting_runs), **filters, "any": bool(all_runs), "in_archive": len(archived_runs)}
 
         return visit.page("Runs", {"runs": listed}, **self._context.live("all"))
 
@@ -211,10 +211,10 @@ class RunScreens:
         )
 
     def _draft(self, visit: Visit) -> str:
-        uploaded = visit.files.get("task", b"")
+        uploaded_bytes = visit.files.get("task", b"")
         kind, _, source = visit.form.get("source", "").partition(" ")
-        if uploaded:
-            draft = drafts.from_bytes(self._home, "the uploaded file", uploaded, self._context.tasks)
+        if uploaded_bytes:
+            draft = drafts.from_bytes(self._home, "the uploaded file", uploaded_bytes, self._context.tasks)
         elif kind == "file":
             path = {str(path): path for path in permissions.offered(self._context.tasks)}.get(source)
             if path is None:
@@ -268,10 +268,12 @@ class RunScreens:
         Args:
             checked: shows the faults of empty fields, too.
         """
-        planned, faults = None, {**draft.missing, **draft.contact_faults}
+        planned_run, faults = None, {**draft.missing, **draft.contact_faults}
         general: list[str] = []
         try:
-            planned = runs.preview(self._home, draft.data, Path(draft.folder), draft.parties, check=self._limits(draft))
+            planned_run = runs.preview(
+                self._home, draft.data, Path(draft.folder), draft.parties, check=self._limits(draft)
+            )
         except ConfigurationError as error:
             if error.code != "no-generator":  # The form has a sentence of its own for that, beside its button.
                 faults |= error.places or {"": f"{error.problem}; {error.remedy}"}
@@ -280,18 +282,18 @@ class RunScreens:
         faults_by_field: dict[str, list[str]] = {}
         todo: list[str] = []  # paths of empty fields
         for place, words in faults.items():
-            places = form_faults.fault_places(sections, place, words)
-            if not places:
+            fault_paths = form_faults.fault_places(sections, place, words)
+            if not fault_paths:
                 general.append(form_faults.form_words(sections, words))
-            elif len(places) == 1 and places[0] in fields and not fields[places[0]].text:
-                todo.append(places[0])
-            for field_path in places:
+            elif len(fault_paths) == 1 and fault_paths[0] in fields and not fields[fault_paths[0]].text:
+                todo.append(fault_paths[0])
+            for field_path in fault_paths:
                 if checked or field_path not in todo:
                     faults_by_field.setdefault(field_path, []).append(form_faults.form_words(sections, words))
         in_form = {path: place for place, path in enumerate(fields)}
         return {
             "draft": draft,
-            "planned": planned,
+            "planned": planned_run,
             "beside": {path: faults_by_field[path] for path in _by_place(faults_by_field, in_form)},
             "todo": _by_place(todo, in_form),
             "general": general,
@@ -311,7 +313,7 @@ class RunScreens:
         return permissions.FilePermissions(self._home, draft, self._context.tasks, self._context.keys)
 
     def _typed(self, visit: Visit) -> drafts.Draft:
-        """The draft with the form's values, which are kept."""
+        """Saves the draft with the values of the form, and returns it."""
         return drafts.save(self._home, drafts.fill(drafts.find(self._home, visit.path["draft"]), visit.lists))
 
     def _change(self, visit: Visit) -> str:
@@ -320,7 +322,7 @@ class RunScreens:
         address = f"/runs/new/{draft.identity}"
         act, _, place = visit.form.get("do", "check").partition(" ")
         section, _, number = place.partition(".")
-        anchor = "?checked=yes"
+        address_end = "?checked=yes"
         if act == "plan":
             return self._plan(visit, draft, address)
         if act == "discard":
@@ -328,36 +330,36 @@ class RunScreens:
             return visit.go("/runs/new", "The draft is removed.")
         if act == "add":
             draft = drafts.add_table(draft, section, visit.form.get("kind", ""))
-            anchor = f"#{section}-{len(draft.data[section]) - 1}"
+            address_end = f"#{section}-{len(draft.data[section]) - 1}"
         elif act == "example":
             draft = drafts.add_example_generators(self._home, draft)
-            anchor = f"#generators-{len(draft.data['generators']) - 1}"
+            address_end = f"#generators-{len(draft.data['generators']) - 1}"
         elif act == "remove":
-            draft = drafts.remove_table(draft, section, _whole(number))
-            anchor = "#generators" if section == "generators" else "#further"
+            draft = drafts.remove_table(draft, section, _parse_whole(number))
+            address_end = "#generators" if section == "generators" else "#further"
         elif act == "try":
             surroundings = {"environment": self._context.environment, "public_cache": self._context.public_cache}
             with self._context.work.only(f"the trial of a generator for {draft.identity}"):
-                draft = drafts.try_generator(draft, _whole(number), self._limits(draft), **surroundings)
+                draft = drafts.try_generator(draft, _parse_whole(number), self._limits(draft), **surroundings)
             visit.note("generator test", str(draft.trial["generator"]))
-            anchor = "#trial"
+            address_end = "#trial"
         elif act == "upload":
-            name = f"file {place}"
-            file_name, content = visit.file_names.get(name, ""), visit.files.get(name, b"")
+            upload_key = f"file {place}"
+            file_name, content = visit.file_names.get(upload_key, ""), visit.files.get(upload_key, b"")
             draft = drafts.name_upload(self._home, draft, place, file_name, content)
             file_name, _ = uploads.table_name(file_name)
             visit.note("upload", f"{file_name}, {form.change_words(form.counted_from_one(place))}")
-            anchor = f"#key-{place.replace('.', '-')}"
+            address_end = f"#key-{place.replace('.', '-')}"
         elif act == "labels":
             draft = self._with_file_labels(draft, place)
-            anchor = "#label-1"
+            address_end = "#label-1"
         elif act == "rows":
             sent_row_count = len(visit.lists.get("label", ()))
-            anchor = f"#label-{1 + sum(any(row) for row in draft.label_rows)}"
+            address_end = f"#label-{1 + sum(any(row) for row in draft.label_rows)}"
             lacking_row_count = sent_row_count + drafts.FEWEST_EMPTY_ROWS - len(draft.label_rows)
             draft = replace(draft, more_rows=draft.more_rows + max(0, lacking_row_count))
         drafts.save(self._home, draft)
-        return visit.go(f"{address}{anchor}")
+        return visit.go(f"{address}{address_end}")
 
     def _with_file_labels(self, draft: drafts.Draft, key: str) -> drafts.Draft:
         """The draft with the labels of the file that ``key`` names."""
@@ -365,25 +367,28 @@ class RunScreens:
             if difference.file.key == key and difference.can_be_used:
                 return drafts.use_labels(draft, difference.labels)
         raise ConfigurationError(
-            f"the file of {key} has no other labels now", "look at the labels again", code="no-labels"
+            f"the file of {key} has no other labels now",
+            "open the form again, and compare the labels",
+            code="no-labels",
         )
 
     def _plan(self, visit: Visit, draft: drafts.Draft, address: str) -> str:
-        checked = self._so_far(draft, checked=True)
-        if checked["beside"] or checked["general"]:
-            words = "some fields need another look." if checked["beside"] else "the plan below says why."
+        form_state = self._so_far(draft, checked=True)
+        if form_state["beside"] or form_state["general"]:
+            words = "some fields need another look." if form_state["beside"] else "the plan below says why."
             if not enrolment.enrolled(self._home):
                 words = f"nobody is enrolled. {enrolment.missing_words(self._home)}"
             return visit.go(f"{address}?checked=yes", f"No run is planned yet: {words}", "warn")
         options = RunOptions(
             name=draft.name or None,
             parties=draft.parties,
-            seed=_whole(draft.seed),
-            patience_s=float(_whole(draft.patience)),
+            seed=_parse_whole(draft.seed),
+            patience_s=float(_parse_whole(draft.patience)),
         )
         with self._context.work.only(f"the planning of {draft.name or f'draft {draft.identity}'}"):
-            drafts.find(self._home, draft.identity)  # Whoever has planned it meanwhile has discarded the draft.
-            planned = runs.plan_task(
+            # It raises if the draft is gone because somebody has planned it meanwhile.
+            drafts.find(self._home, draft.identity)
+            planned_run = runs.plan_task(
                 self._home,
                 draft.data,
                 Path(draft.folder),
@@ -392,8 +397,8 @@ class RunScreens:
                 begun_with=draft.begun_with,
             )
             drafts.discard(self._home, draft)
-        visit.note("run plan", planned.run)
-        return visit.go(f"/runs/one/{quote(planned.run)}", "Planned: no hospital is asked until you start it.")
+        visit.note("run plan", planned_run.run)
+        return visit.go(f"/runs/one/{quote(planned_run.run)}", "Planned: no hospital is asked until you start it.")
 
     def _task_file(self, visit: Visit) -> Response:
         draft = drafts.find(self._home, visit.path["draft"])
@@ -411,7 +416,7 @@ class RunScreens:
             put_away = runs.is_put_away(self._home, run)
             awaited, revision = runs.awaited(self._home, status), runs.revision(self._home, run)
             standing = {"run": run, "status": status, "awaited": awaited, "put_away": put_away, "revision": revision}
-            others = status.error.others(runs.roster_of(self._home, run)) if status.error else ""
+            other_words = status.error.others(runs.roster_of(self._home, run)) if status.error else ""
             is_rejected = status.error is not None and bool(status.error.rejected_by)
             standing["promise"] = runs.requested_promise(self._home, run) if is_rejected else ""
             standing["labels"] = runs.labels_of(self._home, run)
@@ -419,7 +424,7 @@ class RunScreens:
             contacts = {name: facts.party.contact for name, facts in awaited.items()}
             standing["remedy"] = status.error.advise(contacts) if status.error else ""
             standing["change_line"] = form.change_line
-            return {**standing, "may_resume": runs.may_resume(self._home, status), "others": others}
+            return {**standing, "may_resume": runs.may_resume(self._home, status), "others": other_words}
 
         parts: dict[str, Part] = {
             "standing": standing,
@@ -444,11 +449,11 @@ class RunScreens:
         run = visit.path["run"]
         if action == "stop":
             visit.check_typed(run)
-        act, words = ACTIONS[action]
-        requested = act(self._home, run)
+        carry_out, words = ACTIONS[action]
+        action_request = carry_out(self._home, run)
         visit.note(f"run {action}", run)
         address = "/" if action == "put-away" else f"/runs/one/{quote(run)}"
-        if requested is None or requested.served:
+        if action_request is None or action_request.served:
             return visit.go(address, words)
         return visit.go(address, f"{words} This takes effect once the coordinator runs.", "warn")
 
@@ -492,11 +497,11 @@ class RunScreens:
 
     def _search(self, run: str, query: Mapping[str, str]) -> releases.Found:
         words = {key: query.get(key, "") for key in ("find", "label", "generator")}
-        marked = query.get("marked", "")
-        texts: releases.Texts = "marked" if marked else ""
-        for kind in (ASIDE, releases.MISMATCHED, releases.WITH_PHRASE):
-            if marked == kind:
-                texts = kind
+        marked_choice = query.get("marked", "")
+        texts: releases.Texts = "marked" if marked_choice else ""
+        for choice in (ASIDE, releases.MISMATCHED, releases.WITH_PHRASE):
+            if marked_choice == choice:
+                texts = choice
         return releases.search(self._home, run, **words, texts=texts)
 
     def _mark(self, visit: Visit) -> str:
@@ -506,14 +511,14 @@ class RunScreens:
         query = {key: visit.form[key] for key in (*SEARCHED, "page") if visit.form.get(key)}
         if query.get("marked") == ASIDE:
             raise ConfigurationError("texts that were set aside have no marks", "leave their file out of the archive")
-        rows = (_whole(row),) if row else self._search(run, query).numbers
+        rows = (_parse_whole(row),) if row else self._search(run, query).numbers
         curation.mark_texts(self._home, run, rows, marked=is_marked)
         visit.note("run mark" if is_marked else "run unmark", f"{run}: {counted(len(rows), 'text')}")
         anchor = f"text-{row}" if row else "corpus"
         return visit.go(f"/runs/one/{quote(run)}/result?{urlencode(query)}#{anchor}")
 
     def _evaluation(self, run: str) -> dict[str, Any]:
-        releases.files(self._home, run)  # a run that has not finished has no result
+        releases.files(self._home, run)  # It raises for a run that has not finished, which has no result.
         quality_figures = comparison.how_good(self._home, run)
         files = {path: permissions.file_words(path) for path in self._test_files()}
         leading = comparison.leading_figure(quality_figures)
@@ -548,12 +553,14 @@ class RunScreens:
         names = {key: visit.form.get(key, "").strip() for key in ("text_field", "label_field")}
         options = EvaluationOptions(text_field=names["text_field"] or "text", label_field=names["label_field"] or None)
         path = {str(path): path for path in self._test_files()}.get(file_name)
-        uploaded = visit.files.get("test", b"")
-        if path is None and not uploaded:
+        uploaded_bytes = visit.files.get("test", b"")
+        if path is None and not uploaded_bytes:
             raise ConfigurationError("no test file was chosen", "choose one of the list, or upload one")
         with self._context.work.only(_evaluation_of(run)):
-            if uploaded:
-                evaluation = releases.evaluate_uploaded(self._home, run, uploaded, visit.file_names["test"], options)
+            if uploaded_bytes:
+                evaluation = releases.evaluate_uploaded(
+                    self._home, run, uploaded_bytes, visit.file_names["test"], options
+                )
             else:
                 evaluation = releases.evaluate_run(self._home, run, replace(options, test=path))
         visit.note("run evaluate", f"{run}: {evaluation.test}")
@@ -570,7 +577,7 @@ class RunScreens:
         return download(data, f"{run}-{name}")
 
     def _note_download(self, visit: Visit, about: str) -> None:
-        """Notes an export of texts in the audit log; an operator's ends the step that asks for it, a viewer's not."""
+        """Notes an export of texts in the audit log; only an operator's is the download that the next step asks for."""
         visit.note("export", about)
         if visit.person.may("operator"):
             curation.note_download(self._home, visit.path["run"])
@@ -578,17 +585,17 @@ class RunScreens:
     def _archive(self, visit: Visit) -> Response:
         run = visit.path["run"]
         without_aside = _leaves_aside_out(visit)
-        packed = releases.archive(self._home, run, without_aside=without_aside)
+        zip_bytes = releases.archive(self._home, run, without_aside=without_aside)
         self._note_download(visit, f"{run}: everything{WITHOUT_ASIDE if without_aside else ''}")
-        return download(packed, f"{run}.zip", "application/zip")
+        return download(zip_bytes, f"{run}.zip", "application/zip")
 
     def _archive_without_marked(self, visit: Visit) -> Response:
         run = visit.path["run"]
         without_aside = _leaves_aside_out(visit)
-        packed = releases.archive_without_marked(self._home, run, without_aside=without_aside)
+        zip_bytes = releases.archive_without_marked(self._home, run, without_aside=without_aside)
         about = f"{run}: everything without the marked texts{WITHOUT_ASIDE if without_aside else ''}"
         self._note_download(visit, about)
-        return download(packed, f"{run}-without-marked.zip", "application/zip")
+        return download(zip_bytes, f"{run}-without-marked.zip", "application/zip")
 
     def _report(self, visit: Visit) -> Response:
         """The report as it was published: its own small script runs in a sandbox without origin, cookies or network."""
@@ -597,11 +604,11 @@ class RunScreens:
 
     def _compare(self, visit: Visit) -> Response:
         run_names, sort = self._context.compared_names(visit)
-        listed = [run.run for run in overview.listed_runs(self._context.list_runs(visit))[:200]]
-        if sort:  # The numbers are those of the sorted runs.
+        listed_names = [run.run for run in overview.listed_runs(self._context.list_runs(visit))[:200]]
+        if sort:  # The screen numbers the runs in their sorted order.
             with contextlib.suppress(UndersongError):  # The part tells of a run or figure that is unknown.
                 run_names = [run.run for run in self._context.compare_runs(visit).runs]
-        choices = [*run_names, *(name for name in listed if name not in run_names)]
+        choices = [*run_names, *(name for name in listed_names if name not in run_names)]
         return visit.page(
             "Compare runs",
             {"compared": lambda: {"found": self._context.compare_runs(visit), "named": run_names}},
@@ -617,9 +624,9 @@ class RunScreens:
         return download(self._context.compare_runs(visit).csv(), "compared-runs.csv", "text/csv")
 
 
-def _by_place(paths: Iterable[str], places: Mapping[str, int]) -> list[str]:
-    """Returns paths of a form's fields and sections in the form's order; those without a place in it last."""
-    return sorted(dict.fromkeys(paths), key=lambda path: places.get(path, len(places)))
+def _by_place(paths: Iterable[str], positions: Mapping[str, int]) -> list[str]:
+    """Returns paths of a form's fields and sections in the form's order, then those that are not in the form."""
+    return sorted(dict.fromkeys(paths), key=lambda path: positions.get(path, len(positions)))
 
 
 def _evaluation_of(run: str) -> str:
@@ -628,7 +635,7 @@ def _evaluation_of(run: str) -> str:
 
 
 def _phase(status: RunStatus) -> dict[str, Any]:
-    """What a run does now: ``is_writing`` is True too between phases, when the next one is not known."""
+    """Variables on what a run does now; ``is_writing`` is True between phases too, when the next is not known."""
     is_open = status.state not in ENDED
     is_writing = is_open and (not status.phase or status.phase.startswith("writing"))
     return {"status": status, "is_open": is_open, "is_writing": is_writing}
@@ -651,7 +658,7 @@ def _leaves_aside_out(visit: Visit) -> bool:
     return bool(visit.query.get("without_aside"))
 
 
-def _whole(text: str) -> int:
+def _parse_whole(text: str) -> int:
     if not is_number(text.strip()):
         raise ConfigurationError(f"{text!r} is not a whole number", "write for example 120")
     return int(text)
@@ -665,8 +672,8 @@ def _charts(live: overview.LiveRun, plan: overview.RunPlanFacts) -> dict[str, Ma
         [opened_sum.vote_fractions for opened_sum in sums_with_votes],
         [opened_sum.noise for opened_sum in sums_with_votes],
     )
-    weights = shares_chart("Weights", "round", live.generators, live.weights, noise, first=1)
-    votes = shares_chart("Votes", "sum with votes", live.generators, fractions, deviations, first=1)
+    weights_chart = shares_chart("Weights", "round", live.generators, live.weights, noise, first=1)
+    votes_chart = shares_chart("Votes", "sum with votes", live.generators, fractions, deviations, first=1)
     spent = [opened_sum.epsilon_after for opened_sum in live.sums if opened_sum.epsilon_after is not None]
     epsilon = epsilon_chart(spent, plan.figures.privacy.epsilon, plan.epsilon_after)
-    return {"weights": weights, "votes": votes, "epsilon": epsilon}
+    return {"weights": weights_chart, "votes": votes_chart, "epsilon": epsilon}

@@ -1,4 +1,4 @@
-"""Runs side by side: promises, costs and figures of their texts, none of which the size of a corpus alone makes."""
+"""Comparison of runs: what they promise and cost, and figures of their texts that corpora of any size can share."""
 
 import csv
 import io
@@ -44,24 +44,24 @@ from undersong_server.report.verdict import (
 from undersong_server.runs.folder import RunFolder
 
 MOST_DIFFERENCES = 8  # largest number of differences that the line above the figures names
-# The keys, or sections of them, that tell runs apart best, in the order of that line.
+# That line begins with these keys of a task file, or sections of keys, because they tell runs apart best.
 DIFFERENCES_FIRST = (
     *("task.labels", "method.name", "privacy.epsilon", "parties", "method.samples", "generators", "evaluation.test"),
     *("privacy", "method", "task"),
 )
-CLOSE_COUNTS = 1.1  # largest ratio of two numbers of drawn texts whose figures compare
+CLOSE_COUNTS = 1.1  # largest ratio of two runs' numbers of drawn texts at which their figures are comparable
 BLOCKS = 10  # blocks of equally many drawn texts, whose spread gives the interval
-NOTHING = "–"
-# Why somebody should read a generator's texts first.
+NOTHING = "–"  # stands where a run has no such figure
+# Reasons why somebody should read a generator's texts first.
 STOPPED = "the last round ordered none from it"
 UNJUDGED = "the records neither clear nor refuse it, and nothing judged its texts one by one"
 NEAR_REAL = "good near the value of real texts"
 HOW_GOOD = "How good"  # group of the figures that say how good a run's texts are
 PRIVATE_SCORE = "private score"
 CORPUS_TEXTS = "texts of the corpus, without marked ones"
-WORD_PAIRS = "different word pairs, drawn texts alone"  # the evaluation has a figure beside a test file
+WORD_PAIRS = "different word pairs, drawn texts alone"  # The evaluation has "different word pairs" too.
 HEADLINE = (HELP, PRIVATE_SCORE, PANEL_SCORE, WRONG_LABELS, "promised epsilon", CORPUS_TEXTS, "money, US$")
-LEADING = {  # figures that lead, the first that was measured, each with the reason
+LEADING = {  # The first of these figures that was measured is read first, for the reason beside it.
     PRIVATE_SCORE: (
         "The private score comes first because it is measured on the hospitals' own records; every other figure looks"
         " at public texts."
@@ -76,7 +76,7 @@ LEADING = {  # figures that lead, the first that was measured, each with the rea
     ),
     "promised epsilon": "No text is published yet. This one says only how much is promised to a patient.",
 }
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # A spreadsheet computes a cell that begins so.
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # A spreadsheet takes a cell that begins with one of these for a formula.
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class ComparedRun:
         weights: last weight of each generator; ``weight_errors`` their standard errors by the noise, if they are told.
         calls, kept: number of texts ordered and kept; ``price_usd`` is their cost.
         score: the private score, where the method measures one.
-        judgement: of its texts, as its Result begins; "" before publication.
+        judgement: how good its texts are, in the sentences that begin its Result screen; "" before publication.
         help: a word for what its card says of the records' help; "" before publication.
         texts: number of texts of the corpus, without those that the operator has marked; None before publication.
         text_figures: figures of the drawn texts by name.
@@ -121,7 +121,7 @@ class ComparedRun:
 class ComparedFigure:
     """One run's figure: in words, and as a number with its interval where it has them.
 
-    ``has_mark``: the words state the value to compare with, too.
+    ``has_mark``: True if the words also state the value of real texts, with which to compare.
     """
 
     words: str = NOTHING
@@ -139,8 +139,10 @@ class ComparedFigure:
         Args:
             sign: 1 where high is good, -1 where low is.
         """
-        own, others = (cell.interval or Interval(cell.value, cell.value, cell.value) for cell in (self, other))
-        return own.low > others.high if sign > 0 else own.high < others.low
+        own_interval, other_interval = (
+            cell.interval or Interval(cell.value, cell.value, cell.value) for cell in (self, other)
+        )
+        return own_interval.low > other_interval.high if sign > 0 else own_interval.high < other_interval.low
 
     @property
     def half(self) -> float:
@@ -180,16 +182,16 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """Says which run is best by this figure, by its number, or that chance may explain it; "" where none is."""
-        known = [place for place, cell in enumerate(self.cells) if cell.is_known]
-        if not self.compares or len(known) < 2:
+        """Names the best run by its number, or says that none is certainly best; "" if the runs do not compare."""
+        known_places = [place for place, cell in enumerate(self.cells) if cell.is_known]
+        if not self.compares or len(known_places) < 2:
             return ""
         sign = 1.0 if self.good == "high" else -1.0
-        best, *others = sorted(known, key=lambda place: -sign * self.cells[place].value)
-        if all(self.cells[place].value == self.cells[best].value for place in others):
+        best_place, *other_places = sorted(known_places, key=lambda place: -sign * self.cells[place].value)
+        if all(self.cells[place].value == self.cells[best_place].value for place in other_places):
             return "equal"
-        if all(self.cells[best].exceeds(self.cells[place], sign) for place in others):
-            return f"best: run {best + 1}"
+        if all(self.cells[best_place].exceeds(self.cells[place], sign) for place in other_places):
+            return f"best: run {best_place + 1}"
         return "not certain which run is best"
 
     @property
@@ -219,7 +221,12 @@ def leading_figure(figures: Sequence[Figure], chosen: str = "") -> LeadingFigure
 
 @dataclass(frozen=True)
 class RunAhead:
-    """The place of the best run by a figure, those of the others, and of these the ones that chance keeps close."""
+    """The best run by a figure. Each run is given by its index in the comparison.
+
+    Attributes:
+        place: index of the best run; ``others`` are the indices of the other runs that have the figure.
+        close: those of ``others`` whose intervals meet the best run's, so that chance may explain the difference.
+    """
 
     place: int
     others: tuple[int, ...]
@@ -227,12 +234,12 @@ class RunAhead:
 
     @property
     def is_certain(self) -> bool:
-        """True if chance tells the best run apart from all others."""
+        """True if the best run's interval lies apart from that of every other run."""
         return not self.close
 
 
 def shown_scores(figures: Sequence[Figure], leading: LeadingFigure | None) -> tuple[Figure, ...]:
-    """Returns the leading figure and whichever of the two scores was measured beside it."""
+    """Returns the leading figure, then private score and panel score where they were measured and do not lead."""
     if leading is None:
         return ()
     scores = (figure for figure in figures if figure.compares and figure.name in (PRIVATE_SCORE, PANEL_SCORE))
@@ -271,7 +278,7 @@ class RunComparison:
 
     @property
     def leading(self) -> LeadingFigure | None:
-        """The figure to read first, which the chart draws: the one that the runs are sorted by, or the first there."""
+        """The figure to read first, which the chart draws: the one that the runs are sorted by, else of ``LEADING``."""
         return leading_figure(self.figures, self.sorted_by)
 
     @property
@@ -289,13 +296,15 @@ class RunComparison:
     def _find_best(self) -> "RunAhead | None":
         """The best run by the leading figure; None where fewer than two runs have one."""
         figure = self.leading.figure if self.leading else None
-        known = [] if figure is None else [place for place, cell in enumerate(figure.cells) if cell.is_known]
-        if figure is None or len(known) < 2:
+        known_places = [] if figure is None else [place for place, cell in enumerate(figure.cells) if cell.is_known]
+        if figure is None or len(known_places) < 2:
             return None
         sign = 1.0 if figure.good == "high" else -1.0
-        best, *others = sorted(known, key=lambda place: -sign * figure.cells[place].value)
-        close = tuple(place for place in others if not figure.cells[best].exceeds(figure.cells[place], sign))
-        return RunAhead(best, tuple(others), close)
+        best_place, *other_places = sorted(known_places, key=lambda place: -sign * figure.cells[place].value)
+        close_places = tuple(
+            place for place in other_places if not figure.cells[best_place].exceeds(figure.cells[place], sign)
+        )
+        return RunAhead(best_place, tuple(other_places), close_places)
 
     @property
     def conclusion(self) -> str:
@@ -308,21 +317,21 @@ class RunComparison:
         if self.ahead is None or self.leading is None:
             return "No measured figure says which run is ahead."
         figure = self.leading.figure
-        values = [
+        run_values = [
             f"run {place + 1} has {figure.cells[place].words}" for place in (self.ahead.place, *self.ahead.others)
         ]
         if self.ahead.is_certain:
             opening = f"Run {self.ahead.place + 1} is ahead by {figure.name}"
         else:
             opening = f"The runs are not told apart by {figure.name}"
-        return f"{opening}: {joined(values)}."
+        return f"{opening}: {joined(run_values)}."
 
     def _help_words(self) -> str:
-        places_by_help: dict[str, list[str]] = {}
+        runs_by_help: dict[str, list[str]] = {}
         for number_of_run, run in enumerate(self.runs, 1):
-            places_by_help.setdefault(run.help or NOT_MEASURED, []).append(f"run {number_of_run}")
+            runs_by_help.setdefault(run.help or NOT_MEASURED, []).append(f"run {number_of_run}")
         return " ".join(
-            f"{HELP[0].upper()}{HELP[1:]}, {words}: {joined(places)}." for words, places in places_by_help.items()
+            f"{HELP[0].upper()}{HELP[1:]}, {words}: {joined(run_names)}." for words, run_names in runs_by_help.items()
         )
 
     def _promise_words(self) -> str:
@@ -338,12 +347,13 @@ class RunComparison:
             return ""
         if not self.differences:
             return "These runs have the same task file and hospitals: chance tells them apart, and how far each came."
-        shown = [
+        shown_differences = [
             f"{key} ({'; '.join(f'{place}: {printable(value, 80)}' for place, value in enumerate(values, 1))})"
             for key, values in self.differences[:MOST_DIFFERENCES]
         ]
-        further = len(self.differences) - len(shown)
-        return f"These runs differ in {joined([*shown, *([counted(further, 'further setting')] if further else [])])}."
+        further_count = len(self.differences) - len(shown_differences)
+        further_words = [counted(further_count, "further setting")] if further_count else []
+        return f"These runs differ in {joined([*shown_differences, *further_words])}."
 
     @property
     def size_words(self) -> str:
@@ -360,27 +370,27 @@ class RunComparison:
 
     @property
     def best_words(self) -> str:
-        """Says which run is best by the leading figure, and from which ones chance tells it apart; "" for one run."""
+        """Says which run is best by the leading figure, and for which others that is not certain; "" for one run."""
         ahead = self._find_best()
         if ahead is None or self.leading is None:
             return ""
         figure = self.leading.figure
-        missing = [run.run for place, run in enumerate(self.runs) if place not in (ahead.place, *ahead.others)]
+        runs_without = [run.run for place, run in enumerate(self.runs) if place not in (ahead.place, *ahead.others)]
         sentences = [f"Best by it: {self.runs[ahead.place].run}, {figure.cells[ahead.place].words}."]
         if ahead.close:
             sentences += self._close_words(figure, ahead.place, ahead.close)
-        if missing:
-            sentences.append(f"Without this figure: {joined(missing)}.")
+        if runs_without:
+            sentences.append(f"Without this figure: {joined(runs_without)}.")
         return " ".join(sentences)
 
-    def _close_words(self, figure: Figure, best: int, close: Sequence[int]) -> list[str]:
-        """Sentences on the runs at the places ``close``, from which chance does not tell the best one apart."""
-        best_value = figure.cells[best].value
-        equal = [self.runs[place].run for place in close if figure.cells[place].value == best_value]
-        worse = [self.runs[place].run for place in close if figure.cells[place].value != best_value]
+    def _close_words(self, figure: Figure, best_place: int, close_places: Sequence[int]) -> list[str]:
+        """Sentences on the runs with the indices ``close_places``, than which the best run is not certainly better."""
+        best_value = figure.cells[best_place].value
+        equal_runs = [self.runs[place].run for place in close_places if figure.cells[place].value == best_value]
+        worse_runs = [self.runs[place].run for place in close_places if figure.cells[place].value != best_value]
         return that_hold(
-            (equal, f"As good by it: {joined(equal)}."),
-            (worse, f"It is better than {joined(worse)}, but the intervals overlap: not certain."),
+            (equal_runs, f"As good by it: {joined(equal_runs)}."),
+            (worse_runs, f"It is better than {joined(worse_runs)}, but the intervals overlap: not certain."),
         )
 
     @property
@@ -406,17 +416,17 @@ class RunComparison:
 
     def csv(self) -> bytes:
         """Returns the figures as a table for a spreadsheet: one row per figure, one column per run."""
-        file = io.StringIO()
-        writer = csv.writer(file)
+        table_file = io.StringIO()
+        writer = csv.writer(table_file)
         writer.writerow(("group", "figure", "good", *(_cell(run.run) for run in self.runs)))
         for figure in self.figures:
             cell_words = (_cell(cell.words) for cell in figure.cells)
             writer.writerow((figure.group, _cell(figure.name), figure.good_words, *cell_words))
-        return file.getvalue().encode("utf-8")
+        return table_file.getvalue().encode("utf-8")
 
 
 def _cell(text: str) -> str:
-    """The text for a spreadsheet, which must not compute with what models and peers say."""
+    """Quotes a text that a spreadsheet would compute as a formula: models and other people wrote it."""
     if text.startswith(FORMULA):
         return f"'{text}"
     return text
@@ -445,7 +455,7 @@ def compare(home: Path, runs: Sequence[str], *, sort: str = "") -> RunComparison
 
 
 def _difference_rank(key: str) -> int:
-    """The place of a key, or of its section, in the line on differences."""
+    """Position of a key, or else of its section, in :data:`DIFFERENCES_FIRST`; behind all for another key."""
     places = {name: place for place, name in enumerate(DIFFERENCES_FIRST)}
     return places.get(key, places.get(key.partition(".")[0], len(places)))
 
@@ -453,8 +463,8 @@ def _difference_rank(key: str) -> int:
 def _differences(home: Path, runs: Sequence[ComparedRun]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     plans = [CoordinatorHome(home).run(run.run).planned() for run in runs]
     differences = plan_differences(plans) if plans else ()
-    ranked = sorted(differences, key=lambda row: _difference_rank(row[0]))
-    return tuple((change_words(key), tuple(map(change_value, values))) for key, values in ranked)
+    ranked_differences = sorted(differences, key=lambda row: _difference_rank(row[0]))
+    return tuple((change_words(key), tuple(map(change_value, values))) for key, values in ranked_differences)
 
 
 def how_good(home: Path, run: str) -> tuple[Figure, ...]:
@@ -475,7 +485,7 @@ def beside_figures(home: Path, run: str) -> tuple[tuple[Evaluated, tuple[Figure,
 
 
 def leading_meaning(home: Path, run: str, leading: LeadingFigure | None) -> str:
-    """Returns what one run's leading figure means, in the words of its card; "" for a figure that is no such share."""
+    """Returns what one run's leading figure means, in the words of its card; "" if it is no share of right labels."""
     of_what = {PRIVATE_SCORE: OWN_RECORDS, PANEL_SCORE: TEST_TEXTS}.get(leading.figure.name if leading else "")
     if leading is None or of_what is None or not leading.figure.percent:
         return ""
@@ -524,7 +534,8 @@ def named_scores(home: Path, run: str, figures: Sequence[Figure]) -> NamedScores
     return NamedScores(panel, private)
 
 
-GRADES: Mapping[int | None, Grade] = {1: "done", 0: "warn", -1: "bad", None: "news"}  # boxes by the records' help
+# The colour of a result's box, by the sign of the records' help.
+GRADES: Mapping[int | None, Grade] = {1: "done", 0: "warn", -1: "bad", None: "news"}
 
 
 def judge(home: Path, run: str) -> ResultJudgement:
@@ -579,9 +590,11 @@ def texts_to_read(home: Path, run: str, counts: Mapping[str, int]) -> tuple[Text
     """
     live_run = live(home, run, run_plan(home, run))
     last_weights = live_run.weights[-1] if live_run.weights else ()
-    stopped = [name for name, weight in zip(live_run.generators, last_weights, strict=False) if weight == 0]
-    reasons = dict.fromkeys(stopped, STOPPED) | dict.fromkeys(live_run.unjudged, UNJUDGED)
-    return tuple(TextsToRead(name, counts[name], reason) for name, reason in reasons.items() if counts.get(name))
+    stopped_generators = [name for name, weight in zip(live_run.generators, last_weights, strict=False) if weight == 0]
+    reason_by_generator = dict.fromkeys(stopped_generators, STOPPED) | dict.fromkeys(live_run.unjudged, UNJUDGED)
+    return tuple(
+        TextsToRead(name, counts[name], reason) for name, reason in reason_by_generator.items() if counts.get(name)
+    )
 
 
 @dataclass(frozen=True)
@@ -589,7 +602,7 @@ class CorpusRemainder:
     """Says what became of the texts that a finished run wrote and did not publish; "" where nothing tells.
 
     Attributes:
-        aside: the records' counts, by which texts were set aside.
+        aside: how many records are nearest to each generator's texts, which decides what is set aside.
         unpublished: the texts in no file, and why.
     """
 
@@ -598,15 +611,17 @@ class CorpusRemainder:
 
 
 def corpus_remainder(home: Path, run: str, corpus: Found) -> CorpusRemainder:
-    """Returns what became of a finished run's other texts. ``corpus`` counts those in its files."""
+    """Returns what became of a finished run's texts outside its corpus; ``corpus`` counts the texts in files."""
     live_run = live(home, run, run_plan(home, run))
     counts_words = live_run.counts_words
-    lacking = live_run.kept - corpus.corpus - corpus.aside
+    unpublished_count = live_run.kept - corpus.corpus - corpus.aside
     unpublished_words = ""
-    if lacking > 0:
-        reasons = reasons_unpublished(live_run.unpublished, lacking)
+    if unpublished_count > 0:
+        reasons = reasons_unpublished(live_run.unpublished, unpublished_count)
         written_words = counted(live_run.kept, "text")
-        unpublished_words = f"{number(lacking)} of the {written_words} that generators wrote are in no file: {reasons}."
+        unpublished_words = (
+            f"{number(unpublished_count)} of the {written_words} that generators wrote are in no file: {reasons}."
+        )
     return CorpusRemainder(f"{counts_words[:1].upper()}{counts_words[1:]}", unpublished_words)
 
 
@@ -616,9 +631,10 @@ def explain_figures(home: Path, run: str) -> tuple[str, ...]:
     if evaluation is None:
         return ()
     value_by_name = {name: measure.value for name, measure in evaluation.measures.items()}
-    share = value_by_name.get(WRONG_LABELS, math.nan)
-    doubts = doubt_words(share, decimals=1) if share < DOUBTFUL else ""  # an alarm says it of a larger share
-    return tuple(filter(None, (nearness_words(value_by_name, evaluation.figures, evaluation.test), doubts)))
+    wrong_share = value_by_name.get(WRONG_LABELS, math.nan)
+    # :func:`judge` has an alarm for a larger share.
+    doubt_sentence = doubt_words(wrong_share, decimals=1) if wrong_share < DOUBTFUL else ""
+    return tuple(filter(None, (nearness_words(value_by_name, evaluation.figures, evaluation.test), doubt_sentence)))
 
 
 def _sorted(comparison: RunComparison, sort: str) -> RunComparison:
@@ -644,7 +660,7 @@ def _sorted(comparison: RunComparison, sort: str) -> RunComparison:
     return replace(comparison, runs=runs, sorted_by=sort, figures=tuple(sorted_figures))
 
 
-def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> ComparedRun:
+def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn_count: int) -> ComparedRun:
     plan = run_plan(home, run)
     live_run = live(home, run, plan)
     folder = CoordinatorHome(home).run(run)
@@ -678,7 +694,7 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
         return compared_run
     text_figures: Mapping[str, Interval] = {}
     if texts:
-        text_figures = _text_figures(texts, drawn)
+        text_figures = _text_figures(texts, drawn_count)
     judgement = _judge(folder, plan, live_run.score)
     return replace(
         compared_run,
@@ -706,10 +722,10 @@ TEXT_FIGURES = (
 )
 
 
-def _text_figures(texts: Sequence[str], drawn: int) -> Mapping[str, Interval]:
-    """Figures of equally many drawn texts of each corpus, over blocks of equally many of these."""
+def _text_figures(texts: Sequence[str], drawn_count: int) -> Mapping[str, Interval]:
+    """Mean and interval of each of TEXT_FIGURES over blocks of so many texts drawn from a corpus."""
     # A corpus stands in the order of its rounds and labels: neighbours are more alike than drawn texts.
-    mixed_rows = np.random.default_rng(0).permutation(len(texts))[:drawn]
+    mixed_rows = np.random.default_rng(0).permutation(len(texts))[:drawn_count]
     text_blocks = _blocks([texts[row] for row in mixed_rows])
     return {
         figure.name: over_seeds([figure.compute(text_block) for text_block in text_blocks]) for figure in TEXT_FIGURES
@@ -717,49 +733,55 @@ def _text_figures(texts: Sequence[str], drawn: int) -> Mapping[str, Interval]:
 
 
 def _blocks(texts: Sequence[str]) -> list[Sequence[str]]:
-    """The texts in blocks of the same size; one block where they are too few for ten of two."""
+    """The texts in :data:`BLOCKS` blocks of the same size; in one block where they are too few for blocks of two."""
     block_size = len(texts) // BLOCKS
     if block_size < 2:
         return [texts]
     return [texts[block_start : block_start + block_size] for block_start in range(0, block_size * BLOCKS, block_size)]
 
 
-def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
-    def words(group: str, name: str, of: Callable[[ComparedRun], str]) -> Figure:
-        return Figure(group, name, tuple(ComparedFigure(of(run)) for run in runs))
+def _figures(runs: Sequence[ComparedRun], drawn_count: int) -> Iterator[Figure]:
+    def word_figure(group: str, name: str, read_value: Callable[[ComparedRun], str]) -> Figure:
+        return Figure(group, name, tuple(ComparedFigure(read_value(run)) for run in runs))
 
-    def numbers(
-        group: str, name: str, of: Callable[[ComparedRun], float | None], good: Good | None, missing: str = NOTHING
+    def number_figure(
+        group: str,
+        name: str,
+        read_value: Callable[[ComparedRun], float | None],
+        good: Good | None,
+        missing: str = NOTHING,
     ) -> Figure:
-        run_values = [of(run) for run in runs]
+        run_values = [read_value(run) for run in runs]
         number_cells = tuple(
             ComparedFigure(missing) if value is None else ComparedFigure(number(value), float(value))
             for value in run_values
         )
         return Figure(group, name, number_cells, good)
 
-    yield words("Promise", "state", lambda run: run.state)
-    yield words("Promise", "method", lambda run: run.method)
-    yield numbers("Promise", "hospitals", lambda run: run.parties, None)
-    yield numbers("Promise", "promised epsilon", lambda run: run.epsilon, "low", "not private")
-    yield numbers("Promise", "delta", lambda run: run.delta, None)
-    yield words("Promise", "privacy unit", lambda run: UNIT_WORDS[run.unit])
-    yield numbers("Promise", "epsilon spent", lambda run: run.spent, None, "no privacy")
-    yield numbers("Cost", "calls", lambda run: run.calls, None)
-    yield numbers("Cost", "texts written, usable", lambda run: run.kept, None)
+    yield word_figure("Promise", "state", lambda run: run.state)
+    yield word_figure("Promise", "method", lambda run: run.method)
+    yield number_figure("Promise", "hospitals", lambda run: run.parties, None)
+    yield number_figure("Promise", "promised epsilon", lambda run: run.epsilon, "low", "not private")
+    yield number_figure("Promise", "delta", lambda run: run.delta, None)
+    yield word_figure("Promise", "privacy unit", lambda run: UNIT_WORDS[run.unit])
+    yield number_figure("Promise", "epsilon spent", lambda run: run.spent, None, "no privacy")
+    yield number_figure("Cost", "calls", lambda run: run.calls, None)
+    yield number_figure("Cost", "texts written, usable", lambda run: run.kept, None)
     price_cells = tuple(ComparedFigure(f"{run.price_usd:.2f}", run.price_usd) for run in runs)
     yield Figure("Cost", "money, US$", price_cells, "low")
-    yield words(HOW_GOOD, HELP, lambda run: run.help or NOTHING)
+    yield word_figure(HOW_GOOD, HELP, lambda run: run.help or NOTHING)
     yield from _how_good([run.score for run in runs], [run.evaluated for run in runs])
-    yield numbers("Texts", CORPUS_TEXTS, lambda run: run.texts, None)
+    yield number_figure("Texts", CORPUS_TEXTS, lambda run: run.texts, None)
     for figure in TEXT_FIGURES if any(run.text_figures for run in runs) else ():
-        weight_cells = tuple(
+        text_cells = tuple(
             _interval_cell(run.text_figures[figure.name], percent=figure.percent)
             if run.text_figures
             else ComparedFigure()
             for run in runs
         )
-        yield Figure(f"Texts, of {drawn:,} drawn of each run", figure.name, weight_cells, figure.good, figure.percent)
+        yield Figure(
+            f"Texts, of {drawn_count:,} drawn of each run", figure.name, text_cells, figure.good, figure.percent
+        )
     for weight_name in _names(run.weights for run in runs):
         weight_cells = tuple(
             _weight_cell(run, weight_name) if weight_name in run.weights else ComparedFigure() for run in runs
@@ -783,7 +805,8 @@ def _how_good(scores: Sequence[PrivateScore | None], evaluated_runs: Sequence[Ev
 def _evaluated_figures(evaluated_runs: Sequence[Evaluated | None]) -> Iterator[Figure]:
     """The figures of `undersong run evaluate` of each run.
 
-    They compare only where the file is the same and the numbers of texts are close; else each says why not.
+    Runs compare by them only where the test file is the same and the numbers of texts are close. Elsewhere each figure
+    says why they do not.
     """
     test_cells = tuple(
         ComparedFigure(evaluation.test if evaluation else "not measured") for evaluation in evaluated_runs
@@ -831,7 +854,7 @@ def _are_close(text_counts: Sequence[int]) -> bool:
 
 
 def _common_evaluations(folders: Sequence[RunFolder]) -> list[Evaluated | None]:
-    """Each run's own evaluation; where these are on several files, those on the first one that all have."""
+    """Each run's own evaluation; where these have different test files, those on the first file that all have."""
     own_evaluations = [evaluated(folder) for folder in folders]
     evaluations_by_run = [
         {}
@@ -839,8 +862,10 @@ def _common_evaluations(folders: Sequence[RunFolder]) -> list[Evaluated | None]:
         else {evaluation.file_hash: evaluation for evaluation in (own_evaluation, *evaluated_beside(folder))}
         for folder, own_evaluation in zip(folders, own_evaluations, strict=True)
     ]
-    first, *others = list(filter(None, evaluations_by_run)) or [{}]
-    common_hash = next((file for file in first if all(file in evaluations for evaluations in others)), None)
+    first_evaluations, *other_evaluations = list(filter(None, evaluations_by_run)) or [{}]
+    common_hash = next(
+        (file for file in first_evaluations if all(file in evaluations for evaluations in other_evaluations)), None
+    )
     if common_hash is None:
         return own_evaluations
     return [evaluations.get(common_hash) for evaluations in evaluations_by_run]

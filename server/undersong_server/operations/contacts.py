@@ -12,16 +12,16 @@ FEWEST_DIGITS = 3  # of a telephone number, or of a postal address with house nu
 _MAIL_ADDRESS = re.compile(r"[^\s@]+@[^\s@.]+(\.[^\s@.]+)+")
 _WEB_ADDRESS = re.compile(r"(https?://|www\.)[^\s./]+(\.[^\s./]+)+", re.IGNORECASE)
 REHEARSAL = "a rehearsal with invented records"  # who asks in a drill whose operator states nobody
-ACCEPTED = "write an e-mail address, a telephone number or a web address, for example: Mara Holm, 0123 456 78"
+CONTACT_REMEDY = "write an e-mail address, a telephone number or a web address, for example: Mara Holm, 0123 456 78"
 
 
 def stated_line(words: str) -> str:
-    """Returns words as one line. Raises ConfigurationError for more than a sheet's line holds."""
+    """Returns words as one line. Raises ConfigurationError if they are too long for a line of a sheet."""
     one_line = " ".join(words.split())
     if len(one_line) > LONGEST_STATED:
         raise ConfigurationError(
-            f"{printable(one_line, 40)!r} has {len(one_line)} characters",
-            f"write at most {LONGEST_STATED}",
+            f"{printable(one_line, 40)!r} is too long: it has {len(one_line)} characters",
+            f"write at most {LONGEST_STATED} characters",
             code="too-long",
         )
     return one_line
@@ -49,7 +49,7 @@ def reachable_contact(words: str) -> str:
     """
     contact = stated_line(words)
     if contact and not _is_reachable(contact):
-        raise ConfigurationError(_unreachable_words(contact), ACCEPTED, code="contact-unreachable")
+        raise ConfigurationError(_unreachable_words(contact), CONTACT_REMEDY, code="contact-unreachable")
     return contact
 
 
@@ -61,7 +61,7 @@ def contact_faults(contacts: Mapping[str, str]) -> Iterator[tuple[str, str, str]
     """
     for key, words in contacts.items():
         if words not in ("", REHEARSAL) and not _is_reachable(words):
-            yield f"{key}: {_unreachable_words(words)}", f"{key}: {ACCEPTED}", key
+            yield f"{key}: {_unreachable_words(words)}", f"{key}: {CONTACT_REMEDY}", key
 
 
 def _is_reachable(contact: str) -> bool:

@@ -85,10 +85,11 @@ class CoordinatorFacts:
     Attributes:
         fingerprint: fingerprint that each hospital compares by telephone or on paper.
         addresses: host:port by which parties reach it; ``bind`` and ``metrics`` are where it listens.
-        certificate_names, certificate_expires_at: of the server's certificate; seconds since the epoch.
+        certificate_names, certificate_expires_at: host names in the server's certificate, and its end in seconds since
+            the epoch.
         served: True while a process serves it.
         drill: True for rehearsals only.
-        held_up: the steps of the serving process that are held up, and since when.
+        held_up: the steps that the serving process tries again and again because they fail, and since when.
         not_yet_valid: the certificates that begin in the future: "authority", "server".
         operator, contact: who asks, as each plan states it; "" where the task files say it.
     """
@@ -126,9 +127,9 @@ def create(home: Path, new: defaults.NewCoordinator) -> CoordinatorFacts:
 
 
 def check_settings(home: Path, stated: defaults.NewCoordinator) -> None:
-    """Raises ConfigurationError for a stated setting that the coordinator in ``home`` has otherwise.
+    """Raises ConfigurationError if a setting in ``stated`` differs from that of the coordinator in ``home``.
 
-    A setting at its default is not stated.
+    A setting at its default counts as not stated.
     """
     settings, stated_settings = CoordinatorHome(home).settings, _settings_of(stated)
     for field in fields(stated):
@@ -317,7 +318,9 @@ def health(home: Path) -> dict[str, Any]:
     serving_address = coordinator_home.serving
     if serving_address is None or not serving_address.metrics_port:
         raise ConfigurationError(
-            f"{home}: is not served, or without metrics", "undersong coordinator serve", code="not-served"
+            f"{home}: no process serves this coordinator, or it has no address for metrics",
+            "start `undersong coordinator serve`",
+            code="not-served",
         )
     host = coordinator_home.settings.metrics.rpartition(":")[0].strip("[]")
     host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
@@ -326,19 +329,21 @@ def health(home: Path) -> dict[str, Any]:
     else:
         url_host = host
     try:
-        # Straight to this process: a proxy of the environment reaches another machine's loopback, or none.
+        # No proxy: one that the environment names would look for this address on its own machine.
         direct_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with direct_opener.open(f"http://{url_host}:{serving_address.metrics_port}/healthz", timeout=HEALTH_S) as reply:
             health_json: dict[str, Any] = json.loads(reply.read())
     except (urllib.error.URLError, OSError):
-        raise ConfigurationError(f"{home}: the serving process does not answer", "look into its log") from None
+        raise ConfigurationError(
+            f"{home}: the serving process does not answer", "read the log of `undersong coordinator serve`"
+        ) from None
     return health_json
 
 
 # One file that holds a whole coordinator, made while it is served, and its way back into an empty folder.
 SCHEMA_VERSION = 1
 _BACKUP_NOTE = "undersong-backup.json"
-_DATABASE = b"SQLite format 3\0"
+_SQLITE_HEADER = b"SQLite format 3\0"
 # Files that the serving process or SQLite makes anew.
 _MADE_ANEW = re.compile(r"\..*|.*\.lock|(serving|held)\.json|.*-(wal|shm)")
 
@@ -382,7 +387,7 @@ def back_up(home: Path, file: Path) -> Backup:
             "back the database up by its own tools (pg_dump), and keep a copy of authority/ and coordinator.json",
             code="backup-elsewhere",
         )
-    coordinator_home.registry().close()  # another version's is refused by name
+    coordinator_home.registry().close()  # A registry of another version is refused here, by an error that names it.
     backup_note = {
         "format": SCHEMA_VERSION,
         "made_at": time.time(),
@@ -391,11 +396,11 @@ def back_up(home: Path, file: Path) -> Backup:
     with tempfile.TemporaryDirectory(prefix=f".{file.name}.", dir=file.parent) as folder:
         archive_path = Path(folder) / "backup"
         with zipfile.ZipFile(archive_path, "x", zipfile.ZIP_DEFLATED) as archive:
-            fault_by_file: dict[str, str] = {}
+            fault_by_run: dict[str, str] = {}
             for run in coordinator_home.runs():
-                _read_run(run, fault_by_file)
-            fault_by_file |= _add_all(archive, home, Path(folder) / "database")
-            archive.writestr(_BACKUP_NOTE, json.dumps({**backup_note, "faults": fault_by_file}))
+                _read_run(run, fault_by_run)
+            fault_by_run |= _add_all(archive, home, Path(folder) / "database")
+            archive.writestr(_BACKUP_NOTE, json.dumps({**backup_note, "faults": fault_by_run}))
         os.chmod(archive_path, 0o600)
         checked_backup = check_backup(archive_path)
         with archive_path.open("rb") as archive_file:
@@ -426,87 +431,85 @@ def restore(file: Path, home: Path) -> Backup:
             f"{home}: is not empty, and a coordinator is never replaced", "name another --home", code="home-not-empty"
         )
     home.parent.mkdir(parents=True, exist_ok=True)
-    is_there = home.exists()  # a file system of its own, perhaps, in whose place no other folder can be put
-    with tempfile.TemporaryDirectory(prefix=f".{home.name}.", dir=home if is_there else home.parent) as folder:
+    home_exists = home.exists()  # It may be a mounted file system, which no other folder can replace.
+    with tempfile.TemporaryDirectory(prefix=f".{home.name}.", dir=home if home_exists else home.parent) as folder:
         unpacked_home = Path(folder) / "home"
         unpacked_home.mkdir(mode=0o700)
         unpacked_backup = _unpack(file, unpacked_home)
         for run in unpacked_backup.paused:
             RunFolder(unpacked_home / "runs" / run).request("pause")
-        if not is_there:
+        if not home_exists:
             os.replace(unpacked_home, home)
             return unpacked_backup
-        # The settings last: without them the folder is nobody's.
+        # The settings go last: without them the folder holds no coordinator, should the machine stop here.
         for path in sorted(unpacked_home.iterdir(), key=lambda path: path.name == "coordinator.json"):
             os.replace(path, home / path.name)
     sync_folder(home.parent)
     return unpacked_backup
 
 
-def _add_all(archive: zipfile.ZipFile, home: Path, scratch: Path) -> dict[str, str]:
-    """Adds every file of a coordinator's folder; returns what could not be read, by the run that it belongs to.
+def _add_all(archive: zipfile.ZipFile, home: Path, scratch_file: Path) -> dict[str, str]:
+    """Adds every file of a coordinator's folder to a backup; returns what could not be read, by run.
 
     Raises the error's :func:`fault_of` where the file is no run's, or the machine lacks something.
     """
-    left_out: dict[str, str] = {}
+    fault_by_run: dict[str, str] = {}
 
     def leave_out(error: OSError | sqlite3.Error, path: Path) -> None:
         file_fault = fault_of(error, path)
         relative_name = path.relative_to(home)
         if isinstance(file_fault, MachineFault) or not (run := _run_of(relative_name)):
             raise file_fault from None
-        left_out[run] = f"{relative_name.name}: cannot be read, and is not in the backup"
+        fault_by_run[run] = f"{relative_name.name}: cannot be read, and is not in the backup"
 
     walked_folders = os.walk(home, onerror=lambda error: leave_out(error, Path(error.filename)))
     paths = [Path(folder, file_name) for folder, _, file_names in walked_folders for file_name in file_names]
-    # A run's status first: what it says is finished is then copied whole.
+    # A run's status is copied first, so that the files of a run that it calls finished are all there.
     for path in sorted(paths, key=lambda path: (path.name != "status.json", path)):
         try:
             if stat.S_ISREG(path.stat().st_mode) and not _MADE_ANEW.fullmatch(path.name):
-                _add(archive, path, path.relative_to(home), scratch)
+                _add(archive, path, path.relative_to(home), scratch_file)
         except FileNotFoundError:  # replaced or removed since the folder was listed
             continue
         except (OSError, sqlite3.Error) as error:
             leave_out(error, path)
-    return left_out
+    return fault_by_run
 
 
-def _run_of(name: Path) -> str:
+def _run_of(relative_path: Path) -> str:
     """The run to which a path in a coordinator's folder belongs; "" for what belongs to all."""
-    if name.parts[0] == "runs" and len(name.parts) > 1:
-        return name.parts[1]
+    if relative_path.parts[0] == "runs" and len(relative_path.parts) > 1:
+        return relative_path.parts[1]
     return ""
 
 
-def _add(archive: zipfile.ZipFile, path: Path, name: Path, scratch: Path) -> None:
+def _add(archive: zipfile.ZipFile, path: Path, name_in_archive: Path, scratch_file: Path) -> None:
     with path.open("rb") as file:
-        is_database = file.read(len(_DATABASE)) == _DATABASE
+        is_database = file.read(len(_SQLITE_HEADER)) == _SQLITE_HEADER
     if not is_database:
-        archive.write(path, name)
+        archive.write(path, name_in_archive)
         return
     try:
         with (
             closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as source_database,
-            closing(sqlite3.connect(scratch)) as target_database,
+            closing(sqlite3.connect(scratch_file)) as target_database,
         ):
             source_database.backup(target_database)
-        archive.write(scratch, name)
+        archive.write(scratch_file, name_in_archive)
     except sqlite3.DatabaseError as error:
-        if fault_of(error, path).code != "damaged" or not _run_of(name):
+        if fault_of(error, path).code != "damaged" or not _run_of(name_in_archive):
             raise
-        archive.write(path, name)
+        archive.write(path, name_in_archive)
         log_path = path.with_name(f"{path.name}-wal")
         if log_path.exists():
-            archive.write(log_path, name.with_name(log_path.name))
+            archive.write(log_path, name_in_archive.with_name(log_path.name))
     finally:
-        scratch.unlink(missing_ok=True)
+        scratch_file.unlink(missing_ok=True)
 
 
 def _unpack(file: Path, folder: Path) -> Backup:
-    damaged_backup = ConfigurationError(
-        f"{file}: is damaged, or no backup", "use another backup", code="backup-damaged"
-    )
-    other_format = ConfigurationError(
+    damage_error = ConfigurationError(f"{file}: is damaged, or no backup", "use another backup", code="backup-damaged")
+    format_error = ConfigurationError(
         f"{file}: is of another format than {SCHEMA_VERSION}",
         "restore it with the program that made it",
         code="backup-format",
@@ -515,7 +518,7 @@ def _unpack(file: Path, folder: Path) -> Backup:
         with zipfile.ZipFile(file) as archive:
             backup_note = json.loads(archive.read(_BACKUP_NOTE))
             if backup_note["format"] != SCHEMA_VERSION:
-                raise other_format
+                raise format_error
             archive.extractall(folder)
         (folder / _BACKUP_NOTE).unlink()
         for path in (folder, *folder.rglob("*")):
@@ -524,14 +527,14 @@ def _unpack(file: Path, folder: Path) -> Backup:
         for path in folder.rglob("*.sqlite"):
             if not _is_whole(path):
                 if not (run_name := _run_of(path.relative_to(folder))):
-                    raise damaged_backup
+                    raise damage_error
                 fault_by_run[run_name] = f"{path.name}: is damaged"
         unpacked_home = CoordinatorHome(folder)
         if unpacked_home.authority().fingerprint != backup_note["fingerprint"]:
-            raise damaged_backup
+            raise damage_error
         unpacked_home.registry().close()
         run_states = {run.name: _read_run(run, fault_by_run) for run in unpacked_home.runs()}
-        source_faults = backup_note.get("faults", {})  # a backup of 0.3.0 notes none
+        source_faults = backup_note.get("faults", {})  # A backup that version 0.3.0 made has no such key.
         run_states |= dict.fromkeys(source_faults, UNREADABLE)
         fault_by_run |= source_faults
         under_way = tuple(run.name for run in unpacked_home.runs() if _is_under_way(run))
@@ -548,7 +551,7 @@ def _unpack(file: Path, folder: Path) -> Backup:
         *(zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, sqlite3.DatabaseError),
         *(KeyError, TypeError, ValueError, ConfigurationError),
     ) as error:
-        raise (other_format if error is other_format else damaged_backup) from None
+        raise (format_error if error is format_error else damage_error) from None
 
 
 def _is_whole(database: Path) -> bool:
@@ -559,14 +562,14 @@ def _is_whole(database: Path) -> bool:
         return False
 
 
-def _read_run(run: RunFolder, faults: dict[str, str]) -> str:
-    """Returns the state of a run in a backup, and adds the faults of the run's files to ``faults``."""
+def _read_run(run: RunFolder, fault_by_run: dict[str, str]) -> str:
+    """Returns the state of a run in a backup, and adds the faults of the run's files to ``fault_by_run``."""
     try:
         run.planned(), run.requested(), run.annotations()
         status = run.status()
         run.heard(status)
-    except UnreadableRun as fault:
-        faults[run.name] = f"{fault.file}: {fault.reason}"
+    except UnreadableRun as error:
+        fault_by_run[run.name] = f"{error.file}: {error.reason}"
         return UNREADABLE
     return status.state
 

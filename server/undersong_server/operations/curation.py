@@ -17,8 +17,8 @@ LONGEST_NOTE = 4_000  # characters
 LONGEST_TAG = 40  # characters
 MOST_TAGS = 20
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-# Two clicks on one page are two threads, and either reads the file before it writes it.
-_WRITING = threading.Lock()
+# Two clicks on one page are two threads. Each reads the file and writes it anew: without a lock one change is lost.
+_WRITE_LOCK = threading.Lock()
 
 
 def show(home: Path, run: str) -> Annotations:
@@ -33,7 +33,7 @@ def describe(home: Path, run: str, *, note: str | None = None, tags: Iterable[st
 
     Raises ConfigurationError for an unknown run, and for words that are too long or no plain text.
     """
-    with _WRITING:
+    with _WRITE_LOCK:
         run_annotations = show(home, run)
         if note is not None:
             note_text = note.replace("\r\n", "\n").strip()
@@ -56,7 +56,7 @@ def _checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
     ]
     if unfit_tags or len(tag_by_folding) > MOST_TAGS:
         raise ConfigurationError(
-            "a tag is too long, or the tags are too many",
+            "a tag is too long or has a control character, or there are too many tags",
             f"write at most {MOST_TAGS} tags of at most {LONGEST_TAG} characters, with commas between them",
         )
     return tuple(sorted(tag_by_folding.values(), key=str.casefold))
@@ -75,18 +75,18 @@ def mark_texts(home: Path, run: str, rows: Iterable[int], *, marked: bool = True
             f"its texts have the numbers 1 to {text_count:,}",
             code="no-text",
         )
-    with _WRITING:
+    with _WRITE_LOCK:
         run_annotations = show(home, run)
-        rows_before = set(run_annotations.marked)
-        rows_after = rows_before | named_rows if marked else rows_before - named_rows
-        if rows_after != rows_before:  # What was downloaded has other texts than what is marked now.
-            run_annotations = replace(run_annotations, marked=tuple(sorted(rows_after)), downloaded_at=0.0)
+        marked_before = set(run_annotations.marked)
+        marked_after = marked_before | named_rows if marked else marked_before - named_rows
+        if marked_after != marked_before:  # What was downloaded has other texts than what is marked now.
+            run_annotations = replace(run_annotations, marked=tuple(sorted(marked_after)), downloaded_at=0.0)
         CoordinatorHome(home).run(run).annotate(run_annotations)
     return run_annotations
 
 
 def note_download(home: Path, run: str) -> None:
-    """Notes that an operator has taken a finished run's files; nothing where the operator's words are damaged."""
-    with _WRITING, contextlib.suppress(UnreadableRun):
+    """Notes that an operator has taken a finished run's files; nothing if the run's notes cannot be read."""
+    with _WRITE_LOCK, contextlib.suppress(UnreadableRun):
         run_annotations = replace(show(home, run), downloaded_at=time.time())
         CoordinatorHome(home).run(run).annotate(run_annotations)

@@ -17,7 +17,7 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import PATIENCE_S
 from undersong_server.generators import kinds
 from undersong_server.operations import enrolment, runs, tasks
-from undersong_server.operations.contacts import ACCEPTED, contact_faults
+from undersong_server.operations.contacts import CONTACT_REMEDY, contact_faults
 from undersong_server.operations.coordinator import console_folder
 from undersong_server.operations.form import (
     REQUIRED,
@@ -41,10 +41,10 @@ from undersong_server.runs.task import DEFAULT_PARTIES, Task
 LABEL_ROWS, FEWEST_EMPTY_ROWS = 10, 4  # rows of labels that a form has at first, and empty ones that it always has
 # The words at a required key that is empty, where a few words are not enough.
 MISSING = {
-    "publication.contact": f"is required and missing; {ACCEPTED}",
+    "publication.contact": f"is required and missing; {CONTACT_REMEDY}",
     "task.labels": "are required and missing; write at least two, a row each",
 }
-EXAMPLE = "the example"  # source of a draft of it
+EXAMPLE = "the example"  # ``source`` of a draft that is made of the packaged example
 MOST_DRAFTS = 200  # the oldest beyond these are removed
 
 
@@ -89,7 +89,7 @@ class Draft:
 
     @property
     def label_rows(self) -> list[tuple[str, str]]:
-        """(label, meaning) of each label, and empty rows: all of most tasks at once, and some more of a longer list."""
+        """(label, meaning) of each label, and empty rows in which more labels can be written."""
         task = self.data["task"]
         label_meanings = task.get("label_descriptions", {})
         labels = list(dict.fromkeys([*task.get("labels", ()), *label_meanings]))
@@ -134,7 +134,7 @@ def is_task_file(data: Mapping[str, Any]) -> bool:
 
 
 def from_template(home: Path, name: str, folders: Sequence[Path]) -> Draft:
-    """Makes a draft with the first values of a template. Raises ConfigurationError for an unknown one."""
+    """Makes a draft with the first values of a template. Raises ConfigurationError for an unknown template."""
     if name not in templates():
         raise ConfigurationError(f"there is no template {name!r}", configuration.nearest(name, templates()))
     task_data = {section: started_table(section_table) for section, section_table in first_values()[name].items()}
@@ -265,13 +265,13 @@ def save(home: Path, draft: Draft) -> Draft:
 
 
 def find(home: Path, identity: str) -> Draft:
-    """Returns a draft. Raises ConfigurationError if it does not exist."""
+    """Returns the draft with this identity. Raises ConfigurationError if there is none."""
     draft_json = None
     if identity.isalnum() and len(identity) < 64:
         draft_json = read_json(_folder(home) / f"{identity}.json")
     if draft_json is None:
-        raise ConfigurationError("this draft was planned, or has expired", "begin a new run")
-    settings = draft_json.pop("options", {})  # Earlier versions kept the run's settings there.
+        raise ConfigurationError("this draft is gone: it was planned, discarded or too old", "begin a new run")
+    settings = draft_json.pop("options", {})  # Earlier versions kept the run's settings under this key.
     return Draft(**draft_json, **settings)
 
 
@@ -389,7 +389,7 @@ def add_table(draft: Draft, section: str, kind: str) -> Draft:
     if section == "generators":
         kinds.load(kind)
         generator_names = {generator.get("name") for generator in draft.data.get("generators", ())}
-        # Numbered from the first one on: a name without a number would be proposed again once that one is renamed.
+        # The first one gets a number too: a name without a number would be proposed again once that one is renamed.
         first_number = 1 + sum(generator.get("kind") == kind for generator in draft.data.get("generators", ()))
         numbered_names = (f"{kind}-{number}" for number in itertools.count(first_number))
         table_name = next(name for name in numbered_names if name not in generator_names)

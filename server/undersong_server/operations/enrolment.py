@@ -24,10 +24,10 @@ from undersong_server.coordinator.parties import ENROLLED, INVITED, NOT_STARTED,
 from undersong_server.operations.contacts import full_name_line, reachable_contact
 from undersong_server.runs.folder import read_json, replace_json
 
-PACKAGE, GRANT = "package", "grant"  # ends of the names of the files for a hospital
+PACKAGE, GRANT = "package", "grant"  # suffixes of the files for a hospital: party.package, party.grant
 LEFT_OUT_FILE = "left-out.json"  # in the coordinator's folder: the hospitals that new runs leave out
 UNFETCHED_S = 300.0  # time to download a file for a hospital before that is urgent; its link ends after 15 minutes
-# A party that is silent for KEEPALIVE_S asks by itself, and is heard soon after.
+# After KEEPALIVE_S of silence a living party sends a ping, and the registry notes it within TOUCHED_EVERY_S.
 LONGEST_SILENCE_S = 1.5 * defaults.KEEPALIVE_S + TOUCHED_EVERY_S
 
 
@@ -66,10 +66,10 @@ def invite(
     Raises ConfigurationError for a name that is invalid, revoked, or enrolled without ``again``, for a contact without
     a number or an address, and for a full name that nobody can read.
     """
-    if (offered_name := short_name(party)) not in ("", party):
+    if (proposed_name := short_name(party)) not in ("", party):
         raise ConfigurationError(
             f"{printable(party, 100)}: is no short name, which has lower-case letters, digits, - and _",
-            f"write {offered_name}, and the name in full in its own field",
+            f"write {proposed_name}, and the name in full in its own field",
             code="name-not-short",
         )
     coordinator_home = CoordinatorHome(home)
@@ -86,7 +86,7 @@ def invite(
 
 
 def short_name(name: str) -> str:
-    """Returns the name that a hospital can be invited by, made of any name; "" where no Latin letter or digit is."""
+    """Turns any name into a short name, by which a hospital can be invited; "" if it has no Latin letter or digit."""
     try:
         return check_party_name(name)
     except ConfigurationError:
@@ -100,11 +100,11 @@ def enrolled(home: Path) -> "list[PartyFacts]":
 
 def missing_words(home: Path) -> str:
     """Says what comes before a run where no hospital is enrolled: how many are invited, and what to do."""
-    invited = [party for party in parties(home) if party.party.state == INVITED]
-    if not invited:
+    invited_parties = [party for party in parties(home) if party.party.state == INVITED]
+    if not invited_parties:
         return "No hospital is invited yet: invite hospitals first."
-    is_are = "is" if len(invited) == 1 else "are"
-    return f"{counted(len(invited), 'hospital')} {is_are} invited, none is signed: sign their requests."
+    is_are = "is" if len(invited_parties) == 1 else "are"
+    return f"{counted(len(invited_parties), 'hospital')} {is_are} invited, none is signed: sign their requests."
 
 
 def note_contact(home: Path, party: str, contact: str) -> None:
@@ -147,7 +147,7 @@ class Enrolled:
 
 
 class OtherFingerprint(ConfigurationError):
-    """A request has another fingerprint than the hospital has stated; ``words`` are for the audit log."""
+    """Error of a request with another fingerprint than the hospital states; ``words`` say it in the audit log."""
 
     def __init__(self, party: str, stated: str, fingerprint: str) -> None:
         super().__init__(
@@ -219,14 +219,14 @@ def leave_out(home: Path, party: str, *, is_left_out: bool) -> None:
     Raises ConfigurationError for a party that is not enrolled.
     """
     _enrolled(home, [party])
-    others = _left_out(home) - {party}
-    left_out_names = others | {party} if is_left_out else others
+    other_names = _left_out(home) - {party}
+    left_out_names = other_names | {party} if is_left_out else other_names
     replace_json(CoordinatorHome(home).path / LEFT_OUT_FILE, {"parties": sorted(left_out_names)}, durable=True)
 
 
 def _left_out(home: Path) -> frozenset[str]:
-    stored = read_json(CoordinatorHome(home).path / LEFT_OUT_FILE) or {}
-    return frozenset(map(str, stored.get("parties", ())))
+    left_out_json = read_json(CoordinatorHome(home).path / LEFT_OUT_FILE) or {}
+    return frozenset(map(str, left_out_json.get("parties", ())))
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,10 @@ class PartyFacts:
 
 @dataclass(frozen=True)
 class UnfetchedFile:
-    """A hospital's package or reply that was made for download, and that nobody has downloaded. Seconds since epoch."""
+    """A hospital's package or reply that was made for download, and that nobody has downloaded.
+
+    ``since``: seconds since the epoch.
+    """
 
     name: str
     kind: Literal["package", "reply"]
@@ -331,12 +334,14 @@ def unfetched_file(facts: PartyFacts, offers: Mapping[str, Offer]) -> UnfetchedF
 def parties(home: Path) -> tuple[PartyFacts, ...]:
     """Every party that was ever invited, by name."""
     coordinator_home = CoordinatorHome(home)
-    serving, left_out = coordinator_home.serving, _left_out(home)
+    serving, left_out_names = coordinator_home.serving, _left_out(home)
     connected_names: Sequence[str] = () if serving is None else serving.connected
-    stated_at: Mapping[str, float] = {} if serving is None else serving.stated_at
+    stated_at_by_name: Mapping[str, float] = {} if serving is None else serving.stated_at
     with closing(coordinator_home.registry()) as registry:
         return tuple(
-            PartyFacts(party, party.name in connected_names, party.name in left_out, stated_at.get(party.name))
+            PartyFacts(
+                party, party.name in connected_names, party.name in left_out_names, stated_at_by_name.get(party.name)
+            )
             for party in registry.parties()
         )
 
@@ -368,12 +373,16 @@ def roster(home: Path, names: Sequence[str] | None) -> tuple[str, ...]:
 def _enrolled(home: Path, names: Sequence[str]) -> tuple[str, ...]:
     """The named parties, sorted. Raises ConfigurationError for a name that is not enrolled, and for none."""
     if not names:
-        raise ConfigurationError("no party was named", "name one of `undersong parties`", code="not-enrolled")
+        raise ConfigurationError(
+            "no party was named", "name a party that `undersong parties` shows as enrolled", code="not-enrolled"
+        )
     enrolled_identities = identities(home)
     unknown_names = [name for name in names if name not in enrolled_identities]
     if unknown_names:
         raise ConfigurationError(
-            f"not enrolled: {', '.join(unknown_names)}", "see `undersong parties`", code="not-enrolled"
+            f"not enrolled: {', '.join(unknown_names)}",
+            "name parties that `undersong parties` shows as enrolled",
+            code="not-enrolled",
         )
     return tuple(sorted(set(names)))
 

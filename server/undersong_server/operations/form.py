@@ -21,7 +21,7 @@ from undersong_server.generators import kinds
 from undersong_server.methods.parts import papers
 from undersong_server.runs.task import AttributeSection, Task
 
-IGNORED = ("data", "output", "evaluation")  # sections that a coordinator's run ignores, or that name no choice of a run
+IGNORED = ("data", "output", "evaluation")  # sections that the form leaves out: a coordinator's run ignores them
 TABLES = ("generators", "attributes")  # sections that may stand several times
 # Keys without a field of their own: the number of parties follows from their names, "labels" holds the meanings,
 # a table's kind is chosen when it is added, full names are noted on the hospitals' own screens.
@@ -34,7 +34,7 @@ REQUIRED = (
     "publication.where",
     "publication.licence",
     "publication.contact",
-)  # The schema requires further keys.
+)  # keys that the form requires beside those that the schema requires
 UNITS = {"s": "seconds", "usd": "US$"}  # units by the last part of a key
 _PARTY = re.compile(r'(?<!["\w.-])(?:party|parties)(?!["\w])(?!`)')
 FULL_NAME_KEY = "federation.full_names."  # begins the key of one hospital's full name in a task
@@ -52,7 +52,7 @@ class TaskField:
         text: the value, or the default if the task has none.
         default: text of the default, "" for none; without it, an empty field leaves the key out.
         choices: of a "choice"; "" among them leaves the key out.
-        first: stands at the form's first level.
+        first: True if the form shows the field at first, without a click for more.
     """
 
     path: str
@@ -66,7 +66,7 @@ class TaskField:
 
     @property
     def spoken(self) -> Mapping[str, Any]:
-        """Plain words about the key, by what they say: :func:`field_words`. Empty for a key that has none."""
+        """Plain words about the key, as :func:`field_words` has them: "is", "usual" and others. Empty for most keys."""
         section, _, key = self.path.partition(".")
         return cast("Mapping[str, Any]", field_words().get(section, {}).get(key.rpartition(".")[2], {}))
 
@@ -152,7 +152,7 @@ def templates() -> tuple[str, ...]:
 
 @cache
 def first_level() -> tuple[str, ...]:
-    """Returns the keys at the form's first level, in order, whether set or not."""
+    """Returns the keys that the form shows at first, without a click for more, in order, whether set or not."""
     generator_tables = {"generators": {key: "" for table in first_values()["generators"].values() for key in table}}
     sections = [first_values()[name] for name in templates()] + [generator_tables]
     return tuple(
@@ -161,7 +161,7 @@ def first_level() -> tuple[str, ...]:
 
 
 def started_table(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a section without the keys that nobody has thought of yet."""
+    """Returns a section of a template without the keys that are still empty, which people fill in."""
     return {table_key: copy.copy(table_value) for table_key, table_value in table.items() if table_value != ""}
 
 
@@ -178,7 +178,7 @@ def value_at(data: Any, path: str) -> Any:
 
 
 def generator_kinds() -> tuple[str, ...]:
-    """Kinds that a form can add: all but the functions of a notebook's process, the best texts first."""
+    """Kinds of generators that a form can add, those with the best texts first: all but functions in a notebook."""
     best_first = list(field_words()["kinds"])
     offered_kinds = [kind for kind in kinds.names() if kind != "function"]
     return tuple(
@@ -256,10 +256,10 @@ def change_line(key: str, before: Any, now: Any) -> str:
     ('Language of the texts: not set → German', 'Without generator mixed')
     """
     if key == "generators":
-        removed = [f"without generator {name}" for name in before if name not in now]
-        added = [f"with generator {name}" for name in now if name not in before]
-        if removed or added:
-            words = joined([*removed, *added])
+        removed_words = [f"without generator {name}" for name in before if name not in now]
+        added_words = [f"with generator {name}" for name in now if name not in before]
+        if removed_words or added_words:
+            words = joined([*removed_words, *added_words])
             return f"{words[:1].upper()}{words[1:]}"
     return f"{change_words(key)}: {change_value(before)} → {change_value(now)}"
 
@@ -271,7 +271,7 @@ def _generator_names(data: Mapping[str, Any]) -> list[str]:
 
 
 def _preset(data: Mapping[str, Any], section: str) -> Mapping[str, Any]:
-    """Values that a preset of the method sets in a section."""
+    """Values that the method's preset, if the task names one, sets in a section."""
     method = data.get("method", {})
     try:
         return papers.sections(str(method.get("name")), str(method["preset"])).get(section, {})
@@ -283,7 +283,7 @@ def _section(
     name: str,
     model: type[BaseModel],
     data: Mapping[str, Any],
-    at: str,
+    section_path: str,
     defaults: Mapping[str, Any] = {},
     *,
     generators: Sequence[str] = (),
@@ -321,7 +321,7 @@ def _section(
             choices = ("", *choices)
         form_fields.append(
             TaskField(
-                f"{at}.{key}",
+                f"{section_path}.{key}",
                 control,
                 default_text if task_value is None else _text(control, task_value),
                 default_text,
@@ -337,14 +337,14 @@ def _section(
     if name == "generators":
         kind = str(data.get("kind", ""))
         section_words = field_words()["kinds"].get(kind, section_words)
-    return FormSection(at, name, section_words, tuple(form_fields), kind)
+    return FormSection(section_path, name, section_words, tuple(form_fields), kind)
 
 
 class _Schemas(GenerateJsonSchema):
     """Makes schemas of models that may hold what JSON has no words for, such as functions of another package."""
 
     def emit_warning(self, *_: Any) -> None:
-        """Says nothing of a default without JSON: only the type is read."""
+        """Suppresses the warning of a default that JSON cannot hold: only the type is read."""
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
         return {}

@@ -16,7 +16,7 @@ from undersong_server.report.evaluations import evaluated
 from undersong_server.report.rows import PHRASE_WORDS
 from undersong_server.report.terms import NGRAM, TextSource
 
-NOWHERE = "nowhere"  # begins a plan's place of publication where the texts stay with its people
+NOWHERE = "nowhere"  # A place of publication that begins so says that the texts are not published.
 MANY_ROWS = 0.25  # share of rows with a frequent phrase, from which on an operator is told
 
 
@@ -24,7 +24,7 @@ MANY_ROWS = 0.25  # share of rows with a frequent phrase, from which on an opera
 class OpenPoint:
     """One point: a sentence, and a link to the place that says more, by its words and its address.
 
-    ``is_of_terms``: the plan lacks terms without which nobody may publish the texts.
+    ``is_of_terms``: True if the plan lacks terms without which nobody may publish the texts.
     """
 
     words: str
@@ -35,7 +35,7 @@ class OpenPoint:
 
 @dataclass(frozen=True)
 class PublishAnswer:
-    """Says in one sentence (``words``) if an operator publishes a run. ``is_no``: its plan or an alarm forbids it."""
+    """Says in a sentence (``words``) if an operator publishes a run; ``is_no`` is True if plan or alarm forbids it."""
 
     words: str
     is_no: bool = False
@@ -44,7 +44,7 @@ class PublishAnswer:
 def publish_answer(
     home: Path, run: str, judgement: comparison.ResultJudgement, points: Sequence[OpenPoint]
 ) -> PublishAnswer:
-    """Answers whether a finished run with these open points is published: first Yes, Not yet or No.
+    """Answers whether a finished run with these open points is published: the sentence begins with Yes, Not yet or No.
 
     Args:
         judgement, points: the run's, of :func:`comparison.judge` and :func:`open_points`.
@@ -70,7 +70,7 @@ def bar_to_publication(home: Path, run: str) -> str:
 
 
 def lacks_terms(home: Path, run: str) -> bool:
-    """Returns whether a finished run's plan lacks the texts' licence, or the source of a generator's texts."""
+    """Returns True if a finished run's plan lacks the texts' licence, or the source of a generator's texts."""
     return any(point.is_of_terms for point in _source_points(home, run, search(home, run)))
 
 
@@ -83,9 +83,9 @@ def open_points(home: Path, run: str, judgement: comparison.ResultJudgement) -> 
     Raises ConfigurationError for a run that is unknown or has not finished.
     """
     corpus = search(home, run)
-    result = f"/runs/one/{quote(run)}/result"
-    texts = _texts_to_read(home, run, corpus, result)
-    return (*_quality_points(home, run, result, judgement), *texts, *_source_points(home, run, corpus))
+    result_address = f"/runs/one/{quote(run)}/result"
+    texts_to_read = _texts_to_read(home, run, corpus, result_address)
+    return (*_quality_points(home, run, result_address, judgement), *texts_to_read, *_source_points(home, run, corpus))
 
 
 def count_open_points(home: Path, run: str) -> int:
@@ -93,22 +93,24 @@ def count_open_points(home: Path, run: str) -> int:
     return len(open_points(home, run, comparison.judge(home, run)))
 
 
-def _quality_points(home: Path, run: str, result: str, judgement: comparison.ResultJudgement) -> Iterator[OpenPoint]:
+def _quality_points(
+    home: Path, run: str, result_address: str, judgement: comparison.ResultJudgement
+) -> Iterator[OpenPoint]:
     folder = CoordinatorHome(home).run(run)
     for alarm in judgement.alarms:
-        yield OpenPoint(alarm, "How good", f"{result}#evaluation")
+        yield OpenPoint(alarm, "How good", f"{result_address}#evaluation")
     if evaluated(folder) is None:
-        yield OpenPoint("No public test file says how good the texts are.", "Evaluate", f"{result}#evaluate")
+        yield OpenPoint("No public test file says how good the texts are.", "Evaluate", f"{result_address}#evaluate")
     if judgement.help is not None and judgement.help.sign != 1:
         clause = judgement.help.clause
-        yield OpenPoint(f"{clause[0].upper()}{clause[1:]}.", "How good", f"{result}#evaluation")
+        yield OpenPoint(f"{clause[0].upper()}{clause[1:]}.", "How good", f"{result_address}#evaluation")
 
 
-def _texts_to_read(home: Path, run: str, corpus: Found, result: str) -> Iterator[OpenPoint]:
+def _texts_to_read(home: Path, run: str, corpus: Found, result_address: str) -> Iterator[OpenPoint]:
     for texts in comparison.texts_to_read(home, run, corpus.generators):
         query = urlencode({"generator": texts.generator})
         words = f"{counted(texts.texts, 'text')} of {texts.generator}: {texts.reason}."
-        yield OpenPoint(words, "Read them", f"{result}?{query}#corpus")
+        yield OpenPoint(words, "Read them", f"{result_address}?{query}#corpus")
     phrases = frequent_phrases([str(row["text"]) for row in corpus.texts])
     rows_with_phrase = len(phrases.by_row)
     if phrases.rows and rows_with_phrase >= MANY_ROWS * phrases.rows:
@@ -117,27 +119,27 @@ def _texts_to_read(home: Path, run: str, corpus: Found, result: str) -> Iterator
             f"{number(rows_with_phrase)} of {counted(phrases.rows, 'row')} hold a phrase of {PHRASE_WORDS} words that"
             f" stands in {phrases.least_rows} or more of these rows ({least_percent:.0f} %)."
         )
-        yield OpenPoint(words, "Read these rows", f"{result}?marked={WITH_PHRASE}#corpus")
+        yield OpenPoint(words, "Read these rows", f"{result_address}?marked={WITH_PHRASE}#corpus")
     mismatches = corpus.mismatches or LabelMismatches()
     if unmarked_rows := mismatches.label_by_row.keys() - {*corpus.marked}:
         words = f"{mismatches.sentence} Not marked of these: {number(len(unmarked_rows))}."
-        yield OpenPoint(words, "Read them", f"{result}?marked={MISMATCHED}#corpus")
+        yield OpenPoint(words, "Read them", f"{result_address}?marked={MISMATCHED}#corpus")
     if corpus.aside:
         words = f"The archive also holds the file set-aside.jsonl, with {counted(corpus.aside, 'text')} of no corpus:"
         by_generator = search(home, run, texts="aside").generators
         words += f" {joined([f'{number(count)} of {name}' for name, count in by_generator.items()])}."
-        yield OpenPoint(words, "Read its texts", f"{result}?marked=aside#corpus")
+        yield OpenPoint(words, "Read its texts", f"{result_address}?marked=aside#corpus")
 
 
 def _source_points(home: Path, run: str, corpus: Found) -> Iterator[OpenPoint]:
     address = f"/runs/one/{quote(run)}"
     task = run_plan(home, run).planned.task
     tables = [table for table in task.get("generators", ()) if corpus.generators.get(str(table.get("name")))]
-    if salads := [str(table["name"]) for table in tables if table.get("kind") == NGRAM]:
-        yield OpenPoint(f"{joined(salads)}: {WORD_SALAD}", "Read texts", f"{address}/result?find=#corpus")
+    if word_salads := [str(table["name"]) for table in tables if table.get("kind") == NGRAM]:
+        yield OpenPoint(f"{joined(word_salads)}: {WORD_SALAD}", "Read texts", f"{address}/result?find=#corpus")
     sources = [TextSource(*(str(table.get(key, "")) for key in ("name", "kind", "source"))) for table in tables]
-    if unnamed := [source.name for source in sources if not source.is_stated]:
-        words = f"The plan does not name the source of the texts of {joined(unnamed)}, nor its licence."
+    if unnamed_sources := [source.name for source in sources if not source.is_stated]:
+        words = f"The plan does not name the source of the texts of {joined(unnamed_sources)}, nor its licence."
         yield OpenPoint(words, "State it in another plan: Generators, Source", "/runs/new#earlier", is_of_terms=True)
     if not task.get("publication", {}).get("licence"):
         words = "The plan states no licence for the texts."

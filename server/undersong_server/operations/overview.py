@@ -46,8 +46,8 @@ from undersong_server.runs.folder import (
 )
 from undersong_server.runs.planning import PlanFigures, Planned, plan_figures
 
-REJECTED = "rejected"  # beside the states of runs: those that have failed because hospitals refuse
-CERTIFICATE_DAYS = 30.0
+REJECTED = "rejected"  # a filter beside the states of runs: runs that have failed because hospitals refused them
+CERTIFICATE_DAYS = 30.0  # A certificate that ends sooner is noticed.
 INVITED_S = 86400.0  # time in which an invited party sends its request
 AWAY_S = 120.0  # a party that is away for less may be restarting
 NEW_S = 900.0  # time within which an enrolled party should have installed its grant
@@ -71,12 +71,12 @@ def find_run(home: Path, name: str) -> RunSummary | None:
 
 
 def _summary(path: Path) -> tuple[float, RunSummary]:
-    """Time of a run's plan, and its summary; of one that cannot be read, what is wrong with it."""
+    """Time at which a run was planned, and its summary; of an unreadable run, 0 and a summary with its fault."""
     try:
-        status = os.stat(f"{path}/status.json")
-        planned = os.stat(f"{path}/plan.json")
-        # The time of its change tells a file whose rights alone were changed, too.
-        versions = (status.st_ctime_ns, status.st_ino, planned.st_ctime_ns, planned.st_ino)
+        status_file = os.stat(f"{path}/status.json")
+        plan_file = os.stat(f"{path}/plan.json")
+        # Unlike st_mtime, st_ctime changes with permissions too, by which a run becomes readable or unreadable.
+        versions = (status_file.st_ctime_ns, status_file.st_ino, plan_file.st_ctime_ns, plan_file.st_ino)
         return _read_summary(str(path), *versions, *map(file_state, _own_words(path)))
     except (OSError, UndersongError) as error:
         fault = error if isinstance(error, UndersongError) else _unreadable(path, error)
@@ -85,12 +85,12 @@ def _summary(path: Path) -> tuple[float, RunSummary]:
 
 
 def _own_words(path: Path) -> tuple[str, str]:
-    """The files in which the operator's words about a run are, which most runs do not have."""
+    """Paths of the files with the operator's notes on a run and its mark as put away; most runs have neither."""
     return f"{path}/annotations.json", f"{path}/put-away"
 
 
 def _unreadable(path: Path, error: OSError) -> UndersongError:
-    """The words of the run's reader for an error of the system, where that reader meets it too."""
+    """The error that :class:`RunFolder` raises for such a run, in words for people; else one made of ``error``."""
     try:
         RunFolder(path).planned()
         RunFolder(path).status()
@@ -147,7 +147,7 @@ def _is_in_list(run: RunSummary, state: str, *, archive: bool) -> bool:
 class Need:
     """Notice for the operator: ``says`` states the problem, ``remedy`` the action.
 
-    A ``failed`` run can be revised or put away; one that ``resumes`` could go on as it is.
+    ``failed`` is True for a run that can be revised or put away, ``resumes`` for one that could go on as it is.
     """
 
     grade: Literal["soon", "now"]
@@ -170,19 +170,19 @@ def needs(
     Args:
         offers: the files for hospitals that the console has made, by name.
     """
-    unfetched = {
+    unfetched_by_party = {
         party_facts.party.name: file
         for party_facts in parties
         if (file := unfetched_file(party_facts, offers)) is not None
     }
-    return tuple(sorted(_needs(home, runs, parties, unfetched), key=lambda need: need.grade == "soon"))
+    return tuple(sorted(_needs(home, runs, parties, unfetched_by_party), key=lambda need: need.grade == "soon"))
 
 
 def _needs(
     home: Path,
     runs: Sequence[RunSummary],
     parties: Sequence[PartyFacts],
-    unfetched: Mapping[str, UnfetchedFile],
+    unfetched_by_party: Mapping[str, UnfetchedFile],
 ) -> Iterator[Need]:
     coordinator_facts = coordinator.show(home)
     now_s = time.time()
@@ -199,17 +199,18 @@ def _needs(
         says = "has no weights of the packaged embedder, without which most runs are refused"
         yield Need("soon", "coordinator", coordinator_facts.name, says, f"on its machine: {WEIGHTS_MISSING[1]}")
     needed_parties = {party for run in runs if run.status.state in UNDER_WAY for party in run.parties}
-    waiting = [(run, run.status.waiting) for run in runs if run.status.waiting is not None]
+    waiting_runs = [(run, run.status.waiting) for run in runs if run.status.waiting is not None]
     awaited_parties = {
-        awaited_party.party for _, reason in waiting for awaited_party in reason.parties
-    }  # each stands with its run
+        awaited_party.party for _, reason in waiting_runs for awaited_party in reason.parties
+    }  # A notice on the run names each of these.
     for party_facts in parties:
         name = party_facts.party.name
-        if name in unfetched:
-            if not unfetched[name].is_overdue:
+        if name in unfetched_by_party:
+            if not unfetched_by_party[name].is_overdue:
                 continue
-            says = f"has waited for {duration(max(0.0, now_s - unfetched[name].since))}: {unfetched[name].words}"
-            remedy = f"on its own screen: download it, or make a new {unfetched[name].kind}"
+            waiting_s = max(0.0, now_s - unfetched_by_party[name].since)
+            says = f"has waited for {duration(waiting_s)}: {unfetched_by_party[name].words}"
+            remedy = f"on its own screen: download it, or make a new {unfetched_by_party[name].kind}"
             yield Need("soon", "party", name, says, remedy)
             continue
         yield from _of_party(
@@ -219,9 +220,9 @@ def _needs(
             needed=name in needed_parties,
             awaited=name in awaited_parties,
         )
-    yield from _unsigned(parties, unfetched, now_s)
+    yield from _unsigned(parties, unfetched_by_party, now_s)
     facts_by_name = {party_facts.party.name: party_facts for party_facts in parties}
-    for run, reason in waiting:
+    for run, reason in waiting_runs:
         awaited_facts = [
             facts_by_name[awaited_party.party]
             for awaited_party in reason.parties
@@ -245,70 +246,74 @@ def _needs(
             rejecting_parties = [facts_by_name[name] for name in status.error.rejected_by if name in facts_by_name]
             contacts = {party_facts.party.name: party_facts.party.contact for party_facts in rejecting_parties}
             reasons = status.error.screen_words
-            if len(status.error.rejected_by) == 1:  # its name stands before it
+            if len(status.error.rejected_by) == 1:  # Its name stands just before: "it" is enough.
                 name = status.error.rejected_by[0]
                 reasons = re.sub(rf"^{re.escape(name)} (?=says: |gives |has )", "it ", reasons)
                 reasons = reasons.removeprefix(f"{name} refuses: ")
-            others = f" {status.error.others(run.parties)}".rstrip()
+            other_words = f" {status.error.others(run.parties)}".rstrip()
             says = f"{'is ' if status.error.rejected_by else ''}{status.state_words}: {reasons}"
-            if others:
-                says = f"{says.rstrip('.')}.{others}"
+            if other_words:
+                says = f"{says.rstrip('.')}.{other_words}"
             remedy = status.error.advise(contacts)
             resumes = may_resume(home, status) and status.error.exit_code != PrivacyRefusal.exit_code
             yield Need("now", "run", run.run, says, remedy, failed=True, resumes=resumes)
         elif status.state == "paused":
             yield Need("soon", "run", run.run, "is paused", "resume or stop it")
         elif not run.put_away and (failure := evaluation_error(home, run.run, status)) is not None:
-            ago = duration(max(0.0, now_s - (status.at or now_s)))
-            says = f"has finished, and {UNEVALUATED} {ago} ago: {failure.problem}"
+            time_since = duration(max(0.0, now_s - (status.at or now_s)))
+            says = f"has finished, and {UNEVALUATED} {time_since} ago: {failure.problem}"
             yield Need("soon", "run", run.run, says, failure.remedy)
 
 
-def _unsigned(parties: Sequence[PartyFacts], unfetched: Mapping[str, UnfetchedFile], now_s: float) -> Iterator[Need]:
+def _unsigned(
+    parties: Sequence[PartyFacts], unfetched_by_party: Mapping[str, UnfetchedFile], now_s: float
+) -> Iterator[Need]:
     """The hospitals that were invited lately and are not signed, as one notice; each older one has a notice of its own.
 
     Args:
-        unfetched: files that nobody has downloaded, by the hospital that waits for one.
+        unfetched_by_party: files that nobody has downloaded, by the hospital that waits for one.
     """
-    names = [
+    party_names = [
         facts.party.name
         for facts in parties
-        if facts.party.state == INVITED and facts.party.name not in unfetched
+        if facts.party.state == INVITED and facts.party.name not in unfetched_by_party
         if now_s - facts.party.invited_at <= INVITED_S
     ]
-    if names:
-        says = f"{'is' if len(names) == 1 else 'are'} invited and not signed yet: {joined(names)}"
-        yield Need("soon", "coordinator", counted(len(names), "hospital"), says, "sign each request when it comes")
+    if party_names:
+        says = f"{'is' if len(party_names) == 1 else 'are'} invited and not signed yet: {joined(party_names)}"
+        yield Need(
+            "soon", "coordinator", counted(len(party_names), "hospital"), says, "sign each request when it comes"
+        )
 
 
-def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool, awaited: bool) -> Iterator[Need]:
-    party = each.party
-    if party.state == INVITED and now - party.invited_at > INVITED_S:
-        says = f"was invited {duration(now - party.invited_at)} ago and is not enrolled"
+def _of_party(facts: PartyFacts, now_s: float, *, served: bool, needed: bool, awaited: bool) -> Iterator[Need]:
+    party = facts.party
+    if party.state == INVITED and now_s - party.invited_at > INVITED_S:
+        says = f"was invited {duration(now_s - party.invited_at)} ago and is not enrolled"
         yield Need("soon", "party", party.name, says, "sign its request when it comes, or invite it again")
     if party.state != ENROLLED:
         return
-    ends = party.certificate_expires_at
-    if ends is not None and ends - now < CERTIFICATE_DAYS * 86400:
+    ends_at = party.certificate_expires_at
+    if ends_at is not None and ends_at - now_s < CERTIFICATE_DAYS * 86400:
         remedy = "its program renews it while it runs; else the hospital renews it on its page, under Coordinator"
-        if ends > now:
-            says = f"has a certificate that ends in {duration(ends - now)}"
+        if ends_at > now_s:
+            says = f"has a certificate that ends in {duration(ends_at - now_s)}"
             yield Need("soon", "party", party.name, says, remedy)
         else:
             yield Need("now", "party", party.name, "has a certificate that has ended", remedy)
-    if awaited or (each.is_left_out and not needed):
+    if awaited or (facts.is_left_out and not needed):
         return
-    away_s = now - (party.last_seen or party.enrolled_at or now)
+    away_s = now_s - (party.last_seen or party.enrolled_at or now_s)
     grade: Literal["soon", "now"] = "soon"
     if needed:
         grade = "now"
-    if party.does_not_start and each.away_because:
+    if party.does_not_start and facts.away_because:
         remedy = "the hospital's page tells the whole reason and what to do, under Now"
-        yield Need(grade, "party", party.name, f"is away: {each.away_because}", remedy)
-    elif served and not each.connected and party.last_seen and away_s > AWAY_S:
+        yield Need(grade, "party", party.name, f"is away: {facts.away_because}", remedy)
+    elif served and not facts.connected and party.last_seen and away_s > AWAY_S:
         says = f"is away for {duration(away_s)}"
         yield Need(grade, "party", party.name, says, "ask the hospital to start its program")
-    elif served and not each.connected and not party.last_seen and away_s > NEW_S:
+    elif served and not facts.connected and not party.last_seen and away_s > NEW_S:
         remedy = "ask the hospital to start its program; its program has to receive the reply"
         yield Need(grade, "party", party.name, "has never connected", remedy)
     elif party.paused:
@@ -333,7 +338,7 @@ class RecentCosts:
 
     @property
     def in_words(self) -> str:
-        """The total beside that of a hospital's ledger; "" if no epsilon was spent, or nothing bounds it."""
+        """What the total means for a patient; "" if no epsilon was spent, or a run is not private."""
         if not self.charged or not math.isfinite(self.epsilon):
             return ""
         return impact.total(self.epsilon, self.delta, composed=False)
@@ -342,24 +347,24 @@ class RecentCosts:
 def spending(home: Path, runs: Sequence[RunSummary]) -> RecentCosts:
     """Adds up the cost of the started runs, at most the 200 newest."""
     coordinator_home = CoordinatorHome(home)
-    started = [run for run in runs if run.status.since is not None][:200]
-    charged = [run for run in started if run.status.charged or run.status.state == "finished"]
-    promises = [
-        planned.task["privacy"] for run in charged if (planned := _readable_plan(coordinator_home.run(run.run)))
+    started_runs = [run for run in runs if run.status.since is not None][:200]
+    charged_runs = [run for run in started_runs if run.status.charged or run.status.state == "finished"]
+    privacy_sections = [
+        planned.task["privacy"] for run in charged_runs if (planned := _readable_plan(coordinator_home.run(run.run)))
     ]
-    usages = [usage for run in started for usage in _readable_usage(coordinator_home.run(run.run)).values()]
+    usages = [usage for run in started_runs for usage in _readable_usage(coordinator_home.run(run.run)).values()]
     return RecentCosts(
-        len(started),
+        len(started_runs),
         math.fsum(float(usage["price_usd"]) for usage in usages),
-        len(charged),
-        math.fsum(float(promise["epsilon"]) for promise in promises),
-        math.fsum(float(promise["delta"]) for promise in promises),
+        len(charged_runs),
+        math.fsum(float(section["epsilon"]) for section in privacy_sections),
+        math.fsum(float(section["delta"]) for section in privacy_sections),
     )
 
 
 @dataclass(frozen=True)
 class EpsilonLeft:
-    """What remains of a hospital's budget by its own statement, less what runs have promised since.
+    """The rest of a hospital's budget: its own statement, less what runs have promised since.
 
     Attributes:
         stated: as the hospital's program stated it when it connected; ``stated_at`` is None where the time is unknown.
@@ -377,20 +382,20 @@ class EpsilonLeft:
 
 
 def epsilon_left(home: Path, facts: PartyFacts, runs: Sequence[RunSummary]) -> EpsilonLeft | None:
-    """Returns what remains of a hospital's budget now; None for one that keeps the figure to itself."""
+    """Returns what remains of a hospital's budget now; None for a hospital that does not state it."""
     stated, stated_at = facts.party.epsilon_left, facts.stated_at
     if stated is None:
         return None
-    since = math.inf if stated_at is None else stated_at
-    charged = [run for run in runs if run.status.charged and facts.party.name in run.parties]
-    later_runs = [run for run in charged if run.status.at is not None and run.status.at > since]
+    since_s = math.inf if stated_at is None else stated_at
+    charged_runs = [run for run in runs if run.status.charged and facts.party.name in run.parties]
+    later_runs = [run for run in charged_runs if run.status.at is not None and run.status.at > since_s]
     plans = [plan for run in later_runs if (plan := _readable_plan(CoordinatorHome(home).run(run.run)))]
     promised = math.fsum(float(plan.task["privacy"]["epsilon"]) for plan in plans)
     return EpsilonLeft(stated, stated_at, len(later_runs), promised)
 
 
 def _readable_plan(folder: RunFolder) -> Planned | None:
-    """The plan of a run; None where it cannot be read, which is that run's fault and shown with it."""
+    """The plan of a run; None where it cannot be read: the run's own notice says so."""
     try:
         return folder.planned()
     except UnreadableRun:
@@ -398,7 +403,7 @@ def _readable_plan(folder: RunFolder) -> Planned | None:
 
 
 def _readable_usage(folder: RunFolder) -> Mapping[str, Mapping[str, Any]]:
-    """What the generators of a run have used; nothing where that cannot be read."""
+    """Usage of each generator of a run, by name; {} where it cannot be read."""
     try:
         return folder.usage()
     except UnreadableRun:
@@ -432,20 +437,23 @@ def support_bundle(home: Path) -> bytes:
     runs = list_runs(home)
     contents: dict[str, object] = {
         "program.json": {"software": SOFTWARE, "python": platform.python_version(), "system": platform.platform()},
-        "coordinator.json": {key: value for key, value in asdict(coordinator.show(home)).items() if key != "home"},
+        "coordinator.json": {key: content for key, content in asdict(coordinator.show(home)).items() if key != "home"},
         "parties.json": [
-            {key: item for key, item in party.to_json().items() if key != "contact"} for party in every_party(home)
+            {key: field_value for key, field_value in party.to_json().items() if key != "contact"}
+            for party in every_party(home)
         ],
-        "runs.json": [{key: item for key, item in run.to_json().items() if key != "tags"} for run in runs],
+        "runs.json": [
+            {key: field_value for key, field_value in run.to_json().items() if key != "tags"} for run in runs
+        ],
     }
-    newest = sorted(runs, key=lambda run: -(run.status.at or 0.0))[:BUNDLED_LOGS]
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, value in contents.items():
-            archive.writestr(name, json_text(with_iso_times(value)))
-        for number, run in enumerate(run for run in newest if run.parties):
+    newest_runs = sorted(runs, key=lambda run: -(run.status.at or 0.0))[:BUNDLED_LOGS]
+    bundle_file = io.BytesIO()
+    with zipfile.ZipFile(bundle_file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents.items():
+            archive.writestr(name, json_text(with_iso_times(content)))
+        for number, run in enumerate(run for run in newest_runs if run.parties):
             archive.writestr(f"logs/{number:03}.txt", "\n".join([run.run, *_readable_log(home, run.run)]) + "\n")
-    return file.getvalue()
+    return bundle_file.getvalue()
 
 
 def _readable_log(home: Path, run: str) -> Sequence[str]:
@@ -538,19 +546,19 @@ class LiveRun:
         return max((left_s for left_s in seconds if left_s is not None), default=None)
 
 
-def answer_rate(used: Mapping[str, Any]) -> float | None:
+def answer_rate(usage: Mapping[str, Any]) -> float | None:
     """Answers per second of a generator while calls were under way; None before the first answer."""
-    return used["answered"] / used["busy_s"] if used.get("busy_s") else None
+    return usage["answered"] / usage["busy_s"] if usage.get("busy_s") else None
 
 
-def mean_latency_s(used: Mapping[str, Any]) -> float | None:
+def mean_latency_s(usage: Mapping[str, Any]) -> float | None:
     """Mean seconds from a call's first attempt to its answer; None if the generator does not report it."""
-    return used["latency_s"] / used["timed"] if used.get("timed") else None
+    return usage["latency_s"] / usage["timed"] if usage.get("timed") else None
 
 
 @dataclass(frozen=True)
 class RunPlanFacts:
-    """A run's plan: its figures, and epsilon after each private sum (empty if the run is not private).
+    """A run's plan: its figures, its private sums by name, and epsilon after each (empty if the run is not private).
 
     ``titles``: what each private sum asks, by its name.
     """
@@ -573,15 +581,15 @@ def run_plan(home: Path, run: str) -> RunPlanFacts:
 @lru_cache(maxsize=200)
 def _computed_plan(home: Path, run: str, _version: object) -> RunPlanFacts:
     planned = CoordinatorHome(home).run(run).planned()
-    loaded = planned.load()
-    plan = loaded.plan
-    private = math.isfinite(plan.privacy.epsilon)
-    if private:
+    planned_task = planned.load()
+    plan = planned_task.plan
+    is_private = math.isfinite(plan.privacy.epsilon)
+    if is_private:
         epsilons = tuple(plan.epsilon_after(count + 1) for count in range(len(plan.sums)))
     else:
         epsilons = ()
-    names = tuple(planned_sum.name for planned_sum in plan.sums)
-    return RunPlanFacts(planned, plan_figures(loaded), names, epsilons, sum_titles(plan.sums))
+    sum_names = tuple(planned_sum.name for planned_sum in plan.sums)
+    return RunPlanFacts(planned, plan_figures(planned_task), sum_names, epsilons, sum_titles(plan.sums))
 
 
 def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
@@ -592,7 +600,7 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
     texts: list[Sample] = []
     usage: Mapping[str, Mapping[str, Any]] = {}
     unpublished: Mapping[str, int] = {}
-    score, votes, is_judged = None, None, False
+    score, support_votes, is_judged = None, None, False
     for event in CoordinatorHome(home).run(run).live():
         if event["kind"] == "record" and event["name"] == "weights":
             weights[int(event["round"])] = tuple(event["value"])
@@ -601,7 +609,7 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
         elif event["kind"] == "record" and event["name"] == private_score.RECORD:
             score = private_score.PrivateScore.from_json(event["value"])
         elif event["kind"] == "record" and event["name"] == "support":
-            votes = support.Support.from_json(event["value"])
+            support_votes = support.Support.from_json(event["value"])
         elif event["kind"] == "record" and event["name"] == support.UNPUBLISHED:
             unpublished = event["value"]
         elif event["kind"] == "record" and event["name"] == support.RECORD:
@@ -624,8 +632,8 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
         elif event["kind"] == "usage":
             usage = event["usage"]
     generators, unjudged = plan.figures.generators, []
-    if votes is not None and not is_judged:
-        unjudged = support.unjudged_generators(votes, generators, generators)
+    if support_votes is not None and not is_judged:
+        unjudged = support.unjudged_generators(support_votes, generators, generators)
     return LiveRun(
         generators=generators,
         weights=tuple(weights[round_] for round_ in sorted(weights)),
@@ -638,7 +646,7 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
         score=score,
         unjudged=tuple(unjudged),
         unpublished=unpublished,
-        counts_words="" if votes is None else votes.counts_words(range(len(generators)), generators),
+        counts_words="" if support_votes is None else support_votes.counts_words(range(len(generators)), generators),
     )
 
 
@@ -672,14 +680,14 @@ def generator_usage(home: Path, runs: Sequence[str]) -> tuple[GeneratorUsage, ..
     coordinator_home = CoordinatorHome(home)
     plans = {run: planned for run in runs if (planned := _readable_plan(coordinator_home.run(run)))}
     usages = [_readable_usage(coordinator_home.run(run)) for run in plans]
-    newest = {
+    newest_run_by_name = {
         str(table.get("name", "")): (str(table.get("kind", "")), run)
         for run, planned in reversed(plans.items())
         for table in planned.task.get("generators", ())
     }
     return tuple(
         _usage_of(name, kind, run, [usage[name] for usage in usages if name in usage])
-        for name, (kind, run) in sorted(newest.items())
+        for name, (kind, run) in sorted(newest_run_by_name.items())
     )
 
 
@@ -687,17 +695,22 @@ def generator_usage(home: Path, runs: Sequence[str]) -> tuple[GeneratorUsage, ..
 CORPUS_COUNTS = frozenset({"texts", "corpus rows", "duplicate rows", "rows of other labels", "labels without corpus"})
 
 
-def _usage_of(name: str, kind: str, run: str, used: Sequence[Mapping[str, Any]]) -> GeneratorUsage:
-    """Returns a generator's usage; ``used`` is that of each run, the newest first."""
-    counts = [
-        {key.replace("_", " "): n for key, n in usage.get("counted", {}).items() if key != "calls"} for usage in used
+def _usage_of(name: str, kind: str, run: str, usages: Sequence[Mapping[str, Any]]) -> GeneratorUsage:
+    """Returns a generator's usage over several runs; ``usages`` has that of each run, the newest first."""
+    counts_by_run = [
+        {key.replace("_", " "): n for key, n in usage.get("counted", {}).items() if key != "calls"} for usage in usages
     ]
-    faults = [usage.get("faults", {}) for usage in used]
+    faults_by_run = [usage.get("faults", {}) for usage in usages]
     corpus_counts = {
-        key: count for run_counts in reversed(counts) for key, count in run_counts.items() if key in CORPUS_COUNTS
+        key: count
+        for counts_of_run in reversed(counts_by_run)
+        for key, count in counts_of_run.items()
+        if key in CORPUS_COUNTS
     }
-    counted = {**_sum(counts), **corpus_counts}
-    return GeneratorUsage(name, kind, run, len(used), counts=_sum(used), faults=_sum(faults), counted=counted)
+    counted = {**_sum(counts_by_run), **corpus_counts}
+    return GeneratorUsage(
+        name, kind, run, len(usages), counts=_sum(usages), faults=_sum(faults_by_run), counted=counted
+    )
 
 
 def _sum(parts: Sequence[Mapping[str, object]]) -> dict[str, float]:
@@ -718,8 +731,8 @@ class UsageColumn:
     lines: Callable[[GeneratorUsage], Sequence[str]]
 
 
-def usage_columns(used: Sequence[GeneratorUsage]) -> tuple[UsageColumn, ...]:
-    """Returns the columns in which some generator has something to say, in their order."""
+def usage_columns(usages: Sequence[GeneratorUsage]) -> tuple[UsageColumn, ...]:
+    """Returns the columns that are not empty for all generators, in their order."""
     columns = (
         UsageColumn("Runs", lambda usage: _count_lines(usage.runs)),
         *(UsageColumn(title, partial(_counted_lines, key=key)) for title, key in COUNT_TITLES.items()),
@@ -728,10 +741,10 @@ def usage_columns(used: Sequence[GeneratorUsage]) -> tuple[UsageColumn, ...]:
         UsageColumn("US$", _price_lines),
         UsageColumn("Answers/s", _speed_lines),
     )
-    return tuple(column for column in columns if any(column.lines(usage) for usage in used))
+    return tuple(column for column in columns if any(column.lines(usage) for usage in usages))
 
 
-COUNT_TITLES = {  # by title, the key of the count
+COUNT_TITLES = {  # key of a count by the title of its column
     "Calls": "calls",
     "Usable texts": "kept",
     "Repeated calls": "retried",

@@ -22,17 +22,17 @@ from undersong_server.runs.task import Task
 
 WORD_SECTIONS = ("task", "publication", "output")  # sections that a coordinator's run reads and that name no file
 # Keys of a generator that decide which secret is sent where.
-DESTINATION = ("kind", "base_url", "api_key_env", "proxy", "endpoints")
+DESTINATION_KEYS = ("kind", "base_url", "api_key_env", "proxy", "endpoints")
 FILE_KEYS = ("corpus", "path")  # keys by which a generator names its files
-COUNTED_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")  # of files whose rows are lines
-LARGEST_COUNTED_BYTES = 16 * 2**20
+COUNTED_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")  # suffixes of files in which a row is a line
+LARGEST_COUNTED_BYTES = 16 * 2**20  # The rows of a larger file are not counted.
 MOST_FILES = 200  # most files that a form offers for a key
 
 
 def offered(folders: Sequence[Path]) -> tuple[Path, ...]:
     """Task files in the folders that the operator has named: TOML files with a [task] section.
 
-    A file that cannot be read may be one, and is among them: its error names the reason once somebody opens it.
+    A file that cannot be read may be a task file, and is listed too: whoever opens it reads why it cannot be read.
     """
     return tuple(path for folder in folders for path in sorted(folder.glob("*.toml")) if _is_offered(path))
 
@@ -50,24 +50,25 @@ def _is_offered(path: Path) -> bool:
 def files(draft: Draft, folders: Sequence[Path]) -> list[str]:
     """Files of public texts in the operator's folders, as the draft would name them; records of a task are left out."""
     start_folder = Path(draft.folder)
-    public_paths = public_files(folders, _private(start_folder, draft.data))
+    public_paths = public_files(folders, _private_paths(start_folder, draft.data))
     return [str(path.relative_to(start_folder) if path.is_relative_to(start_folder) else path) for path in public_paths]
 
 
 def public_files(folders: Sequence[Path], private: Set[str] = frozenset()) -> list[Path]:
     """Files of public texts in the operator's folders, without ``private`` paths and the records of a task there.
 
-    Beside a task file that cannot be read, in the folders and below them, no file is offered: it may be one of records.
+    No file is offered that lies beside or below a task file that cannot be read: the task may name it as records.
     """
     private = set(private)
     folders_below = [place for folder in folders for place in (folder, *_folders_below(folder))]
     for path in offered(folders_below):
         try:
-            private |= _private(path.parent, configuration.read_toml(path))
+            private |= _private_paths(path.parent, configuration.read_toml(path))
         except (OSError, ConfigurationError):
-            private.add(os.path.join(glob.escape(os.path.realpath(path.parent)), "*"))  # everything below
+            # This pattern stands for every file beside the task file and below.
+            private.add(os.path.join(glob.escape(os.path.realpath(path.parent)), "*"))
     all_paths = (path for folder in folders for path in folder.absolute().rglob("*"))
-    text_paths = (path for path in all_paths if path.suffix.lower() in SUFFIXES and not _names(private, path))
+    text_paths = (path for path in all_paths if path.suffix.lower() in SUFFIXES and not _is_private(private, path))
     return sorted(islice(text_paths, MOST_FILES))
 
 
@@ -144,7 +145,7 @@ def _folders_below(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_dir())
 
 
-def _private(folder: Path, data: Mapping[str, Any]) -> set[str]:
+def _private_paths(folder: Path, data: Mapping[str, Any]) -> set[str]:
     """Real paths of the private records that a task's [data] names: files, folders or patterns."""
     root = value_at(data, "data.root")
     paths = value_at(data, "data.path")
@@ -154,10 +155,10 @@ def _private(folder: Path, data: Mapping[str, Any]) -> set[str]:
     return {os.path.realpath(place) for place in private_paths if "\0" not in place}
 
 
-def _names(private: Set[str], path: Path) -> bool:
+def _is_private(private_paths: Set[str], path: Path) -> bool:
     real_path = os.path.realpath(path)
-    return not private.isdisjoint((real_path, os.path.dirname(real_path))) or any(
-        fnmatch(real_path, private_path) for private_path in private
+    return not private_paths.isdisjoint((real_path, os.path.dirname(real_path))) or any(
+        fnmatch(real_path, private_path) for private_path in private_paths
     )
 
 
@@ -177,7 +178,7 @@ class FilePermissions:
     keys: Sequence[tuple[str, str]]
 
     def __call__(self, task: Task) -> None:
-        """Raises ConfigurationError if the task names a file or key beyond the limits; nothing is read before."""
+        """Raises ConfigurationError if the task names a file or key that it may not use; no file is read before."""
         operator_texts = {text for _, text in _paths(self.draft.operators)}
         allowed_folders = task_folders(self.home, self.folders)
         faults: list[tuple[str, ...]] = [
@@ -210,7 +211,7 @@ class FilePermissions:
     def other_labels(self) -> tuple[OtherLabels, ...]:
         """Returns the files of the draft that carry other labels than it states; none where it asks for no labels.
 
-        Only files that the task may name are read. A field for labels that is still empty has other labels, too.
+        Only files that the task may name are read. A draft without labels yet differs from every file with some.
         """
         task = self.draft.data["task"]
         stated_labels = task.get("labels")
@@ -227,17 +228,19 @@ class FilePermissions:
             for key in FILE_KEYS:
                 for _, name in _texts("", table.get(key)):
                     yield LabelledFile(f"generators.{number}.{key}", name, start_folder / name)
-        test = value_at(data, TEST)
-        label = value_at(data, "data.label")
-        if isinstance(test, str) and isinstance(label, str):
-            yield LabelledFile(TEST, test, start_folder / test, str(value_at(data, "data.text") or "text"), label)
+        test_name = value_at(data, TEST)
+        label_field = value_at(data, "data.label")
+        if isinstance(test_name, str) and isinstance(label_field, str):
+            yield LabelledFile(
+                TEST, test_name, start_folder / test_name, str(value_at(data, "data.text") or "text"), label_field
+            )
 
     def _may_name(self, name: str) -> bool:
         operator_texts = {text for _, text in _paths(self.draft.operators)}
         return name in operator_texts or self._allows(Path(self.draft.folder), name)
 
     def _allows(self, start_folder: Path, text: str) -> bool:
-        """Returns True for what is in the folders, or names no file at all."""
+        """Returns True for the path of a file in the allowed folders, and for a text that is no path of a file."""
         if "\0" in f"{start_folder}{text}":
             return False
         real_path = Path(os.path.realpath(start_folder / text))
@@ -256,16 +259,16 @@ def _paths(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield from _texts(section, value)
 
 
-def _texts(where: str, value: Any) -> Iterator[tuple[str, str]]:
+def _texts(key_path: str, value: Any) -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
-        yield where, value
+        yield key_path, value
     members: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, Mapping):
         members = value.items()
     elif isinstance(value, list):
         members = enumerate(value)
     for key, member in members:
-        yield from _texts(f"{where}.{key}", member)
+        yield from _texts(f"{key_path}.{key}", member)
 
 
 def _destinations(data: Mapping[str, Any]) -> Iterator[tuple[Any, list[Any]]]:
@@ -273,4 +276,4 @@ def _destinations(data: Mapping[str, Any]) -> Iterator[tuple[Any, list[Any]]]:
     generator_tables = data.get("generators", ())
     for table in generator_tables if isinstance(generator_tables, list) else ():
         if isinstance(table, Mapping):
-            yield table.get("name"), [table.get(key) for key in DESTINATION]
+            yield table.get("name"), [table.get(key) for key in DESTINATION_KEYS]

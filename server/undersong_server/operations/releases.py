@@ -35,12 +35,12 @@ from undersong_server.release.files import (
     CARD_NAME,
     CORPUS_NAMES,
     DOSSIER_NAME,
+    FILES_WITHOUT_TEXTS,
     JSONL_NAME,
     LEFT_OUT_NAMES,
     MANIFEST_NAME,
     OPTIONAL_NAMES,
     OUTPUT_NAMES,
-    PAPERS_WITHOUT_TEXTS,
     SEQUENCES_NAME,
     SET_ASIDE_NAME,
     LeftOut,
@@ -133,7 +133,7 @@ def export(
     A name that ends in ".zip" becomes one file of these and the dossier (:func:`archive`).
 
     Args:
-        without_marked: leaves the marked texts out, as only an archive can say so.
+        without_marked: leaves the marked texts out of an archive; a folder could not state that they are missing.
         without_aside: leaves the file set-aside.jsonl out of an archive, whose card and ``archive.json`` say so.
 
     Raises ConfigurationError for a run that is unknown or has not finished, if the folder cannot be written or holds
@@ -212,32 +212,40 @@ def archive_without_marked(home: Path, run: str, *, without_aside: bool = False)
         raise ConfigurationError(f"run {run!r}: every text is marked", "take some marks away", code="no-text-left")
     corpus, left_out = corpus_without(output_folder, marked_rows)
     names = _archived_names(home, run, without_aside=without_aside)
-    paper_files = {name: read_file(home, run, name) for name in names if name in PAPERS_WITHOUT_TEXTS}
-    return _pack_archive(home, run, paper_files, corpus, left_out)
+    files_without_texts = {name: read_file(home, run, name) for name in names if name in FILES_WITHOUT_TEXTS}
+    return _pack_archive(home, run, files_without_texts, corpus, left_out)
 
 
 def _pack_archive(
-    home: Path, run: str, published: Mapping[str, bytes], changed: Mapping[str, bytes], left_out: LeftOut | None = None
+    home: Path,
+    run: str,
+    published_files: Mapping[str, bytes],
+    changed_files: Mapping[str, bytes],
+    left_out: LeftOut | None = None,
 ) -> bytes:
-    """Packs the published files, the ``changed`` ones, card and dossier, and the coordinator's signed hashes of these.
+    """Packs the published files, the ``changed_files``, card and dossier, and the coordinator's signed hashes of these.
 
-    The card names the archive's own files, ``archive.json`` the optional ones that are not among ``published``.
+    The card names the archive's own files, ``archive.json`` the optional ones that are not among ``published_files``.
     """
-    output_folder = _output(home, run)  # This comes first, because a page's reader names no folder.
+    # An unfinished run is refused here, by its name: the dossier's error would name a folder.
+    output_folder = _output(home, run)
     home_authority = CoordinatorHome(home).authority()
     page, _ = dossier(home, str(output_folder), fingerprint=home_authority.fingerprint, parties={}, audit=None)
-    added_files: dict[str, bytes | str] = {**changed, DOSSIER_NAME: page.html(at=time.strftime("%Y-%m-%d %H:%M %Z"))}
-    card = {**published, **changed}.get(CARD_NAME)
+    added_files: dict[str, bytes | str] = {
+        **changed_files,
+        DOSSIER_NAME: page.html(at=time.strftime("%Y-%m-%d %H:%M %Z")),
+    }
+    card = {**published_files, **changed_files}.get(CARD_NAME)
     if card is not None:
-        added_files[CARD_NAME] = card_of_archive(card.decode("utf-8"), {*published, *added_files, ARCHIVE_NAME})
+        added_files[CARD_NAME] = card_of_archive(card.decode("utf-8"), {*published_files, *added_files, ARCHIVE_NAME})
     manifest = read_file(home, run, MANIFEST_NAME)
-    left_out_files = [name for name in files(home, run) if name in OPTIONAL_NAMES and name not in published]
+    left_out_files = [name for name in files(home, run) if name in OPTIONAL_NAMES and name not in published_files]
     added_files[ARCHIVE_NAME] = sign_archive(
         home_authority.signing_key, manifest, dict(added_files), left_out, left_out_files
     )
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as zip_file:
-        for file_name, file_bytes in {**published, **added_files}.items():
+        for file_name, file_bytes in {**published_files, **added_files}.items():
             zip_file.writestr(f"{run}/{file_name}", file_bytes)
     return buffer.getvalue()
 
@@ -269,7 +277,7 @@ def files(home: Path, run: str) -> dict[str, int]:
 def read_file(home: Path, run: str, name: str) -> bytes:
     """Reads a published file. Raises ConfigurationError for any other name."""
     if name not in files(home, run):
-        raise ConfigurationError(f"run {run!r} has no file {name!r}", "see the list of its files")
+        raise ConfigurationError(f"run {run!r} has no file {name!r}", f"choose one of: {', '.join(files(home, run))}")
     return (_output(home, run) / name).read_bytes()
 
 
@@ -455,7 +463,7 @@ def evaluate_run(home: Path, run: str, options: EvaluationOptions, *, test_name:
     folder = CoordinatorHome(home).finished(run, "evaluate it when it has finished")
     test_file = options.test
     if not isinstance(test_file, Path):
-        raise ConfigurationError(f"{run}: is evaluated beside a test file only", "choose one (--test)")
+        raise ConfigurationError(f"{run}: is evaluated beside a test file only", "name a test file (--test)")
     _check_unread(folder.planned(), test_file, test_name or test_file.name)
     _check_unwritten(home, test_file, options.text_field, test_name or test_file.name)
     report = evaluate(folder.output, options, largest=DRAWN_TEXTS)
@@ -567,7 +575,7 @@ def evaluate(
 
     Args:
         embed: texts to float32 unit vectors [n, d], in this process; None loads the embedder of the options.
-        largest: draws so many texts where there are more; None takes all.
+        largest: number of texts that are drawn where the corpus has more; None takes all.
 
     Raises ConfigurationError where a file is missing or not usable.
     """

@@ -58,11 +58,11 @@ from undersong_server.runs.planning import (
 from undersong_server.runs.task import Task, for_its_preset
 
 WHO_ASKS = "state both once: undersong coordinator change --operator NAME --contact WORDS"
-UNDER_WAY = ("waiting", "running", "paused")
-LONGEST_STEM = 80  # characters of a task's name, or of the name of a revised run, in a run's
+UNDER_WAY = ("waiting", "running", "paused")  # states of a run that has started and not ended
+LONGEST_STEM = 80  # characters of the task's name, or of a revised run's name, in a proposed name of a run
 CLOCKS = (" %H.%M", " %H.%M.%S")  # end the name of a second run of one day, and of another in the same minute
 LOG_LINES = 20  # lines of a run's log that are displayed with it
-POLL_S = 0.2
+POLL_S = 0.2  # pause between two looks at a run that is watched
 Check = Callable[[Task], None]
 STAMP = len("2026-01-01 00:00:00 ")  # characters before the words of a log line
 
@@ -84,8 +84,8 @@ class PlannedRun:
     remarks: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        identity = {"run": self.run, "parties": list(self.parties), "would_refuse": dict(self.refusals)}
-        return {**identity, "remarks": list(self.remarks), **self.figures.to_json()}
+        run_fields = {"run": self.run, "parties": list(self.parties), "would_refuse": dict(self.refusals)}
+        return {**run_fields, "remarks": list(self.remarks), **self.figures.to_json()}
 
 
 def plan(
@@ -96,7 +96,7 @@ def plan(
     assignments: Sequence[str] = (),
     revises: str | None = None,
 ) -> PlannedRun:
-    """Fixes a run: its task, parties, private sums and noise.
+    """Plans a run, which fixes its task, parties, private sums and noise.
 
     Args:
         task_file: its [data] paths are ignored; None takes the task of the run that is revised.
@@ -133,7 +133,7 @@ def plan_task(
     check: Check = lambda _task: None,
     begun_with: str = "",
 ) -> PlannedRun:
-    """Fixes a run of parsed task data, like :func:`plan`; its relative paths start at ``folder``.
+    """Plans a run of parsed task data, like :func:`plan`; its relative paths start at ``folder``.
 
     The run that it revises, if any, is stopped unless it has ended, and is put away.
 
@@ -150,10 +150,11 @@ def plan_task(
         )
     settings = CoordinatorHome(home).settings
     if settings.drill:
-        data = _rehearsed(data)
+        data = _mark_rehearsal(data)
     data = _with_operator(data, settings)
     planned_run = preview(home, data, folder, options.parties, check=check)
-    # The run would read it first, and end; a preview, which is made at each change of a form, does not wait for it.
+    # A run whose test file cannot be read would end at once. A preview leaves the file unread, since each change of a
+    # form makes one.
     read_test_file(coordinator_task(data, folder, planned_run.parties))
     data = _with_full_names(data, home, planned_run.parties)
     run_name = options.name
@@ -181,8 +182,8 @@ def proposed_name(home: Path, data: Mapping[str, Any]) -> str:
 
     A revision of a run that its operator has named keeps that name: "spring revised 2026-11-30" for "spring".
     """
-    subject = _revised_name(home, data) or _task_and_promise(data)
-    dated_name, *timed_names = (f"{subject} {time.strftime(f'%Y-%m-%d{clock}')}" for clock in ("", *CLOCKS))
+    first_words = _revised_name(home, data) or _task_and_promise(data)
+    dated_name, *timed_names = (f"{first_words} {time.strftime(f'%Y-%m-%d{clock}')}" for clock in ("", *CLOCKS))
     numbered_names = (f"{timed_names[-1]} {number}" for number in itertools.count(2))
     names = itertools.chain([dated_name], timed_names, numbered_names)
     return next(name for name in names if not CoordinatorHome(home).run(name).exists)
@@ -265,8 +266,10 @@ def plan_differences(plans: Sequence[Planned]) -> tuple[tuple[str, tuple[Any, ..
         | {"generators": list(tables)}
         for plan, tables in zip(plans, tables_by_plan, strict=True)
     ]
-    # Where a hospital is in one plan only, "parties" says it.
-    partial_parties = {name for plan in plans for name in plan.roster if any(name not in each.roster for each in plans)}
+    # "parties" shows a hospital that is in one plan only: its full name is no further difference.
+    partial_parties = {
+        name for plan in plans for name in plan.roster if any(name not in other_plan.roster for other_plan in plans)
+    }
     unlisted_keys = {"task.revises", *(f"federation.{TASK_KEY}.{name}" for name in partial_parties)}
     every_key = dict.fromkeys(key for values in values_by_plan for key in values if key not in unlisted_keys)
     rows = ((key, tuple(values.get(key) for values in values_by_plan)) for key in every_key)
@@ -284,14 +287,14 @@ def _begun_with(folder: RunFolder) -> str:
         return ""
 
 
-def _keys(value: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
-    for key, item in value.items():
-        if isinstance(item, list) and any(isinstance(table, Mapping) for table in item):
-            item = {str(number): table for number, table in enumerate(item, 1)}
-        if isinstance(item, Mapping):
-            yield from _keys(item, f"{where}{key}.")
+def _keys(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, member in value.items():
+        if isinstance(member, list) and any(isinstance(table, Mapping) for table in member):
+            member = {str(number): table for number, table in enumerate(member, 1)}
+        if isinstance(member, Mapping):
+            yield from _keys(member, f"{prefix}{key}.")
         else:
-            yield f"{where}{key}", item
+            yield f"{prefix}{key}", member
 
 
 def put_away(home: Path, run: str) -> None:
@@ -303,13 +306,15 @@ def put_away(home: Path, run: str) -> None:
     run_state = folder.status().state
     if run_state in UNDER_WAY:
         raise ConfigurationError(
-            f"run {run!r} is {run_state}", "put it away when it has ended, or stop it first", code="under-way"
+            f"run {run!r} is {run_state}, and cannot be put away yet",
+            "put it away when it has ended, or stop it first",
+            code="under-way",
         )
     folder.put_away()
 
 
 def take_back(home: Path, run: str) -> None:
-    """Takes a run out of the archive. Raises ConfigurationError for an unknown one."""
+    """Takes a run out of the archive. Raises ConfigurationError for an unknown run."""
     CoordinatorHome(home).run(run).take_back()
 
 
@@ -355,7 +360,7 @@ def preview(
     return PlannedRun("", party_names, plan_figures(run_plan), refusing, proposed_name(home, data), remarks)
 
 
-def _rehearsed(data: Mapping[str, Any]) -> dict[str, Any]:
+def _mark_rehearsal(data: Mapping[str, Any]) -> dict[str, Any]:
     """The task with words that mark it in every hospital's preview, in the card and in the dossiers."""
     task = data.get("task", {})
     publication = data.get("publication", {})
@@ -378,19 +383,19 @@ def _with_operator(data: Mapping[str, Any], settings: CoordinatorSettings) -> di
     contact_words = (
         settings.contact or task.get("contact") or publication.get("contact") or (REHEARSAL if settings.drill else "")
     )
-    missing_words = [
+    faults = [
         (
             f"the plan does not state the {value_words} of who asks",
             f"{WHO_ASKS}, or publication.{key} in the task",
-            place,
+            form_path,
         )
-        for stated_value, value_words, key, place in (
+        for stated_value, value_words, key, form_path in (
             (operator, "legal name", "makers", "publication.makers"),
             (contact_words, "contact", "contact", "publication.contact"),
         )
         if not stated_value
     ]
-    ConfigurationError.raise_together(missing_words, code="no-operator")
+    ConfigurationError.raise_together(faults, code="no-operator")
     return {**data, "task": {**task, "operator": operator, "contact": contact_words}}
 
 
@@ -455,9 +460,11 @@ def request(home: Path, run: str, action: Action, assignments: Sequence[str] = (
         _amend(folder, assignments)
     run_state = folder.status().state
     if run_state in FINAL:
-        raise ConfigurationError(f"run {run!r} is {run_state}", "plan a new one: undersong run plan", code="run-ended")
+        raise ConfigurationError(
+            f"run {run!r} is {run_state} for good", "plan a new one: undersong run plan", code="run-ended"
+        )
     if action == "run" and run_state == "planned":
-        with contextlib.suppress(UnreadableRun):  # Whoever drives the run tells of a damaged plan, and waits for it.
+        with contextlib.suppress(UnreadableRun):  # The process that drives the run reports a damaged plan.
             refuse_left_out(home, folder.planned().roster, run)
     folder.request(action)
     return ActionRequest(run, action, coordinator_home.served)
@@ -507,7 +514,7 @@ def roster_of(home: Path, run: str) -> tuple[str, ...]:
 
 
 def evaluation_error(home: Path, run: str, status: RunStatus) -> RunFailure | None:
-    """Returns the error that kept a finished run from its figures; None where it has some, or was to have none."""
+    """Returns the error that kept a finished run from its figures; None where it has figures or needs none."""
     if status.state != "finished" or status.evaluation_error is None:
         return None
     with contextlib.suppress(UnreadableRun):  # Figures that are damaged are made anew, too.
@@ -517,16 +524,16 @@ def evaluation_error(home: Path, run: str, status: RunStatus) -> RunFailure | No
 
 
 def may_resume(home: Path, status: RunStatus) -> bool:
-    """True if a run that stands still could go on when it is resumed.
+    """True if a paused or failed run could go on when it is resumed.
 
-    After a fault of the program it could only once the coordinator was started anew since.
+    After a fault of the program that takes a restart of the coordinator.
     """
     if status.state == "paused":
         return True
     if status.state != "failed" or status.error is None:
         return False
-    is_serving = CoordinatorHome(home).serving
-    is_same_program = is_serving is not None and is_serving.since <= (status.at or 0.0)
+    serving_process = CoordinatorHome(home).serving
+    is_same_program = serving_process is not None and serving_process.since <= (status.at or 0.0)
     return not (status.error.exit_code == InternalError.exit_code and is_same_program)
 
 
@@ -624,7 +631,7 @@ def watch(home: Path, run: str, *, timeout_s: float | None = None) -> Iterator[R
     last_shown: tuple[object, ...] | None = None
     while True:
         if len(folder.log()) > lines_read:
-            time.sleep(POLL_S)  # a log line and the end that it announces are one event
+            time.sleep(POLL_S)  # A run's last log line comes just before its final status: both are one event.
         status = folder.status()
         is_served = coordinator_home.served
         new_lines = tuple(folder.log()[lines_read:])
@@ -678,14 +685,14 @@ def timed_log(home: Path, run: str) -> tuple[tuple[float | None, str], ...]:
 
 
 def _split_stamp(line: str) -> tuple[float | None, str]:
-    """The time of a line of a log, which has the coordinator's zone, and its words; None where none begins it."""
+    """The time of a line of a log, which has the coordinator's zone, and its words; None for a line without a time."""
     with contextlib.suppress(ValueError, OverflowError):
         return time.mktime(time.strptime(line[: STAMP - 1], "%Y-%m-%d %H:%M:%S")), line[STAMP:]
     return None, line
 
 
 def _without_error(words: str, error: RunFailure | None) -> str:
-    """Words of a log, in which the run's error itself is left to the place that has its remedy too."""
+    """Words of a log line; of one that repeats the run's error, only its begin: the screen shows the error above."""
     if error is None:
         return words
     problem = logged(error.problem)
@@ -729,9 +736,9 @@ def timeline(home: Path, run: str, sum_titles: Mapping[str, str] = MappingProxyT
             run_moments.append(Moment(time_s, shown_words, moment_grade))
     for event in folder.live():
         if event["kind"] == "sum":
-            survivors = f"{len(event['survivors'])} of {counted(len(stored_plan.roster), 'hospital')}"
+            survivor_words = f"{len(event['survivors'])} of {counted(len(stored_plan.roster), 'hospital')}"
             title = sum_titles.get(event["name"], event["name"])
-            run_moments.append(Moment(event["at"], f"opened from {survivors}: {title}"))
+            run_moments.append(Moment(event["at"], f"opened from {survivor_words}: {title}"))
         elif event["kind"] == "texts":
             run_moments.append(Moment(event["at"], _texts_words(len(event["texts"]), event["step"])))
     # The log has whole seconds, and a run ends after all that happened in its last one.
@@ -748,7 +755,7 @@ def _texts_words(count: int, step: str) -> str:
 
 
 def _began(status: RunStatus, moments: Sequence[Moment]) -> float:
-    """The time at which what a run does now began: since when it waits, else that of the last event."""
+    """Start of what a run does now: since when it waits, else the time of its last event."""
     if status.waiting is not None:
         return status.waiting.since
     return max([status.since or 0.0, *(moment.at for moment in moments)])

@@ -1,4 +1,4 @@
-"""The coordinator as a service of its machine: its units, and its folder moved to their account."""
+"""The coordinator as a systemd service: its units, and the move of its folder to the service's account."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ HOME = f"{FOLDER}/coordinator"
 
 
 def service() -> Service:
-    """Returns the operator's units; the console is started where its packages are installed."""
+    """Returns the units of coordinator and console; the console is started only where its packages are installed."""
     console_units = ("undersong-console.service",) if find_spec("fastapi") else ()
     return Service(
         name="undersong",
@@ -35,7 +35,7 @@ def installation(home: Path | None, machine: Machine | None = None) -> Installat
 
 
 class CoordinatorFolder(MovableFolder):
-    """A coordinator's folder; the cache of public embeddings outside it is made anew."""
+    """A coordinator's folder that moves; the cache of public embeddings outside it stays, and is made anew."""
 
     @contextmanager
     def hold(self, owner: Owner) -> Iterator[Mapping[str, str]]:

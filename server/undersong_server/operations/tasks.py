@@ -60,7 +60,7 @@ from undersong_server.runs.planning import (
 )
 from undersong_server.runs.task import Task, load
 
-TEXTS = 5  # texts of a trial
+TEXTS = 5  # number of texts that a trial of a generator orders
 METHOD_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 LARGEST_LABEL_COUNT = 100
 TEMPLATES = Path(__file__).parent / "new_method"
@@ -98,7 +98,8 @@ def write_template(
         labels = sorted(set(private_table.labels or ()))
         if len(labels) > LARGEST_LABEL_COUNT:
             raise ConfigurationError(
-                f"{source}: column {columns['label']!r} has {len(labels)} different values",
+                f"{source}: column {columns['label']!r} has {len(labels)} different values, of at most"
+                f" {LARGEST_LABEL_COUNT} labels",
                 "name the column of labels (--label-field), or write the task file by hand",
             )
         task_name = source.stem
@@ -192,8 +193,8 @@ class Tried:
         finish: reason why the answer ended, if the generator reports it.
         note: the generator's note on it, e.g. that the endpoint reports no usage that can be true.
         seconds: from the first request to this answer.
-        lost_tokens, lost_usd: what attempts cost at most whose answers were lost before this answer came, and after the
-            one before it: its own attempts, where one order is asked at a time.
+        lost_tokens, lost_usd: upper bounds of the cost of attempts whose answers were lost between the previous answer
+            and this one.
     """
 
     label: str
@@ -213,17 +214,17 @@ class Tried:
     lost_usd: float = 0.0
 
 
-def cost_of(tried: Sequence[Tried]) -> str:
+def cost_of(tried_orders: Sequence[Tried]) -> str:
     """Writes the time, tokens and price of all orders of a trial in words, and what lost answers cost at most."""
-    tokens = counted(sum(order.prompt_tokens + order.completion_tokens for order in tried), "token")
-    longest_seconds = max(order.seconds for order in tried)
-    total_price_usd = sum(order.price_usd for order in tried)
-    lost_tokens = sum(order.lost_tokens for order in tried)
-    lost_usd = sum(order.lost_usd for order in tried)
+    tokens = counted(sum(order.prompt_tokens + order.completion_tokens for order in tried_orders), "token")
+    longest_seconds = max(order.seconds for order in tried_orders)
+    total_price_usd = sum(order.price_usd for order in tried_orders)
+    lost_tokens = sum(order.lost_tokens for order in tried_orders)
+    lost_usd = sum(order.lost_usd for order in tried_orders)
     losses = ""
     if lost_tokens:
         losses = f"; answers lost on the way cost {counted(lost_tokens, 'token')}, US$ {lost_usd:.4f} at most"
-    unreported_count = sum(order.note == UNREPORTED for order in tried)
+    unreported_count = sum(order.note == UNREPORTED for order in tried_orders)
     note_words = ""
     if unreported_count:
         note_words = f"; {UNREPORTED}: {unreported_count}, which count at their worst case"
@@ -320,7 +321,7 @@ def try_task(
     """Orders texts as :func:`try_generator` does, from a generator of a task that ``origin`` names in errors.
 
     Args:
-        public_cache: as of :func:`try_in_run`; None keeps no embedding.
+        public_cache: file with embeddings of public texts; None stores no embedding.
     """
     settings = _find_generator(name, task, origin)
     folder = task.locate("")
@@ -332,7 +333,7 @@ def try_task(
             MemoryCache() if public_cache is None else PublicFileCache(public_cache),
         )
 
-    generator_surroundings = Surroundings(task.task.labels, folder, lambda given: embedder().encode(given), environment)
+    generator_surroundings = Surroundings(task.task.labels, folder, lambda texts: embedder().encode(texts), environment)
     generator = settings.build(generator_surroundings)
     prompt_format = settings.prompt_format(folder)
     task_labels = task.task.labels or ("",)
@@ -391,12 +392,12 @@ def _ask(name: str, generator: Generator, requests: Sequence[GenerationRequest])
 
 
 def _judge_answer(
-    timed: _TimedAnswer, order: Order, request: GenerationRequest, task: Task, form: PromptFormat
+    timed_answer: _TimedAnswer, order: Order, request: GenerationRequest, task: Task, prompt_format: PromptFormat
 ) -> Tried:
-    """Reads an answer as a run would."""
-    order_answer = timed.answer
+    """Returns an answer as a run would read it, with its text or fault, its cost and its time."""
+    order_answer = timed_answer.answer
     answer_reading = read(
-        order_answer, request, language=task.task.language, line_breaks=task.task.line_breaks, whole=form.reads
+        order_answer, request, language=task.task.language, line_breaks=task.task.line_breaks, whole=prompt_format.reads
     )
     if isinstance(order_answer, Completion):
         completion = order_answer
@@ -404,8 +405,8 @@ def _judge_answer(
         completion = Completion(order_answer.problem)
     return Tried(
         label=order.label,
-        system=request.system if form.reads else "",
-        prompt=request.prompt if form.reads else "",
+        system=request.system if prompt_format.reads else "",
+        prompt=request.prompt if prompt_format.reads else "",
         stop=request.stop,
         answer=completion.text,
         text="" if answer_reading.fault else answer_reading.text,
@@ -414,10 +415,10 @@ def _judge_answer(
         prompt_tokens=completion.prompt_tokens,
         completion_tokens=completion.completion_tokens,
         price_usd=completion.price_usd,
-        seconds=timed.seconds,
+        seconds=timed_answer.seconds,
         note=completion.note,
-        lost_tokens=timed.loss.tokens,
-        lost_usd=timed.loss.price_usd,
+        lost_tokens=timed_answer.loss.tokens,
+        lost_usd=timed_answer.loss.price_usd,
     )
 
 
@@ -439,7 +440,7 @@ def new_method(name: str, folder: Path) -> tuple[str, ...]:
         raise ConfigurationError(f"there is a method {name!r} already", "choose another name", code="name-taken")
     if module_name in sys.stdlib_module_names:
         raise ConfigurationError(
-            f"{module_name!r} is a module of Python's own", "choose another name", code="name-taken"
+            f"{name!r} would hide Python's own module {module_name!r}", "choose another name", code="name-taken"
         )
     if folder.exists() and (not folder.is_dir() or not is_empty(folder)):
         raise ConfigurationError(
@@ -454,16 +455,16 @@ def new_method(name: str, folder: Path) -> tuple[str, ...]:
         autoescape=False,  # noqa: S701 - Python and TOML are written, of a name that was checked
     )
     template_words = {"name": name, "module": module_name}
-    files = {
+    template_by_target = {
         "pyproject.toml": "pyproject.toml",
         f"src/{module_name}.py": "method.py",
         f"tests/test_{module_name}.py": "test.py",
     }
-    for target, template in files.items():
+    for target, template in template_by_target.items():
         path = folder / target
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(environment.get_template(f"{template}.j2").render(template_words), encoding="utf-8")
-    return tuple(files)
+    return tuple(template_by_target)
 
 
 def read_private_files(task: Task) -> list[Table]:
@@ -554,7 +555,7 @@ def _check_generator(task: Task, generator: GeneratorSettings, environment: Mapp
     word_range = task.task.words
     if longest_answer is not None and word_range is not None and word_range[1] * TOKENS_A_WORD > longest_answer:
         raise ConfigurationError(
-            f"generator {generator.name}: answers end at {longest_answer} tokens, task.words asks for up to"
+            f"generator {generator.name}: answers end at {longest_answer} tokens, but task.words asks for up to"
             f" {word_range[1]} words",
             f"let it write at least {round(word_range[1] * TOKENS_A_WORD)} tokens, or lower task.words",
         )

@@ -29,10 +29,10 @@ def make_folder(home: Path) -> Path:
 def table_name(name: str) -> tuple[str, str]:
     """Returns the name of an uploaded table without its sender's folders, and its ending.
 
-    Raises ConfigurationError (code "no-table") if no table ends so.
+    Raises ConfigurationError (code "no-table") for an ending that no table has.
     """
     file_name = name.replace("\\", "/").rpartition("/")[2].strip() or "test.jsonl"
-    endings = [f"{suffix}{packed}" for suffix in SUFFIXES for packed in ("", ".gz")]
+    endings = [f"{suffix}{compression_suffix}" for suffix in SUFFIXES for compression_suffix in ("", ".gz")]
     file_ending = next((suffix for suffix in endings if file_name.casefold().endswith(suffix)), None)
     if file_ending is None:
         raise ConfigurationError(
@@ -52,8 +52,8 @@ def keep_upload(home: Path, name: str, content: bytes) -> Path:
     file_name, ending = table_name(name)
     stem = _FORBIDDEN_SIGNS.sub("_", file_name[: -len(ending)]).lstrip(".")[:LONGEST_STEM] or "texts"
     folder = make_folder(home)
-    numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
-    paths = (folder / f"{stem}{number}{ending}" for number in numbers)
+    number_suffixes = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    paths = (folder / f"{stem}{number}{ending}" for number in number_suffixes)
     path = next(path for path in paths if not path.exists() or path.read_bytes() == content)
     if not path.exists():
         replace_file(path, content)

@@ -81,8 +81,8 @@ HASHED_NAMES = (*CORPUS_NAMES, SET_ASIDE_NAME, LINEAGE_NAME, ROUNDS_NAME, CARD_N
 # What an archive lacks if texts are left out of its corpus: each of these shows texts or numbers them.
 LEFT_OUT_NAMES = (SEQUENCES_NAME, LINEAGE_NAME, REPORT_NAME)
 OPTIONAL_NAMES = (SET_ASIDE_NAME,)  # An operator may leave these files out of an archive, which then names them.
-# Papers that neither show texts of the corpus nor number them: they stay true of it where texts are left out.
-PAPERS_WITHOUT_TEXTS = (ADAPTERS_NAME, SET_ASIDE_NAME, ROUNDS_NAME, MANIFEST_NAME)
+# Files that neither show texts of the corpus nor number them: they stay true where texts are left out of it.
+FILES_WITHOUT_TEXTS = (ADAPTERS_NAME, SET_ASIDE_NAME, ROUNDS_NAME, MANIFEST_NAME)
 PURPOSES = {  # what each published file is for, as card and report say it
     JSONL_NAME: "the corpus",
     PARQUET_NAME: "the same rows",
@@ -184,7 +184,7 @@ def read_text(path: Path) -> str | None:
     if not path.is_file():
         raise ConfigurationError(f"{path}: is no regular file", FRESH)
     if (file_bytes := path.stat().st_size) > LARGEST_BYTES:
-        raise ConfigurationError(f"{path}: has {file_bytes} bytes, {LARGEST_BYTES} are allowed", FRESH)
+        raise ConfigurationError(f"{path}: has {file_bytes} bytes, more than the allowed {LARGEST_BYTES}", FRESH)
     try:
         return path.read_text(encoding="utf-8")
     except ValueError:
@@ -315,7 +315,9 @@ def _write_parquet(names: Sequence[str], rows: Sequence[tuple[str | int, ...]]) 
         columns = list(zip(*rows, strict=True))
     else:
         columns = [()] * len(names)
-    column_arrays = [pyarrow.array(column, type=kind) for column, kind in zip(columns, column_types, strict=True)]
+    column_arrays = [
+        pyarrow.array(column, type=column_type) for column, column_type in zip(columns, column_types, strict=True)
+    ]
     return _parquet_bytes(pyarrow.Table.from_arrays(column_arrays, names=list(names)))
 
 
@@ -468,7 +470,7 @@ def sign_archive(
 
 
 def read_archive(folder: Path, published: Mapping[str, Any]) -> ArchiveStatement:
-    """Returns what an archive's ``archive.json`` states; nothing if there is no such file.
+    """Returns what an archive's ``archive.json`` states; an empty statement if there is no such file.
 
     Raises PrivacyRefusal if it is not signed by the coordinator that signed ``manifest.json``, for that file; raises
     ConfigurationError if it is no text.
@@ -477,26 +479,26 @@ def read_archive(folder: Path, published: Mapping[str, Any]) -> ArchiveStatement
     if archive_text is None:
         return ArchiveStatement({})
     try:
-        archive = json.loads(archive_text, object_pairs_hook=once)
-        files = {str(file_name): str(digest) for file_name, digest in archive["files"].items()}
+        archive_json = json.loads(archive_text, object_pairs_hook=once)
+        files = {str(file_name): str(digest) for file_name, digest in archive_json["files"].items()}
         archive_statement: dict[str, Any] = {"manifest": sha256_of(folder / MANIFEST_NAME), "files": files}
         left_out = None
-        if "left_out" in archive:
-            left_out = LeftOut(int(archive["left_out"]["texts"]), int(archive["left_out"]["of"]))
+        if "left_out" in archive_json:
+            left_out = LeftOut(int(archive_json["left_out"]["texts"]), int(archive_json["left_out"]["of"]))
             archive_statement["left_out"] = asdict(left_out)
-        if "left_out_files" in archive:
-            archive_statement["left_out_files"] = list(map(str, archive["left_out_files"]))
+        if "left_out_files" in archive_json:
+            archive_statement["left_out_files"] = list(map(str, archive_json["left_out_files"]))
         left_out_files = tuple(archive_statement.get("left_out_files", ()))
         signing_key = bytes.fromhex(published[KEY]["signing_key"])
         verified(
             signing_key,
             tagged_hash(ARCHIVE_TAG, canonical_json(archive_statement)),
-            bytes.fromhex(archive["signature"]),
+            bytes.fromhex(archive_json["signature"]),
         )
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError, InvalidSignature, ConfigurationError):
         raise PrivacyRefusal("the archive is not signed by this coordinator, for this manifest.json", FRESH) from None
     if not set(files) <= {DOSSIER_NAME, CARD_NAME, *(() if left_out is None else (JSONL_NAME, PARQUET_NAME))}:
-        raise PrivacyRefusal("archive.json names files that an archive does not have", FRESH)
+        raise PrivacyRefusal("archive.json states hashes of files that no archive adds or replaces", FRESH)
     if not set(left_out_files) <= set(OPTIONAL_NAMES):
         raise PrivacyRefusal("archive.json leaves files out that an archive must have", FRESH)
     return ArchiveStatement(files, left_out, left_out_files)
@@ -682,7 +684,7 @@ def _describe_options(task: Task, run: OpenedRun) -> Iterator[tuple[str, str]]:
     for name, value in task.options.model_dump().items():
         if name == "label_shares" and not task.task.labels:
             continue
-        if value is False or value is None or value in ("", (), []):  # What is off was not done.
+        if value is False or value is None or value in ("", (), []):  # An option that is off had no effect.
             continue
         value_words = str(value)
         if value is True:
@@ -759,9 +761,9 @@ def _list_steered(run: OpenedRun) -> Iterator[str]:
 
 
 def _is_support_told(outcome: Outcome) -> bool:
-    """Returns True if a vote was held and told at least one generator from one without any votes.
+    """Returns True if the vote on the generators was opened, and the noise leaves one with more than no votes.
 
-    Without that, none is judged.
+    Otherwise no generator is judged.
     """
     opened_sums = (planned_sum for planned_sum in outcome.manifest.plan.sums if planned_sum.name in outcome.sums)
     if not any(planned.statistic == SupportVotes.name for planned in opened_sums):
@@ -773,7 +775,7 @@ def _is_support_told(outcome: Outcome) -> bool:
 def _read_gain(outcome: Outcome) -> tuple[float, float] | None:
     """Reads what the records' choice gained over all texts; None if the two were the same or were not compared."""
     verdict_facts = _last_record(outcome, "verdict")
-    if verdict_facts is None or not verdict_facts.get("compared", True):  # what an earlier version wrote does not say
+    if verdict_facts is None or not verdict_facts.get("compared", True):  # An earlier version has no key "compared".
         return None
     return verdict_facts["gain"], verdict_facts["error"]
 
@@ -816,11 +818,11 @@ def publish(
         CARD_NAME: render_card(report),
         REPORT_NAME: render_html(report),
     }
-    extra_papers = {
+    complete_manifest = {
         **manifest_fields,
         "files": {name: _hash_content(content) for name, content in content_by_name.items()},
     }
-    manifest = json.dumps(signer.sign(extra_papers), indent=2, ensure_ascii=False) + "\n"
+    manifest = json.dumps(signer.sign(complete_manifest), indent=2, ensure_ascii=False) + "\n"
     write_files(folder, {**content_by_name, MANIFEST_NAME: manifest})
 
 
@@ -846,19 +848,19 @@ def _make_manifest(outcome: Outcome, report: ReportData) -> dict[str, Any]:
 
 def _list_unopened(outcome: Outcome) -> Iterator[str]:
     """Yields a sentence on each hospital whose receipt charges sums that were opened without it."""
-    for party, signed in sorted(outcome.receipts.items()):
-        receipt = check_receipt(outcome.manifest, party, signed.body, signed.signature)
-        names = dict.fromkeys(
+    for party, signed_receipt in sorted(outcome.receipts.items()):
+        receipt = check_receipt(outcome.manifest, party, signed_receipt.body, signed_receipt.signature)
+        sum_names = dict.fromkeys(
             charge.query
             for charge in receipt.left
             if charge.query in outcome.sums and party not in outcome.sums[charge.query]["survivors"]
         )
-        if names:
-            quoted = joined([f"'{printable(name, 60)}'" for name in names])
-            verb = "was" if len(names) == 1 else "were"
+        if sum_names:
+            quoted_names = joined([f"'{printable(name, 60)}'" for name in sum_names])
+            verb = "was" if len(sum_names) == 1 else "were"
             yield (
-                f"The receipt of {printable(party, 120)} also charges {quoted}, which {verb} opened without it: its"
-                " numbers may have left before it withdrew."
+                f"The receipt of {printable(party, 120)} also charges {quoted_names}, which {verb} opened without"
+                " it: its numbers may have left before it withdrew."
             )
 
 
@@ -933,9 +935,9 @@ def lineage(corpus: Sequence[Sample], origins: Sequence[Origin]) -> str:
     first_origins: dict[str, Origin] = {}
     for origin in origins:
         first_origins.setdefault(origin.sample.text, origin)
-    row_of = {sample.text: row for row, sample in enumerate(corpus)}
-    included_texts = dict.fromkeys(row_of)
-    unread_texts = list(row_of)
+    row_by_text = {sample.text: row for row, sample in enumerate(corpus)}
+    included_texts = dict.fromkeys(row_by_text)
+    unread_texts = list(row_by_text)
     while unread_texts:
         unread_text = unread_texts.pop()
         if unread_text in first_origins:
@@ -949,28 +951,28 @@ def lineage(corpus: Sequence[Sample], origins: Sequence[Origin]) -> str:
     included_origins = {
         text: origin for text, origin in (first_origins | corpus_origins).items() if text in included_texts
     }
-    line_numbers = {text: place for place, text in enumerate(included_origins)}
+    id_by_text = {text: number for number, text in enumerate(included_origins)}
     lineage_lines = []
     for unread_text, origin in included_origins.items():
-        if unread_text in row_of:
-            sample = corpus[row_of[unread_text]]
-            place: dict[str, Any] = {"row": row_of[unread_text]}
+        if unread_text in row_by_text:
+            sample = corpus[row_by_text[unread_text]]
+            place_fields: dict[str, Any] = {"row": row_by_text[unread_text]}
         else:
             sample = origin.sample
-            place = {"text": unread_text.encode("utf-8", "replace").decode("utf-8")}
+            place_fields = {"text": unread_text.encode("utf-8", "replace").decode("utf-8")}
         ids = {
-            part_name: [line_numbers[example] for example in part_texts if example in line_numbers]
+            part_name: [id_by_text[example] for example in part_texts if example in id_by_text]
             for part_name, part_texts in (("parents", origin.parents), ("good", origin.good), ("bad", origin.bad))
         }
         lineage_line = {
-            "id": line_numbers[unread_text],
-            **place,
+            "id": id_by_text[unread_text],
+            **place_fields,
             "label": sample.label,
             "generator": sample.generator,
             "round": sample.round,
             "operator": sample.kind,
             **ids,
-            "public": sum(example not in line_numbers for example in origin.shown),
+            "public": sum(example not in id_by_text for example in origin.shown),
         }
         lineage_lines.append(json.dumps(lineage_line, ensure_ascii=False) + "\n")
     return "".join(lineage_lines)

@@ -13,7 +13,7 @@ class OwnScore:
 
     Attributes:
         test: name of the test file; test_hash: its SHA-256 (hex), "" if it is no file.
-        sentence: the measured figure in words; score: it in per cent, None if it was not measured.
+        sentence: the measured figure in words; score: that figure in per cent, None if it was not measured.
         by_label: share of each label's test texts that are labelled rightly.
         card: facts of the card; card_is_of_these_texts: False if texts were left out after the card was scored.
     """

@@ -34,7 +34,7 @@ class RoundFigure:
 
     Attributes:
         of: a generator, or "" for the whole corpus.
-        standard_error: that the noise of private sums gives it; None where it has none or none is computed.
+        standard_error: error that the noise of private sums gives it; None if there is none or it is not computed.
     """
 
     round: int

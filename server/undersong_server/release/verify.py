@@ -110,8 +110,8 @@ def verify(
     is_simulated = False
     with _note_faults(fault_words, "the simulation's signatures"):
         is_simulated = check_simulation(published_json, manifest.roster)
-    workspace = is_simulated and (folder / WORKSPACE_NAME).is_dir()
-    if workspace:
+    has_workspace = is_simulated and (folder / WORKSPACE_NAME).is_dir()
+    if has_workspace:
         outside_files = tuple(file_name for file_name in outside_files if file_name != WORKSPACE_NAME)
     is_confirmed = signature is not None and same_fingerprint(fingerprint or "", signature.fingerprint)
     certified_parties = _certified_fingerprints(published_json) if is_confirmed else {}
@@ -140,7 +140,7 @@ def verify(
         simulated=is_simulated,
         unchecked=unchecked_files,
         outside=outside_files,
-        workspace=workspace,
+        workspace=has_workspace,
         left_out=archive_statement.left_out,
         left_out_files=tuple(name for name in archive_statement.left_out_files if name in unchecked_files),
         other_signer=fingerprint is not None and signature is not None and not is_confirmed,
@@ -186,7 +186,7 @@ def _note_faults(faults: list[str], place: str, party: str = "") -> Iterator[Non
     """Notes as a fault of ``place`` what the block raises, or that something there cannot be read.
 
     Args:
-        party: ends the place; an error need not repeat that name.
+        party: name that follows ``place`` in the fault, and is cut from the begin of the error's own words.
     """
     try:
         yield
@@ -211,7 +211,7 @@ def _confirm_parties(
     """Returns the parties whose keys a confirmed coordinator has enrolled, or the caller has named.
 
     Args:
-        certified_fingerprints: those that a coordinator which is confirmed has signed; empty if none is.
+        certified_fingerprints: those that a confirmed coordinator has signed; empty if no coordinator is confirmed.
     """
     roster_fingerprints = {member.name: party_fingerprint(member.name, member.identity) for member in manifest.roster}
     for fingerprint_source, fingerprints in (
@@ -282,12 +282,12 @@ def _check_receipts(manifest: Manifest, receipts: Mapping[str, Any], faults: lis
 
 
 def _charged_events(
-    manifest: Manifest, opened_sums: "Mapping[str, ProvedSum]", final: Mapping[str, Receipt], faults: list[str]
+    manifest: Manifest, opened_sums: "Mapping[str, ProvedSum]", final_receipts: Mapping[str, Receipt], faults: list[str]
 ) -> dict[str, Events]:
     """Returns the charged events by party; every vector in an opened sum must have been charged by its party.
 
     Args:
-        final: the receipts that end the run.
+        final_receipts: by party, the receipts after which a party answers no more in the run.
     """
     plan = manifest.plan
     if not math.isfinite(plan.privacy.epsilon):
@@ -295,17 +295,17 @@ def _charged_events(
     events_by_party: dict[str, Events] = {}
     plan_events = plan.charged_events()
     for member in manifest.roster:
-        receipt = final.get(member.name)
+        receipt = final_receipts.get(member.name)
         if receipt is None:
             # Papers may have been left out: sums that were opened, and this party's part in them.
             events_by_party[member.name] = tuple(plan_events)
         else:
-            took_part = (
+            own_sums = (
                 (sum_name, opened_sum.attempt, opened_sum.by.question.hex())
                 for sum_name, opened_sum in opened_sums.items()
                 if member.name in opened_sum.by.survivors
             )
-            faults.extend(receipt.uncharged(took_part))
+            faults.extend(receipt.uncharged(own_sums))
             charged_events = [plan[charge.query].event() for charge in receipt.counted]
             if receipt.charges:
                 events_by_party[member.name] = tuple(charged_of(charged_events, plan_events))
@@ -315,7 +315,7 @@ def _charged_events(
 
 
 def _price_events(manifest: Manifest, events: Events, delta: float) -> float:
-    """Returns epsilon of events at ``delta``; inf if the run promises nothing."""
+    """Returns the epsilon that charged events cost at ``delta``; inf if the run promises nothing."""
     if not math.isfinite(manifest.plan.privacy.epsilon):
         return math.inf
     if events:
@@ -323,20 +323,20 @@ def _price_events(manifest: Manifest, events: Events, delta: float) -> float:
     return 0.0
 
 
-def _best_guess(charged: Iterable[Events], epsilon: float) -> float | None:
+def _best_guess(event_lists: Iterable[Events], epsilon: float) -> float | None:
     """Returns the chance of the best guess about one unit of any party; None if nothing bounds it."""
     if not math.isfinite(epsilon):
         return None
-    return max((accounting.best_guess(events) for events in set(charged) if events), default=0.5)
+    return max((accounting.best_guess(events) for events in set(event_lists) if events), default=0.5)
 
 
 def _check_files(
-    folder: Path, published: Mapping[str, Any], further: Mapping[str, str], faults: list[str]
+    folder: Path, published: Mapping[str, Any], archive_hashes: Mapping[str, str], faults: list[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Compares files with their hashes; returns the names of missing files, and of files that no paper names.
+    """Compares files with their hashes; returns the names of missing files, and of files that no signed list names.
 
     Args:
-        further: hashes of the files that the console's archive has beside the published ones, or instead of them.
+        archive_hashes: hashes of the files that an archive has beside the published ones, or instead of them.
     """
     file_names = sorted(os.listdir(folder))
     hashes = published.get("files", {})
@@ -346,19 +346,21 @@ def _check_files(
     for hashed_name in HASHED_NAMES:
         if hashed_name not in file_names:
             continue
-        if hashed_name in further:
+        if hashed_name in archive_hashes:
             continue  # The archive's own file; it is compared below.
         if hashed_name in hashes:
             if sha256_of(folder / hashed_name) != hashes[hashed_name]:
                 faults.append(CHECK_WORDS["not the run's"].format(file=hashed_name))
         elif hashed_name in CORPUS_NAMES:
-            faults.append(f"{hashed_name}: the papers know no such file")
-    for hashed_name, digest in further.items():
+            faults.append(f"{hashed_name}: {MANIFEST_NAME} names no such file")
+    for hashed_name, digest in archive_hashes.items():
         if hashed_name in file_names and sha256_of(folder / hashed_name) != digest:
             faults.append(CHECK_WORDS["not the archive's"].format(file=hashed_name))
-    archive = {*further, ARCHIVE_NAME} if further else set()
+    archive = {*archive_hashes, ARCHIVE_NAME} if archive_hashes else set()
     unnamed_files = (file_name for file_name in file_names if file_name not in {*hashes, *archive, MANIFEST_NAME})
-    missing_files = (file_name for file_name in dict.fromkeys([*hashes, *further]) if file_name not in file_names)
+    missing_files = (
+        file_name for file_name in dict.fromkeys([*hashes, *archive_hashes]) if file_name not in file_names
+    )
     return tuple(missing_files), tuple(unnamed_files)
 
 
@@ -430,14 +432,14 @@ class PrivacyVerdict:
         workspace: True if the folder also holds the files that a simulation works with.
         left_out: number of texts that the archive's corpus lacks, as the coordinator signed it; None if it lacks none.
         left_out_files: those of ``unchecked`` that the operator left out of the archive, as the coordinator signed it.
-        other_signer: a coordinator signed it whose fingerprint is not the one that the caller has stated.
+        other_signer: True if a coordinator signed it whose fingerprint is not the one that the caller has stated.
         stated_parties: those of ``known`` whose own fingerprint the caller has stated.
         certified_parties: those of ``known`` whose keys the coordinator's signature names.
-        lacks_corpus: no file with rows of the corpus is there.
+        lacks_corpus: True if no file with rows of the corpus is there.
         file_hash: SHA-256 of manifest.json, which holds more than the signed plan; "" if the file was not read.
         authors: generators that wrote the corpus, by its rows; () if these are not here or cannot be read.
         card: facts of the card, if it is there and its hash is the signed one.
-        is_own: the coordinator that has signed it looks at it itself, so that nobody has stated a fingerprint.
+        is_own: True if the coordinator that has signed it checks it itself, so that nobody has stated a fingerprint.
     """
 
     manifest: Manifest
@@ -472,18 +474,21 @@ class PrivacyVerdict:
 
     @property
     def operator(self) -> str:
-        """Who asked the hospitals and the contact, as every party has signed them; "" if the plan states nobody."""
+        """Name and contact of the operator, as every party has signed them; "" if the plan states nobody."""
         operator, contact = (str(self.manifest.task.get(key) or "") for key in ("operator", "contact"))
         return words.run_by(operator, mark_example(contact))
 
     @property
     def publication(self) -> str:
-        """Where and in whose name the data set is published, as every party has signed it; "" if it is not stated."""
-        stated = str(self.manifest.task.get("publication") or "")
-        shown = words.publication(stated)
-        for address in (words.publication_place(stated), words.publication_part(stated, "contact")):
-            shown = shown.replace(address, mark_example(address), 1) if address else shown
-        return printable(shown, 600)
+        """Place and name of the publication, as every party has signed them; "" if they are not stated."""
+        publication_words = str(self.manifest.task.get("publication") or "")
+        shown_words = words.publication(publication_words)
+        for address in (
+            words.publication_place(publication_words),
+            words.publication_part(publication_words, "contact"),
+        ):
+            shown_words = shown_words.replace(address, mark_example(address), 1) if address else shown_words
+        return printable(shown_words, 600)
 
     @property
     def terms(self) -> CorpusTerms:
@@ -565,7 +570,7 @@ class PrivacyVerdict:
     def missing(self) -> tuple[str, ...]:
         """Names of the published files that are not there, without those that the operator left out.
 
-        With texts some files go that show or number them.
+        An archive that lacks texts also lacks the files that show or number them.
         """
         chosen_names = {*self.left_out_files, *(() if self.left_out is None else LEFT_OUT_NAMES)}
         return tuple(name for name in self.unchecked if name not in chosen_names)

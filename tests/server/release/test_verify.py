@@ -480,7 +480,7 @@ def test_json_verdict_of_a_run_with_fixed_noise_seed_is_not_private(tmp_path, pu
 
 def test_verify_names_files_that_the_manifest_does_not_list(tmp_path, published):
     (tmp_path / "synthetic.jsonl").write_bytes(b"slipped in")
-    assert "know no such file" in verdict_of(tmp_path, published[0]).faults[0]
+    assert "manifest.json names no such file" in verdict_of(tmp_path, published[0]).faults[0]
     for files in ([], {"../../etc/passwd": "00"}, {"synthetic.jsonl": 5}):
         assert verdict_of(tmp_path, {**published[0], "files": files}).faults
 
