@@ -47,13 +47,13 @@ SHOWN_HOSPITALS = 3  # names of hospitals that a sentence gives as examples
 MOST_SUMS = 20  # sums that one sentence names
 FURTHER_QUESTIONS = f'under "{SUM_ANSWERS}"'
 UNREAD_SCORE = ", since no sum counted the records of just those hospitals that are in the sum which measures it"
-TOLD_FINGERPRINT = "FINGERPRINT-YOU-WERE-TOLD"  # stands in the command for what a receiver types
+TOLD_FINGERPRINT = "FINGERPRINT-YOU-WERE-TOLD"  # placeholder in the command, which a receiver replaces
 SIMULATED = "This is a simulation: one program played every hospital, on one machine."
-ASK_PARTY = (  # follows what the command does
+ASK_PARTY = (  # stands after the sentence on what the command does
     " `--party NAME=FINGERPRINT`, once for each hospital that tells you its own fingerprint, checks that hospital's key"
     " without the coordinator's word."
 )
-OTHER_ATTEMPTS = (  # follows the number of times that a sum counts against colluders
+OTHER_ATTEMPTS = (  # stands after the number of times that a sum counts against colluders
     "The spare_attempts of manifest.json are others: repeats for which the epsilon of the run itself pays."
 )
 EXIT_CODES = (
@@ -82,7 +82,7 @@ NOBODY_REAL = (
 
 
 class OurWords(str):
-    """A sentence of the program alone, in Markdown: code, and links to parts. A page escapes every other one whole."""
+    """A sentence in Markdown without words of other people: a page shows its code and links, and escapes all others."""
 
 
 MAKERS_FIGURES = OurWords(
@@ -114,7 +114,7 @@ def answers(data: ReportData) -> tuple[Answer, ...]:
     """Returns what the corpus is, its terms, its promise, how good it is, what to read first, and how to check it."""
     command, warning = "", tuple(filter(None, [data.privacy.warning]))
     if data.simulated or data.publisher[1]:
-        # The true one comes from a hospital: that of this folder would only be compared with itself.
+        # A receiver gets the true fingerprint from a hospital: one from this folder would only be compared with itself.
         fingerprint_option = f" --fingerprint {TOLD_FINGERPRINT}" if _can_compare(data) else ""
         command = f"undersong verify .{fingerprint_option}"
     return (
@@ -136,25 +136,27 @@ def answers(data: ReportData) -> tuple[Answer, ...]:
 def _describe_corpus(data: ReportData) -> tuple[str, ...]:
     labels = f" with {counted(len(data.named_labels), 'label')}" if data.named_labels else ""
     texts_words = f"{counted(len(data.samples), data.noun)}{labels}"
-    # Whether each text is what was ordered is a figure's matter, not the opening's.
+    # The opening says what was ordered only: a figure further below says how many texts are what was ordered.
     order_words = f", ordered as: {data.description.rstrip('.')}" if data.description else ""
     simulation_words = [SIMULATED] if data.simulated else []
     sentences = [f"{texts_words}{order_words}.", *simulation_words, *_name_authors(data)]
     if not data.privacy.epsilon_after:
         return (*sentences, "No private record was asked anything: the texts depend on public inputs only.")
-    took_part = data.participation
+    participation = data.participation
     sums_words = "noisy sums" if data.privacy.is_private else "sums"
-    holders = took_part.named if took_part else f"{counted(data.privacy.quorum.parties, 'hospital')}"
+    holders = participation.named if participation else f"{counted(data.privacy.quorum.parties, 'hospital')}"
     steered_words = joined(list(data.steered)) or "the method's choices"
     sentences.append(
         f"Private records steered {steered_words}, by {sums_words} only; no generator was shown a private text. They"
         f" lie at {holders}. {_describe_records(data)}"
     )
     if data.questions:
-        # One question more than a sentence names is as short as its count.
-        most = words.MOST_QUESTIONS + (len(data.questions) == words.MOST_QUESTIONS + 1)
-        sentences.append(f"The hospitals were asked {words.asked(data.questions, 'their', FURTHER_QUESTIONS, most)}.")
-    return (*sentences, *(took_part.sentences if took_part else ()), *_number_questions(data), *data.unopened)
+        # Where one question more is left, its own words are as short as a count of further questions.
+        most_questions = words.MOST_QUESTIONS + (len(data.questions) == words.MOST_QUESTIONS + 1)
+        sentences.append(
+            f"The hospitals were asked {words.asked(data.questions, 'their', FURTHER_QUESTIONS, most_questions)}."
+        )
+    return (*sentences, *(participation.sentences if participation else ()), *_number_questions(data), *data.unopened)
 
 
 def _describe_records(data: ReportData) -> str:
@@ -168,8 +170,8 @@ def _describe_records(data: ReportData) -> str:
 
 def _number_questions(data: ReportData) -> list[str]:
     """Returns the sentences that number the questions by sum if a hospital is missing from a sum; no reason is told."""
-    took_part = data.participation
-    if took_part is None or took_part.is_whole or not data.sum_questions:
+    participation = data.participation
+    if participation is None or participation.is_whole or not data.sum_questions:
         return []
     place_by_question = {question: place for place, question in enumerate(data.questions, 1)}
     sum_words = [f"'{printable(name, 60)}' {place_by_question[question]}" for name, question in data.sum_questions]
@@ -186,13 +188,17 @@ def _name_authors(data: ReportData) -> list[str]:
         name: f"{name} ({KINDS[kind_by_generator[name]]})" if kind_by_generator.get(name) in KINDS else name
         for name in data.generators
     }
-    copied = {use.name for use in data.author_uses if use.is_copied}
+    copying_generators = {use.name for use in data.author_uses if use.is_copied}
     described_by_verb = {
-        "written by": [described_generators[name] for name in authors if name not in copied],
-        "copied from": [described_generators[name] for name in authors if name in copied],
+        "written by": [described_generators[name] for name in authors if name not in copying_generators],
+        "copied from": [described_generators[name] for name in authors if name in copying_generators],
     }
     origin_words = joined(
-        [f"{verb} {words.join_writers(described)}" for verb, described in described_by_verb.items() if described]
+        [
+            f"{verb} {words.join_writers(generator_words)}"
+            for verb, generator_words in described_by_verb.items()
+            if generator_words
+        ]
     )
     sentences = [f"{origin_words[0].upper()}{origin_words[1:]}, with the method {data.method}."]
     if NGRAM in map(kind_by_generator.get, authors):
@@ -216,7 +222,7 @@ LICENCE_DECIDES = (
 
 
 def _quote_makers(data: ReportData) -> str:
-    """What the makers state of use, limits, trained models and purpose, and if it binds; "" if they state nothing."""
+    """The makers' words on use, limits, trained models and purpose, and if they bind; "" if there are none."""
     publication = data.publication
     text_by_title = {
         "Intended use": publication.intended_use,
@@ -224,11 +230,11 @@ def _quote_makers(data: ReportData) -> str:
         "Models trained on the texts": publication.trained_models,
         f"Purpose, {'as the plan states it' if data.simulated else 'as the hospitals approved it'}": data.purpose,
     }
-    quoted = [f"{title}: {text.rstrip('.')}." for title, text in text_by_title.items() if text]
+    quoted_texts = [f"{title}: {text.rstrip('.')}." for title, text in text_by_title.items() if text]
     opening = MAKERS_WORDS
     if publication.licence:
         opening = ONLY_LICENCE_BINDS if publication.licence in LICENCES else LICENCE_DECIDES
-    return " ".join([opening, *quoted]) if quoted else ""
+    return " ".join([opening, *quoted_texts]) if quoted_texts else ""
 
 
 def _doubt_models(data: ReportData) -> str:
@@ -316,7 +322,7 @@ def _list_guesses(data: ReportData) -> tuple[tuple[str, str], ...]:
 
 
 def _detail_promise(data: ReportData) -> tuple[str, ...]:
-    """How the worst case follows from epsilon and delta, and the epsilon if all others join against one hospital."""
+    """Sentences on epsilon, delta and the worst case, and on the epsilon if all others join against one hospital."""
     privacy_statement = data.privacy
     if not privacy_statement.is_private or not privacy_statement.epsilon_after:
         return ()
@@ -376,13 +382,13 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
 
 def _split_remark(remark: str) -> tuple[str, str]:
     """Returns what a remark says first, and the counts behind it with how far the word filter is to be trusted."""
-    places = [remark.find(start) for start in (COUNTS, WORD_FILTER) if start in remark]
-    place = min(places, default=len(remark))
-    return remark[:place].strip(), remark[place:]
+    part_starts = [remark.find(start) for start in (COUNTS, WORD_FILTER) if start in remark]
+    split_index = min(part_starts, default=len(remark))
+    return remark[:split_index].strip(), remark[split_index:]
 
 
 def _detail_worth(data: ReportData) -> tuple[str, ...]:
-    """How the figures were measured, and what became of the other texts."""
+    """Sentences on how the figures were measured, and on what became of the unpublished texts."""
     sentences = [*filter(None, [meaning(data), _explain_baselines(data)])]
     if data.score is not None:
         if data.score.zero_shot is not None:
@@ -403,7 +409,7 @@ def _detail_worth(data: ReportData) -> tuple[str, ...]:
 
 
 def _detail_panel(data: ReportData) -> list[str]:
-    """What the panel's interval counts, and why rows of the corpus are called zero-shot, too."""
+    """Sentences on what the panel's interval counts, and on why rows of the corpus are called zero-shot, too."""
     own_accuracy = data.own_accuracy
     if own_accuracy is None:
         return []
@@ -432,17 +438,17 @@ def _explain_baselines(data: ReportData) -> str:
 
 
 def _teller(data: ReportData) -> tuple[str, str]:
-    """The role of who answers a receiver, operator or makers, with a contact that can be reached or ""."""
+    """The people whom a receiver can ask, "operator" or else "makers", and their contact; "" for an example."""
     role, contact = ("operator", data.operator[1]) if data.operator[0] else ("makers", data.publication.contact)
     return role, "" if is_example(contact) else contact
 
 
 def _explain_fingerprint(data: ReportData) -> str:
     """Says which two fingerprints a receiver compares, and from whom the true one is to be had."""
-    took_part, (teller, contact) = data.participation, _teller(data)
+    participation, (teller, contact) = data.participation, _teller(data)
     if not data.terms.whom_to_ask:
         return f"These files name {data.publisher[1]}. {CHECK_WORDS['nobody confirms']} {CHECK_WORDS['copied']}"
-    hospitals = f", such as {', '.join(took_part.names[:SHOWN_HOSPITALS])}" if took_part else ""
+    hospitals = f", such as {', '.join(participation.names[:SHOWN_HOSPITALS])}" if participation else ""
     return (
         f"Have the true fingerprint read to you by a hospital that took part{hospitals}, or by the {teller}"
         f"{f' ({contact})' if contact else ''}, over a number or an address that you look up elsewhere than in this"

@@ -24,7 +24,7 @@ COUNTING_PARTS = (
     TITLE,
     "How it was made",
 )  # parts of a card that count the texts of a whole run
-PARAGRAPHS_OF_FILES = {  # starts of paragraphs that go with a file; the report goes where texts are left out
+PARAGRAPHS_OF_FILES = {  # file by the start of a paragraph, which is dropped where the archive lacks the file
     IN_BROWSER: REPORT,
     EXAMPLES: REPORT,
 }
@@ -40,45 +40,47 @@ def list_files(card: str, files: Sequence[tuple[str, str]]) -> str:
     pattern = re.compile(rf"^## {FILES}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
     if pattern.search(card):
         return pattern.sub(lambda _match: f"{section}\n", card).rstrip("\n") + "\n"
-    end_of_card = card.rstrip("\n")
-    return f"{end_of_card}\n\n{section}"
+    trimmed_card = card.rstrip("\n")
+    return f"{trimmed_card}\n\n{section}"
 
 
 def count_anew(card: str, rows: Sequence[Mapping[str, Any]], remaining: Sequence[int]) -> str:
     """Returns a card with the counts of the remaining texts, and with a remark where it counts all that were published.
 
     Args:
-        rows: the published rows; remaining: places of those that the archive has, from 0.
+        rows: the published rows; remaining: indices of those that the archive has, from 0.
     """
-    missing = len(rows) - len(remaining)
-    remark = f"> Counted before the makers left out {missing:,} of {counted(len(rows), 'text')}.\n"
+    missing_count = len(rows) - len(remaining)
+    remark = f"> Counted before the makers left out {missing_count:,} of {counted(len(rows), 'text')}.\n"
     note = (
-        f"> This archive has {counted(len(remaining), 'text')}. Its makers left out {missing:,} of {len(rows):,} after"
-        " the run. A part that counts the texts as they were before says so.\n"
+        f"> This archive has {counted(len(remaining), 'text')}. Its makers left out {missing_count:,} of {len(rows):,}"
+        " after the run. A part that counts the texts as they were before says so.\n"
     )
     labels, generators = (list(dict.fromkeys(str(row.get(key, "")) for row in rows)) for key in ("label", "generator"))
-    cells = Counter((str(rows[place].get("label", "")), str(rows[place].get("generator", ""))) for place in remaining)
-    counts = [[cells[label, generator] for generator in generators] for label in labels]
-    header, end_of_header, body = card.partition("\n---\n") if card.startswith("---\n") else ("", "", card)
+    count_by_cell = Counter(
+        (str(rows[place].get("label", "")), str(rows[place].get("generator", ""))) for place in remaining
+    )
+    count_rows = [[count_by_cell[label, generator] for generator in generators] for label in labels]
+    header, header_separator, body = card.partition("\n---\n") if card.startswith("---\n") else ("", "", card)
     header = SIZE.sub(f'size_categories: ["{hub_size(len(remaining))}"]', header)
     body = OPENING.sub(lambda match: f"{match[1]}{counted(len(remaining), f'{match[2]}text')}", body)
-    body = COUNTS.sub(lambda _match: count_table(labels, generators, counts), body, count=1)
+    body = COUNTS.sub(lambda _match: count_table(labels, generators, count_rows), body, count=1)
     for title in COUNTING_PARTS:
         body = re.sub(rf"^(##+ {re.escape(title)}\n)", lambda match: f"{match[1]}\n{remark}", body, flags=re.MULTILINE)
-    return f"{header}{end_of_header}\n{note}\n{body.lstrip()}"
+    return f"{header}{header_separator}\n{note}\n{body.lstrip()}"
 
 
 def leave_out_other_files(card: str, named: Sequence[str], present: Sequence[str]) -> str:
-    """Returns a card without the paragraphs on files that an archive lacks; names those that stand elsewhere in it.
+    """Returns a card without the paragraphs on files that an archive lacks, and a remark on those that it still names.
 
     Args:
-        named: every name that a card may have; present: the archive's own.
+        named: names of all files that a card may mention; present: names of those in the archive.
     """
-    dropped = tuple(start for start, name in PARAGRAPHS_OF_FILES.items() if name not in present)
-    lines = [line for line in card.split("\n") if not line.startswith(dropped)]
+    dropped_starts = tuple(start for start, name in PARAGRAPHS_OF_FILES.items() if name not in present)
+    lines = [line for line in card.split("\n") if not line.startswith(dropped_starts)]
     shorter_card = re.sub(r"\n{3,}", "\n\n", "\n".join(lines))
-    absent = [name for name in named if name not in present]
-    still_named = [name for name in absent if re.search(FILE_NAME.format(re.escape(name)), shorter_card)]
+    absent_names = [name for name in named if name not in present]
+    still_named = [name for name in absent_names if re.search(FILE_NAME.format(re.escape(name)), shorter_card)]
     if not still_named:
         return shorter_card
     return f"{shorter_card.rstrip()}\n\nThis archive lacks {joined(still_named)}, which the text above names.\n"

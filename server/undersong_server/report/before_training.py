@@ -17,7 +17,8 @@ NEIGHBOURS = {  # what a share of nearness means, by the measure's name
     " one set)",
 }
 EQUAL_IS_ONE = ("density", "MAUVE")  # measures that are 1 for equal sets
-ALIKE = {"coverage": 0.97, "density": 1.0, "MAUVE": 1.0}  # value in equal sets of the measures that decide the word
+# each measure by which a corpus is like the test texts, with its value for equal sets
+ALIKE = {"coverage": 0.97, "density": 1.0, "MAUVE": 1.0}
 REAL_TEXTS = f"What models reach that learn from real texts: {NOT_MEASURED}"
 SHOWN_LABELS = 8  # labels whose scores a sentence has
 LITTLE, MUCH = 0.25, 0.75  # share of these values below or above which all of them are "little" or "much"
@@ -47,14 +48,14 @@ def describe_training(data: ReportData) -> tuple[str, ...]:
 def judge_likeness(value_by_name: Mapping[str, float]) -> str:
     """Returns the degree in which a corpus looks like the test texts, by :data:`ALIKE`; "" if none of these is there.
 
-    "little" and "much" need all measures; whatever lies between, or is not of one mind, is "in part".
+    "little" and "much" need all measures; whatever lies between, or where measures disagree, is "in part".
 
     >>> judge_likeness({"coverage": 0.173, "density": 0.057, "MAUVE": 0.032})
     'little'
     >>> judge_likeness({"coverage": 0.9, "density": 0.2}), judge_likeness({"recall": 0.3})
     ('in part', '')
     """
-    shares = [value_by_name[name] / equal for name, equal in ALIKE.items() if name in value_by_name]
+    shares = [value_by_name[name] / value_if_equal for name, value_if_equal in ALIKE.items() if name in value_by_name]
     if not shares:
         return ""
     if max(shares) < LITTLE:
@@ -114,10 +115,14 @@ def _describe_scores(data: ReportData) -> str:
 
 def describe_labels(share_by_label: Mapping[str, float]) -> str:
     """Says how many test texts of each label get it, the weakest labels first; of many labels the weakest alone."""
-    weakest = sorted(share_by_label, key=lambda label: (share_by_label[label], label))
-    shown = [f"{printable(label, 60)} {100 * share_by_label[label]:.0f} %" for label in weakest[:SHOWN_LABELS]]
-    scope_words = f", the weakest {SHOWN_LABELS} of {len(weakest)}" if len(weakest) > SHOWN_LABELS else ""
-    return f"By label{scope_words}: {', '.join(shown)}. " if shown else ""
+    labels_by_score = sorted(share_by_label, key=lambda label: (share_by_label[label], label))
+    shown_labels = [
+        f"{printable(label, 60)} {100 * share_by_label[label]:.0f} %" for label in labels_by_score[:SHOWN_LABELS]
+    ]
+    scope_words = (
+        f", the weakest {SHOWN_LABELS} of {len(labels_by_score)}" if len(labels_by_score) > SHOWN_LABELS else ""
+    )
+    return f"By label{scope_words}: {', '.join(shown_labels)}. " if shown_labels else ""
 
 
 def describe_test_file(data: ReportData) -> str:

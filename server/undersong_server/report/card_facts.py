@@ -20,10 +20,10 @@ class CardFacts:
     """Facts of a card whose hash is the signed one.
 
     Attributes:
-        is_here: the card is in the folder; test_hash: SHA-256 (hex) of its test file, "" if it names none.
+        is_here: True if the card is in the folder; test_hash: SHA-256 (hex) of its test file, "" if it names none.
         sources: its makers' statement on the source of each generator's texts, by the generator's name.
-        invented_records: it states that every record behind the corpus is invented.
-        score: share of that file's texts that the panel labels rightly, in per cent; None without one.
+        invented_records: True if it states that every record behind the corpus is invented.
+        score: share of the test file's texts that the panel labels rightly, in per cent; None without one.
     """
 
     is_here: bool = False
@@ -46,5 +46,5 @@ def read_card_facts(card: str) -> CardFacts:
 
 
 def _unescape(words: str) -> str:
-    """Returns words that the card has as plain Markdown text."""
+    """Turns escaped Markdown of a card back into the words that were escaped."""
     return html.unescape(re.sub(r"\\(.)", r"\1", words))

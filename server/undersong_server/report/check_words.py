@@ -1,6 +1,6 @@
 """The words in which ``undersong verify`` and the page report.html judge the same files.
 
-The page gets :data:`CHECK_WORDS` as JSON, because its script cannot call Python. Braces hold what each fills in.
+The page gets :data:`CHECK_WORDS` as JSON, because its script cannot call Python. Words in braces are filled in by both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,9 +32,9 @@ def describe_files(missing: Sequence[str], *, outside: int, left_out: str = "", 
     """Returns the sentence on files without a fault.
 
     Args:
-        missing: names of the files that are not here; outside: number of those that no paper names.
+        missing: names of the files that are not here; outside: number of those that no signed file names.
         left_out: words on texts that the coordinator left out of the corpus afterwards; "" if it left out none.
-        lacks_corpus: no file with rows of the corpus is here.
+        lacks_corpus: True if no file with rows of the corpus is here.
     """
     integrity = CHECK_WORDS["whole"]
     if missing:

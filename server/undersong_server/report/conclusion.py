@@ -38,12 +38,16 @@ def conclude(data: ReportData) -> str:
 
 
 def _score_ends(data: ReportData) -> tuple[float, float, str]:
-    """Returns the ends of the headline's share, and of what texts it is; "" where no share was measured."""
+    """Returns the ends of the headline score's interval, and what it is a share of; "" if none was measured."""
     own_accuracy, score = data.own_accuracy, data.score
     if not data.named_labels or (score is not None and not score.is_share):
         return 0.0, 0.0, ""
     if own_accuracy is not None:
-        ends = own_accuracy.by_texts
-        low, high = (own_accuracy.accuracy, own_accuracy.accuracy) if ends is None else (ends.low, ends.high)
+        accuracy_interval = own_accuracy.by_texts
+        low, high = (
+            (own_accuracy.accuracy, own_accuracy.accuracy)
+            if accuracy_interval is None
+            else (accuracy_interval.low, accuracy_interval.high)
+        )
         return low, high, TEST_TEXTS
     return (score.low, score.high, OWN_RECORDS) if score is not None else (0.0, 0.0, "")

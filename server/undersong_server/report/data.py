@@ -45,17 +45,18 @@ class PrivacyStatement:
     """The privacy that was promised and spent.
 
     Attributes:
-        promise: of the whole run; its epsilon is inf for a run without noise.
+        promise: epsilon and delta of the whole run; epsilon is inf for a run without noise.
         quorum: the federation's shape.
         epsilon_after: cumulative epsilon after each private sum, in order; empty if none was asked.
-        epsilon_if_all_others_collude: one party's view if it trusts nobody; None if it was not computed.
-        best_guess, best_guess_if_all_others_collude: chance of a right guess about one unit, at most, of the promise
-            and of that view; None if it was not computed.
-        epsilon_against_all_as_it_ran, best_guess_against_all_as_it_ran: that view by the parties' receipts; None
-            without receipts.
-        best_guess_at_all_hospitals: of the promise, about one patient with records at each hospital; None for other
-            units.
-        insecure_noise: the noise came from a fixed seed (tests), so nothing is private.
+        epsilon_if_all_others_collude: epsilon of one party's records against the operator and all other parties; None
+            if it was not computed.
+        best_guess, best_guess_if_all_others_collude: largest chance of a right guess about one unit, by the
+            promise and against all others; None if it was not computed.
+        epsilon_against_all_as_it_ran, best_guess_against_all_as_it_ran: the same against all others, by the
+            parties' receipts; None without receipts.
+        best_guess_at_all_hospitals: largest chance by the promise of a right guess about one patient with records at
+            each hospital; None for other units.
+        insecure_noise: True if the noise came from a fixed seed (tests), so nothing is private.
     """
 
     promise: Privacy
@@ -92,7 +93,7 @@ class PrivacyStatement:
 
     @property
     def guesses(self) -> Guesses:
-        """The best guesses, each with whose it is."""
+        """The best guesses about one unit, each with who guesses."""
         return Guesses(
             self.promise,
             UNIT_WORDS[self.promise.unit],
@@ -149,11 +150,11 @@ class PrivacyStatement:
         if not self.is_private or not self.epsilon_after:
             return ()
         assumptions = impact.assumptions(self.quorum.colluders, self.quorum.parties, self.promise.unit)
-        # It stands beside the promise's figures.
+        # That sentence stands beside the promise's figures already.
         return tuple(assumption for assumption in assumptions if assumption != impact.SEVERAL_HOSPITALS)
 
 
-NO_PRIVATE_DATA = ", no private data"  # end of a baseline's name; a sentence that says so leaves it out
+NO_PRIVATE_DATA = ", no private data"  # end of a baseline's name, which is cut off where a sentence says the same
 ZERO_SHOT = f"zero-shot texts{NO_PRIVATE_DATA}"
 ALONE = f"{{}} alone{NO_PRIVATE_DATA}"  # names the baseline of the generators that wrote the corpus
 WHY_UNPUBLISHED = {  # reasons for which a text that is not set aside is in no file
@@ -276,8 +277,8 @@ class ReportData:
         remarks: sentences about this run that its reader should see.
         refused_labels: labels without a text, because every order of them was refused for its content.
         score: how good the corpus is, measured on the private records by a private sum; None if it was not measured.
-        gain: share of the records that the records' choice of texts and labels labels rightly beyond all texts, and its
-            standard error, by a private sum; None if it was not measured.
+        gain: share of the records that are labelled rightly by the texts and labels which the records chose, less the
+            share by all texts, and its standard error, by a private sum; None if it was not measured.
         has_unread_score: the sum that measures the score was opened, but of hospitals whose number of records no sum
             has told.
         set_aside: number of texts that the records do not support, which are not in the corpus.
@@ -285,7 +286,8 @@ class ReportData:
         writers: what each generator wrote and what became of it; empty if no run stands behind the values.
         mended_labels: texts of the corpus under another label than they were ordered for; None if that is unknown.
         mismatches: the texts of the corpus that read like another label than their own.
-        support_measured: a private sum measured which texts the records support, and told one generator at least.
+        support_measured: True if a private sum measured which texts the records support, and found one
+            generator at least supported.
         unpublished_counts: number of texts in no file by reason, those of ``WHY_UNPUBLISHED``; empty if unrecorded.
         participation: the hospitals, and which of them are in each opened sum; None if no run stands behind the values.
         questions: what the hospitals were asked, a clause each.
@@ -293,7 +295,7 @@ class ReportData:
         sum_answers: what each of them asked, gave and decided.
         files: the name of each published file, and what it is for.
         steered: what the private sums are recorded to have decided, a clause each.
-        simulated: one program played every hospital.
+        simulated: True if one program played every hospital.
     """
 
     run: str
@@ -390,7 +392,7 @@ class ReportData:
 
     @property
     def author_uses(self) -> tuple[GeneratorUse, ...]:
-        """The usage of each of :attr:`authors`, of which there is one."""
+        """The usage of those generators of :attr:`authors` that have one."""
         authors = self.authors
         return tuple(generator_use for generator_use in self.usage if generator_use.name in authors)
 
@@ -430,15 +432,15 @@ class ReportData:
     @property
     def unpublished(self) -> str:
         """Says what became of the texts that generators gave and that are not published; "" if there are none."""
-        kept_texts, published_texts = sum(use.count.kept for use in self.usage), len(self.samples)
-        other_count = kept_texts - published_texts - self.set_aside
+        kept_count, published_count = sum(use.count.kept for use in self.usage), len(self.samples)
+        other_count = kept_count - published_count - self.set_aside
         if other_count <= 0:
             return ""
         whose_words = f' "{WRITERS}" says whose they are.' if self.writers else ""
         beside_words = " Beside the texts set aside, the" if self.set_aside else f"{self.nothing_aside} The"
         return (
             f"{beside_words.strip()} method left out {number(other_count)} of the"
-            f" {printable.counted(kept_texts, 'text')} that were kept when they were written. They are in no file:"
+            f" {printable.counted(kept_count, 'text')} that were kept when they were written. They are in no file:"
             f" {reasons_unpublished(self.unpublished_counts, other_count)}.{whose_words}"
         )
 
@@ -525,7 +527,7 @@ Figures = tuple[tuple[Accuracy, ...], tuple[Measure, ...]]
 """Figures of a corpus beside the task's public test file."""
 
 
-WEIGHT_ERRORS = 2.0  # standard errors from equal within which a weight says nothing
+WEIGHT_ERRORS = 2.0  # A weight within so many standard errors of an equal one tells nothing.
 EQUAL_WEIGHTS = "not distinguishable from equal"
 
 

@@ -1,4 +1,4 @@
-"""What is kept of a finished run for Result and Compare: figures beside test files, and whether the records helped."""
+"""Files in a finished run's folder for Result and Compare: figures beside test files, and if the records helped."""
 
 import contextlib
 import hashlib
@@ -68,9 +68,9 @@ class Evaluated:
     @property
     def place_words(self) -> str:
         """Names the test file, the day and the texts that were drawn."""
-        day = f" on {self.day}" if self.day else ""
-        drawn = f", of {counted(self.texts, 'text')} drawn" if self.texts else ""
-        return f"{self.test}{day}{drawn}"
+        day_words = f" on {self.day}" if self.day else ""
+        drawn_words = f", of {counted(self.texts, 'text')} drawn" if self.texts else ""
+        return f"{self.test}{day_words}{drawn_words}"
 
     @property
     def texts_words(self) -> str:
@@ -92,7 +92,7 @@ def name_test(path: Path, name: str = "") -> str:
 
 
 def make_evaluation(test: str, measures: Sequence[Measure], by_texts: Interval | None, texts: int) -> Evaluated:
-    """Returns the figures of one evaluation, of today, as they are kept.
+    """Returns the figures of one evaluation as they are kept, with today's date.
 
     Args:
         test: the test file, by :func:`name_test`.
@@ -159,7 +159,7 @@ def keep_help(folder: RunFolder, data: ReportData) -> None:
 
 
 def kept_help(folder: RunFolder) -> RecordsHelp | None:
-    """Reads what :func:`keep_help` wrote; None of a run that has not finished, or did in an earlier version.
+    """Reads what :func:`keep_help` wrote; None if the run has not finished, or finished in an earlier version.
 
     Raises UnreadableRun if it is damaged.
     """
@@ -172,7 +172,7 @@ def keep_mismatches(folder: RunFolder, data: ReportData) -> None:
 
 
 def kept_mismatches(folder: RunFolder) -> LabelMismatches | None:
-    """Reads what :func:`keep_mismatches` wrote; None of a run that has not finished, or did in an earlier version.
+    """Reads what :func:`keep_mismatches` wrote; None if the run has not finished, or finished in an earlier version.
 
     Raises UnreadableRun if it is damaged.
     """

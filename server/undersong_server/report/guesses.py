@@ -1,4 +1,4 @@
-"""The best guesses about a patient, each with whose it is: one table for card, report and ``undersong verify``."""
+"""The best guesses about a patient, each with who guesses: one table for card, report and ``undersong verify``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,9 +46,9 @@ class Guesses:
 
     @property
     def rows(self) -> tuple[tuple[str, str], ...]:
-        """Who guesses about whom, and in how many of 100 cases that is right at most."""
+        """Rows of (who guesses about whom, in how many of 100 cases that is right at most)."""
         return tuple(
-            # The rare run of the certainty says nothing of the protection on average.
+            # Words on the protection are of an average; the row on nearly all runs is of each single run.
             (whose, f"{impact.cases(right)}{'' if whose == self._nearly_all else impact.protection_words(right)}")
             for whose, right in self.chances.items()
         )

@@ -28,10 +28,10 @@ from undersong_server.report.rows import EXAMPLES, TITLE, describe_rows, example
 from undersong_server.report.sum_answers import GIVE_OR_TAKE, SUM_ANSWERS
 from undersong_server.report.writers import COLUMNS, WRITERS
 
-SHOWN_TEXTS = 300
+SHOWN_TEXTS = 300  # texts of the corpus in the report at most
 FILES = "The files"
 REPORT = "report.html"
-LENGTH_GROUPS = 24
+LENGTH_GROUPS = 24  # bars of the chart of lengths at most
 ROUNDS = (
     "Rounds count from 0 in the column round of the texts' own files, and from 1 everywhere else: 0 there is round 1."
 )
@@ -90,7 +90,7 @@ def render_html(data: ReportData) -> str:
 
 
 def _list_further_measures(data: ReportData) -> list[Measure]:
-    """The measures that the table of the task models has not."""
+    """The measures that the table of the task models does not show."""
     shown_names = {name for _, name, _ in USEFUL} if data.published_accuracy else set()
     return [measure for measure in data.measures if measure.name not in shown_names]
 
@@ -111,7 +111,7 @@ def _count_faults(usage: Sequence[GeneratorUse]) -> Iterator[tuple[str, dict[str
 
 
 def _mark_code(sentence: str) -> Markup:
-    """Escapes a sentence, and writes code and links in one of the program's own as such."""
+    """Escapes a sentence for HTML; code and links in :class:`OurWords` become elements."""
     escaped_sentence = str(escape(sentence))
     if isinstance(sentence, OurWords):
         escaped_sentence = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped_sentence)
@@ -120,7 +120,7 @@ def _mark_code(sentence: str) -> Markup:
 
 
 def _weight_noise(data: ReportData) -> tuple[tuple[float, ...], ...]:
-    """Returns the standard errors of the weights by round, which are known of the last ones."""
+    """Returns the standard errors of the weights by round, which are known of the last round only."""
     return (*(() for _ in data.weights[1:]), data.weight_errors) if data.weight_errors and data.weights else ()
 
 
@@ -257,7 +257,7 @@ def _table_row(cells: Sequence[str]) -> str:
 
 
 def hub_size(texts: int) -> str:
-    """Returns the class of a data set's size by the names of hubs.
+    """Returns the class of a data set's size, as hubs of data sets name it.
 
     >>> hub_size(600), hub_size(1000)
     ('n<1K', '1K<n<10K')
@@ -285,7 +285,7 @@ def _quote_yaml(text: Any) -> Markup:
 
 COLOURS = 9  # named colours; whatever comes after them shares the last, grey one
 WIDTH = 420  # nearly the width of a phone's screen; a wider screen enlarges the drawing a little
-NOISE_DEVIATIONS = 2.0  # half of an interval of noise
+NOISE_DEVIATIONS = 2.0  # half of an interval of noise, in standard deviations
 LEFT, RIGHT, TOP, BOTTOM = 64, 14, 26, 34  # margins around the frame
 MOST_TICKS = 12  # labels below a chart
 ROW = 18  # height of a line of the legend
@@ -322,8 +322,8 @@ def series_chart(
     Args:
         ticks: labels below the frame, from left to right; ``axis`` says what they count, and ``measure`` what is drawn.
         reference: a figure that is marked by a line, and its name.
-        form: a line or bars, on a scale that begins at 0; or points, each name's at a place of its own.
-        percent: the figures are shares.
+        form: a line or bars, on a scale that begins at 0; or points, which stand side by side at a tick.
+        percent: True if the figures are shares, which are shown in per cent.
         planned: names of what is planned and not measured, whose lines are dashed.
         names: what the ticks stand for, in the table and the marks' titles; () for the ticks themselves.
     """
@@ -339,7 +339,7 @@ def series_chart(
     )
     if form != "points":
         lowest, highest = min(0.0, lowest), _round_up(max(highest, reference[0] if reference else 0.0))
-    if form == "points" or lowest < 0:  # noise takes a share of votes below 0
+    if form == "points" or lowest < 0:  # Noise can take a share of votes below 0.
         grid_values = _round_scale(lowest, highest, least_step=0.01 if percent else 0.0)
     else:
         grid_values = [float(value) for value in np.linspace(lowest, highest, 5)]
@@ -555,9 +555,9 @@ def epsilon_chart(spent: Sequence[float], budget: float, planned: Sequence[float
     )
 
 
-def _fill_markup(form: str, *values: Any) -> Markup:
+def _fill_markup(template_text: str, *values: Any) -> Markup:
     """Puts values into markup, escaped."""
-    return Markup(form).format(*values)  # noqa: S704 - the values are escaped
+    return Markup(template_text).format(*values)  # noqa: S704 - the values are escaped
 
 
 def _draw_text(x: float, y: float, text: str, classes: str) -> Markup:
@@ -598,7 +598,7 @@ def _round_up(value: float) -> float:
 
 
 def _round_scale(lowest: float, highest: float, *, least_step: float = 0.0) -> list[float]:
-    """Returns the ends of a round scale that holds both values, and the round values between them.
+    """Returns round, equally distant values for a scale's grid, from below ``lowest`` to above ``highest``.
 
     Args:
         least_step: smallest distance of two values, such as one percent where labels have no decimals.
@@ -610,8 +610,8 @@ def _round_scale(lowest: float, highest: float, *, least_step: float = 0.0) -> l
     if span <= 1e-9 * size:  # equal but for the rounding of floats
         span = size or 1.0
     power_of_ten = 10.0 ** math.floor(math.log10(span / 4))
-    parts = (part for part in (1, 2, 5, 10) if 4 * power_of_ten * part >= span * (1 - 1e-9))
-    step = max(least_step, power_of_ten * next(parts))
+    step_factors = (factor for factor in (1, 2, 5, 10) if 4 * power_of_ten * factor >= span * (1 - 1e-9))
+    step = max(least_step, power_of_ten * next(step_factors))
     first, last = math.floor(lowest / step + 1e-9), math.ceil(highest / step - 1e-9)
     if first == last:
         first, last = first - 1, last + 1

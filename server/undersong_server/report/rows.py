@@ -1,4 +1,4 @@
-"""What the rows of a corpus are like, counted by patterns from the published texts alone."""
+"""Sentences on what the rows of a corpus are like, counted by patterns from the published texts alone."""
 
 import math
 import re
@@ -16,7 +16,7 @@ from undersong_server.report.data import ReportData, number
 
 TITLE = "What the rows are like"
 EXAMPLES = "Some rows, drawn by chance:"  # begins a paragraph
-PHRASE_WORDS = 5
+PHRASE_WORDS = 5  # words of a phrase that is counted
 LEAST_ROWS, LEAST_SHARE = 5, 0.02  # rows, and share of the rows, in which a phrase stands at least
 SHOWN_PHRASES = 3
 MOST_ROWS = 2000  # rows whose phrases are counted
@@ -47,7 +47,7 @@ def example_rows(data: ReportData) -> list[Sample]:
 
 
 def quote_rows(data: ReportData) -> str:
-    """Returns a few of these rows in one paragraph; "" for a corpus without texts."""
+    """Returns a few rows of :func:`example_rows` in one paragraph; "" for a corpus without texts."""
     quotes = [
         f'"{shorten(sample.text, CARD_LETTERS, placeholder="...")}"{f" ({sample.label})" if sample.label else ""}'
         for sample in example_rows(data)[:CARD_ROWS]
@@ -73,14 +73,14 @@ def _say_lengths(texts: Sequence[str]) -> str:
 def frequent_phrases_by_row(texts: Sequence[str]) -> tuple[list[set[str]], int]:
     """Returns each text's phrases that stand in many texts, and the number of texts from which on they are many."""
     phrases_by_row = list(map(_phrases, texts))
-    rows_of_phrase = Counter(phrase for phrases in phrases_by_row for phrase in phrases)
+    row_count_by_phrase = Counter(phrase for phrases in phrases_by_row for phrase in phrases)
     least_rows = max(LEAST_ROWS, math.ceil(LEAST_SHARE * len(texts)))
-    frequent_phrases = {phrase for phrase, row_count in rows_of_phrase.items() if row_count >= least_rows}
+    frequent_phrases = {phrase for phrase, row_count in row_count_by_phrase.items() if row_count >= least_rows}
     return [phrases & frequent_phrases for phrases in phrases_by_row], least_rows
 
 
 def split_at_phrases(text: str, phrases: Collection[str]) -> list[tuple[str, bool]]:
-    """Returns a text in pieces, each with whether it belongs to one of the phrases of :func:`frequent_phrases_by_row`.
+    """Returns a text in pieces, each with True if it belongs to one of the phrases of :func:`frequent_phrases_by_row`.
 
     >>> split_at_phrases("So: A b, c d e.", {"a b c d e"})
     [('So: ', False), ('A b, c d e', True), ('.', False)]
@@ -91,14 +91,14 @@ def split_at_phrases(text: str, phrases: Collection[str]) -> list[tuple[str, boo
         if " ".join(match[0].casefold() for match in matches[start : start + PHRASE_WORDS]) in phrases:
             is_phrase_word[start : start + PHRASE_WORDS] = [True] * PHRASE_WORDS
     pieces: list[tuple[str, bool]] = []
-    end = 0
+    last_end = 0
     for is_phrase, group in groupby(range(len(matches)), key=is_phrase_word.__getitem__):
         word_rows = list(group)
         if is_phrase:
-            pieces += [(text[end : matches[word_rows[0]].start()], False)]
-            end = matches[word_rows[-1]].end()
-            pieces += [(text[matches[word_rows[0]].start() : end], True)]
-    return [(piece, is_phrase) for piece, is_phrase in [*pieces, (text[end:], False)] if piece]
+            pieces += [(text[last_end : matches[word_rows[0]].start()], False)]
+            last_end = matches[word_rows[-1]].end()
+            pieces += [(text[matches[word_rows[0]].start() : last_end], True)]
+    return [(piece, is_phrase) for piece, is_phrase in [*pieces, (text[last_end:], False)] if piece]
 
 
 def describe_phrases(data: ReportData) -> str:
@@ -132,17 +132,17 @@ def _phrases_of_most_rows(phrases_by_row: Sequence[set[str]], least_rows: int) -
     shown_phrases: list[tuple[str, int]] = []
     remaining_rows = list(phrases_by_row)
     for _ in range(SHOWN_PHRASES):
-        rows_of_phrase = Counter(phrase for phrases in remaining_rows for phrase in phrases)
-        top_phrase = min(rows_of_phrase, key=lambda phrase: (-rows_of_phrase[phrase], phrase), default="")
-        if rows_of_phrase[top_phrase] < least_rows:
+        row_count_by_phrase = Counter(phrase for phrases in remaining_rows for phrase in phrases)
+        top_phrase = min(row_count_by_phrase, key=lambda phrase: (-row_count_by_phrase[phrase], phrase), default="")
+        if row_count_by_phrase[top_phrase] < least_rows:
             break
-        shown_phrases.append((top_phrase, rows_of_phrase[top_phrase]))
+        shown_phrases.append((top_phrase, row_count_by_phrase[top_phrase]))
         remaining_rows = [phrases for phrases in remaining_rows if top_phrase not in phrases]
     return shown_phrases
 
 
 def _say_faults(texts: Sequence[str]) -> str:
-    """Counts what a reader stumbles over."""
+    """Counts the rows with placeholders, those with links or markup, and those without a closing mark."""
     placeholder_rows, markup_rows = (
         sum(bool(pattern.search(text)) for text in texts) for pattern in (PLACEHOLDER, MARKUP)
     )

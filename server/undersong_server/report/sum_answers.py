@@ -37,7 +37,7 @@ WORTH = "How good it is"  # title of the answer that has scores, and the texts s
 NOT_OPENED = "It was planned and never opened."
 NOT_SHOWN = "Its answer is not shown, because its noise protects nobody."
 UNRECORDED = "What the method made of it stands in no record of the run."
-EQUAL_TO = 1e-9  # difference of shares that is one of floating point alone
+SHARE_TOLERANCE = 1e-9  # Floating point alone makes smaller differences of shares.
 EQUAL_LABELS = (
     "Decided: equally many texts of each label were ordered. Beside the noise, the chance of which patients came could"
     " explain the differences of the counts."
@@ -94,11 +94,11 @@ class OpenedRun:
     def has_equal_label_shares(self) -> bool:
         """True if equally many texts of each of several labels were ordered."""
         recorded_shares = self.records.get("label shares", ())
-        return bool(recorded_shares) and len(self.labels) > 1 and bool(np.ptp(recorded_shares[-1][1]) < EQUAL_TO)
+        return bool(recorded_shares) and len(self.labels) > 1 and bool(np.ptp(recorded_shares[-1][1]) < SHARE_TOLERANCE)
 
     @property
     def steers_label_shares(self) -> bool:
-        """True if the label sum moved how many texts of each label were ordered."""
+        """True if the sum of labels decided how many texts of each label were ordered."""
         is_recorded = "label shares" in self.records and "labels" in self.opened
         return is_recorded and not self.sets_label_shares and not self.has_equal_label_shares
 
@@ -180,12 +180,12 @@ def _tell_decision(planned_sum: PlannedSum, run: OpenedRun) -> str:
     if planned_sum.name == "labels" and "label shares" in run.records:
         shares = run.records["label shares"][-1][1]
         if len(shares) == len(run.labels):
-            ordered = _list_figures(run.labels, 100 * np.array(shares), unit=" %")
+            ordered_shares = _list_figures(run.labels, 100 * np.array(shares), unit=" %")
             if run.sets_label_shares:
-                return f"The task itself sets how many texts of each label were ordered: {ordered}."
+                return f"The task itself sets how many texts of each label were ordered: {ordered_shares}."
             if run.has_equal_label_shares:
                 return EQUAL_LABELS
-            return f"Decided: how many texts of each label were ordered: {ordered}."
+            return f"Decided: how many texts of each label were ordered: {ordered_shares}."
     if planned_sum.statistic == SupportVotes.name:
         return _tell_set_aside(run)
     if planned_sum.statistic in (CorpusComparison.name, ScoredComparison.name):
@@ -196,7 +196,7 @@ def _tell_decision(planned_sum: PlannedSum, run: OpenedRun) -> str:
 
 
 def _tell_verdict(run: OpenedRun) -> str:
-    """The set of texts that is published, of the two that were compared."""
+    """The sentence on which of the two compared sets of texts is published."""
     verdicts = run.records.get("verdict", ())
     if not verdicts:
         return UNRECORDED
@@ -208,7 +208,7 @@ def _tell_verdict(run: OpenedRun) -> str:
 
 
 def _tell_set_aside(run: OpenedRun) -> str:
-    """The generators of which the votes set texts aside."""
+    """The sentence on the generators whose texts the votes set aside."""
     aside_generators = _set_aside_generators(run)
     if not aside_generators:
         return "Decided: no text is set aside."
@@ -217,12 +217,12 @@ def _tell_set_aside(run: OpenedRun) -> str:
 
 def _set_aside_generators(run: OpenedRun) -> list[str]:
     """Generators of which texts are set aside, in the task file's order."""
-    names = {row[2] for _, rows in run.records.get(support.RECORD, ()) for row in rows}
-    return [name for name in run.generators if name in names]
+    aside_names = {row[2] for _, rows in run.records.get(support.RECORD, ()) for row in rows}
+    return [name for name in run.generators if name in aside_names]
 
 
 def _tell_next_orders(name: str, run: OpenedRun) -> str:
-    """The shares of the orders after a sum of a round, such as "who/1", where they moved."""
+    """The sentence on the orders after a sum of a round, such as "who/1": new shares, or no change."""
     round_words = name.rpartition("/")[2]
     round_number = int(round_words) if round_words.isdecimal() else 0
     if not 0 < round_number < len(run.weights):

@@ -42,7 +42,7 @@ UNSTATED_INSIDE = "Nor have they stated if you may use it inside your organisati
 
 @dataclass(frozen=True)
 class Licence:
-    """What a licence lets a receiver publish, as the end of a sentence, and what of internal and hosted use.
+    """Permissions of a licence: to publish (the end of a sentence), and for internal and hosted use (sentences).
 
     Source: the legal code of each Creative Commons licence, sections 2(a)(1) (reproducing and sharing) and 3(a) (credit
     for what is shared); section 2 of CC0 1.0.
@@ -110,9 +110,9 @@ class CorpusTerms:
 
     Attributes:
         licence: as its makers state it; "" if they state none.
-        contacts: of makers and operator, those that are stated.
+        contacts: the stated ones of makers and operator.
         sources: of the texts of each generator that wrote the corpus.
-        invented_records: its makers state that every record is invented.
+        invented_records: True if its makers state that every record is invented.
     """
 
     licence: str = ""
@@ -123,8 +123,8 @@ class CorpusTerms:
     @property
     def whom_to_ask(self) -> str:
         """The first contact that reaches somebody; "the makers" if none is stated, "" if each is an example."""
-        reachable = (contact for contact in self.contacts if not is_example(contact))
-        return next(reachable, "" if self.contacts else "the makers")
+        reachable_contacts = (contact for contact in self.contacts if not is_example(contact))
+        return next(reachable_contacts, "" if self.contacts else "the makers")
 
     def ask(self, purpose: str = "") -> str:
         """Ends a sentence on what these files do not say: whom to ask, or that nobody can be asked.
@@ -162,13 +162,13 @@ class CorpusTerms:
     def allow(self) -> str:
         """Answers first with Yes, No or Not until if a receiver may publish texts, or models trained on them."""
         if self.name_sources():
-            lead = f"No, as it stands: {OPEN_SOURCE}, since the licence of their source is not known."
+            opening = f"No, as it stands: {OPEN_SOURCE}, since the licence of their source is not known."
             if self.whom_to_ask:
-                lead = f"Not until the licence of their source is known to you: {OPEN_SOURCE}, before that."
-            return f"{lead} {OPEN_INSIDE} {self._allow_then()}"
+                opening = f"Not until the licence of their source is known to you: {OPEN_SOURCE}, before that."
+            return f"{opening} {OPEN_INSIDE} {self._allow_then()}"
         if not self.licence:
-            lead = "Not until its makers state a licence" if self.whom_to_ask else "No, as it stands"
-            return f"{lead}: its makers {self._lack_licence()} {UNSTATED_INSIDE}"
+            opening = "Not until its makers state a licence" if self.whom_to_ask else "No, as it stands"
+            return f"{opening}: its makers {self._lack_licence()} {UNSTATED_INSIDE}"
         if self.licence not in LICENCES:
             return f"Not until you have read its licence, {self.licence}: {OWN_WORDS}"
         licence = LICENCES[self.licence]
@@ -223,13 +223,13 @@ def terms_of_plan(
         task: the plan's words on the task; authors: generators that wrote the corpus, all of the plan's if empty.
         invented_records: the card states it; statements: those of the card on the source of each generator's texts.
     """
-    stated = str(task.get("publication") or "")
-    contacts = (words.publication_part(stated, "contact"), str(task.get("contact") or ""))
+    publication_words = str(task.get("publication") or "")
+    contacts = (words.publication_part(publication_words, "contact"), str(task.get("contact") or ""))
     generators = task.get("generators")
     writers = [str(writer) for writer in generators] if isinstance(generators, list | tuple) else []
     kind_by_name = {words.split_writer(writer)[0]: kind_of(writer) for writer in writers}
     return CorpusTerms(
-        licence=printable(words.publication_part(stated, "licence"), 200),
+        licence=printable(words.publication_part(publication_words, "licence"), 200),
         contacts=tuple(printable(contact, words.LONGEST_FOREIGN) for contact in contacts if contact),
         sources=tuple(
             TextSource(printable(name, words.LONGEST_FOREIGN), kind, printable(statements.get(name, ""), 500))

@@ -33,10 +33,13 @@ def read_test_file(task: Task) -> Table | None:
     path = task.locate(task.evaluation.test)
     if not path.exists():
         raise ConfigurationError(f"{path}: no such file (evaluation.test)", "check the path")
-    if not task.task.labels:  # no task model, but every figure of the texts beside the test file's
+    if not task.task.labels:  # No task model is trained then; the other figures need no labels.
         return read_table(path, task.data.text)
     if task.data.label is None:
-        raise ConfigurationError("evaluation.test needs data.label", "name the label column, or leave the test out")
+        raise ConfigurationError(
+            "evaluation.test is a file with labels, but data.label names no column",
+            "name the column, or leave the test out",
+        )
     return read_table(path, task.data.text, task.data.label, labels=task.task.labels)
 
 
@@ -62,20 +65,24 @@ def write_baselines(run_plan: RunPlan, corpus: Sequence[Sample], make_author: Ca
     """Writes texts that no record has steered, as many orders as the corpus has texts: tables by name.
 
     They are zero-shot texts of the same generators in equal parts. Where some generators wrote nothing of the corpus,
-    there is a second table, of the others alone: whoever leaves out the former by eye gets as much without a record.
+    there is a second table, of the others alone: somebody who drops the former after reading a few texts gets as much
+    without a record.
 
     Args:
         make_author: builds a fresh author; its answers are journaled too.
     """
     setting = run_plan.setting
-    wrote = {sample.generator for sample in corpus}
-    published = tuple(name for name in setting.generators if name in wrote)
-    settings = {"comparison": (ZERO_SHOT, setting)}
-    if published and published != setting.generators:
-        settings["comparison/published"] = (ALONE.format(joined(published)), replace(setting, generators=published))
+    corpus_authors = {sample.generator for sample in corpus}
+    published_names = tuple(name for name in setting.generators if name in corpus_authors)
+    setting_by_step = {"comparison": (ZERO_SHOT, setting)}
+    if published_names and published_names != setting.generators:
+        setting_by_step["comparison/published"] = (
+            ALONE.format(joined(published_names)),
+            replace(setting, generators=published_names),
+        )
     tables: dict[str, Table] = {}
-    for step, (name, of_generators) in settings.items():
-        orders = mixture.orders(mixture.Options(samples=len(corpus)), of_generators)
+    for step, (name, step_setting) in setting_by_step.items():
+        orders = mixture.orders(mixture.Options(samples=len(corpus)), step_setting)
         tables[name] = table_of(sample for sample in make_author().write(step, 0, orders) if sample is not None)
     return tables
 
@@ -127,19 +134,19 @@ def figures(
     return tuple(accuracies), text_measures
 
 
-def _make_accuracy(data: str, trained: TrainedModels, *, panel: bool) -> Accuracy:
-    interval_by_figure = {name: trained.interval(name) for name in FIGURES}
+def _make_accuracy(data_name: str, trained_models: TrainedModels, *, panel: bool) -> Accuracy:
+    interval_by_figure = {name: trained_models.interval(name) for name in FIGURES}
     return Accuracy(
-        data,
+        data_name,
         **{name: figure_interval.value for name, figure_interval in interval_by_figure.items()},
-        ours=data == OURS and panel,
-        reads_private=data == NO_PRIVACY,
-        by_texts=trained.accuracy_by_texts,
-        reference=panel and data not in (OURS, NO_PRIVACY),
-        model=trained.description,
-        by_model=trained.accuracy_by_model,
-        by_label=trained.accuracy_by_label,
-        interval=interval_by_figure["accuracy"] if len(trained.runs) > 1 else None,
+        ours=data_name == OURS and panel,
+        reads_private=data_name == NO_PRIVACY,
+        by_texts=trained_models.accuracy_by_texts,
+        reference=panel and data_name not in (OURS, NO_PRIVACY),
+        model=trained_models.description,
+        by_model=trained_models.accuracy_by_model,
+        by_label=trained_models.accuracy_by_label,
+        interval=interval_by_figure["accuracy"] if len(trained_models.runs) > 1 else None,
     )
 
 

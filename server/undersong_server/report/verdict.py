@@ -1,4 +1,4 @@
-"""How good a corpus is: its figure with the interval, the meaning in plain words, and whether the records helped.
+"""Judgement of a corpus: its figure with the interval, the meaning in plain words, and whether the records helped.
 
 The rules stand in docs/judging.md.
 """
@@ -15,7 +15,7 @@ from undersong_server.report.data import ALONE, NO_PRIVATE_DATA, WRONG_LABELS, Z
 
 GUESSING = 0.1  # part of the way from guessing to all right, up to which a share is hardly better than guessing
 READ_FIRST = "Read some texts of each label before you train on them."
-DOUBTFUL = 0.2  # share of labels with which models disagree, from which on a reader is told first
+DOUBTFUL = 0.2  # share of labels with which models disagree, from which on an alarm says so
 READ_EMBEDDINGS = ("head", "mlp")  # the panel's models that see embeddings, as its description names them
 FAR_FROM_TASK = (
     "Distances are of embeddings by which models of these texts tell labels apart hardly better than guessing:"
@@ -32,11 +32,11 @@ HARDLY = "Hardly better than guessing: do not train on it; fit for testing progr
 
 
 NOT_MEASURED = DIFFERENCE_WORDS[None]
-TEST_FILE = "a public test file"  # names one whose name no run has kept
+TEST_FILE = "a public test file"  # stands for a test file whose name is not known
 
 
 def headline(data: ReportData) -> str:
-    """Returns the figure of how good the corpus is, with its interval, and what it is the share of."""
+    """Returns the sentence with the corpus's score, its interval, and what the score is a share of."""
     private_figure, own_accuracy = data.score, data.own_accuracy
     if private_figure is not None and private_figure.zero_shot is not None:
         return (
@@ -75,14 +75,14 @@ def without_records(data: ReportData) -> str:
 def list_baselines(data: ReportData) -> list[Accuracy]:
     """Returns the panel on texts that no record has steered, those of the corpus's own generators alone first.
 
-    Whoever leaves out the other generators by eye gets as much without a record.
+    Somebody who drops the other generators after reading a few texts gets as much without a record.
     """
     baselines = [figure for figure in data.published_accuracy if figure.reference]
     return sorted(baselines, key=lambda figure: not is_alone(figure))
 
 
 def is_alone(figure: Accuracy) -> bool:
-    """True for a baseline of nobody but the generators that wrote the corpus."""
+    """True for a baseline whose texts are from no other generators than those that wrote the corpus."""
     return figure.data.endswith(ALONE.format(""))
 
 
@@ -221,13 +221,13 @@ def _measured_shares(data: ReportData) -> list[float]:
 
 @dataclass(frozen=True)
 class RecordsHelp:
-    """What card, report, Result and Compare say of the records' help.
+    """Judgement on the records' help, which card, report, Result and Compare share.
 
     Attributes:
         words: a sentence or more.
         sign: 1 if the records made the corpus better, -1 if worse, 0 if chance may explain the difference; None if it
             was not measured. Of several comparisons the least favourable one counts.
-        is_of_choice: the records' choice was compared with all texts. A worse choice is not published.
+        is_of_choice: True if the records' choice was compared with all texts. A worse choice is not published.
     """
 
     words: str
@@ -236,13 +236,13 @@ class RecordsHelp:
 
     @property
     def word(self) -> str:
-        """The word for the sign, and what follows of a choice that is worse."""
+        """The word for the sign; of a worse choice it adds that the choice is not published."""
         is_unpublished = self.is_of_choice and self.sign == -1
         return f"{DIFFERENCE_WORDS[self.sign]}{f', {UNPUBLISHED_CHOICE}' if is_unpublished else ''}"
 
     @property
     def clause(self) -> str:
-        """Names what was compared, with the word."""
+        """The word after the name of what was compared, as a clause."""
         return f"{HELP}: {self.word}"
 
 
@@ -277,7 +277,7 @@ def _compare(ours: Accuracy, baseline: Accuracy, name: str) -> str:
     baseline_words = f"as many {name}: {accuracy_words(baseline)}"
     if ours.by_texts is None or baseline.by_texts is None:
         return f"Beside {baseline_words}."
-    # As a reader subtracts the figures that stand here.
+    # The rounded figures are subtracted, because a reader sees and subtracts these.
     difference = round(100 * ours.accuracy, 1) - round(100 * baseline.accuracy, 1)
     distance_words = f"{abs(difference):.1f} percentage points {'above' if difference >= 0 else 'below'} that"
     comparison = compare_words(_difference_sign(ours, baseline), baseline_words)

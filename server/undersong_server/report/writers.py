@@ -71,11 +71,11 @@ def list_writers(
         last_weights: of the generators in that order; empty if the method weighs none.
         records: what the run recorded.
     """
-    published = Counter(sample.generator for sample in samples)
-    set_aside = Counter(row[2] for _, rows in records.get(support.RECORD, ()) for row in rows)
-    reasons = {
-        # By how much the records do not clear a generator stands beside its texts that are set aside.
-        name: f"after round {round_number + 1}: {_shorten(reason) if set_aside[name] else reason}"
+    published_counts = Counter(sample.generator for sample in samples)
+    aside_counts = Counter(row[2] for _, rows in records.get(support.RECORD, ()) for row in rows)
+    reason_by_generator = {
+        # Where texts are set aside, another sentence says how far the records are from clearing their generator.
+        name: f"after round {round_number + 1}: {_shorten(reason) if aside_counts[name] else reason}"
         for round_number, reason_by_name in records.get(support.LEFT_OUT, ())
         for name, reason in reason_by_name.items()
     }
@@ -83,7 +83,7 @@ def list_writers(
         last_weight = last_weights[place] if last_weights else None
         yield Writer(
             *(name, written_texts, last_weight),
-            *(published[name], set_aside[name], reasons.get(name, "")),
+            *(published_counts[name], aside_counts[name], reason_by_generator.get(name, "")),
         )
 
 
