@@ -70,7 +70,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class StartedRun:
-    """A run that was begun, and all that was opened and written of it.
+    """A run that was begun, with the journal of all that was opened and written.
 
     Attributes:
         name: name of the run in the manifest.
@@ -110,7 +110,7 @@ class PublicEmbedder:
 
 @dataclass(frozen=True)
 class RunMonitor:
-    """The ways in which a run is watched.
+    """Callbacks by which a run is watched, and the clock that times it.
 
     Attributes:
         observe: called with each public fact of the run; a continued run repeats them from its beginning.
@@ -141,7 +141,7 @@ class _PhaseTimes:
 @one_thread_for_products()
 def execute(
     run_plan: RunPlan,
-    started: StartedRun,
+    started_run: StartedRun,
     parties: RunParties,
     author: Author,
     embedder: PublicEmbedder,
@@ -149,12 +149,12 @@ def execute(
 ) -> Outcome:
     """Runs the plan to its end; ``author`` writes the texts, from the same journal."""
     phase_times = _PhaseTimes(monitor.clock)
-    manifest = _sign_manifest(run_plan, started, parties, embedder.sha256)
-    public_blocks = PublicBlocks(started.journal)
+    manifest = _sign_manifest(run_plan, started_run, parties, embedder.sha256)
+    public_blocks = PublicBlocks(started_run.journal)
     federation = Federation(
         parties.transport,
         manifest,
-        started.journal,
+        started_run.journal,
         monitor.progress,
         blocks=public_blocks,
         timeout_s=parties.timeout_s,
@@ -167,7 +167,7 @@ def execute(
         federation,
         public_blocks,
         embed=embedder.embed,
-        seed=started.seed,
+        seed=started_run.seed,
         hides_labels=method.hides_labels(run_plan.task.options, run_plan.setting),
         watch=phase_times.measure,
         observe=monitor.observe,
@@ -195,7 +195,7 @@ def execute(
         corpora=run.corpora,
         distance=opened_distance,
         refused_labels=author.refused_labels,
-        opened=_opened_sums(manifest.plan, started.journal),
+        opened=_opened_sums(manifest.plan, started_run.journal),
     )
 
 
@@ -206,12 +206,12 @@ def _opened_sums(plan: Plan, journal: Journal) -> dict[str, NoisySum]:
 
 
 def _finish_corpus(
-    run_plan: RunPlan, run: RunContext, author: Author, returned: Any, progress: Progress
+    run_plan: RunPlan, run: RunContext, author: Author, method_output: Any, progress: Progress
 ) -> list[Sample]:
-    """Returns the corpus of what the method returned, and records what is said of it beside the records."""
+    """Returns the corpus of what the method returned, and records remarks that compare it with opened sums."""
     author.check_finished()
     _compare_calls(run_plan, author, progress)
-    samples = _read_corpus(run_plan.task.method.name, returned)
+    samples = _read_corpus(run_plan.task.method.name, method_output)
     if support.CORPUS in {planned.name for planned in run_plan.plan.sums}:
         samples = support.supported_samples(run, samples)
     _compare_attributes(run, samples)
@@ -236,7 +236,7 @@ def _run_method(method: Method[Any], run_plan: RunPlan, run: RunContext) -> Any:
 
 
 def _compare_calls(run_plan: RunPlan, author: Author, progress: Progress) -> None:
-    """Says so where a method has ordered more texts than its plan states."""
+    """Reports a method that has ordered more texts than its plan states."""
     order_count = sum(usage.orders for usage in author.usage.values()) - run_plan.trial_calls * len(author.usage)
     if order_count > run_plan.generator_calls:
         progress.say(
@@ -245,16 +245,16 @@ def _compare_calls(run_plan: RunPlan, author: Author, progress: Progress) -> Non
         )
 
 
-def _read_corpus(method_name: str, returned: Any) -> list[Sample]:
+def _read_corpus(method_name: str, method_output: Any) -> list[Sample]:
     """Returns the samples that a method has returned, each once. Raises ConfigurationError for anything else."""
-    returned_samples = returned if isinstance(returned, Sequence) else [returned]
-    if wrong_types := [type(sample).__name__ for sample in returned_samples if not isinstance(sample, Sample)]:
+    output_samples = method_output if isinstance(method_output, Sequence) else [method_output]
+    if wrong_types := [type(sample).__name__ for sample in output_samples if not isinstance(sample, Sample)]:
         raise ConfigurationError(
             f"the method {method_name} returned {wrong_types[0]}: a method returns a sequence of Sample",
             "correct its run(); what was opened and written is kept",
             code="method-return",
         )
-    samples = each_once(returned)  # a plug-in may return a text several times
+    samples = each_once(method_output)  # a plug-in may return a text several times
     if not samples:
         raise no_texts("corpus")
     return samples
@@ -274,18 +274,18 @@ def _compare_attributes(run: RunContext, corpus: Sequence[Sample]) -> None:
             )
 
 
-def _check_same_plan(agreed: Manifest, plan: Plan) -> None:
+def _check_same_plan(agreed_manifest: Manifest, plan: Plan) -> None:
     """Refuses to continue a run with other sums or another promise than the parties signed."""
 
-    def asked(of: Plan) -> dict[str, object]:
+    def list_facts(stated_plan: Plan) -> dict[str, object]:
         sums = {
             planned_sum.name: json.dumps([planned_sum.statistic, planned_sum.parameters], sort_keys=True)
-            for planned_sum in of.sums
+            for planned_sum in stated_plan.sums
         }
-        return {"its privacy": of.privacy, "its quorum": of.quorum, **sums}
+        return {"its privacy": stated_plan.privacy, "its quorum": stated_plan.quorum, **sums}
 
-    agreed_facts = asked(agreed.plan)
-    planned_facts = asked(plan)
+    agreed_facts = list_facts(agreed_manifest.plan)
+    planned_facts = list_facts(plan)
     if agreed_facts != planned_facts:
         changed_facts = sorted(
             name
@@ -293,15 +293,16 @@ def _check_same_plan(agreed: Manifest, plan: Plan) -> None:
             if agreed_facts.get(name) != planned_facts.get(name)
         )
         raise ConfigurationError(
-            f"the run {agreed.run!r} was agreed on with another plan than its task has now: {', '.join(changed_facts)}",
+            f"the run {agreed_manifest.run!r} was agreed on with another plan than its task has now:"
+            f" {', '.join(changed_facts)}",
             "continue it with the program and the public files that it began with, or plan a new run",
             code="other-plan",
         )
 
 
-def _sign_manifest(run_plan: RunPlan, started: StartedRun, parties: RunParties, embedder: str) -> Manifest:
-    """Returns the manifest that the parties have agreed on, or a new one of what they introduce themselves with."""
-    agreed_bytes = started.journal.get("manifest")
+def _sign_manifest(run_plan: RunPlan, started_run: StartedRun, parties: RunParties, embedder: str) -> Manifest:
+    """Returns the manifest that the parties have agreed on, or a new one with the keys and models that they state."""
+    agreed_bytes = started_run.journal.get("manifest")
     if agreed_bytes is not None:
         agreed_manifest = Manifest.from_bytes(agreed_bytes)
         _check_same_plan(agreed_manifest, run_plan.plan)
@@ -321,12 +322,12 @@ def _sign_manifest(run_plan: RunPlan, started: StartedRun, parties: RunParties, 
             )
         if introduction.embedder.hex() != embedder:
             raise ConfigurationError(
-                f"{party}: the party holds embedder {introduction.embedder.hex()[:16]}...,"
-                f" the coordinator {embedder[:16]}...",
+                f"{party}: the party has the embedding model {introduction.embedder.hex()[:16]}...,"
+                f" the coordinator another one, {embedder[:16]}...",
                 "install the same embedding model everywhere",
                 code="other-embedder",
             )
-        # Another package's is proposed all the same, so that the refusal names it and the party's people read it.
+        # A statistic of another package is proposed all the same: the party's people then read a refusal that names it.
         built_in_statistics = {planned.statistic for planned in run_plan.plan.sums if not planned.source}
         if lacking_statistics := sorted(built_in_statistics - set(introduction.statistics)):
             raise ConfigurationError(
@@ -336,7 +337,7 @@ def _sign_manifest(run_plan: RunPlan, started: StartedRun, parties: RunParties, 
             )
     full_names = stated_for(run_plan.task.federation.full_names, sorted(introductions))
     manifest = Manifest(
-        run=started.name,
+        run=started_run.name,
         task=run_plan.task.public_words | ({TASK_KEY: full_names} if full_names else {}),
         method=run_plan.task.method.name,
         embedder=embedder,
@@ -344,5 +345,5 @@ def _sign_manifest(run_plan: RunPlan, started: StartedRun, parties: RunParties, 
         plan=run_plan.plan,
     )
     manifest.check_names()
-    started.journal.put("manifest", manifest.to_bytes())
+    started_run.journal.put("manifest", manifest.to_bytes())
     return manifest

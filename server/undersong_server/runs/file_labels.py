@@ -14,13 +14,13 @@ from undersong_server.runs.held_out import LARGEST_READ_BYTES, file_key
 from undersong_server.runs.task import Task
 
 TEST = "evaluation.test"  # the key that names the test file
-MOST_LABELS = 100  # of a file that offers its labels: a column with more is hardly one of labels
+MOST_LABELS = 100  # most labels of a file whose labels a task can take: a column with more hardly holds labels
 SHOWN_LABELS = 8  # labels that a sentence names
 
 
 @dataclass(frozen=True)
 class LabelledFile:
-    """A public file that a task names: ``key`` names it there by ``name``; ``text`` and ``label`` are its columns."""
+    """A public file ``name`` that a task names at its ``key``; ``text`` and ``label`` are the columns to read."""
 
     key: str
     name: str
@@ -34,7 +34,7 @@ class OtherLabels:
     """A file that carries other labels than its task states.
 
     Attributes:
-        file: what the task names.
+        file: the file, as the task names it.
         labels: of the file, sorted.
         absent: labels of the task that no text of the file has, in the task's order.
         further: labels of the file that the task does not state, sorted.
@@ -56,8 +56,8 @@ class OtherLabels:
         if self.file.key == TEST:
             consequence = "the run would end before any hospital is asked"
         else:
-            texts = f"it has no text labelled {_list_labels(self.absent)}"
-            consequence = f"{texts}, and its texts labelled {_list_labels(self.further)} serve no label"
+            lack_words = f"it has no text labelled {_list_labels(self.absent)}"
+            consequence = f"{lack_words}, and its texts labelled {_list_labels(self.further)} serve no label"
         return f"{name} has other labels than the stated ones: {consequence}"
 
     @property
@@ -96,12 +96,12 @@ def other_labels(files: Iterable[LabelledFile], labels: Sequence[str]) -> Iterat
     may lack labels.
     """
     for file in files:
-        of_file = _labels_of(file)
-        absent = tuple(label for label in labels if label not in of_file)
-        further = tuple(label for label in of_file if label not in labels)
-        is_other = further if file.key == TEST else further and (absent or not labels)
-        if is_other:
-            yield OtherLabels(file, of_file, absent, further)
+        labels_of_file = _labels_of(file)
+        absent_labels = tuple(label for label in labels if label not in labels_of_file)
+        further_labels = tuple(label for label in labels_of_file if label not in labels)
+        differs = further_labels if file.key == TEST else further_labels and (absent_labels or not labels)
+        if differs:
+            yield OtherLabels(file, labels_of_file, absent_labels, further_labels)
 
 
 def label_warnings(task: Task) -> Iterator[str]:
@@ -117,12 +117,12 @@ def _list_labels(labels: Sequence[str]) -> str:
 
 
 def _labels_of(file: LabelledFile) -> tuple[str, ...]:
-    """The labels of a file; none of one that cannot be read, which is said where the file is used."""
+    """The labels of a file, sorted; () for a file that cannot be read, whose error comes where the file is used."""
     path = file.path
     if path.suffix.lower() not in SUFFIXES or not path.is_file() or path.stat().st_size > LARGEST_READ_BYTES:
         return ()
-    facts = path.stat()
-    return _read_labels(path, file.text, file.label, facts.st_mtime_ns, facts.st_size)
+    file_status = path.stat()
+    return _read_labels(path, file.text, file.label, file_status.st_mtime_ns, file_status.st_size)
 
 
 @lru_cache(maxsize=64)

@@ -53,7 +53,7 @@ class Awaited:
     Attributes:
         since, goes_on_at: seconds since the epoch; ``goes_on_at`` is None where it waits without a limit.
         goes_on_with: number of parties that are enough to go on.
-        words: the same as one sentence; where people decide, the nine words of the plan end it.
+        words: the same as one sentence; where people decide, it ends with the nine words for the plan's hash.
         whom: people who have to decide, or machines that have to answer.
     """
 
@@ -66,12 +66,12 @@ class Awaited:
 
     @property
     def sentence(self) -> str:
-        """The words without those of the plan, which a screen shows once."""
+        """The words without the plan's nine words at the end, which a screen shows elsewhere."""
         return self.words.partition(PLAN_WORDS)[0]
 
     @property
     def plan_words(self) -> str:
-        """The nine words of the plan that people compare; "" where no people decide."""
+        """The nine words for the plan's hash, which people compare; "" where no people decide."""
         return self.words.partition(PLAN_WORDS)[2]
 
 
@@ -124,17 +124,17 @@ class RunFailure:
         """The sentence on what the other hospitals had decided when one refused; "" where none refused."""
         if not self.rejected_by:
             return ""
-        undecided = [name for name in roster if name not in (*self.rejected_by, *self.approved_by)]
+        undecided_names = [name for name in roster if name not in (*self.rejected_by, *self.approved_by)]
         if self.approved_by:
-            decisions = [f"{', '.join(self.approved_by)} had approved"]
+            clauses = [f"{', '.join(self.approved_by)} had approved"]
         else:
-            decisions = []
-        decisions += [f"no decision had come from {', '.join(undecided)}"] if undecided else []
-        return f"Of the others, {'; '.join(decisions)}." if decisions else ""
+            clauses = []
+        clauses += [f"no decision had come from {', '.join(undecided_names)}"] if undecided_names else []
+        return f"Of the others, {'; '.join(clauses)}." if clauses else ""
 
     @property
     def screen_words(self) -> str:
-        """The problem without what stands beside it on a screen, the state and the run's name; people speak by name."""
+        """The problem for a screen that shows the run's name and state: it quotes a hospital's people by its name."""
         return _PEOPLE.sub(_quote_people, self.problem)
 
     @property
@@ -179,7 +179,7 @@ class RunStatus:
         at, since: when this was written and when the run's driver began, seconds since the epoch; None before that.
         phase: what is done now, ``done`` of ``total``; "" between phases.
         message: the last line of the run's log.
-        charged: a private sum was asked for, so that parties may have been charged.
+        charged: True if a private sum was asked for, so that parties may have been charged.
         evaluation_error: why a run published its texts without the figures beside its test file; None elsewhere. A
             later evaluation may have made them.
     """
@@ -198,12 +198,12 @@ class RunStatus:
     evaluation_error: RunFailure | None = None
 
     def __post_init__(self) -> None:
-        """Drops what a run that stands still no longer does, whoever wrote its status and whenever."""
+        """Empties phase, counts and ``waiting`` of a run on which nothing works: a status file may still state them."""
         if self.state not in STANDING:
             return
         for field_name, nothing in {"phase": "", "done": 0, "total": 0, "waiting": None}.items():
             object.__setattr__(self, field_name, nothing)
-        if self.state in STATE_AFTER.values():  # the last line of its log says what it did until then
+        if self.state in STATE_AFTER.values():  # The last log line of such a run says what it did before.
             object.__setattr__(self, "message", "")
 
     def to_json(self) -> dict[str, Any]:
@@ -220,13 +220,13 @@ class RunStatus:
             return f"rejected by {', '.join(self.error.rejected_by)}"
         if self.waiting is not None:
             return f"waiting for {'people' if self.waiting.whom == 'people' else 'hospitals'}"
-        if self.state == "waiting":  # for nobody: its driver prepares it, or something holds it up
+        if self.state == "waiting":  # It waits for nobody: its driver prepares it, or something holds it up.
             return PREPARING if self.phase else "held up"
         return self.state
 
     @property
     def detail(self) -> str:
-        """What goes on beside :attr:`state_words`: the phase, whom it waits for, or the last line of the log.
+        """Words to stand beside :attr:`state_words`: the phase, whom the run waits for, or the last line of the log.
 
         It repeats neither the state nor the error, which stand beside it.
         """
@@ -271,7 +271,7 @@ class RequestedAction:
 
 @dataclass(frozen=True)
 class HeardEnding:
-    """The parties that know of a run's ending, and which one that is."""
+    """The parties that were told how a run ended: by ``state``, after the requested action ``number``."""
 
     state: str
     number: int
@@ -310,20 +310,20 @@ def _person_words(party: str, contact: str, has_reason: bool) -> str:
 
 def _quote_people(decision: re.Match[str]) -> str:
     """The decision of a hospital's people as a screen quotes it."""
-    party, deed, reason = decision.groups()
-    if deed == "rejected":
+    party, decision_word, reason = decision.groups()
+    if decision_word == "rejected":
         return f"{party} says: {reason}" if reason else f"{party} gives no reason"
     return f"{party} has withdrawn" + (f", and says: {reason}" if reason else "")
 
 
-def _written_status(value: Mapping[str, Any]) -> RunStatus:
+def _parse_status(value: Mapping[str, Any]) -> RunStatus:
     status = _STATUS.validate_python(value)
     if status.state == UNREADABLE:  # This state is shown, and never written.
         raise ValueError(status.state)
     return status
 
 
-def _read_planned(value: Mapping[str, Any]) -> Planned:
+def _parse_planned(value: Mapping[str, Any]) -> Planned:
     unknown_keys = set(value) - set(Planned.__dataclass_fields__)
     if unknown_keys:
         raise ValueError(unknown_keys)
@@ -334,7 +334,7 @@ class RunFolder:
     """The files of one run in a folder: plan, requested action, status, log and outputs.
 
     Args:
-        storage: keeps the run's journal, and its files where another machine goes on; None for this folder alone.
+        storage: where the run's journal is, and copies of its files for another machine; None for this folder alone.
     """
 
     def __init__(self, path: Path, storage: Storage | None = None) -> None:
@@ -389,7 +389,7 @@ class RunFolder:
             replace_file(self.path / name, json_data, durable=durable)
 
     def share_output(self) -> None:
-        """Keeps the published files where other machines find them; does nothing in a folder of its own."""
+        """Stores the published files in the database that machines share; does nothing if there is no such database."""
         self._storage.put_tree(self.path, self.output)
 
     def journal(self, epoch: int | None = None) -> Journal:
@@ -450,14 +450,14 @@ class RunFolder:
     def is_put_away(self) -> bool:
         """True if :meth:`put_away` was called since the run's status changed last."""
         try:
-            put_away = os.stat(self.path / "put-away").st_mtime_ns
-            return put_away >= os.stat(self.path / "status.json").st_mtime_ns
+            put_away_ns = os.stat(self.path / "put-away").st_mtime_ns
+            return put_away_ns >= os.stat(self.path / "status.json").st_mtime_ns
         except OSError:
             return False
 
     def planned(self) -> Planned:
         """Reads the plan. Raises ConfigurationError if the folder holds no run, UnreadableRun if it is damaged."""
-        return self.read_object("plan.json", _read_planned) or self._raise_missing()
+        return self.read_object("plan.json", _parse_planned) or self._raise_missing()
 
     def request(self, action: Action) -> None:
         """Records the requested action; the serving process acts upon it within a second, or when it next starts."""
@@ -483,8 +483,8 @@ class RunFolder:
     def status(self) -> RunStatus:
         """Reads the last status that was written. Raises ConfigurationError if the folder holds no run."""
         self._check_exists()  # create() may have been killed after it wrote the status
-        # Keys of a newer program are ignored; a state that it alone has is not.
-        return self.read_object("status.json", _written_status) or RunStatus()
+        # Keys that only a newer program knows are ignored; a state that only it knows makes the run unreadable.
+        return self.read_object("status.json", _parse_status) or RunStatus()
 
     def _check_exists(self) -> None:
         if not self.exists:
@@ -495,10 +495,10 @@ class RunFolder:
 
     # Every file of a run is read through these two methods.
 
-    def read_object(self, name: str, made: Callable[[dict[str, Any]], Kept]) -> Kept | None:
-        """Reads a JSON object and returns what ``made`` returns for it; None if the file is missing.
+    def read_object(self, name: str, parse: Callable[[dict[str, Any]], Kept]) -> Kept | None:
+        """Reads a JSON object and returns what ``parse`` returns for it; None if the file is missing.
 
-        Raises UnreadableRun if the file cannot be read, is no JSON object, or has keys or values that ``made`` refuses.
+        Raises UnreadableRun if the file cannot be read, is no JSON object, or holds what ``parse`` refuses.
         """
         file_data = self._read_file(name)
         if file_data is None:
@@ -513,7 +513,7 @@ class RunFolder:
         if not isinstance(json_value, dict):
             raise UnreadableRun(path, "is not a JSON object")
         try:
-            return made(json_value)
+            return parse(json_value)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):  # pydantic's errors are ValueErrors
             raise UnreadableRun(
                 path,
@@ -528,7 +528,7 @@ class RunFolder:
         """
         path = self.path / name
         try:
-            # Not blocked by a pipe that lies in a file's place.
+            # O_NONBLOCK, because a pipe in the file's place would block this call for ever.
             with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     raise UnreadableRun(path, "is not a file", "move it away, and restore the file from a backup")
@@ -555,7 +555,7 @@ class RunFolder:
         self._replace_file("status.json", {"run": self.name, **stamped_status.to_json()}, durable=durable)
 
     def heard(self, status: RunStatus) -> set[str]:
-        """Names of the parties that know of the ending that ``status`` states."""
+        """Names of the parties that were told of the ending that ``status`` states."""
         heard_record = self.read_object("heard.json", _HEARD.validate_python)
         is_same_ending = heard_record is not None and (heard_record.state, heard_record.number) == (
             status.state,
@@ -566,12 +566,12 @@ class RunFolder:
         return set()
 
     def note_heard(self, status: RunStatus, parties: Iterable[str]) -> None:
-        """Notes the parties that know of the ending that ``status`` states; a lost note only has them told again."""
+        """Notes the parties that were told of the ending that ``status`` states; else they are told again."""
         heard_json = {"state": status.state, "number": status.number, "parties": sorted(parties)}
         replace_json(self.path / "heard.json", heard_json, durable=False)
 
     def say(self, line: str) -> None:
-        """Adds one line to the run's own log: public words only, and whatever a party had a part in made printable."""
+        """Adds a line with its time to the run's log: public words, in which what cannot be printed is replaced."""
         time_words = time.strftime("%Y-%m-%d %H:%M:%S")
         with named_faults(self.path / "log.txt"), (self.path / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{time_words} {logged(line)}\n")
@@ -612,7 +612,7 @@ class RunFolder:
         return self._end_of("log.txt").decode("utf-8", "replace").splitlines()
 
     def _end_of(self, name: str, most_bytes: int | None = None) -> bytes:
-        """A file from the beginning of a line on, the last ``most_bytes`` of it; empty if it is missing."""
+        """The last ``most_bytes`` of a file, from the start of a line on; None takes all; empty if it is missing."""
         return self._read_file(name, most_bytes) or b""
 
 
@@ -642,6 +642,6 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def replace_json(path: Path, value: Mapping[str, Any], *, durable: bool) -> None:
-    """Replaces the whole file; ``durable``: it is on the disk when this returns."""
+    """Replaces a whole file by a JSON object; with ``durable`` it is on the disk when this returns."""
     with named_faults(path):
         replace_file(path, json.dumps(value, indent=1).encode("utf-8"), durable=durable)

@@ -44,7 +44,7 @@ def shared_text_warnings(task: Task) -> Iterator[str]:
     for generator in task.generators:
         for file_name in generator.files:
             if is_same_file(task.locate(file_name), test_path):
-                continue  # It is refused.
+                continue  # The plan refuses such a task.
             test_texts = folded_texts(test_path, task.data.text)
             if shared_count := count_shared(test_texts, folded_texts(task.locate(file_name), "text")):
                 yield (
@@ -53,16 +53,16 @@ def shared_text_warnings(task: Task) -> Iterator[str]:
                 )
 
 
-def is_same_file(first: Path, second: Path) -> bool:
+def is_same_file(first_path: Path, second_path: Path) -> bool:
     """Returns True for one file under two names, and for a file and its copy."""
-    if not (first.is_file() and second.is_file()):
+    if not (first_path.is_file() and second_path.is_file()):
         return False
-    if first.samefile(second):
+    if first_path.samefile(second_path):
         return True
-    sizes = {first.stat().st_size, second.stat().st_size}
-    if len(sizes) > 1 or max(sizes) > LARGEST_READ_BYTES:
+    file_sizes = {first_path.stat().st_size, second_path.stat().st_size}
+    if len(file_sizes) > 1 or max(file_sizes) > LARGEST_READ_BYTES:
         return False
-    return _file_hash(first) == _file_hash(second)
+    return _file_hash(first_path) == _file_hash(second_path)
 
 
 def _file_hash(path: Path) -> bytes:
@@ -70,11 +70,11 @@ def _file_hash(path: Path) -> bytes:
 
 
 def folded_texts(path: Path, column: str) -> frozenset[str]:
-    """Returns the texts of a file without regard to case and spaces; none of one that cannot be read."""
+    """Returns the texts of a file without regard to case and spaces; none if it is too large or cannot be read."""
     if not path.is_file() or path.stat().st_size > LARGEST_READ_BYTES:
         return frozenset()
-    facts = path.stat()
-    return _read_texts(path, column, facts.st_mtime_ns, facts.st_size)
+    file_status = path.stat()
+    return _read_texts(path, column, file_status.st_mtime_ns, file_status.st_size)
 
 
 @lru_cache(maxsize=8)

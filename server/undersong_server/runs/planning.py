@@ -57,7 +57,7 @@ _START_S = (6.0, 20.0)  # libraries, models, the corpus's report and test
 _WORD_S = (0.00015, 0.0005)  # per word of a text that is embedded
 _PAIR_S = (0.0004, 0.0012)  # per pair of parties that share masks, and sum
 _SCORE_S = (1e-8, 4e-8)  # per record and coordinate of a sum
-_ANY_RECORDS = 1_000  # A signal grows in proportion to the records: any number gives the same least one.
+_ANY_RECORDS = 1_000  # Any number will do: a signal is in proportion to it, and least_records divides by it.
 MOST_NOISE_PLANS = 5
 _MOST_PUBLIC_TEXTS = 500  # most public texts that a plan reads
 _MOST_NEIGHBOURS = 200  # per party; with more parties the graph is not complete
@@ -69,7 +69,7 @@ class RunPlan:
 
     Attributes:
         generator_calls: texts ordered, without retries.
-        trial_calls: texts of each generator that reads prompts, for no corpus, before the first private sum.
+        trial_calls: texts that each generator with prompts writes before the first private sum, for no corpus.
     """
 
     task: Task
@@ -124,7 +124,7 @@ def _task_sums(task: Task) -> tuple[Setting, list[SumRequest]]:
     requests = _planned_requests(task.method.name, method.plan(options, setting))
     if requests and not method.makes_private_sums:
         raise InternalError(f"the method {task.method.name!r} plans private sums and states that it makes none")
-    # A baseline that asks no party anything keeps to that.
+    # A method that asks no party anything gets no further sums.
     if task.privacy.lengths and method.makes_private_sums and not method.measures_lengths(options):
         requests = with_lengths(requests, task.privacy.lengths_share)
     if task.privacy.distance and method.makes_private_sums:
@@ -249,7 +249,7 @@ def require_packages(run_plan: RunPlan) -> None:
         with extras.named(f"generator {generator.name}"):
             extras.require(*generator.packages)
     if task.evaluation.test is not None and task.task.labels and task.evaluation.encoder is not None:
-        with extras.named("evaluation.encoder"):  # it is fine-tuned; the panel's own task models need no torch
+        with extras.named("evaluation.encoder"):  # Fine-tuning needs torch; the panel does not.
             extras.require("torch", "transformers")
 
 
@@ -267,10 +267,10 @@ def build_author(
 
     Args:
         embed: texts -> quantised unit embeddings, for generators that draw by similarity.
-        environment: where generators find their keys, such as ``os.environ``.
+        environment: variables in which generators find their keys, such as ``os.environ``.
         journal: keeps every answer.
         seed: seed of the generators' requests.
-        cluster: its workers write what models in local folders write.
+        cluster: its workers run the models in local folders; None runs them here.
 
     Raises ConfigurationError for a generator or a prompt that cannot be built.
     """
@@ -295,15 +295,15 @@ def build_prompts(task: Task, *, alike: bool = False) -> Prompts:
     """Builds the prompts of a task: built-in templates, except those that its [prompts] folder replaces.
 
     Args:
-        alike: every prompt of one label is the same, for a model that is trained on it.
+        alike: True makes every prompt of one label the same, for a model that is trained on it.
     """
     folder = None
     if task.prompts.folder:
         folder = task.locate(task.prompts.folder)
-    word_range = task.task
+    task_words = task.task
     if alike:
-        word_range = word_range.model_copy(update={"line_breaks": True, "attributes": {}})
-    return Prompts(word_range, variety=task.prompts.variety and not alike, folder=folder)
+        task_words = task_words.model_copy(update={"line_breaks": True, "attributes": {}})
+    return Prompts(task_words, variety=task.prompts.variety and not alike, folder=folder)
 
 
 def public_lengths(task: Task) -> DrawWords | None:
@@ -406,11 +406,12 @@ class PlanFigures:
         cost: of all generators; its seconds are those of the whole run with all parties on one machine. Real parties
             compute at the same time, and their people and lines take time that nobody can plan.
         method_notes: sentences of the method for whoever plans a run of it.
-        paper: what the method's paper would charge, for information; None where it says nothing.
-        weak: choices of the task that promise little, or with which it may not end, in one sentence each.
+        paper: privacy figures that the method's paper states for such a plan, to compare; None if it states none.
+        weak: choices of the task that promise little, or with which the run may not end, in one sentence each.
         questions: different questions that the run asks of a hospital, in the plan's order, as the sheets word them.
         published: the most texts that are published.
-        least_records: of all hospitals together, below which single counts and votes are noise; 0 without any.
+        least_records: number of records of all hospitals together below which single counts and votes are noise; 0
+            without counts and votes.
         other_labels: a sentence on each file that carries other labels than the task; a form has them at its fields.
     """
 
@@ -444,12 +445,12 @@ class PlanFigures:
 
     @property
     def worst_case_words(self) -> str:
-        """The clause on whom it takes for the epsilon of one hospital's own noise."""
-        others = self.quorum.parties - 1
-        if others < 1:
+        """The clause that says who helps the coordinator where only the noise of a patient's own hospital is left."""
+        other_count = self.quorum.parties - 1
+        if other_count < 1:
             return "since no other hospital takes part"
-        helpers = "the other hospital helps" if others == 1 else f"all {others} other hospitals help"
-        return f"if {helpers} the coordinator"
+        helper_words = "the other hospital helps" if other_count == 1 else f"all {other_count} other hospitals help"
+        return f"if {helper_words} the coordinator"
 
     @property
     def collusion_words(self) -> str:
@@ -488,7 +489,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
     """Computes the figures of a plan: sums with their noise and epsilon, calls of generators, cost and warnings."""
     is_private = math.isfinite(run.plan.privacy.epsilon)
     quorum = run.plan.quorum
-    # Nothing is asked or private, or Laplace shares give no bound.
+    # None where nothing is asked, where nothing is private, and where Laplace shares give no bound.
     epsilon_alone = None
     if run.plan.sums and is_private:
         epsilon_alone = finite(run.plan.epsilon_if_all_others_collude())
@@ -540,7 +541,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
 
 
 def _paper_figures(run: RunPlan) -> Mapping[str, float]:
-    """Returns what the method's paper would charge for the plan; {} if nothing bounds it, or the paper says nothing."""
+    """Returns the privacy figures that the method's paper states for such a plan; {} if it states none."""
     options = run.task.options
     stated_privacy = run.plan.privacy
     if isinstance(options, papers.StatedOptions):
@@ -554,17 +555,19 @@ def _paper_figures(run: RunPlan) -> Mapping[str, float]:
 def _unpublished(run: RunPlan) -> str:
     """The sentence that explains why a run has more calls than texts; "" where it publishes what it orders."""
     method = methods.load(run.task.method.name)
-    published = _fewest_calls(run)
-    if published == run.generator_calls:
+    published_count = _fewest_calls(run)
+    if published_count == run.generator_calls:
         return ""
-    further = counted(run.generator_calls - published, "further call", "further calls")
-    return f"At most {counted(published, 'text')} of them are published; up to {further} {method.unpublished}."
+    further_calls = counted(run.generator_calls - published_count, "further call", "further calls")
+    return (
+        f"At most {counted(published_count, 'text')} of them are published; up to {further_calls} {method.unpublished}."
+    )
 
 
 def _fewest_calls(run: RunPlan) -> int:
     """Texts ordered at least: where a method publishes fewer than it may order, the further ones may not be needed."""
-    published = methods.load(run.task.method.name).published(run.task.options)
-    return run.generator_calls if published is None else min(published, run.generator_calls)
+    published_count = methods.load(run.task.method.name).published(run.task.options)
+    return run.generator_calls if published_count is None else min(published_count, run.generator_calls)
 
 
 def public_texts(task: Task) -> Sequence[str]:
@@ -581,9 +584,9 @@ def cap_faults(run: RunPlan) -> Iterator[tuple[str, str, str]]:
     """Yields a fault for each budget of a generator that the plan's expected cost exceeds: (problem, remedy, key)."""
     generator_names = run.setting.generators
     for generator_name, cap_key, stated_cap, expected_use, highest_use in _generator_caps(run):
-        if expected_use > stated_cap * (1 + 1e-9):  # the figure in the remedy is rounded
+        if expected_use > stated_cap * (1 + 1e-9):  # The remedy states a rounded figure, which has to pass here.
             yield (
-                f"generator {generator_name}: {cap_key} is {stated_cap:g}, the plan is expected to take"
+                f"generator {generator_name}: {cap_key} is {stated_cap:g}, but the plan is expected to take"
                 f" {expected_use:.12g}",
                 f"raise {cap_key} to {expected_use:.12g} or more ({highest_use:.12g} suffices for sure), or ask for"
                 " fewer samples",
@@ -719,7 +722,7 @@ def _generator_estimates(run: RunPlan) -> list[Estimate]:
 
 
 def _estimate_generator(run: RunPlan, generator: GeneratorSettings, calls_range: tuple[int, int]) -> Estimate:
-    """Cost of a generator's calls: of the fewest without any example to the most with the most and longest ones.
+    """Range of a generator's cost: from the fewest calls without an example to the most with the longest examples.
 
     A method that orders more texts than it publishes may need none of the further ones.
     """
@@ -752,15 +755,17 @@ def _estimate_generator(run: RunPlan, generator: GeneratorSettings, calls_range:
         "estimate", sample_orders, (0, 1), (1, 1)
     )
     prompt_words = [len(f"{request.system} {request.prompt}".split()) for request in requests.values()]
-    lowest, highest = (
+    lowest_estimate, highest_estimate = (
         generator.estimate(call_count, extreme(prompt_words), fewest_words)
         for call_count, extreme in zip(calls_range, (min, max), strict=True)
     )
-    if lowest.price_usd is None or highest.price_usd is None:
+    if lowest_estimate.price_usd is None or highest_estimate.price_usd is None:
         price_usd = None
     else:
-        price_usd = lowest.price_usd[0], highest.price_usd[1]
-    return replace(highest, tokens=(lowest.tokens[0], highest.tokens[1]), price_usd=price_usd)
+        price_usd = lowest_estimate.price_usd[0], highest_estimate.price_usd[1]
+    return replace(
+        highest_estimate, tokens=(lowest_estimate.tokens[0], highest_estimate.tokens[1]), price_usd=price_usd
+    )
 
 
 def _neighbouring_sums(plan: Plan) -> Iterable[tuple[list[PlannedSum], int]]:

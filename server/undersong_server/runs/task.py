@@ -84,7 +84,7 @@ class TaskSection(TaskWords):
     @field_validator("labels")
     @classmethod
     def _composed_labels(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
-        # the records' labels are composed, too (undersong_common.text.table)
+        # The records' labels are read in the same Unicode form (undersong_common.text.table).
         return tuple(unicodedata.normalize("NFC", label) for label in labels)
 
     @field_validator("label_descriptions")
@@ -95,7 +95,7 @@ class TaskSection(TaskWords):
     @field_validator("name", "labels")
     @classmethod
     def _check_readable(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        # every party refuses other names when the run is proposed to it
+        # Every party refuses a proposed run with an unreadable name or label.
         for name in (value,) if isinstance(value, str) else value:
             if name.strip() and (fault := name_fault(name, LONGEST_NAME)):
                 raise ValueError(f"{printable(name, 60)!r} {fault}")
@@ -349,7 +349,7 @@ class EmbedderSection(StrictSection):
 
 
 def _left_out_if_blank(name: object) -> object:
-    """Returns None for a blank name: of a path it would be the task's folder, and ``--set KEY=""`` leaves a key out."""
+    """Returns None for a blank name: as a path it is the task's folder, and people blank a key to leave it out."""
     if isinstance(name, str) and not name.strip():
         return None
     return name
@@ -490,9 +490,9 @@ class Task(StrictSection):
 
     @property
     def card_words(self) -> PublicationSection:
-        """[publication] as the card states it: where it names no language, with the code of the task's, if it has one.
+        """[publication] for the card: without a language of its own it gets the code of the task's language, if any.
 
-        A phrase such as "Swiss German" has none.
+        A phrase such as "Swiss German" has no code.
         """
         language = self.publication.language
         if not language:
@@ -640,14 +640,14 @@ def load(path: Path, assignments: Iterable[str] = ()) -> Task:
     """Reads, overrides and validates a task file. Raises ConfigurationError for an invalid key, with its remedy."""
     file_data = configuration.read_toml(path)
     assignment_list = tuple(assignments)
-    task_data, set_aside = for_its_method(
+    task_data, aside_names = for_its_method(
         file_data, configuration.override(file_data, assignment_list), assignment_list
     )
     for key in ("folder", "set_aside", "replaced"):
         if key in task_data:
             raise ConfigurationError(f"{path}: {key}: unknown key", "paths are relative to the task file or data.root")
-    task_data, replaced = for_its_preset(task_data, assignment_list)
-    derived_fields = {"folder": path.parent.absolute(), "set_aside": set_aside, "replaced": replaced}
+    task_data, replaced_keys = for_its_preset(task_data, assignment_list)
+    derived_fields = {"folder": path.parent.absolute(), "set_aside": aside_names, "replaced": replaced_keys}
     task = configuration.validate(Task, {**task_data, **derived_fields}, str(path))
     _ = task.options  # a wrong method option is found now, not when the method starts
     return task
@@ -676,7 +676,7 @@ def for_its_method(
     ):
         return data, ()
     if new_method.get("name") not in methods.names():
-        return data, ()  # the error is found where the name is read
+        return data, ()  # Validation reports the unknown method.
     assigned_keys = {assignment.partition("=")[0].strip() for assignment in assignments}
     file_options = {key for key in file_method if key != "name" and f"method.{key}" not in assigned_keys}
     new_options = {key: value for key, value in new_method.items() if key not in file_options}
@@ -703,7 +703,7 @@ def for_its_preset(data: dict[str, Any], assignments: Iterable[str]) -> tuple[di
     try:
         sections = papers.sections(str(method["name"]), str(method["preset"]))
     except ValueError:
-        return data, ()  # an unknown preset is named where the method's options are read
+        return data, ()  # Validation of the method's options reports the unknown preset.
     assigned_keys = {assignment.partition("=")[0].strip() for assignment in assignments}
     preset_data = dict(data)
     replaced_keys = []
@@ -731,14 +731,14 @@ def _toml_word(value: Any) -> str:
     return str(value)
 
 
-def _refused_options(name: str, kept: Mapping[str, Any], carried: Mapping[str, Any]) -> set[str]:
-    """Those of the carried options that the method refuses; all of them where it refuses them together."""
+def _refused_options(name: str, new_options: Mapping[str, Any], carried_options: Mapping[str, Any]) -> set[str]:
+    """Names of those carried options that the method refuses; of all where it refuses them together only."""
     options = methods.load(name).Options
-    options_by_name = {key: value for key, value in kept.items() if key != "name"}
+    options_by_name = {key: value for key, value in new_options.items() if key != "name"}
     try:
-        options.model_validate({**options_by_name, **carried})
+        options.model_validate({**options_by_name, **carried_options})
     except ValidationError as error:
         refused_names = {str(item["loc"][0]) for item in error.errors(include_url=False) if item["loc"]}
         is_joint_fault = any(not item["loc"] for item in error.errors(include_url=False))
-        return refused_names & set(carried) or (set(carried) if is_joint_fault else set())
+        return refused_names & set(carried_options) or (set(carried_options) if is_joint_fault else set())
     return set()
