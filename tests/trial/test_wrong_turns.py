@@ -54,7 +54,7 @@ TURNS = [
     (P, "run --home lung", 2, "joined no coordinator", "undersong-party enroll"),
     (P, "status --home heart", 6, "", ""),
     # the operator
-    (U, "run list --home nowhere", 2, "no coordinator lives here", "undersong coordinator init"),
+    (U, "run list --home nowhere", 2, "holds no coordinator", "undersong coordinator init"),
     (U, "coordinator init --address localhost:1 --home office", 2, "holds a coordinator already", "--home"),
     (U, "coordinator init --address localhost --home new", 2, "localhost", ""),
     (U, "coordinator healthy --home office", 2, "is not served", "undersong coordinator serve"),

@@ -22,8 +22,8 @@ BACKLOG = 256  # largest number of connections that wait, and that one turn of t
 SILENT_S = 5.0  # a connection that has sent nothing by then is closed
 HANDSHAKE_S = 20.0  # a connection that has not authenticated by then is closed
 QUIET_S = 3600.0  # pause before the same refusal of the same source is logged again
-BUFFER_BYTES = 1 << 20
-TLS_HANDSHAKE = 0x16
+BUFFER_BYTES = 1 << 20  # of a slow socket, above which the other one is not read
+TLS_HANDSHAKE = 0x16  # first byte of every TLS connection
 REMEMBERED = 10_000  # largest number of sources or parties whose state is kept
 
 NOT_TLS = "does not speak TLS"
@@ -164,8 +164,8 @@ class ConnectionLimits(Generic[Connection]):
         return leaving
 
 
-def _oldest_of_most(held: Iterable[Mapping[Connection, None]]) -> Connection:
-    largest_group: Mapping[Connection, None] = max(held, key=len)
+def _oldest_of_most(groups: Iterable[Mapping[Connection, None]]) -> Connection:
+    largest_group: Mapping[Connection, None] = max(groups, key=len)
     return next(iter(largest_group))
 
 
@@ -212,7 +212,7 @@ class Gate:
     It lives in one event loop.
 
     Args:
-        is_not_yet_valid: whether a certificate of this coordinator is at fault when a handshake has failed.
+        is_not_yet_valid: returns True if a certificate of this coordinator begins in the future: handshakes then fail.
     """
 
     def __init__(
@@ -246,9 +246,9 @@ class Gate:
                 older_relay.refuse(PARTY_CROWDED)
 
     def source(self, peer: str) -> str:
-        """Returns the party's own address, of the connection that gRPC names ``peer``."""
+        """Returns the address from which a party has connected; gRPC names the connection ``peer``."""
         peer_relay = self._relay(peer)
-        # A closed connection is not named by its port, which would be a new source each time.
+        # Its port would make a new source of each closed connection, and a log line of each.
         if peer_relay is None:
             return "a closed connection"
         return peer_relay.source
@@ -267,7 +267,7 @@ class Gate:
 
 
 class _Side(asyncio.Protocol):
-    """One socket of a relay: writes what it reads to the other one, which may pause it."""
+    """One socket of a relay: writes what it reads to the other socket, and pauses while that one is slow."""
 
     transport: asyncio.Transport
 
@@ -330,7 +330,7 @@ class _Outer(_Side):
             self.transport.pause_reading()
             self._opening = asyncio.ensure_future(self._open_inner(data))
 
-    async def _open_inner(self, first: bytes) -> None:
+    async def _open_inner(self, first_bytes: bytes) -> None:
         event_loop = asyncio.get_running_loop()
         try:
             inner_transport, inner_protocol = await event_loop.create_connection(
@@ -346,7 +346,7 @@ class _Outer(_Side):
         self.other = inner_protocol
         self.inner_port = int(inner_transport.get_extra_info("sockname")[1])
         self._gate.relays[self.inner_port] = self
-        inner_transport.write(first)
+        inner_transport.write(first_bytes)
         self.transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:

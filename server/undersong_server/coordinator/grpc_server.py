@@ -211,23 +211,25 @@ class GrpcServer:
     def _is_not_yet_valid(self) -> bool:
         try:
             return bool(self._authority.not_yet_valid(self._clock()))
-        except ConfigurationError:  # its file is not there now; the step that reviews certificates tells it
+        except ConfigurationError:  # The file is missing now: the step that reviews certificates reports it.
             return False
 
     def _credentials(self) -> Any:
-        def configuration() -> Any:
+        def make_configuration() -> Any:
             self._presented = self._authority.server_credentials
             return grpc.ssl_server_certificate_configuration(
                 [self._presented], root_certificates=self._authority.certificate_pem
             )
 
-        def renewed() -> Any:
-            # Asked at each handshake: a renewed server certificate needs no restart.
+        def find_renewed() -> Any:
+            # gRPC calls this at each handshake, so that a renewed server certificate needs no restart.
             if self._authority.server_credentials != self._presented:
-                return configuration()
+                return make_configuration()
             return None
 
-        return grpc.dynamic_ssl_server_credentials(configuration(), renewed, require_client_authentication=True)
+        return grpc.dynamic_ssl_server_credentials(
+            make_configuration(), find_renewed, require_client_authentication=True
+        )
 
     # These methods serve one stream.
 
@@ -237,7 +239,8 @@ class GrpcServer:
         certificate = x509.load_pem_x509_certificate(certificate_pem)
         party_stream = PartyStream(common_name(certificate), serial_of(certificate), self._gate.source(context.peer()))
         ask_refusal = partial(self._registry.refusal, party_stream.name, party_stream.serial, now=self._clock())
-        try:  # A database elsewhere may be slow to answer; a file is not, and a flood would wait for a few threads.
+        try:
+            # A remote database may be slow, so a thread asks it. A file is not, and threads are few.
             if self._registry.database.remote:
                 problem = await asyncio.to_thread(ask_refusal)
             else:
@@ -247,7 +250,7 @@ class GrpcServer:
         if problem:
             self._gate.excuse(context.peer())
             self._refusals.note(party_stream.source, NOT_ALLOWED, problem)
-            if problem.endswith(EXPIRED):  # by this clock, which may be wrong: the party is to ask again soon
+            if problem.endswith(EXPIRED):  # This clock may be wrong: by this status the party asks again soon.
                 refusal_words = "this certificate has expired, by the coordinator's clock"
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal_words)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this certificate is not accepted here any more")
@@ -283,7 +286,7 @@ class GrpcServer:
             self._streams += Counter()  # drops parties without streams
 
     async def _greeted(self, peer: PartyStream, context: Any) -> wire.Hello:
-        """Waits for the party's valid Hello. Of a party's streams that say nothing the newest is waited for."""
+        """Waits for the party's valid Hello. Of a party's streams without a Hello, only the newest may send it."""
         earlier_greeting = self._greeting.get(peer.name)
         if earlier_greeting is not None:
             earlier_greeting.cancel()
@@ -313,7 +316,7 @@ class GrpcServer:
         return hello_message
 
     async def _other_version(self, peer: PartyStream, hello: wire.Hello) -> None:
-        """Refuses the stream. The operator sees in `undersong parties` who has to update."""
+        """Refuses a stream of another transport version; `undersong parties` then shows who has to update."""
         software_words = printable(hello.software, 40) or "unknown software"
         seen_words = f"{software_words}: REFUSED, transport version {hello.version}"
         now_s = self._clock()
@@ -330,17 +333,17 @@ class GrpcServer:
         raise _Refused(grpc.StatusCode.INVALID_ARGUMENT, f"{problem}; {version_remedy}", OTHER_VERSION, problem)
 
     async def _does_not_start(self, peer: PartyStream, hello: wire.Hello, context: Any) -> None:
-        """Notes the reason and ends the stream: the daemon has ended already."""
+        """Notes why a party's daemon does not start, as its Hello states; there is no stream to serve."""
         try:
             reason = wire.DoesNotStart.Name(hello.does_not_start).lower()
-        except ValueError:  # a newer program has other reasons
+        except ValueError:  # A newer program has reasons that this one does not know.
             reason = "version"
         await self._note(self._registry.refused_start, peer.name, reason)
         self._refusals.note(peer.source, DOES_NOT_START, f"{peer.name}: {NOT_STARTED[reason]}")
         await context.write(wire.ToParty(welcome=self._welcome()).SerializeToString())
 
     async def _note(self, note: Callable[..., None], *facts: Any, **named: Any) -> None:
-        """Writes what the operator reads of a party. A party is served though the disk takes nothing now."""
+        """Writes facts of a party into the registry. If the disk is full, that is logged, and the party is served."""
         try:
             await asyncio.to_thread(note, *facts, **named)
         except MachineFault as fault:
@@ -397,7 +400,7 @@ class GrpcServer:
         finally:
             party_mailbox.detach(party_link)
             log.info("%s disconnected%s", peer.name, f": {party_link.closed}" if party_link.closed else "")
-            # Last: gRPC ends a read that was cancelled when it likes, and the party is gone already.
+            # The party counts as gone before this, because gRPC may take its time to end a cancelled read.
             for task in (read_task, writer, end_task, watch_task):
                 task.cancel()
             await asyncio.gather(read_task, writer, end_task, watch_task, return_exceptions=True)
@@ -436,7 +439,7 @@ class GrpcServer:
                 return
 
     async def _watch(self, peer: PartyStream, link: Link) -> None:
-        """Asks a party that is silent while a frame of it is awaited; returns when it does not answer.
+        """Pings a party from which nothing comes while the server reads; returns when it does not answer.
 
         One task for a stream: a timer for each frame took a seventh of the loop's time.
         """
@@ -494,7 +497,7 @@ class GrpcServer:
                 raise PeerFault(peer.name, "sent a second Hello, or a frame without content")
 
     async def _arrived(self, box: Mailbox, arrived: framing.Arrived | None) -> None:
-        """Opens a reply once, in a thread if it is long; nothing is read from its party meanwhile."""
+        """Unpacks a complete reply, in a thread if it is long, and hands it on. Its party is not read meanwhile."""
         if arrived is None:
             return
         if all(box.awaited_bytes(message_id) is None for message_id in arrived.ids):
@@ -519,7 +522,7 @@ class GrpcServer:
         return wire.Renewed(grant=grant)
 
     async def _review(self) -> None:
-        """Ends the streams of connected parties that were revoked or whose certificate has expired."""
+        """Ends, once a second, the streams of parties that were revoked or whose certificate has expired."""
         while True:
             await asyncio.sleep(REVIEW_S)
             try:
@@ -542,7 +545,7 @@ class GrpcServer:
                     await asyncio.to_thread(self._registry.touch, heard_by_party)
                 if (
                     is_due or not link_by_party
-                ):  # a full disk still lets the register be read, which is no end of its fault
+                ):  # Only a write, where one is due, shows that a fault such as a full disk is over.
                     self._last_problem = ""
             except UndersongError as error:
                 self._tell_once(error.problem)

@@ -165,7 +165,7 @@ class Mailbox:
         return ids
 
     def _acknowledge_with_next(self, id_: bytes) -> None:
-        """Acknowledges with the next request to the party, since a frame of its own wakes both ends."""
+        """Acknowledges a reply with the next request to the party: a frame for it alone would wake both ends."""
         self._arrived.append(id_)
         if len(self._arrived) >= ACKNOWLEDGED:
             self._acknowledge_alone()
@@ -187,7 +187,8 @@ class Mailbox:
         with exchange.changed:
             if exchange.pending.pop(self.name, None) is not None:
                 exchange.replies[self.name] = envelope.data
-            if not exchange.pending:  # whoever waits looks up by itself meanwhile; each waking takes the loop's time
+            # A wake for each reply would cost the loop time: the waiting thread looks now and then.
+            if not exchange.pending:
                 exchange.changed.notify_all()
 
 
@@ -206,7 +207,7 @@ class GrpcTransport:
         self._room = SharedRoom(UNFINISHED_BYTES)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._decision = threading.Event()
-        # A field behind a message's bytes is a field of the message.
+        # Protobuf reads a field that is appended to a message's bytes as one of the message.
         self._epoch = federation_pb2.Request(epoch=epoch).SerializeToString()
         self.mailboxes: dict[str, Mailbox] = {}
 
@@ -218,7 +219,7 @@ class GrpcTransport:
         )
         return {
             party_name: party_link for party_name, party_link in party_links if party_link is not None
-        }  # each read once: a stream may end meanwhile
+        }  # Each link is read once, because its stream may end meanwhile.
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Sets the event loop in which the mailboxes live; called once, before any exchange."""
@@ -264,7 +265,7 @@ class GrpcTransport:
         """
         assert self._loop is not None
         begun_s = time.monotonic()
-        outgoing_by_party = _packed(requests, self._epoch)
+        outgoing_by_party = _pack(requests, self._epoch)
         largest_reply = self._limits.reply_bytes(reply_bytes)
         exchange = _Exchange(
             {party_name: sent_message.id for party_name, sent_message in outgoing_by_party.items()}, largest_reply
@@ -306,8 +307,8 @@ class GrpcTransport:
             self.mailbox(party_name).withdraw(message_id)
 
 
-def _packed(requests: Mapping[str, bytes], epoch: bytes = b"") -> dict[str, Outgoing]:
-    # Most requests are the same for every party: hashed and deflated once.
+def _pack(requests: Mapping[str, bytes], epoch: bytes = b"") -> dict[str, Outgoing]:
+    # Most requests are the same for every party, so each different one is hashed and compressed once.
     packed_by_request: dict[bytes, Outgoing] = {}
     outgoing_by_party = {}
     for party_name, request_bytes in requests.items():

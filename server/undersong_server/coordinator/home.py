@@ -98,14 +98,14 @@ class CoordinatorHome:
         self._lock = path / "serving.lock"
         if moving.is_moving(path):
             raise ConfigurationError(
-                f"{path}: is on its way to the service's account or back, and was interrupted",
+                f"{path}: its move to the service's account or back was interrupted",
                 "go on with it: the same `undersong coordinator service install` or `service remove` again",
                 code="moving",
             )
         home_json = read_json(path / "coordinator.json")
         if home_json is None:
             raise ConfigurationError(
-                f"{path}: no coordinator lives here",
+                f"{path}: holds no coordinator",
                 "make one with `undersong coordinator init`, or name it with --home",
                 code="no-coordinator",
             )
@@ -139,7 +139,7 @@ class CoordinatorHome:
             check_address(address)
             if host_port(address)[0] in ANY_ADDRESS:
                 raise ConfigurationError(
-                    f"{address}: a party cannot reach the coordinator under it, which listens there on every address",
+                    f"{address}: stands for every address of this machine, so no party can connect to it",
                     "name the host as the hospitals reach it, and this one with --bind",
                     code="address-of-nobody",
                 )
@@ -179,19 +179,19 @@ class CoordinatorHome:
         return Registry(self.storage.registry())
 
     def candidate(self, holder: str = "") -> Candidate:
-        """This process as one that wants to serve; ``holder`` names it, by default its machine and its folder."""
-        addresses = ", ".join(self.settings.addresses)
+        """The statement of this process that wants to serve; ``holder`` names it, by default by machine and folder."""
+        address_words = ", ".join(self.settings.addresses)
         drill_words = str(self.settings.drill)
         return Candidate(
             holder or f"{socket.gethostname()}:{self.path.absolute()}",
             self.settings.name,
             self.authority().fingerprint,
-            {"release": SOFTWARE, "name": self.settings.name, "addresses": addresses, "drill": drill_words},
+            {"release": SOFTWARE, "name": self.settings.name, "addresses": address_words, "drill": drill_words},
             self.hold,
         )
 
     def copy_shared(self, *names: str) -> list[RunFolder]:
-        """Copies what other machines have kept of the runs; returns runs whose plan is new or changed.
+        """Copies run files that other machines have put into the database; returns runs whose plan is new or changed.
 
         Args:
             names: the files of a run that are copied; none for all.
@@ -224,7 +224,9 @@ class CoordinatorHome:
         folder = self.run(name)
         run_state = folder.status().state
         if run_state != "finished":
-            raise ConfigurationError(f"run {name!r} is {run_state}", remedy, code="run-not-finished")
+            raise ConfigurationError(
+                f"run {name!r} is {run_state}, and has not finished", remedy, code="run-not-finished"
+            )
         return folder
 
     def runs(self) -> list[RunFolder]:
@@ -318,7 +320,8 @@ class CoordinatorHome:
                 replaces=replaces,
                 renewal=request.renewal,
             )
-        # Whoever renews by a file may have lost its way here; a stream needs none, and an older release reads none.
+        # A party that renews by a file may have lost the addresses. Over a stream it needs none, and an older release
+        # could not read a grant with them.
         is_by_file = request.renewal and stream_serial is None
         grant = Grant(
             coordinator=self.settings.name,
@@ -381,12 +384,12 @@ class CoordinatorHome:
 
     @property
     def held_steps_file(self) -> Path:
-        """The file in which the serving process tells what is held up."""
+        """The file in which the serving process lists its steps that fail and are tried again."""
         return self.path / "held.json"
 
     @property
     def held_steps(self) -> tuple[HeldStep, ...]:
-        """The steps of the serving process that are held up now; none where no process serves it on this machine."""
+        """The steps of the serving process that fail now; none where no process serves on this machine."""
         if is_held(self._lock):
             return held_steps(self.held_steps_file)
         return ()
@@ -429,8 +432,8 @@ def host_port(address: str) -> tuple[str, int]:
 def _check_days(days: float) -> float:
     if not 0 < days <= AUTHORITY_DAYS:
         raise ConfigurationError(
-            f"--days is {days:g}",
-            f"give at most {AUTHORITY_DAYS}, the life of the certificate authority in days",
+            f"--days is {days:g}, which is out of range",
+            f"give more than 0 and at most {AUTHORITY_DAYS}, the life of the certificate authority in days",
             code="days-out-of-range",
         )
     return days

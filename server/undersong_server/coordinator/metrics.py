@@ -91,25 +91,25 @@ class FolderMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Returns the number of runs by state, the end of each certificate, and since when steps are held up."""
-        runs = GaugeMetricFamily("undersong_runs", "Runs by state.", labels=["state"])
+        runs_gauge = GaugeMetricFamily("undersong_runs", "Runs by state.", labels=["state"])
         for run_state, run_count in self._runs().items():
-            runs.add_metric([run_state], run_count)
+            runs_gauge.add_metric([run_state], run_count)
         expiry_gauge = GaugeMetricFamily(
             "undersong_certificate_expires_seconds",
             "When a certificate ends, seconds since the epoch.",
             labels=["name"],
         )
-        with suppress(UndersongError):  # The last of these figures tells what is missing.
+        with suppress(UndersongError):  # The figure of held steps below tells which file is missing.
             for party_name, expires_at in self._certificates().items():
                 expiry_gauge.add_metric([party_name], expires_at)
-        held_steps = GaugeMetricFamily(
+        held_gauge = GaugeMetricFamily(
             "undersong_held_up_seconds",
             "Since when a step is held up, seconds since the epoch.",
             labels=["step", "code"],
         )
         for held_step in self._held():
-            held_steps.add_metric([held_step.step, held_step.code], held_step.since_s)
-        return runs, expiry_gauge, held_steps
+            held_gauge.add_metric([held_step.step, held_step.code], held_step.since_s)
+        return runs_gauge, expiry_gauge, held_gauge
 
 
 class MetricsServer:
@@ -124,9 +124,9 @@ class MetricsServer:
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry, health: Health) -> None:
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        server = type("_Family", (ThreadingWSGIServer,), {"address_family": address_family})
+        server_class = type("_Family", (ThreadingWSGIServer,), {"address_family": address_family})
         try:
-            self._server: WSGIServer = server((host, port), _Handler)
+            self._server: WSGIServer = server_class((host, port), _Handler)
         except OSError as error:
             raise TransportError(
                 f"cannot listen on {host}:{port} for metrics: {error.strerror or error}",
@@ -152,7 +152,7 @@ def _application(registry: CollectorRegistry, health: Health) -> Callable[..., I
             return metrics_app(environ, start)
         if path == "/healthz":
             health_state = health()
-            # A machine that lacks something gets nothing from a restart of this process.
+            # "held up" is well, since a restart of this process would not give the machine what it lacks.
             is_well = health_state.get("status") in ("ok", HELD_UP)
             status = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
             return _reply(start, status, "application/json", json.dumps(health_state).encode())
@@ -161,8 +161,8 @@ def _application(registry: CollectorRegistry, health: Health) -> Callable[..., I
     return serve
 
 
-def _reply(start: "StartResponse", status: HTTPStatus, kind: str, body: bytes) -> Iterable[bytes]:
-    start(f"{status.value} {status.phrase}", [("Content-Type", kind), ("Content-Length", str(len(body)))])
+def _reply(start: "StartResponse", status: HTTPStatus, content_type: str, body: bytes) -> Iterable[bytes]:
+    start(f"{status.value} {status.phrase}", [("Content-Type", content_type), ("Content-Length", str(len(body)))])
     return [body]
 
 

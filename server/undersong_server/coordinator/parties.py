@@ -84,7 +84,7 @@ class EnrolledParty:
 
 
 class Registry:
-    """The registry. Every method is one transaction; safe between threads and processes.
+    """The parties in a database. Every method is one transaction; safe between threads and processes.
 
     Args:
         database: holds the registry's tables; :class:`undersong_server.database.storage.Storage` opens it.
@@ -105,7 +105,7 @@ class Registry:
 
         Args:
             contact: person to telephone; "" keeps the earlier one.
-            again: an enrolled party may enrol with a new identity key; until it has, it goes on with the present one.
+            again: True if an enrolled party may enrol with a new identity key; until then the present one stays valid.
 
         Raises ConfigurationError for a name that is revoked, or enrolled without ``again``.
         """
@@ -135,13 +135,13 @@ class Registry:
     def note_contact(self, name: str, contact: str) -> None:
         """Notes whom to telephone at an invited party; "" for nobody. Raises ConfigurationError for another name."""
         with self.database.writing(alone=True) as database:
-            self._required(name)
+            self._require_row(name)
             database.execute("UPDATE party SET contact = ? WHERE name = ?", (contact[:200], name))
 
     def note_full_name(self, name: str, full_name: str) -> None:
         """Notes an invited party's full name and town; "" for none. Raises ConfigurationError for another name."""
         with self.database.writing(alone=True) as database:
-            self._required(name)
+            self._require_row(name)
             database.execute(FULL_NAMES)
             database.execute(
                 "INSERT INTO full_name VALUES (?, ?) ON CONFLICT (party) DO UPDATE SET words = excluded.words",
@@ -157,12 +157,12 @@ class Registry:
 
     def token(self, name: str, *, now: float) -> bytes:
         """The invitation's token. Raises ConfigurationError for a name without an open invitation."""
-        party_row = self._required(name)
+        party_row = self._require_row(name)
         if party_row["state"] == REVOKED or not party_row["token"]:
             raise ConfigurationError(
                 f"{name}: its invitation was used already", "look at `undersong parties`", code="invitation-used"
             )
-        # One that lies ahead of now was made while the clock was wrong, and would last for as long as it was.
+        # An invitation of a time to come was made while the clock was wrong, and would be valid for too long.
         if party_row["token_expires_at"] < now or party_row["invited_at"] > now + CLOCKS_DIFFER_S:
             raise ConfigurationError(
                 f"{name}: its invitation has expired",
@@ -175,7 +175,7 @@ class Registry:
         self,
         name: str,
         identity: bytes,
-        issued: Issued,
+        issued_certificate: Issued,
         *,
         now: float,
         stream_serial: str | None = None,
@@ -196,9 +196,9 @@ class Registry:
         """
         with self.database.writing(alone=True) as database:
             if stream_serial is not None:
-                # Again, and in the transaction that counts this certificate: several streams ask at once.
+                # The check is repeated in the transaction that adds the certificate: several streams may ask at once.
                 self._check_renewal(name, stream_serial, now)
-            party_row = self._required(name)
+            party_row = self._require_row(name)
             if party_row["state"] == REVOKED:
                 raise ConfigurationError(f"{name}: was revoked", "invite it under another name", code="party-revoked")
             former_key = bytes.fromhex(party_row["identity"])
@@ -214,7 +214,7 @@ class Registry:
                 database.execute("UPDATE party SET token = '' WHERE name = ?", (name,))
             database.execute(
                 "INSERT INTO certificate (serial, party, issued_at, expires_at) VALUES (?, ?, ?, ?)",
-                (issued.serial, name, now, issued.expires_at),
+                (issued_certificate.serial, name, now, issued_certificate.expires_at),
             )
 
     def check_renewal(self, name: str, serial: str, *, now: float) -> None:
@@ -234,7 +234,7 @@ class Registry:
         )
         if presented_row is None:
             raise ConfigurationError(
-                f"{name}: shows no certificate of its own", "enroll again", code="unknown-certificate"
+                f"{name}: shows a certificate that was not issued to it", "enrol again", code="unknown-certificate"
             )
         renewable_from = presented_row["expires_at"] - RENEWABLE_SHARE * (
             presented_row["expires_at"] - presented_row["issued_at"]
@@ -245,17 +245,17 @@ class Registry:
                 "ask again then",
                 code="renewal-too-early",
             )
-        # Certificates that were issued while the clock was ahead are of no use, and keep nobody from a new one.
+        # Certificates from while the clock was ahead cannot be used, so they do not count against the limits.
         certificate_rows = [row for row in certificate_rows if row["issued_at"] <= now + CLOCKS_DIFFER_S]
         if sum(row["issued_at"] > now - 3600.0 for row in certificate_rows) >= RENEWALS_AN_HOUR:
             raise ConfigurationError(
-                f"{name}: was given {RENEWALS_AN_HOUR} certificates within an hour",
+                f"{name}: was given {RENEWALS_AN_HOUR} certificates within an hour, the most that are allowed",
                 "install one of them, or wait",
                 code="renewals-too-often",
             )
         if sum(row["expires_at"] > now for row in certificate_rows) >= VALID_CERTIFICATES:
             raise ConfigurationError(
-                f"{name}: has {VALID_CERTIFICATES} valid certificates",
+                f"{name}: has {VALID_CERTIFICATES} valid certificates already, the most that a party may have",
                 "install the newest, or let the operator sign",
                 code="too-many-certificates",
             )
@@ -263,7 +263,7 @@ class Registry:
     def revoke(self, name: str, reason: str, *, now: float) -> None:
         """Shuts a party out for good, with all its certificates."""
         with self.database.writing(alone=True) as database:
-            self._required(name)
+            self._require_row(name)
             database.execute(
                 "UPDATE party SET state = ?, revoked_at = COALESCE(revoked_at, ?), reason = ? WHERE name = ?",
                 (REVOKED, now, reason, name),
@@ -328,17 +328,17 @@ class Registry:
         with self.database.writing() as database:
             database.execute("UPDATE party SET does_not_start = ? WHERE name = ?", (reason, name))
 
-    def touch(self, times: dict[str, float]) -> None:
+    def touch(self, heard_at_by_party: dict[str, float]) -> None:
         """Notes the time at which each party's last frame arrived, by party, in seconds since the epoch."""
         with self.database.writing() as database:
             database.executemany(
                 "UPDATE party SET last_seen = ? WHERE name = ?",
-                [(time_s, party_name) for party_name, time_s in times.items()],
+                [(time_s, party_name) for party_name, time_s in heard_at_by_party.items()],
             )
 
     def party(self, name: str) -> EnrolledParty:
-        """The party of that name. Raises ConfigurationError for an unknown one."""
-        self._required(name)
+        """The party of that name. Raises ConfigurationError for an unknown name."""
+        self._require_row(name)
         return next(party for party in self.parties() if party.name == name)
 
     def parties(self) -> list[EnrolledParty]:
@@ -386,7 +386,7 @@ class Registry:
             return party_rows[0]
         return None
 
-    def _required(self, name: str) -> Any:
+    def _require_row(self, name: str) -> Any:
         party_row = self._row(name)
         if party_row is None:
             raise ConfigurationError(
@@ -396,7 +396,7 @@ class Registry:
 
 
 def _refusal(name: str, serial: str, state: str | None, certificate: Any, now: float) -> str:
-    """The reason of a refusal, or "". ``state``: the party's; None if no such party was invited."""
+    """The reason to refuse a certificate; "" for none. ``state``: the party's; None if no such party was invited."""
     if state is None:
         return f"no party {name!r} was invited"
     if state == REVOKED:
@@ -419,7 +419,7 @@ def _check_replacement(name: str, former_key: bytes, identity: bytes, replaces: 
     """
     if replaces is not None and not (former_key and same_fingerprint(replaces, party_fingerprint(name, former_key))):
         raise ConfigurationError(
-            f"{name} is not enrolled with the fingerprint that it is said to have until now (--replaces)",
+            f"{name}: --replaces states another fingerprint than that of its present key",
             "see `undersong parties`",
             code="other-fingerprint",
         )
@@ -450,6 +450,6 @@ def _check_identity_is_free(database: Statements, name: str, identity: bytes) ->
     if other_party is not None:
         raise ConfigurationError(
             f"{name}: its identity key is that of {other_party['name']}",
-            "every party makes its own keys",
+            "have the hospital make keys of its own, with a folder of its own",
             code="identity-taken",
         )

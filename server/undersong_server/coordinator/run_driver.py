@@ -74,15 +74,15 @@ from undersong_server.runs.task import Task
 
 log = logging.getLogger(__name__)
 
-ROSTER_POLL_S = 0.5
+ROSTER_POLL_S = 0.5  # pause between two looks for connected parties, or for the end of a pause
 STATUS_S = 0.5  # shortest time between two writes of the status file
-ENDINGS_POLL_S = 0.5
+ENDINGS_POLL_S = 0.5  # pause between two looks for parties to tell of an ending
 ASK_AGAIN_S = 2.0  # time between two requests to a party that cannot answer now
 TELL_TIMEOUT_S = 5.0  # longest wait for a party's answer on the end of a run; it is told again later
 
 
 class Interrupted(BaseException):
-    """The operator requested another action. No handler of errors may hold it up."""
+    """The operator requested another action. It is no Exception, so that no handler of errors catches it."""
 
 
 class RunDriver(Progress, ABC):
@@ -92,13 +92,13 @@ class RunDriver(Progress, ABC):
 
     Args:
         public_cache: file with embeddings of public texts.
-        environment: where generators find their keys.
+        environment: variables in which generators find their keys.
         number: number of the requested action that this driver carries out.
         signer: signs the published files in the coordinator's name.
         expelled: returns the names of revoked parties; called again and again.
-        cluster: embeds public texts where they are many, and writes what models in local folders write.
-        epoch: of the serving process; nothing of the run is kept once another process has taken over.
-        held: where the run tells that the machine holds it up.
+        cluster: its workers embed public texts where they are many, and run the models in local folders.
+        epoch: of the serving process; nothing more of the run is stored once another process has taken over.
+        held: collects the steps that fail because the machine lacks something, and are tried again.
     """
 
     carrier: Transport
@@ -128,10 +128,10 @@ class RunDriver(Progress, ABC):
         self._journal: Journal | None = None
         self._interrupted: State | None = None
         self._embedding_phase = EMBEDDING
-        charged = folder.status().charged
-        self._status = RunStatus(state="waiting", number=number, since=time.time(), phase=PREPARING, charged=charged)
-        self._written = 0.0
-        self._said = ""
+        is_charged = folder.status().charged
+        self._status = RunStatus(state="waiting", number=number, since=time.time(), phase=PREPARING, charged=is_charged)
+        self._written_s = 0.0
+        self._last_message = ""
         self._needed = 0
         self._reply_bytes = 0
         self._sum_titles: Mapping[str, str] = {}  # what each planned sum asks, by its name
@@ -141,25 +141,27 @@ class RunDriver(Progress, ABC):
         start_s = time.time()
         self._journal = journal
         party_count = len(planned.roster)
-        required = self._needed if self._signed else party_count
+        required_count = self._needed if self._signed else party_count
         while True:
             self.check()
-            missing = self.missing(planned)
-            expelled = sorted(set(planned.roster) & set(self._expelled()))
-            if party_count - len(expelled) < required:
+            missing_parties = self.missing(planned)
+            expelled_names = sorted(set(planned.roster) & set(self._expelled()))
+            if party_count - len(expelled_names) < required_count:
                 raise ConfigurationError(
-                    f"{', '.join(expelled)}: revoked, and the run needs {required} of its {party_count} hospitals",
+                    f"{', '.join(expelled_names)}: revoked, and the run needs {required_count} of its"
+                    f" {party_count} hospitals",
                     "plan a new run without them",
                     code="too-few-parties",
                 )
-            if party_count - len(missing) >= required:
+            if party_count - len(missing_parties) >= required_count:
                 self._status = replace(self._status, waiting=None)
                 return
             waiting_words = (
-                f"waiting for {_names(missing)} to connect; the run goes on as soon as {required} of"
-                f" {counted(party_count, 'hospital is', 'hospitals are')} there ({party_count - len(missing)} now)"
+                f"waiting for {_describe_missing(missing_parties)} to connect; the run goes on as soon as"
+                f" {required_count} of {counted(party_count, 'hospital is', 'hospitals are')} there"
+                f" ({party_count - len(missing_parties)} now)"
             )
-            self._show(state="waiting", waiting=Awaited(missing, start_s, None, required, waiting_words))
+            self._show(state="waiting", waiting=Awaited(missing_parties, start_s, None, required_count, waiting_words))
             time.sleep(ROSTER_POLL_S)
 
     @property
@@ -175,9 +177,9 @@ class RunDriver(Progress, ABC):
     def sleep(self, seconds: float) -> None:
         """Waits ``seconds`` between two requests to a party that has not decided, or cannot answer now."""
 
-    def interrupt(self, becomes: State) -> None:
-        """Ends the run at its next step; its journal keeps everything. ``becomes`` is the state it is left in."""
-        self._interrupted = becomes
+    def interrupt(self, next_state: State) -> None:
+        """Ends the run at its next step; its journal keeps everything. ``next_state`` is the state it is left in."""
+        self._interrupted = next_state
 
     def run(self) -> None:
         """Drives the run to its end, which the status then states, or until another process has taken over."""
@@ -187,7 +189,7 @@ class RunDriver(Progress, ABC):
                 self._await_end_of_pause(step)
         except Superseded as error:
             log.error("run %s: %s", self.folder.name, error.problem)
-        except UndersongError as error:  # its status is as it was, so whoever serves drives it again
+        except UndersongError as error:  # Its status is unchanged, so that the next serving process drives it again.
             log.error("run %s is left for now: %s", self.folder.name, error.problem)
         finally:
             self._held.release(step)
@@ -201,7 +203,7 @@ class RunDriver(Progress, ABC):
             with contextlib.suppress(UndersongError):
                 retry_words = f"{held_step.problem}; {held_step.remedy}; tried again by itself"
                 self._show(durable=True, state="waiting", waiting=None, phase="", done=0, total=0, message=retry_words)
-            return self._interrupted == "running"  # the process ends, and whoever starts it again goes on
+            return self._interrupted == "running"  # The process ends; the run goes on when it is started again.
         return True
 
     def _await_end_of_pause(self, step: str) -> None:
@@ -215,7 +217,7 @@ class RunDriver(Progress, ABC):
             self._end("finished", message=summary)
         except Interrupted:
             end_state = self._interrupted or "paused"
-            if end_state == "running":  # the coordinator stops: whoever starts it again goes on
+            if end_state == "running":  # The coordinator stops; the run goes on when it is started again.
                 message = "the coordinator was stopped; the run goes on when it is started again"
                 self._end("waiting", message=message)
             else:
@@ -259,7 +261,8 @@ class RunDriver(Progress, ABC):
         run_plan = stored_plan.load()
         self._sum_titles = sum_titles(run_plan.plan.sums)
         test = self._read_test(run_plan.task)
-        test_name = _name_test(run_plan.task, test)  # now: in hours another file may have its place
+        # Its name holds its hash: when the run ends, hours later, another file may lie there.
+        test_name = _name_test(run_plan.task, test)
         require_packages(run_plan)
         quorum = run_plan.plan.quorum
         self._needed = quorum.parties - quorum.tolerated_dropouts
@@ -267,7 +270,7 @@ class RunDriver(Progress, ABC):
         with closing(self.folder.journal(self._epoch)) as journal:
             embedder_section = run_plan.task.embedder
             embedder = embedders.check(embedder_section.model, embedder_section.max_windows)
-            embed = self._shown(
+            embed = self._with_progress(
                 spread(embedder, embedder_section.model, PublicFileCache(self._public_cache), self._cluster)
             )
             parties = RunParties(
@@ -358,20 +361,20 @@ class RunDriver(Progress, ABC):
         started_run = StartedRun(stored_plan.name, journal, stored_plan.seed)
         return execute(run_plan, started_run, parties, author, embedder, RunMonitor(self, self._observe))
 
-    def _describe_earlier(self, revised: str) -> str:
+    def _describe_earlier(self, revised_run: str) -> str:
         """Says whether the plan that this run replaces has asked the records anything; "" if it replaces none."""
-        if not revised:
+        if not revised_run:
             return ""
         try:
-            charged = RunFolder(self.folder.path.parent / revised).status().charged
-        except UndersongError:  # the folder was removed, or is damaged
-            return f"It replaces the run {revised!r}, of which nothing is left here."
-        if charged:
+            was_charged = RunFolder(self.folder.path.parent / revised_run).status().charged
+        except UndersongError:  # The folder was removed, or is damaged.
+            return f"It replaces the run {revised_run!r}, of which nothing is left here."
+        if was_charged:
             return (
-                f"It replaces the run {revised!r}, in which the records were asked: what was opened there adds to what"
-                " is promised here."
+                f"It replaces the run {revised_run!r}, in which the records were asked: what was opened there adds to"
+                " what is promised here."
             )
-        return f"It replaces the run {revised!r}, in which nothing was asked of the records: that adds nothing."
+        return f"It replaces the run {revised_run!r}, in which nothing was asked of the records: that adds nothing."
 
     def _keep_evaluation(self, test_name: str, report: ReportData) -> None:
         """Keeps the card's figures beside the test file for Result and Compare; nothing without a test file."""
@@ -396,8 +399,8 @@ class RunDriver(Progress, ABC):
             corpora |= usefulness.write_baselines(run_plan, outcome.samples, make_author)
         return usefulness.figures(run_plan.task, corpora, test, embed=embed, seed=seed)
 
-    def _shown(self, embedder: CachedEmbedder) -> Embed:
-        """An embedder of public texts that shows how far it is."""
+    def _with_progress(self, embedder: CachedEmbedder) -> Embed:
+        """An embedder of public texts whose progress the status shows."""
         return lambda texts: embedder.encode(texts, partial(self.update, self._embedding_phase))
 
     def _observe(self, kind: str, facts: Mapping[str, Any]) -> None:
@@ -425,36 +428,37 @@ class RunDriver(Progress, ABC):
     def await_people(self, parties: Sequence[str], approved: Sequence[str], words: str) -> None:
         self.check()
         party_count = len(parties) + len(approved)
-        have = f"{len(approved)} of {party_count} hospitals have{': ' if approved else ''}{', '.join(approved)}"
-        previous = self._status.waiting
+        have_words = f"{len(approved)} of {party_count} hospitals have{': ' if approved else ''}{', '.join(approved)}"
+        previous_wait = self._status.waiting
         awaited = Awaited(
             parties=self.described(parties),
-            since=previous.since if previous is not None and previous.whom == "people" else time.time(),
+            since=previous_wait.since if previous_wait is not None and previous_wait.whom == "people" else time.time(),
             goes_on_at=None,
             goes_on_with=party_count,
-            words=f"waiting for people at {', '.join(parties)} to approve ({have}){PLAN_WORDS}{words}",
+            words=f"waiting for people at {', '.join(parties)} to approve ({have_words}){PLAN_WORDS}{words}",
             whom="people",
         )
-        # At once where it is news: until all who were asked have answered, nothing is written again.
-        is_news = previous is None or previous.words != awaited.words
+        # News is written at once: the next write comes only after all who were asked have answered.
+        is_news = previous_wait is None or previous_wait.words != awaited.words
         self._show(durable=is_news, phase="", done=0, total=0, waiting=awaited)
 
     def described(self, parties: Sequence[str]) -> tuple[AwaitedParty, ...]:
-        """Returns the named parties with the state of their connections; a transport without it has all connected."""
+        """Returns the named parties with the state of their connections; all count as connected where none is known."""
         return tuple(AwaitedParty(party_name, True, None) for party_name in parties)
 
     def say(self, message: str) -> None:
         self.check()
         message = self._with_questions(message)
-        if message != self._said:  # a run that waits, or is tried again, says so once
+        # A run that waits, or is tried again, repeats its message: the log has it once.
+        if message != self._last_message:
             self.folder.say(message)
             alike = (self.folder.name, without_numbers(message))
             log.info("run %s: %s", self.folder.name, message, extra={"alike": alike})
-            self._said = message
+            self._last_message = message
         self._show(message=message)
 
     def _with_questions(self, words: str) -> str:
-        """Returns words that begin with a sum's name with its question in that place, as a person knows it."""
+        """Replaces a sum's name at the begin of words by what the sum asks, which people know better."""
         name, colon, rest = words.removeprefix(SUM_PHASE).partition(":")
         title = self._sum_titles.get(name)
         if title is None or not (colon or words.startswith(SUM_PHASE)):
@@ -462,11 +466,11 @@ class RunDriver(Progress, ABC):
         return f"{SUM_PHASE.strip()}: {title}" + (f";{rest}" if colon else "")
 
     def _show(self, *, durable: bool = False, **changes: Any) -> None:
-        """Changes the status, and writes it if that is due."""
+        """Changes the status, and writes it unless it was written a moment ago; ``durable`` always writes it."""
         self._status = replace(self._status, **changes)
         now_s = time.monotonic()
-        if durable or now_s - self._written >= STATUS_S:
-            self._written = now_s
+        if durable or now_s - self._written_s >= STATUS_S:
+            self._written_s = now_s
             self.folder.write_status(self._status, durable=durable)
 
 
@@ -521,39 +525,40 @@ class GrpcRunDriver(RunDriver):
     def _given_up(self) -> set[str]:
         """The parties that are not waited for; empty if the run cannot go on without them."""
         presences = self._transport.presence(self._gone)
-        away = {
+        away_parties = {
             party_name
             for party_name, since in self._gone.items()
             if not presences[party_name].connected and presences[party_name].since == since
         }
-        if len(self._planned.roster) - len(away) >= self._needed:
-            return away
+        if len(self._planned.roster) - len(away_parties) >= self._needed:
+            return away_parties
         return set()
 
-    def waits(self, waiting: Waiting, asked: int) -> None:
-        """Shows in the status that replies to a request to ``asked`` parties are missing."""
+    def waits(self, waiting: Waiting, asked_count: int) -> None:
+        """Shows in the status that replies to a request to ``asked_count`` parties are missing."""
         self.check()
         if self.awaits_people and all(seen.connected for seen in waiting.missing.values()):
-            return  # a machine that is asked anew each second whether its people have decided
-        signed = self._signed
-        required = self._needed if signed else asked
-        rule_words = f"the quorum is {required}" if signed else "all must before the first sum"
-        answer_words = f"{waiting.answered} of {asked} have answered, {rule_words}"
-        if not signed:
-            outcome = "they are asked again"
+            return  # No reply is missing: such a machine is asked each second if its people have decided.
+        is_signed = self._signed
+        required = self._needed if is_signed else asked_count
+        rule_words = f"the quorum is {required}" if is_signed else "all must before the first sum"
+        answer_words = f"{waiting.answered} of {asked_count} have answered, {rule_words}"
+        if not is_signed:
+            outcome_words = "they are asked again"
         elif waiting.answered >= required:
-            outcome = "it goes on without them"
+            outcome_words = "it goes on without them"
         else:
-            outcome = f"it goes on only if {required - waiting.answered} more answer by then"
-        previous = self._status.waiting
+            outcome_words = f"it goes on only if {required - waiting.answered} more answer by then"
+        previous_wait = self._status.waiting
         now_s = time.time()
         missing = _described(waiting.missing)
         awaited = Awaited(
             parties=missing,
-            since=now_s if previous is None else previous.since,
+            since=now_s if previous_wait is None else previous_wait.since,
             goes_on_at=now_s + waiting.left_s,
             goes_on_with=required,
-            words=f"waiting for {_names(missing)}; {answer_words}; in {duration(waiting.left_s)} {outcome}",
+            words=f"waiting for {_describe_missing(missing)}; {answer_words};"
+            f" in {duration(waiting.left_s)} {outcome_words}",
         )
         self._show(waiting=awaited)
 
@@ -570,7 +575,7 @@ def _describe_test(task: Task, test: Table | None) -> str:
 
 
 def _name_test(task: Task, test: Table | None) -> str:
-    """Returns how the run's kept figures name its test file; "" without one that could be read."""
+    """Returns name and hash of the run's test file, for figures that are kept; "" without one that could be read."""
     if task.evaluation.test is None or test is None:
         return ""
     return name_test(task.locate(task.evaluation.test))
@@ -586,40 +591,40 @@ def _described(missing: Mapping[str, Presence]) -> tuple[AwaitedParty, ...]:
     )
 
 
-def _names(missing: Iterable[AwaitedParty]) -> str:
+def _describe_missing(missing: Iterable[AwaitedParty]) -> str:
     party_words = []
     for party in missing:
-        away = "not connected since the coordinator started"
+        away_words = "not connected since the coordinator started"
         if party.seconds is not None:
-            away = f"away for {duration(party.seconds)}"
-        party_words.append(f"{party.party} ({'connected, at work' if party.connected else away})")
+            away_words = f"away for {duration(party.seconds)}"
+        party_words.append(f"{party.party} ({'connected, at work' if party.connected else away_words})")
     return ", ".join(party_words)
 
 
 def tell_ending(
     transport: Transport, run: RunFolder, status: RunStatus, parties: Collection[str], timeout_s: float = TELL_TIMEOUT_S
 ) -> set[str]:
-    """Tells ``parties`` how a run has ended; returns those that answered, and notes in the folder those that know.
+    """Tells ``parties`` how a run has ended; returns those that answered, and notes in the folder those that were told.
 
     Parties are not told of a run that was never proposed. Raises ConfigurationError while its journal is in use.
     """
     if not run.has_journal:
         return set(parties)
     with closing(run.journal()) as journal:
-        proposed = journal.get("manifest")
-    if proposed is None:
+        manifest_bytes = journal.get("manifest")
+    if manifest_bytes is None:
         return set(parties)
-    hash_ = Manifest.from_bytes(proposed).hash
+    hash_ = Manifest.from_bytes(manifest_bytes).hash
     request = wire.Request(version=codec.VERSION, suspend_run=wire.SuspendRun(manifest_hash=hash_))
     if status.state in FINAL:
         request = wire.Request(version=codec.VERSION, close_run=wire.CloseRun(manifest_hash=hash_))
     replies = transport.exchange(dict.fromkeys(parties, request.SerializeToString()), timeout_s=timeout_s)
-    heard = {
+    told_parties = {
         party_name
         for party_name, reply_bytes in replies.items()
         if decode(party_name, reply_bytes).WhichOneof("body") in ("noted", "receipt")
     }
-    run.note_heard(status, run.heard(status) | heard)
+    run.note_heard(status, run.heard(status) | told_parties)
     return set(replies)
 
 
@@ -646,8 +651,8 @@ class Endings:
 
     def note(self, run: RunFolder, status: RunStatus) -> None:
         """Begins to tell parties of a run that has ended and that nothing drives; a second call changes nothing."""
-        _, noted, _ = self._endings.get(run.name, (None, RunStatus(), None))
-        if (noted.state, noted.number) != (status.state, status.number):
+        _, noted_status, _ = self._endings.get(run.name, (None, RunStatus(), None))
+        if (noted_status.state, noted_status.number) != (status.state, status.number):
             self._endings[run.name] = run, status, set(run.planned().roster) - run.heard(status)
 
     def forget(self, run: RunFolder) -> None:
@@ -668,8 +673,8 @@ class Endings:
                 self._held.attempt(step, tell)
 
     def _tell(
-        self, run: RunFolder, status: RunStatus, waiting: set[str], there: Sequence[str], silent: set[str]
+        self, run: RunFolder, status: RunStatus, waiting: set[str], connected: Sequence[str], silent: set[str]
     ) -> None:
-        informed = tell_ending(self._transport, run, status, there)
-        waiting.difference_update(informed)
-        silent |= set(there) - informed
+        told_parties = tell_ending(self._transport, run, status, connected)
+        waiting.difference_update(told_parties)
+        silent |= set(connected) - told_parties

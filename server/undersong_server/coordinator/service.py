@@ -30,10 +30,10 @@ from undersong_server.runs.planning import coordinator_task
 
 log = logging.getLogger(__name__)
 
-RENEW_BEFORE_DAYS = 30
-REVIEW_S = 60.0
+RENEW_BEFORE_DAYS = 30  # A server certificate that ends sooner is renewed.
+REVIEW_S = 60.0  # time between two looks at the certificates
 STOP_S = 10.0  # longest wait for a run to reach its next step when the process stops
-POLL_S = 0.25
+POLL_S = 0.25  # pause between two looks at the requested actions
 DESCRIPTORS = 8192  # three per connection: the party's, and both ends of the relay to gRPC
 REVIEWING = "reviewing certificates"
 RUN_STEP = "run "  # start of the name of a step that serves one run
@@ -44,7 +44,7 @@ class Coordinator:
 
     Args:
         public_cache: file with embeddings of public texts.
-        environment: where generators find their keys.
+        environment: variables in which generators find their keys.
         keepalive_s: seconds of silence on a stream after which either side sends a ping.
         cluster: shares the work of the runs' models and embeddings.
         stopping: ends the process once it is set.
@@ -60,7 +60,7 @@ class Coordinator:
         cluster: Cluster | None = None,
         stopping: threading.Event | None = None,
     ) -> None:
-        # gRPC reads the cipher suites when it is first imported
+        # It is imported here because gRPC reads the cipher suites, which the program sets, at its first import.
         from undersong_server.coordinator.grpc_server import GrpcServer
 
         self._home = home
@@ -105,9 +105,9 @@ class Coordinator:
     def health(self) -> dict[str, Any]:
         """The answer of ``/healthz``: "status", "connected" parties, the state of "runs", and what is "held_up"."""
         machine_steps = [step for step in self._held.all() if step.of_machine]
-        serving = HELD_UP if machine_steps else "ok"
+        running_status = HELD_UP if machine_steps else "ok"
         return {
-            "status": "stopping" if self._stopping.is_set() else serving,
+            "status": "stopping" if self._stopping.is_set() else running_status,
             "connected": self.server.connected,
             "runs": self._states(),
             "held_up": [asdict(step) for step in self._held.all()],
@@ -129,7 +129,7 @@ class Coordinator:
     def serve(self) -> None:
         """Serves until :meth:`stop` is called. Runs that were under way go on at the next start."""
         log.info("serving %s on port %d", self._home.settings.name, self.server.port)
-        reviewed = reviewed_offset = 0.0  # the second: of the clock, which somebody may set, from the monotonic one
+        reviewed_s = reviewed_offset_s = 0.0  # offset: wall clock, which people may set, less monotonic one
         self._endings.start()
         while not self._stopping.is_set():
             self._held.attempt("copying what other machines requested", self._copy_requests)
@@ -137,14 +137,14 @@ class Coordinator:
             if (connected_since := self.server.connected_since) != self._written:
                 self._held.attempt("noting who is connected", partial(self._write_serving, connected_since))
             now_s = time.monotonic()
-            offset = time.time() - time.monotonic()
-            is_review_due = now_s - reviewed > REVIEW_S or abs(offset - reviewed_offset) > CLOCKS_DIFFER_S
+            offset_s = time.time() - time.monotonic()
+            is_review_due = now_s - reviewed_s > REVIEW_S or abs(offset_s - reviewed_offset_s) > CLOCKS_DIFFER_S
             if is_review_due and self._held.attempt(REVIEWING, self._review):
-                reviewed, reviewed_offset = now_s, offset
+                reviewed_s, reviewed_offset_s = now_s, offset_s
             self._stopping.wait(POLL_S)
         for driver in self._drivers.values():
             driver.interrupt("running")
-        # one deadline for all threads; until they end, the next server gets no parties
+        # All threads share one deadline: until they end, the next serving process gets no parties.
         deadline_s = time.monotonic() + STOP_S
         for thread in [driver.thread for driver in self._drivers.values()]:
             if thread.is_alive():  # If the database was away, the thread has not begun.
@@ -159,7 +159,7 @@ class Coordinator:
         self._home.copy_shared("plan.json", "requested.json")
 
     def _tend_all(self) -> None:
-        """Tends every run. A fault of one of them holds up that run only."""
+        """Carries out the requested action of every run. A fault of one run holds up that run only."""
         runs = self._home.runs()
         steps = {f"{RUN_STEP}{run.name}": run for run in runs}
         for step, run in steps.items():
@@ -184,32 +184,32 @@ class Coordinator:
 
     def _tend(self, run: RunFolder) -> None:
         """Carries out the requested action of a run."""
-        requested = run.requested()
-        if requested.action is None:
+        requested_action = run.requested()
+        if requested_action.action is None:
             return
         driver = None
         if self.drives(run.name):
             driver = self._drivers[run.name]
         status = run.status()
-        self._tell(run.name, status, requested.number)
+        self._tell(run.name, status, requested_action.number)
         # A run that ended begins again only by a newer request (after a failure, `run resume`).
-        carried_out = status.state in ENDED and status.number >= requested.number
-        becomes = STATE_AFTER.get(requested.action)
-        is_given_up = status.state == "failed" and becomes == "stopped"
-        if becomes is not None and driver is not None:
-            driver.interrupt(becomes)
-        elif becomes is not None and (is_given_up or status.state not in (*ENDED, becomes)):
-            final_status = replace(status, state=becomes, number=requested.number, waiting=None, error=None)
+        is_carried_out = status.state in ENDED and status.number >= requested_action.number
+        next_state = STATE_AFTER.get(requested_action.action)
+        is_given_up = status.state == "failed" and next_state == "stopped"
+        if next_state is not None and driver is not None:
+            driver.interrupt(next_state)
+        elif next_state is not None and (is_given_up or status.state not in (*ENDED, next_state)):
+            final_status = replace(status, state=next_state, number=requested_action.number, waiting=None, error=None)
             run.write_status(final_status, durable=True)
-        elif driver is None and (status.state in FINAL or carried_out or (becomes and status.state in ENDED)):
+        elif driver is None and (status.state in FINAL or is_carried_out or (next_state and status.state in ENDED)):
             self._endings.note(run, status)
-        elif driver is None and becomes is None:
+        elif driver is None and next_state is None:
             self._endings.forget(run)
-            self._drivers[run.name] = self._driver(run, requested.number)
+            self._drivers[run.name] = self._make_driver(run, requested_action.number)
             self._drivers[run.name].start()
 
     def _tell(self, run: str, status: RunStatus, number: int) -> None:
-        """Tells people of a run that waits for an approval, or has ended while this process serves."""
+        """Sends a notice of a run that waits for an approval, or that has ended while this process serves."""
         if status.waiting is not None and status.waiting.whom == "people":
             self._notices.tell("request-waits", f"{run} {number}", about=run)
         if status.state not in ENDED:
@@ -223,7 +223,7 @@ class Coordinator:
             if expires_at - time.time() < EXPIRES_SOON_S:
                 self._notices.tell("certificate-expires", f"{party_name} {expires_at}", about=party_name)
 
-    def _driver(self, run: RunFolder, number: int) -> GrpcRunDriver:
+    def _make_driver(self, run: RunFolder, number: int) -> GrpcRunDriver:
         return GrpcRunDriver(
             run,
             self.transport,
@@ -240,7 +240,7 @@ class Coordinator:
     def _renew_server(self) -> None:
         """Issues a new server certificate where the old one does not serve; later handshakes use it.
 
-        It ends soon, lacks a name, or is not yet valid, because it was issued while the clock was ahead.
+        Such a one ends soon, lacks a name, or is not yet valid, because it was issued while the clock was ahead.
         """
         now_s = time.time()
         server_names = self._home.settings.server_names
@@ -255,7 +255,7 @@ class Coordinator:
             log.info("the server's certificate was renewed%s", reason)
 
     def _states(self) -> dict[str, str]:
-        """State by run, of those that can be listed now."""
+        """State by run; the runs of the last list where they cannot be listed now."""
         with suppress(UndersongError):
             self._listed = self._home.runs()
         return {run.name: _shown_state(run) for run in self._listed}
@@ -263,9 +263,9 @@ class Coordinator:
     def _certificates(self) -> dict[str, float]:
         """End of each certificate in use by its owner, seconds since the epoch."""
         parties = self._registry.parties()
-        ends = {party.name: party.certificate_expires_at for party in parties if party.state != REVOKED}
-        ends["coordinator"] = self._authority.server_expires_at
-        return {party_name: expires_at for party_name, expires_at in ends.items() if expires_at}
+        end_by_owner = {party.name: party.certificate_expires_at for party in parties if party.state != REVOKED}
+        end_by_owner["coordinator"] = self._authority.server_expires_at
+        return {party_name: expires_at for party_name, expires_at in end_by_owner.items() if expires_at}
 
 
 def _shown_state(run: RunFolder) -> str:
@@ -284,7 +284,7 @@ def serve(
     ray: str | None,
     standby: bool = False,
 ) -> None:
-    """Serves the parties until SIGTERM or SIGINT, with the cluster at the address ``ray``; the rest as Coordinator.
+    """Serves the parties until SIGTERM or SIGINT. Arguments as of :class:`Coordinator`; ``ray`` is a cluster's address.
 
     Args:
         standby: waits until no other process serves the coordinator.

@@ -158,7 +158,7 @@ def test_status_says_that_a_run_is_prepared_before_its_plan_is_loaded(driver, mo
 @pytest.mark.parametrize("phase", ["embedding texts", MEASURING])
 def test_status_names_the_purpose_of_an_embedding_phase(driver, phase):
     driver._embedding_phase = phase
-    driver._shown(SimpleNamespace(encode=lambda texts, on_progress: on_progress(1, 2)))(["a text"])
+    driver._with_progress(SimpleNamespace(encode=lambda texts, on_progress: on_progress(1, 2)))(["a text"])
     driver._show(durable=True)
     status = driver.folder.status()
     assert (status.phase, status.done, status.total) == (phase, 1, 2)
