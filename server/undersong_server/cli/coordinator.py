@@ -187,10 +187,11 @@ def backup(
     quiet: entry.Quiet = False,
 ) -> None:
     """Writes keys, registry, runs and accounts into one file, and reads it back. The coordinator need not stop."""
-    archive = operations.coordinator.back_up(home, file)
-    words = f"wrote {file}: {counted(len(archive.runs), 'run')}; keep it encrypted, for it holds the coordinator's keys"
-    print_result(archive, words, as_json=as_json, quiet=quiet)
-    _warn_of_faults(archive)
+    stored_backup = operations.coordinator.back_up(home, file)
+    run_words = counted(len(stored_backup.runs), "run")
+    words = f"wrote {file}: {run_words}; keep it encrypted, for it holds the coordinator's keys"
+    print_result(stored_backup, words, as_json=as_json, quiet=quiet)
+    _warn_of_faults(stored_backup)
 
 
 @app.command()
@@ -203,25 +204,25 @@ def restore(
 ) -> None:
     """Makes a lost coordinator anew from its backup, in an empty folder. Never serve two folders of one coordinator."""
     if check:
-        archive = operations.coordinator.check_backup(file)
+        stored_backup = operations.coordinator.check_backup(file)
     else:
-        archive = operations.coordinator.restore(file, home)
-    backup_time = time.strftime("%Y-%m-%d %H:%M", time.localtime(archive.made_at))
+        stored_backup = operations.coordinator.restore(file, home)
+    backup_time = time.strftime("%Y-%m-%d %H:%M", time.localtime(stored_backup.made_at))
     lines = [
-        f"{archive.coordinator}, {counted(len(archive.runs), 'run')}, of {backup_time};"
-        f" fingerprint: {archive.fingerprint}"
+        f"{stored_backup.coordinator}, {counted(len(stored_backup.runs), 'run')}, of {backup_time};"
+        f" fingerprint: {stored_backup.fingerprint}"
     ]
     if not check:
         lines.append(
             f"restored into {home}; what was signed, revoked or invited since {backup_time} must be done again"
         )
-        lines += [f"paused: {run}; continue it by `undersong run resume`, or end it" for run in archive.paused]
-    print_result(archive, *lines, as_json=as_json, quiet=quiet)
-    _warn_of_faults(archive)
+        lines += [f"paused: {run}; continue it by `undersong run resume`, or end it" for run in stored_backup.paused]
+    print_result(stored_backup, *lines, as_json=as_json, quiet=quiet)
+    _warn_of_faults(stored_backup)
 
 
-def _warn_of_faults(archive: "Backup") -> None:
-    for run, problem in archive.faults.items():
+def _warn_of_faults(stored_backup: "Backup") -> None:
+    for run, problem in stored_backup.faults.items():
         print(printable(f"warning: run {run} cannot be read: {problem}"), file=sys.stderr)
 
 
@@ -236,9 +237,9 @@ def notify(
     as_json: AsJson = False,
 ) -> int:
     """Names a command or address that is told when an approval is missing, a run ends or a certificate expires."""
-    value, words, arrived = operations.coordinator.notify(home, "" if none else target, test=test)
+    value, words, has_arrived = operations.coordinator.notify(home, "" if none else target, test=test)
     print_result(value, words, as_json=as_json)
-    if arrived:
+    if has_arrived:
         return 0
     return TransportError.exit_code
 
@@ -295,8 +296,8 @@ def contact(
     """Notes whom to telephone at a hospital, in place of what `invite --contact` noted. Never sent."""
     operations.enrolment.note_contact(home, name, words)
     operations.coordinator.note_command(home, "contact", name)
-    noted = f"{name}: {words or 'nobody is noted'}"
-    print_result({"party": name, "contact": words}, noted, as_json=as_json, quiet=quiet)
+    noted_words = f"{name}: {words or 'nobody is noted'}"
+    print_result({"party": name, "contact": words}, noted_words, as_json=as_json, quiet=quiet)
 
 
 @enrolment_app.command("full-name")
@@ -310,8 +311,8 @@ def full_name(
     """Notes a hospital's full name and town, in place of what `invite --full-name` noted. Later plans state it."""
     operations.enrolment.note_full_name(home, name, words)
     operations.coordinator.note_command(home, "full-name", name)
-    noted = f"{name}: {words or 'no full name is noted'}"
-    print_result({"party": name, "full_name": words}, noted, as_json=as_json, quiet=quiet)
+    noted_words = f"{name}: {words or 'no full name is noted'}"
+    print_result({"party": name, "full_name": words}, noted_words, as_json=as_json, quiet=quiet)
 
 
 @enrolment_app.command()
@@ -351,18 +352,18 @@ def sign(
         raise
     party = enrolled.party
     kind = enrolled.kind
-    signed = enrolled.request_fingerprint
-    operations.coordinator.note_command(home, "sign", f"{party} {kind}, request {signed}")
+    signed_fingerprint = enrolled.request_fingerprint
+    operations.coordinator.note_command(home, "sign", f"{party} {kind}, request {signed_fingerprint}")
     path = _write(out or Path(f"{party}.grant"), enrolled.grant)
     outcome = {
         "enrolled": f"enrolled {party}",
         "renewed": f"renewed the certificate of {party}",
         "replaced": f"{party} has another key from now on, and its old certificates are revoked",
     }[kind]
-    lines = [f"{outcome} (its request's fingerprint: {signed}); wrote {path}: hand it back"]
+    lines = [f"{outcome} (its request's fingerprint: {signed_fingerprint}); wrote {path}: hand it back"]
     if kind == "replaced":
         lines.append("hospitals whose policy names it (--require-party) need its new fingerprint")
-    value = {"party": party, "kind": kind, "grant": str(path), "request_fingerprint": signed}
+    value = {"party": party, "kind": kind, "grant": str(path), "request_fingerprint": signed_fingerprint}
     print_result(value, *lines, as_json=output.as_json, quiet=output.quiet)
 
 
@@ -440,7 +441,7 @@ def parties(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
 
 
 def held_lines(held: Sequence[HeldStep]) -> list[str]:
-    """The steps that are held up, as lines for a terminal."""
+    """Lines for a terminal on the steps of the serving process that fail and are tried again."""
     return [printable(step.words) for step in held]
 
 

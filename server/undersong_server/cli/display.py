@@ -21,7 +21,7 @@ from undersong_server.runs.folder import FINAL
 from undersong_server.runs.planning import PUBLIC_NOTICE, PlanFigures, SumFigures
 
 LINE_S = 10.0  # shortest time between two lines of one phase
-PACE_S = 3600.0  # span of a bar's pace; over rich's 30 s it jumps with every batch of slow answers
+PACE_S = 3600.0  # seconds whose pace a bar shows; over rich's 30 s it would jump with each batch of slow answers
 PLAN_HEADINGS = (
     "statistic",
     "releases",
@@ -75,8 +75,8 @@ class Lines(Progress):
         self._every_s = every_s
         self._clock = clock
         self._phase = ""
-        self._said = 0.0
-        self._began = (0.0, 0)  # start of the phase, and units done then
+        self._printed_s = 0.0
+        self._phase_start = (0.0, 0)  # start of the phase, and units done then
         self._lock = threading.Lock()
         self._repeats = Repeats(clock=clock)
 
@@ -84,16 +84,16 @@ class Lines(Progress):
         with self._lock:
             now_s = self._clock()
             if phase != self._phase:
-                self._began = (now_s, done)
-            elif now_s - self._said < self._every_s:
+                self._phase_start = (now_s, done)
+            elif now_s - self._printed_s < self._every_s:
                 return
             self._phase = phase
-            self._said = now_s
+            self._printed_s = now_s
             print(f"{phase} {done}/{total}{self._left(now_s, done, total)}", file=sys.stderr, flush=True)
 
     def _left(self, now: float, done: int, total: int) -> str:
         """Estimates the time left at the present pace; "" for under a minute."""
-        began_s, first_count = self._began
+        began_s, first_count = self._phase_start
         if done <= first_count:
             return ""
         minutes = (now - began_s) / (done - first_count) * (total - done) / 60
@@ -109,17 +109,17 @@ class Lines(Progress):
 class Display(Progress):
     """Progress as bars of rich."""
 
-    def __init__(self, shown: Bars) -> None:
-        self._bars = shown
+    def __init__(self, progress_bars: Bars) -> None:
+        self._bars = progress_bars
         self._tasks: dict[str, TaskID] = {}
-        self._lock = threading.Lock()  # generators write from threads of their own, and each reports its progress
+        self._lock = threading.Lock()  # Generators write in threads of their own, and each of these reports progress.
         self._repeats = Repeats()
 
     def update(self, phase: str, done: int, total: int) -> None:
         with self._lock:
             if phase not in self._tasks:
-                for finished in self._tasks.values():
-                    self._bars.remove_task(finished)
+                for finished_task in self._tasks.values():
+                    self._bars.remove_task(finished_task)
                 self._tasks = {phase: self._bars.add_task(phase, total=total)}
             self._bars.update(self._tasks[phase], completed=done, total=total)
 
@@ -146,43 +146,45 @@ def render_plan(plan_figures: PlanFigures) -> RenderableType:
         f" {quorum.tolerated_dropouts} may drop out, {quorum.colluders} may collude with the coordinator;"
         f" post-quantum masks {'on' if quorum.post_quantum else 'off'}.",
     ]
-    collude = plan_figures.epsilon_if_all_others_collude
-    if collude is not None:
+    epsilon_alone = plan_figures.epsilon_if_all_others_collude
+    if epsilon_alone is not None:
         lines.append(
-            f"If every other party colludes, one party's own noise alone still gives epsilon {collude:.3f} at delta"
-            f" {privacy.delta:g}."
+            f"If every other party colludes, one party's own noise alone still gives epsilon {epsilon_alone:.3f} at"
+            f" delta {privacy.delta:g}."
         )
-    foreign = {sum_figures.statistic: sum_figures.source for sum_figures in plan_figures.sums if sum_figures.source}
+    foreign_sources = {
+        sum_figures.statistic: sum_figures.source for sum_figures in plan_figures.sums if sum_figures.source
+    }
     lines.extend(
         f"The statistic {name} is another package's (source {source}): it runs in simulations only. A hospital needs a"
         " release of Undersong with that statistic."
-        for name, source in foreign.items()
+        for name, source in foreign_sources.items()
     )
     lines.extend(f"Weak: {sentence}." for sentence in (*plan_figures.weak, *plan_figures.other_labels))
     lines.extend(plan_figures.method_notes)
     if plan_figures.paper is not None:
-        lines.append(_paper(plan_figures.paper))
-    trials = ""
+        lines.append(_describe_paper(plan_figures.paper))
+    trial_words = ""
     if plan_figures.trial_calls:
-        trials = f" and {plan_figures.trial_calls} for trial texts before the first private sum"
+        trial_words = f" and {plan_figures.trial_calls} for trial texts before the first private sum"
     lines.append(
-        f"Generators: {counted(plan_figures.generator_calls, 'call')} ({', '.join(plan_figures.generators)}){trials},"
-        " retries apart."
+        f"Generators: {counted(plan_figures.generator_calls, 'call')} ({', '.join(plan_figures.generators)})"
+        f"{trial_words}, retries apart."
     )
     if plan_figures.unpublished:
         lines.append(plan_figures.unpublished)
     cost = plan_figures.cost
     if cost.price_usd:
-        price = f"US$ {cost.price_usd[0]:.2f} to {cost.price_usd[1]:.2f}"
+        price_words = f"US$ {cost.price_usd[0]:.2f} to {cost.price_usd[1]:.2f}"
     else:
-        price = "no price is configured"
-    spent = ""
+        price_words = "no price is configured"
+    cost_words = ""
     if cost.tokens[1]:
-        spent = f" {cost.tokens[0]:,} to {cost.tokens[1]:,} tokens, {price},"
+        cost_words = f" {cost.tokens[0]:,} to {cost.tokens[1]:,} tokens, {price_words},"
     lines.append(
-        f"Expected, with as many calls of each generator:{spent} {cost.seconds[0]:.0f} to {cost.seconds[1]:.0f} s."
+        f"Expected, with as many calls of each generator:{cost_words} {cost.seconds[0]:.0f} to {cost.seconds[1]:.0f} s."
     )
-    if spent:
+    if cost_words:
         lines.append(
             "An answer that is lost on the way comes on top: it counts at its worst case, towards caps as well."
         )
@@ -208,7 +210,7 @@ def _format_sum(sum_figures: SumFigures) -> tuple[str, ...]:
     )
 
 
-def _paper(paper: Mapping[str, float]) -> str:
+def _describe_paper(paper: Mapping[str, float]) -> str:
     delta_words = ""
     if "delta_iter" in paper:
         delta_words = f" (at delta {paper['delta_iter']:.3g} for each release)"
@@ -257,7 +259,7 @@ class WatchScreen:
                 self._print(printable_lines(shown_line))
         words = event_words(event)
         if event.status.error is not None:
-            return  # the command prints the error when it ends
+            return  # The command prints the error when it ends.
         if self._live is not None:
             has_ended = event.status.state in FINAL
             self._live.update(Text("" if has_ended else words), refresh=True)
@@ -279,15 +281,15 @@ def event_words(event: RunEvent) -> str:
     status = event.status
     words = printable(status.words, 4096)
     if status.waiting is not None and status.waiting.whom == "people":
-        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.waiting.since))
-        words += f" since {since}"
+        since_words = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.waiting.since))
+        words += f" since {since_words}"
         contacts = {name: printable(facts.party.contact, 200) for name, facts in event.awaited.items()}
-        called = [
+        telephone_words = [
             f"{party.party}: {contacts.get(party.party) or 'no telephone number noted'}"
             + ("" if party.connected else " (its machine is away, too)")
             for party in status.waiting.parties
         ]
-        words += f"; to telephone: {'; '.join(called)}"
+        words += f"; to telephone: {'; '.join(telephone_words)}"
     words += "".join(f"; {name}: {because}" for name, because in event.away_because)
     if not event.served and status.state not in ("finished", "stopped", "failed"):
         words += "; NOBODY IS SERVING: nothing goes on until `undersong coordinator serve` runs"

@@ -140,9 +140,9 @@ def _distances(report: EvaluationReport) -> Table:
 
 
 def _label_errors(label_errors: LabelErrors, shares: Sequence[float]) -> Text:
-    rows = _some([row + 1 for row in label_errors.suspected.tolist()]) or "none"
-    share = over_seeds(shares).percent_words
-    return Text(f"About {share} of the synthetic labels seem to be wrong (confident learning); rows: {rows}")
+    row_words = _list_rows([row + 1 for row in label_errors.suspected.tolist()]) or "none"
+    share_words = over_seeds(shares).percent_words
+    return Text(f"About {share_words} of the synthetic labels seem to be wrong (confident learning); rows: {row_words}")
 
 
 def _closest(closest_records: ClosestRecords) -> Table:
@@ -175,7 +175,7 @@ def _personal(personal_data: PersonalData) -> Table:
             private_counts = [f"{personal_data.in_private[kind]:,}"]
         table.add_row(kind, f"{count:,}", f"{personal_data.different[kind]:,}", *private_counts)
     if personal_data.private_rows:
-        table.add_row("rows with one that the private file holds", _some(personal_data.private_rows), "", "")
+        table.add_row("rows with one that the private file holds", _list_rows(personal_data.private_rows), "", "")
     table.caption = personal_data.finder
     table.caption_justify = "left"
     return table
@@ -193,7 +193,7 @@ def _overlap(overlap: Overlap, test_overlap: Overlap | None) -> Table:
         [
             name,
             *(f"{len(row_lists[kind]):,} of {side.rows:,}" for side, row_lists in zip(sides, lists, strict=True)),
-            _some(lists[0][kind]),
+            _list_rows(lists[0][kind]),
         ]
         for kind, name in enumerate(names)
     ]
@@ -226,11 +226,11 @@ def _membership(membership: Membership) -> Table:
     )
 
 
-def _interval(each: Interval) -> str:
-    return f"{each.value:.3f} ({each.low:.3f} to {each.high:.3f})"
+def _interval(interval: Interval) -> str:
+    return f"{interval.value:.3f} ({interval.low:.3f} to {interval.high:.3f})"
 
 
-def _some(rows: Sequence[int]) -> str:
+def _list_rows(rows: Sequence[int]) -> str:
     if len(rows) <= SHOWN_ROWS:
         remainder = ""
     else:

@@ -43,7 +43,7 @@ def make_where_missing(home: Path, first: FirstStart, *, asks: bool) -> None:
         operations.coordinator.check_settings(home, first)
         return
     if not first.addresses and not asks:
-        return  # who serves says that there is no coordinator
+        return  # The serving process reports that there is no coordinator.
     new = first if first.addresses else replace(first, addresses=(_ask_address(home),))
     for line in made_lines(home, operations.coordinator.create(home, new)):
         print(printable(line), flush=True)
@@ -63,10 +63,10 @@ def made_lines(home: Path, facts: "CoordinatorFacts") -> list[str]:
 def _ask_address(home: Path) -> str:
     if not sys.stdin.isatty():
         raise ConfigurationError(
-            f"{home}: no coordinator lives here",
+            f"{home}: holds no coordinator",
             "make one by --address HOST:PORT, at which hospitals reach this machine, or name it with --home",
             code="no-coordinator",
         )
-    print(f"{home}: no coordinator lives here, so one is made")
+    print(f"{home}: holds no coordinator, so one is made")
     address_question = "host:port at which hospitals reach this machine"
     return str(typer.prompt(address_question, default=f"{socket.getfqdn()}:{PORT}"))

@@ -42,7 +42,7 @@ class TaskChanges:
     ] = None
 
     def of(self, task_file: Path | None, *shorthand: str) -> list[str]:
-        """Returns every assignment for a task file, those of ``shorthand`` first; None leaves the cache out.
+        """Returns every assignment for a task file, those of ``shorthand`` first; without a file, no cache is set.
 
         Raises ConfigurationError if there is a cache and no endpoint.
         """
@@ -104,12 +104,13 @@ READING_COMMANDS = frozenset(
         *("coordinator show", "coordinator healthy", "coordinator backup", "console audit", "console support"),
     )
 )
-# Commands that a unit runs: what a root shell has taken away comes back, and the unit starts them again.
+# Commands that a systemd unit runs: missing rights, which a root shell may have taken, end them with the exit code by
+# which the unit starts them again.
 SERVING_COMMANDS = frozenset(("coordinator serve", "console serve"))
 
 
-def _marked(context: typer.Context, home: Path) -> Path:
-    """Refuses to write into another account's folder. Says before anything else if the coordinator is a drill's."""
+def _check_home(context: typer.Context, home: Path) -> Path:
+    """Refuses to write into another account's folder; says first if the coordinator is one for rehearsals only."""
     if not context.resilient_parsing:
         work_in(home)
         command = " ".join(context.command_path.split()[1:])
@@ -132,8 +133,8 @@ HomeFolder = Annotated[
         "--home",
         envvar="UNDERSONG_HOME",
         help="The coordinator's folder (or $UNDERSONG_HOME).",
-        callback=_marked,
-        readable=False,  # whose folder it is says more than that it cannot be read
+        callback=_check_home,
+        readable=False,  # check_owner names the folder's account, which says more than "not readable".
     ),
 ]
 RunName = Annotated[
@@ -152,14 +153,17 @@ def with_cache(task_file: Path, assignments: Sequence[str], cache: Path | None) 
     from undersong_server.runs import task as tasks
 
     generators = tasks.load(task_file, assignments).generators
-    endpoints = [n for n, settings in enumerate(generators) if settings.lacks_cache]
-    if not endpoints:
+    endpoint_numbers = [n for n, settings in enumerate(generators) if settings.lacks_cache]
+    if not endpoint_numbers:
         raise ConfigurationError(
             f"--cache: {task_file} has no endpoint with answers to keep",
             'leave it out; it is for kind "openai"',
             code="no-endpoint",
         )
-    return [*assignments, *(f"generators.{number}.cache={json.dumps(str(cache.absolute()))}" for number in endpoints)]
+    return [
+        *assignments,
+        *(f"generators.{number}.cache={json.dumps(str(cache.absolute()))}" for number in endpoint_numbers),
+    ]
 
 
 def print_json(value: Any) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Plans, starts and watches runs.", no_args_is_help=True)
 release_app = typer.Typer()
 NO_RUN = "no run is planned: undersong run plan TASK.toml"
-UNCONFIRMED = 8  # exit code: the papers are consistent, and nothing shows who made them
+UNCONFIRMED = 8  # exit code: manifest and files are consistent, and nothing shows who made them
 
 
 @app.command()
@@ -199,10 +199,10 @@ def watch(
                 show(event)
     except KeyboardInterrupt:
         if event is None or event.served:
-            goes_on = "continues"
+            outcome_words = "continues"
         else:
-            goes_on = "continues once the coordinator runs again"
-        raise entry.Interruption(f"stopped watching; run {name!r} {goes_on}") from None
+            outcome_words = "continues once the coordinator runs again"
+        raise entry.Interruption(f"stopped watching; run {name!r} {outcome_words}") from None
     assert event is not None
     status = event.status
     if as_json:
@@ -303,10 +303,12 @@ def evaluate(
     """Evaluates a finished run's texts with a public test file, and keeps the figures for `compare` and the console."""
     evaluation = operations.releases.evaluate_run(home, name, replace(options, test=test))
     place_words = operations.releases.evaluation_place(home, name, evaluation)
-    print_result(evaluation, printable(f"{name}, by {_figures(evaluation)}", 2000), place_words, as_json=as_json)
+    print_result(
+        evaluation, printable(f"{name}, by {_describe_figures(evaluation)}", 2000), place_words, as_json=as_json
+    )
 
 
-def _figures(evaluated: "Evaluated") -> str:
+def _describe_figures(evaluated: "Evaluated") -> str:
     return f"{evaluated.test}: " + ", ".join(f"{name} {figure}" for name, figure in evaluated.figures.items())
 
 
@@ -326,10 +328,10 @@ def search(
 ) -> None:
     """Searches the published texts of a finished run; counts the matches per label and per generator."""
     wanted: dict[operations.releases.Texts, bool] = {"marked": marked, "aside": aside, "mismatched": mismatched}
-    chosen = [texts for texts, is_wanted in wanted.items() if is_wanted]
-    if len(chosen) > 1:
+    chosen_kinds = [texts for texts, is_wanted in wanted.items() if is_wanted]
+    if len(chosen_kinds) > 1:
         raise ConfigurationError("--marked, --set-aside and --other-label name different texts", "name one of them")
-    texts: operations.releases.Texts = next(iter(chosen), "")
+    texts: operations.releases.Texts = next(iter(chosen_kinds), "")
     search_result = operations.releases.search(home, name, find=find, label=label, generator=generator, texts=texts)
     lines = [
         printable("\t".join(map(str, (number, row.get("label", ""), row.get("generator", "")))), 300)
@@ -353,8 +355,8 @@ def generators(
     as_json: AsJson = False,
 ) -> None:
     """Shows the usage of each generator in the last 50 runs; --test orders a text, which may cost money."""
-    newest = [run.run for run in operations.overview.list_runs(home)[:50]]
-    usages = operations.overview.generator_usage(home, newest)
+    newest_names = [run.run for run in operations.overview.list_runs(home)[:50]]
+    usages = operations.overview.generator_usage(home, newest_names)
     if test is not None:
         tested_usage = next((usage for usage in usages if usage.name == test), None)
         if tested_usage is None:
@@ -409,8 +411,8 @@ def export(
     """Copies a finished run's corpus, card, report, manifest with receipts and ledgers into a folder of yours."""
     exported = operations.releases.export(home, name, out, without_marked=without_marked, without_aside=without_aside)
     operations.curation.note_download(home, name)
-    checked = f"check it with: undersong verify {shell_path(out)}"
-    words = f"wrote {', '.join(exported.files)} into {out}; {checked}"
+    check_words = f"check it with: undersong verify {shell_path(out)}"
+    words = f"wrote {', '.join(exported.files)} into {out}; {check_words}"
     if out.suffix == ".zip":
         words = f"wrote {out}, with the dossier; unpack it to check it"
     if exported.marked:
@@ -470,7 +472,7 @@ def verify(
         value["label_mismatches"] = asdict(mismatches)
         lines.insert(-len(privacy_verdict.conclusion()), mismatches.sentence)
     print_result(value, *lines, as_json=as_json)
-    _leave(privacy_verdict)
+    _exit_by_verdict(privacy_verdict)
 
 
 @release_app.command()
@@ -498,10 +500,10 @@ def dossier(
     )
     page.write(out, at=time.strftime("%Y-%m-%d %H:%M %Z"))
     print(f"wrote {out}: print it from a browser, to paper or to PDF")
-    _leave(verdict)
+    _exit_by_verdict(verdict)
 
 
-def _leave(verdict: "PrivacyVerdict") -> None:
+def _exit_by_verdict(verdict: "PrivacyVerdict") -> None:
     """Ends the program with another exit code than 0 unless the verdict holds."""
     if verdict.faults:
         raise typer.Exit(PrivacyRefusal.exit_code)

@@ -35,16 +35,16 @@ def install(
     record = installation.install()
     program = shell_path(Path(sys.executable).parent / "undersong")
     account = f"sudo -u {services.ACCOUNT} {program}"
-    ready = installation.is_ready
+    is_ready = installation.is_ready
     print_result(
-        {**asdict(record), "home": services.HOME, "started": ready},
+        {**asdict(record), "home": services.HOME, "started": is_ready},
         *that_hold(
             (record.moved_from, f"moved {record.moved_from} to {services.HOME}"),
             (record.units, f"wrote {', '.join(record.units)} to {ADMINISTRATOR_UNITS}"),
-            (ready, f"enabled and started {', '.join(services.service().started)}"),
-            (not ready, f"next: {account} coordinator init --home {services.HOME} --address HOST:7443"),
-            (not ready, f"then: sudo {program} coordinator service install"),
-            (ready, f"commands run as the account: {account} coordinator healthy --home {services.HOME}"),
+            (is_ready, f"enabled and started {', '.join(services.service().started)}"),
+            (not is_ready, f"next: {account} coordinator init --home {services.HOME} --address HOST:7443"),
+            (not is_ready, f"then: sudo {program} coordinator service install"),
+            (is_ready, f"commands run as the account: {account} coordinator healthy --home {services.HOME}"),
         ),
         as_json=as_json,
         quiet=quiet,
@@ -69,7 +69,7 @@ def remove(as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
 
 
 def _folder_to_move(home: Path) -> Path | None:
-    """The folder that --home names; None if it is the account's, or the default and no coordinator's."""
+    """The folder to move, by --home; None if the account has it, or if the default folder has no coordinator."""
     if home.absolute() == Path(operations.services.HOME):
         return None
     if home != DEFAULT_HOME or (home / "coordinator.json").exists():

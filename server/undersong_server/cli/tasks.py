@@ -44,8 +44,8 @@ def init(
     """Writes a commented task file."""
     operations.tasks.write_template(out, source, text=text_field, label=label_field, user=user_field, encoding=encoding)
     task_path = shell_path(out)
-    first = f"wrote {out}: name your corpus or model under [[generators]]"
-    words = f"{first}, then `undersong plan {task_path}` and `undersong simulate {task_path}`"
+    first_words = f"wrote {out}: name your corpus or model under [[generators]]"
+    words = f"{first_words}, then `undersong plan {task_path}` and `undersong simulate {task_path}`"
     print_result({"task_file": str(out)}, words, as_json=output.as_json, quiet=output.quiet)
 
 
@@ -100,7 +100,7 @@ def try_(
     usable_count = sum(not trial.fault for trial in tried)
     summary = f"\n{usable_count} of {len(tried)} kept, {operations.tasks.cost_of(tried)}"
     report = {"texts": [asdict(trial) for trial in tried]}
-    if usable_count or not as_json:  # With --json an error prints the one object itself, with the report in it.
+    if usable_count or not as_json:  # With --json the error is the one object that is printed.
         print_result(report, *map(printable_lines, lines), summary, as_json=as_json)
     if not usable_count:
         error = GenerationError(
