@@ -22,7 +22,7 @@ LEASE_S = 4.0  # a holder that has not renewed its lease for so long may be repl
 LONGEST_LEASE_S = 60.0  # A lease that ends later dates from before the clock was set back, and does not count.
 AHEAD_S = 86400.0  # largest time by which an epoch may lie ahead of this machine's clock
 PATIENCE_S = 20.0  # longest time for which a write is repeated while the database cannot be reached
-AGAIN_S = 0.1
+AGAIN_S = 0.1  # pause before a statement is repeated
 LEASE = (
     "CREATE TABLE IF NOT EXISTS lease (id INTEGER PRIMARY KEY, epoch BIGINT NOT NULL, until REAL NOT NULL,"
     " holder TEXT NOT NULL);"
@@ -43,7 +43,7 @@ Kept = TypeVar("Kept")
 
 
 class Superseded(UndersongError):
-    """Another process serves the coordinator now: this one keeps and sends nothing any more.
+    """Another process serves the coordinator now: this one stores and sends nothing any more.
 
     Its service manager starts it again, to stand by: there is nothing that a person must correct.
     """
@@ -74,8 +74,8 @@ class Database(ABC):
     """SQL tables of one place; safe between threads.
 
     Args:
-        place: names it in errors.
-        epoch: every write is kept only while this epoch is the last one; None for who holds no lease.
+        place: name of the database in errors.
+        epoch: writes are refused once a later epoch has begun; None for a process that holds no lease.
     """
 
     now: str  # the database's clock in SQL, seconds since the epoch of Unix
@@ -116,20 +116,20 @@ class Database(ABC):
     def close(self) -> None: ...
 
     def keep(self, write: Callable[[Statements], Kept]) -> Kept:
-        """Runs ``write`` in one transaction, again while the database is away. Raises as :meth:`writing` does."""
+        """Runs ``write`` in one transaction; repeats it while the database is away. Raises as :meth:`writing` does."""
         give_up_at = math.inf
         while True:
             try:
                 with self.writing() as transaction:
                     return write(transaction)
-            except Away:  # its first time may be long after the start: this process may have been stopped
+            except Away:  # Time counts from the first failure: the process may have been stopped for long before that.
                 give_up_at = min(give_up_at, time.monotonic() + PATIENCE_S)
                 if time.monotonic() > give_up_at:
                     raise
                 time.sleep(AGAIN_S)
 
     def fence(self, statements: Statements) -> None:
-        """Raises Superseded, or Away where only the time has run out, unless the lease is this epoch's."""
+        """Raises Superseded if another epoch has the lease, and Away if the lease of this epoch has run out."""
         if self.epoch is None:
             return
         lease_row = statements.execute(self._with_time(_HELD) + self.share).fetchone()
@@ -148,8 +148,8 @@ class Database(ABC):
         parameters = (AHEAD_S, lease_s if self.remote else FOR_GOOD, holder, LONGEST_LEASE_S, int(not self.remote))
         with self.writing() as transaction:
             epoch_before = int(transaction.execute("SELECT epoch FROM lease WHERE id = 1").fetchone()["epoch"])
-            taken_row = transaction.execute(self._with_time(_TAKE), parameters)
-            if not taken_row.rowcount:
+            update_cursor = transaction.execute(self._with_time(_TAKE), parameters)
+            if not update_cursor.rowcount:
                 return None
             epoch = int(transaction.execute("SELECT epoch FROM lease WHERE id = 1").fetchone()["epoch"])
             if epoch < epoch_before:

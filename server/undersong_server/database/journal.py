@@ -26,14 +26,14 @@ def json_bytes(value: Any) -> bytes:
 
 
 class Journal:
-    """A durable map from text keys to bytes. One writer process at a time (an exclusive lock names the clash).
+    """A durable map from text keys to bytes. One process writes at a time: a lock file refuses a second one.
 
     Others may read it meanwhile, as a backup does.
 
     Args:
         place: the SQLite file, or the database that holds the journals of many runs.
         prefix: begins every key of this journal in such a database.
-        epoch: nothing is kept here once a holder with a higher one has opened it; None where nobody else can.
+        epoch: writes are refused once a process with a later epoch has opened the journal; None where no other can.
     """
 
     def __init__(self, place: Path | Database, prefix: str = "", *, epoch: int | None = None) -> None:
@@ -41,13 +41,13 @@ class Journal:
         self._prefix = prefix
         self._held = ExitStack()
         if isinstance(place, Path):
-            key_clash = ConfigurationError(
+            in_use_error = ConfigurationError(
                 f"{place}: another process works in this folder", "wait for it, or stop it", code="journal-in-use"
             )
             try:
                 place.parent.mkdir(parents=True, exist_ok=True)
-                if str(place) != ":memory:":  # such a database belongs to its connection
-                    self._held.enter_context(holding(place.with_suffix(".lock"), key_clash))
+                if str(place) != ":memory:":  # No other process can open a database in memory.
+                    self._held.enter_context(holding(place.with_suffix(".lock"), in_use_error))
                 place = Sqlite(place, ENTRIES, epoch=epoch, alone=True)
             except BaseException:
                 self._held.close()
@@ -58,7 +58,7 @@ class Journal:
             self.put_json("journal/version", SCHEMA_VERSION)
         elif version != SCHEMA_VERSION:
             raise ConfigurationError(
-                f"{self._path}: journal of version {version}, this program writes {SCHEMA_VERSION}",
+                f"{self._path}: is a journal of version {version}, but this program writes {SCHEMA_VERSION}",
                 "finish the run with the program that began it, or start over with --fresh",
                 code="journal-version",
             )
@@ -70,15 +70,15 @@ class Journal:
         return None
 
     def put(self, key: str, value: bytes) -> None:
-        """Keeps ``value``. The same value again changes nothing; another one raises InternalError."""
+        """Stores ``value`` under ``key``. The same value again changes nothing; another value raises InternalError."""
         self.put_all([(key, value)])
 
     def put_all(self, entries: Iterable[tuple[str, bytes]]) -> None:
-        """Keeps several (key, value) entries in one transaction: all of them or, after an error, none."""
+        """Stores several (key, value) entries in one transaction: all of them or, after an error, none."""
         self.exchange((), entries)
 
     def exchange(self, dropped: Iterable[str], entries: Iterable[tuple[str, bytes]], forgotten: str = "") -> None:
-        """Drops keys and keeps the values of ``entries``, in one transaction.
+        """Drops keys and stores the values of ``entries``, in one transaction.
 
         Args:
             dropped: the keys to drop.
@@ -95,7 +95,7 @@ class Journal:
                 )
             if dropped_keys:
                 database.executemany("DELETE FROM entry WHERE key = ?", dropped_keys)
-            # One statement for what is new, which nearly everything is.
+            # Nearly every entry is new, so one statement inserts all of them.
             insert_entry = "INSERT INTO entry VALUES (?, ?) ON CONFLICT DO NOTHING"
             if entry_rows and database.executemany(insert_entry, entry_rows).rowcount < len(entry_rows):
                 for entry_key, entry_value in entry_rows:
@@ -103,7 +103,7 @@ class Journal:
                         bytes(self._database.rows("SELECT value FROM entry WHERE key = ?", (entry_key,))[0]["value"])
                         != entry_value
                     ):
-                        self._database.fence(database)  # a holder that was replaced is told so
+                        self._database.fence(database)  # It raises Superseded for a process that was replaced.
                         entry_key = entry_key.removeprefix(self._prefix)
                         raise InternalError(
                             f"{self._path}: a second value for the journal key {entry_key!r}", code="second-value"

@@ -11,7 +11,7 @@ from undersong_server.database.interface import Database, Superseded
 
 log = logging.getLogger(__name__)
 
-RENEW_S = 1.0
+RENEW_S = 1.0  # pause between two renewals
 LOST_S = 15.0  # A holder ends after so long without the database, so that its parties connect to its successor.
 LAST_RENEWAL_S = 10.0  # longest wait for a renewal that is under way when the process ends
 
@@ -58,7 +58,7 @@ class Lease:
         self._stopping.set()
         if self._database.remote:
             self._thread.join(LAST_RENEWAL_S)
-            for _ in range(2):  # the first may learn only that its connection had ended
+            for _ in range(2):  # The first try may only find that its connection had ended.
                 with suppress(UndersongError):
                     self._database.renew(self.epoch, 0.0)
                     break

@@ -39,7 +39,7 @@ class Postgres(Database):
             extras.require("psycopg")
         self.target = target
         self._connection: Any = None
-        self._inside = False
+        self._in_transaction = False
 
     def __repr__(self) -> str:
         return "Postgres(hidden)"  # a connection string may hold a password
@@ -54,7 +54,7 @@ class Postgres(Database):
                 raise ConfigurationError(
                     "the database holds a coordinator already", "name an empty one", code="coordinator-exists"
                 )
-            # Keys are compared byte by byte, as SQLite does.
+            # This collation compares keys byte by byte, as SQLite does.
             type_names = (("TEXT", 'TEXT COLLATE "C"'), ("REAL", "DOUBLE PRECISION"), ("BLOB", "BYTEA"))
             for sqlite_type, postgres_type in type_names:
                 schema = schema.replace(f" {sqlite_type}", f" {postgres_type}")
@@ -67,12 +67,12 @@ class Postgres(Database):
         import psycopg
 
         with self._lock:
-            give_up_at = time.monotonic() + (0 if self._inside else STALLED_MS / 1000)
+            give_up_at = time.monotonic() + (0 if self._in_transaction else STALLED_MS / 1000)
             while True:
                 try:
                     return list(_Translated(self._ensure_connection()).execute(sql, values).fetchall())
                 except (psycopg.OperationalError, Away) as error:
-                    if self._inside:
+                    if self._in_transaction:
                         raise
                     self._drop_connection()
                     if time.monotonic() > give_up_at:
@@ -85,25 +85,25 @@ class Postgres(Database):
 
         with self._lock:
             transaction = _Translated(self._ensure_connection())
-            transaction_number, has_asked = (), False
+            transaction_number, has_sent_commit = (), False
             try:
                 transaction.execute("BEGIN")
                 begin_query = f"SELECT pg_current_xact_id()::text AS number, {TIMELINE} AS timeline"
                 transaction_number = tuple(transaction.execute(begin_query).fetchone().values())
-                self._inside = True
+                self._in_transaction = True
                 if alone:
                     transaction.execute("SELECT pg_advisory_xact_lock(7443)")
                 yield transaction
-                # Last, so that the lease's row is locked for an instant only, however much is written.
+                # The fence comes last, so that the lease's row is locked for an instant only, however much is written.
                 self.fence(transaction)
-                has_asked = True
+                has_sent_commit = True
                 transaction.execute("COMMIT")
             except BaseException as error:
-                self._inside = False
+                self._in_transaction = False
                 is_broken = isinstance(error, psycopg.Error) and transaction.connection.closed
                 if is_broken or isinstance(error, psycopg.OperationalError):
                     self._drop_connection()
-                    if not (has_asked and self._is_committed(transaction_number)):
+                    if not (has_sent_commit and self._is_committed(transaction_number)):
                         raise self._away_error(error) from None
                     return
                 with suppress(psycopg.Error):
@@ -112,7 +112,7 @@ class Postgres(Database):
                     raise self._storage_error(error) from None
                 raise
             finally:
-                self._inside = False
+                self._in_transaction = False
 
     def _is_committed(self, number: tuple[str, ...]) -> bool:
         """Asks what became of a transaction whose COMMIT was not answered. Raises Away if nobody can tell."""
@@ -127,12 +127,15 @@ class Postgres(Database):
                     break
                 if status != "in progress":
                     return bool(status == "committed")
-            except psycopg.DataError:  # this server has not come to that number
+            except psycopg.DataError:  # This server has not reached that number yet.
                 break
             except (psycopg.OperationalError, Away):
                 pass
             time.sleep(AGAIN_S)
-        raise Away("PostgreSQL did not say whether the last change was kept", "look at what is there, then go on")
+        raise Away(
+            "PostgreSQL did not say whether the last change was kept",
+            "see whether the change is there before you repeat it",
+        )
 
     def end_others(self, epoch: int) -> None:
         # The server's own timeout does not count while a client is silent between the messages of one statement.
@@ -157,7 +160,9 @@ class Postgres(Database):
                 format_row = self._connection.execute("SELECT value FROM entry WHERE key = 'format'").fetchone()
                 if format_row is None or bytes(format_row["value"]) != FORMAT:
                     raise ConfigurationError(
-                        "the database of --storage was made by another release", "use that one", code="storage-format"
+                        "the database of --storage was made by another release",
+                        "use the release that made it",
+                        code="storage-format",
                     )
             except (psycopg.Error, ConfigurationError) as error:
                 self._drop_connection()
@@ -202,7 +207,9 @@ class Postgres(Database):
     def _away_error(self, error: BaseException) -> Away:
         if isinstance(error, Away):
             return error
-        return Away(f"PostgreSQL does not answer ({type(error).__name__})", "start it, or correct --storage")
+        return Away(
+            f"PostgreSQL does not answer ({type(error).__name__})", "start the PostgreSQL server, or correct --storage"
+        )
 
     def _storage_error(self, error: BaseException) -> UndersongError:
         import psycopg

@@ -18,10 +18,10 @@ class SharedFiles:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self._known: dict[tuple[str, str], str] = {}
+        self._known_digests: dict[tuple[str, str], str] = {}
 
     def put(self, run: str, files: Mapping[str, bytes]) -> None:
-        """Keeps or replaces files of one run, all or none."""
+        """Stores or replaces files of one run, all or none."""
         file_rows = [
             (run, file_name, _content_digest(file_bytes), file_bytes) for file_name, file_bytes in files.items()
         ]
@@ -36,7 +36,7 @@ class SharedFiles:
         self.database.keep(write)
 
     def get(self, run: str, name: str) -> bytes | None:
-        """The file as it was kept last; None if there is none."""
+        """The file as it was stored last; None if there is none."""
         data_rows = self.database.rows("SELECT data FROM file WHERE run = ? AND name = ?", (run, name))
         if data_rows:
             return bytes(data_rows[0]["data"])
@@ -51,7 +51,7 @@ class SharedFiles:
         file_rows = self.database.rows("SELECT run, name, digest FROM file")
         for file_row in sorted(file_rows, key=lambda row: (row["name"] == "status.json", row["run"], row["name"])):
             run_and_name = file_row["run"], file_row["name"]
-            if (names and file_row["name"] not in names) or self._known.get(run_and_name) == file_row["digest"]:
+            if (names and file_row["name"] not in names) or self._known_digests.get(run_and_name) == file_row["digest"]:
                 continue
             if any(not path_part or path_part.startswith(".") for path_part in "/".join(run_and_name).split("/")):
                 raise ConfigurationError(
@@ -62,7 +62,7 @@ class SharedFiles:
             path = runs_folder.joinpath(*run_and_name)
             if not path.is_file() or _content_digest(path.read_bytes()) != file_row["digest"]:
                 yield path, self.get(*run_and_name) or b""
-            self._known[run_and_name] = file_row["digest"]
+            self._known_digests[run_and_name] = file_row["digest"]
 
 
 def _content_digest(data: bytes) -> str:

@@ -45,7 +45,7 @@ class Sqlite(Database):
         if stored_version not in (0, version):
             self._connection.close()
             raise ConfigurationError(
-                f"{path}: registry of version {stored_version}, this program writes {version}",
+                f"{path}: is a registry of version {stored_version}, but this program writes {version}",
                 "use the release of Undersong that made this folder",
                 code="registry-version",
             )
@@ -59,7 +59,8 @@ class Sqlite(Database):
             return self._connection.execute(sql, values).fetchall()
 
     @contextmanager
-    def writing(self, *, alone: bool = False) -> Iterator[Statements]:  # no two ever run
+    # No two transactions of a SQLite file ever write at once.
+    def writing(self, *, alone: bool = False) -> Iterator[Statements]:
         try:
             with ExitStack() as open_contexts:
                 self._begin_transaction(open_contexts)
@@ -69,7 +70,7 @@ class Sqlite(Database):
             raise fault_of(error, self.place) from None
 
     def _begin_transaction(self, stack: ExitStack) -> None:
-        """Begins a transaction; this process's other threads can read while another process writes."""
+        """Begins a transaction; waits without the lock while another process writes, so that other threads can read."""
         give_up_at = time.monotonic() + WRITE_S
         while True:
             stack.enter_context(self._lock)

@@ -18,7 +18,7 @@ _OWNER = "INSERT INTO entry VALUES ('coordinator', ?)"  # records the owner of t
 class Storage:
     """Keeps a coordinator's registry, the journals of its runs and the files that another machine goes on with.
 
-    Whoever uses it asks neither where that is nor who serves.
+    Its callers need not know where that is, nor which process serves.
 
     Args:
         folder: the coordinator's folder.
@@ -26,7 +26,7 @@ class Storage:
         schema: SQL that makes the registry's tables, of the version ``version``.
 
     Attributes:
-        epoch: what this process writes is kept only while this epoch is the last one; None while it does not serve.
+        epoch: what this process writes is refused once a later epoch has begun; None while it does not serve.
     """
 
     def __init__(self, folder: Path, address: str = "", schema: str = "", version: int = 0) -> None:
@@ -44,7 +44,7 @@ class Storage:
         return None
 
     def create(self) -> None:
-        """Makes what must be there before anything is kept. Raises ConfigurationError if a coordinator is there."""
+        """Makes the tables of a shared database. Raises ConfigurationError if it holds a coordinator already."""
         if self.address:
             Postgres.create(self.address, LEASE + ENTRIES + FILES + self._schema)
 
@@ -77,18 +77,18 @@ class Storage:
         return self.shared is not None or os.path.lexists(path)
 
     def put(self, run: str, files: Mapping[str, bytes]) -> None:
-        """Keeps files of a run where other machines find them; does nothing for the folder alone."""
+        """Stores files of a run in the database that machines share; does nothing for the folder alone."""
         if self._shared_files is not None:
             self._shared_files.put(run, files)
 
     def put_tree(self, run: Path, folder: Path) -> None:
-        """Keeps every file of a folder of the run as :meth:`put` does."""
+        """Stores every file of a folder of the run as :meth:`put` does."""
         if self._shared_files is not None:
             paths = [path for path in folder.rglob("*") if path.is_file()]
             self.put(run.name, {path.relative_to(run).as_posix(): path.read_bytes() for path in paths})
 
     def get(self, run: str, name: str) -> bytes | None:
-        """A file of a run as another machine kept it last; None if there is none."""
+        """A file of a run as it was stored last in the shared database; None if it has no such file."""
         if self._shared_files is None:
             return None
         return self._shared_files.get(run, name)

@@ -25,7 +25,7 @@ class Candidate:
     """A process that wants to serve a coordinator.
 
     Attributes:
-        holder: names it for others: its machine and its folder.
+        holder: name of the process for others: its machine and its folder.
         coordinator: the coordinator's name.
         fingerprint: of the coordinator's authority.
         facts: what a standby must have in common with the process that served last, by name.
@@ -78,7 +78,8 @@ def await_turn(
                 with candidate.lock():  # If a process hangs here, another machine may take the lease.
                     pass
             if (taken_turn := take_turn(storage, candidate, standby=standby)) is not None:
-                if storage.shared is not None:  # only now: whoever looks at the lock learns who serves, not who waits
+                # The lock is taken only now: to other processes it says who serves, not who waits.
+                if storage.shared is not None:
                     stack.enter_context(candidate.lock())
                 if storage.shared is not None:
                     log.info("serves %s from now on; other machines may stand by", candidate.coordinator)
@@ -107,7 +108,7 @@ def await_turn(
 def take_turn(storage: Storage, candidate: Candidate, *, standby: bool = False) -> tuple[Database, int] | None:
     """Takes the lease for this process, which holds the lock; None while another machine's process has it.
 
-    From then on all that the storage keeps for this process is kept only as long as the lease is this process's.
+    From then on the storage refuses what this process writes once another process has taken the lease.
 
     Args:
         standby: True refuses to follow a process of another release, or with other settings.
@@ -137,7 +138,7 @@ def take_turn(storage: Storage, candidate: Candidate, *, standby: bool = False) 
     ]
     if fact_differences:
         raise ConfigurationError(
-            f"{storage.folder}: cannot stand by for a coordinator that was last served otherwise:"
+            f"{storage.folder}: cannot stand by for a coordinator that was last served with other settings:"
             f" {'; '.join(fact_differences)}",
             "make them the same; to go on with what is here: stop all machines, start this one without --standby",
             code="other-standby",
@@ -151,6 +152,6 @@ def take_turn(storage: Storage, candidate: Candidate, *, standby: bool = False) 
         with closing(Postgres(storage.address, epoch)) as fenced_database, fenced_database.writing() as transaction:
             transaction.execute(_SERVES, (json.dumps(dict(candidate.facts)).encode(),))
         storage.shared.epoch = epoch
-        storage.shared.close()  # its next connection bears the epoch
+        storage.shared.close()  # Its next connection states the epoch.
     storage.epoch = epoch
     return database, epoch

@@ -10,7 +10,7 @@ from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.public import block_id
 from undersong_server.database.journal import Journal
 
-STAGE_TIMEOUT_S = 120.0
+STAGE_TIMEOUT_S = 120.0  # longest wait for the replies to one request
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -110,19 +110,21 @@ class PartyExchange:
     def ask_each(
         self, parties: Sequence[str], write_requests: Callable[[str], Sequence[bytes]], timeout_s: float | None = None
     ) -> dict[str, list[wire.Reply]]:
-        """Returns each party's replies to the requests that are written for it; leaves out who left one unanswered."""
+        """Returns each party's replies to the requests written for it; a party that left one unanswered is left out."""
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        largest_replies: dict[str, int] = {}
+        request_counts: dict[str, int] = {}
 
-        def requests_of(party: str) -> Sequence[bytes]:
+        def write_and_count(party: str) -> Sequence[bytes]:
             requests = write_requests(party)
-            largest_replies[party] = len(requests)
+            request_counts[party] = len(requests)
             return requests
 
         if self._batches is not None:
-            reply_batches = self._batches.exchange_batches(Lazily(parties, requests_of), timeout_s=timeout_s)
+            reply_batches = self._batches.exchange_batches(Lazily(parties, write_and_count), timeout_s=timeout_s)
         else:
-            reply_batches = _one_by_one(self._transport, {party: requests_of(party) for party in parties}, timeout_s)
+            reply_batches = _one_by_one(
+                self._transport, {party: write_and_count(party) for party in parties}, timeout_s
+            )
         decoded_replies = {
             party_name: [decode(party_name, reply) for reply in replies]
             for party_name, replies in reply_batches.items()
@@ -130,7 +132,7 @@ class PartyExchange:
         return {
             party_name: replies
             for party_name, replies in decoded_replies.items()
-            if len(replies) == largest_replies[party_name]
+            if len(replies) == request_counts[party_name]
         }
 
 
@@ -140,12 +142,12 @@ def _one_by_one(
     """One request per message: a party that leaves one unanswered is sent no more."""
     replies: dict[str, list[bytes]] = {party_name: [] for party_name in requests}
     for request_number in range(max(map(len, requests.values()), default=0)):
-        requests_now = {
+        next_requests = {
             party_name: party_requests[request_number]
             for party_name, party_requests in requests.items()
             if len(replies[party_name]) == request_number < len(party_requests)
         }
-        for name, reply_bytes in transport.exchange(requests_now, timeout_s=timeout_s).items():
+        for name, reply_bytes in transport.exchange(next_requests, timeout_s=timeout_s).items():
             replies[name].append(reply_bytes)
     return replies
 

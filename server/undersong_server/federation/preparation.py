@@ -45,7 +45,7 @@ class SumAttempt:
         has_inputs: True once the parties have been sent the public inputs.
         is_stalled: True if a party is late, so nothing more is prepared before the sum's own turn.
         outcome: the opened sum, or why the attempt has ended without one.
-        request_cache: the last request by its kind: the values that it was made of, and its bytes.
+        request_cache: by kind of request, the values that the last one was made of, and its bytes.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Preparation:
         self._attempts: dict[tuple[str, int], SumAttempt] = {}
 
     def find(self, name: str, number: int) -> SumAttempt:
-        """Returns the attempt under way, or replayed as far as the journal goes."""
+        """Returns the attempt under way, or else a new one to which the replies in the journal were given."""
         known_attempt = self._attempts.get((name, number))
         if known_attempt is None:
             parameters = self._manifest.sum_parameters(name, number)
@@ -139,7 +139,7 @@ class Preparation:
         del self._attempts[attempt.name, attempt.number]
 
     def find_next(self, name: str | None) -> SumAttempt | None:
-        """Returns the first attempt at the sum after ``name`` in the plan; None if it is open, over or never prepared.
+        """Returns the first attempt at the sum after ``name`` in the plan; None if none can be prepared.
 
         Args:
             name: None takes the plan's first sum.
@@ -148,14 +148,14 @@ class Preparation:
             return None
         sum_names = [planned_sum.name for planned_sum in self._manifest.plan.sums]
         if name is None:
-            next_place = 0
+            next_index = 0
         else:
-            next_place = sum_names.index(name) + 1
-        if next_place >= len(sum_names) or opened_sum(self._journal, sum_names[next_place]) is not None:
+            next_index = sum_names.index(name) + 1
+        if next_index >= len(sum_names) or opened_sum(self._journal, sum_names[next_index]) is not None:
             return None
-        if self.void_statements(sum_names[next_place], 0):
-            return None  # its first attempt is over
-        return self.find(sum_names[next_place], 0)
+        if self.void_statements(sum_names[next_index], 0):
+            return None  # The sum's first attempt is over.
+        return self.find(sum_names[next_index], 0)
 
     def prepare_next(self, attempt: SumAttempt) -> SumAttempt | None:
         """Returns the attempt at the next sum whose round travels with the next exchange of ``attempt``.

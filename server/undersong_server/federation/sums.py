@@ -140,7 +140,7 @@ class Federation:
                         continue
                 spares_used += 1
                 if spares_used > self.manifest.plan.quorum.spare_attempts:
-                    raise self._gave_up(sum_attempt, aborted) from None
+                    raise self._make_final_error(sum_attempt, aborted) from None
                 self._progress.say(f"{name}: {aborted.problem}; a spare attempt is used")
         value_buffer = io.BytesIO()
         np.save(value_buffer, sum_outcome.values)
@@ -155,14 +155,18 @@ class Federation:
         self._journal.exchange((), journal_entries, forgotten=f"sum/{name}/attempt/")
         return noisy_sum(sum_outcome.values, sum_meta)
 
-    def _gave_up(self, attempt: SumAttempt, aborted: RoundAborted) -> UndersongError:
+    def _make_final_error(self, attempt: SumAttempt, abort_error: RoundAborted) -> UndersongError:
         """Returns the error of a sum that is not tried again; it quotes every missing party's reason."""
         absence_errors = attempt.absences.values()
-        problem = "".join([f"{attempt.name}: {aborted.problem}", *(f"\n  {error.problem}" for error in absence_errors)])
+        problem = "".join(
+            [f"{attempt.name}: {abort_error.problem}", *(f"\n  {error.problem}" for error in absence_errors)]
+        )
         refusals = [error for error in absence_errors if isinstance(error, PrivacyRefusal)]
         if len(refusals) > self.manifest.plan.quorum.tolerated_dropouts:
             return PrivacyRefusal(problem, refusals[0].remedy or "talk to these parties, then plan a new run")
-        return RoundAborted(problem, aborted.remedy or "start a new run, or plan one with federation.spare_attempts")
+        return RoundAborted(
+            problem, abort_error.remedy or "start a new run, or plan one with federation.spare_attempts"
+        )
 
     def receipts(self) -> dict[str, wire.Receipt]:
         """Collects the receipt of each party, its signed statement of what it spent; invalid ones are left out."""
@@ -174,7 +178,8 @@ class Federation:
                 checked_receipt = check_receipt(self.manifest, party_name, receipt.body, receipt.signature)
                 self._check_charges(checked_receipt)
                 receipts[party_name] = receipt
-            except UndersongError as error:  # the sums are open: a receipt that is missing is priced by them
+            # The run goes on: a party without a receipt is priced as if it had spent the whole plan.
+            except UndersongError as error:
                 self._progress.say(f"no receipt: {error.problem}")
         return receipts
 
@@ -207,10 +212,10 @@ class Federation:
         return attempt.outcome
 
     def _exchange_round(self, attempt: SumAttempt, inputs: Sequence[Input]) -> None:
-        """Exchanges the present round, and again with parties that lack public blocks."""
+        """Exchanges the present round with all parties, and once more with those that then ask for public blocks."""
         blocks_needed = named_blocks(inputs)
-        named_first = attempt.number > 0 or not self._exchange.is_batched
-        opens_sum = (attempt.round == "advertise" and named_first) or (
+        inputs_come_first = attempt.number > 0 or not self._exchange.is_batched
+        opens_sum = (attempt.round == "advertise" and inputs_come_first) or (
             attempt.round == "mask" and not attempt.has_inputs
         )
         lacking_blocks = {
@@ -225,7 +230,7 @@ class Federation:
         while lacking_blocks:
             lacking_blocks = self._exchange_once(attempt, inputs, next_attempt, lacking_blocks, opens=opens_sum)
             attempt.has_inputs = attempt.has_inputs or opens_sum
-            next_attempt, opens_sum = None, True  # a party that was restarted may have lost blocks that it held
+            next_attempt, opens_sum = None, True  # A party that was restarted may have lost blocks that it held.
         self._end_round(attempt, patient=False)
 
     def _exchange_once(
@@ -237,7 +242,7 @@ class Federation:
         *,
         opens: bool,
     ) -> dict[str, list[bytes]]:
-        """Asks parties, sends each the blocks that it lacks, and asks those of the sum that is prepared.
+        """Sends each party its requests with the blocks that it lacks, and with requests of ``following``.
 
         Returns the parties that lack further blocks, with all that they are to be sent.
         """
@@ -286,7 +291,7 @@ class Federation:
     def _requests_to_party(
         self, attempt: SumAttempt, party: str, inputs: Sequence[Input], blocks: Sequence[bytes], *, opens: bool
     ) -> list[bytes]:
-        """The requests to one party about a sum whose turn it is; ``opens``: with its public inputs."""
+        """The requests to one party about a sum whose turn it is; ``opens``: True sends the sum's public inputs."""
         if party in self._agreement.informed:
             requests = []
         else:
@@ -330,7 +335,7 @@ class Federation:
         return attempt.request_cache[kind][1]
 
     def _record_reply(self, attempt: SumAttempt, party: str, reply: wire.Reply) -> None:
-        """Keeps a reply's payload, or why it has none."""
+        """Stores a reply's payload, or the error because of which the party is left out."""
         try:
             attempt.replies[party] = expect(party, reply, "sum_reply").sum_reply.payload
         except UndersongError as error:

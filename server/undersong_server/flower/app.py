@@ -67,7 +67,7 @@ def main(grid: Grid, context: Context) -> None:
         )
     folder = coordinator_home.run(planned_run(settings, context.run_id))
     busy_error = ConfigurationError(f"run {folder.name!r} is under way already", "wait for it, or stop it")
-    with holding(folder.path / "driver.lock", busy_error):  # two drivers of one run would both write its journal
+    with holding(folder.path / "driver.lock", busy_error):  # Two drivers of one run would both write its journal.
         drive(grid, coordinator_home, folder)
     if settings.out is not None:
         exported_run = releases.export(coordinator_home.path, folder.name, settings.out)
@@ -157,7 +157,7 @@ class FlowerRunDriver(RunDriver):
 
     Args:
         identities: Ed25519 public key of every enrolled party, by name.
-        heard: the epoch that the parties may have heard from a serving process of this folder.
+        heard: the last epoch of a serving process of this folder, which parties may have seen in requests.
         rest: see :class:`RunDriver`.
     """
 
@@ -201,7 +201,7 @@ def _introduction_request(challenge: bytes) -> bytes:
     return wire.Request(version=codec.VERSION, introduce=wire.Introduce(challenge=challenge)).SerializeToString()
 
 
-INTRODUCE = _introduction_request(b"")  # the driver's request; the node has proved its identity before
+INTRODUCE = _introduction_request(b"")  # It needs no challenge: the node has proved its identity.
 
 
 class FlowerTransport:
@@ -238,7 +238,7 @@ class FlowerTransport:
         self._watch = watch
         self._outstanding = outstanding
         self._reply_bytes = reply_bytes
-        self._epoch = wire.Request(epoch=epoch).SerializeToString()  # behind a message's bytes, a field of the message
+        self._epoch = wire.Request(epoch=epoch).SerializeToString()  # appended to a message, it is a field of it
         self._nodes: dict[str, int] = {}
         self._answered: set[int] = set()  # nodes that have introduced themselves, under any name
         self._introductions: dict[str, bytes] = {}
@@ -247,7 +247,7 @@ class FlowerTransport:
     def locate(self, *, timeout_s: float) -> list[str]:
         """Asks every new node to prove which party it is; returns the names of all known parties."""
         present_nodes = list(self._grid.get_node_ids())
-        self._answered &= set(present_nodes)  # a node that comes back may be another program
+        self._answered &= set(present_nodes)  # A node that comes back may be another program.
         challenge_by_node = {node: os.urandom(CHALLENGE_BYTES) for node in present_nodes if node not in self._answered}
         requests = {node: [_introduction_request(node_challenge)] for node, node_challenge in challenge_by_node.items()}
         # Without this limit any silent node would delay each check by the whole patience.
@@ -258,8 +258,8 @@ class FlowerTransport:
         return sorted(self._nodes)
 
     def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
-        """Sends one request per party. A node's introduction, which found it, answers the first request for one."""
-        node_by_party = {
+        """Sends one request per party. The introduction by which a node was found answers the first such request."""
+        introduction_by_party = {
             party_name: self._introductions.pop(party_name)
             for party_name, party_request in requests.items()
             if party_request == INTRODUCE and party_name in self._introductions
@@ -267,9 +267,9 @@ class FlowerTransport:
         other_requests = {
             party_name: [party_request]
             for party_name, party_request in requests.items()
-            if party_name not in node_by_party
+            if party_name not in introduction_by_party
         }
-        return node_by_party | {
+        return introduction_by_party | {
             party_name: replies[0]
             for party_name, replies in self.exchange_batches(other_requests, timeout_s=timeout_s).items()
         }
@@ -311,7 +311,7 @@ class FlowerTransport:
             for message in arrived_messages:
                 message_metadata, request_id = message.metadata, message.metadata.reply_to_message_id
                 asked_node = asked_by_message.get(request_id)
-                # Errors are the SuperLink's own; what a node says counts for the message that this node was sent.
+                # Errors come from the SuperLink. A node's reply counts only for a message that this node was sent.
                 if asked_node is None or (message_metadata.src_node_id != asked_node[0] and not message.has_error()):
                     self._say(
                         f"the SuperNode of {self._party_of_node(message_metadata.src_node_id)} brings a reply to no"
@@ -351,7 +351,7 @@ class FlowerTransport:
         self.messages += len(messages)
         try:
             pushed_ids = {message_id for message_id in self._grid.push_messages(messages) if message_id}
-        except ObjectPushError:  # a busy SuperLink: it has taken a repeated part for another, or forgotten the push
+        except ObjectPushError:  # A busy SuperLink may take a repeated part for another, or forget the push.
             self._say("the SuperLink did not take all messages; those parties count as not asked")
             return {}
         asked_by_message = {
@@ -365,7 +365,7 @@ class FlowerTransport:
     def _read_replies(self, node: int, count: int, message: Message) -> list[bytes] | None:
         """The replies to ``count`` requests; None for a message that does not count as an answer."""
         if message.has_error():
-            # Its reason may quote anything.
+            # Only the code is told, because the reason may quote anything.
             self._say(f"the SuperNode of {self._party_of_node(node)} brings Flower's error {message.error.code}")
             return None
         if codec.RECORD in message.content:

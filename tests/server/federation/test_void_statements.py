@@ -59,7 +59,7 @@ def test_three_void_attempts_are_free_and_others_use_a_spare_one(
         _progress=SimpleNamespace(say=lambda _words: None),
         _run_attempt=run_attempt,
         _is_voided=lambda _attempt: is_void,
-        _gave_up=lambda _attempt, aborted: aborted,
+        _make_final_error=lambda _attempt, aborted: aborted,
     )
     with raises(RoundAborted, ""):
         Federation.private_sum(cast(Federation, federation), "votes/1", [])
