@@ -1,1 +1,1 @@
-"""Benchmarks: ``python -m benchmarks.NAME [--quick] [--json]``; each prints ratios measured in one run."""
+"""Benchmarks: ``python -m benchmarks.NAME [--quick] [--json]`` runs one, which prints figures of that run."""

@@ -1,4 +1,4 @@
-"""Every benchmark in its quick form, one after the other: ``make bench``."""
+"""Runs every benchmark that has a ``--quick`` form in that form, one after the other: ``make bench``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import benchmarks
 
-# needs real text, which the project does not ship: give it with --data to the benchmark itself
+# These need real texts, which the project does not ship. Run them one by one with --data.
 WITH_DATA = ("cells", "grid", "utility", "papers", "refusals", "judged")
 
 
@@ -17,7 +17,7 @@ def main() -> int:
     without_quick_form: list[str] = []
     for file in sorted(Path(benchmarks.__file__).parent.glob("[!_]*.py")):
         name, source = file.stem, file.read_text(encoding="utf-8")
-        if "__main__" not in source:  # a part of others
+        if "__main__" not in source:  # other benchmarks import it
             continue
         if '"--quick"' not in source:
             without_quick_form.append(name)

@@ -1,7 +1,8 @@
-"""Prints the smallest epsilon of a build that the audit's first attack would refute more likely than not, by its runs.
+"""Prints how much too little noise a faulty build must draw before ``undersong audit`` is likely to notice it.
 
-The build draws too little Gaussian noise. ``--signal`` is what an audit prints: the share of what the promise allows
-by which a planted record moves its score.
+Printed for each number of audit runs: the smallest real epsilon of a build with too little Gaussian noise that the
+audit's first attack refutes with more than even chance. ``--signal`` is a figure that an audit prints: how far a
+planted record moves its score, as a share of what the promised epsilon allows.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""What a cell of a comparison costs in processor time, here and as the project was at an earlier commit.
+"""Processor time of a cell of ``undersong compare`` (one method, one seed), in this tree and at an earlier commit.
 
     python -m benchmarks.cells --data FOLDER [--before COMMIT] [--methods wasp,mixture] [--seeds 5]
         [--quick] [--json]
 
 One process per tree and method runs the cells of several seeds in turn, as a worker of ``undersong compare`` does; the
-first one also loads the models and fills the caches, and is told apart. Noise comes from a fixed seed, so a method that
+first cell also loads the models and fills the caches, so it is reported apart. Noise has a fixed seed, so a method that
 has not changed has the same accuracies in both trees. JSON: for each method and tree ``first_s`` and ``cell_s`` (median
 of the later cells, processor seconds), ``accuracies``, and ``ratio`` (here over before).
 """
@@ -45,7 +45,7 @@ for seed in range(seeds):
 
 
 def measured(tree: Path, method: str, data: Path, seeds: int) -> dict[str, Any]:
-    """The cells of one method by the code of ``tree``."""
+    """Runs the cells of one method with the code in the folder ``tree``; returns their times and accuracies."""
     given = [str(ROOT / TASK), str(data / TEST), str(data), method, seeds, PARTIES, RECORDS, EPSILON]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(str(tree / source.relative_to(ROOT)) for source in SOURCES)
@@ -67,7 +67,7 @@ def measured(tree: Path, method: str, data: Path, seeds: int) -> dict[str, Any]:
 
 
 def unpacked(commit: str, folder: Path) -> Path:
-    """The project as it was at ``commit``. Raises ConfigurationError where git does not know it."""
+    """Unpacks the project at ``commit`` into ``folder``. Raises ConfigurationError if git lacks the commit."""
     archive = folder / "tree.tar"
     made = subprocess.run(["git", "archive", "-o", str(archive), commit], cwd=ROOT, capture_output=True, check=False)
     if made.returncode:

@@ -1,4 +1,4 @@
-"""Cleans a labelled corpus by itself: the baseline that a use of private records has to beat.
+"""Repairs or drops doubtful labels of a corpus without private records: the baseline that private records must beat.
 
     python -m benchmarks.cleaned_mixture CORPUS.jsonl CLEANED.jsonl
 

@@ -1,10 +1,10 @@
-"""The packaged encoder against a plain batch of the same forward pass, on every kernel of this processor.
+"""Times the packaged encoder against plain batches of the same forward pass, on every OpenBLAS kernel.
 
     python -m benchmarks.embedding [--quick] [--json]
     python -m benchmarks.embedding --torch [--quick] [--json] [--texts FILE.jsonl]
 
-A plain batch sorts texts by length, takes 16 at a time and pads them to the longest, so that a text's bits depend on
-its mates. Both are alternated in one process per OPENBLAS_CORETYPE, and one library thread computes. A figure is the
+A plain batch sorts texts by length, takes 16 at a time and pads them to the longest, so that the last bits of a vector
+depend on the batch. Both are alternated in one process per OPENBLAS_CORETYPE, on one library thread. A figure is the
 median over repetitions of the ratio of processor times, which other programs disturb less than wall time.
 
 ``--torch`` compares with torch and with sentence-transformers' own encode instead. Notes are those of the shipped
@@ -40,7 +40,7 @@ from undersong_common.models.places import features_by_tokens
 from undersong_common.program.library_threads import one_library_thread
 
 NOTES = Path(__file__).parent.parent / "examples" / "clinic" / "data" / "test.jsonl"
-WORDS = ((5, 11), (4, 23), (30, 79))  # of the shortest and the longest text
+WORDS = ((5, 11), (4, 23), (30, 79))  # words of the shortest and the longest text of each group
 TEXTS_A_PLAIN_BATCH = 16
 
 
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def _of_kernel(kernel: str, quick: bool) -> dict[str, float]:
-    """Ratios to plain batches, in a process of its own: a process has one kernel."""
+    """Returns the ratios to plain batches on one kernel, measured in a new process, since a process has one kernel."""
     command = [sys.executable, "-m", "benchmarks.embedding", "--this-kernel", "--json", *["--quick"] * quick]
     environment = {**os.environ, "OPENBLAS_CORETYPE": kernel}
     done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
@@ -78,7 +78,7 @@ def _of_kernel(kernel: str, quick: bool) -> dict[str, float]:
 
 
 def to_plain_batches(*, words: int, repetitions: int) -> dict[str, float]:
-    """Median ratio of processor time to plain batches, by the numbers of words of a text; ``words`` are of a row."""
+    """Returns the median ratio of processor times to plain batches, by length of text; each row has ``words`` words."""
     model = NumpyBert(model_folder(PACKAGED))
     source = " ".join(str(json.loads(line)["text"]) for line in NOTES.read_text("utf-8").splitlines()).split()
     rng = np.random.default_rng(3)
@@ -117,7 +117,9 @@ def plain_batch(model: NumpyBert, windows: Sequence[Tokens]) -> Float32:
     length = max(map(len, windows))
     lengths = np.array([len(window) for window in windows])
     present = np.arange(length) < lengths[:, None]  # [texts, length]
-    hidden = np.where(present, np.float32(0), np.float32(-1e9))[:, None, None, :]  # of keys that no query reads
+    hidden = np.where(present, np.float32(0), np.float32(-1e9))[
+        :, None, None, :
+    ]  # scores of padding, which no query may read
     padded = [np.concatenate([window, np.zeros(length - len(window), dtype=np.int32)]) for window in windows]
     group = _TextGroup(0, len(windows), length, length)
     state = model._embed_tokens(padded, [group], len(windows) * length)
@@ -142,7 +144,7 @@ def plain_batch(model: NumpyBert, windows: Sequence[Tokens]) -> Float32:
 
 
 def measure(file: Path | None, *, texts: int | None, repetitions: int) -> dict[str, dict[str, float]]:
-    """Figures of each kind of text."""
+    """Returns the figures of each kind of text: notes, questions and long texts, or the texts of ``file``."""
     notes = [str(json.loads(line)["text"]) for line in (file or NOTES).read_text("utf-8").splitlines()][:texts]
     if file is not None:
         return {file.stem: compare(notes, repetitions)}

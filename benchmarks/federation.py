@@ -57,7 +57,7 @@ NOTES = 40
 
 
 class Daemons:
-    """The parties: enrolled and started by their own commands, ended with the context."""
+    """Party daemons, enrolled and started by the programs' own commands, which end with the context."""
 
     def __init__(self, folder: Path, home: Any, count: int) -> None:
         self._folder = folder
@@ -87,12 +87,12 @@ class Daemons:
                 process.wait(20)
 
     def cpu_seconds(self) -> float:
-        """What all daemons have used so far, with the processes in which they compute (Linux)."""
+        """Returns the processor seconds of all daemons and of the processes in which they compute so far (Linux)."""
         everyone = [pid for process in self._processes for pid in (process.pid, *_children(process.pid))]
         return sum(map(cpu_seconds, everyone))
 
     def are_ready(self) -> bool:
-        """Whether every party's notes are embedded, and so in its encrypted cache."""
+        """Returns True if every party has embedded its notes, which then lie in its encrypted cache."""
         return all(map(self._embedded, self.names))
 
     def _embedded(self, name: str) -> bool:
@@ -100,11 +100,11 @@ class Daemons:
         try:
             with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
                 return bool(database.execute("SELECT COUNT(*) FROM embeddings").fetchone()[0] == NOTES)
-        except sqlite3.OperationalError:  # not made yet
+        except sqlite3.OperationalError:  # the party has not made its cache yet
             return False
 
     def all_run(self) -> bool:
-        """Returns True. Raises RuntimeError with the end of a daemon's log if that daemon has ended."""
+        """Returns True if all daemons run. Raises RuntimeError with the end of the log of one that has ended."""
         for name, process in zip(self.names, self._processes, strict=True):
             if process.poll() is not None:
                 raise RuntimeError(f"{name} ended: {(self._folder / f'{name}.log').read_text()[-2000:]}")
@@ -140,13 +140,13 @@ class Daemons:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used so far (Linux)."""
+    """Returns the processor seconds that a process has used so far (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _children(pid: int) -> list[int]:
-    """A process's own children, and theirs."""
+    """Returns the ids of a process's children and of their descendants."""
     below = [
         int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
     ]
@@ -175,7 +175,7 @@ class Served:
 
 @contextmanager
 def served(folder: Path, keepalive_s: float = KEEPALIVE_S) -> Iterator[Served]:
-    """A coordinator in ``folder``, on a free port of 127.0.0.1, until the context ends."""
+    """Serves a new coordinator from ``folder`` on a free port of 127.0.0.1 until the context ends."""
     from undersong_server.coordinator.grpc_server import GrpcServer
     from undersong_server.coordinator.grpc_transport import GrpcTransport
     from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings
@@ -296,7 +296,7 @@ def _sums(
         federation.private_sum(f"again/{number}", [Input("candidates", tuple(segments))])
         seconds.append(time.perf_counter() - begun)
     uplink = (metrics.registry.get_sample_value("undersong_received_bytes_total") - received) / repeats / len(names)
-    # Keys, sealed shares, signatures, and the names of candidates that are there already.
+    # These bytes are keys, sealed shares, signatures and names of candidates that the parties already have.
     keys = (metrics.registry.get_sample_value("undersong_sent_bytes_total") - sent) / repeats / len(names)
     spent = (daemons.cpu_seconds() + time.process_time() - spent) / repeats
     federation.receipts()
@@ -316,7 +316,7 @@ def _sums(
 
 
 def _connections(home: Any, server: Any, wanted: int, held: int) -> int:
-    """How many verified streams one server holds at once, the daemons' included."""
+    """Opens verified streams until the server has ``wanted``, ``held`` daemons included; returns how many it holds."""
     from tests.doubles.stream import Credentials, Stream
 
     with ExitStack() as stack:

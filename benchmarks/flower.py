@@ -66,7 +66,7 @@ SIZES = (50, 200, 1000)
 RECORDS = 20
 CANDIDATES = 6000
 DIMENSION = 384
-GRAPH_ABOVE = 200  # parties; the complete graph serves up to there
+GRAPH_ABOVE = 200  # parties, above which a random graph replaces the complete one
 TARGET_S = 600.0
 TARGET_BYTES = 8e9
 
@@ -99,12 +99,12 @@ class Memory(threading.Thread):
                 rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
                 self._seconds[pid] = cpu_seconds(pid)
             except OSError:
-                continue  # it has ended meanwhile
+                continue  # the process has ended meanwhile
             total += next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) * 1024
         self.peak_bytes = max(self.peak_bytes, total)
 
     def others_cpu_seconds(self) -> float:
-        """Of every process but this one, as they are now."""
+        """Returns the processor seconds of every process but this one, up to now."""
         self.look()
         return self.cpu_seconds - self._seconds.get(os.getpid(), 0.0)
 
@@ -142,7 +142,7 @@ class Counted:
 
 
 class Reporting(Silent):
-    """What the run says goes to the report."""
+    """A display that passes the run's messages to the benchmark's ``report``."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report
@@ -214,7 +214,7 @@ def measure(
         assert plan.sums[0].dimension == 2 * CANDIDATES
         silent = _silent(list(tables), tenth)
         carried: dict[str, int] = {}
-        alone: dict[str, float] = {}  # of the sum alone
+        alone: dict[str, float] = {}  # figures of the private sum alone
 
         def run(carrier: Any) -> Any:
             transport = Counted(carrier)
@@ -294,7 +294,7 @@ def measure(
 
 
 class _Copied:
-    """A cache that copies what is asked of it into another one, which the parties read."""
+    """A public cache that copies each embedding that it returns into the cache that the parties read."""
 
     def __init__(self, public: PublicFileCache, parties: EmbeddingCache) -> None:
         self._public = public
@@ -333,7 +333,7 @@ def _task(folder: Path, parties: int, records: int) -> Path:
 
 
 def _silent(names: list[str], count: int) -> dict[str, int]:
-    """By name, the number of the first message that does not arrive; spread over the stages.
+    """Draws ``count`` parties that fall silent; returns by name the number of the first message that each one misses.
 
     Message 0 introduces, 1 proposes, 2 brings signatures and asks for adverts. On a random graph 3 asks for nonces and,
     since somebody does not reveal, 4 asks anew; then come shares, masks, consistency and unmasking.
@@ -358,7 +358,7 @@ def _largest_error(task: Any, tables: Any, opened: Any, unit: Any, labels: Any, 
 
 
 def _apart(parties: int, options: argparse.Namespace) -> dict[str, Any]:
-    """One size in a process of its own: time and memory of the others are not counted."""
+    """Measures one size in a new process, so that time and memory of the other sizes do not count."""
     command = [sys.executable, "-m", "benchmarks.flower", "--json", "--parties", str(parties)]
     command += ["--records", str(options.records), *(["--in-process"] if options.in_process else [])]
     command += [] if options.actors is None else ["--actors", str(options.actors)]

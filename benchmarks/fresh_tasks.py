@@ -42,7 +42,7 @@ SEED = 39
 METHODS = (judged_tables.OURS, judged_tables.CLEANED, judged_tables.MIXTURE, judged_tables.PRIVATE)
 SEEDS = 16
 RECORDS, SAMPLES, POOL = 1000, 600, 1500  # texts of the private file, ordered texts, texts of one generator
-KNOWN = 8  # of the twelve phrases of a list that one generator knows
+KNOWN = 8  # phrases that one generator knows of the twelve of each list
 ASIDE = 0.6  # share of messages that mention another office as well
 OWN, STEREOTYPED = 0.5, 0.65  # chance that a word of a note is of its dish: in the cook's book, by the generator
 NEARLY = 0.4  # share of quiet reports that tell of what nearly happened
@@ -52,7 +52,7 @@ Words = Mapping[str, Sequence[str]]
 
 
 def words(listed: Mapping[str, str]) -> Words:
-    """Lists from lines with commas."""
+    """Splits each line at its commas into a list of words."""
     return {name: line.split(", ") for name, line in listed.items()}
 
 
@@ -177,7 +177,7 @@ def pick(rng: np.random.Generator, options: Sequence[str]) -> str:
 def message(
     rng: np.random.Generator, office: str, offices: Words, asked: Sequence[str] = ASKED, aside: Sequence[str] = BESIDES
 ) -> str:
-    """A message to one office, which may mention a thing of another one first or last."""
+    """Writes a message to one office, which may first or last mention a thing of another office."""
     said = [pick(rng, asked).format(pick(rng, offices[office]))]
     if rng.random() < ASIDE:
         other = pick(rng, [name for name in offices if name != office])
@@ -186,7 +186,7 @@ def message(
 
 
 def note(rng: np.random.Generator, dish: str, dishes: Words, own: float) -> str:
-    """A note of six words, each of the dish with the chance ``own``, else of any dish."""
+    """Writes a note of six words, each from the dish's list with probability ``own``, else from any list."""
     form = pick(rng, NOTES)
     of = [dish if rng.random() < own else pick(rng, list(dishes)) for _ in range(form.count("{}"))]
     text = form.format(*(pick(rng, dishes[each]) for each in of))
@@ -194,7 +194,7 @@ def note(rng: np.random.Generator, dish: str, dishes: Words, own: float) -> str:
 
 
 def report(rng: np.random.Generator, label: str, endings: Words, nearly: float) -> str:
-    """A report of four sentences: one tells of the event, or of what nearly happened on a quiet shift."""
+    """Writes a report of four sentences: one tells of the event, or of what nearly happened on a quiet shift."""
     said = [pick(rng, QUIET) for _ in range(4)]
     if label in BEGUN or rng.random() < nearly:
         event = label if label in BEGUN else pick(rng, list(BEGUN))
@@ -210,7 +210,7 @@ def rows(
     write: Callable[[np.random.Generator, str], str],
     wrong: float = 0.0,
 ) -> list[Row]:
-    """As many different texts, their labels drawn by ``shares``, and a part ``wrong`` of them under another label."""
+    """Returns ``count`` different texts with labels drawn by ``shares``, a share ``wrong`` of them mislabelled."""
     found: dict[str, Row] = {}
     while len(found) < count:
         label = str(rng.choice(list(shares), p=list(shares.values())))
@@ -225,7 +225,7 @@ def equal(labels: Sequence[str]) -> dict[str, float]:
 
 
 def known(rng: np.random.Generator, lists: Words) -> Words:
-    """The part of each list that one generator knows."""
+    """Draws from each list the phrases that one generator knows."""
     return {name: [own[i] for i in rng.permutation(len(own))[:KNOWN]] for name, own in lists.items()}
 
 
@@ -238,7 +238,7 @@ def busy_office() -> Setting:
 
 
 def city(rng: np.random.Generator, shares: Mapping[str, float]) -> Setting:
-    """Messages to the offices of ``shares``, as common as it says; generators write for all of them equally often."""
+    """Returns a setting of messages to offices: records have the label ``shares``, generators equal shares."""
     offices, balanced = {name: OFFICES[name] for name in shares}, equal(list(shares))
     good, careless, formal = (known(rng, offices) for _ in range(3))
     pools = {
@@ -287,13 +287,13 @@ THREE = tuple(TASKS)[:3]
 
 
 def happened(text: str) -> str:
-    """A shift's event, as "injury"; "no injury" if it nearly happened, and "" if the report tells of nothing."""
+    """Returns the event that a report tells of, such as "injury"; "no injury" if it nearly happened; "" if none."""
     told = [name for name, endings in ENDED.items() if any(f" {ending}." in text for ending in endings)]
     return told[0] if told else ""
 
 
 def wrong_labels(world: judged.World, methods: Sequence[str], seeds: Sequence[int]) -> str:
-    """Counts of the corpora of ``quiet-shifts``, means over seeds."""
+    """Returns a table of wrong labels in each method's corpora of ``quiet-shifts``, as means over seeds."""
     lines = []
     for method in methods:
         counts = []

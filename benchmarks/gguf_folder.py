@@ -21,7 +21,7 @@ WHOLE = ("hello", "world", "card", "patient")  # words that a model of English h
 
 
 def pieces(path: Path) -> tuple[list[str], list[float], list[int]]:
-    """The tokenizer's pieces with their scores and types."""
+    """Returns the pieces of the file's tokenizer with their scores and types."""
     import gguf
 
     fields = gguf.GGUFReader(path).fields
@@ -37,7 +37,7 @@ def pieces(path: Path) -> tuple[list[str], list[float], list[int]]:
 
 
 def merges(tokens: list[str], scores: list[float], types: list[int]) -> list[tuple[str, str]]:
-    """Every pair of pieces that make a piece, those of the highest score first."""
+    """Returns every pair of pieces that together are a piece, in falling order of the score of that piece."""
     numbers = {token: number for number, token in enumerate(tokens)}
     found = []
     for token, score, kind in zip(tokens, scores, types, strict=True):
@@ -50,7 +50,7 @@ def merges(tokens: list[str], scores: list[float], types: list[int]) -> list[tup
 
 
 def tokenizer(path: Path) -> Any:
-    """The file's tokenizer as transformers has them."""
+    """Returns the file's tokenizer as a tokenizer of transformers. Exits if a common word is several pieces."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 

@@ -1,4 +1,4 @@
-"""Ten minutes on a machine with GPUs: does everything that a GPU is for run there, how fast, and at what price.
+"""Checks in ten minutes whether all GPU features run on a machine with GPUs, how fast, and at what price.
 
     python -m benchmarks.gpu --model FOLDER [--texts 256] [--price-per-hour 2.0] [--device cpu]
 
@@ -49,7 +49,7 @@ def requests(count: int) -> list[GenerationRequest]:
 
 
 def built(kind: str, given: argparse.Namespace, **fields: Any) -> tuple[Any, Generator]:
-    """Settings of a generator of this kind and the generator."""
+    """Returns the settings of a generator of this kind, and the generator."""
     table = {
         "name": kind,
         "kind": kind,
@@ -62,7 +62,7 @@ def built(kind: str, given: argparse.Namespace, **fields: Any) -> tuple[Any, Gen
 
 
 def written(generator: Generator, count: int) -> dict[str, Any]:
-    """Figures of that many texts, the first of them apart: it loads the model."""
+    """Returns figures of writing ``count`` texts. The first text is timed apart, because it loads the model."""
     begun = time.perf_counter()
     list(generator.answer(requests(1)))
     loaded = time.perf_counter()
@@ -76,7 +76,7 @@ def written(generator: Generator, count: int) -> dict[str, Any]:
 
 
 def parts(given: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]]]:
-    """What is measured, by name."""
+    """Returns the functions that measure the parts, by name."""
     local = {"device": given.device, "batch_size": given.batch}
 
     def by_transformers() -> dict[str, Any]:
@@ -124,7 +124,7 @@ def gpus() -> int:
 
 
 def measured(part: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """A part's figures with the largest GPU memory meanwhile, or why it failed."""
+    """Runs a part; returns its figures with the largest GPU memory meanwhile, or why it failed."""
     import torch
 
     if gpus():
@@ -137,7 +137,7 @@ def measured(part: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def prices(found: dict[str, dict[str, Any]], per_hour: float) -> dict[str, dict[str, float]]:
-    """US dollars of 1 000 and of 100 000 texts, by what wrote them."""
+    """Returns the price in US dollars of 1 000 and of 100 000 texts, by the part that wrote them."""
     a_text = {name: row["seconds_a_text"] * per_hour / 3600 for name, row in found.items() if "seconds_a_text" in row}
     return {name: {"1000": 1e3 * dollars, "100000": 1e5 * dollars} for name, dollars in a_text.items()}
 

@@ -1,4 +1,4 @@
-"""What the grid of published embeddings costs: the same pool, records and noise, votes on one grid after another.
+"""Accuracy lost by rounding published embeddings to a grid: votes over the same pool, records and noise on each grid.
 
     python -m benchmarks.grid --data FOLDER [--seeds N] [--quick] [--json]
 
@@ -45,14 +45,14 @@ def on_grid(rows: Float32, resolution: int) -> Float32:
 
 
 def entropy_bits(rows: Float32, resolution: int) -> float:
-    """Of one coordinate, by how often each multiple occurs: what the entropy coder comes close to."""
+    """Returns the entropy of one coordinate in bits, which the entropy coder's length comes close to."""
     counts = np.unique((rows * resolution).astype(np.int64), return_counts=True)[1]
     shares = counts / counts.sum()
     return float(-(shares * np.log2(shares)).sum())
 
 
 class Questions:
-    """Public questions with their labels as indices and their embeddings on the former grid."""
+    """Public questions, with label numbers and embeddings on the former grid of 1/2048."""
 
     def __init__(self, paths: list[Path], labels: list[str], encode: Any) -> None:
         rows = [json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
@@ -73,7 +73,7 @@ def load_questions(data: Path) -> tuple[int, Questions, Questions, Questions]:
 
 
 def measure(data: Path, seeds: int) -> dict[str, Any]:
-    """See the module."""
+    """Returns the JSON figures of the module's docstring."""
     from sklearn.linear_model import LogisticRegression
 
     labels, private, test, pool = load_questions(data)

@@ -1,4 +1,4 @@
-"""How cost grows with work: parties, coordinates, candidates, records, generators, each with its exponent.
+"""How cost grows with the number of parties, coordinates, candidates, records or generators, as a power of it.
 
     python -m benchmarks.growth [--quick] [--json] [--pictures FOLDER]
 
@@ -50,9 +50,10 @@ Costs = Mapping[str, float]
 
 
 def private_sum_costs(parties: int, coordinates: int, post_quantum: bool) -> Costs:
-    """One sum in which a tenth of the parties is silent after step 1; noise left out (``benchmarks.noise``).
+    """Costs of one private sum in which a tenth of the parties is silent after step 1, without noise.
 
-    ``party_ms`` and ``coordinator_ms``: processor time, the former of one party on average; ``down_kB``: to one party.
+    ``party_ms`` (of one party on average) and ``coordinator_ms`` are processor times; ``down_kB`` is sent to one party.
+    ``benchmarks.noise`` times the noise.
     """
     identities = [Ed25519PrivateKey.generate() for _ in range(parties)]
     roster = tuple(Member(f"p{i:04d}", key.public_key().public_bytes_raw()) for i, key in enumerate(identities))
@@ -92,7 +93,7 @@ def private_sum_costs(parties: int, coordinates: int, post_quantum: bool) -> Cos
         sent += sum(map(len, requests.values()))
         replies = {}
         for name, request in list(requests.items())[dropouts if masked else 0 :]:
-            keys.verified.cache_clear()  # a party of its own has checked nothing before
+            keys.verified.cache_clear()  # a party in a process of its own has verified nothing before
             reply = timed("parties", partial(machines[name].receive, request))
             if isinstance(reply, WantsInput):
                 reply = timed("parties", partial(machines[name].provide, vector, QUESTION))
@@ -108,12 +109,12 @@ def private_sum_costs(parties: int, coordinates: int, post_quantum: bool) -> Cos
 
 
 def merkle_costs(parties: int, post_quantum: bool) -> Costs:
-    """What goes down to one party on average, from the lengths of the requests (``benchmarks.merkle``)."""
+    """Bytes sent to one party on average, added up from the lengths of the requests (``benchmarks.merkle``)."""
     return {"down_kB": merkle.sizes(parties, round(merkle.COLLUDERS * parties), post_quantum)["down_kB"]}
 
 
 def vote_costs(records: int, candidates: int) -> Costs:
-    """The nearest and furthest candidates of every record, exact."""
+    """Processor time of finding the nearest and furthest candidates of every record exactly."""
     rng = np.random.default_rng(2)
     x = quantise(_unit(rng, records))
     c = publishable(_unit(rng, candidates))
@@ -129,7 +130,7 @@ def _unit(rng: np.random.Generator, rows: int) -> Float64:
 
 
 def run_costs(generators: int) -> Costs:
-    """A whole run of one size over more and more generators: their models are counted, and all of it is ordered."""
+    """Processor time of a whole run of fixed size with this number of n-gram generators."""
     from tests.doubles.bench import run_method
     from tests.doubles.tasks import make_task
     from undersong_server.runs import task as tasks
@@ -161,7 +162,7 @@ def slope(sizes: Sequence[float], costs: Sequence[float]) -> float:
 def rows_of(
     grows: str, fixed: str, sizes: Sequence[int], measured: Callable[[int], Costs], repeats: int
 ) -> list[dict[str, Any]]:
-    """One row for each cost that is measured; the least of ``repeats`` at each size."""
+    """Returns a row for each cost that ``measured`` gives; a cost is the least of ``repeats`` at each size."""
     found: dict[str, list[float]] = {}
     measured(sizes[0])  # what is loaded and cached once is no cost of the smallest size
     for size in sizes:
@@ -184,7 +185,7 @@ def measure(quick: bool, report: Callable[[str], None] = lambda _words: None) ->
     rows: list[dict[str, Any]] = []
 
     def add(grows: str, fixed: str, sizes: Sequence[int], measured: Callable[[int], Costs]) -> None:
-        # A sum over many parties repeats its own work for every one of them.
+        # One run is enough for sums over parties, since each party repeats the same work within it.
         rows.extend(rows_of(grows, fixed, sizes, measured, 1 if grows == "parties" else repeats))
         report(f"{grows}: done")
 
@@ -205,7 +206,7 @@ def measure(quick: bool, report: Callable[[str], None] = lambda _words: None) ->
 
 
 def show(figures: dict[str, Any]) -> None:
-    """The table."""
+    """Prints the rows as a table."""
     print(f"{'grows':<12} {'cost':<15} {'exponent':>8} {'at the end':>10}   sizes -> costs (what is fixed)")
     for row in figures["rows"]:
         points = ", ".join(f"{size}: {_figure(cost)}" for size, cost in zip(row["sizes"], row["costs"], strict=True))
@@ -223,7 +224,7 @@ def draw(figures: dict[str, Any], folder: Path) -> None:
         if row["grows"] == "generators" or (down and row["grows"] != "parties"):
             continue
         name = f"{row['what']}{f', post-quantum {masks}' if masks else ''}"
-        if down:  # short, since the lines of the complete graph end in the middle
+        if down:  # a short name, since the complete graph's lines end in the middle
             name = ("Merkle, " if row["fixed"].startswith("Merkle") else "") + {"on": "hybrid", "off": "classical"}[
                 masks
             ]

@@ -1,11 +1,11 @@
-"""Pools without a generator that is wholly off topic: a part of one generator's texts are, or it has another style.
+"""Counts off-topic texts in corpora whose generators are off topic only in part, or only of another style.
 
     python -m benchmarks.half_topic --data FOLDER --out runs/half-topic
 
 Every pool has two generators. In ``PARTLY_OFF`` a part of the second one's texts is off topic, under labels by chance;
 in ``ON_TOPIC`` it is wrong in its labels, narrow, or of another style. Each run has 300 records and three rounds. Rows
 that are off topic are counted, in how many runs they are more than one in a hundred, and the texts on topic that are
-set aside, by generator. The pools serve to judge rules of support that need no generator that is wholly off topic.
+set aside, by generator. The pools test the rules that set texts aside where no generator is wholly off topic.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TESTS = 400  # texts of the test set
 RECORDS, ROUNDS = 300, 3
 FIRST_SEED, SEEDS = 500, 8
 EPSILONS = (1.0, 4.0)
-MOST_OFF = 0.01  # share of the rows that may be off topic
+MOST_OFF = 0.01  # largest share of a corpus that may be off topic
 CLINIC = Path(__file__).parent.parent / "examples" / "clinic" / "data"
 
 
@@ -52,19 +52,19 @@ def half_off(on: Sequence[Row], off: Sequence[Row], seed: int, share: float = 0.
 
 
 def some(rows: Sequence[Row], seed: int, count: int = POOL) -> list[Row]:
-    """Returns as many rows by chance, each text once."""
+    """Draws ``count`` rows with different texts."""
     rng = np.random.default_rng([SEED, seed])
     once = list({row["text"]: row for row in rows}.values())
     return [once[i] for i in rng.permutation(len(once))[:count]]
 
 
 def films(data: Path, pool: str = "flan-t5-xl") -> list[Row]:
-    """Reviews of films by a language model."""
+    """Returns film reviews that the language model ``pool`` wrote."""
     return some(judged_settings.rows_of(data / "movie_reviews" / "pools" / f"{pool}.jsonl"), 1)
 
 
 def bank_pool(data: Path, pool: str) -> list[Row]:
-    """Questions to a bank, of one pool."""
+    """Returns the bank questions of one pool."""
     return some(judged_settings.rows_of(data / "banking_groups" / "pools" / f"{pool}.jsonl"), 2, 2 * POOL)
 
 
@@ -81,7 +81,7 @@ def json_rows(path: Path) -> list[Row]:
 
 
 def dialogues(data: Path) -> list[Row]:
-    """The talks from which clinical sections were written, each under the header of its section."""
+    """Doctor-patient talks on which :func:`clinical` sections were written, each labelled by the section's header."""
     rows = [
         row
         for name in ("train", "test1", "test2")
@@ -96,12 +96,12 @@ def dialogues(data: Path) -> list[Row]:
 
 
 def cook_notes(_data: Path) -> list[Row]:
-    """Notes of a cook."""
+    """Returns a cook's notes, which are off topic elsewhere."""
     return fresh_tasks.one_cook().pools["stereotyped"]
 
 
 def shifts(_data: Path) -> list[Row]:
-    """Reports of a warehouse."""
+    """Returns reports of a warehouse, which are off topic elsewhere."""
     return fresh_tasks.quiet_shifts().pools["vivid"]
 
 
@@ -118,7 +118,7 @@ def bank_other(data: Path, pool: str) -> Setting:
 
 
 def clinic(_data: Path, off_share: float = 0.0) -> Setting:
-    """The example's hospitals, with its handbook and its bulletin board (three in ten off topic), or one of half."""
+    """The clinic example with its handbook and a bulletin board, of which 30 % or ``off_share`` is off topic."""
     private = [row for path in sorted((CLINIC / "hospitals").glob("*.jsonl")) for row in json_rows(path)]
     corpora = {name: json_rows(CLINIC / "corpora" / f"{name}.jsonl") for name in ("handbook", "mixed", "offdomain")}
     words = Counter(word for row in corpora["offdomain"] for word in row["text"].casefold().split())
@@ -179,7 +179,7 @@ def bank_half_of_style(data: Path) -> Setting:
 
 
 def several(data: Path) -> list[Row]:
-    """Texts of three other subjects."""
+    """Returns texts of three subjects, which are off topic elsewhere."""
     return mixture_of(films(data), cook_notes(data), clinical(data))
 
 
@@ -211,7 +211,7 @@ POOLS = {**PARTLY_OFF, **ON_TOPIC}
 
 
 def build(name: str, data: Path, samples: int, epsilon: float, out: Path) -> tuple[Path, set[str]]:
-    """Writes a pool's files; the path of its task file, and the texts that are off topic."""
+    """Writes a pool's files; returns the path of its task file, and the texts that are off topic."""
     setting = POOLS[name](data)
     off = {row["text"] for rows in setting.pools.values() for row in rows if "off" in row}
     test = (
@@ -224,7 +224,7 @@ def build(name: str, data: Path, samples: int, epsilon: float, out: Path) -> tup
 
 
 def cell(world: judged.World, off: set[str], seed: int) -> dict[str, Any]:
-    """Figures of one run: rows, those off topic; by generator its texts on topic, and those of them set aside."""
+    """Returns figures of one run: rows, off-topic rows, and by generator its texts on topic and those set aside."""
     samples, run = judged.published(world, f"undersong:rounds={ROUNDS}", seed, judged.OneMachine)
     aside = [row for _, rows in run.records.get(support.RECORD, ()) for row in rows]
     return {
@@ -236,7 +236,7 @@ def cell(world: judged.World, off: set[str], seed: int) -> dict[str, Any]:
 
 
 def measure(pool: str, given: argparse.Namespace, embed: Embed) -> list[list[str]]:
-    """Rows of the table for one pool, one for each epsilon; cells are kept in a file of the pool."""
+    """Returns the table's rows for one pool, one for each epsilon; cells are stored in a file of the pool."""
     lines = []
     for epsilon in EPSILONS:
         path, off = build(pool, given.data, given.samples, epsilon, given.out)
@@ -252,7 +252,7 @@ def measure(pool: str, given: argparse.Namespace, embed: Embed) -> list[list[str
 
 
 def _figures(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Mean share of off-topic rows, runs with more than may be, and shares of texts on topic that are set aside."""
+    """Returns the mean share of off-topic rows, the runs with more than ``MOST_OFF``, and shares wrongly set aside."""
     shares = np.array([run["off"] / run["rows"] for run in runs])
     on, lost = (np.sum([run[name] for run in runs], axis=0) for name in ("on", "lost"))
     lost_shares = " / ".join(f"{100 * share:.0f}" for share in lost / np.maximum(on, 1))

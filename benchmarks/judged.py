@@ -1,12 +1,12 @@
-"""Whose corpora train the better models, on the settings of ``judged_settings``: cells, tables, a page.
+"""Which method's corpora train the better models, on the settings of ``judged_settings``.
 
     python -m benchmarks.judged --data FOLDER --out runs/judged
     python -m benchmarks.judged --out runs/judged --page docs/results.md
 
-The first command measures; interrupted, it continues, and a part is measured with ``--settings``, ``--methods``,
-``--seeds`` and ``--first-seed``. The second puts the tables between the page's marks and its picture beside it.
+The first command measures the missing cells: one setting, one method, one seed each. ``--settings``, ``--methods``,
+``--seeds`` and ``--first-seed`` choose them. The second puts tables between the page's marks, and a picture beside it.
 
-A cell is the product's own method, statistics, sensitivities, calibrated noise and ``replay`` generators on one
+A cell runs the product's own method, statistics, sensitivities, calibrated noise and ``replay`` generators on one
 machine: no parties, masks or ledgers, Gaussian noise in floating point, texts as the pools have them. Its corpus is
 judged by the panel (``evaluation/panel.py``), or without labels by next words and MAUVE. ``undersong compare`` on a
 setting's task file runs the same with all of it. Embeddings are kept in the cache of public embeddings on this disk:
@@ -55,13 +55,13 @@ from undersong_server.runs import task as tasks
 METHODS = (
     *("undersong", "cleaned-mixture", "mixture+labels", "mixture", "wasp", "augpe", "best-single", "private-only"),
 )
-UNLABELLED = ("undersong", "mixture", "wasp", "augpe", "best-single", "private-only")  # which need no labels
+UNLABELLED = ("undersong", "mixture", "wasp", "augpe", "best-single", "private-only")  # methods that need no labels
 SINGLE, BEST, WITHOUT = "single:", "best-single", "~"
 FIRST_SEED, SEEDS = 300, 8
-CHOOSING_SEED = FIRST_SEED - 1  # with which the best single generator is found, by the test set
-ATTEMPTS = 3  # at a text that was given before
+CHOOSING_SEED = FIRST_SEED - 1  # with it the best single generator is chosen, by the test set
+ATTEMPTS = 3  # requests for a text until it is no repetition
 DELTA = 1e-5
-MAUVE_TEXTS = 300  # drawn of each side, since it depends on their number
+MAUVE_TEXTS = 300  # texts drawn of each side, since MAUVE depends on their number
 
 
 class Records:
@@ -80,7 +80,7 @@ class Records:
 
 
 class World:
-    """One setting in memory: its generators, its records and its test set."""
+    """One setting in memory: generators, private records and test set."""
 
     def __init__(self, path: Path, embed: Embed) -> None:
         self.task = tasks.load(path)
@@ -114,7 +114,7 @@ class World:
 
 
 class OneMachine:
-    """What a method gets (:class:`undersong_server.methods.interface.RunContext`), without a federation behind it."""
+    """A run context without a federation (:class:`undersong_server.methods.interface.RunContext`)."""
 
     def __init__(self, world: World, setting: Setting, plan: Plan, records: Records, seed: int) -> None:
         self.setting, self.pool = setting, Pool(setting.labels, setting.generators)
@@ -207,17 +207,17 @@ _Machine = TypeVar("_Machine", bound=OneMachine)
 
 
 def cell(world: World, method: str, seed: int) -> dict[str, Any]:
-    """Figures of a method's corpus in per cent: of the panel, or without labels of next words and MAUVE.
+    """Returns figures of a method's corpus in per cent: the panel's, or next words and MAUVE if there are no labels.
 
-    ``METHOD[~SUM][:key=value+key=value]`` (without the private sums whose names begin so), ``single:NAME`` for the
-    mixture with label shares of one generator, or ``private-only``.
+    ``method`` is ``METHOD[~SUM][:key=value+key=value]``, ``single:NAME`` or ``private-only``. ``~SUM`` leaves out the
+    private sums whose names begin with SUM. ``single:NAME`` is the mixture with label shares of one generator.
     """
     texts, labels, records = corpus(world, method, seed)
     return {**_judged(world, texts, labels, seed), "records": records}
 
 
 def corpus(world: World, method: str, seed: int) -> tuple[list[str], list[str], dict[str, Any]]:
-    """Texts and labels that a method publishes (:func:`cell` names methods), and numbers that its run recorded."""
+    """Returns the texts and labels that a method publishes (named as in :func:`cell`), and what its run recorded."""
     if method == "private-only":
         records = world.records(world.task.data.records or 1, seed)
         return list(records.texts), [world.labels[i] if i >= 0 else "" for i in records.labels], {}
@@ -247,7 +247,7 @@ def published(world: World, method: str, seed: int, machine: type[_Machine]) -> 
 
 
 def without_sum(name: str, start: str) -> Method[Any]:
-    """A method without the sums whose names begin with ``start``; the others have their budget."""
+    """Returns a method without the sums whose names begin with ``start``; the other sums share their budget."""
     module = importlib.import_module(f"undersong_server.methods.{name.replace('-', '_')}")
     whole: Method[Any] = module.METHOD
 
@@ -262,7 +262,7 @@ def without_sum(name: str, start: str) -> Method[Any]:
 
 
 def _judged(world: World, texts: Sequence[str], labels: Sequence[str], seed: int) -> dict[str, Any]:
-    """Figures of a corpus; the same corpus, as several settings may give it, is judged once."""
+    """Returns figures of a corpus. A corpus that several settings give is judged once."""
     key = hashlib.sha256(json.dumps([seed, list(texts), list(labels), world.test.texts]).encode()).digest()
     if key not in world.judged:
         corpus = panel.Labelled(texts, labels, world.embed(texts))
@@ -286,7 +286,7 @@ def _judged(world: World, texts: Sequence[str], labels: Sequence[str], seed: int
 
 
 def measure(settings: Mapping[str, Path], chosen: Sequence[str], seeds: Sequence[int], out: Path, embed: Embed) -> None:
-    """Measures the cells that ``out``/cells.jsonl does not hold, one seed of everything after the other."""
+    """Measures the cells that ``out``/cells.jsonl lacks, all settings and methods of one seed before the next seed."""
     path, program = out / "cells.jsonl", _program()
     known = {judged_tables.key(row): row for row in judged_settings.json_lines(path)} if path.exists() else {}
     judged: dict[bytes, dict[str, Any]] = {}
@@ -322,7 +322,7 @@ def measure(settings: Mapping[str, Path], chosen: Sequence[str], seeds: Sequence
 
 
 def _program() -> str:
-    """The first line of the commit's message, which a rebase keeps; "+" after it where files differ from it."""
+    """Returns the commit's subject, which a rebase keeps, with "+" behind it if files differ from the commit."""
     git = ["git", "-C", str(Path(__file__).parent)]
     line = subprocess.run(
         [*git, "log", "-1", "--format=%s"], capture_output=True, text=True, check=False

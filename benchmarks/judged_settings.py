@@ -1,4 +1,4 @@
-"""Settings on which methods are judged, rebuilt from the data folder or invented: pools, records and test set of each.
+"""The settings on which methods are judged: pools, records and test set of each, from the data folder or invented.
 
     python -m benchmarks.judged --data FOLDER --out runs/judged
 
@@ -13,7 +13,7 @@ Six served to choose the default method (``CHOSEN_ON``). They were written down 
 * ``nearest-not-useful``: the six movie pools, but 35 % of the labels of the two chat models', whose texts are nearest
   to real reviews, are wrong.
 
-Eleven served to choose nothing when they were written down:
+Eleven others were not used to choose the default method:
 
 * ``one-generator``: movie reviews by vicuna-7b alone;
 * ``off-topic``: two generators; the second writes reviews of films under the bank's labels, by chance;
@@ -66,14 +66,14 @@ RARE, RARE_SHARE = "exchange", 0.05
 WRONG_SHARE, WRONG_RECORDS = 0.35, 0.15
 UNLABELLED_POOLS = ("good", "narrow", "style", "offdomain50")
 MANY_LABELS = 30
-LENGTHS, LENGTH_EDGES = ("short", "medium", "long"), (9, 13)  # words: about a third of the bank's questions each
+LENGTHS, LENGTH_EDGES = ("short", "medium", "long"), (9, 13)  # words; each length has about a third of the questions
 
 ASPECTS = {
     **{"room": "the room", "bed": "the bed", "breakfast": "breakfast", "staff": "the service", "pool": "the pool"},
     **{"bath": "the bathroom", "noise": "sleep at night", "wifi": "the internet", "place": "the location"},
     **{"price": "the value for money", "bar": "the bar", "desk": "check-in"},
 }
-DEGREES = (  # of a sentence, from one star to five
+DEGREES = (  # words for the quality of a thing, from one star to five
     ("dreadful", "filthy and broken", "the worst I have seen", "unacceptable", "a disgrace", "appalling"),
     ("poor", "rather disappointing", "below what we expected", "tired and worn", "not good", "slow and careless"),
     ("acceptable", "average", "all right for one night", "neither good nor bad", "ordinary", "what one expects"),
@@ -94,7 +94,7 @@ Row = dict[str, str]
 
 
 class Setting(NamedTuple):
-    """One comparison's data and its public facts.
+    """Data of one setting, and what its task declares.
 
     Attributes:
         private, test, pools: rows to draw records from, of the test set, and of each generator.
@@ -323,7 +323,7 @@ SETTINGS: dict[str, Callable[[Path], Setting]] = {
     "declared-a-tenth": declared_a_tenth,
     "no-labels": no_labels,
 }
-INVENTED = ("stars",)  # which need no data folder
+INVENTED = ("stars",)  # settings that need no data folder
 BESIDE: dict[str, Callable[[Path], Setting]] = {
     "movies": movies,
     "many-movies": many_movies,
@@ -337,12 +337,12 @@ BESIDE: dict[str, Callable[[Path], Setting]] = {
 
 
 def build(name: str, data: Path, out: Path) -> Path:
-    """Writes a setting's files into ``out``/NAME; the path of its task file."""
+    """Writes the files of the setting ``name`` into ``out``/NAME; returns the path of its task file."""
     return write(name, {**SETTINGS, **BESIDE}[name](data), out)
 
 
 def write(name: str, setting: Setting, out: Path) -> Path:
-    """Writes the files of a setting that any benchmark made, as :func:`build` does."""
+    """Writes the files of ``setting`` into ``out``/NAME; returns the path of its task file."""
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
     files = {"private": setting.private, "test": setting.test, **{f"pool-{k}": v for k, v in setting.pools.items()}}
@@ -356,7 +356,7 @@ def write(name: str, setting: Setting, out: Path) -> Path:
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
-    """One object for each line."""
+    """Returns the JSON object of each line of a file."""
     with path.open(encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
 
@@ -426,7 +426,7 @@ def _bank(data: Path) -> Setting:
 
 
 def _movies(data: Path) -> Setting:
-    """A quarter of the pools and of the records and a sixth of the test set."""
+    """Movie reviews: a quarter of each pool, 1 000 of the records and a sixth of the test set."""
     folder = data / "movie_reviews"
     pools = {name: rows_of(folder / "pools" / f"{name}.jsonl")[::4] for name in MOVIE_POOLS}
     private, test = rows_of(folder / "train.jsonl"), rows_of(folder / "test.jsonl")[::6]
@@ -435,12 +435,12 @@ def _movies(data: Path) -> Setting:
 
 
 def _at_most(rows: Sequence[Row], count: int) -> list[Row]:
-    """As many rows, evenly spaced; all where there are no more."""
+    """Returns ``count`` evenly spaced rows, or all if there are fewer."""
     return [rows[i * len(rows) // count] for i in range(count)] if len(rows) > count else list(rows)
 
 
 def _mislabelled(rows: Sequence[Row], share: float, rng: np.random.Generator) -> list[Row]:
-    """The rows, such a share of them under another label."""
+    """Returns the rows, a share ``share`` of them under another label."""
     labels = sorted({row["label"] for row in rows})
     found = []
     for row in rows:
@@ -454,7 +454,7 @@ def _unlabelled(rows: Sequence[Row]) -> list[Row]:
 
 
 def _with_common(rows: Sequence[Row], rng: np.random.Generator) -> list[Row]:
-    """All rows of the common label, and of each other label the same part, so that the common one has its share."""
+    """Returns all rows of ``COMMON`` and an equal part of each other label, so that ``COMMON`` has ``COMMON_SHARE``."""
     common = [row for row in rows if row["label"] == COMMON]
     others = [row for row in rows if row["label"] != COMMON]
     wanted = round(len(common) * (1.0 - COMMON_SHARE) / COMMON_SHARE)
@@ -469,13 +469,13 @@ def _with_common(rows: Sequence[Row], rng: np.random.Generator) -> list[Row]:
 def invented_reviews(
     rng: np.random.Generator, count: int, *, sentences: int = 3, shift: float = 0.0, stretch: float = 1.0
 ) -> list[Row]:
-    """Reviews of a hotel with stars, each text once.
+    """Returns ``count`` different hotel reviews, labelled with one to five stars.
 
     A stay has a quality between 1 and 5; each sentence says about that of one aspect, and the stars are it with noise.
 
     Args:
         shift: of the stars that the writer gives.
-        stretch: how much further from the middle the sentences are than the stay was.
+        stretch: factor by which the sentences exaggerate the stay's distance from average quality.
     """
     rows: dict[str, Row] = {}
     while len(rows) < count:

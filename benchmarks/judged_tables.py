@@ -14,7 +14,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_server.evaluation import panel
 
 LEVEL = 0.05
-MOST = 4.0  # points that one setting counts in a mean over settings
+MOST = 4.0  # points that one setting counts at most in a mean over settings
 CLEANED, MIXTURE, OURS, PRIVATE = "cleaned-mixture", "mixture+labels", "undersong", "private-only"
 UNLABELLED = "no-labels"
 BESIDE = ("worst model", "macro-F1", "rarest recall")  # differences that stand beside that of the panel score
@@ -23,7 +23,8 @@ DECLARED = ("declared-tenfold", "declared-a-tenth")
 
 APART = ("off-topic", "thirty-labels", "skewed", "stars", "wrong-records", "few-texts", "low-epsilon")
 ALONE = tuple(name for name in judged_settings.BESIDE if name.startswith("only-"))
-SUMS = (  # what is asked, with and without it, settings that served to choose nothing and are not one another's copies
+# Each row: what the sum asks, the method with it, the method without it, and settings that were not used to choose.
+SUMS = (
     ("the label histogram", MIXTURE, "mixture", APART),
     ("who writes, with the verdict", OURS, CLEANED, APART),
     ("the verdict", OURS, f"{OURS}~verdict", APART),
@@ -38,11 +39,12 @@ def key(row: Mapping[str, Any]) -> tuple[str, str, int]:
 
 
 class Paired(NamedTuple):
-    """Differences of one setting, paired by seed, in points.
+    """Differences between two methods in one setting, paired by seed, in points.
 
     Attributes:
         chance: Student's p; ``holm`` is that after Holm over the settings of a table.
-        figures: mean difference of every figure that both have; ``worst``: that of the model with the lowest.
+        figures: mean difference of every figure that both have.
+        worst: lowest of the mean differences of the panel's models.
     """
 
     setting: str
@@ -105,7 +107,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 class Pooled(NamedTuple):
-    """Mean over settings, each capped at ``MOST``, with Student's interval over the settings, and the median."""
+    """Mean difference over settings, each capped at ``MOST``, with Student's interval over them, and the median."""
 
     mean: float
     low: float
@@ -131,7 +133,7 @@ def labelled() -> list[str]:
 
 
 def worth(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
-    """Each method minus the cleaned mixture, over all settings and over those that served to choose nothing."""
+    """Returns the table of each method minus the cleaned mixture, over all settings and those not used to choose."""
     lines = []
     unused = [name for name in labelled() if name not in judged_settings.CHOSEN_ON]
     for method in methods:
@@ -153,7 +155,7 @@ def worth(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
 
 
 def sums(cells: Cells) -> str:
-    """The method with and without a private sum, pooled over the pairs of all seeds."""
+    """Returns the table of what each private sum is worth: scores with it minus scores without it."""
     lines = []
     for name, ours, other, settings in SUMS:
         pairs = [
@@ -184,7 +186,7 @@ def scores(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
 
 
 def goals(cells: Cells, seeds: Sequence[int]) -> str:
-    """What should hold for the default method, as far as these cells can say, and whether it does."""
+    """Returns the table of goals of the default method, with the measured figures and whether each goal is met."""
     mixture, cleaned = (paired(cells, OURS, other, labelled(), seeds) for other in (MIXTURE, CLEANED))
     if not mixture or not cleaned:
         return "Not measured yet."
@@ -224,7 +226,7 @@ def goals(cells: Cells, seeds: Sequence[int]) -> str:
 
 
 def comparison(rows: Sequence[Paired]) -> str:
-    """One method minus another, setting by setting."""
+    """Returns the table of one method minus another, a row for each setting."""
     heads = ["setting", "seeds", "texts", "its texts", "score", "its score", "difference", "95 % interval", "p, Holm"]
     lines = [
         [
@@ -260,7 +262,7 @@ def _difference(row: Paired | None) -> str:
 
 
 def unlabelled(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
-    """Next words and MAUVE of the setting without labels, and differences from the mixture."""
+    """Returns the table of the setting without labels: next words, MAUVE, and differences from the mixture."""
     lines = []
     for method in methods:
         own = [cells[UNLABELLED, method, seed] for seed in seeds if (UNLABELLED, method, seed) in cells]
@@ -278,7 +280,7 @@ def unlabelled(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> st
 
 
 def declared(cells: Cells, seeds: Sequence[int]) -> list[Paired]:
-    """The default method declared wrong minus declared right, the same seeds."""
+    """Compares the default method with wrongly and rightly declared numbers of records, paired by seed."""
     right = {
         (name, "right", seed): cells["mixed", OURS, seed]
         for name in DECLARED
@@ -289,7 +291,7 @@ def declared(cells: Cells, seeds: Sequence[int]) -> list[Paired]:
 
 
 def programs(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
-    """Which commits the cells are of, by the first lines of their messages, and what a cell costs."""
+    """Says by subject at which commits the cells were measured, and what they cost."""
     by: dict[str, set[str]] = {}
     for (_, method, seed), row in cells.items():
         if method in methods and seed in seeds:
@@ -301,7 +303,7 @@ def programs(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
 
 
 def missing(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
-    """How many cells of each method are not measured, and in which settings."""
+    """Says how many cells of each method are not measured yet, and in which settings."""
     said = []
     for method in methods:
         settings = labelled() if method in (CLEANED, MIXTURE) else list(judged_settings.SETTINGS)
@@ -312,7 +314,7 @@ def missing(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
 
 
 def picture(panels: Mapping[str, Sequence[Paired]]) -> str:
-    """Differences with their intervals, one panel for each baseline, as SVG."""
+    """Draws the differences with their intervals as SVG, one panel for each baseline."""
     cases = list(dict.fromkeys(row.setting for rows in panels.values() for row in rows))
     line = {case: index for index, case in enumerate(cases)}
     step, left, width, top = 20, 190, 200, 46
@@ -358,7 +360,10 @@ def picture(panels: Mapping[str, Sequence[Paired]]) -> str:
 
 
 def fill(page: Path, rows: Sequence[Mapping[str, Any]], methods: Sequence[str], seeds: Sequence[int]) -> None:
-    """Puts every table between its marks on the page, and the picture beside it. Raises if the page lacks a mark."""
+    """Puts every table between its marks on the page, and writes the picture into the folder ``pictures`` beside it.
+
+    Raises ConfigurationError if the page lacks a mark.
+    """
     cells = {key(row): row for row in rows}
     parts = {
         "worth": worth(cells, methods, seeds),
@@ -376,7 +381,7 @@ def fill(page: Path, rows: Sequence[Mapping[str, Any]], methods: Sequence[str], 
 
 
 def fill_marks(page: Path, parts: Mapping[str, str]) -> None:
-    """Puts each part between the marks of its name. Raises ConfigurationError if the page lacks a mark."""
+    """Puts each text of ``parts`` between the marks of its name. Raises ConfigurationError if the page lacks a mark."""
     text = page.read_text(encoding="utf-8")
     for name, content in parts.items():
         mark = re.compile(rf"(<!-- begin {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -41,14 +41,14 @@ MORE = ("no allergies", "brought in by family", "walked in", "pale and sweating"
 def invented(count: int, seed: int) -> tuple[Table, Float32]:
     """Texts with labels, and made-up unit embeddings, float32 [count, 384]."""
     rng = np.random.default_rng(seed)
-    shared = np.random.default_rng(7)  # the same directions for every set
+    shared = np.random.default_rng(7)  # every data set has the same directions of labels and phrases
     of_label = {label: shared.normal(size=DIMENSION) for label in LABELS}
     of_phrase = {phrase: shared.normal(size=DIMENSION) for phrases in PHRASES.values() for phrase in phrases}
     texts, labels, rows = [], [], []
     for number in range(count):
         label = LABELS[number % len(LABELS)]
         phrase = str(rng.choice(PHRASES[label]))
-        words = " ".join(f"w{word}" for word in rng.zipf(1.3, 6) % 5000)  # as rare as words are
+        words = " ".join(f"w{word}" for word in rng.zipf(1.3, 6) % 5000)  # as rare as words of real texts
         figures = f"pulse {rng.integers(50, 140)} pressure {rng.integers(90, 180)} over {rng.integers(50, 100)}"
         texts.append(f"{rng.choice(WHO)}, {phrase}, {rng.choice(MORE)}; {figures}; {words}")
         labels.append(label)
@@ -59,7 +59,7 @@ def invented(count: int, seed: int) -> tuple[Table, Float32]:
 
 
 def measure(texts: int, embedded: int) -> dict[str, float]:
-    """All figures of the page's head."""
+    """Returns the JSON figures of the module's docstring."""
     from undersong_server.evaluation.evaluate import evaluate_tables
     from undersong_server.evaluation.options import EvaluationOptions
 

@@ -1,4 +1,4 @@
-"""What the rules keep of a real model's raw answers, in three languages; the same answers can be read by two versions.
+"""The share of a real model's raw answers, in three languages, that the product's rules accept as texts.
 
     python -m benchmarks.kept_share raw.jsonl --url http://127.0.0.1:8080/v1 --texts 30 --seed 1
     python -m benchmarks.kept_share raw.jsonl --show 20
@@ -6,7 +6,8 @@
 
 The first command asks for what the file lacks (``--texts`` for each of four tasks, 160 tokens at temperature 1, by the
 prompts of this version, their kinds in turn) and appends every answer as it comes. All commands then read the file's
-answers and print what was kept, by task and by kind of prompt, and the faults. A model is served by
+answers and print what was kept, by task and by kind of prompt, and the faults. The third one reads them with the rules
+of another version of the project, in the folder OTHER. A model is served by
 ``benchmarks.live_model``.
 """
 
@@ -85,11 +86,11 @@ TOKENS, PARALLEL, TIMEOUT_S = 160, 4, 3600.0  # a model beside busy programs wri
 
 
 def orders(texts: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Yields the orders with their prompts, the tasks in turn."""
+    """Yields ``texts`` orders with their prompts for each task, the tasks in turn."""
     for place in range(texts):
         for task, (language, description, labels) in TASKS.items():
             number = len(TASKS) * place + list(TASKS).index(task)
-            label = labels[(place + place // len(KINDS)) % len(labels)]  # of every kind in turn
+            label = labels[(place + place // len(KINDS)) % len(labels)]  # so that each kind gets every label in turn
             kind = list(KINDS)[place % len(KINDS)]
             shown: dict[str, Any] = {name: TERMS[task] if name == "terms" else EXAMPLES[task] for name in KINDS[kind]}
             if "bad" in shown:
@@ -103,7 +104,7 @@ def orders(texts: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def ask(url: str, order: dict[str, Any]) -> dict[str, Any]:
-    """Returns the body of a chat completion."""
+    """Asks the model at ``url`` for an order's text; returns the body of its chat completion."""
     turns = [{"role": role, "content": order[role]} for role in ("system", "user") if order[role]]
     body = {"messages": turns, "max_tokens": TOKENS, "temperature": 1.0, "seed": order["seed"]}
     head = {"Content-Type": "application/json"}

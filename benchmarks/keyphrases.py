@@ -41,7 +41,7 @@ SAMPLER_TARGET_S, SAMPLER_TARGET_GB, ERROR_TARGET = 60.0, 2.0, 0.10
 
 
 def unit_vectors(rng: np.random.Generator, count: int, spread: float = 0.8) -> Any:
-    """Unit vectors around 20 directions, as words cluster; float32 [count, 256]."""
+    """Draws unit vectors in 20 clusters, as those of words are; float32 [count, 256]."""
     centres = rng.normal(size=(20, DIMENSION))
     drawn = centres[rng.integers(0, 20, count)] + spread * rng.normal(size=(count, DIMENSION))
     return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
@@ -64,7 +64,7 @@ def feature_sums(statistic: FourierFeatures, sequences: Any, vectors: Any) -> An
 
 
 def density_errors(sizes: list[int], repeats: int) -> list[dict[str, float]]:
-    """One row a number of records: errors of n x density, and how much the noise adds."""
+    """Returns a row for each number of records n: errors of n x density, and how much the noise adds."""
     z = 1.0 / gaussian_mu(5.0, 1e-5)
     rows = []
     for n in sizes:
@@ -86,7 +86,7 @@ def density_errors(sizes: list[int], repeats: int) -> list[dict[str, float]]:
 
 
 def prefix_errors(n: int, repeats: int) -> list[dict[str, float]]:
-    """One row a prefix length of the logarithmic ensemble (its noise is about sqrt(5) times that of one structure)."""
+    """Returns a row for each prefix length of the logarithmic ensemble, whose noise is sqrt(5) times a single one's."""
     z = 1.0 / gaussian_mu(5.0, 1e-5)
     lengths = (1, 2, 4, 8, 16)
     squares: dict[int, list[tuple[float, float]]] = {length: [] for length in range(1, 11)}
@@ -129,7 +129,7 @@ def prefix_errors(n: int, repeats: int) -> list[dict[str, float]]:
 
 
 def sampler(count: int, classes: int = 14, terms: int = 1000, length: int = 10) -> dict[str, float]:
-    """Seconds for ``count`` iterative sequences in all, tables included, and the process's peak memory."""
+    """Returns the seconds for ``count`` iterative sequences, tables included, and the process's peak memory."""
     rng = np.random.default_rng(0)
     vectors = np.pad(unit_vectors(rng, terms), ((0, 0), (0, 384 - DIMENSION)))
     figures: dict[str, float] = {"sequences": count}
@@ -146,7 +146,7 @@ def sampler(count: int, classes: int = 14, terms: int = 1000, length: int = 10) 
 
 
 def vocabulary_sum(terms: int, records: int = 400) -> dict[str, float]:
-    """One private histogram of ``terms`` terms over five in-process parties."""
+    """Returns the cost of one private histogram of ``terms`` terms over five parties in this process."""
     from tests.doubles.parties import make_manifest, make_party
     from undersong_common.text.table import Table
 
@@ -189,13 +189,13 @@ def vocabulary_sum(terms: int, records: int = 400) -> dict[str, float]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Prints the figures; 1 where one of the issue's targets is missed."""
+    """Prints the figures; returns 1 if a target of the module's docstring is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.keyphrases", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer repeats and records")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     options = parser.parse_args(argv)
     repeats = 3 if options.quick else 20
-    vocabulary = vocabulary_sum(400_000)  # It comes first, so that its peak of memory is its own.
+    vocabulary = vocabulary_sum(400_000)  # It runs first, so that earlier work does not count in its memory peak.
     sequences = sampler(1000)
     density = density_errors([300, 1000, 3000] if options.quick else [300, 1000, 3000, 10_000], repeats)
     prefixes = prefix_errors(1000, max(repeats, 20)) + prefix_errors(2000, repeats)

@@ -1,4 +1,4 @@
-"""How many planted wrong labels and mixed texts are found as rows that read like another label.
+"""How many planted wrong labels and mixed texts the check for rows that read like another label finds.
 
     python -m benchmarks.label_mismatches FILE.jsonl
 
@@ -21,7 +21,7 @@ SMALL = 60  # rows of the small corpus, drawn by chance
 
 
 def swap_label(labels: Sequence[str], row: int, rng: np.random.Generator) -> str:
-    """Draws another label of the corpus than the row's own."""
+    """Returns a random label of the corpus other than the row's own."""
     return str(rng.choice(sorted(set(labels) - {labels[row]})))
 
 

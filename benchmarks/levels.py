@@ -42,7 +42,7 @@ def row_bytes() -> float:
 
 
 def votes(records: int, topics: Int64, candidates: int, rng: np.random.Generator) -> Float64:
-    """Exact votes of records for candidates of their topics, one full vote being 1, float64 [candidates]."""
+    """Draws the records' exact votes for candidates of their topics, one full vote being 1, float64 [candidates]."""
     of = rng.choice(topics, records)
     chosen = of[:, None] * EACH + rng.integers(0, EACH, (records, Q))
     weights = np.broadcast_to(0.5 ** np.arange(Q, dtype=np.float64), chosen.shape)
@@ -56,7 +56,7 @@ def best(values: Float64, count: int) -> Int64:
 
 
 def measure(regions: int, records: int, epsilon: float, together: bool, seeds: int) -> dict[str, Any]:
-    """See the module. ``regions`` sets the size: 10 000 candidates each."""
+    """Returns the JSON figures of the module's docstring for ``regions`` regions of 10 000 candidates each."""
     topics, candidates = regions * TOPICS, regions * TOPICS * EACH
     relevant = np.arange(topics // 20) if together else np.arange(topics)[::20]
     kept, shown = candidates // 100, (max(5, regions // 10), max(50, regions))
@@ -71,7 +71,7 @@ def measure(regions: int, records: int, epsilon: float, together: bool, seeds: i
         rng = np.random.default_rng(seed)
         exact = votes(records, relevant, candidates, rng)
         most = np.sort(exact[best(exact, kept)]).sum()
-        # A record's Q nearest regions (or topics) are its own with one full vote, and seven others, which say nothing.
+        # A full vote is for a record's own region or topic. Its seven smaller votes say nothing and are left out.
         own = np.rint(exact.reshape(topics, EACH).sum(axis=1) / (2.0 - 2.0 ** (1 - Q)))
         region = best(own.reshape(regions, TOPICS).sum(axis=1) + rng.normal(0, sigmas[0], regions), shown[0])
         inside = (region[:, None] * TOPICS + np.arange(TOPICS)).ravel()

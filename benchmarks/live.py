@@ -1,4 +1,4 @@
-"""What a real model makes of each kind of prompt, and whether methods that choose examples beat the plain mixture.
+"""How good a real model's texts are for each kind of prompt, and whether methods that choose examples beat the mixture.
 
     python -m benchmarks.live --data FOLDER --model qwen-1.5b | qwen-0.5b | gemma-270m [--texts 200]
     python -m benchmarks.live --data FOLDER --url http://127.0.0.1:8080/v1 [--model NAME] [--chat]
@@ -61,7 +61,7 @@ from undersong_server.runs import task as tasks
 TASKS = Path(__file__).parent / "tasks"
 SHOWN = 4  # examples in a prompt
 FEWEST_OF_A_LABEL = 50
-TERMS = 3  # of a prompt that asks for some
+TERMS = 3  # terms in a prompt that asks for terms
 
 
 def task_file(given: argparse.Namespace) -> Path:
@@ -80,7 +80,7 @@ def test_file(given: argparse.Namespace) -> Path:
 
 
 def some_rows(table: Table, most: int) -> Table:
-    """That many rows at most, drawn evenly."""
+    """Returns at most ``most`` rows, drawn at random."""
     return table.take(sorted(np.random.default_rng(0).permutation(len(table.texts))[:most].tolist()))
 
 
@@ -92,7 +92,7 @@ class Bench:
         train = read_table(given.data / given.dataset / "train.jsonl", "text", "label", labels=self.task.task.labels)
         self.train = some_rows(train, given.real)
         self.test = some_rows(read_test(test_file(given), self.task), given.real)
-        # a label that hardly occurs is none that texts could be judged by
+        # the judging classifier cannot learn a label that hardly occurs
         found = Counter(self.train.labels)
         self.labels = tuple(label for label in self.task.task.labels if found[label] >= FEWEST_OF_A_LABEL)
         self._embedder = Embedder.load(self.task.embedder.model, self.task.embedder.max_windows)
@@ -102,7 +102,7 @@ class Bench:
         self._given = given
 
     def embed(self, texts: Sequence[str]) -> Float32:
-        """Unit vectors; each text is embedded once: the test set is judged by on every line."""
+        """Returns unit vectors. Each text is embedded once, because every line of figures needs the test set."""
         new = [text for text in dict.fromkeys(texts) if text not in self._embedded]
         if new:
             self._embedded.update(zip(new, self._embedder.encode(new), strict=True))
@@ -111,7 +111,7 @@ class Bench:
     def written(
         self, name: str, orders: Sequence[Order], table: Generator | None = None
     ) -> tuple[list[Sample], dict[str, Any]]:
-        """The texts of the orders and the figures of one line. Without a table, the model as it is writes them."""
+        """Has the orders written; returns the texts and a line of figures. Without ``table`` the plain model writes."""
         settings = TypeAdapter(GeneratorTable).validate_python({**(table or endpoint(self._given)), "name": "live"})
         folder = Path()
         generator = settings.build(Surroundings(tuple(self.labels), folder, self.embed, {}))
@@ -131,7 +131,7 @@ class Bench:
             started = time.monotonic()
             try:
                 samples = [sample for sample in author.write(name, 0, orders) if sample is not None]
-            except GenerationError as error:  # a run would stop here: most answers are no texts
+            except GenerationError as error:  # a run would stop here, because most answers are no texts
                 return [], {"prompt": name, "ordered": len(orders), "stopped": error.problem}
             finally:
                 seconds = time.monotonic() - started
@@ -149,7 +149,7 @@ class Bench:
         return samples, figures
 
     def judged(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """Adherence, distance and panel score of texts."""
+        """Returns label adherence, distance and panel score of texts."""
         if len({sample.label for sample in samples}) < 2:
             return {}
         labels = [sample.label for sample in samples]
@@ -202,18 +202,19 @@ class Bench:
 
 
 def _terms(text: str) -> tuple[str, ...]:
-    """The longest words of a text, as they follow each other."""
+    """Returns the longest words of a text in the order of the text."""
     words = [word.strip(".,;:!?\"'()") for word in text.split()]
     longest = sorted(set(words), key=lambda word: (-len(word), word))[:TERMS]
     return tuple(dict.fromkeys(word for word in words if word in longest))
 
 
-BARE = ("zero_shot", "random", "persona", "keywords")  # kinds that show nothing
+BARE = ("zero_shot", "random", "persona", "keywords")  # kinds of prompts that show no texts
 
 
 def prompts(bench: Bench, given: argparse.Namespace) -> Iterator[tuple[list[Sample], dict[str, Any]]]:
     """One line per kind of prompt (nothing shown, its own texts unselected, and real ones: a bound, nobody may show
-    them), and one per generator of the mixed pool."""
+    them), and one per generator of the mixed pool.
+    """
     samples, first = bench.written("zero_shot", bench.orders("zero_shot"))
     own = [(sample.text, sample.label) for sample in samples]
     yield samples, first
@@ -240,7 +241,7 @@ def prompts(bench: Bench, given: argparse.Namespace) -> Iterator[tuple[list[Samp
 
 
 def others(bench: Bench, given: argparse.Namespace, own: Sequence[tuple[str, str]]) -> list[Generator]:
-    """What the mixed pool has besides temperatures; ``own`` are zero-shot texts of the model with their labels."""
+    """Returns the mixed pool's generators besides temperatures; ``own`` are the model's zero-shot texts."""
     return [*prefixed(given), *ngrams(bench.task, own, given.out / "written.jsonl")]
 
 
@@ -258,7 +259,7 @@ def pool(given: argparse.Namespace) -> list[Generator]:
 
 
 def methods(given: argparse.Namespace, seed: int) -> dict[str, Any]:
-    """Methods at epsilon 4 with a pool of generators, against the mixture, with one seed.
+    """Runs the methods at epsilon 4 with a pool of generators and one seed, and compares them with the mixture.
 
     Each seed has a folder and a cache of its own, so that its zero-shot texts are its own and all methods have them.
     """

@@ -26,7 +26,7 @@ METHODS = ("mixture", "mixture+labels", "cleaned-mixture", "undersong", f"unders
 
 
 def setting(given: argparse.Namespace, task: str) -> judged_settings.Setting:
-    """The task with the texts of its live cells as the pool; what is ordered is what most methods publish."""
+    """Returns the task with the texts of its live cells as the only pool."""
     bench = live_core.bench_of(given, task, Path("."), "packaged")
     private = [row for table in read_private_files(bench._own_task) for row in _rows(table.texts, table.labels)]
     cells = [json.loads(path.read_text("utf-8")) for path in sorted(given.live.glob(f"{task}/mixture_*.json"))]

@@ -1,4 +1,4 @@
-"""What the questions about form are worth with a real model: arms of one comparison, by halves of an outside panel.
+"""What private sums about the form of texts (lengths, words, examples) are worth with a real model.
 
     python -m benchmarks.live_arms --data FOLDER --model qwen-1.5b --out runs/live-arms [--dataset banking10]
     python -m benchmarks.live_arms ... --records 300 1400 --seeds 3 --arms zero-shot default form
@@ -6,8 +6,8 @@
         --arms zero-shot default lengths words-alone examples form
     python -m benchmarks.live_arms --data FOLDER --out runs/live-arms --table [--page docs/live.md] [--minus default]
 
-The arms are zero-shot texts, the default method without questions about form, and with one, two and all three of them,
-at epsilon 4 with 120 texts published. The third command gives each question's curve over the number of records. FOLDER
+The compared arms are zero-shot texts, the default method without sums about form, and with one, two and all three of
+them, at epsilon 4 with 120 texts published. The third command gives each sum's curve over the number of records. FOLDER
 holds the data sets of ``--dataset``, a task file of benchmarks/tasks. All arms and numbers of records of a seed share
 the model's answers, which are kept in --out: a command that was stopped goes on without asking anything twice, and
 another model, task, arm or seed adds to the same page. Readers of words and readers of what an encoder sees that no
@@ -52,7 +52,7 @@ ARMS = {
     "lengths": "undersong:rounds=3+lengths=true+words=false+voted_examples=0",
     "words": "undersong:rounds=3+lengths=true+words=true+voted_examples=0",
     "form": "undersong:rounds=3+lengths=true+words=true+voted_examples=3",
-    # One lever by itself, for its curve over numbers of records.
+    # Each of these asks one private sum about form alone, for its curve over numbers of records.
     "words-alone": "undersong:rounds=3+lengths=false+words=true+voted_examples=0",
     "examples": "undersong:rounds=3+lengths=false+words=false+voted_examples=3",
 }
@@ -60,7 +60,7 @@ TABLE_ARMS = (ZERO_SHOT, "default", "lengths", "words", "form")
 
 
 def bench_of(given: argparse.Namespace, arm: str, records: int, seed: int, address: str) -> Bench:
-    """The task with the model as its one generator, behind the address that keeps answers."""
+    """Returns the comparison's task, whose one generator is the model behind ``address``, which keeps its answers."""
     url = f"{address}/{given.dataset}-{seed}/{arm}-{records}/v1"
     served = {"url": url, "chat": MODELS[given.model].follows, "context": CONTEXT_TOKENS, "concurrency": PARALLEL}
     table = endpoint(argparse.Namespace(**vars(given) | served | {"cache": None, "folder": None}))
@@ -80,11 +80,11 @@ def bench_of(given: argparse.Namespace, arm: str, records: int, seed: int, addre
 
 
 def cells(given: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
-    """Arm, number of records and seed of each cell, the seeds outermost: a stopped command leaves whole seeds."""
+    """Yields arm, number of records and seed of each cell, seed by seed: a stopped command leaves whole seeds."""
     for seed in range(given.first_seed, given.first_seed + given.seeds):
         for records in given.records:
             for arm in given.arms:
-                if arm != ZERO_SHOT or records == given.records[0]:  # it asks no record
+                if arm != ZERO_SHOT or records == given.records[0]:  # zero-shot texts do not depend on the records
                     yield arm, records, seed
 
 
@@ -103,7 +103,7 @@ def run(given: argparse.Namespace, arm: str, records: int, seed: int, address: s
 
 
 def collect(given: argparse.Namespace, upstream: str) -> None:
-    """Runs every cell that is not there."""
+    """Runs every cell whose file is not in --out."""
     given.out.mkdir(parents=True, exist_ok=True)
     answers = Answers(given.out / f"answers-{given.model}.sqlite", upstream)
     with sharing(answers) as address:
@@ -117,12 +117,12 @@ def collect(given: argparse.Namespace, upstream: str) -> None:
                         found = run(given, arm, records, seed, address)
                         replace_file(path, json.dumps(found, default=str, ensure_ascii=False).encode())
                         print(path, found["seconds"], len(found["texts"]), flush=True)
-            except BlockingIOError:  # another command is at it
+            except BlockingIOError:  # another command computes this cell
                 continue
 
 
 def kept(out: Path) -> list[dict[str, Any]]:
-    """All cells of a folder, in the order of models, tasks, records, arms and seeds."""
+    """Returns all cells of a folder, in the order of models, tasks, records, arms and seeds."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob("*/*/*-*-*.json")]
     order = list(ARMS)
     return sorted(
@@ -138,7 +138,7 @@ def judge_of(given: argparse.Namespace, dataset: str) -> Judge:
 
 
 def with_panel(right: Mapping[str, Sequence[float]]) -> dict[str, Float64]:
-    """Returns the answers of both halves, and the panel's as their mean."""
+    """Adds the whole panel's answers, as their mean, to those of its two halves."""
     halves = {half: np.array(row) for half, row in right.items()}
     return halves | {"panel": np.mean(list(halves.values()), axis=0)}
 
@@ -157,12 +157,12 @@ def judge(given: argparse.Namespace, found: Sequence[dict[str, Any]]) -> None:
 
 
 def _pair(cell: dict[str, Any], base_arm: str) -> tuple[Any, ...]:
-    """What a cell has in common with the cell of ``base_arm`` that it is compared with."""
+    """Returns the key that a cell shares with the cell of ``base_arm`` with which it is compared."""
     return cell["model"], cell["task"], cell["seed"], base_arm == ZERO_SHOT or cell["records"]
 
 
 def table(found: Sequence[dict[str, Any]], base_arm: str = ZERO_SHOT) -> str:
-    """One line for each model, task, number of records and arm; differences are paired with ``base_arm`` by seed."""
+    """Returns a table line for each model, task, number of records and arm, compared by seed with ``base_arm``."""
     halves = (*SHOWN, *(f"{half} - {base_arm}" for half in SHOWN))
     heads = ("model", "task", "records", "arm", "seeds", "texts", *halves, "words a text", "calls")
     lines = []
@@ -182,7 +182,7 @@ def table(found: Sequence[dict[str, Any]], base_arm: str = ZERO_SHOT) -> str:
 
 
 def difference(rows: Sequence[Float64]) -> str:
-    """Mean difference in points with its interval of 95 %: Student's over seeds, of one seed over the real texts."""
+    """Returns the mean difference in points with its 95 % interval over seeds; of one seed, over real texts."""
     if not rows:
         return "-"
     if len(rows) > 1:
@@ -192,7 +192,7 @@ def difference(rows: Sequence[Float64]) -> str:
 
 
 def side_by_side(found: Sequence[dict[str, Any]], seed: int) -> str:
-    """Ten texts of every arm beside each other, of the same labels, for each model, task and number of records."""
+    """Returns tables with ten texts of every arm side by side, of the same labels, for each model, task and records."""
     parts = []
     base = {(cell["model"], cell["task"]): cell for cell in found if (cell["arm"], cell["seed"]) == (ZERO_SHOT, seed)}
     others = [cell for cell in found if cell["seed"] == seed and cell["arm"] != ZERO_SHOT]

@@ -1,4 +1,4 @@
-"""Seven methods and one reference with a real language model that writes, steers and learns.
+"""Compares seven methods and one reference with a real language model that writes, is steered and is tuned.
 
     python -m benchmarks.live_core --data FOLDER --model MODEL --out runs/live [--tasks banking10 clinic] [--seeds 3]
     python -m benchmarks.live_core --out runs/live --table
@@ -51,15 +51,15 @@ TASKS = {
 }
 TUNED = "tuned:prompts=10+texts=16+rounds=1+pairs=6+rejected=8+epochs=2+keep=1"
 METHODS = ("mixture", "undersong", "vector", TUNED, "cleaned-mixture", "augpe", "wasp", "dp-lora")
-CLINIC = 600  # records of the clinic
-LAYER = 9  # of 18
+CLINIC = 600  # all records of the clinic example
+LAYER = 9  # hidden layer that vectors steer, of 18
 JUDGED = 50  # texts on each side of MAUVE
 TEMPERATURE, TOP_P, TOKENS = 0.8, 0.95, 60
 GRID = {"epsilons": (1.0, 4.0), "records": (100, 300, 1000)}
 
 
 class Judge:
-    """What the packaged embedder and classifiers of real texts say of a task's corpora."""
+    """Scores a task's corpora by the packaged embedder and by classifiers of real texts."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -81,11 +81,11 @@ class Judge:
         return LogisticRegression(C=10.0, max_iter=2000).fit(self.embed(texts), labels)
 
     def labels(self, embeddings: Float32) -> list[str]:
-        """The labels by a classifier of all real texts."""
+        """Returns the labels that a classifier trained on all real texts gives."""
         return [str(each) for each in self._real.predict(embeddings)]
 
     def figures(self, texts: Sequence[str], labels: Sequence[str], seed: int) -> dict[str, Any]:
-        """The panel's scores, MAUVE of JUDGED texts, label adherence, and how many word pairs differ."""
+        """Returns the panel's scores, MAUVE of ``JUDGED`` texts, label adherence and share of different word pairs."""
         embeddings = self.embed(texts)
         judged = panel.judge(panel.Labelled(texts, labels, embeddings), self.truth, seed=seed)
         more = measured(texts, labels, embeddings, self.truth.embeddings, rows=JUDGED, seed=seed)
@@ -94,7 +94,7 @@ class Judge:
 
 
 def bench_of(given: argparse.Namespace, task: str, folder: Path, embedder: str) -> Bench:
-    """The task with the model as its one generator."""
+    """Returns the comparison's task with the model as its one generator."""
     source = TASKS[task]
     sampling = {"chat": False, "top_p": TOP_P, "max_tokens": TOKENS, "concurrency": given.batch}
     table = endpoint(argparse.Namespace(**vars(given) | sampling | {"folder": folder}), TEMPERATURE)
@@ -112,7 +112,7 @@ def bench_of(given: argparse.Namespace, task: str, folder: Path, embedder: str) 
 
 
 def cells(given: argparse.Namespace) -> Iterator[tuple[str, Cell]]:
-    """The cells that the arguments name, the seeds outermost: a stopped command leaves whole seeds."""
+    """Yields the cells that the arguments name, seed by seed, so that a stopped command leaves whole seeds."""
     for seed in range(given.first_seed, given.first_seed + given.seeds):
         for task in given.tasks:
             for method in given.methods:
@@ -147,10 +147,10 @@ def run(given: argparse.Namespace, task: str, cell: Cell, judges: dict[str, Judg
 
 
 def why(given: argparse.Namespace, found: Sequence[dict[str, Any]]) -> str:
-    """What a method's labels cost and what its texts are worth: the score with labels by a classifier of real texts.
+    """Prints each method's score with its ordered labels, and with labels by a classifier of real texts.
 
-    A corpus is published with the labels that were ordered. A classifier trained on all records, which no method has,
-    labels it anew; the score then says how much of the task its texts show.
+    The classifier is trained on all records, which no method has. The second score measures the texts alone; the
+    difference is what wrong labels cost.
     """
     heads = (
         "task",
@@ -180,12 +180,12 @@ def why(given: argparse.Namespace, found: Sequence[dict[str, Any]]) -> str:
 
 
 def kept(out: Path) -> list[dict[str, Any]]:
-    """All cells of a folder."""
+    """Returns all cells of a folder."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("*/*.json"))]
 
 
 def table(found: Sequence[dict[str, Any]]) -> str:
-    """One line per task, size and method, and one of the pairs of all tasks."""
+    """Returns a table line for each task, size and method, and lines of the differences over all tasks."""
     shown = ("mauve", "adherence", "distinct_bigrams", "rows", "generator_calls")
     heads = ("task", "epsilon", "records", "method", "panel score, each seed", "mean", "minus undersong", "macro-F1")
     lines = [f"| {' | '.join((*heads, *shown))} |", "|---" * (len(heads) + len(shown)) + "|"]
@@ -216,7 +216,7 @@ def _mean(rows: Sequence[dict[str, Any]], key: str) -> str:
 
 
 def interval(differences: Sequence[float]) -> str:
-    """The mean with Student's 95 % interval; the mean alone of one difference."""
+    """Returns the mean difference with Student's 95 % interval, or only the mean of a single difference."""
     found = over_seeds(differences)
     return f"{found.value:+.1f}" + ("" if np.isnan(found.low) else f" ({found.low:+.1f} to {found.high:+.1f})")
 
@@ -263,7 +263,7 @@ def main() -> None:
                     continue
                 found = run(given, task, cell, judges)
                 replace_file(path, json.dumps(found, default=float).encode())
-        except BlockingIOError:  # another command is at it
+        except BlockingIOError:  # another command computes this cell
             continue
         line = {key: found.get(key) for key in ("accuracy", "mauve", "adherence", "rows", "seconds")}
         print(task, cell.name, json.dumps(line, default=float), flush=True)

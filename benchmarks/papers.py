@@ -78,7 +78,7 @@ class Papers:
         self._folder = Path(tempfile.mkdtemp(prefix="undersong-papers-"))
 
     def bench(self, row: Mapping[str, Any]) -> Bench:
-        """One for all cells of the same task."""
+        """Returns the bench of a row's task, which all cells of the same task share."""
         place = (row.get("setting", ""), row.get("keywords", False), *row["set"])
         if place not in self._benches:
             if setting := place[0]:
@@ -97,7 +97,7 @@ class Papers:
         return self._benches[place]
 
     def measure(self, row: Mapping[str, Any], seed: int) -> dict[str, Any]:
-        """The figures of one cell, plain JSON values; shares are 0 to 1."""
+        """Runs one cell; returns its figures as plain JSON values, shares from 0 to 1."""
         begun, bench = (time.monotonic(), time.process_time()), self.bench(row)
         cell = _cell(row, seed)
         made, (test, embeddings) = bench.made(cell), bench.judged_on
@@ -113,7 +113,7 @@ class Papers:
         return figures | {name: round(value, 1) for name, value in seconds.items()}
 
     def fine_tuned(self, row: Mapping[str, Any], seed: int) -> dict[str, Any]:
-        """What an encoder scores that is fine-tuned on the cell's corpus, and how far it gives records away."""
+        """Returns the accuracy of an encoder fine-tuned on the cell's corpus, and of membership attacks on it."""
         bench, begun = self.bench(row), time.process_time()
         cell = _cell(row, seed)
         corpus, test = bench.made(cell).corpus, bench.judged_on[0]
@@ -152,15 +152,15 @@ class Papers:
         return figures
 
     def _records(self, bench: Bench, row: Mapping[str, Any], seed: int) -> Table:
-        """The records that a row's method had."""
+        """Returns the private records that the method of a row was given."""
         records = bench.made(_cell({**row, "method": PRIVATE_ONLY, "epsilon": None}, seed)).corpus
-        assert records is not None  # private-only trains on the records themselves
+        assert records is not None  # the corpus of private-only is the records
         return records
 
     def _distances(
         self, bench: Bench, corpus: Table, embeddings: Any, real: Any, row: Mapping[str, Any], seed: int
     ) -> dict[str, float]:
-        """Frechet distance to the test texts, and total variation of label and attribute from the records."""
+        """Returns the Frechet distance to the test texts and total variation distances to the records."""
         rows = overlap.equal_choice(len(corpus), len(real), rows=min(FRECHET_ROWS, len(corpus), len(real)), seed=seed)
         figures = {"frechet": metrics.frechet_distance(embeddings[rows[0]], real[rows[1]])}
         for name in corpus.columns:
@@ -168,10 +168,10 @@ class Papers:
         return figures
 
     def shuffled(self, row: Mapping[str, Any], times: int) -> dict[str, list[float]]:
-        """Accuracy of the three layers on the row's texts, and on its sequences, with shuffled labels."""
+        """Returns the three-layer head's accuracy on a row's texts, and on its sequences, with shuffled labels."""
         bench = self.bench(row)
         made, (test, real) = bench.made(_cell(row, 0)), bench.judged_on
-        assert made.corpus is not None  # of a method that writes
+        assert made.corpus is not None  # every method of these tables writes a corpus
         drawn = _drawn(made.records["sequences"][0][1])
         own = sequences_of(test, drawn, keep_empty=True)
         sides = {"texts": (made.corpus, real, test), "sequences": (drawn, bench._embed_public(own.texts), own)}
@@ -191,7 +191,7 @@ class Papers:
 
 
 def variation(corpus: Table, records: Table, column: str) -> float:
-    """Total variation distance of two tables' shares of label and value of a column, which is read without case."""
+    """Total variation distance between two tables' joint shares of labels and values of ``column``, ignoring case."""
     shares = [
         {pair: count / len(table) for pair, count in Counter(_pairs(table, column)).items()}
         for table in (corpus, records)
@@ -213,9 +213,9 @@ def _cell(row: Mapping[str, Any], seed: int) -> Cell:
 
 
 def attacked(model: Any, records: Table, test: Table, *, seed: int = 0) -> dict[str, float]:
-    """Entropy and confidence attacks (DPGA-TextSyn, appendix F) on a model of texts, as a fine-tuned encoder is.
+    """Membership attacks by entropy and by confidence (DPGA-TextSyn, appendix F) on a model that labels texts.
 
-    Balanced accuracy and area under the curve of telling ``records`` from ``test``; 0.5 is guessing.
+    Returns balanced accuracy and area under the curve of telling ``records`` from ``test``; 0.5 is guessing.
     """
     sides = [table.take(range(min(ATTACKED, len(table)))) for table in (records, test)]
     members, others = ((table, table.texts) for table in sides)
@@ -240,7 +240,7 @@ def _with_keywords(task: Path, data: Path, *, labelled: bool) -> None:
 
 
 class Measurement:
-    """Measures cells of several papers, each paper's state made when its first cell is asked for."""
+    """Measures cells of several papers. A paper's embeddings and tasks are loaded at its first cell."""
 
     def __init__(self, data: Path, encoder: str, causal: Path | None) -> None:
         self._data, self._encoder, self._causal = data, encoder, causal
@@ -253,7 +253,7 @@ class Measurement:
         return self._papers[name]
 
     def figures(self, line: Line, seed: int, *, fine_tuned: bool) -> dict[str, Any]:
-        """Returns the figures of a cell, those of a fine-tuned encoder or all others."""
+        """Returns the figures of a cell: with --fine-tuned those of a fine-tuned encoder, else all others."""
         paper = self.paper(line.paper)
         return paper.fine_tuned(line.row, seed) if fine_tuned else paper.measure(line.row, seed)
 
@@ -277,7 +277,7 @@ def measure_missing(
 
 
 def _cost(line: Line, known: Mapping[str, Mapping[str, Any]]) -> float:
-    """Returns the seconds of processor time of a row's cell: as last measured, as stated, or as its paper's others."""
+    """Estimates a cell's processor seconds: as last measured, as papers.toml states, or like the paper's other rows."""
     own = [known.get(line.key(seed), {}).get("processor") for seed in range(line.row["seeds"])]
     theirs = [cell.get("processor") for key, cell in known.items() if json.loads(key)[0] == line.paper]
     for seconds in (own, [line.row.get("seconds")], theirs):
@@ -296,7 +296,7 @@ def current_commit() -> str:
 
 
 def drawn_cells(lines: Sequence[Line], figures: Mapping[str, Any], count: int, seed: int) -> list[tuple[Line, int]]:
-    """Returns rows of several measured seeds, each with one of its seeds: one of each paper first, then of all."""
+    """Draws ``count`` cells to check, each a row and a seed: one of each paper first, then any."""
     rng = np.random.default_rng(seed)
     several = [line for line in lines if len(_measured(line, figures)) > 1]
     shuffled = [several[place] for place in rng.permutation(len(several))]
@@ -330,7 +330,7 @@ def check(measurement: Measurement, lines: Sequence[Line], count: int, draw: int
 
 
 def print_shuffled(measurement: Measurement, names: Sequence[str], times: int) -> None:
-    """Prints the accuracy of shuffled labels of the papers' first rows: chance."""
+    """Prints the accuracy of task models trained on shuffled labels, which is the level of chance."""
     for name in names:
         row = rows_of(plan()[name], plan()[name]["tables"][0])[0]
         for side, values in measurement.paper(name).shuffled(row, times).items():

@@ -49,7 +49,7 @@ NEW_PER_ROUND = 1200
 DIMENSION = 384
 LABELS = ("cardiac", "respiratory", "injury")
 LARGEST_RATIO = 3.0
-REAL_BATCHES = 64  # that the model computes of made-up embeddings
+REAL_BATCHES = 64  # batches that the model computes really under --made-up-embeddings
 
 WORDS = {
     "who": ["a farmer", "a child of six", "an elderly woman", "a nurse", "a cyclist", "a fisherman", "a student"],
@@ -60,7 +60,7 @@ WORDS = {
 
 
 def write_notes(path: Path, records: int, words: int) -> None:
-    """Invented notes of about so many words, no two alike."""
+    """Writes ``records`` different invented notes of about ``words`` words to ``path``."""
     generator = random.Random(1)
     with path.open("w", encoding="utf-8") as file:
         for number in range(records):
@@ -73,7 +73,7 @@ def write_notes(path: Path, records: int, words: int) -> None:
 
 
 def make_home(folder: Path, records: int, words: int) -> Path:
-    """A party made by its own commands; one that is there already stays."""
+    """Makes a party in ``folder`` by the hospital's commands, unless it is there already."""
     from typer.testing import CliRunner
 
     from undersong_client.cli.app import app
@@ -170,7 +170,7 @@ def _measured(folder: Path, records: int, words: int, report: Callable[[str], No
 
 
 def _counted(embedder: Embedder) -> list[int]:
-    """How many records were embedded, by call; a call without progress tries out the model."""
+    """Counts the records of each call of ``embedder`` that reports progress; other calls only try out the model."""
     counts: list[int] = []
     encode = embedder.encode
 
@@ -232,13 +232,13 @@ def _rounds(folder: Path, party: Any, records: int, report: Callable[[str], None
 
 
 def resident_peak() -> int:
-    """The most that this process ever held, bytes."""
+    """Returns the largest resident set of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(peak if sys.platform == "darwin" else peak * 1024)
 
 
 def forget_peak() -> None:
-    """From now on :func:`resident_peak` counts from what this process holds (Linux; elsewhere nothing changes)."""
+    """Resets the peak of :func:`resident_peak` to what this process holds now (Linux; elsewhere no effect)."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 

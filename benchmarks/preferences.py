@@ -32,7 +32,11 @@ def noisy(scores: Float64, sigma: float, rng: np.random.Generator) -> Float64:
 
 
 def shares(ranked: Int64, right: Int64, rejected: int) -> tuple[int, int, int, int]:
-    """(chosen right, rejected right, right orders, pairs with one right text) of groups of positions by rank."""
+    """Counts right texts in the preference pairs of ranked groups: the first text, and that at rank ``rejected``.
+
+    Returns pairs whose chosen text is right, whose rejected text is right, those in the right order, and those with
+    exactly one right text.
+    """
     first, second = right[ranked[:, 0]], right[ranked[:, rejected - 1]]
     return int(first.sum()), int(second.sum()), int((first > second).sum()), int((first != second).sum())
 

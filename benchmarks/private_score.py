@@ -9,8 +9,9 @@ draws its 300 records from the others. At each epsilon the default method runs `
 rest draw 300 records and the noise of both sums anew for the corpora and classifiers of one of them, which are so
 trained once. The truth is what the same classifiers label rightly of the held-out texts.
 
-"held out anew" draws records and 5 000 other texts of all real ones in each run, as no fixed part is like the rest.
-Two mistakes are measured beside it: the score of the other corpus, and an interval without the part of the sample.
+"held out anew" draws records and 5 000 other texts of all real ones in each run, because a fixed part may differ from
+the rest. Two planted mistakes must cover less often: the score of the other corpus, and an interval without the
+sampling error.
 --quick invents its texts and needs no data.
 """
 
@@ -53,7 +54,7 @@ class Real(NamedTuple):
 
 
 class VerdictMachine(judged.OneMachine):
-    """A run on one machine that keeps the classifiers of its verdict."""
+    """A run on one machine that keeps the classifiers of its last sum, the verdict on the corpora."""
 
     verdict: dict[str, Any]
 
@@ -105,7 +106,7 @@ class Scored(NamedTuple):
     anew: Float64
 
     def counts(self) -> dict[str, int]:
-        """Number of runs whose interval covers the truth, as it is and with each mistake."""
+        """Returns the number of runs whose interval covers the truth, as computed and with each planted mistake."""
         truth = self.truths[0]
         return {
             "covered": sum(own.low <= truth <= own.high for own, _ in self.scores),
@@ -116,7 +117,7 @@ class Scored(NamedTuple):
 
 
 def scored(world: judged.World, real: Real, all_records: judged.Records, seed: int, runs: int) -> Scored:
-    """Runs the method once, and opens the verdict on its corpora for further draws of records."""
+    """Runs the method once, and repeats its last sum, the verdict on its corpora, for further draws of records."""
     _, run = judged.published(world, "undersong", seed, VerdictMachine)
     taken = bool(run.records["verdict"][-1][1]["taken"])
     statistic, verdict, labels = run.planned("verdict").build(), run.planned("verdict"), run.planned("labels")

@@ -1,4 +1,4 @@
-"""How often the rules for refusals take a real text for one: over texts of a folder, and how many refusals they find.
+"""How often the rules for refusals wrongly match real texts in a folder, and how many refusals they find.
 
 python -m benchmarks.refusals FOLDER [--texts 2000]
 """
@@ -24,7 +24,7 @@ def main() -> None:
     given = parser.parse_args()
     rows = []
     for path in sorted(given.data.rglob("*.jsonl")):
-        if "pools" not in path.parts:  # what models wrote
+        if "pools" not in path.parts:  # pools hold texts of models, not real ones
             rows += [(path, json.loads(line)["text"]) for line in path.read_text(encoding="utf-8").split("\n") if line]
     drawn = random.Random(given.seed).sample(rows, min(given.texts // (10 if given.quick else 1), len(rows)))
     started = time.perf_counter()

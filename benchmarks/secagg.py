@@ -55,7 +55,7 @@ COLLUDERS_1000, DROPOUTS_1000 = 104, 102
 
 @dataclass(frozen=True)
 class Case:
-    """One size: n parties, neighbours of each, coordinates."""
+    """One size of the sum: the number of parties, of neighbours of each, and of coordinates."""
 
     n: int
     degree: int
@@ -75,7 +75,7 @@ def cpu_seconds(work: Callable[[], object], repeats: int) -> float:
 
 @dataclass(frozen=True)
 class Side:
-    """One side's figures by stage ({seconds, bytes}), and one run of its masked input alone (CPU seconds)."""
+    """Figures of ours or of Flower's: {seconds, bytes} by stage, and a function that times the masked input alone."""
 
     stages: dict[str, dict[str, float]]
     masked_input: Callable[[], float]
@@ -94,7 +94,7 @@ class Federation:
 
     @property
     def me(self) -> int:
-        """The party that is measured: half of its neighbours have a lower index, as on average."""
+        """The party that is measured; as for the average party, half of its neighbours have a lower index."""
         return len(self.machines) // 2
 
     def name(self, index: int) -> str:
@@ -102,7 +102,7 @@ class Federation:
 
 
 def federation(n: int, d: int, dropouts: int, colluders: int, post_quantum: bool) -> Federation:
-    """Fresh parties, opened; no noise."""
+    """Makes n fresh parties of an opened sum without noise."""
     identities = [Ed25519PrivateKey.generate() for _ in range(n)]
     roster = tuple(Member(f"p{i:04d}", key.public_key().public_bytes_raw()) for i, key in enumerate(identities))
     parameters = SumParameters(
@@ -121,7 +121,7 @@ def federation(n: int, d: int, dropouts: int, colluders: int, post_quantum: bool
 
 
 def time_ours(case: Case, vector: GridVector, post_quantum: bool) -> Side:
-    """One party, its peers real."""
+    """Times each stage of one party of ours whose peers are real parties."""
     if case.degree == case.n - 1:
         fed = federation(case.n, case.d, max(1, case.n // 10), 1, post_quantum)
     else:
@@ -221,7 +221,7 @@ def time_unmasking(n: int, d: int, dropouts: int, post_quantum: bool) -> float:
 
 
 def raw_aes(n: int, d: int) -> Callable[[], None]:
-    """What expands n masks of d uint32 words with AES-256-CTR and does nothing with them."""
+    """Returns a function that expands n masks of d uint32 words with AES-256-CTR and discards them."""
     seeds = [os.urandom(32) for _ in range(n)]
     buffer = memoryview(bytearray(CHUNK_BYTES))
 
@@ -247,13 +247,13 @@ def time_aes_fraction(n: int, d: int, repeats: int) -> float:
 
 
 def floor_of(case: Case, post_quantum: bool) -> Callable[[], float]:
-    """What no implementation of the masked input goes below with these ciphers, key agreements and decapsulations."""
+    """Returns a function that times the AES, key agreements and decapsulations that every masked input needs."""
     expand = raw_aes(case.degree + 1, case.d)
     secret = X25519PrivateKey.generate()
     publics = [X25519PrivateKey.generate().public_key() for _ in range(case.degree)]
     kem_secret = keys.KemSecretKey(os.urandom(32))
     _, ciphertext = keys.encapsulate(kem_secret.public)
-    # Of the shares, and of the secrets of pairs that neighbours of a lower index dealt to the party that is measured.
+    # The party decapsulates each neighbour's shares, and the mask secrets that neighbours of a lower index sent to it.
     lower = case.n // 2 if case.degree == case.n - 1 else case.degree // 2
     decapsulations = case.degree + lower if post_quantum else 0
 
@@ -271,7 +271,7 @@ def floor_of(case: Case, post_quantum: bool) -> Callable[[], float]:
 
 
 def time_flower(case: Case, vector: GridVector, threshold: int) -> Side:
-    """One client of flwr 1.41's SecAgg+, by its own stage functions."""
+    """Times each stage of one client of flwr 1.41's SecAgg+, by Flower's own stage functions."""
     from flwr.app import ConfigRecord
     from flwr.common import ndarrays_to_parameters
     from flwr.common.secure_aggregation.crypto.symmetric_encryption import encrypt, generate_shared_key
@@ -342,7 +342,7 @@ def time_flower(case: Case, vector: GridVector, threshold: int) -> Side:
 
 
 def least_in_turns(works: list[Callable[[], float]], turns: int) -> list[float]:
-    """The least of ``turns`` results of each work.
+    """Returns the least of ``turns`` results of each function in ``works``.
 
     In turns, so that whatever else the machine does falls on all, and in an order drawn anew for each: whoever comes
     behind Flower's client finds the caches full of its data, which takes ours a fifteenth longer.
@@ -421,7 +421,7 @@ def _masked_input(case: Case, kind: bool, ours: float, floor: float, flower: flo
 
 
 def _whole(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All stages of one party; the last ones do not depend on d, so they are those of a size at which all were run."""
+    """Adds up all stages of one party. Stages that do not depend on d may come from another size."""
     found: dict[tuple[int, bool, int], dict[str, tuple[float, float | None]]] = {}
     late: dict[tuple[int, bool], dict[str, tuple[float, float | None]]] = {}
     for row in stages:

@@ -29,7 +29,7 @@ _HINTS = re.compile(r"\s*So that it is unlike other texts, let this shape it whe
 
 
 def question(body: dict[str, Any]) -> str:
-    """Returns what a request asks, without what only makes prompts of a batch differ."""
+    """Returns a request's body without the hints that only make the prompts of a batch differ."""
     messages = [turn | {"content": plain(str(turn["content"]))} for turn in body.get("messages", [])]
     return json.dumps(body | {"messages": messages}, sort_keys=True)
 
@@ -45,7 +45,7 @@ def plain(prompt: str) -> str:
 
 
 class Answers:
-    """Answers to questions, in a file."""
+    """Stores answers to questions in a SQLite file and asks the model for missing ones."""
 
     def __init__(self, path: Path, upstream: str) -> None:
         self._upstream = upstream
@@ -118,7 +118,7 @@ def sharing(answers: Answers) -> Iterator[str]:
             self.wfile.write(content)
 
         def log_message(self, *_: Any) -> None:
-            """The cells say what happens."""
+            """Logs nothing: the benchmark prints a line for each cell."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

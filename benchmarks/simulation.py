@@ -1,4 +1,4 @@
-"""Whole simulations in one process, beside the goals that hold on two quiet cores and beside what the plan expected.
+"""Time and memory of whole simulations, compared with goals for two quiet cores and with the plan's estimate.
 
     python -m benchmarks.simulation [--quick] [--json] [--only PART ...]
 
@@ -35,7 +35,7 @@ RECORDS_A_PARTY = {"records": 50, "parties": 100}
 
 
 def measure(part: str, quick: bool) -> dict[str, Any]:
-    """The figures of one part; this process is its own."""
+    """Returns the figures of one part, which runs in this process alone."""
     share = 10 if quick else 1
     if part == "parties":
         command = [sys.executable, "-m", "benchmarks.flower", "--json", "--in-process", "--parties"]

@@ -1,4 +1,4 @@
-"""Selection with similarity suppression at the paper's size, timed and weighed in a process of its own.
+"""Time and memory of selection with similarity suppression at the paper's size, in a process of its own.
 
     python -m benchmarks.suppression [--json]
 
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def measure() -> dict[str, float]:
-    """Seconds and memory."""
+    """Returns the seconds of the selection and the peak memory of this process."""
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((CLUSTERS, DIMENSION))
     samples = centres[rng.integers(0, CLUSTERS, SAMPLES)] + rng.standard_normal((SAMPLES, DIMENSION))

@@ -33,7 +33,7 @@ TEXT_QUERIES, TEXT_CONTRAST = 100, 400
 
 
 class Records:
-    """Random unit embeddings around one centre per class, a little away from the candidates'."""
+    """Private records: random unit embeddings around one centre per class, near those of the candidates."""
 
     def __init__(self, count: int, seed: int, shift: float) -> None:
         rng = np.random.default_rng(seed)
@@ -52,7 +52,7 @@ class Records:
 
 
 def measure(records: int, teachers: int) -> dict[str, Any]:
-    """Seconds of one contribution, wall clock and processor, and how much its votes favour the records' side."""
+    """Returns wall and processor seconds of one contribution, and how far its votes favour texts like the records."""
     private = Records(records, 1, 0.1)
     shown = {
         name: Records(count, seed, 0.0) for name, count, seed in (("queries", QUERIES, 2), ("contrast", CONTRAST, 3))
@@ -74,7 +74,7 @@ def measure(records: int, teachers: int) -> dict[str, Any]:
 
 
 class TextRecords:
-    """Rows of a data set, as a statistic reads them."""
+    """Private records from the rows of a data set, with texts and embeddings, as a statistic reads them."""
 
     def __init__(self, rows: list[dict[str, str]], labels: list[str], embed: Any, model: str) -> None:
         self.texts = [row["text"] for row in rows]
@@ -90,7 +90,7 @@ class TextRecords:
 
 
 def measure_texts(data: Path, model: str, records: int, teachers: int) -> list[dict[str, Any]]:
-    """Linear and fine-tuned teachers over the same records, against the same candidates, on the same queries."""
+    """Compares linear and fine-tuned teachers over the same records, candidates and queries."""
     folder, rng = data / "banking_groups", np.random.default_rng(0)
 
     def drawn(paths: list[Path], count: int) -> list[dict[str, str]]:
@@ -133,7 +133,7 @@ def measure_texts(data: Path, model: str, records: int, teachers: int) -> list[d
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 if every size up to 100 teachers over 5 000 records stays below the limit."""
+    """Prints the figures; returns 0 if every size up to 100 teachers over 5 000 records stays below the limit."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.teachers", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="100 teachers over 5 000 records only")
     parser.add_argument("--json", action="store_true")

@@ -49,7 +49,7 @@ def invented(rows: int, topics: Float64, rng: np.random.Generator) -> tuple[Floa
 
 
 def nearest(x: Float32, c: Float32) -> tuple[Int64, float]:
-    """The Q nearest candidates of every record, int64 [M, Q], and processor seconds."""
+    """Returns the Q nearest candidates of every record, int64 [M, Q], and the processor seconds of finding them."""
     begun = time.process_time()
     state = NearestFurthest(x, None, Q, furthest=False)
     state.extend(c, None)
@@ -57,14 +57,14 @@ def nearest(x: Float32, c: Float32) -> tuple[Int64, float]:
 
 
 def votes_of(near: Int64, candidates: int) -> Float64:
-    """Exact votes, one full vote being 1, float64 [N]."""
+    """Returns the candidates' exact votes from each record's nearest ones, one full vote being 1, float64 [N]."""
     weights = np.broadcast_to(2.0 ** -np.arange(Q), near.shape)
     votes = np.bincount(near.reshape(-1), weights=weights.reshape(-1), minlength=candidates)
     return np.asarray(votes, dtype=np.float64)
 
 
 def check_exact(x: Float32, c: Float32, near: Int64, rows: Int64) -> None:
-    """Raises AssertionError unless these records' nearest candidates are those of a comparison in integers."""
+    """Raises AssertionError unless ``near`` of the records ``rows`` equals a comparison in exact integers."""
     grid = np.rint(c * GRID).astype(np.int64)
     norms = np.einsum("nd,nd->n", grid, grid)
     for row in rows:
@@ -73,7 +73,7 @@ def check_exact(x: Float32, c: Float32, near: Int64, rows: Int64) -> None:
 
 
 class TwoLevels:
-    """Both votes over one number of cells, exact; the second one is counted once for each choice of cells."""
+    """Exact votes for cells and for candidates in chosen cells. The latter are cached by the choice of cells."""
 
     def __init__(self, x: Float32, c: Float32, cells: int, within: int) -> None:
         self._x, self._c, self.within = x, c, within
@@ -91,7 +91,7 @@ class TwoLevels:
         return self._first_s + float(np.mean(self._second_s))
 
     def choice(self, sigmas: tuple[float, float], kept: int, noise: np.random.Generator) -> Int64:
-        """The candidates with the most noisy votes, int64 [kept]."""
+        """Votes in both levels with noise; returns the candidates with the most noisy votes, int64 [kept]."""
         noisy = self._votes + noise.normal(0.0, sigmas[0], self.cells)
         positions = augpe.members(self.made, self._c, augpe.standing_out(noisy, sigmas[0]), self.within)
         key = positions.tobytes()
@@ -109,7 +109,7 @@ def _best(votes: Float64, sigma: float, kept: int, noise: np.random.Generator) -
 
 
 def measure(candidates: int, records: int, seeds: int) -> dict[str, Any]:
-    """See the module."""
+    """Returns the JSON figures of the module's docstring."""
     topic_count, kept, within = candidates // 100, candidates // 100, candidates // 10
     rng = np.random.default_rng(0)
     topics = rng.normal(size=(topic_count, DIMENSION))
@@ -118,7 +118,7 @@ def measure(candidates: int, records: int, seeds: int) -> dict[str, Any]:
     c = publishable(values)
     x = quantise(invented(records, topics[: topic_count // 20], rng)[0])
     del values
-    forget_peak()  # what inventing them took
+    forget_peak()  # memory for inventing the data does not count
     before = resident_peak()
     near, vote_s = nearest(x, c)
     peak = resident_peak() - before

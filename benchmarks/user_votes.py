@@ -1,4 +1,4 @@
-"""What scaling a user's votes to the whole bound gains over their mean, with 2 to 20 records a user.
+"""What is gained by scaling a user's votes up to the clipping bound instead of taking their mean over records.
 
     python -m benchmarks.user_votes --data FOLDER [--seeds 20] [--users 100] [--json]
 
@@ -30,12 +30,12 @@ from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs, Rows
 from undersong_protocol.statistics.contribution import contribute
 from undersong_server.methods.augpe import by_rank
 
-FEWEST, MOST, COUNTED = 2, 20, 8  # records of a user; those that count
+FEWEST, MOST, COUNTED = 2, 20, 8  # fewest and most records of a user, and how many count
 FORMS = ("scaled", "mean")
 
 
 def draw_units(rng: np.random.Generator, users: int) -> Int64:
-    """The user of each record, int64: 2 to 20 records each, of which at most 8 count."""
+    """Returns the user number of each record, int64. Users have 2 to 20 records, of which at most 8 count."""
     return np.repeat(np.arange(users), np.minimum(rng.integers(FEWEST, MOST + 1, users), COUNTED))
 
 
@@ -70,13 +70,13 @@ def measure(data: Path, seeds: int, users: int) -> dict[str, Any]:
 
 
 def _by_mean(matrix: Any, units: Int64) -> Float64:
-    """The mean of each user's rows, float64 [users, dimension]."""
+    """Returns the mean of each user's rows, float64 [users, dimension]."""
     members = sp.csr_array((np.ones(len(units)), (units, np.arange(len(units)))))
     return np.asarray((members @ matrix).toarray() / np.bincount(units)[:, None], dtype=np.float64)
 
 
 def _by_product(statistic: TopQVotes, matrix: Any, units: Int64, scale: int) -> Float64:
-    """What the product sends for each user, float64 [users, dimension]."""
+    """Returns the vector that the product sends for each user, float64 [users, dimension]."""
     of_users = [
         contribute(statistic, Rows(matrix[units == user], units[units == user]), scale=scale, max_per_unit=COUNTED)
         for user in np.unique(units)

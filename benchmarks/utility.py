@@ -1,7 +1,7 @@
-"""Whose synthetic data train the better model: methods at equal epsilon and equal generator calls, on real questions.
+"""Which method's synthetic data train the better model, at equal epsilon and equal numbers of generator calls.
 
-A thin caller of ``undersong compare`` over benchmarks/tasks. ``--quick`` is banking_groups with few seeds; the whole is
-four tasks with twenty seeds and takes a night. Interrupted, the same command continues.
+Calls ``undersong compare`` for the tasks of benchmarks/tasks. ``--quick`` is banking_groups with few seeds; all
+four tasks with twenty seeds take a night. The same command continues after an interruption.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ TESTS = {
 }
 METHODS = ["wasp", "undersong", "mixture+labels", "mixture", "private-only"]
 BASELINES = ["augpe", "pretext", "fusegen"]
-PARTIES, RECORDS = [1, 10], [100, 300]  # the task files' alpha, 1, divides the ten
+PARTIES, RECORDS = [1, 10], [100, 300]  # with ten, the task files deal labels by a Dirichlet of alpha 1
 
 
 def measure(task: str, data: Path, out: Path, *, quick: bool, jobs: int) -> dict[str, Any]:
-    """The tables of one task: methods over epsilon, and each generator alone (by Aug-PE)."""
+    """Returns the tables of one task: methods over epsilon, and Aug-PE with each generator alone."""
     root = f"data.root={json.dumps(str(data.absolute()))}"
     alone = [f"augpe@{generator.name}" for generator in tasks.load(TASKS / f"{task}.toml", [root]).generators]
     grids = {

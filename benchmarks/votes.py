@@ -4,8 +4,8 @@
 
 2 000 records x 6 000 candidates x 384, unlabelled, Q = 8, nearest and furthest. ``ratio_to_matmul`` is the ratio of the
 medians; ``processor_ratio`` that of the processor time of all threads, which other programs disturb less.
-``extend_ratio`` and ``extend_processor_ratio`` compare the same records with 1 500 more candidates, when 6 000 are
-known already, to that product.
+``extend_ratio`` and ``extend_processor_ratio`` are those of adding 1 500 candidates to a vote over 6 000, compared with
+the same product.
 ``--every-kernel`` measures each kernel of OpenBLAS that this processor has, in a process of its own.
 """
 

@@ -1,1 +1,1 @@
-"""DP-SGD as centralised references of ``undersong compare`` (../README.md)."""
+"""Models trained by DP-SGD on all records at one place, as references of ``undersong compare`` (../README.md)."""

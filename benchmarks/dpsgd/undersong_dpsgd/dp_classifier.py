@@ -2,7 +2,7 @@
 
 This is centralised, as dpsgd.py is: one trainer sees every record in the clear. What the trained classifier
 scores on the test set stands in a comparison beside what a task model learns from synthetic texts at the same
-(epsilon, delta); it answers one question only, where a corpus may be used for any. ``dp-sgd-classifier`` computes the
+(epsilon, delta); a classifier does one task only, where a corpus serves for any. ``dp-sgd-classifier`` computes the
 gradient of each record (Abadi et al. 2016), ``ghost-classifier`` only its norm, and clips by weighing the records'
 losses in a second pass (Li et al. 2022, section 4): the same noisy sums up to rounding, with less memory. Song et al.
 2024 compare with both.
@@ -55,7 +55,7 @@ class Options(dpsgd.Training):
     chunk: Annotated[int, Field(ge=1)] = 64
 
     def check(self, task: Task) -> None:
-        """Raises ConfigurationError for a task without labels, another privacy unit, no package or no encoder."""
+        """Raises ConfigurationError if labels, package or encoder are missing, or the unit is not the record."""
         if not task.task.labels:
             raise ConfigurationError(f"{self.name}: the task has no labels", "leave it out")
         dpsgd.check_training(task, self, ("opacus",))

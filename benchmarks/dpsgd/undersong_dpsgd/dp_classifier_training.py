@@ -1,4 +1,4 @@
-"""The classifiers of dp_classifier, and their training: Opacus clips and adds noise, nothing here charges."""
+"""The classifiers of dp_classifier.py and their training, in which Opacus clips and adds noise."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LinearClassifier(torch.nn.Module):  # type: ignore[misc]  # torch has no t
 
 
 def on_embeddings(embed: Embed, classes: int) -> LinearClassifier:
-    """A :class:`LinearClassifier` of embeddings as ``embed`` makes them."""
+    """Returns a :class:`LinearClassifier` with as many inputs as ``embed`` gives coordinates."""
     return LinearClassifier(embed, embed(["size"]).shape[1], classes)
 
 
@@ -91,7 +91,7 @@ class TunedEncoder(torch.nn.Module):  # type: ignore[misc]  # torch has no types
 
 
 def _blank(inputs: int, classes: int) -> torch.nn.Linear:
-    """All zero: every label is equally likely before the first step."""
+    """Returns a linear layer of zeros, so that every label is equally likely before the first step."""
     layer = torch.nn.Linear(inputs, classes)
     torch.nn.init.zeros_(layer.weight)
     torch.nn.init.zeros_(layer.bias)
@@ -122,7 +122,7 @@ class ClassifierTrainer(Trainer):
 
 
 class GhostTrainer(ClassifierTrainer):
-    """The same steps by ghost clipping: norms of the records' gradients, then the gradient of their weighed losses."""
+    """The same steps by ghost clipping: gradient norms of the records, then one gradient of weighted losses."""
 
     def _wrapped(self, model: Any) -> Any:
         from opacus.grad_sample import GradSampleModuleFastGradientClipping
@@ -132,7 +132,7 @@ class GhostTrainer(ClassifierTrainer):
         )
 
     def optimiser(self, noise_multiplier: float, stream: torch.Generator) -> Any:
-        """Opacus's, over AdamW: it adds noise drawn from ``stream`` to gradients that are clipped, and divides."""
+        """Returns Opacus's optimiser over AdamW: it adds noise from ``stream`` to the clipped sum and averages."""
         from opacus.optimizers import DPOptimizerFastGradientClipping
 
         return DPOptimizerFastGradientClipping(
@@ -144,7 +144,7 @@ class GhostTrainer(ClassifierTrainer):
         )
 
     def _backward(self, batch: Sequence[Any]) -> None:
-        """Leaves the sum of the clipped gradients in ``grad``."""
+        """Computes the sum of the batch's clipped gradients and stores it in the weights' ``grad``."""
         losses = self._first_pass(batch)
         weights = self._hooked.get_clipping_coef().detach()
         self._hooked.disable_hooks()
@@ -165,10 +165,10 @@ class GhostTrainer(ClassifierTrainer):
             weight.grad = torch.zeros_like(weight)
 
     def check(self, public: Sequence[Any]) -> None:
-        """The norms of public texts' gradients, taken together, are autograd's of each alone.
+        """Checks on public texts that the gradient norms computed for a batch equal autograd's for each text alone.
 
         Raises:
-            ConfigurationError: they are not, or Opacus fails.
+            ConfigurationError: they differ, or Opacus fails.
         """
         try:
             alone = []

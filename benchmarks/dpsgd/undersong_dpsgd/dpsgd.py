@@ -39,7 +39,7 @@ PACKAGES = ("opacus", "peft")
 
 
 class Training(Reference):
-    """The options that the schedule of a private training is made of."""
+    """The options from which :func:`schedule` computes steps and noise of a private training."""
 
     batch: Annotated[int, Field(ge=1)] = 64
     epochs: Annotated[float, Field(gt=0, le=10_000)] = 3
@@ -77,7 +77,7 @@ class Options(Training):
     device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] = "auto"
 
     def check(self, task: Task) -> None:
-        """Raises ConfigurationError for another privacy unit, missing packages or model folder, or no size."""
+        """Raises ConfigurationError if the unit is not the record, or packages, model or ``samples`` are missing."""
         check_training(task, self, PACKAGES)
         check_language_model(trained_model_folder(task, self), self.name)
         _samples(task, self)
@@ -90,7 +90,7 @@ class Options(Training):
 
 
 class LoraOptions(Options):
-    """``dp-lora``: the model stays, a low-rank adapter beside every linear layer is trained (Hu et al. 2021).
+    """``dp-lora``: a low-rank adapter of every linear layer is trained, the weights stay fixed (Hu et al. 2021).
 
     Attributes:
         rank: of the adapters, which are scaled by 2 as is usual (alpha = 2 rank).
@@ -103,7 +103,7 @@ class LoraOptions(Options):
 
 
 def check_training(task: Task, options: Training, packages: Sequence[str]) -> None:
-    """Raises ConfigurationError where records are not the privacy unit, or a package is not installed."""
+    """Raises ConfigurationError if the privacy unit is not the record, or if one of ``packages`` is not installed."""
     if task.privacy.unit != "sample":
         raise ConfigurationError(
             f"{options.name}: its (epsilon, delta) would be a record's, privacy.unit is {task.privacy.unit!r}",
@@ -117,7 +117,7 @@ def check_training(task: Task, options: Training, packages: Sequence[str]) -> No
 
 
 def trained_model_folder(task: Task, options: Options) -> Path:
-    """The folder named, from the current one; else that of the task's only local model."""
+    """Returns the folder of the option ``model``, relative to the current one; else of the only local model."""
     if options.model:
         return Path(options.model).expanduser().absolute()
     local = [one.path for one in task.generators if isinstance(one, TransformersSettings)]
@@ -129,7 +129,7 @@ def trained_model_folder(task: Task, options: Options) -> Path:
 
 
 def schedule(options: Training, records: int, epsilon: float, delta: float) -> Schedule:
-    """The training's steps and the least noise at which all of them together are (``epsilon``, ``delta``)-DP.
+    """Returns the training's steps and the least noise at which all steps together are (``epsilon``, ``delta``)-DP.
 
     Args:
         records: private records in all, as everybody may know; the sampling rate comes from it.
@@ -147,7 +147,7 @@ def schedule(options: Training, records: int, epsilon: float, delta: float) -> S
 def begun(
     task: Task, options: Training, texts: Sequence[str], insecure_noise_seed: int | None
 ) -> tuple[int, Schedule, Callable[[int], bytes]]:
-    """Returns the number of records that counts as public, the schedule, and the source of entropy of a training.
+    """Returns the number of records, which counts as public, the schedule, and the source of random bytes.
 
     Raises ConfigurationError if there are no records.
     """
@@ -299,7 +299,7 @@ class _Reader:
         return Example((*prompt, *learned), len(prompt))
 
     def made_up(self, task: Task) -> list[Example]:
-        """Two texts of public words and different lengths."""
+        """Returns two examples of public words, of different lengths, on which the gradients are checked."""
         label = next(iter(self._prompts))
         words = task.task.description
         return [self.example(words, label), self.example(f"{words}: {', '.join(task.task.labels)} {words}", label)]

@@ -1,4 +1,4 @@
-"""Fine-tuning a causal language model by DP-SGD (Abadi et al. 2016): Opacus clips and adds noise, nothing here charges.
+"""Fine-tuning of a causal language model by DP-SGD (Abadi et al. 2016). Opacus clips and adds noise.
 
 The optimiser is AdamW without weight decay at a constant rate, as in Li et al. 2022 ("Large language models can be
 strong differentially private learners"), which takes the privatised gradients only. Opacus's parts are used, not its
@@ -41,7 +41,7 @@ class Schedule:
 
     @property
     def events(self) -> list[Gaussian]:
-        """Add/remove adjacency: one record moves a step's sum by at most the clipping norm."""
+        """Events to charge: adding or removing one record moves a step's sum by at most the clipping norm."""
         return [Gaussian(self.noise_multiplier, self.sampling_rate, self.steps)]
 
 
@@ -54,9 +54,9 @@ class Example:
 
 
 class Trainer:
-    """A model whose every step is one release of the schedule: a causal language model, unless ``losses`` is another's.
+    """Trains a model by DP-SGD: each step releases one noisy sum of the records' clipped gradients.
 
-    Every record's gradient is computed, clipped and added up (Abadi et al. 2016).
+    The model is a causal language model; a subclass with another ``losses`` trains another kind.
     """
 
     def __init__(self, model: Any, *, clip: float, rate: float, expected_batch: float, chunk: int, pad: int) -> None:
@@ -91,7 +91,7 @@ class Trainer:
         return GradSampleModule(model, loss_reduction="sum")
 
     def optimiser(self, noise_multiplier: float, stream: torch.Generator) -> Any:
-        """Opacus's, over AdamW: it clips, sums, adds noise drawn from ``stream`` and divides."""
+        """Returns Opacus's optimiser over AdamW: it clips, sums, adds noise from ``stream`` and averages."""
         import torch
         from opacus.optimizers import DPOptimizer
 
@@ -147,20 +147,20 @@ class Trainer:
             raise GenerationError("the fine-tuned weights are not finite any more", "lower rate")
 
     def accumulate(self, optimiser: Any, batch: Sequence[Any]) -> None:
-        """One step of ``optimiser`` (Opacus's): every record clipped, chunk by chunk, the sum noised once."""
+        """Takes one step of Opacus's ``optimiser``: clips every record, chunk by chunk, and adds noise once."""
         chunks = [batch[at : at + self._chunk] for at in range(0, len(batch), self._chunk)]
         for number, chunk in enumerate(chunks):
             self._backward(chunk)
             optimiser.signal_skip_step(number + 1 < len(chunks))
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
-        if not chunks:  # nobody was drawn: the noise is released all the same
+        if not chunks:  # no record was drawn: the step releases noise all the same
             self._nothing()
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
 
     def _nothing(self) -> None:
-        """Leaves the gradients of no record."""
+        """Sets the gradients of a batch without records, to which the step adds its noise."""
         import torch
 
         for weight in self._weights:
@@ -185,7 +185,7 @@ class Trainer:
         return (each * learned).sum(1) / learned.sum(1)
 
     def _backward(self, batch: Sequence[Any]) -> None:
-        """Leaves each record's gradient in ``grad_sample``."""
+        """Computes each record's gradient and stores it in the weights' ``grad_sample``."""
         with quiet_hooks():
             self.losses(batch).sum().backward()
 
@@ -194,13 +194,13 @@ class Trainer:
             weight.grad = weight.grad_sample = None
 
     def check(self, public: Sequence[Any]) -> None:
-        """Opacus's gradients of public texts, taken together, are autograd's of each alone.
+        """Checks on public texts that Opacus's gradients in a batch equal autograd's of each text alone.
 
         Clipping bounds a record's influence only where the gradient that is clipped is the record's own; an
         architecture whose layers mix rows, or that Opacus does not understand, is refused here.
 
         Raises:
-            ConfigurationError: they are not, or Opacus fails.
+            ConfigurationError: they differ, or Opacus fails.
         """
         import torch
 
@@ -231,7 +231,7 @@ class Trainer:
 
 @contextmanager
 def quiet_hooks() -> Iterator[None]:
-    """Inputs have no gradient, and torch wonders that the hook of a first layer fires all the same."""
+    """Silences torch's warning that the hook of a first layer fires although its input has no gradient."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         yield
@@ -257,14 +257,14 @@ def _fill(weights: Iterable[Any], deviation: float) -> None:
 
 
 def _distance(found: Sequence[Any], expected: Sequence[Any]) -> float:
-    """|found - expected| / |expected| over all weights together."""
+    """Returns the relative distance |found - expected| / |expected|, over all weights together."""
     gap = sum(float((ours - theirs).square().sum()) for ours, theirs in zip(found, expected, strict=True))
     whole = sum(float(theirs.square().sum()) for theirs in expected)
     return float((gap / whole) ** 0.5) if whole else float(gap > 0)
 
 
 def refused(model: Any, error: Exception) -> ConfigurationError:
-    """For a model whose layers Opacus does not understand."""
+    """Returns the error for a model whose layers Opacus does not understand."""
     kind = type(getattr(model, "_module", model)).__name__
     reason = " ".join(str(error).split())[:300]
     return ConfigurationError(

@@ -2,8 +2,8 @@
 
 The baselines "DA with DP-SGD" and "DA with Ghost" of Song et al. 2024 (Table 1): instead of teachers, one trainer who
 sees every record trains a binary classifier of private records against written texts by DP-SGD, or by ghost clipping;
-the texts that it finds likeliest to be private are kept, in the noisy shares of the labels. The tutor and the training
-are charged as the paper adds them: epsilon in two parts, delta in two halves.
+the texts that it finds likeliest to be private are kept, in the noisy shares of the labels. The label shares (the
+paper's "tutor") and the training are charged as the paper adds them: epsilon in two parts, delta in two halves.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Options(dp_classifier.Options):
         return {**{key: theirs[key] for key in ("samples", "kept", "tutor_epsilon", "prompt", "words")}, **given}
 
     def check(self, task: Task) -> None:
-        """Raises ConfigurationError as ``dp-sgd-classifier`` does, or if the tutor has the whole of epsilon."""
+        """Raises ConfigurationError as ``dp-sgd-classifier``, or if ``tutor_epsilon`` leaves no epsilon to train."""
         super().check(task)
         if self.tutor_epsilon >= task.privacy.epsilon:
             raise ConfigurationError(
