@@ -22,16 +22,16 @@ def main() -> None:
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--signal", type=float, default=1.0)
     parser.add_argument("--runs", type=int, nargs="+", default=[16, 32, 64, 100, 200, 400])
-    given = parser.parse_args()
-    mu = gaussian_mu(given.epsilon, given.delta)
-    for runs in given.runs:
+    arguments = parser.parse_args()
+    mu = gaussian_mu(arguments.epsilon, arguments.delta)
+    for runs in arguments.runs:
         detection = Detection(0, 0, 0, 0, (0.5,) * runs, alarm=(1.0 - CONFIDENCE) / ATTACKERS)
         share = _attack_power(
             detection,
-            np.array([given.signal * mu]),
-            lambda found: found.epsilon_if_gaussian(given.delta) > given.epsilon,
+            np.array([arguments.signal * mu]),
+            lambda found: found.epsilon_if_gaussian(arguments.delta) > arguments.epsilon,
         )
-        print(runs, "none" if share is None else f"{gaussian_epsilon(mu / share, given.delta):.3g}")
+        print(runs, "none" if share is None else f"{gaussian_epsilon(mu / share, arguments.delta):.3g}")
 
 
 if __name__ == "__main__":

@@ -46,19 +46,19 @@ for seed in range(seeds):
 
 def measured(tree: Path, method: str, data: Path, seeds: int) -> dict[str, Any]:
     """Runs the cells of one method with the code in the folder ``tree``; returns their times and accuracies."""
-    given = [str(ROOT / TASK), str(data / TEST), str(data), method, seeds, PARTIES, RECORDS, EPSILON]
+    worker_arguments = [str(ROOT / TASK), str(data / TEST), str(data), method, seeds, PARTIES, RECORDS, EPSILON]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(str(tree / source.relative_to(ROOT)) for source in SOURCES)
     }
     environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    done = subprocess.run(
-        [sys.executable, "-c", WORKER, json.dumps(given)],
+    completed = subprocess.run(
+        [sys.executable, "-c", WORKER, json.dumps(worker_arguments)],
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    cells = [json.loads(line) for line in done.stdout.splitlines()]
+    cells = [json.loads(line) for line in completed.stdout.splitlines()]
     return {
         "first_s": cells[0][0],
         "cell_s": statistics.median(seconds for seconds, _ in cells[1:]),
@@ -69,8 +69,10 @@ def measured(tree: Path, method: str, data: Path, seeds: int) -> dict[str, Any]:
 def unpacked(commit: str, folder: Path) -> Path:
     """Unpacks the project at ``commit`` into ``folder``. Raises ConfigurationError if git lacks the commit."""
     archive = folder / "tree.tar"
-    made = subprocess.run(["git", "archive", "-o", str(archive), commit], cwd=ROOT, capture_output=True, check=False)
-    if made.returncode:
+    archiving = subprocess.run(
+        ["git", "archive", "-o", str(archive), commit], cwd=ROOT, capture_output=True, check=False
+    )
+    if archiving.returncode:
         raise ConfigurationError(f"--before {commit}: git has no such commit", "name one of this repository")
     with tarfile.open(archive) as tree:
         tree.extractall(folder / "tree", filter="data")
@@ -91,22 +93,22 @@ def main(argv: list[str] | None = None) -> int:
     if not (data / TEST).exists():
         raise ConfigurationError(f"--data {options.data}: holds no {TEST}", "name the folder of the data sets")
     seeds = 3 if options.quick else max(2, options.seeds)
-    found: dict[str, dict[str, Any]] = {}
+    figures: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="undersong-before-") as folder:
         trees = {"here": ROOT} | ({"before": unpacked(options.before, Path(folder))} if options.before else {})
         for method in options.methods.split(",")[: 1 if options.quick else None]:
-            found[method] = {}
+            figures[method] = {}
             for name, tree in reversed(trees.items()):
-                found[method][name] = one = measured(tree, method, data, seeds)
+                figures[method][name] = cost = measured(tree, method, data, seeds)
                 if not options.json:
                     print(
-                        f"{method:10} {name:7} a cell {one['cell_s']:6.2f} s, the first {one['first_s']:6.2f} s",
+                        f"{method:10} {name:7} a cell {cost['cell_s']:6.2f} s, the first {cost['first_s']:6.2f} s",
                         flush=True,
                     )
             if options.before:
-                found[method]["ratio"] = found[method]["here"]["cell_s"] / found[method]["before"]["cell_s"]
+                figures[method]["ratio"] = figures[method]["here"]["cell_s"] / figures[method]["before"]["cell_s"]
     if options.json:
-        print(json.dumps({"before": options.before, "methods": found}))
+        print(json.dumps({"before": options.before, "methods": figures}))
     return 0
 
 

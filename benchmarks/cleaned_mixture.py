@@ -23,14 +23,14 @@ def main() -> int:
     """Prints how many labels were repaired and how many texts were dropped."""
     rows = [json.loads(line) for line in Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()]
     labels, label_of = np.unique([row["label"] for row in rows], return_inverse=True)
-    author = np.unique([row.get("generator", "") for row in rows], return_inverse=True)[1]
+    author_numbers = np.unique([row.get("generator", "") for row in rows], return_inverse=True)[1]
     embeddings = Embedder.load().encode([row["text"] for row in rows])
-    found = cleaned(embeddings, label_of, author, len(labels), np.random.default_rng(0))
-    kept = [
-        row | {"label": str(labels[label])} for row, label in zip(rows, found.tolist(), strict=True) if label != DROPPED
-    ]
-    Path(sys.argv[2]).write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-    print(f"{int((found != label_of).sum()) - len(rows) + len(kept)} repaired, {len(rows) - len(kept)} dropped")
+    new_labels = cleaned(embeddings, label_of, author_numbers, len(labels), np.random.default_rng(0))
+    pairs = zip(rows, new_labels.tolist(), strict=True)
+    kept_rows = [row | {"label": str(labels[label])} for row, label in pairs if label != DROPPED]
+    Path(sys.argv[2]).write_text("".join(json.dumps(row) + "\n" for row in kept_rows), encoding="utf-8")
+    dropped = len(rows) - len(kept_rows)
+    print(f"{int((new_labels != label_of).sum()) - dropped} repaired, {dropped} dropped")
     return 0
 
 

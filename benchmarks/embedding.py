@@ -72,52 +72,54 @@ def _of_kernel(kernel: str, quick: bool) -> dict[str, float]:
     """Returns the ratios to plain batches on one kernel, measured in a new process, since a process has one kernel."""
     command = [sys.executable, "-m", "benchmarks.embedding", "--this-kernel", "--json", *["--quick"] * quick]
     environment = {**os.environ, "OPENBLAS_CORETYPE": kernel}
-    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    figures: dict[str, float] = json.loads(done.stdout)["this kernel"]
+    completed = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    figures: dict[str, float] = json.loads(completed.stdout)["this kernel"]
     return figures
 
 
 def to_plain_batches(*, words: int, repetitions: int) -> dict[str, float]:
     """Returns the median ratio of processor times to plain batches, by length of text; each row has ``words`` words."""
     model = NumpyBert(model_folder(PACKAGED))
-    source = " ".join(str(json.loads(line)["text"]) for line in NOTES.read_text("utf-8").splitlines()).split()
+    source_words = " ".join(str(json.loads(line)["text"]) for line in NOTES.read_text("utf-8").splitlines()).split()
     rng = np.random.default_rng(3)
     ratios = {}
     for shortest, longest in WORDS:
         texts = 2 * words // (shortest + longest)
-        starts = rng.integers(0, len(source) - longest, texts)
+        starts = rng.integers(0, len(source_words) - longest, texts)
         lengths = rng.integers(shortest, longest, texts, endpoint=True)
-        notes = [" ".join(source[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
+        notes = [" ".join(source_words[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
         windows = [np.array(ids[: model.window], dtype=np.int32) for ids in model.ids(notes)]
         seconds = [_processor_seconds(model, windows) for _ in range(repetitions + 1)][1:]  # the first warms caches
-        ratios[f"{shortest} to {longest} words"] = statistics.median(fixed / plain for fixed, plain in seconds)
+        ratios[f"{shortest} to {longest} words"] = statistics.median(
+            encoder_s / plain_s for encoder_s, plain_s in seconds
+        )
     return ratios
 
 
 def _processor_seconds(model: NumpyBert, windows: Sequence[Tokens]) -> tuple[float, float]:
     """Processor time of the packaged encoder and of plain batches. Raises AssertionError if their vectors differ."""
     with one_library_thread():
-        begun = time.process_time()
-        fixed = np.empty((len(windows), len(model._positions[0])), dtype=np.float32)
+        start_s = time.process_time()
+        encoder_vectors = np.empty((len(windows), len(model._positions[0])), dtype=np.float32)
         for batch in model.batches([len(window) for window in windows]):
-            fixed[batch] = model.vectors([windows[number] for number in batch])
-        between = time.process_time()
-        plain = np.empty_like(fixed)
+            encoder_vectors[batch] = model.vectors([windows[number] for number in batch])
+        middle_s = time.process_time()
+        plain_vectors = np.empty_like(encoder_vectors)
         by_length = sorted(range(len(windows)), key=lambda number: -len(windows[number]))
-        for first in range(0, len(windows), TEXTS_A_PLAIN_BATCH):
-            members = by_length[first : first + TEXTS_A_PLAIN_BATCH]
-            plain[members] = plain_batch(model, [windows[number] for number in members])
-        ended = time.process_time()
-    np.testing.assert_allclose(fixed, plain, atol=1e-4)
-    return between - begun, ended - between
+        for start in range(0, len(windows), TEXTS_A_PLAIN_BATCH):
+            batch_rows = by_length[start : start + TEXTS_A_PLAIN_BATCH]
+            plain_vectors[batch_rows] = plain_batch(model, [windows[number] for number in batch_rows])
+        end_s = time.process_time()
+    np.testing.assert_allclose(encoder_vectors, plain_vectors, atol=1e-4)
+    return middle_s - start_s, end_s - middle_s
 
 
 def plain_batch(model: NumpyBert, windows: Sequence[Tokens]) -> Float32:
     """Mean vectors of windows that are padded to the longest: the passes of NumpyBert with one product per layer."""
     length = max(map(len, windows))
     lengths = np.array([len(window) for window in windows])
-    present = np.arange(length) < lengths[:, None]  # [texts, length]
-    hidden = np.where(present, np.float32(0), np.float32(-1e9))[
+    is_token = np.arange(length) < lengths[:, None]  # [texts, length]
+    padding_scores = np.where(is_token, np.float32(0), np.float32(-1e9))[
         :, None, None, :
     ]  # scores of padding, which no query may read
     padded = [np.concatenate([window, np.zeros(length - len(window), dtype=np.int32)]) for window in windows]
@@ -130,15 +132,15 @@ def plain_batch(model: NumpyBert, windows: Sequence[Tokens]) -> Float32:
         parts = group.of(mixed).reshape(3, model._heads, -1, group.texts, length)
         queries, keys, values = parts.transpose(0, 3, 1, 2, 4)
         scores = queries.swapaxes(-1, -2) @ keys
-        scores += hidden
+        scores += padding_scores
         scores -= scores.max(axis=-1, keepdims=True)
         np.exp(scores, out=scores)
-        read = values @ scores.swapaxes(-1, -2)
-        read /= scores.sum(axis=-1)[:, :, None, :]
+        attended = values @ scores.swapaxes(-1, -2)
+        attended /= scores.sum(axis=-1)[:, :, None, :]
         heads = group.of(context).reshape(model._heads, -1, group.texts, length)
-        heads[:] = read.transpose(1, 2, 0, 3)
+        heads[:] = attended.transpose(1, 2, 0, 3)
         state = model._transform_list(context, state, layer, features_by_tokens)
-    sums = (group.of(state) * present).sum(axis=2)
+    sums = (group.of(state) * is_token).sum(axis=2)
     means: Float32 = (sums / lengths.astype(np.float32)).T
     return means
 
@@ -149,9 +151,9 @@ def measure(file: Path | None, *, texts: int | None, repetitions: int) -> dict[s
     if file is not None:
         return {file.stem: compare(notes, repetitions)}
     questions = [" ".join(note.split()[: 5 + number % 10]) for number, note in enumerate(notes)]
-    long = [text for text, _ in long_notes.notes(len(notes) // 20)]
-    kinds = {"notes": notes, "questions": questions, "long texts": long}
-    return {kind: compare(given, repetitions) for kind, given in kinds.items()}
+    long_texts = [text for text, _ in long_notes.notes(len(notes) // 20)]
+    kinds = {"notes": notes, "questions": questions, "long texts": long_texts}
+    return {kind: compare(kind_texts, repetitions) for kind, kind_texts in kinds.items()}
 
 
 def compare(texts: list[str], repetitions: int) -> dict[str, float]:
@@ -164,16 +166,16 @@ def compare(texts: list[str], repetitions: int) -> dict[str, float]:
         "torch": lambda: by_torch.encode(texts),
         "one_text": lambda: embedder.encode(texts[:1]),
     }
-    wall: dict[str, list[float]] = {name: [] for name in tasks}
-    processor: dict[str, list[float]] = {name: [] for name in tasks}
+    wall_s: dict[str, list[float]] = {name: [] for name in tasks}
+    processor_s: dict[str, list[float]] = {name: [] for name in tasks}
     for repetition in range(repetitions + 1):
         for name, task in tasks.items():
             begun, used = time.perf_counter(), time.process_time()
             task()
             if repetition:  # the first warms caches, and tries out the batches
-                wall[name].append(time.perf_counter() - begun)
-                processor[name].append(time.process_time() - used)
-    seconds, used_s = ({name: statistics.median(each) for name, each in of.items()} for of in (wall, processor))
+                wall_s[name].append(time.perf_counter() - begun)
+                processor_s[name].append(time.process_time() - used)
+    seconds, used_s = ({name: statistics.median(each) for name, each in of.items()} for of in (wall_s, processor_s))
     return {
         "texts": float(len(texts)),
         "tokens_a_text": statistics.mean(map(len, embedder._load_encoder().ids(texts))),

@@ -116,9 +116,9 @@ class Daemons:
         from undersong_client.cli.app import app
 
         def hospital(*arguments: object) -> None:
-            done = CliRunner().invoke(app, [*map(str, arguments), "--home", str(self._folder / name)])
-            if done.exit_code:
-                raise RuntimeError(f"{arguments}: {done.output} {done.exception!r}")
+            completed = CliRunner().invoke(app, [*map(str, arguments), "--home", str(self._folder / name)])
+            if completed.exit_code:
+                raise RuntimeError(f"{arguments}: {completed.output} {completed.exception!r}")
 
         notes = self._folder / f"{name}.jsonl"
         with notes.open("w") as file:
@@ -147,10 +147,10 @@ def cpu_seconds(pid: int) -> float:
 
 def _children(pid: int) -> list[int]:
     """Returns the ids of a process's children and of their descendants."""
-    below = [
+    child_pids = [
         int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
     ]
-    return [each for child in below for each in (child, *_children(child))]
+    return [each for child in child_pids for each in (child, *_children(child))]
 
 
 def environment() -> dict[str, str]:
@@ -215,15 +215,15 @@ def measure(quick: bool, report: Callable[[str], None] = lambda _words: None) ->
         report(f"enrolling {parties} parties")
         daemons = stack.enter_context(Daemons(folder, home, parties))
         report("waiting for the daemons")
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         wait(lambda: daemons.all_run() and server.connected == daemons.names, 300.0)
         report("waiting until their notes are embedded")
         wait(lambda: daemons.all_run() and daemons.are_ready(), 600.0)
-        ready_s = time.perf_counter() - begun
-        load = os.getloadavg()[0]
+        ready_s = time.perf_counter() - start_s
+        load_before = os.getloadavg()[0]
         figures = _sums(folder, home, coordinator.transport, coordinator.metrics, daemons, repeats, report)
         figures["ready_s"] = ready_s
-        figures["load_average"] = [round(load, 1), round(os.getloadavg()[0], 1)]
+        figures["load_average"] = [round(load_before, 1), round(os.getloadavg()[0], 1)]
         report("holding connections")
         figures["connections_held"] = _connections(home, server, 50 if quick else CONNECTIONS, parties)
         figures["connections_held_target"] = 50 if quick else CONNECTIONS
@@ -274,31 +274,33 @@ def _sums(
     federation = Federation(transport, manifest, journal, Silent(), blocks=blocks)
     federation.agree()
     assert plan.sums[ROUNDS - 1].dimension == 12_000
-    rounds, downlink, anew = [], [], []
+    rounds, downlink, full_bytes = [], [], []
     for number, total in enumerate(totals):
         vectors = rng.normal(size=(NEW_PER_ROUND, DIMENSION))
-        unit = publishable((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32))
-        data = encode_embeddings(unit, rng.integers(0, 2, NEW_PER_ROUND))
-        segments.append(Segment(blocks.add(data)))
-        before = metrics.registry.get_sample_value("undersong_sent_bytes_total")
-        begun = time.perf_counter()
+        embeddings = publishable((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32))
+        block = encode_embeddings(embeddings, rng.integers(0, 2, NEW_PER_ROUND))
+        segments.append(Segment(blocks.add(block)))
+        sent_before = metrics.registry.get_sample_value("undersong_sent_bytes_total")
+        start_s = time.perf_counter()
         federation.private_sum(f"round/{number + 1}", [Input("candidates", tuple(segments))])
-        rounds.append(time.perf_counter() - begun)
-        downlink.append((metrics.registry.get_sample_value("undersong_sent_bytes_total") - before) / len(names))
-        anew.append(total * DIMENSION * 4)
+        rounds.append(time.perf_counter() - start_s)
+        downlink.append((metrics.registry.get_sample_value("undersong_sent_bytes_total") - sent_before) / len(names))
+        full_bytes.append(total * DIMENSION * 4)
         report(f"round {number + 1}: {rounds[-1]:.3f} s, {downlink[-1]:,.0f} bytes to each party")
     seconds: list[float] = []
-    spent = daemons.cpu_seconds() + time.process_time()
+    cpu_s = daemons.cpu_seconds() + time.process_time()
     received = metrics.registry.get_sample_value("undersong_received_bytes_total")
     sent = metrics.registry.get_sample_value("undersong_sent_bytes_total")
     for number in range(repeats):
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         federation.private_sum(f"again/{number}", [Input("candidates", tuple(segments))])
-        seconds.append(time.perf_counter() - begun)
-    uplink = (metrics.registry.get_sample_value("undersong_received_bytes_total") - received) / repeats / len(names)
+        seconds.append(time.perf_counter() - start_s)
+    uplink_bytes = (
+        (metrics.registry.get_sample_value("undersong_received_bytes_total") - received) / repeats / len(names)
+    )
     # These bytes are keys, sealed shares, signatures and names of candidates that the parties already have.
-    keys = (metrics.registry.get_sample_value("undersong_sent_bytes_total") - sent) / repeats / len(names)
-    spent = (daemons.cpu_seconds() + time.process_time() - spent) / repeats
+    key_bytes = (metrics.registry.get_sample_value("undersong_sent_bytes_total") - sent) / repeats / len(names)
+    cpu_s = (daemons.cpu_seconds() + time.process_time() - cpu_s) / repeats
     federation.receipts()
     journal.close()
     return {
@@ -306,12 +308,14 @@ def _sums(
         "private_sum_p95_s": float(np.percentile(seconds, 95)),
         "private_sum_seconds": [round(value, 4) for value in seconds],
         "round_seconds": [round(value, 4) for value in rounds],
-        "downlink_fraction": (sum(downlink) - ROUNDS * keys) / sum(anew),
-        "downlink_by_round": [round((sent - keys) / all_, 4) for sent, all_ in zip(downlink, anew, strict=True)],
-        "key_material_bytes_per_sum": keys,
+        "downlink_fraction": (sum(downlink) - ROUNDS * key_bytes) / sum(full_bytes),
+        "downlink_by_round": [
+            round((sent - key_bytes) / all_, 4) for sent, all_ in zip(downlink, full_bytes, strict=True)
+        ],
+        "key_material_bytes_per_sum": key_bytes,
         "post_quantum": plan.quorum.post_quantum,
-        "uplink_bytes_per_sum": uplink,
-        "cpu_seconds_per_sum": spent,
+        "uplink_bytes_per_sum": uplink_bytes,
+        "cpu_seconds_per_sum": cpu_s,
     }
 
 
@@ -369,13 +373,13 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps(figures))
     else:
         _print(figures)
-    good = (
+    meets_targets = (
         figures["private_sum_p50_s"] < 2 * TARGET_S
         and max(figures["downlink_by_round"]) <= TARGET_FRACTION
         and figures["connections_held"] >= figures["connections_held_target"]
         and math.isfinite(figures["private_sum_p95_s"])
     )
-    return 0 if good else 1
+    return 0 if meets_targets else 1
 
 
 if __name__ == "__main__":

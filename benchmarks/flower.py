@@ -163,12 +163,12 @@ def _family(root: int) -> list[int]:
             except OSError:
                 continue
             parents.setdefault(parent, []).append(int(path.name))
-    found, waiting = [], [root]
-    while waiting:
-        pid = waiting.pop()
-        found.append(pid)
-        waiting += parents.get(pid, [])
-    return found
+    descendants, pending = [], [root]
+    while pending:
+        pid = pending.pop()
+        descendants.append(pid)
+        pending += parents.get(pid, [])
+    return descendants
 
 
 def measure(
@@ -191,20 +191,20 @@ def measure(
         task = load(_task(folder, parties, records), [])
         workspace = Workspace(folder / "run", task, {}, fresh=False)
         tables = private_tables(task, 0)
-        made = SimulatedParties(task, workspace.state, 0, None)
-        made.draw_keys(tables)
+        simulated_parties = SimulatedParties(task, workspace.state, 0, None)
+        simulated_parties.draw_keys(tables)
         embedder = Embedder.load()
-        cache = MemoryCache() if in_process else made.shared_cache()
+        cache = MemoryCache() if in_process else simulated_parties.shared_cache()
         cached = CachedEmbedder(embedder, _Copied(PublicFileCache(public_cache_path(os.environ)), cache))
         cached.encode(sorted({text for table in tables.values() for text in table.texts}))
         cached = CachedEmbedder(embedder, cache)
         watch.start()
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         rng = np.random.default_rng(1)
         vectors = rng.normal(size=(CANDIDATES, DIMENSION))
-        unit = publishable((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32))
+        embeddings = publishable((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32))
         labels = rng.integers(0, len(task.task.labels), CANDIDATES)
-        block = encode_embeddings(unit, labels)
+        block = encode_embeddings(embeddings, labels)
         statistic = TopQVotes(q=8, candidates=CANDIDATES, labels=len(task.task.labels))
         tenth = parties // 10
         quorum = Quorum(
@@ -213,41 +213,45 @@ def measure(
         plan = plan_sums([SumRequest("votes", statistic)], Privacy(4.0, 1e-5), quorum)
         assert plan.sums[0].dimension == 2 * CANDIDATES
         silent = _silent(list(tables), tenth)
-        carried: dict[str, int] = {}
-        alone: dict[str, float] = {}  # figures of the private sum alone
+        message_counts: dict[str, int] = {}
+        sum_figures: dict[str, float] = {}  # figures of the private sum alone
 
         def run(carrier: Any) -> Any:
             transport = Counted(carrier)
-            seconds["find"] = time.perf_counter() - begun
+            seconds["find"] = time.perf_counter() - start_s
             report(f"{parties} parties: the nodes are known after {seconds['find']:.1f} s")
-            found = introduce(transport, list(tables))
+            introduced = introduce(transport, list(tables))
             manifest = Manifest(
                 run="benchmark",
                 task={"name": "benchmark", "description": "a note", "labels": list(task.task.labels)},
                 method="wasp",
                 embedder=embedder.fingerprint,
-                roster=tuple(Member(party, found[party].identity) for party in sorted(found)),
+                roster=tuple(Member(party, introduced[party].identity) for party in sorted(introduced)),
                 plan=plan,
             )
             journal = Journal(folder / "journal.sqlite")
             blocks = PublicBlocks(journal)
             federation = Federation(transport, manifest, journal, Reporting(report), blocks=blocks, timeout_s=3600.0)
-            since = time.perf_counter()
+            sum_start_s = time.perf_counter()
             federation.agree()
-            seconds["agree"] = time.perf_counter() - since
+            seconds["agree"] = time.perf_counter() - sum_start_s
             report(f"{parties} parties: agreed after {seconds['agree']:.1f} s")
             candidates = Input("candidates", (Segment(blocks.add(block)),))
-            since = time.perf_counter()
-            before = time.process_time(), watch.others_cpu_seconds(), transport.down, transport.up
+            sum_start_s = time.perf_counter()
+            start_figures = time.process_time(), watch.others_cpu_seconds(), transport.down, transport.up
             opened = federation.private_sum("votes", [candidates])
-            seconds["sum"] = time.perf_counter() - since
-            after = time.process_time(), watch.others_cpu_seconds(), transport.down, transport.up
-            own, theirs, down, up = (end - begin for begin, end in zip(before, after, strict=True))
-            left = len(opened.survivors)
-            alone.update(coordinator_cpu_s=round(own, 2), party_cpu_s=round(theirs / left, 3))
-            alone.update(bytes_down=down // left, bytes_up=up // left)
+            seconds["sum"] = time.perf_counter() - sum_start_s
+            end_figures = time.process_time(), watch.others_cpu_seconds(), transport.down, transport.up
+            coordinator_s, parties_s, down, up = (
+                end - begin for begin, end in zip(start_figures, end_figures, strict=True)
+            )
+            survivor_count = len(opened.survivors)
+            sum_figures.update(
+                coordinator_cpu_s=round(coordinator_s, 2), party_cpu_s=round(parties_s / survivor_count, 3)
+            )
+            sum_figures.update(bytes_down=down // survivor_count, bytes_up=up // survivor_count)
             report(f"{parties} parties: {len(opened.survivors)} in the sum after {seconds['sum']:.1f} s")
-            carried["messages"] = transport.messages
+            message_counts["messages"] = transport.messages
             journal.close()
             return opened
 
@@ -263,17 +267,25 @@ def measure(
                 "clock": time.time,
             }
             opened = run(
-                LossyBatches({n: made.party(n, t, **shared) for n, t in tables.items()}, reachable, made.together)
+                LossyBatches(
+                    {n: simulated_parties.party(n, t, **shared) for n, t in tables.items()},
+                    reachable,
+                    simulated_parties.together,
+                )
             )
         else:
             progress = Reporting(report)
             opened = over_flower(
-                made, list(tables), lambda carrier: run(Lossy(carrier, reachable)), progress=progress, actors=actors
+                simulated_parties,
+                list(tables),
+                lambda carrier: run(Lossy(carrier, reachable)),
+                progress=progress,
+                actors=actors,
             )
         workspace.journal.close()
-        seconds["all"] = time.perf_counter() - begun
+        seconds["all"] = time.perf_counter() - start_s
         watch.end()
-        error = _largest_error(task, tables, opened, unit, labels, cached)
+        error = _largest_error(task, tables, opened, embeddings, labels, cached)
     return {
         "parties": parties,
         "records_a_party": records,
@@ -281,9 +293,9 @@ def measure(
         "silent": len(silent),
         "survivors": len(opened.survivors),
         "seconds": {key: round(value, 1) for key, value in seconds.items()},
-        "messages": carried["messages"],
+        "messages": message_counts["messages"],
         "messages_a_party": 3 + (6 if parties > GRAPH_ABOVE else 4),
-        **alone,
+        **sum_figures,
         "coordinator_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "cpu_seconds": round(watch.cpu_seconds, 1),
         "peak_memory_bytes": watch.peak_bytes,
@@ -318,17 +330,21 @@ def _task(folder: Path, parties: int, records: int) -> Path:
         for line in path.read_text(encoding="utf-8").splitlines()
     ]
     rng = np.random.default_rng(0)
-    drawn = rng.integers(0, len(notes), parties * records)
+    note_numbers = rng.integers(0, len(notes), parties * records)
     # Equal records would be dealt to one party, and most parties would have none.
-    rows = [notes[row] | {"number": str(number)} for number, row in enumerate(drawn)]
+    rows = [notes[row] | {"number": str(number)} for number, row in enumerate(note_numbers)]
     (folder / "notes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     text = (CLINIC / "task.toml").read_text(encoding="utf-8")
     head, _, tail = text.partition("[data]")
-    rest = tail[tail.index("[privacy]") : tail.index("[evaluation]")].replace('"data/', f'"{CLINIC}/data/')
-    rest = rest.replace("parties = 5", f"parties = {parties}\nalpha = inf").replace('unit = "user"', 'unit = "sample"')
-    rest = "\n".join(line for line in rest.splitlines() if not line.startswith(("max_per_user", "user_contribution")))
-    data = f'[data]\npath = "{folder}/notes.jsonl"\ntext = "text"\nlabel = "label"\nuser = "number"\n\n'
-    (folder / "task.toml").write_text(head + data + rest, encoding="utf-8")
+    privacy_section = tail[tail.index("[privacy]") : tail.index("[evaluation]")].replace('"data/', f'"{CLINIC}/data/')
+    privacy_section = privacy_section.replace("parties = 5", f"parties = {parties}\nalpha = inf").replace(
+        'unit = "user"', 'unit = "sample"'
+    )
+    privacy_section = "\n".join(
+        line for line in privacy_section.splitlines() if not line.startswith(("max_per_user", "user_contribution"))
+    )
+    data_section = f'[data]\npath = "{folder}/notes.jsonl"\ntext = "text"\nlabel = "label"\nuser = "number"\n\n'
+    (folder / "task.toml").write_text(head + data_section + privacy_section, encoding="utf-8")
     return folder / "task.toml"
 
 
@@ -338,9 +354,9 @@ def _silent(names: list[str], count: int) -> dict[str, int]:
     Message 0 introduces, 1 proposes, 2 brings signatures and asks for adverts. On a random graph 3 asks for nonces and,
     since somebody does not reveal, 4 asks anew; then come shares, masks, consistency and unmasking.
     """
-    chosen = np.random.default_rng(2).permutation(len(names))[:count]
-    numbers = (3, 5, 6, 7, 8) if len(names) > GRAPH_ABOVE else (3, 4, 5, 6)
-    return {names[row]: numbers[place % len(numbers)] for place, row in enumerate(chosen)}
+    silent_rows = np.random.default_rng(2).permutation(len(names))[:count]
+    message_numbers = (3, 5, 6, 7, 8) if len(names) > GRAPH_ABOVE else (3, 4, 5, 6)
+    return {names[row]: message_numbers[place % len(message_numbers)] for place, row in enumerate(silent_rows)}
 
 
 def _largest_error(task: Any, tables: Any, opened: Any, unit: Any, labels: Any, embedder: CachedEmbedder) -> float:
@@ -349,12 +365,12 @@ def _largest_error(task: Any, tables: Any, opened: Any, unit: Any, labels: Any, 
     names = {name: number for number, name in enumerate(task.task.labels)}
     for party in opened.survivors:
         table = tables[party]
-        own = np.array([names[label] for label in table.labels])
-        one, two = top_q_votes(embedder.encode(table.texts), own, unit, labels, 8)
-        near += one
-        far += two
-    exact = np.concatenate([near, far]) * (opened.scale // 128)
-    return float(np.abs(opened.values - exact).max() / (opened.sigma * opened.scale))
+        label_numbers = np.array([names[label] for label in table.labels])
+        near_counts, far_counts = top_q_votes(embedder.encode(table.texts), label_numbers, unit, labels, 8)
+        near += near_counts
+        far += far_counts
+    exact_votes = np.concatenate([near, far]) * (opened.scale // 128)
+    return float(np.abs(opened.values - exact_votes).max() / (opened.sigma * opened.scale))
 
 
 def _apart(parties: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -362,8 +378,8 @@ def _apart(parties: int, options: argparse.Namespace) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.flower", "--json", "--parties", str(parties)]
     command += ["--records", str(options.records), *(["--in-process"] if options.in_process else [])]
     command += [] if options.actors is None else ["--actors", str(options.actors)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    completed = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    rows: list[dict[str, Any]] = json.loads(completed.stdout)
     return rows[0]
 
 
@@ -399,11 +415,11 @@ def main(argv: list[str] | None = None) -> int:
         for size in sizes
     ]
     print(json.dumps(rows)) if options.json else _print(rows)
-    good = all(
+    meets_targets = all(
         row["seconds"]["all"] < TARGET_S and row["peak_memory_bytes"] < TARGET_BYTES and row["largest_error"] < 7.0
         for row in rows
     )
-    return 0 if good else 1
+    return 0 if meets_targets else 1
 
 
 if __name__ == "__main__":

@@ -178,29 +178,29 @@ def message(
     rng: np.random.Generator, office: str, offices: Words, asked: Sequence[str] = ASKED, aside: Sequence[str] = BESIDES
 ) -> str:
     """Writes a message to one office, which may first or last mention a thing of another office."""
-    said = [pick(rng, asked).format(pick(rng, offices[office]))]
+    sentences = [pick(rng, asked).format(pick(rng, offices[office]))]
     if rng.random() < ASIDE:
-        other = pick(rng, [name for name in offices if name != office])
-        said.insert(int(rng.integers(2)), pick(rng, aside).format(pick(rng, offices[other])))
-    return " ".join([pick(rng, GREETINGS), *said, pick(rng, ENDINGS)])
+        other_office = pick(rng, [name for name in offices if name != office])
+        sentences.insert(int(rng.integers(2)), pick(rng, aside).format(pick(rng, offices[other_office])))
+    return " ".join([pick(rng, GREETINGS), *sentences, pick(rng, ENDINGS)])
 
 
 def note(rng: np.random.Generator, dish: str, dishes: Words, own: float) -> str:
     """Writes a note of six words, each from the dish's list with probability ``own``, else from any list."""
-    form = pick(rng, NOTES)
-    of = [dish if rng.random() < own else pick(rng, list(dishes)) for _ in range(form.count("{}"))]
-    text = form.format(*(pick(rng, dishes[each]) for each in of))
+    template = pick(rng, NOTES)
+    word_dishes = [dish if rng.random() < own else pick(rng, list(dishes)) for _ in range(template.count("{}"))]
+    text = template.format(*(pick(rng, dishes[word_dish]) for word_dish in word_dishes))
     return text[0].upper() + text[1:]
 
 
 def report(rng: np.random.Generator, label: str, endings: Words, nearly: float) -> str:
     """Writes a report of four sentences: one tells of the event, or of what nearly happened on a quiet shift."""
-    said = [pick(rng, QUIET) for _ in range(4)]
+    sentences = [pick(rng, QUIET) for _ in range(4)]
     if label in BEGUN or rng.random() < nearly:
         event = label if label in BEGUN else pick(rng, list(BEGUN))
         ending = pick(rng, endings[event if label in BEGUN else f"no {event}"])
-        said[int(rng.integers(4))] = f"{pick(rng, BEGUN[event])} {ending}."
-    return " ".join(each.format(n=int(rng.integers(2, 40))) for each in said)
+        sentences[int(rng.integers(4))] = f"{pick(rng, BEGUN[event])} {ending}."
+    return " ".join(sentence.format(n=int(rng.integers(2, 40))) for sentence in sentences)
 
 
 def rows(
@@ -211,13 +211,17 @@ def rows(
     wrong: float = 0.0,
 ) -> list[Row]:
     """Returns ``count`` different texts with labels drawn by ``shares``, a share ``wrong`` of them mislabelled."""
-    found: dict[str, Row] = {}
-    while len(found) < count:
+    rows_by_text: dict[str, Row] = {}
+    while len(rows_by_text) < count:
         label = str(rng.choice(list(shares), p=list(shares.values())))
         text = write(rng, label)
-        given = pick(rng, [each for each in shares if each != label]) if rng.random() < wrong else label
-        found.setdefault(text, {"text": text, "label": given})
-    return list(found.values())
+        stated_label = (
+            pick(rng, [other_label for other_label in shares if other_label != label])
+            if rng.random() < wrong
+            else label
+        )
+        rows_by_text.setdefault(text, {"text": text, "label": stated_label})
+    return list(rows_by_text.values())
 
 
 def equal(labels: Sequence[str]) -> dict[str, float]:
@@ -226,7 +230,7 @@ def equal(labels: Sequence[str]) -> dict[str, float]:
 
 def known(rng: np.random.Generator, lists: Words) -> Words:
     """Draws from each list the phrases that one generator knows."""
-    return {name: [own[i] for i in rng.permutation(len(own))[:KNOWN]] for name, own in lists.items()}
+    return {name: [phrases[i] for i in rng.permutation(len(phrases))[:KNOWN]] for name, phrases in lists.items()}
 
 
 def twelve_offices() -> Setting:
@@ -254,8 +258,8 @@ def city(rng: np.random.Generator, shares: Mapping[str, float]) -> Setting:
 
 def one_cook() -> Setting:
     rng, shares = np.random.default_rng([SEED, 2]), equal(list(DISHES))
-    part = known(rng, DISHES)
-    pool = rows(rng, POOL, shares, lambda own, label: note(own, label, part, STEREOTYPED), FIFTH)
+    known_words = known(rng, DISHES)
+    pool = rows(rng, POOL, shares, lambda own, label: note(own, label, known_words, STEREOTYPED), FIFTH)
     private, test = (
         rows(rng, count, shares, lambda own, label: note(own, label, DISHES, OWN)) for count in (RECORDS, MOST_TESTS)
     )
@@ -288,8 +292,8 @@ THREE = tuple(TASKS)[:3]
 
 def happened(text: str) -> str:
     """Returns the event that a report tells of, such as "injury"; "no injury" if it nearly happened; "" if none."""
-    told = [name for name, endings in ENDED.items() if any(f" {ending}." in text for ending in endings)]
-    return told[0] if told else ""
+    events = [name for name, endings in ENDED.items() if any(f" {ending}." in text for ending in endings)]
+    return events[0] if events else ""
 
 
 def wrong_labels(world: judged.World, methods: Sequence[str], seeds: Sequence[int]) -> str:
@@ -300,11 +304,13 @@ def wrong_labels(world: judged.World, methods: Sequence[str], seeds: Sequence[in
         for seed in seeds:
             texts, labels, _ = judged.corpus(world, method, seed)
             pairs = [(happened(text), label) for text, label in zip(texts, labels, strict=True)]
-            near = [label for event, label in pairs if event.startswith("no ")]
-            events = [label for event, label in pairs if event in BEGUN]
-            right = sum(label == (event if event in BEGUN else "nothing") for event, label in pairs)
-            missed, alarms = events.count("nothing"), len(near) - near.count("nothing")
-            counts.append((len(pairs), len(pairs) - right, len(events), missed, len(near), alarms))
+            near_labels = [label for event, label in pairs if event.startswith("no ")]
+            event_labels = [label for event, label in pairs if event in BEGUN]
+            right_count = sum(label == (event if event in BEGUN else "nothing") for event, label in pairs)
+            missed_count, alarm_count = event_labels.count("nothing"), len(near_labels) - near_labels.count("nothing")
+            counts.append(
+                (len(pairs), len(pairs) - right_count, len(event_labels), missed_count, len(near_labels), alarm_count)
+            )
         lines.append([f"`{method}`", *(f"{mean:.0f}" for mean in np.mean(counts, axis=0))])
     heads = ("method", "texts", "wrong labels", "events", 'under "nothing"', "near misses", "under an event")
     return judged_tables.table(heads, lines)
@@ -335,8 +341,8 @@ def main(argv: list[str] | None = None) -> int:
     cells = {judged_tables.key(row): row for row in judged_settings.json_lines(options.out / "cells.jsonl")}
     against_mixture = [(method, judged_tables.MIXTURE) for method in methods if method != judged_tables.MIXTURE]
     for ours, other in (*against_mixture, (judged_tables.OURS, judged_tables.CLEANED)):
-        if found := judged_tables.paired(cells, ours, other, list(files), seeds):
-            print(f"{ours} minus {other}\n\n{judged_tables.comparison(found)}\n")
+        if differences := judged_tables.paired(cells, ours, other, list(files), seeds):
+            print(f"{ours} minus {other}\n\n{judged_tables.comparison(differences)}\n")
     return 0
 
 

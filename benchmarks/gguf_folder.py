@@ -25,9 +25,11 @@ def pieces(path: Path) -> tuple[list[str], list[float], list[int]]:
     import gguf
 
     fields = gguf.GGUFReader(path).fields
-    kind = bytes(fields["tokenizer.ggml.model"].parts[-1]).decode()
-    if kind != "llama":
-        raise SystemExit(f"{path}: its tokenizer is {kind!r}; this script makes those of scored pieces (llama)")
+    tokenizer_model = bytes(fields["tokenizer.ggml.model"].parts[-1]).decode()
+    if tokenizer_model != "llama":
+        raise SystemExit(
+            f"{path}: its tokenizer is {tokenizer_model!r}; this script makes those of scored pieces (llama)"
+        )
     text, scores, types = (fields[f"tokenizer.ggml.{name}"] for name in ("tokens", "scores", "token_type"))
     return (
         [bytes(text.parts[i]).decode("utf-8") for i in text.data],
@@ -39,14 +41,14 @@ def pieces(path: Path) -> tuple[list[str], list[float], list[int]]:
 def merges(tokens: list[str], scores: list[float], types: list[int]) -> list[tuple[str, str]]:
     """Returns every pair of pieces that together are a piece, in falling order of the score of that piece."""
     numbers = {token: number for number, token in enumerate(tokens)}
-    found = []
-    for token, score, kind in zip(tokens, scores, types, strict=True):
-        cuts = range(1, len(token)) if kind == NORMAL else ()
+    scored_pairs = []
+    for token, score, piece_type in zip(tokens, scores, types, strict=True):
+        cuts = range(1, len(token)) if piece_type == NORMAL else ()
         pairs = [(token[:cut], token[cut:]) for cut in cuts if token[:cut] in numbers and token[cut:] in numbers]
         pairs.sort(key=lambda pair: (numbers[pair[0]], numbers[pair[1]]))
-        found += [(score, pair) for pair in pairs]
-    found.sort(key=lambda each: -each[0])  # stable: pairs of one piece stay in their order
-    return [pair for _, pair in found]
+        scored_pairs += [(score, pair) for pair in pairs]
+    scored_pairs.sort(key=lambda each: -each[0])  # stable: pairs of one piece stay in their order
+    return [pair for _, pair in scored_pairs]
 
 
 def tokenizer(path: Path) -> Any:
@@ -56,23 +58,27 @@ def tokenizer(path: Path) -> Any:
 
     tokens, scores, types = pieces(path)
     numbers = {token: number for number, token in enumerate(tokens)}
-    made = Tokenizer(
+    piece_tokenizer = Tokenizer(
         models.BPE(numbers, merges(tokens, scores, types), unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     )
-    made.normalizer = normalizers.Replace(" ", SPACE)
-    made.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
-    made.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
-    special = [token for token, kind in zip(tokens, types, strict=True) if kind == CONTROL]
-    made.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-    begin = ("<bos>", numbers["<bos>"])
-    made.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[begin])
-    found = PreTrainedTokenizerFast(
-        tokenizer_object=made, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", unk_token="<unk>"
+    piece_tokenizer.normalizer = normalizers.Replace(" ", SPACE)
+    piece_tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    piece_tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     )
-    split = [word for word in WHOLE if word in numbers and found(word)["input_ids"][1:] != [numbers[word]]]
-    if split:
-        raise SystemExit(f"{path}: the tokenizer splits {', '.join(split)}, which the file has whole")
-    return found
+    special = [token for token, piece_type in zip(tokens, types, strict=True) if piece_type == CONTROL]
+    piece_tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    begin_token = ("<bos>", numbers["<bos>"])
+    piece_tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[begin_token])
+    fast_tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=piece_tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", unk_token="<unk>"
+    )
+    split_words = [
+        word for word in WHOLE if word in numbers and fast_tokenizer(word)["input_ids"][1:] != [numbers[word]]
+    ]
+    if split_words:
+        raise SystemExit(f"{path}: the tokenizer splits {', '.join(split_words)}, which the file has whole")
+    return fast_tokenizer
 
 
 def main() -> None:
@@ -80,14 +86,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="GGUF")
     parser.add_argument("folder", type=Path, help="to write")
-    given = parser.parse_args()
-    made = tokenizer(given.file)
+    arguments = parser.parse_args()
+    folder_tokenizer = tokenizer(arguments.file)
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(given.file.parent, gguf_file=given.file.name, dtype=torch.float32)
-    model.save_pretrained(given.folder)
-    made.save_pretrained(given.folder)
+    model = AutoModelForCausalLM.from_pretrained(
+        arguments.file.parent, gguf_file=arguments.file.name, dtype=torch.float32
+    )
+    model.save_pretrained(arguments.folder)
+    folder_tokenizer.save_pretrained(arguments.folder)
 
 
 if __name__ == "__main__":

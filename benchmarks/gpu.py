@@ -48,14 +48,14 @@ def requests(count: int) -> list[GenerationRequest]:
     ]
 
 
-def built(kind: str, given: argparse.Namespace, **fields: Any) -> tuple[Any, Generator]:
+def built(kind: str, arguments: argparse.Namespace, **fields: Any) -> tuple[Any, Generator]:
     """Returns the settings of a generator of this kind, and the generator."""
     table = {
         "name": kind,
         "kind": kind,
-        "path": str(given.model),
+        "path": str(arguments.model),
         "style": "completion",
-        "max_new_tokens": given.tokens,
+        "max_new_tokens": arguments.tokens,
     }
     settings = TypeAdapter(GeneratorTable).validate_python({**table, **fields})
     return settings, settings.build(Surroundings((), Path(), embeds_nothing, {}))
@@ -63,47 +63,51 @@ def built(kind: str, given: argparse.Namespace, **fields: Any) -> tuple[Any, Gen
 
 def written(generator: Generator, count: int) -> dict[str, Any]:
     """Returns figures of writing ``count`` texts. The first text is timed apart, because it loads the model."""
-    begun = time.perf_counter()
+    start_s = time.perf_counter()
     list(generator.answer(requests(1)))
-    loaded = time.perf_counter()
+    loaded_s = time.perf_counter()
     answers = [answer for _, answer in generator.answer(requests(count)) if isinstance(answer, Completion)]
-    seconds = time.perf_counter() - loaded
+    seconds = time.perf_counter() - loaded_s
     tokens = sum(answer.completion_tokens for answer in answers)
     return {
-        **{"texts": len(answers), "first_s": loaded - begun, "seconds": seconds},
+        **{"texts": len(answers), "first_s": loaded_s - start_s, "seconds": seconds},
         **{"tokens_a_second": tokens / seconds, "seconds_a_text": seconds / max(1, len(answers))},
     }
 
 
-def parts(given: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]]]:
+def parts(arguments: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]]]:
     """Returns the functions that measure the parts, by name."""
-    local = {"device": given.device, "batch_size": given.batch}
+    local_fields = {"device": arguments.device, "batch_size": arguments.batch}
 
     def by_transformers() -> dict[str, Any]:
-        return written(built("transformers", given, **local)[1], given.texts)
+        return written(built("transformers", arguments, **local_fields)[1], arguments.texts)
 
     def over_ray() -> dict[str, Any]:
-        settings, here = built("transformers", given, **local)
-        with Cluster("local", max(given.workers, gpus())) as cluster:
-            return written(spread(settings, here, Path(), cluster), given.texts)
+        settings, local_generator = built("transformers", arguments, **local_fields)
+        with Cluster("local", max(arguments.workers, gpus())) as cluster:
+            return written(spread(settings, local_generator, Path(), cluster), arguments.texts)
 
     def tuning() -> dict[str, Any]:
-        _, generator = built("transformers", given, **local)
+        _, generator = built("transformers", arguments, **local_fields)
         assert isinstance(generator, TransformersGenerator)
-        pairs = [Preference(each, "He has had chest pain since Monday.", "Buy now!") for each in requests(PAIRS)]
-        begun = time.perf_counter()
-        files = generator.tune(pairs, Tuning(8, 1e-4, 0.1, 1, 8, 0), lambda _: None)
-        seconds = time.perf_counter() - begun
-        sizes = sum(map(len, files.values()))
-        return {"pairs": PAIRS, "seconds": seconds, "adapter_bytes": sizes, **_after(generator)}
+        pairs = [Preference(request, "He has had chest pain since Monday.", "Buy now!") for request in requests(PAIRS)]
+        start_s = time.perf_counter()
+        adapter_files = generator.tune(pairs, Tuning(8, 1e-4, 0.1, 1, 8, 0), lambda _: None)
+        seconds = time.perf_counter() - start_s
+        adapter_bytes = sum(map(len, adapter_files.values()))
+        return {"pairs": PAIRS, "seconds": seconds, "adapter_bytes": adapter_bytes, **_after(generator)}
 
     def states() -> dict[str, Any]:
-        texts = [f"{PROMPT.format(number=number)} She sleeps badly and eats little." for number in range(given.texts)]
-        begun = time.perf_counter()
+        texts = [
+            f"{PROMPT.format(number=number)} She sleeps badly and eats little." for number in range(arguments.texts)
+        ]
+        start_s = time.perf_counter()
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name) / "prepared"
-            hidden_states.prepare(given.model, folder, texts, layer=given.layer, size=min(8, given.texts - 1))
-        return {"texts": len(texts), "seconds": time.perf_counter() - begun}
+            hidden_states.prepare(
+                arguments.model, folder, texts, layer=arguments.layer, size=min(8, arguments.texts - 1)
+            )
+        return {"texts": len(texts), "seconds": time.perf_counter() - start_s}
 
     return {
         "transformers": by_transformers,
@@ -136,10 +140,14 @@ def measured(part: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return {**figures, "gpu_bytes": torch.cuda.max_memory_allocated() if gpus() else 0}
 
 
-def prices(found: dict[str, dict[str, Any]], per_hour: float) -> dict[str, dict[str, float]]:
+def prices(figures_by_part: dict[str, dict[str, Any]], per_hour: float) -> dict[str, dict[str, float]]:
     """Returns the price in US dollars of 1 000 and of 100 000 texts, by the part that wrote them."""
-    a_text = {name: row["seconds_a_text"] * per_hour / 3600 for name, row in found.items() if "seconds_a_text" in row}
-    return {name: {"1000": 1e3 * dollars, "100000": 1e5 * dollars} for name, dollars in a_text.items()}
+    dollars_a_text = {
+        name: row["seconds_a_text"] * per_hour / 3600
+        for name, row in figures_by_part.items()
+        if "seconds_a_text" in row
+    }
+    return {name: {"1000": 1e3 * dollars, "100000": 1e5 * dollars} for name, dollars in dollars_a_text.items()}
 
 
 def main() -> int:
@@ -154,28 +162,29 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, help="of Ray, where there is no GPU")
     parser.add_argument("--price-per-hour", type=float, default=2.0, help="US dollars of this machine")
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        if given.model is None:
+        if arguments.model is None:
             from tests.doubles.tiny_llama import save_tiny_llama
 
-            given.model = Path(folder) / "tiny"
-            save_tiny_llama(given.model)
-        given.model = given.model.absolute()
-        found: dict[str, dict[str, Any]] = {}
-        for name, part in parts(given).items():
-            found[name] = measured(part)
-            if not given.json:
+            arguments.model = Path(folder) / "tiny"
+            save_tiny_llama(arguments.model)
+        arguments.model = arguments.model.absolute()
+        figures_by_part: dict[str, dict[str, Any]] = {}
+        for name, part in parts(arguments).items():
+            figures_by_part[name] = measured(part)
+            if not arguments.json:
                 row = {
-                    key: round(value, 3) if isinstance(value, float) else value for key, value in found[name].items()
+                    key: round(value, 3) if isinstance(value, float) else value
+                    for key, value in figures_by_part[name].items()
                 }
                 print(f"{name}: {row}", flush=True)
-    cost = prices(found, given.price_per_hour)
-    if given.json:
-        print(json.dumps({"gpus": gpus(), "parts": found, "usd": cost}))
-    for name, dollars in {} if given.json else cost.items():
+    dollars_by_part = prices(figures_by_part, arguments.price_per_hour)
+    if arguments.json:
+        print(json.dumps({"gpus": gpus(), "parts": figures_by_part, "usd": dollars_by_part}))
+    for name, dollars in {} if arguments.json else dollars_by_part.items():
         print(f"{name}: {dollars['1000']:.4f} USD for 1 000 texts, {dollars['100000']:.2f} for 100 000")
-    return int(any("failed" in row for row in found.values()))
+    return int(any("failed" in row for row in figures_by_part.values()))
 
 
 if __name__ == "__main__":

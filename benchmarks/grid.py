@@ -40,8 +40,8 @@ SHRINK = 2.0**-10
 
 def on_grid(rows: Float32, resolution: int) -> Float32:
     """Rows rounded to multiples of 1/resolution with norm at most 1."""
-    found: Float32 = embedding._to_grid(rows, resolution, shrink=SHRINK).astype(np.float32) / np.float32(resolution)
-    return found
+    rounded: Float32 = embedding._to_grid(rows, resolution, shrink=SHRINK).astype(np.float32) / np.float32(resolution)
+    return rounded
 
 
 def entropy_bits(rows: Float32, resolution: int) -> float:
@@ -81,19 +81,19 @@ def measure(data: Path, seeds: int) -> dict[str, Any]:
     sigma = plan_sums([SumRequest("votes", votes)], Privacy(4.0, 1e-5), Quorum(10, 7, 1, 1))["votes"].sigma
     published = {grid: pool.rows if grid == GRID else on_grid(pool.rows, grid) for grid in GRIDS}
     accuracy: dict[int, list[float]] = {grid: [] for grid in GRIDS}
-    same: dict[int, list[float]] = {grid: [] for grid in GRIDS}
+    same_chosen: dict[int, list[float]] = {grid: [] for grid in GRIDS}
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
         records = rng.choice(len(private.rows), RECORDS, replace=False)
-        shown = rng.choice(len(pool.rows), CANDIDATES, replace=False)
+        candidate_rows = rng.choice(len(pool.rows), CANDIDATES, replace=False)
         noise = rng.normal(0.0, sigma, 2 * CANDIDATES)
-        first: set[int] = set()
+        first_chosen: set[int] = set()
         for grid in GRIDS:
-            candidates, of = published[grid][shown], pool.labels[shown]
-            chosen = _chosen(private.rows[records], private.labels[records], candidates, of, noise)
-            first = first or set(chosen.tolist())
-            same[grid].append(len(first & set(chosen.tolist())) / len(chosen))
-            head = LogisticRegression(max_iter=500).fit(pool.rows[shown][chosen], of[chosen])
+            candidates, candidate_labels = published[grid][candidate_rows], pool.labels[candidate_rows]
+            chosen = _chosen(private.rows[records], private.labels[records], candidates, candidate_labels, noise)
+            first_chosen = first_chosen or set(chosen.tolist())
+            same_chosen[grid].append(len(first_chosen & set(chosen.tolist())) / len(chosen))
+            head = LogisticRegression(max_iter=500).fit(pool.rows[candidate_rows][chosen], candidate_labels[chosen])
             accuracy[grid].append(float(head.score(test.rows, test.labels)))
         print(f"seed {seed}: " + ", ".join(f"1/{g} {accuracy[g][-1]:.4f}" for g in GRIDS), file=sys.stderr)
     lines = []
@@ -103,15 +103,15 @@ def measure(data: Path, seeds: int) -> dict[str, Any]:
             {
                 **{"grid": grid, "accuracy": float(np.mean(accuracy[grid])), "difference": float(differences.mean())},
                 "interval": float(1.96 * differences.std(ddof=1) / math.sqrt(seeds)) if seeds > 1 else math.inf,
-                **{"same_chosen": float(np.mean(same[grid])), "bits": entropy_bits(published[grid], grid)},
+                **{"same_chosen": float(np.mean(same_chosen[grid])), "bits": entropy_bits(published[grid], grid)},
             }
         )
     return {"seeds": seeds, "sigma": sigma, "grids": lines}
 
 
 def _chosen(x: Float32, x_labels: Int64, c: Float32, c_labels: Int64, noise: Float64) -> Int64:
-    exact = np.concatenate(top_q_votes(x, x_labels, c, c_labels, Q)) / 2.0 ** (Q - 1)  # one full vote is 1
-    near, far = np.split(exact + noise, 2)
+    exact_votes = np.concatenate(top_q_votes(x, x_labels, c, c_labels, Q)) / 2.0 ** (Q - 1)  # one full vote is 1
+    near, far = np.split(exact_votes + noise, 2)
     return by_rank(near - far, c_labels, KEPT)
 
 

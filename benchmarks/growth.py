@@ -73,12 +73,12 @@ def private_sum_costs(parties: int, coordinates: int, post_quantum: bool) -> Cos
         post_quantum=post_quantum,
     )
     vector = GridVector(np.random.default_rng(1).integers(-100, 101, coordinates))
-    spent = {"parties": 0.0, "coordinator": 0.0}
+    processor_s = {"parties": 0.0, "coordinator": 0.0}
 
     def timed(side: str, work: Callable[[], Any]) -> Any:
-        begun = time.process_time()
+        start_s = time.process_time()
         result = work()
-        spent[side] += time.process_time() - begun
+        processor_s[side] += time.process_time() - start_s
         return result
 
     machines = {
@@ -87,12 +87,12 @@ def private_sum_costs(parties: int, coordinates: int, post_quantum: bool) -> Cos
     }
     coordinator = private_sum(parameters, lambda: QUESTION)
     requests = timed("coordinator", lambda: next(coordinator))
-    sent = 0
+    sent_bytes = 0
     while True:
-        masked = wire.Request.FromString(next(iter(requests.values()))).WhichOneof("stage") == "mask"
-        sent += sum(map(len, requests.values()))
+        is_masking = wire.Request.FromString(next(iter(requests.values()))).WhichOneof("stage") == "mask"
+        sent_bytes += sum(map(len, requests.values()))
         replies = {}
-        for name, request in list(requests.items())[dropouts if masked else 0 :]:
+        for name, request in list(requests.items())[dropouts if is_masking else 0 :]:
             keys.verified.cache_clear()  # a party in a process of its own has verified nothing before
             reply = timed("parties", partial(machines[name].receive, request))
             if isinstance(reply, WantsInput):
@@ -102,9 +102,9 @@ def private_sum_costs(parties: int, coordinates: int, post_quantum: bool) -> Cos
             requests = timed("coordinator", partial(coordinator.send, replies))
         except StopIteration:
             return {
-                "party_ms": 1e3 * spent["parties"] / parties,
-                "coordinator_ms": 1e3 * spent["coordinator"],
-                "down_kB": sent / parties / 1e3,
+                "party_ms": 1e3 * processor_s["parties"] / parties,
+                "coordinator_ms": 1e3 * processor_s["coordinator"],
+                "down_kB": sent_bytes / parties / 1e3,
             }
 
 
@@ -118,9 +118,9 @@ def vote_costs(records: int, candidates: int) -> Costs:
     rng = np.random.default_rng(2)
     x = quantise(_unit(rng, records))
     c = publishable(_unit(rng, candidates))
-    begun = time.process_time()
+    start_s = time.process_time()
     top_q_votes(x, None, c, None, Q)
-    return {"party_ms": 1e3 * (time.process_time() - begun)}
+    return {"party_ms": 1e3 * (time.process_time() - start_s)}
 
 
 def _unit(rng: np.random.Generator, rows: int) -> Float64:
@@ -138,16 +138,16 @@ def run_costs(generators: int) -> Costs:
 
     with tempfile.TemporaryDirectory() as folder:
         path = make_task(Path(folder), parties=1, records=40, samples=SAMPLES)
-        written = path.read_text(encoding="utf-8").split("[[generators]]")[0]
+        task_head = path.read_text(encoding="utf-8").split("[[generators]]")[0]
         for number in range(generators):
             corpus = ("good", "poor")[number % 2]
-            written += f'[[generators]]\nname = "g{number}"\nkind = "ngram"\ncorpus = "{corpus}.jsonl"\n'
-        path.write_text(written, encoding="utf-8")
+            task_head += f'[[generators]]\nname = "g{number}"\nkind = "ngram"\ncorpus = "{corpus}.jsonl"\n'
+        path.write_text(task_head, encoding="utf-8")
         task = tasks.load(path)
         run_plan = plan_run(task)
-        begun = time.process_time()
+        start_s = time.process_time()
         run_method(task, run_plan, seed=0)
-        return {"coordinator_ms": 1e3 * (time.process_time() - begun)}
+        return {"coordinator_ms": 1e3 * (time.process_time() - start_s)}
 
 
 def slope(sizes: Sequence[float], costs: Sequence[float]) -> float:
@@ -163,19 +163,24 @@ def rows_of(
     grows: str, fixed: str, sizes: Sequence[int], measured: Callable[[int], Costs], repeats: int
 ) -> list[dict[str, Any]]:
     """Returns a row for each cost that ``measured`` gives; a cost is the least of ``repeats`` at each size."""
-    found: dict[str, list[float]] = {}
+    costs_by_name: dict[str, list[float]] = {}
     measured(sizes[0])  # what is loaded and cached once is no cost of the smallest size
     for size in sizes:
         runs = [measured(size) for _ in range(repeats)]
-        for what in runs[0]:
-            found.setdefault(what, []).append(min(run[what] for run in runs))
+        for cost_name in runs[0]:
+            costs_by_name.setdefault(cost_name, []).append(min(run[cost_name] for run in runs))
     return [
         {
-            **{"grows": grows, "sizes": list(sizes), "what": what.rsplit("_", 1)[0], "unit": what.rsplit("_", 1)[1]},
+            **{
+                "grows": grows,
+                "sizes": list(sizes),
+                "what": cost_name.rsplit("_", 1)[0],
+                "unit": cost_name.rsplit("_", 1)[1],
+            },
             **{"costs": costs, "exponent": slope(sizes, costs), "fixed": fixed},
             "last_exponent": slope(sizes[-2:], costs[-2:]),
         }
-        for what, costs in found.items()
+        for cost_name, costs in costs_by_name.items()
     ]
 
 
@@ -189,18 +194,31 @@ def measure(quick: bool, report: Callable[[str], None] = lambda _words: None) ->
         rows.extend(rows_of(grows, fixed, sizes, measured, 1 if grows == "parties" else repeats))
         report(f"{grows}: done")
 
-    counts = (8, 16, 32, 64) if quick else (10, 20, 40, 80, 160)
-    for kind, named in ((True, "on"), (False, "off")):
-        fixed = f"{COORDINATES} coordinates, post-quantum {named}"
-        add("parties", fixed, counts, partial(private_sum_costs, coordinates=COORDINATES, post_quantum=kind))
-        many, fixed = merkle.SIZES[:2] if quick else (2_001, *merkle.SIZES[1:]), f"Merkle graph, post-quantum {named}"
-        add("parties", fixed, many, partial(merkle_costs, post_quantum=kind))
-    lengths = (10_000, 40_000, 160_000) if quick else (10_000, 40_000, 160_000, 640_000)
-    add("coordinates", f"{PARTIES} parties, post-quantum on", lengths, lambda d: private_sum_costs(PARTIES, d, True))
-    wide = (1_000, 2_000, 4_000, 8_000) if quick else (1_000, 2_000, 4_000, 8_000, 16_000)
-    add("candidates", f"{RECORDS} records of {WIDTH}", wide, lambda n: vote_costs(RECORDS, n))
-    deep = (500, 1_000, 2_000, 4_000) if quick else (500, 1_000, 2_000, 4_000, 8_000)
-    add("records", f"{CANDIDATES} candidates of {WIDTH}", deep, lambda m: vote_costs(m, CANDIDATES))
+    party_counts = (8, 16, 32, 64) if quick else (10, 20, 40, 80, 160)
+    for post_quantum, on_or_off in ((True, "on"), (False, "off")):
+        fixed = f"{COORDINATES} coordinates, post-quantum {on_or_off}"
+        add(
+            "parties",
+            fixed,
+            party_counts,
+            partial(private_sum_costs, coordinates=COORDINATES, post_quantum=post_quantum),
+        )
+        merkle_sizes, fixed = (
+            merkle.SIZES[:2] if quick else (2_001, *merkle.SIZES[1:]),
+            f"Merkle graph, post-quantum {on_or_off}",
+        )
+        add("parties", fixed, merkle_sizes, partial(merkle_costs, post_quantum=post_quantum))
+    coordinate_counts = (10_000, 40_000, 160_000) if quick else (10_000, 40_000, 160_000, 640_000)
+    add(
+        "coordinates",
+        f"{PARTIES} parties, post-quantum on",
+        coordinate_counts,
+        lambda d: private_sum_costs(PARTIES, d, True),
+    )
+    candidate_counts = (1_000, 2_000, 4_000, 8_000) if quick else (1_000, 2_000, 4_000, 8_000, 16_000)
+    add("candidates", f"{RECORDS} records of {WIDTH}", candidate_counts, lambda n: vote_costs(RECORDS, n))
+    record_counts = (500, 1_000, 2_000, 4_000) if quick else (500, 1_000, 2_000, 4_000, 8_000)
+    add("records", f"{CANDIDATES} candidates of {WIDTH}", record_counts, lambda m: vote_costs(m, CANDIDATES))
     add("generators", f"a run of {SAMPLES} samples", (1, 2, 4, 8), run_costs)
     return {"rows": rows}
 
@@ -220,22 +238,24 @@ def draw(figures: dict[str, Any], folder: Path) -> None:
     """Writes the pictures: processor times by what grows, and what goes down to a party."""
     lines: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for row in figures["rows"]:
-        masks, down = row["fixed"].partition("post-quantum ")[2], row["unit"] == "kB"
-        if row["grows"] == "generators" or (down and row["grows"] != "parties"):
+        masks, is_downlink = row["fixed"].partition("post-quantum ")[2], row["unit"] == "kB"
+        if row["grows"] == "generators" or (is_downlink and row["grows"] != "parties"):
             continue
         name = f"{row['what']}{f', post-quantum {masks}' if masks else ''}"
-        if down:  # a short name, since the complete graph's lines end in the middle
+        if is_downlink:  # a short name, since the complete graph's lines end in the middle
             name = ("Merkle, " if row["fixed"].startswith("Merkle") else "") + {"on": "hybrid", "off": "classical"}[
                 masks
             ]
         points = list(zip(map(float, row["sizes"]), row["costs"], strict=True))
-        lines.setdefault("downlink" if down else row["grows"], {})[f"{name}: {row['exponent']:.2f}"] = points
-    for grows, found in lines.items():
+        lines.setdefault("downlink" if is_downlink else row["grows"], {})[f"{name}: {row['exponent']:.2f}"] = points
+    for grows, grown_lines in lines.items():
         if grows == "downlink":
-            drawn = loglog.picture("Bytes to a party and parties, exponents behind", "parties", "kB", found)
+            svg_text = loglog.picture("Bytes to a party and parties, exponents behind", "parties", "kB", grown_lines)
         else:
-            drawn = loglog.picture(f"Processor time and {grows}, exponents behind", grows, "milliseconds", found)
-        (folder / f"growth-{grows}.svg").write_text(drawn, encoding="utf-8")
+            svg_text = loglog.picture(
+                f"Processor time and {grows}, exponents behind", grows, "milliseconds", grown_lines
+            )
+        (folder / f"growth-{grows}.svg").write_text(svg_text, encoding="utf-8")
 
 
 def _figure(cost: float) -> str:

@@ -54,8 +54,8 @@ def half_off(on: Sequence[Row], off: Sequence[Row], seed: int, share: float = 0.
 def some(rows: Sequence[Row], seed: int, count: int = POOL) -> list[Row]:
     """Draws ``count`` rows with different texts."""
     rng = np.random.default_rng([SEED, seed])
-    once = list({row["text"]: row for row in rows}.values())
-    return [once[i] for i in rng.permutation(len(once))[:count]]
+    distinct_rows = list({row["text"]: row for row in rows}.values())
+    return [distinct_rows[i] for i in rng.permutation(len(distinct_rows))[:count]]
 
 
 def films(data: Path, pool: str = "flan-t5-xl") -> list[Row]:
@@ -71,8 +71,8 @@ def bank_pool(data: Path, pool: str) -> list[Row]:
 def clinical(data: Path) -> list[Row]:
     """Sections of clinical notes under their six most common headers."""
     rows = [row for name in ("train", "test1", "test2") for row in json_rows(data / "mts_dialog" / f"{name}.jsonl")]
-    common = [label for label, _ in Counter(row["label"] for row in rows).most_common(6)]
-    return some([row for row in rows if row["label"] in common], 3, len(rows))
+    common_headers = [label for label, _ in Counter(row["label"] for row in rows).most_common(6)]
+    return some([row for row in rows if row["label"] in common_headers], 3, len(rows))
 
 
 def json_rows(path: Path) -> list[Row]:
@@ -87,10 +87,14 @@ def dialogues(data: Path) -> list[Row]:
         for name in ("train", "test1", "test2")
         for row in judged_settings.json_lines(data / "mts_dialog" / f"{name}.jsonl")
     ]
-    common = {row["label"] for row in clinical(data)}
-    cut = [" ".join(row["dialogue"].split()[:60]) for row in rows]
+    common_headers = {row["label"] for row in clinical(data)}
+    talks = [" ".join(row["dialogue"].split()[:60]) for row in rows]
     return some(
-        [{"text": text, "label": row["label"]} for text, row in zip(cut, rows, strict=True) if row["label"] in common],
+        [
+            {"text": text, "label": row["label"]}
+            for text, row in zip(talks, rows, strict=True)
+            if row["label"] in common_headers
+        ],
         4,
     )
 
@@ -123,15 +127,17 @@ def clinic(_data: Path, off_share: float = 0.0) -> Setting:
     corpora = {name: json_rows(CLINIC / "corpora" / f"{name}.jsonl") for name in ("handbook", "mixed", "offdomain")}
     words = Counter(word for row in corpora["offdomain"] for word in row["text"].casefold().split())
     on_words = {word for row in corpora["handbook"] for word in row["text"].casefold().split()}
-    strange = {word for word in words if word not in on_words}
-    board = []
+    foreign_words = {word for word in words if word not in on_words}
+    board_rows = []
     for row in some(corpora["mixed"], 5, 2 * POOL):
-        pieces = row["text"].casefold().split()
-        is_off = sum(piece in strange for piece in pieces) > 0.25 * len(pieces)
-        board.append({**row, "off": "1"} if is_off else row)
+        text_words = row["text"].casefold().split()
+        is_off = sum(piece in foreign_words for piece in text_words) > 0.25 * len(text_words)
+        board_rows.append({**row, "off": "1"} if is_off else row)
     if off_share:
-        board = half_off([row for row in board if "off" not in row], some(corpora["offdomain"], 6), 7, off_share)
-    pools = {"handbook": some(corpora["handbook"], 8), "board": board}
+        board_rows = half_off(
+            [row for row in board_rows if "off" not in row], some(corpora["offdomain"], 6), 7, off_share
+        )
+    pools = {"handbook": some(corpora["handbook"], 8), "board": board_rows}
     return Setting("a nurse's triage note", private, json_rows(CLINIC / "test.jsonl"), pools)
 
 
@@ -143,8 +149,8 @@ def movies(data: Path, second: Callable[[list[Row]], list[Row]], pool: str = "op
 
 def sections(data: Path, second: Callable[[list[Row]], list[Row]]) -> Setting:
     rows = clinical(data)
-    private, test, first, rest = rows[:450], rows[450:650], rows[650:950], rows[950:]
-    return Setting("a section of a clinical note", private, test, {"first": first, "second": second(rest)})
+    private, test, first_pool, other_rows = rows[:450], rows[450:650], rows[650:950], rows[950:]
+    return Setting("a section of a clinical note", private, test, {"first": first_pool, "second": second(other_rows)})
 
 
 def stars(data: Path, second: Callable[[list[Row]], list[Row]], pool: str = "strict") -> Setting:
@@ -213,40 +219,48 @@ POOLS = {**PARTLY_OFF, **ON_TOPIC}
 def build(name: str, data: Path, samples: int, epsilon: float, out: Path) -> tuple[Path, set[str]]:
     """Writes a pool's files; returns the path of its task file, and the texts that are off topic."""
     setting = POOLS[name](data)
-    off = {row["text"] for rows in setting.pools.values() for row in rows if "off" in row}
+    off_topic_texts = {row["text"] for rows in setting.pools.values() for row in rows if "off" in row}
     test = (
         [setting.test[i * len(setting.test) // TESTS] for i in range(TESTS)]
         if len(setting.test) > TESTS
         else setting.test
     )
     setting = setting._replace(samples=samples, epsilon=epsilon, records=RECORDS, test=test)
-    return judged_settings.write(name.replace("/", "-"), setting, out), off
+    return judged_settings.write(name.replace("/", "-"), setting, out), off_topic_texts
 
 
-def cell(world: judged.World, off: set[str], seed: int) -> dict[str, Any]:
+def cell(world: judged.World, off_topic_texts: set[str], seed: int) -> dict[str, Any]:
     """Returns figures of one run: rows, off-topic rows, and by generator its texts on topic and those set aside."""
     samples, run = judged.published(world, f"undersong:rounds={ROUNDS}", seed, judged.OneMachine)
-    aside = [row for _, rows in run.records.get(support.RECORD, ()) for row in rows]
+    set_aside_rows = [row for _, rows in run.records.get(support.RECORD, ()) for row in rows]
     return {
         "rows": len(samples),
-        "off": sum(sample.text in off for sample in samples),
-        "on": [sum(one.text not in off and one.generator == name for one in run.pool.samples) for name in world.names],
-        "lost": [sum(row[0] not in off and row[2] == name for row in aside) for name in world.names],
+        "off": sum(sample.text in off_topic_texts for sample in samples),
+        "on": [
+            sum(
+                pool_sample.text not in off_topic_texts and pool_sample.generator == name
+                for pool_sample in run.pool.samples
+            )
+            for name in world.names
+        ],
+        "lost": [
+            sum(row[0] not in off_topic_texts and row[2] == name for row in set_aside_rows) for name in world.names
+        ],
     }
 
 
-def measure(pool: str, given: argparse.Namespace, embed: Embed) -> list[list[str]]:
+def measure(pool: str, arguments: argparse.Namespace, embed: Embed) -> list[list[str]]:
     """Returns the table's rows for one pool, one for each epsilon; cells are stored in a file of the pool."""
     lines = []
     for epsilon in EPSILONS:
-        path, off = build(pool, given.data, given.samples, epsilon, given.out)
-        world, file = judged.World(path, embed), path.parent / f"cells-{given.samples}-{epsilon:g}.json"
-        cells: dict[str, dict[str, Any]] = json.loads(file.read_text("utf-8")) if file.exists() else {}
-        seeds = [str(seed) for seed in range(FIRST_SEED, FIRST_SEED + given.seeds)]
+        path, off_topic_texts = build(pool, arguments.data, arguments.samples, epsilon, arguments.out)
+        world, cells_file = judged.World(path, embed), path.parent / f"cells-{arguments.samples}-{epsilon:g}.json"
+        cells: dict[str, dict[str, Any]] = json.loads(cells_file.read_text("utf-8")) if cells_file.exists() else {}
+        seeds = [str(seed) for seed in range(FIRST_SEED, FIRST_SEED + arguments.seeds)]
         for seed in seeds:
             if seed not in cells:
-                cells[seed] = cell(world, off, int(seed))
-                file.write_text(json.dumps(cells), "utf-8")
+                cells[seed] = cell(world, off_topic_texts, int(seed))
+                cells_file.write_text(json.dumps(cells), "utf-8")
         lines.append([pool, f"{epsilon:g}", *_figures([cells[seed] for seed in seeds])])
     return lines
 
@@ -254,8 +268,8 @@ def measure(pool: str, given: argparse.Namespace, embed: Embed) -> list[list[str
 def _figures(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the mean share of off-topic rows, the runs with more than ``MOST_OFF``, and shares wrongly set aside."""
     shares = np.array([run["off"] / run["rows"] for run in runs])
-    on, lost = (np.sum([run[name] for run in runs], axis=0) for name in ("on", "lost"))
-    lost_shares = " / ".join(f"{100 * share:.0f}" for share in lost / np.maximum(on, 1))
+    on_counts, lost_counts = (np.sum([run[name] for run in runs], axis=0) for name in ("on", "lost"))
+    lost_shares = " / ".join(f"{100 * share:.0f}" for share in lost_counts / np.maximum(on_counts, 1))
     return [f"{100 * shares.mean():.1f}", f"{(shares > MOST_OFF).sum()} of {len(runs)}", lost_shares]
 
 
@@ -270,12 +284,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, default=120)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--quick", action="store_true", help="two pools without a data folder, two seeds")
-    given = parser.parse_args(argv)
-    if given.quick:
-        given.pools, given.seeds = "offices/shifts,stars/brief", 2
+    arguments = parser.parse_args(argv)
+    if arguments.quick:
+        arguments.pools, arguments.seeds = "offices/shifts,stars/brief", 2
     embed = CachedEmbedder(Embedder.load(), PublicFileCache(public_cache_path(os.environ))).encode
     heads = ("pool", "epsilon", "off topic (%)", "runs above 1 %", "on topic, set aside (%)")
-    print(judged_tables.table(heads, [line for pool in given.pools.split(",") for line in measure(pool, given, embed)]))
+    print(
+        judged_tables.table(
+            heads, [line for pool in arguments.pools.split(",") for line in measure(pool, arguments, embed)]
+        )
+    )
     return 0
 
 

@@ -103,14 +103,14 @@ class World:
 
     def public(self, texts: Sequence[str]) -> Float32:
         """Embeddings on the public grid, float32 [n, d]; each text is embedded once."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._public]
-        if new:
-            self._public.update(zip(new, publishable(self.embed(new)), strict=True))
+        new_texts = [text for text in dict.fromkeys(texts) if text not in self._public]
+        if new_texts:
+            self._public.update(zip(new_texts, publishable(self.embed(new_texts)), strict=True))
         return np.stack([self._public[text] for text in texts])
 
     def records(self, count: int, seed: int) -> Records:
-        chosen = np.random.default_rng([seed, 77]).permutation(len(self._texts))[:count]
-        return Records([self._texts[i] for i in chosen], self._label_of[chosen], self._private[chosen])
+        record_rows = np.random.default_rng([seed, 77]).permutation(len(self._texts))[:count]
+        return Records([self._texts[i] for i in record_rows], self._label_of[record_rows], self._private[record_rows])
 
 
 class OneMachine:
@@ -120,7 +120,7 @@ class OneMachine:
         self.setting, self.pool = setting, Pool(setting.labels, setting.generators)
         self.records: dict[str, list[tuple[int, Any]]] = {}
         self._world, self._plan, self._private, self._seed = world, plan, records, seed
-        self._given: set[str] = set()
+        self._given_texts: set[str] = set()
         self._noise, self._steps = np.random.default_rng([seed, 991]), 0
         for generator in world.generators.values():
             generator._used[:] = 0
@@ -141,19 +141,19 @@ class OneMachine:
         return samples
 
     def write(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample | None]:
-        found: list[Sample | None] = [None] * len(orders)
+        samples: list[Sample | None] = [None] * len(orders)
         self._steps += 1
         for attempt in range(ATTEMPTS):
             for name in self.setting.generators:
                 generator = self._world.generators[name]
-                left = [i for i, order in enumerate(orders) if order.generator == name and found[i] is None]
-                requests = [self._request(orders[i], attempt, i) for i in left]
+                open_orders = [i for i, order in enumerate(orders) if order.generator == name and samples[i] is None]
+                requests = [self._request(orders[i], attempt, i) for i in open_orders]
                 for number, answer in generator.answer(requests):
-                    order = orders[left[number]]
-                    if isinstance(answer, Completion) and (key := duplicate_key(answer.text)) not in self._given:
-                        self._given.add(key)
-                        found[left[number]] = Sample(answer.text, order.label, name, round_, order.kind)
-        return found
+                    order = orders[open_orders[number]]
+                    if isinstance(answer, Completion) and (key := duplicate_key(answer.text)) not in self._given_texts:
+                        self._given_texts.add(key)
+                        samples[open_orders[number]] = Sample(answer.text, order.label, name, round_, order.kind)
+        return samples
 
     def _request(self, order: Order, attempt: int, number: int) -> GenerationRequest:
         seed = self._seed * 1_000_003 + self._steps * 100_003 + attempt * 20_011 + number
@@ -222,8 +222,8 @@ def corpus(world: World, method: str, seed: int) -> tuple[list[str], list[str], 
         records = world.records(world.task.data.records or 1, seed)
         return list(records.texts), [world.labels[i] if i >= 0 else "" for i in records.labels], {}
     samples, run = published(world, method, seed, OneMachine)
-    kept = ("weights", "verdict", "trust", "matched", "corpora", "gains", "dropped")
-    recorded = {name: values[-1][1] for name, values in run.records.items() if name in kept}
+    recorded_names = ("weights", "verdict", "trust", "matched", "corpora", "gains", "dropped")
+    recorded = {name: values[-1][1] for name, values in run.records.items() if name in recorded_names}
     return [sample.text for sample in samples], [sample.label for sample in samples], recorded
 
 
@@ -233,32 +233,32 @@ def published(world: World, method: str, seed: int, machine: type[_Machine]) -> 
     if method.startswith(SINGLE):
         names, method = (method.removeprefix(SINGLE),), "mixture+labels" if world.labels else "mixture"
     name, _, option = method.partition(":")
-    name, _, without = name.partition(WITHOUT)
-    loaded = without_sum(name, without) if without else methods.load(name)
-    given = dict(part.split("=") for part in option.split("+") if part)
-    options = loaded.Options(samples=task.options.samples, **given)
+    name, _, omitted_sum = name.partition(WITHOUT)
+    chosen_method = without_sum(name, omitted_sum) if omitted_sum else methods.load(name)
+    option_values = dict(part.split("=") for part in option.split("+") if part)
+    options = chosen_method.Options(samples=task.options.samples, **option_values)
     privacy, quorum = Privacy(task.privacy.epsilon, DELTA), Quorum(1, 1, 0, 0)
     setting = Setting(
         world.labels, names, privacy=privacy, quorum=quorum, expected_records=task.privacy.expected_records
     )
-    plan = plan_sums(loaded.plan(options, setting), privacy, quorum)
+    plan = plan_sums(chosen_method.plan(options, setting), privacy, quorum)
     run = machine(world, setting, plan, world.records(task.data.records or 1, seed), seed)
-    return each_once(loaded.run(options, run)), run  # type: ignore[arg-type]
+    return each_once(chosen_method.run(options, run)), run  # type: ignore[arg-type]
 
 
 def without_sum(name: str, start: str) -> Method[Any]:
     """Returns a method without the sums whose names begin with ``start``; the other sums share their budget."""
     module = importlib.import_module(f"undersong_server.methods.{name.replace('-', '_')}")
-    whole: Method[Any] = module.METHOD
+    whole_method: Method[Any] = module.METHOD
 
     def plan(options: Any, setting: Setting) -> list[SumRequest]:
-        return [request for request in whole.plan(options, setting) if not request.name.startswith(start)]
+        return [request for request in whole_method.plan(options, setting) if not request.name.startswith(start)]
 
     def run(options: Any, context: Any) -> Sequence[Sample]:
         with mock.patch.object(module, "plan", plan):
-            return whole.run(options, context)
+            return whole_method.run(options, context)
 
-    return dataclasses.replace(whole, plan=plan, run=run)
+    return dataclasses.replace(whole_method, plan=plan, run=run)
 
 
 def _judged(world: World, texts: Sequence[str], labels: Sequence[str], seed: int) -> dict[str, Any]:
@@ -269,42 +269,43 @@ def _judged(world: World, texts: Sequence[str], labels: Sequence[str], seed: int
         if world.labels:
             scores = panel.judge(corpus, world.test, seed=seed)
             means = scores.figures()
-            found = {"panel": means["accuracy"], **scores.accuracies()}
-            found |= {name: means[name] for name in ("macro_f1", "rarest_recall")}
+            figures = {"panel": means["accuracy"], **scores.accuracies()}
+            figures |= {name: means[name] for name in ("macro_f1", "rarest_recall")}
         else:
             rng = np.random.default_rng(seed)
-            ours, real = (
-                each.embeddings[rng.permutation(len(each.texts))[:MAUVE_TEXTS]] for each in (corpus, world.test)
+            corpus_rows, test_rows = (
+                labelled.embeddings[rng.permutation(len(labelled.texts))[:MAUVE_TEXTS]]
+                for labelled in (corpus, world.test)
             )
-            found = {
+            figures = {
                 "accuracy": next_word_accuracy(texts, world.test.texts),
                 "bits": next_word_loss(texts, world.test.texts) / 100,
-                "mauve": mauve(ours, real, seed=seed),
+                "mauve": mauve(corpus_rows, test_rows, seed=seed),
             }
-        world.judged[key] = {"rows": len(texts), **{name: 100 * value for name, value in found.items()}}
+        world.judged[key] = {"rows": len(texts), **{name: 100 * value for name, value in figures.items()}}
     return world.judged[key]
 
 
 def measure(settings: Mapping[str, Path], chosen: Sequence[str], seeds: Sequence[int], out: Path, embed: Embed) -> None:
     """Measures the cells that ``out``/cells.jsonl lacks, all settings and methods of one seed before the next seed."""
     path, program = out / "cells.jsonl", _program()
-    known = {judged_tables.key(row): row for row in judged_settings.json_lines(path)} if path.exists() else {}
-    judged: dict[bytes, dict[str, Any]] = {}
+    known_cells = {judged_tables.key(row): row for row in judged_settings.json_lines(path)} if path.exists() else {}
+    judged_figures: dict[bytes, dict[str, Any]] = {}
     worlds: dict[str, World] = {}
     with path.open("a", encoding="utf-8") as file:
 
         def measured(name: str, method: str, seed: int, run: str) -> Mapping[str, Any]:
-            if (name, method, seed) not in known:
+            if (name, method, seed) not in known_cells:
                 if name not in worlds:
                     worlds[name] = World(settings[name], embed)
-                    worlds[name].judged = judged
-                begun = time.process_time()
-                found = {"setting": name, "method": method, "seed": seed, **cell(worlds[name], run, seed)}
-                found |= {"seconds": round(time.process_time() - begun, 2), "program": program}
-                file.write(json.dumps(found) + "\n")
+                    worlds[name].judged = judged_figures
+                start_s = time.process_time()
+                cell_figures = {"setting": name, "method": method, "seed": seed, **cell(worlds[name], run, seed)}
+                cell_figures |= {"seconds": round(time.process_time() - start_s, 2), "program": program}
+                file.write(json.dumps(cell_figures) + "\n")
                 file.flush()
-                known[name, method, seed] = found
-            return known[name, method, seed]
+                known_cells[name, method, seed] = cell_figures
+            return known_cells[name, method, seed]
 
         for seed in seeds:
             for name, task_file in settings.items():
@@ -314,9 +315,9 @@ def measure(settings: Mapping[str, Path], chosen: Sequence[str], seeds: Sequence
                         continue
                     run = method
                     if method == BEST:
-                        alone = [f"{SINGLE}{each.name}" for each in task.generators]
+                        single_names = [f"{SINGLE}{generator.name}" for generator in task.generators]
                         figure = "panel" if task.task.labels else "accuracy"
-                        run = max(alone, key=lambda one: measured(name, one, CHOOSING_SEED, one)[figure])
+                        run = max(single_names, key=lambda one: measured(name, one, CHOOSING_SEED, one)[figure])
                     measured(name, method, seed, run)
                 print(f"seed {seed}, {name}", file=sys.stderr, flush=True)
 
@@ -350,10 +351,10 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if options.quick:
         options.settings, options.seeds = ",".join(judged_settings.INVENTED), 2
-    chosen = {name: judged_settings.build(name, options.data, options.out) for name in options.settings.split(",")}
+    task_files = {name: judged_settings.build(name, options.data, options.out) for name in options.settings.split(",")}
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     embed = CachedEmbedder(Embedder.load(), PublicFileCache(public_cache_path(os.environ))).encode
-    measure(chosen, options.methods.split(","), seeds, options.out, embed)
+    measure(task_files, options.methods.split(","), seeds, options.out, embed)
     return 0
 
 

@@ -119,67 +119,68 @@ def mixed(data: Path) -> Setting:
 
 
 def weak(data: Path) -> Setting:
-    found = _movies(data)
-    return found._replace(pools={name: rows for name, rows in found.pools.items() if name not in CHAT_POOLS})
+    setting = _movies(data)
+    return setting._replace(pools={name: rows for name, rows in setting.pools.items() if name not in CHAT_POOLS})
 
 
 def alike(data: Path) -> Setting:
-    found = _movies(data)
-    rows = [row for name in MOVIE_POOLS for row in found.pools[name]]
+    setting = _movies(data)
+    rows = [row for name in MOVIE_POOLS for row in setting.pools[name]]
     order = np.random.default_rng([SEED, 1]).permutation(len(rows))
     parts = np.array_split(order, len(MOVIE_POOLS))
-    return found._replace(pools={f"pool-{i + 1}": [rows[row] for row in part] for i, part in enumerate(parts)})
+    return setting._replace(pools={f"pool-{i + 1}": [rows[row] for row in part] for i, part in enumerate(parts)})
 
 
 def specialists(data: Path) -> Setting:
-    found, test = _bank(data), rows_of(data / "banking_groups" / "test.jsonl")
+    setting, test = _bank(data), rows_of(data / "banking_groups" / "test.jsonl")
     rng = np.random.default_rng([SEED, 2])
-    private, test, source = (
+    private, test, source_rows = (
         [row for row in rows if row["label"] in SPECIALIST_LABELS]
-        for rows in (found.private, test, found.pools["good"] + found.pools["style"])
+        for rows in (setting.private, test, setting.pools["good"] + setting.pools["style"])
     )
     pools: dict[str, list[Row]] = {}
-    for known in combinations(SPECIALIST_LABELS, 2):
-        own = []
-        for i in np.sort(rng.permutation(len(source))[: len(source) // 2]):
-            row = source[i]
+    for known_labels in combinations(SPECIALIST_LABELS, 2):
+        pool_rows = []
+        for i in np.sort(rng.permutation(len(source_rows))[: len(source_rows) // 2]):
+            row = source_rows[i]
             others = [label for label in SPECIALIST_LABELS if label != row["label"]]
-            wrong = others[int(rng.integers(len(others)))]
-            own.append(row if row["label"] in known else {**row, "label": wrong})
-        pools["-".join(known)] = own
-    return Setting(found.description, private, _at_most(test, MOST_TESTS), pools)
+            wrong_label = others[int(rng.integers(len(others)))]
+            pool_rows.append(row if row["label"] in known_labels else {**row, "label": wrong_label})
+        pools["-".join(known_labels)] = pool_rows
+    return Setting(setting.description, private, _at_most(test, MOST_TESTS), pools)
 
 
 def imbalanced(data: Path) -> Setting:
-    found, test = _bank(data), rows_of(data / "banking_groups" / "test.jsonl")
+    setting, test = _bank(data), rows_of(data / "banking_groups" / "test.jsonl")
     rng = np.random.default_rng([SEED, 3])
-    return found._replace(private=_with_common(found.private, rng), test=_with_common(test, rng))
+    return setting._replace(private=_with_common(setting.private, rng), test=_with_common(test, rng))
 
 
 def nearest_not_useful(data: Path) -> Setting:
-    found = _movies(data)
+    setting = _movies(data)
     rng = np.random.default_rng([SEED, 4])
-    other = {"negative": "positive", "positive": "negative"}
-    pools = dict(found.pools)
+    opposite = {"negative": "positive", "positive": "negative"}
+    pools = dict(setting.pools)
     for name in CHAT_POOLS:
-        wrong = rng.random(len(pools[name])) < WRONG_SHARE
+        is_flipped = rng.random(len(pools[name])) < WRONG_SHARE
         pools[name] = [
-            {**row, "label": other[row["label"]]} if flip else row for row, flip in zip(pools[name], wrong, strict=True)
+            {**row, "label": opposite[row["label"]]} if flip else row
+            for row, flip in zip(pools[name], is_flipped, strict=True)
         ]
-    return found._replace(pools=pools)
+    return setting._replace(pools=pools)
 
 
 def one_generator(data: Path) -> Setting:
-    found = _movies(data)
-    return found._replace(pools={"vicuna-7b-1.5v": found.pools["vicuna-7b-1.5v"]})
+    setting = _movies(data)
+    return setting._replace(pools={"vicuna-7b-1.5v": setting.pools["vicuna-7b-1.5v"]})
 
 
 def off_topic(data: Path) -> Setting:
-    found, rng = _bank(data), np.random.default_rng([SEED, 5])
-    labels = sorted({row["label"] for row in found.test})
+    setting, rng = _bank(data), np.random.default_rng([SEED, 5])
+    labels = sorted({row["label"] for row in setting.test})
     films = _movies(data).pools["flan-t5-xl"]
-    dealt = [{**row, "label": labels[int(rng.integers(len(labels)))]} for row in films]
-    return found._replace(pools={"good": found.pools["good"], "off-topic": dealt})
+    mislabelled_films = [{**row, "label": labels[int(rng.integers(len(labels)))]} for row in films]
+    return setting._replace(pools={"good": setting.pools["good"], "off-topic": mislabelled_films})
 
 
 def thirty_labels(data: Path) -> Setting:
@@ -201,21 +202,21 @@ def thirty_labels(data: Path) -> Setting:
 
 
 def skewed(data: Path) -> Setting:
-    found, test, rng = _bank(data), rows_of(data / "banking_groups" / "test.jsonl"), np.random.default_rng([SEED, 7])
+    setting, test, rng = _bank(data), rows_of(data / "banking_groups" / "test.jsonl"), np.random.default_rng([SEED, 7])
 
     def two(rows: Sequence[Row]) -> list[Row]:
         return [{**row, "label": RARE if row["label"] == RARE else "other"} for row in rows]
 
     def with_rare(rows: Sequence[Row], count: int) -> list[Row]:
         rare, other = ([row for row in two(rows) if (row["label"] == RARE) == which] for which in (True, False))
-        few = round(RARE_SHARE * count)
-        chosen = [rare[i] for i in rng.permutation(len(rare))[:few]]
-        return chosen + [other[i] for i in rng.permutation(len(other))[: count - few]]
+        rare_count = round(RARE_SHARE * count)
+        rare_rows = [rare[i] for i in rng.permutation(len(rare))[:rare_count]]
+        return rare_rows + [other[i] for i in rng.permutation(len(other))[: count - rare_count]]
 
-    return found._replace(
-        private=with_rare(found.private, 4500),
+    return setting._replace(
+        private=with_rare(setting.private, 4500),
         test=with_rare(test, MOST_TESTS),
-        pools={name: two(rows) for name, rows in found.pools.items()},
+        pools={name: two(rows) for name, rows in setting.pools.items()},
     )
 
 
@@ -232,8 +233,8 @@ def stars(_data: Path) -> Setting:
 
 
 def wrong_records(data: Path) -> Setting:
-    found = _bank(data)
-    return found._replace(private=_mislabelled(found.private, WRONG_RECORDS, np.random.default_rng([SEED, 9])))
+    setting = _bank(data)
+    return setting._replace(private=_mislabelled(setting.private, WRONG_RECORDS, np.random.default_rng([SEED, 9])))
 
 
 def few_texts(data: Path) -> Setting:
@@ -253,11 +254,11 @@ def declared_a_tenth(data: Path) -> Setting:
 
 
 def no_labels(data: Path) -> Setting:
-    found = _bank(data)
-    return found._replace(
-        private=_unlabelled(found.private),
-        test=_unlabelled(found.test),
-        pools={name: _unlabelled(found.pools[name]) for name in UNLABELLED_POOLS},
+    setting = _bank(data)
+    return setting._replace(
+        private=_unlabelled(setting.private),
+        test=_unlabelled(setting.test),
+        pools={name: _unlabelled(setting.pools[name]) for name in UNLABELLED_POOLS},
     )
 
 
@@ -269,29 +270,29 @@ def many_movies(data: Path) -> Setting:
     return _movies(data)._replace(private=rows_of(data / "movie_reviews" / "train.jsonl"), records=1000)
 
 
-def only(of: Callable[[Path], Setting], pool: str, data: Path) -> Setting:
-    found = of(data)
-    return found._replace(pools={pool: found.pools[pool]})
+def only(build_setting: Callable[[Path], Setting], pool: str, data: Path) -> Setting:
+    setting = build_setting(data)
+    return setting._replace(pools={pool: setting.pools[pool]})
 
 
 def subjects(data: Path) -> Setting:
-    found = _bank(data)
+    setting = _bank(data)
     intents = {row["text"]: row["label"] for row in rows_of(data / "banking77" / "train.jsonl")}
     private = [
         {**row, "subject": intents[row["text"]].replace("_", " ").lower()}
-        for row in found.private
+        for row in setting.private
         if row["text"] in intents
     ]
-    return found._replace(private=private, column="subject")
+    return setting._replace(private=private, column="subject")
 
 
 def word_counts(data: Path) -> Setting:
-    found = _bank(data)
+    setting = _bank(data)
     private = [
         {**row, "length": LENGTHS[int(np.searchsorted(LENGTH_EDGES, len(row["text"].split()), side="right"))]}
-        for row in found.private
+        for row in setting.private
     ]
-    return found._replace(private=private, column="length")
+    return setting._replace(private=private, column="length")
 
 
 def all_movies(data: Path) -> Setting:
@@ -442,11 +443,11 @@ def _at_most(rows: Sequence[Row], count: int) -> list[Row]:
 def _mislabelled(rows: Sequence[Row], share: float, rng: np.random.Generator) -> list[Row]:
     """Returns the rows, a share ``share`` of them under another label."""
     labels = sorted({row["label"] for row in rows})
-    found = []
+    mislabelled_rows = []
     for row in rows:
-        other = labels[(labels.index(row["label"]) + int(rng.integers(1, len(labels)))) % len(labels)]
-        found.append({**row, "label": other} if rng.random() < share else row)
-    return found
+        other_label = labels[(labels.index(row["label"]) + int(rng.integers(1, len(labels)))) % len(labels)]
+        mislabelled_rows.append({**row, "label": other_label} if rng.random() < share else row)
+    return mislabelled_rows
 
 
 def _unlabelled(rows: Sequence[Row]) -> list[Row]:
@@ -457,13 +458,15 @@ def _with_common(rows: Sequence[Row], rng: np.random.Generator) -> list[Row]:
     """Returns all rows of ``COMMON`` and an equal part of each other label, so that ``COMMON`` has ``COMMON_SHARE``."""
     common = [row for row in rows if row["label"] == COMMON]
     others = [row for row in rows if row["label"] != COMMON]
-    wanted = round(len(common) * (1.0 - COMMON_SHARE) / COMMON_SHARE)
-    kept: list[Row] = []
+    other_count = round(len(common) * (1.0 - COMMON_SHARE) / COMMON_SHARE)
+    kept_rows: list[Row] = []
     for label in sorted({row["label"] for row in others}):
-        own = [row for row in others if row["label"] == label]
-        chosen = rng.choice(len(own), size=max(2, round(wanted * len(own) / len(others))), replace=False)
-        kept += [own[i] for i in np.sort(chosen)]
-    return common + kept
+        label_rows = [row for row in others if row["label"] == label]
+        row_numbers = rng.choice(
+            len(label_rows), size=max(2, round(other_count * len(label_rows) / len(others))), replace=False
+        )
+        kept_rows += [label_rows[i] for i in np.sort(row_numbers)]
+    return common + kept_rows
 
 
 def invented_reviews(
@@ -481,15 +484,15 @@ def invented_reviews(
     while len(rows) < count:
         quality = rng.uniform(0.5, 5.5)
         aspects = rng.choice(list(ASPECTS), size=sentences, replace=False)
-        said = []
+        sentence_texts = []
         for aspect in aspects:
             degree = 3.0 + stretch * (quality - 3.0) + rng.normal(0.0, 0.8)
-            words = DEGREES[int(np.clip(round(degree), 1, 5)) - 1]
+            quality_words = DEGREES[int(np.clip(round(degree), 1, 5)) - 1]
             opening = OPENINGS[int(rng.integers(len(OPENINGS)))]
-            said.append(opening.format(ASPECTS[aspect], words[int(rng.integers(len(words)))]))
-        given = int(np.clip(round(quality + shift + rng.normal(0.0, 0.5)), 1, 5))
-        text = " ".join(said)
-        rows[text] = {"text": text, "label": f"{given} star{'s' if given > 1 else ''}"}
+            sentence_texts.append(opening.format(ASPECTS[aspect], quality_words[int(rng.integers(len(quality_words)))]))
+        star_count = int(np.clip(round(quality + shift + rng.normal(0.0, 0.5)), 1, 5))
+        text = " ".join(sentence_texts)
+        rows[text] = {"text": text, "label": f"{star_count} star{'s' if star_count > 1 else ''}"}
     return list(rows.values())
 
 

@@ -79,27 +79,32 @@ def paired(
     cells: Cells, ours: str, other: str, settings: Sequence[str], seeds: Sequence[int], figure: str = "panel"
 ) -> list[Paired]:
     """Differences of each setting in which both methods have a seed in common, with Holm's p over them."""
-    found = []
+    differences = []
     for name in settings:
-        both = [
+        cell_pairs = [
             (cells[name, ours, seed], cells[name, other, seed])
             for seed in seeds
             if (name, ours, seed) in cells and (name, other, seed) in cells
         ]
-        if not both:
+        if not cell_pairs:
             continue
-        shared = [each for each, value in both[0][0].items() if isinstance(value, float) and each != "seconds"]
-        means = {each: (mean([one[each] for one, _ in both]), mean([two[each] for _, two in both])) for each in shared}
+        figure_names = [
+            each for each, value in cell_pairs[0][0].items() if isinstance(value, float) and each != "seconds"
+        ]
+        means = {
+            each: (mean([one[each] for one, _ in cell_pairs]), mean([two[each] for _, two in cell_pairs]))
+            for each in figure_names
+        }
         figures = {each: one - two for each, (one, two) in means.items()}
-        low, high, chance = interval([one[figure] - two[figure] for one, two in both])
-        rows = mean([one["rows"] for one, _ in both]), mean([two["rows"] for _, two in both])
+        low, high, chance = interval([one[figure] - two[figure] for one, two in cell_pairs])
+        rows = mean([one["rows"] for one, _ in cell_pairs]), mean([two["rows"] for _, two in cell_pairs])
         worst = min((figures[model] for model in panel.MODELS if model in figures), default=np.nan)
-        found.append(Paired(name, len(both), *means[figure], low, high, chance, figures, worst, rows))
-    adjusted = 0.0
-    for rank, place in enumerate(sorted(range(len(found)), key=lambda i: found[i].chance)):
-        adjusted = max(adjusted, min(1.0, found[place].chance * (len(found) - rank)))
-        found[place] = found[place]._replace(holm=adjusted)
-    return found
+        differences.append(Paired(name, len(cell_pairs), *means[figure], low, high, chance, figures, worst, rows))
+    holm_p = 0.0
+    for rank, row_number in enumerate(sorted(range(len(differences)), key=lambda i: differences[i].chance)):
+        holm_p = max(holm_p, min(1.0, differences[row_number].chance * (len(differences) - rank)))
+        differences[row_number] = differences[row_number]._replace(holm=holm_p)
+    return differences
 
 
 def mean(values: Sequence[float]) -> float:
@@ -135,18 +140,18 @@ def labelled() -> list[str]:
 def worth(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
     """Returns the table of each method minus the cleaned mixture, over all settings and those not used to choose."""
     lines = []
-    unused = [name for name in labelled() if name not in judged_settings.CHOSEN_ON]
+    unused_settings = [name for name in labelled() if name not in judged_settings.CHOSEN_ON]
     for method in methods:
-        for title, settings in (("all", labelled()), ("not used to choose", unused)):
+        for title, settings in (("all", labelled()), ("not used to choose", unused_settings)):
             rows = paired(cells, method, CLEANED, settings, seeds)
             if method == CLEANED or not rows:
                 continue
-            found, lowest = Pooled.of(rows), min(rows, key=lambda row: row.difference)
+            pooled, lowest_row = Pooled.of(rows), min(rows, key=lambda row: row.difference)
             lines.append(
                 [
-                    *(f"`{method}`", f"{title} ({len(rows)})", f"**{found.mean:+.2f}**"),
-                    *(f"{found.low:+.2f} to {found.high:+.2f}", f"{found.median:+.2f}"),
-                    f"{lowest.difference:+.1f} ({lowest.setting})",
+                    *(f"`{method}`", f"{title} ({len(rows)})", f"**{pooled.mean:+.2f}**"),
+                    *(f"{pooled.low:+.2f} to {pooled.high:+.2f}", f"{pooled.median:+.2f}"),
+                    f"{lowest_row.difference:+.1f} ({lowest_row.setting})",
                     *(f"{mean(values):+.1f}" for values in zip(*map(_beside, rows), strict=True)),
                 ]
             )
@@ -164,8 +169,8 @@ def sums(cells: Cells) -> str:
             if method == ours and setting in settings and (setting, other, seed) in cells
         ]
         low, high, _ = interval(pairs) if pairs else (0.0, 0.0, 1.0)
-        found = (f"**{mean(pairs):+.2f}**", f"{low:+.2f} to {high:+.2f}") if pairs else ("-", "-")
-        lines.append([name, f"`{ours}` - `{other}`", str(len(pairs)), *found])
+        difference_cells = (f"**{mean(pairs):+.2f}**", f"{low:+.2f} to {high:+.2f}") if pairs else ("-", "-")
+        lines.append([name, f"`{ours}` - `{other}`", str(len(pairs)), *difference_cells])
     return table(("sum", "difference", "pairs", "points", "95 % interval"), lines)
 
 
@@ -177,11 +182,11 @@ def scores(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
     """Returns the panel's score of each method and setting, means over seeds."""
     lines = []
     for name in labelled():
-        own = [
+        scores_by_method = [
             [cells[name, method, seed]["panel"] for seed in seeds if (name, method, seed) in cells]
             for method in methods
         ]
-        lines.append([marked(name), *(f"{mean(each):.1f}" if each else "-" for each in own)])
+        lines.append([marked(name), *(f"{mean(each):.1f}" if each else "-" for each in scores_by_method)])
     return table(["setting", *(f"`{method}`" for method in methods)], lines)
 
 
@@ -190,23 +195,38 @@ def goals(cells: Cells, seeds: Sequence[int]) -> str:
     mixture, cleaned = (paired(cells, OURS, other, labelled(), seeds) for other in (MIXTURE, CLEANED))
     if not mixture or not cleaned:
         return "Not measured yet."
-    over, gained = Pooled.of(mixture), Pooled.of(cleaned)
+    pooled_mixture, pooled_cleaned = Pooled.of(mixture), Pooled.of(cleaned)
     lowest = min(mixture, key=lambda row: row.difference)
-    end = min(mixture, key=lambda row: row.low)
-    below = [row.setting for row in mixture if row.holm < LEVEL and row.difference < 0]
+    lowest_end = min(mixture, key=lambda row: row.low)
+    significant_losses = [row.setting for row in mixture if row.holm < LEVEL and row.difference < 0]
     f1, recall = (min(mixture, key=lambda row: row.figures[name]) for name in ("macro_f1", "rarest_recall"))
-    wrong = [abs(row.difference) for row in declared(cells, seeds)]
-    found = [
-        ("minus mixture with label shares, mean", "at least +1.0", f"{over.mean:+.2f}", over.mean >= 1.0),
-        ("the same, median", "at least +0.5", f"{over.median:+.2f}", over.median >= 0.5),
-        ("minus cleaned mixture, mean", "at least +0.3", f"{gained.mean:+.2f}", gained.mean >= 0.3),
-        ("the same, lower end over settings", "above 0", f"{gained.low:+.2f}", gained.low > 0),
+    declared_losses = [abs(row.difference) for row in declared(cells, seeds)]
+    goal_rows = [
+        (
+            "minus mixture with label shares, mean",
+            "at least +1.0",
+            f"{pooled_mixture.mean:+.2f}",
+            pooled_mixture.mean >= 1.0,
+        ),
+        ("the same, median", "at least +0.5", f"{pooled_mixture.median:+.2f}", pooled_mixture.median >= 0.5),
+        ("minus cleaned mixture, mean", "at least +0.3", f"{pooled_cleaned.mean:+.2f}", pooled_cleaned.mean >= 0.3),
+        ("the same, lower end over settings", "above 0", f"{pooled_cleaned.low:+.2f}", pooled_cleaned.low > 0),
         (
             *("lowest setting minus mixture with label shares", "at least -0.5"),
             *(f"{lowest.difference:+.1f} ({lowest.setting})", lowest.difference >= -0.5),
         ),
-        ("lowest lower end of a setting", "at least -2.0", f"{end.low:+.1f} ({end.setting})", end.low >= -2.0),
-        ("settings significantly below after Holm", "none", ", ".join(below) or "none", not below),
+        (
+            "lowest lower end of a setting",
+            "at least -2.0",
+            f"{lowest_end.low:+.1f} ({lowest_end.setting})",
+            lowest_end.low >= -2.0,
+        ),
+        (
+            "settings significantly below after Holm",
+            "none",
+            ", ".join(significant_losses) or "none",
+            not significant_losses,
+        ),
         *(
             (title, "at least -2.0", f"{row.figures[name]:+.1f} ({row.setting})", row.figures[name] >= -2.0)
             for title, name, row in (
@@ -215,13 +235,13 @@ def goals(cells: Cells, seeds: Sequence[int]) -> str:
             )
         ),
     ]
-    if wrong:
+    if declared_losses:
         what = "declared wrong minus declared right, farthest"
-        found.append((what, "within 1.0", f"{max(wrong):.1f}", max(wrong) <= 1.0))
-    if alone := paired(cells, OURS, PRIVATE, labelled(), seeds):
-        gap = -Pooled.of(alone).mean
-        found.append(("private records alone minus ours, mean", "at most +2.0", f"{gap:+.2f}", gap <= 2.0))
-    lines = [[what, goal, value, "yes" if holds else "**no**"] for what, goal, value, holds in found]
+        goal_rows.append((what, "within 1.0", f"{max(declared_losses):.1f}", max(declared_losses) <= 1.0))
+    if against_private := paired(cells, OURS, PRIVATE, labelled(), seeds):
+        gap = -Pooled.of(against_private).mean
+        goal_rows.append(("private records alone minus ours, mean", "at most +2.0", f"{gap:+.2f}", gap <= 2.0))
+    lines = [[what, goal, value, "yes" if holds else "**no**"] for what, goal, value, holds in goal_rows]
     return table(["what", "goal", "found", "holds"], lines)
 
 
@@ -257,21 +277,21 @@ def _difference(row: Paired | None) -> str:
     if row is None:
         return "-"
     number = f"{row.difference:+.1f}"
-    shown = f"**{number}**" if row.holm < LEVEL else number
-    return f"{shown} ({row.low:+.1f} to {row.high:+.1f})"
+    bold_number = f"**{number}**" if row.holm < LEVEL else number
+    return f"{bold_number} ({row.low:+.1f} to {row.high:+.1f})"
 
 
 def unlabelled(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
     """Returns the table of the setting without labels: next words, MAUVE, and differences from the mixture."""
     lines = []
     for method in methods:
-        own = [cells[UNLABELLED, method, seed] for seed in seeds if (UNLABELLED, method, seed) in cells]
-        if not own:
+        method_cells = [cells[UNLABELLED, method, seed] for seed in seeds if (UNLABELLED, method, seed) in cells]
+        if not method_cells:
             continue
-        line = [f"`{method}`", str(len(own)), f"{mean([each['rows'] for each in own]):.0f}"]
+        line = [f"`{method}`", str(len(method_cells)), f"{mean([cell['rows'] for cell in method_cells]):.0f}"]
         for figure, digits in (("accuracy", 2), ("bits", 3), ("mauve", 1)):
             rows = paired(cells, method, "mixture", [UNLABELLED], seeds, figure)
-            line.append(f"{mean([each[figure] for each in own]):.{digits}f}")
+            line.append(f"{mean([cell[figure] for cell in method_cells]):.{digits}f}")
             if method != "mixture" and rows:
                 row = rows[0]
                 line[-1] += f" ({row.difference:+.{digits}f}; {row.low:+.{digits}f} to {row.high:+.{digits}f})"
@@ -292,31 +312,33 @@ def declared(cells: Cells, seeds: Sequence[int]) -> list[Paired]:
 
 def programs(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
     """Says by subject at which commits the cells were measured, and what they cost."""
-    by: dict[str, set[str]] = {}
+    methods_by_subject: dict[str, set[str]] = {}
     for (_, method, seed), row in cells.items():
         if method in methods and seed in seeds:
-            by.setdefault(row["program"], set()).add(method)
-    said = [f"`{line}` ({', '.join(sorted(names))})" for line, names in by.items()]
+            methods_by_subject.setdefault(row["program"], set()).add(method)
+    subject_words = [f"`{line}` ({', '.join(sorted(names))})" for line, names in methods_by_subject.items()]
     seconds = [row["seconds"] for row in cells.values()]
     cost = f"{len(seconds)} cells, {sum(seconds) / 60:.0f} minutes of one core without embedding"
-    return f"Commits, by the first line of their messages: {'; '.join(said)}. {cost}."
+    return f"Commits, by the first line of their messages: {'; '.join(subject_words)}. {cost}."
 
 
 def missing(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
     """Says how many cells of each method are not measured yet, and in which settings."""
-    said = []
+    missing_words = []
     for method in methods:
         settings = labelled() if method in (CLEANED, MIXTURE) else list(judged_settings.SETTINGS)
-        gone = [name for name in settings for seed in seeds if (name, method, seed) not in cells]
-        if gone:
-            said.append(f"`{method}` {len(gone)} of {len(settings) * len(seeds)} ({', '.join(dict.fromkeys(gone))})")
-    return "Missing cells: " + ("; ".join(said) or "none") + "."
+        unmeasured = [name for name in settings for seed in seeds if (name, method, seed) not in cells]
+        if unmeasured:
+            missing_words.append(
+                f"`{method}` {len(unmeasured)} of {len(settings) * len(seeds)} ({', '.join(dict.fromkeys(unmeasured))})"
+            )
+    return "Missing cells: " + ("; ".join(missing_words) or "none") + "."
 
 
 def picture(panels: Mapping[str, Sequence[Paired]]) -> str:
     """Draws the differences with their intervals as SVG, one panel for each baseline."""
     cases = list(dict.fromkeys(row.setting for rows in panels.values() for row in rows))
-    line = {case: index for index, case in enumerate(cases)}
+    case_rows = {case: index for index, case in enumerate(cases)}
     step, left, width, top = 20, 190, 200, 46
     ends = [end for rows in panels.values() for row in rows for end in (row.low, row.high) if np.isfinite(end)]
     low, high = max(-10.0, min(-1.0, *ends)), min(15.0, max(1.0, *ends))
@@ -330,7 +352,7 @@ def picture(panels: Mapping[str, Sequence[Paired]]) -> str:
         'font-family="sans-serif" font-size="11">',
         f'<rect width="{left + width * len(panels)}" height="{height}" fill="white"/>',
     ]
-    for name, index in line.items():
+    for name, index in case_rows.items():
         y = top + step * index + 14
         parts.append(f'<text x="8" y="{y}">{name}</text>')
     for number, (title, rows) in enumerate(panels.items()):
@@ -345,7 +367,7 @@ def picture(panels: Mapping[str, Sequence[Paired]]) -> str:
             for tick in ticks
         ]
         for row in rows:
-            y = top + step * line[row.setting] + 10
+            y = top + step * case_rows[row.setting] + 10
             colour = "#1a7f37" if row.low > 0 else "#b3261e" if row.high < 0 else "#555"
             x1, x2, middle = (x + at(value) for value in (row.low, row.high, row.difference))
             parts.append(

@@ -41,21 +41,21 @@ MORE = ("no allergies", "brought in by family", "walked in", "pale and sweating"
 def invented(count: int, seed: int) -> tuple[Table, Float32]:
     """Texts with labels, and made-up unit embeddings, float32 [count, 384]."""
     rng = np.random.default_rng(seed)
-    shared = np.random.default_rng(7)  # every data set has the same directions of labels and phrases
-    of_label = {label: shared.normal(size=DIMENSION) for label in LABELS}
-    of_phrase = {phrase: shared.normal(size=DIMENSION) for phrases in PHRASES.values() for phrase in phrases}
+    shared_rng = np.random.default_rng(7)  # every data set has the same directions of labels and phrases
+    of_label = {label: shared_rng.normal(size=DIMENSION) for label in LABELS}
+    of_phrase = {phrase: shared_rng.normal(size=DIMENSION) for phrases in PHRASES.values() for phrase in phrases}
     texts, labels, rows = [], [], []
     for number in range(count):
         label = LABELS[number % len(LABELS)]
         phrase = str(rng.choice(PHRASES[label]))
         words = " ".join(f"w{word}" for word in rng.zipf(1.3, 6) % 5000)  # as rare as words of real texts
-        figures = f"pulse {rng.integers(50, 140)} pressure {rng.integers(90, 180)} over {rng.integers(50, 100)}"
-        texts.append(f"{rng.choice(WHO)}, {phrase}, {rng.choice(MORE)}; {figures}; {words}")
+        vital_signs = f"pulse {rng.integers(50, 140)} pressure {rng.integers(90, 180)} over {rng.integers(50, 100)}"
+        texts.append(f"{rng.choice(WHO)}, {phrase}, {rng.choice(MORE)}; {vital_signs}; {words}")
         labels.append(label)
         rows.append(of_label[label] + 0.6 * of_phrase[phrase] + 1.2 * rng.normal(size=DIMENSION))
     x = np.array(rows)
-    unit = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
-    return Table(tuple(texts), tuple(labels), None), unit
+    embeddings = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+    return Table(tuple(texts), tuple(labels), None), embeddings
 
 
 def measure(texts: int, embedded: int) -> dict[str, float]:
@@ -64,10 +64,10 @@ def measure(texts: int, embedded: int) -> dict[str, float]:
     from undersong_server.evaluation.options import EvaluationOptions
 
     names = ("synthetic", "test", "private", "others")
-    made = {name: invented(texts, seed) for seed, name in enumerate(names)}
-    known = {table.texts: x for table, x in made.values()}
-    tables = {name: table for name, (table, _) in made.items()}
-    begun, worked = time.perf_counter(), time.process_time()
+    data_sets = {name: invented(texts, seed) for seed, name in enumerate(names)}
+    embeddings_by_texts = {table.texts: x for table, x in data_sets.values()}
+    tables = {name: table for name, (table, _) in data_sets.items()}
+    start_s, processor_s = time.perf_counter(), time.process_time()
     report = evaluate_tables(
         "benchmark",
         tables["synthetic"],
@@ -77,16 +77,16 @@ def measure(texts: int, embedded: int) -> dict[str, float]:
             overlap=tables["private"],
             membership=(tables["private"], tables["others"]),
         ),
-        embed=lambda given: known[tuple(given)],
+        embed=lambda given: embeddings_by_texts[tuple(given)],
     )
-    seconds, worked = time.perf_counter() - begun, time.process_time() - worked
+    seconds, processor_s = time.perf_counter() - start_s, time.process_time() - processor_s
     assert len(report.distances) == 2
     assert report.closest is not None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
         "texts": texts,
         "evaluate_s": seconds,
-        "processor_s": worked,
+        "processor_s": processor_s,
         "resident_peak_bytes": peak,
         "embed_s_per_10000": _embedding_s(tables["synthetic"].texts[:embedded]) * 10_000 / embedded,
     }
@@ -97,9 +97,9 @@ def _embedding_s(texts: tuple[str, ...]) -> float:
 
     embedder = Embedder.load("packaged")
     embedder.encode(texts[:8])
-    begun = time.process_time()
+    start_s = time.process_time()
     embedder.encode(texts)
-    return time.process_time() - begun
+    return time.process_time() - start_s
 
 
 def main() -> int:
@@ -109,14 +109,14 @@ def main() -> int:
     parser.add_argument("--texts", type=int, default=10_000, help="texts of each of the four sets")
     parser.add_argument("--embed", type=int, default=200, help="texts that are really embedded, for what that costs")
     arguments = parser.parse_args()
-    found = measure(1_000 if arguments.quick else arguments.texts, arguments.embed)
+    figures = measure(1_000 if arguments.quick else arguments.texts, arguments.embed)
     if arguments.json:
-        print(json.dumps(found))
+        print(json.dumps(figures))
     else:
-        for name, value in found.items():
+        for name, value in figures.items():
             print(f"{name:22} {value:,.0f}")
-    missed = found["processor_s"] > TARGET_S or found["resident_peak_bytes"] > TARGET_BYTES
-    return 1 if missed else 0
+    misses_target = figures["processor_s"] > TARGET_S or figures["resident_peak_bytes"] > TARGET_BYTES
+    return 1 if misses_target else 0
 
 
 if __name__ == "__main__":

@@ -87,11 +87,13 @@ TOKENS, PARALLEL, TIMEOUT_S = 160, 4, 3600.0  # a model beside busy programs wri
 
 def orders(texts: int, seed: int) -> Iterator[dict[str, Any]]:
     """Yields ``texts`` orders with their prompts for each task, the tasks in turn."""
-    for place in range(texts):
+    for text_number in range(texts):
         for task, (language, description, labels) in TASKS.items():
-            number = len(TASKS) * place + list(TASKS).index(task)
-            label = labels[(place + place // len(KINDS)) % len(labels)]  # so that each kind gets every label in turn
-            kind = list(KINDS)[place % len(KINDS)]
+            number = len(TASKS) * text_number + list(TASKS).index(task)
+            label = labels[
+                (text_number + text_number // len(KINDS)) % len(labels)
+            ]  # so that each kind gets every label in turn
+            kind = list(KINDS)[text_number % len(KINDS)]
             shown: dict[str, Any] = {name: TERMS[task] if name == "terms" else EXAMPLES[task] for name in KINDS[kind]}
             if "bad" in shown:
                 shown["good"], shown["bad"] = EXAMPLES[task][:1], EXAMPLES[task][1:]
@@ -107,8 +109,8 @@ def ask(url: str, order: dict[str, Any]) -> dict[str, Any]:
     """Asks the model at ``url`` for an order's text; returns the body of its chat completion."""
     turns = [{"role": role, "content": order[role]} for role in ("system", "user") if order[role]]
     body = {"messages": turns, "max_tokens": TOKENS, "temperature": 1.0, "seed": order["seed"]}
-    head = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode(), head)
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
         completion: dict[str, Any] = json.load(answer)
     return completion
@@ -118,9 +120,9 @@ def collect(file: Path, url: str, texts: int, seed: int) -> None:
     """Appends the answers that the file lacks, each as it comes."""
     rows = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     answered = {json.loads(row)["n"] for row in rows}
-    missing = [order for order in orders(texts, seed) if order["n"] not in answered]
+    missing_orders = [order for order in orders(texts, seed) if order["n"] not in answered]
     with ThreadPoolExecutor(PARALLEL) as pool, file.open("a", encoding="utf-8") as raw:
-        for order, body in zip(missing, pool.map(lambda order: ask(url, order), missing), strict=True):
+        for order, body in zip(missing_orders, pool.map(lambda order: ask(url, order), missing_orders), strict=True):
             raw.write(json.dumps({**order, "body": body}, ensure_ascii=False) + "\n")
             raw.flush()
 
@@ -132,13 +134,13 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=30, help="of each task")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--show", type=int, default=0, help="kept texts")
-    given = parser.parse_args()
-    if given.url:
-        collect(given.file, given.url, given.texts, given.seed)
+    arguments = parser.parse_args()
+    if arguments.url:
+        collect(arguments.file, arguments.url, arguments.texts, arguments.seed)
     shown_texts = 0
     options = {"line_breaks": False} if "line_breaks" in inspect.signature(read).parameters else {}
     kept, total, faults = Counter[str](), Counter[str](), Counter[str]()  # by task and by kind
-    for row in map(json.loads, given.file.read_text(encoding="utf-8").splitlines()):
+    for row in map(json.loads, arguments.file.read_text(encoding="utf-8").splitlines()):
         choice = row["body"]["choices"][0]
         text, is_cut = choice["message"]["content"] or "", choice["finish_reason"] == "length"
         answer = Completion(text, finish="length" if is_cut else "")
@@ -149,7 +151,7 @@ def main() -> None:
             total[part] += 1
             kept[part] += not reading.fault
         faults[reading.fault] += bool(reading.fault)
-        if not reading.fault and shown_texts < given.show:
+        if not reading.fault and shown_texts < arguments.show:
             shown_texts += 1
             print(row["task"], "|", reading.text)
     print(json.dumps({"kept": dict(kept), "of": dict(total), "faults": {name: n for name, n in faults.items() if n}}))

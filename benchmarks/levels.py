@@ -43,48 +43,62 @@ def row_bytes() -> float:
 
 def votes(records: int, topics: Int64, candidates: int, rng: np.random.Generator) -> Float64:
     """Draws the records' exact votes for candidates of their topics, one full vote being 1, float64 [candidates]."""
-    of = rng.choice(topics, records)
-    chosen = of[:, None] * EACH + rng.integers(0, EACH, (records, Q))
-    weights = np.broadcast_to(0.5 ** np.arange(Q, dtype=np.float64), chosen.shape)
-    return np.bincount(chosen.ravel(), weights=weights.ravel(), minlength=candidates).astype(np.float64)
+    topic_of_record = rng.choice(topics, records)
+    record_candidates = topic_of_record[:, None] * EACH + rng.integers(0, EACH, (records, Q))
+    weights = np.broadcast_to(0.5 ** np.arange(Q, dtype=np.float64), record_candidates.shape)
+    return np.bincount(record_candidates.ravel(), weights=weights.ravel(), minlength=candidates).astype(np.float64)
 
 
 def best(values: Float64, count: int) -> Int64:
     """Positions of the ``count`` highest values, in any order."""
-    found: Int64 = np.argpartition(-values, count - 1)[:count]
-    return found
+    positions: Int64 = np.argpartition(-values, count - 1)[:count]
+    return positions
 
 
 def measure(regions: int, records: int, epsilon: float, together: bool, seeds: int) -> dict[str, Any]:
     """Returns the JSON figures of the module's docstring for ``regions`` regions of 10 000 candidates each."""
     topics, candidates = regions * TOPICS, regions * TOPICS * EACH
-    relevant = np.arange(topics // 20) if together else np.arange(topics)[::20]
-    kept, shown = candidates // 100, (max(5, regions // 10), max(50, regions))
-    sizes = (regions, shown[0] * TOPICS, shown[1] * EACH)
+    record_topics = np.arange(topics // 20) if together else np.arange(topics)[::20]
+    kept_count, chosen_counts = candidates // 100, (max(5, regions // 10), max(50, regions))
+    sizes = (regions, chosen_counts[0] * TOPICS, chosen_counts[1] * EACH)
     privacy = Privacy(epsilon, 1e-5)
     levels, flat = (
         plan_sums([SumRequest(f"of {c}", TopQVotes(q=Q, candidates=c, furthest=False)) for c in asked], privacy, QUORUM)
         for asked in (sizes, (candidates,))
     )
-    sigmas, held, flat_held = [each.sigma for each in levels.sums], [], []
+    sigmas, held_shares, flat_held_shares = [each.sigma for each in levels.sums], [], []
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
-        exact = votes(records, relevant, candidates, rng)
-        most = np.sort(exact[best(exact, kept)]).sum()
+        exact_votes = votes(records, record_topics, candidates, rng)
+        best_votes = np.sort(exact_votes[best(exact_votes, kept_count)]).sum()
         # A full vote is for a record's own region or topic. Its seven smaller votes say nothing and are left out.
-        own = np.rint(exact.reshape(topics, EACH).sum(axis=1) / (2.0 - 2.0 ** (1 - Q)))
-        region = best(own.reshape(regions, TOPICS).sum(axis=1) + rng.normal(0, sigmas[0], regions), shown[0])
+        topic_votes = np.rint(exact_votes.reshape(topics, EACH).sum(axis=1) / (2.0 - 2.0 ** (1 - Q)))
+        region = best(
+            topic_votes.reshape(regions, TOPICS).sum(axis=1) + rng.normal(0, sigmas[0], regions), chosen_counts[0]
+        )
         inside = (region[:, None] * TOPICS + np.arange(TOPICS)).ravel()
-        topic = inside[best(own[inside] + rng.normal(0, sigmas[1], len(inside)), shown[1])]
-        last = (topic[:, None] * EACH + np.arange(EACH)).ravel()
-        chosen = last[best(exact[last] + rng.normal(0, sigmas[2], len(last)), min(kept, len(last)))]
-        held.append(exact[chosen].sum() / most)
-        flat_held.append(exact[best(exact + rng.normal(0, flat.sums[0].sigma, candidates), kept)].sum() / most)
+        topic = inside[best(topic_votes[inside] + rng.normal(0, sigmas[1], len(inside)), chosen_counts[1])]
+        last_candidates = (topic[:, None] * EACH + np.arange(EACH)).ravel()
+        chosen = last_candidates[
+            best(
+                exact_votes[last_candidates] + rng.normal(0, sigmas[2], len(last_candidates)),
+                min(kept_count, len(last_candidates)),
+            )
+        ]
+        held_shares.append(exact_votes[chosen].sum() / best_votes)
+        flat_held_shares.append(
+            exact_votes[best(exact_votes + rng.normal(0, flat.sums[0].sigma, candidates), kept_count)].sum()
+            / best_votes
+        )
     row, dimension = row_bytes(), sum(sizes)
     return {
         **{"candidates": candidates, "records": records, "epsilon": epsilon},
         "lie": "together" if together else "scattered",
-        **{"held": float(np.mean(held)), "flat_held": float(np.mean(flat_held)), "coordinates": dimension},
+        **{
+            "held": float(np.mean(held_shares)),
+            "flat_held": float(np.mean(flat_held_shares)),
+            "coordinates": dimension,
+        },
         **{"down_bytes": row * dimension, "flat_down_bytes": row * candidates},
         "up_bytes": sum(each.dimension * each.modulus_bits / 8 for each in levels.sums),
     }
@@ -97,19 +111,19 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="figures as JSON")
     options = parser.parse_args()
-    part = 100 if options.quick else 1
-    for records in (10_000 // part, 100_000 // part):
+    divisor = 100 if options.quick else 1
+    for records in (10_000 // divisor, 100_000 // divisor):
         for epsilon in (1.0, 4.0):
             for together in (True, False):
-                found = measure(REGIONS // part, records, epsilon, together, options.seeds)
+                figures = measure(REGIONS // divisor, records, epsilon, together, options.seeds)
                 if options.json:
-                    print(json.dumps(found))
+                    print(json.dumps(figures))
                     continue
                 print(
-                    f"{found['candidates']:,} candidates, {records:,} records {found['lie']}, epsilon {epsilon:g}:"
-                    f" held {found['held']:.1%} by levels, {found['flat_held']:.1%} flat;"
-                    f" down {found['down_bytes'] / 1e6:.1f} MB (flat {found['flat_down_bytes'] / 1e6:,.0f} MB),"
-                    f" up {found['up_bytes'] / 1e3:.0f} kB",
+                    f"{figures['candidates']:,} candidates, {records:,} records {figures['lie']}, epsilon {epsilon:g}:"
+                    f" held {figures['held']:.1%} by levels, {figures['flat_held']:.1%} flat;"
+                    f" down {figures['down_bytes'] / 1e6:.1f} MB (flat {figures['flat_down_bytes'] / 1e6:,.0f} MB),"
+                    f" up {figures['up_bytes'] / 1e3:.0f} kB",
                     flush=True,
                 )
     return 0

@@ -64,19 +64,19 @@ FEWEST_OF_A_LABEL = 50
 TERMS = 3  # terms in a prompt that asks for terms
 
 
-def task_file(given: argparse.Namespace) -> Path:
-    return TASKS / f"{given.dataset}.toml"
+def task_file(arguments: argparse.Namespace) -> Path:
+    return TASKS / f"{arguments.dataset}.toml"
 
 
-def data_root(given: argparse.Namespace) -> str:
-    return f"data.root={json.dumps(str(given.data.absolute()))}"
+def data_root(arguments: argparse.Namespace) -> str:
+    return f"data.root={json.dumps(str(arguments.data.absolute()))}"
 
 
-def test_file(given: argparse.Namespace) -> Path:
+def test_file(arguments: argparse.Namespace) -> Path:
     """The test set that the task names."""
-    test = tasks.load(task_file(given), [data_root(given)]).evaluation.test
+    test = tasks.load(task_file(arguments), [data_root(arguments)]).evaluation.test
     assert test is not None
-    return Path(given.data) / test
+    return Path(arguments.data) / test
 
 
 def some_rows(table: Table, most: int) -> Table:
@@ -87,25 +87,27 @@ def some_rows(table: Table, most: int) -> Table:
 class Bench:
     """The model, real texts, and a classifier of them."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
-        self.task = tasks.load(task_file(given), [data_root(given)])
-        train = read_table(given.data / given.dataset / "train.jsonl", "text", "label", labels=self.task.task.labels)
-        self.train = some_rows(train, given.real)
-        self.test = some_rows(read_test(test_file(given), self.task), given.real)
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.task = tasks.load(task_file(arguments), [data_root(arguments)])
+        train = read_table(
+            arguments.data / arguments.dataset / "train.jsonl", "text", "label", labels=self.task.task.labels
+        )
+        self.train = some_rows(train, arguments.real)
+        self.test = some_rows(read_test(test_file(arguments), self.task), arguments.real)
         # the judging classifier cannot learn a label that hardly occurs
-        found = Counter(self.train.labels)
-        self.labels = tuple(label for label in self.task.task.labels if found[label] >= FEWEST_OF_A_LABEL)
+        label_counts = Counter(self.train.labels)
+        self.labels = tuple(label for label in self.task.task.labels if label_counts[label] >= FEWEST_OF_A_LABEL)
         self._embedder = Embedder.load(self.task.embedder.model, self.task.embedder.max_windows)
         self._embedded: dict[str, Float32] = {}
         self.real = self.embed(self.train.texts)
         self.classifier = LogisticRegression(C=10.0, max_iter=2000).fit(self.real, self.train.labels)
-        self._given = given
+        self._given = arguments
 
     def embed(self, texts: Sequence[str]) -> Float32:
         """Returns unit vectors. Each text is embedded once, because every line of figures needs the test set."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._embedded]
-        if new:
-            self._embedded.update(zip(new, self._embedder.encode(new), strict=True))
+        new_texts = [text for text in dict.fromkeys(texts) if text not in self._embedded]
+        if new_texts:
+            self._embedded.update(zip(new_texts, self._embedder.encode(new_texts), strict=True))
         return np.stack([self._embedded[text] for text in texts])
 
     def written(
@@ -116,25 +118,27 @@ class Bench:
         folder = Path()
         generator = settings.build(Surroundings(tuple(self.labels), folder, self.embed, {}))
         task = self.task.task
-        words = TaskWords(description=task.description, labels=self.labels, label_descriptions=task.label_descriptions)
+        task_words = TaskWords(
+            description=task.description, labels=self.labels, label_descriptions=task.label_descriptions
+        )
         formats = {settings.name: settings.prompt_format(folder)}
-        with tempfile.TemporaryDirectory() as kept:
-            journal = Journal(Path(kept) / "journal.sqlite")
+        with tempfile.TemporaryDirectory() as journal_folder:
+            journal = Journal(Path(journal_folder) / "journal.sqlite")
             author = Author(
                 {settings.name: generator},
-                Prompts(words),
+                Prompts(task_words),
                 journal,
                 Silent(),
                 seed=self._given.seed,
                 formats=formats,
             )
-            started = time.monotonic()
+            start_s = time.monotonic()
             try:
                 samples = [sample for sample in author.write(name, 0, orders) if sample is not None]
             except GenerationError as error:  # a run would stop here, because most answers are no texts
                 return [], {"prompt": name, "ordered": len(orders), "stopped": error.problem}
             finally:
-                seconds = time.monotonic() - started
+                seconds = time.monotonic() - start_s
                 journal.close()
         usage = author.usage[settings.name]
         figures = {
@@ -154,7 +158,7 @@ class Bench:
             return {}
         labels = [sample.label for sample in samples]
         texts = self.embed([sample.text for sample in samples])
-        closest = [
+        nearest_similarities = [
             float((texts[row] @ self.real[[real == label for real in self.train.labels or ()]].T).max())
             for row, label in enumerate(labels)
         ]
@@ -162,7 +166,7 @@ class Bench:
         report = evaluate_tables("live", corpus, EvaluationOptions(test=self.test, seed=0), embed=self.embed)
         return {
             "adherence": float(np.mean(self.classifier.predict(texts) == np.array(labels))),
-            "distance": 1.0 - float(np.mean(closest)),
+            "distance": 1.0 - float(np.mean(nearest_similarities)),
             "panel score": report.trained[0].scores.figures()["accuracy"],
         }
 
@@ -173,32 +177,32 @@ class Bench:
         example, and bad examples are those of other labels.
         """
         rng = np.random.default_rng(self._given.seed)
-        made = []
+        prompt_orders = []
         for number in range(len(self.labels) if kind in LIST_KINDS else self._given.texts):
             label = self.labels[number % len(self.labels)]
-            own = [text for text, of in examples if of == label]
-            drawn = tuple(own[i] for i in rng.permutation(len(own))[: 2 * SHOWN])
-            good, terms = drawn[:SHOWN], tuple(map(_terms, drawn))
+            label_texts = [text for text, text_label in examples if text_label == label]
+            drawn_texts = tuple(label_texts[i] for i in rng.permutation(len(label_texts))[: 2 * SHOWN])
+            good, terms = drawn_texts[:SHOWN], tuple(map(_terms, drawn_texts))
             if kind in BARE:
-                made.append(Order("live", kind, label))
-            elif not drawn:
+                prompt_orders.append(Order("live", kind, label))
+            elif not drawn_texts:
                 continue
             elif kind in ("paraphrase", "fill_in", "cross"):
-                made.append(Order("live", kind, label, parents=drawn[: 1 + (kind == "cross")]))
+                prompt_orders.append(Order("live", kind, label, parents=drawn_texts[: 1 + (kind == "cross")]))
             elif kind == "metadata":
-                made.append(Order("live", kind, label, terms=terms[0][:1], words=len(drawn[0].split())))
+                prompt_orders.append(Order("live", kind, label, terms=terms[0][:1], words=len(drawn_texts[0].split())))
             elif kind == "keyphrases":
-                shown, contained = drawn[1 : 1 + SHOWN], terms[1 : 1 + SHOWN]
-                made.append(Order("live", kind, label, terms=terms[0], good=shown, good_terms=contained))
+                shown, contained_terms = drawn_texts[1 : 1 + SHOWN], terms[1 : 1 + SHOWN]
+                prompt_orders.append(Order("live", kind, label, terms=terms[0], good=shown, good_terms=contained_terms))
             elif kind == "contrast":
-                others = [text for text, of in examples if of != label]
-                bad = tuple(others[i] for i in rng.permutation(len(others))[:SHOWN])
-                made.append(
-                    Order(*("live", kind, label, good, bad), bad_reason="mislabelled", good_for_bad=drawn[SHOWN:])
+                other_texts = [text for text, text_label in examples if text_label != label]
+                bad = tuple(other_texts[i] for i in rng.permutation(len(other_texts))[:SHOWN])
+                prompt_orders.append(
+                    Order(*("live", kind, label, good, bad), bad_reason="mislabelled", good_for_bad=drawn_texts[SHOWN:])
                 )
             else:
-                made.append(Order("live", kind, label, good=good))
-        return made
+                prompt_orders.append(Order("live", kind, label, good=good))
+        return prompt_orders
 
 
 def _terms(text: str) -> tuple[str, ...]:
@@ -211,80 +215,83 @@ def _terms(text: str) -> tuple[str, ...]:
 BARE = ("zero_shot", "random", "persona", "keywords")  # kinds of prompts that show no texts
 
 
-def prompts(bench: Bench, given: argparse.Namespace) -> Iterator[tuple[list[Sample], dict[str, Any]]]:
+def prompts(bench: Bench, arguments: argparse.Namespace) -> Iterator[tuple[list[Sample], dict[str, Any]]]:
     """One line per kind of prompt (nothing shown, its own texts unselected, and real ones: a bound, nobody may show
     them), and one per generator of the mixed pool.
     """
     samples, first = bench.written("zero_shot", bench.orders("zero_shot"))
-    own = [(sample.text, sample.label) for sample in samples]
+    own_texts = [(sample.text, sample.label) for sample in samples]
     yield samples, first
-    real = list(zip(bench.train.texts, bench.train.labels or (), strict=True))
-    wanted = [name for name in given.prompts.split(",") if name]
+    real_texts = list(zip(bench.train.texts, bench.train.labels or (), strict=True))
+    prompt_names = [name for name in arguments.prompts.split(",") if name]
     for name, kind, shown in (
         ("random", "random", ()),
         ("persona", "persona", ()),
         ("keywords", "keywords", ()),
-        ("a keyword and a length", "metadata", own),
-        ("keyphrases", "keyphrases", own),
-        ("its own texts unselected", "examples", own),
-        ("its own texts contrasted", "contrast", own),
-        ("paraphrases of its own", "paraphrase", own),
-        ("its own with words filled in", "fill_in", own),
-        ("its own crossed", "cross", own),
-        ("real texts (a bound)", "examples", real),
+        ("a keyword and a length", "metadata", own_texts),
+        ("keyphrases", "keyphrases", own_texts),
+        ("its own texts unselected", "examples", own_texts),
+        ("its own texts contrasted", "contrast", own_texts),
+        ("paraphrases of its own", "paraphrase", own_texts),
+        ("its own with words filled in", "fill_in", own_texts),
+        ("its own crossed", "cross", own_texts),
+        ("real texts (a bound)", "examples", real_texts),
     ):
-        if not wanted or name in wanted:
+        if not prompt_names or name in prompt_names:
             yield bench.written(name, bench.orders(kind, shown))
-    for table in (*(each for each in heated(given) if each["temperature"] != 1.0), *others(bench, given, own)):
-        if not wanted or table["name"] in wanted:
+    for table in (
+        *(each for each in heated(arguments) if each["temperature"] != 1.0),
+        *others(bench, arguments, own_texts),
+    ):
+        if not prompt_names or table["name"] in prompt_names:
             yield bench.written(table["name"], bench.orders("zero_shot"), table)
 
 
-def others(bench: Bench, given: argparse.Namespace, own: Sequence[tuple[str, str]]) -> list[Generator]:
+def others(bench: Bench, arguments: argparse.Namespace, own: Sequence[tuple[str, str]]) -> list[Generator]:
     """Returns the mixed pool's generators besides temperatures; ``own`` are the model's zero-shot texts."""
-    return [*prefixed(given), *ngrams(bench.task, own, given.out / "written.jsonl")]
+    return [*prefixed(arguments), *ngrams(bench.task, own, arguments.out / "written.jsonl")]
 
 
-def pool(given: argparse.Namespace) -> list[Generator]:
+def pool(arguments: argparse.Namespace) -> list[Generator]:
     """The generators of ``--methods``."""
-    if given.pool == "one":
-        return [endpoint(given, given.temperature)]
-    tables = heated(given)
-    if given.pool == "mixed":
-        bench = Bench(given)
+    if arguments.pool == "one":
+        return [endpoint(arguments, arguments.temperature)]
+    tables = heated(arguments)
+    if arguments.pool == "mixed":
+        bench = Bench(arguments)
         samples, _ = bench.written("zero_shot", bench.orders("zero_shot"))
-        own = [(sample.text, sample.label) for sample in samples]
-        tables += others(bench, given, own)
+        own_texts = [(sample.text, sample.label) for sample in samples]
+        tables += others(bench, arguments, own_texts)
     return tables
 
 
-def methods(given: argparse.Namespace, seed: int) -> dict[str, Any]:
+def methods(arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Runs the methods at epsilon 4 with a pool of generators and one seed, and compares them with the mixture.
 
     Each seed has a folder and a cache of its own, so that its zero-shot texts are its own and all methods have them.
     """
-    given = argparse.Namespace(**vars(given) | {"out": given.out / f"seed-{seed}"})
-    if given.cache:
-        given.cache = given.cache.with_stem(f"{given.cache.stem}-{seed}")
-    given.out.mkdir(parents=True, exist_ok=True)
-    path = given.out / "live.toml"
-    path.write_text(with_generators(task_file(given), pool(given), variety=given.chat), encoding="utf-8")
-    sizes = (f"method.samples={given.samples}", f"privacy.expected_records={given.records}")
+    arguments = argparse.Namespace(**vars(arguments) | {"out": arguments.out / f"seed-{seed}"})
+    if arguments.cache:
+        arguments.cache = arguments.cache.with_stem(f"{arguments.cache.stem}-{seed}")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    path = arguments.out / "live.toml"
+    path.write_text(with_generators(task_file(arguments), pool(arguments), variety=arguments.chat), encoding="utf-8")
+    sizes = (f"method.samples={arguments.samples}", f"privacy.expected_records={arguments.records}")
     return compared(
         path,
         ComparisonOptions(
-            test=test_file(given),
-            methods=given.methods,
+            test=test_file(arguments),
+            methods=arguments.methods,
             epsilons=[4.0],
             parties=[5],
-            records=[given.records],
+            records=[arguments.records],
             seeds=[seed],
-            baseline="mixture" if "mixture" in given.methods else None,
-            out=given.out,
+            baseline="mixture" if "mixture" in arguments.methods else None,
+            out=arguments.out,
             public_data=True,
             jobs=1,
         ),
-        assignments=(data_root(given), *sizes, *given.set),
+        assignments=(data_root(arguments), *sizes, *arguments.set),
         command="python -m benchmarks.live",
         progress=Silent(),
         name="live",
@@ -322,27 +329,27 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="SECTION.KEY=VALUE of --methods")
     parser.add_argument("--cache", type=Path, help="a file that keeps answers across runs")
     parser.add_argument("--out", type=Path, default=Path("runs/live"))
-    given = parser.parse_args()
-    if given.url or given.folder:
-        measure(given)
+    arguments = parser.parse_args()
+    if arguments.url or arguments.folder:
+        measure(arguments)
         return
-    if given.model not in MODELS:
+    if arguments.model not in MODELS:
         parser.error(f"--url, --folder, or a --model of {', '.join(MODELS)} is needed")
-    given.chat, given.context = MODELS[given.model].follows, CONTEXT_TOKENS
-    given.concurrency = PARALLEL
-    with serving(given.model, given.models, threads=given.threads) as given.url:
-        measure(given)
+    arguments.chat, arguments.context = MODELS[arguments.model].follows, CONTEXT_TOKENS
+    arguments.concurrency = PARALLEL
+    with serving(arguments.model, arguments.models, threads=arguments.threads) as arguments.url:
+        measure(arguments)
 
 
-def measure(given: argparse.Namespace) -> None:
+def measure(arguments: argparse.Namespace) -> None:
     """Prints a line of figures for each kind of prompt, or each method, with a model that answers."""
-    if given.methods:
-        for seed in range(given.first_seed, given.first_seed + given.seeds):
-            print(json.dumps(methods(given, seed), default=float), flush=True)
+    if arguments.methods:
+        for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
+            print(json.dumps(methods(arguments, seed), default=float), flush=True)
         return
-    for samples, line in prompts(Bench(given), given):
+    for samples, line in prompts(Bench(arguments), arguments):
         print(json.dumps(line, ensure_ascii=False, default=float), flush=True)
-        for sample in samples[: given.show]:
+        for sample in samples[: arguments.show]:
             print("   ", sample.label, "|", sample.text, flush=True)
 
 

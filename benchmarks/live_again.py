@@ -25,11 +25,11 @@ PUBLISHED, WRITTEN = 99, 3
 METHODS = ("mixture", "mixture+labels", "cleaned-mixture", "undersong", f"undersong:written={WRITTEN}")
 
 
-def setting(given: argparse.Namespace, task: str) -> judged_settings.Setting:
+def setting(arguments: argparse.Namespace, task: str) -> judged_settings.Setting:
     """Returns the task with the texts of its live cells as the only pool."""
-    bench = live_core.bench_of(given, task, Path("."), "packaged")
+    bench = live_core.bench_of(arguments, task, Path("."), "packaged")
     private = [row for table in read_private_files(bench._own_task) for row in _rows(table.texts, table.labels)]
-    cells = [json.loads(path.read_text("utf-8")) for path in sorted(given.live.glob(f"{task}/mixture_*.json"))]
+    cells = [json.loads(path.read_text("utf-8")) for path in sorted(arguments.live.glob(f"{task}/mixture_*.json"))]
     pool = [row for cell in cells for row in _rows(cell["texts"], cell["labels"])]
     test = read_test(bench.test, bench._own_task)
     return judged_settings.Setting(
@@ -47,30 +47,31 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=8)
-    given = parser.parse_args()
-    given.samples, given.batch, given.dtype = PUBLISHED, 1, "float32"
+    arguments = parser.parse_args()
+    arguments.samples, arguments.batch, arguments.dtype = PUBLISHED, 1, "float32"
     embed = CachedEmbedder(Embedder.load("packaged"), PublicFileCache(public_cache_path(os.environ))).encode
     print("| task | method | ordered | published | panel score | minus mixture | verdict taken |")
     print("|---|---|---|---|---|---|---|")
     for task in live_core.TASKS:
-        base: list[float] = []
-        whole = setting(given, task)
+        mixture_scores: list[float] = []
+        whole = setting(arguments, task)
         worlds = {
             samples: judged.World(
-                judged_settings.write(f"{task}-{samples}", whole._replace(samples=samples), given.out), embed
+                judged_settings.write(f"{task}-{samples}", whole._replace(samples=samples), arguments.out),
+                embed,
             )
             for samples in (PUBLISHED, whole.samples)
         }
         for method in METHODS:
             world = worlds[PUBLISHED if "written" in method else whole.samples]
-            cells = [judged.cell(world, method, judged.FIRST_SEED + seed) for seed in range(given.seeds)]
-            found = [cell["panel"] for cell in cells]
-            base = base or found
-            beside = live_core.interval([ours - theirs for ours, theirs in zip(found, base, strict=True)])
+            cells = [judged.cell(world, method, judged.FIRST_SEED + seed) for seed in range(arguments.seeds)]
+            scores = [cell["panel"] for cell in cells]
+            mixture_scores = mixture_scores or scores
+            gain = live_core.interval([ours - theirs for ours, theirs in zip(scores, mixture_scores, strict=True)])
             taken = sum(cell["records"].get("verdict", {}).get("taken", False) for cell in cells)
             rows = np.mean([cell["rows"] for cell in cells])
             print(
-                f"| {task} | `{method}` | {whole.samples} | {rows:.0f} | {np.mean(found):.1f} | {beside} | {taken} |",
+                f"| {task} | `{method}` | {whole.samples} | {rows:.0f} | {np.mean(scores):.1f} | {gain} | {taken} |",
                 flush=True,
             )
 

@@ -59,82 +59,87 @@ ARMS = {
 TABLE_ARMS = (ZERO_SHOT, "default", "lengths", "words", "form")
 
 
-def bench_of(given: argparse.Namespace, arm: str, records: int, seed: int, address: str) -> Bench:
+def bench_of(arguments: argparse.Namespace, arm: str, records: int, seed: int, address: str) -> Bench:
     """Returns the comparison's task, whose one generator is the model behind ``address``, which keeps its answers."""
-    url = f"{address}/{given.dataset}-{seed}/{arm}-{records}/v1"
-    served = {"url": url, "chat": MODELS[given.model].follows, "context": CONTEXT_TOKENS, "concurrency": PARALLEL}
-    table = endpoint(argparse.Namespace(**vars(given) | served | {"cache": None, "folder": None}))
-    path = given.out / "tasks" / f"{given.dataset}-{arm}-{records}-{seed}.toml"
+    url = f"{address}/{arguments.dataset}-{seed}/{arm}-{records}/v1"
+    endpoint_facts = {
+        "url": url,
+        "chat": MODELS[arguments.model].follows,
+        "context": CONTEXT_TOKENS,
+        "concurrency": PARALLEL,
+    }
+    table = endpoint(argparse.Namespace(**vars(arguments) | endpoint_facts | {"cache": None, "folder": None}))
+    path = arguments.out / "tasks" / f"{arguments.dataset}-{arm}-{records}-{seed}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = with_generators(task_file(given), [table], variety=MODELS[given.model].follows)
+    text = with_generators(task_file(arguments), [table], variety=MODELS[arguments.model].follows)
     replace_file(path, text.encode())
     assignments = (
-        data_root(given),
-        f"method.samples={given.texts}",
+        data_root(arguments),
+        f"method.samples={arguments.texts}",
         f"privacy.expected_records={records}",
         'privacy.unit="sample"',
     )
-    loaded = tasks.load(path, assignments)
-    test = loaded.locate(loaded.evaluation.test or "")
-    return Bench(path, assignments, test, frechet_rows=given.texts, public_data=True)
+    task = tasks.load(path, assignments)
+    test = task.locate(task.evaluation.test or "")
+    return Bench(path, assignments, test, frechet_rows=arguments.texts, public_data=True)
 
 
-def cells(given: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
+def cells(arguments: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
     """Yields arm, number of records and seed of each cell, seed by seed: a stopped command leaves whole seeds."""
-    for seed in range(given.first_seed, given.first_seed + given.seeds):
-        for records in given.records:
-            for arm in given.arms:
-                if arm != ZERO_SHOT or records == given.records[0]:  # zero-shot texts do not depend on the records
+    for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
+        for records in arguments.records:
+            for arm in arguments.arms:
+                if arm != ZERO_SHOT or records == arguments.records[0]:  # zero-shot texts do not depend on the records
                     yield arm, records, seed
 
 
-def run(given: argparse.Namespace, arm: str, records: int, seed: int, address: str) -> dict[str, Any]:
+def run(arguments: argparse.Namespace, arm: str, records: int, seed: int, address: str) -> dict[str, Any]:
     """Runs one cell; returns its corpus and what the records answered."""
     cell = Cell(Variant.parse(ARMS[arm]), EPSILON, PARTIES, records, seed)
-    started = time.monotonic()
-    made = bench_of(given, arm, records, seed, address).made(cell)
-    assert made.corpus is not None
+    start_s = time.monotonic()
+    outcome = bench_of(arguments, arm, records, seed, address).made(cell)
+    assert outcome.corpus is not None
     return {
-        **{"task": given.dataset, "model": given.model, "arm": arm, "records": records, "seed": seed},
-        **{"seconds": round(time.monotonic() - started), **made.facts},
-        "noted": {name: [value for _, value in values] for name, values in made.records.items()},
-        **{"texts": made.corpus.texts, "labels": made.corpus.labels},
+        **{"task": arguments.dataset, "model": arguments.model, "arm": arm, "records": records, "seed": seed},
+        **{"seconds": round(time.monotonic() - start_s), **outcome.facts},
+        "noted": {name: [value for _, value in values] for name, values in outcome.records.items()},
+        **{"texts": outcome.corpus.texts, "labels": outcome.corpus.labels},
     }
 
 
-def collect(given: argparse.Namespace, upstream: str) -> None:
+def collect(arguments: argparse.Namespace, upstream: str) -> None:
     """Runs every cell whose file is not in --out."""
-    given.out.mkdir(parents=True, exist_ok=True)
-    answers = Answers(given.out / f"answers-{given.model}.sqlite", upstream)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    answers = Answers(arguments.out / f"answers-{arguments.model}.sqlite", upstream)
     with sharing(answers) as address:
-        for arm, records, seed in cells(given):
-            path = given.out / given.model / given.dataset / f"{arm}-{records}-{seed}.json"
+        for arm, records, seed in cells(arguments):
+            path = arguments.out / arguments.model / arguments.dataset / f"{arm}-{records}-{seed}.json"
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 with holding(path.with_suffix(".lock"), BlockingIOError()):
                     if not path.exists():
                         answers.begin(f"{arm}-{records}")
-                        found = run(given, arm, records, seed, address)
-                        replace_file(path, json.dumps(found, default=str, ensure_ascii=False).encode())
-                        print(path, found["seconds"], len(found["texts"]), flush=True)
+                        figures = run(arguments, arm, records, seed, address)
+                        replace_file(path, json.dumps(figures, default=str, ensure_ascii=False).encode())
+                        print(path, figures["seconds"], len(figures["texts"]), flush=True)
             except BlockingIOError:  # another command computes this cell
                 continue
 
 
 def kept(out: Path) -> list[dict[str, Any]]:
     """Returns all cells of a folder, in the order of models, tasks, records, arms and seeds."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob("*/*/*-*-*.json")]
+    cells = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob("*/*/*-*-*.json")]
     order = list(ARMS)
     return sorted(
-        found, key=lambda each: (each["model"], each["task"], each["records"], order.index(each["arm"]), each["seed"])
+        cells, key=lambda each: (each["model"], each["task"], each["records"], order.index(each["arm"]), each["seed"])
     )
 
 
-def judge_of(given: argparse.Namespace, dataset: str) -> Judge:
+def judge_of(arguments: argparse.Namespace, dataset: str) -> Judge:
     """Returns the panel on the test texts of a task file of benchmarks/tasks."""
-    task = tasks.load(TASKS / f"{dataset}.toml", [data_root(given)])
+    task = tasks.load(TASKS / f"{dataset}.toml", [data_root(arguments)])
     test = read_test(task.locate(task.evaluation.test or ""), task)
-    return Judge(test.texts, test.labels or (), given.models)
+    return Judge(test.texts, test.labels or (), arguments.models)
 
 
 def with_panel(right: Mapping[str, Sequence[float]]) -> dict[str, Float64]:
@@ -143,15 +148,15 @@ def with_panel(right: Mapping[str, Sequence[float]]) -> dict[str, Float64]:
     return halves | {"panel": np.mean(list(halves.values()), axis=0)}
 
 
-def judge(given: argparse.Namespace, found: Sequence[dict[str, Any]]) -> None:
+def judge(arguments: argparse.Namespace, cells: Sequence[dict[str, Any]]) -> None:
     """Adds to each cell how often each half of the panel labels each real text rightly; what was judged is kept."""
     judges: dict[str, Judge] = {}
-    for cell in found:
+    for cell in cells:
         name = "{arm}-{records}-{seed}.judged".format(**cell)
-        path = given.out / cell["model"] / cell["task"] / name
+        path = arguments.out / cell["model"] / cell["task"] / name
         if not path.exists():
             if cell["task"] not in judges:
-                judges[cell["task"]] = judge_of(given, cell["task"])
+                judges[cell["task"]] = judge_of(arguments, cell["task"])
             replace_file(path, json.dumps(judges[cell["task"]].right(cell["texts"], cell["labels"])).encode())
         cell["right"] = with_panel(json.loads(path.read_text(encoding="utf-8")))
 
@@ -161,22 +166,27 @@ def _pair(cell: dict[str, Any], base_arm: str) -> tuple[Any, ...]:
     return cell["model"], cell["task"], cell["seed"], base_arm == ZERO_SHOT or cell["records"]
 
 
-def table(found: Sequence[dict[str, Any]], base_arm: str = ZERO_SHOT) -> str:
+def table(cells: Sequence[dict[str, Any]], base_arm: str = ZERO_SHOT) -> str:
     """Returns a table line for each model, task, number of records and arm, compared by seed with ``base_arm``."""
     halves = (*SHOWN, *(f"{half} - {base_arm}" for half in SHOWN))
     heads = ("model", "task", "records", "arm", "seeds", "texts", *halves, "words a text", "calls")
     lines = []
-    base = {_pair(cell, base_arm): cell for cell in found if cell["arm"] == base_arm}
-    for key, group in groupby(found, key=lambda cell: (cell["model"], cell["task"], cell["records"], cell["arm"])):
-        cells = list(group)
-        pairs = [(cell, base.get(_pair(cell, base_arm))) for cell in cells]
-        shown = [f"{100 * np.mean([cell['right'][half].mean() for cell in cells]):.1f}" for half in SHOWN]
+    base_cells = {_pair(cell, base_arm): cell for cell in cells if cell["arm"] == base_arm}
+    for key, group in groupby(cells, key=lambda cell: (cell["model"], cell["task"], cell["records"], cell["arm"])):
+        group_cells = list(group)
+        pairs = [(cell, base_cells.get(_pair(cell, base_arm))) for cell in group_cells]
+        shown = [f"{100 * np.mean([cell['right'][half].mean() for cell in group_cells]):.1f}" for half in SHOWN]
         for half in SHOWN:
             differences = [ours["right"][half] - other["right"][half] for ours, other in pairs if other]
             shown.append("" if key[-1] == base_arm else difference(differences))
-        words = np.mean([len(text.split()) for cell in cells for text in cell["texts"]])
-        facts = (len(cells), sum(len(cell["texts"]) for cell in cells) // len(cells), *shown, f"{words:.1f}")
-        calls = np.mean([cell["generator_calls"] for cell in cells])
+        words = np.mean([len(text.split()) for cell in group_cells for text in cell["texts"]])
+        facts = (
+            len(group_cells),
+            sum(len(cell["texts"]) for cell in group_cells) // len(group_cells),
+            *shown,
+            f"{words:.1f}",
+        )
+        calls = np.mean([cell["generator_calls"] for cell in group_cells])
         lines.append([str(each) for each in (*key, *facts, round(calls))])
     return judged_tables.table(heads, lines)
 
@@ -191,40 +201,46 @@ def difference(rows: Sequence[Float64]) -> str:
     return f"{mean:+.1f} ({mean - error:+.1f} to {mean + error:+.1f})"
 
 
-def side_by_side(found: Sequence[dict[str, Any]], seed: int) -> str:
+def side_by_side(cells: Sequence[dict[str, Any]], seed: int) -> str:
     """Returns tables with ten texts of every arm side by side, of the same labels, for each model, task and records."""
     parts = []
-    base = {(cell["model"], cell["task"]): cell for cell in found if (cell["arm"], cell["seed"]) == (ZERO_SHOT, seed)}
-    others = [cell for cell in found if cell["seed"] == seed and cell["arm"] != ZERO_SHOT]
+    base_cells = {
+        (cell["model"], cell["task"]): cell for cell in cells if (cell["arm"], cell["seed"]) == (ZERO_SHOT, seed)
+    }
+    others = [cell for cell in cells if cell["seed"] == seed and cell["arm"] != ZERO_SHOT]
     for key, group in groupby(others, key=lambda cell: (cell["model"], cell["task"], cell["records"])):
-        arms = [*([base[key[:2]]] if key[:2] in base else []), *group]
-        labels = sorted({label for cell in arms for label in cell["labels"]})
+        arm_cells = [*([base_cells[key[:2]]] if key[:2] in base_cells else []), *group]
+        labels = sorted({label for cell in arm_cells for label in cell["labels"]})
         rows = []
         for number in range(TEXTS_SHOWN):
             label = labels[number % len(labels)]
-            rows.append([label, *(_text(cell, label, number // len(labels)) for cell in arms)])
-        shown = judged_tables.table(["label", *(cell["arm"] for cell in arms)], rows)
+            rows.append([label, *(_text(cell, label, number // len(labels)) for cell in arm_cells)])
+        shown = judged_tables.table(["label", *(cell["arm"] for cell in arm_cells)], rows)
         parts.append(f"\n{key[0]}, {key[1]}, {key[2]} records:\n\n{shown}")
     return "\n".join(parts)
 
 
 def _text(cell: dict[str, Any], label: str, number: int) -> str:
-    own = [text for text, of in zip(cell["texts"], cell["labels"], strict=True) if of == label]
-    words = own[number].split() if number < len(own) else []
+    label_texts = [text for text, text_label in zip(cell["texts"], cell["labels"], strict=True) if text_label == label]
+    words = label_texts[number].split() if number < len(label_texts) else []
     return " ".join([*words[:WORDS_SHOWN], *["..."] * (len(words) > WORDS_SHOWN)]).replace("|", "\\|")
 
 
-def write_page(given: argparse.Namespace) -> None:
+def write_page(arguments: argparse.Namespace) -> None:
     """Prints the table and writes it into --out with ten texts of every arm; --page gets the texts of one task."""
-    found = kept(given.out)
-    judge(given, found)
-    arms = table(found, given.minus)
-    print(arms)
-    replace_file(given.out / "arms.md", f"{arms}\n\n{side_by_side(found, given.first_seed).strip()}".encode())
-    if given.page:
-        asked = (given.model, given.dataset, given.records[0])
-        shown = [cell for cell in found if (cell["model"], cell["task"], cell["records"]) == asked]
-        judged_tables.fill_marks(given.page, {"arms": arms, "texts": side_by_side(shown, given.first_seed).strip()})
+    all_cells = kept(arguments.out)
+    judge(arguments, all_cells)
+    arms_table = table(all_cells, arguments.minus)
+    print(arms_table)
+    replace_file(
+        arguments.out / "arms.md", f"{arms_table}\n\n{side_by_side(all_cells, arguments.first_seed).strip()}".encode()
+    )
+    if arguments.page:
+        page_key = (arguments.model, arguments.dataset, arguments.records[0])
+        shown = [cell for cell in all_cells if (cell["model"], cell["task"], cell["records"]) == page_key]
+        judged_tables.fill_marks(
+            arguments.page, {"arms": arms_table, "texts": side_by_side(shown, arguments.first_seed).strip()}
+        )
 
 
 def main() -> None:
@@ -247,14 +263,18 @@ def main() -> None:
     )
     parser.add_argument("--minus", choices=ARMS, default=ZERO_SHOT, help="the arm that others are compared with")
     parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
-    if given.table:
-        write_page(given)
+    arguments = parser.parse_args()
+    if arguments.table:
+        write_page(arguments)
         return
-    served = nullcontext(given.url) if given.url else serving(given.model, given.models, threads=given.threads)
+    served = (
+        nullcontext(arguments.url)
+        if arguments.url
+        else serving(arguments.model, arguments.models, threads=arguments.threads)
+    )
     with served as upstream:
-        collect(given, upstream)
-    write_page(given)
+        collect(arguments, upstream)
+    write_page(arguments)
 
 
 if __name__ == "__main__":

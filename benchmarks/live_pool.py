@@ -31,33 +31,46 @@ Generator = dict[str, Any]
 """A ``[[generators]]`` table."""
 
 
-def endpoint(given: argparse.Namespace, temperature: float = 1.0, name: str = "live", **more: Any) -> Generator:
+def endpoint(arguments: argparse.Namespace, temperature: float = 1.0, name: str = "live", **more: Any) -> Generator:
     """Returns the task file's table of the model at one temperature."""
-    if given.folder:
+    if arguments.folder:
         return {
-            **{"name": name, "kind": "transformers", "path": str(given.folder.absolute()), "dtype": given.dtype},
-            **{"style": "chat" if given.chat else "completion", "temperature": temperature, "top_p": given.top_p},
-            **{"max_new_tokens": given.max_tokens, "batch_size": given.concurrency},
+            **{
+                "name": name,
+                "kind": "transformers",
+                "path": str(arguments.folder.absolute()),
+                "dtype": arguments.dtype,
+            },
+            **{
+                "style": "chat" if arguments.chat else "completion",
+                "temperature": temperature,
+                "top_p": arguments.top_p,
+            },
+            **{"max_new_tokens": arguments.max_tokens, "batch_size": arguments.concurrency},
             **more,
         }
     return {
-        **{"name": name, "kind": "openai", "model": given.model, "base_url": given.url, "api_key_env": ""},
-        **{"style": "chat" if given.chat else "completion", "temperature": temperature, "max_tokens": given.max_tokens},
-        **{"concurrency": given.concurrency, "context_tokens": given.context},
+        **{"name": name, "kind": "openai", "model": arguments.model, "base_url": arguments.url, "api_key_env": ""},
+        **{
+            "style": "chat" if arguments.chat else "completion",
+            "temperature": temperature,
+            "max_tokens": arguments.max_tokens,
+        },
+        **{"concurrency": arguments.concurrency, "context_tokens": arguments.context},
         **{"timeout_s": LONGEST_ANSWER_S, "deadline_s": LONGEST_ANSWER_S},
-        **({"cache": str(given.cache.absolute())} if given.cache else {}),
+        **({"cache": str(arguments.cache.absolute())} if arguments.cache else {}),
         **more,
     }
 
 
-def heated(given: argparse.Namespace) -> list[Generator]:
+def heated(arguments: argparse.Namespace) -> list[Generator]:
     """Returns a table of the model for each temperature."""
-    return [endpoint(given, temperature, f"live-{temperature:g}") for temperature in TEMPERATURES]
+    return [endpoint(arguments, temperature, f"live-{temperature:g}") for temperature in TEMPERATURES]
 
 
-def prefixed(given: argparse.Namespace) -> list[Generator]:
+def prefixed(arguments: argparse.Namespace) -> list[Generator]:
     """Returns a table of the model for each prefix."""
-    return [endpoint(given, name=f"live-{name}", system=text) for name, text in PREFIXES.items()]
+    return [endpoint(arguments, name=f"live-{name}", system=text) for name, text in PREFIXES.items()]
 
 
 def ngrams(task: Task, texts: Sequence[tuple[str, str]], written: Path) -> list[Generator]:
@@ -66,19 +79,19 @@ def ngrams(task: Task, texts: Sequence[tuple[str, str]], written: Path) -> list[
     Args:
         written: where the texts are put.
     """
-    own = [settings for settings in task.generators if isinstance(settings, NgramSettings)]
-    if own:
+    ngram_settings = [settings for settings in task.generators if isinstance(settings, NgramSettings)]
+    if ngram_settings:
         return [
             settings.model_dump(mode="json") | {"corpus": [str(task.locate(path)) for path in settings.corpus]}
-            for settings in own
+            for settings in ngram_settings
         ]
     lines = [json.dumps({"text": text, "label": label}, ensure_ascii=False) for text, label in texts]
     written.parent.mkdir(parents=True, exist_ok=True)
     written.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    of = {"kind": "ngram", "corpus": [str(written.absolute())]}
+    ngram_fields = {"kind": "ngram", "corpus": [str(written.absolute())]}
     return [
-        {"name": "ngram", **of},
-        {"name": "ngram-smeared", **of, "order": 2, "temperature": 2.0, "shared": 0.5},
+        {"name": "ngram", **ngram_fields},
+        {"name": "ngram-smeared", **ngram_fields, "order": 2, "temperature": 2.0, "shared": 0.5},
     ]
 
 

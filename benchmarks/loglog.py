@@ -34,22 +34,22 @@ def picture(title: str, across: str, up: str, lines: Mapping[str, Sequence[tuple
         parts.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}" stroke="#d5d5d5"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_number(10.0**power)}</text>')
     for x in sorted(set(xs)):
-        at = place(x, y_low)[0]
-        parts.append(f'<line x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{HEIGHT - BOTTOM}" stroke="#eeeeee"/>')
-        parts.append(f'<text x="{at:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{_number(x)}</text>')
+        tick_x = place(x, y_low)[0]
+        parts.append(f'<line x1="{tick_x:.1f}" y1="{TOP}" x2="{tick_x:.1f}" y2="{HEIGHT - BOTTOM}" stroke="#eeeeee"/>')
+        parts.append(f'<text x="{tick_x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{_number(x)}</text>')
     middle = LEFT + (WIDTH - LEFT - RIGHT) / 2
     parts.append(f'<text x="{middle:.0f}" y="{HEIGHT - 8}" text-anchor="middle">{escape(across)}</text>')
     parts.append(
         f'<text transform="translate(16 {HEIGHT / 2:.0f}) rotate(-90)" text-anchor="middle">{escape(up)}</text>'
     )
-    ends = _apart([(place(*line[-1])[1], name) for name, line in lines.items()])
+    name_heights = _apart([(place(*line[-1])[1], name) for name, line in lines.items()])
     for number, (name, line) in enumerate(lines.items()):
         colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
-        drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in line))
+        corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in line))
         parts.append(
-            f'<polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>'
+            f'<polyline points="{corners}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>'
         )
-        x, y = place(*line[-1])[0], ends[name]
+        x, y = place(*line[-1])[0], name_heights[name]
         parts.append(f'<text x="{x + 8:.1f}" y="{y + 4:.1f}" fill="{colour}">{escape(name)}</text>')
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" font-family="sans-serif"'
@@ -60,11 +60,11 @@ def picture(title: str, across: str, up: str, lines: Mapping[str, Sequence[tuple
 
 def _apart(places: Sequence[tuple[float, str]]) -> dict[str, float]:
     """Returns the heights of the lines' names, moved so that none covers another."""
-    found: dict[str, float] = {}
-    last = -math.inf
+    heights: dict[str, float] = {}
+    last_height = -math.inf
     for y, name in sorted(places):
-        last = found[name] = max(y, last + 14)
-    return found
+        last_height = heights[name] = max(y, last_height + 14)
+    return heights
 
 
 def _number(value: float) -> str:

@@ -71,13 +71,13 @@ def encounters(data: Path, count: int) -> list[tuple[str, str]]:
         raise ConfigurationError(f"--data {data}: holds no mts_dialog", "name the folder of the data sets")
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     frequent = {label for label, _ in Counter(row["label"] for row in rows).most_common(MOST_FREQUENT)}
-    last = [row for row in rows if row["label"] in frequent]
+    last_rows = [row for row in rows if row["label"] in frequent]
     rng = np.random.default_rng(0)
-    found = []
-    for number in rng.permutation(len(last))[:count]:
-        before = [rows[row]["dialogue"] for row in rng.integers(0, len(rows), JOINED - 1)]
-        found.append(("\n".join([*before, last[number]["dialogue"]]), last[number]["label"]))
-    return found
+    joined_talks = []
+    for number in rng.permutation(len(last_rows))[:count]:
+        earlier_talks = [rows[row]["dialogue"] for row in rng.integers(0, len(rows), JOINED - 1)]
+        joined_talks.append(("\n".join([*earlier_talks, last_rows[number]["dialogue"]]), last_rows[number]["label"]))
+    return joined_talks
 
 
 def measure(texts: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
@@ -86,48 +86,48 @@ def measure(texts: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
 
     embedder = Embedder.load()
     embedder.try_out()
-    kept: list[Any] = []
+    window_units: list[Any] = []
     pool = embedding._pool_windows
 
     def watched(units: Float32, positions: Sequence[int], count: int) -> Float32:
-        kept.append((units, np.array(positions)))
+        window_units.append((units, np.array(positions)))
         return pool(units, positions, count)
 
-    begun = time.thread_time()
+    start_s = time.thread_time()
     with mock.patch.object(embedding, "_pool_windows", watched):
         rows = embedder.encode(texts)
-    seconds = time.thread_time() - begun
-    ((units, positions),) = kept
+    seconds = time.thread_time() - start_s
+    ((units, positions),) = window_units
     short = [" ".join(text.split()[:60]) for text in texts]
-    begun = time.thread_time()
+    start_s = time.thread_time()
     embedder.encode(short)
-    short_s = time.thread_time() - begun
+    short_s = time.thread_time() - start_s
     lengths = embedder.lengths(texts)
-    half = len(texts) * 2 // 3
-    result = {
+    train_count = len(texts) * 2 // 3
+    figures = {
         "texts": float(len(texts)),
         "words_a_text": float(np.mean([len(text.split()) for text in texts])),
         "long": float(lengths.long),
         "cut_at_8_windows": float(lengths.cut),
         "seconds_a_window": seconds / len(units),
         "seconds_a_short_text": short_s / len(texts),
-        "built_in": _accuracy(rows, labels, half),
+        "built_in": _accuracy(rows, labels, train_count),
     }
     for name, way in POOLED.items():
         pooled = np.stack([way(units[positions == row]) for row in range(len(texts))])
-        result[name] = _accuracy(pooled / np.linalg.norm(pooled, axis=1, keepdims=True), labels, half)
-    result["cut"] = _accuracy(Embedder.load(max_windows=1).encode(texts), labels, half)
-    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(texts[:half])
-    result["tf_idf"] = _accuracy(words.transform(texts), labels, half)
-    return result
+        figures[name] = _accuracy(pooled / np.linalg.norm(pooled, axis=1, keepdims=True), labels, train_count)
+    figures["cut"] = _accuracy(Embedder.load(max_windows=1).encode(texts), labels, train_count)
+    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(texts[:train_count])
+    figures["tf_idf"] = _accuracy(words.transform(texts), labels, train_count)
+    return figures
 
 
-def _accuracy(rows: Any, labels: Sequence[str], half: int) -> float:
+def _accuracy(rows: Any, labels: Sequence[str], train_count: int) -> float:
     """Returns the percentage of test texts that a logistic regression trained on the first ``half`` labels rightly."""
     from sklearn.linear_model import LogisticRegression
 
-    head = LogisticRegression(C=30.0, max_iter=2000).fit(rows[:half], labels[:half])
-    return float(100 * head.score(rows[half:], labels[half:]))
+    head = LogisticRegression(C=30.0, max_iter=2000).fit(rows[:train_count], labels[:train_count])
+    return float(100 * head.score(rows[train_count:], labels[train_count:]))
 
 
 if __name__ == "__main__":

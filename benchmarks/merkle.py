@@ -127,39 +127,39 @@ def measure(parties: int, colluders: int, post_quantum: bool, report: Callable[[
     roster = tuple(Member(f"party-{i:05}", key.public_key().public_bytes_raw()) for i, key in enumerate(identities))
     full = parameters(roster, colluders, post_quantum)
     vector = GridVector(np.random.default_rng(1).integers(-100, 101, COORDINATES))
-    spent = {"party": 0.0, "coordinator": 0.0}
-    down, up = dict.fromkeys((each.name for each in roster), 0), 0
+    processor_s = {"party": 0.0, "coordinator": 0.0}
+    down_bytes, up_bytes = dict.fromkeys((each.name for each in roster), 0), 0
 
     def timed(side: str, work: Callable[[], Any]) -> Any:
         begun = time.process_time()
         result = work()
-        spent[side] += time.process_time() - begun
+        processor_s[side] += time.process_time() - begun
         return result
 
     def opened(index: int) -> PartyMachine:
         required = (index + 1) % parties
         shown = {each: roster[each] for each in (index, required)}
         proof = timed("coordinator", lambda: full.roster_tree.proof(merkle.places(parties, shown)))
-        down[roster[index].name] += len(proof) + sum(36 + len(member.name) for member in shown.values())
+        down_bytes[roster[index].name] += len(proof) + sum(36 + len(member.name) for member in shown.values())
         part = RosterPart.opened(full.roster_hash, parties, shown, proof, "coordinator")
         own = dataclasses.replace(full, roster=part)
-        port = keys.encapsulate if roster[index].name in watched else shortcuts.encapsulate
+        port = keys.encapsulate if roster[index].name in measured_names else shortcuts.encapsulate
         return PartyMachine.open(own, roster[index].name, identities[index], os.urandom, port)
 
-    shortcuts, watched = Shortcuts(), {member.name for member in roster[1::20]}
+    shortcuts, measured_names = Shortcuts(), {member.name for member in roster[1::20]}
     machines = {member.name: opened(index) for index, member in enumerate(roster)}
     coordinator = private_sum(full, lambda: QUESTION)
     requests = timed("coordinator", lambda: next(coordinator))
-    gone = {member.name for member in roster[::10]}
+    silent_names = {member.name for member in roster[::10]}
     while True:
-        first = wire.Request.FromString(next(iter(requests.values())))
-        stage = str(first.WhichOneof("stage"))
-        masked = stage == "mask"
+        first_request = wire.Request.FromString(next(iter(requests.values())))
+        stage = str(first_request.WhichOneof("stage"))
+        is_masking = stage == "mask"
         replies = {}
         for name in requests:
             request = timed("coordinator", partial(requests.__getitem__, name))
-            down[name] += len(request)
-            if masked and name in gone:
+            down_bytes[name] += len(request)
+            if is_masking and name in silent_names:
                 continue
             machine = machines[name]
 
@@ -167,32 +167,40 @@ def measure(parties: int, colluders: int, post_quantum: bool, report: Callable[[
                 reply = machine.receive(request)
                 return machine.provide(vector, QUESTION) if isinstance(reply, WantsInput) else reply
 
-            if name in watched:
-                remembering, keys.verified = keys.verified, keys.verified.__wrapped__  # type: ignore[assignment]
+            if name in measured_names:
+                cached_verified, keys.verified = keys.verified, keys.verified.__wrapped__  # type: ignore[assignment]
                 reply = timed("party", answer)
-                keys.verified = remembering
+                keys.verified = cached_verified
             else:
                 with shortcuts:
                     reply = answer()
-            if not masked:
-                up += len(reply.payload)
+            if not is_masking:
+                up_bytes += len(reply.payload)
             replies[name] = reply.payload
-        report(f"{parties} parties: {stage} answered, coordinator at {spent['coordinator']:.1f} s")
+        report(f"{parties} parties: {stage} answered, coordinator at {processor_s['coordinator']:.1f} s")
         gc.collect()
         gc.freeze()  # a coordinator alone has no parties' objects that the collector would scan
         try:
             requests = timed("coordinator", partial(coordinator.send, replies))
         except StopIteration as stop:
-            total = stop.value
+            opened_sum = stop.value
             break
     plan = full.draw
     return {
-        **{"parties": parties, "masks": "hybrid" if post_quantum else "classical", "survivors": len(total.survivors)},
+        **{
+            "parties": parties,
+            "masks": "hybrid" if post_quantum else "classical",
+            "survivors": len(opened_sum.survivors),
+        },
         **{"colluders": colluders, "degree": plan.degree, "threshold": plan.threshold, "stray": plan.stray},
-        **{"coordinator_s": spent["coordinator"], "party_ms": 1e3 * spent["party"] / len(watched)},
-        **{"down_kB": sum(down.values()) / parties / 1e3, "largest_down_kB": max(down.values()) / 1e3},
-        **{"up_kB": up / parties / 1e3, "peak_GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9},
-        "exact": bool(np.array_equal(total.values, len(total.survivors) * vector.values)) and not total.faults,
+        **{"coordinator_s": processor_s["coordinator"], "party_ms": 1e3 * processor_s["party"] / len(measured_names)},
+        **{"down_kB": sum(down_bytes.values()) / parties / 1e3, "largest_down_kB": max(down_bytes.values()) / 1e3},
+        **{
+            "up_kB": up_bytes / parties / 1e3,
+            "peak_GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9,
+        },
+        "exact": bool(np.array_equal(opened_sum.values, len(opened_sum.survivors) * vector.values))
+        and not opened_sum.faults,
     }
 
 
@@ -201,9 +209,9 @@ def sizes(parties: int, colluders: int, post_quantum: bool) -> dict[str, Any]:
     roster = tuple(Member(f"party-{i:05}", i.to_bytes(32, "little")) for i in range(parties))
     full = parameters(roster, colluders, post_quantum)
     plan = full.draw
-    drew = [draw(parties, party, plan.degree, os.urandom(32)) for party in range(parties)]
+    drawn_neighbours = [draw(parties, party, plan.degree, os.urandom(32)) for party in range(parties)]
     choosers: dict[int, list[int]] = {party: [] for party in range(parties)}
-    for party, others in enumerate(drew):
+    for party, others in enumerate(drawn_neighbours):
         for other in others:
             choosers[other].append(party)
     key = bytes(32)
@@ -216,10 +224,10 @@ def sizes(parties: int, colluders: int, post_quantum: bool) -> dict[str, Any]:
         return bytes(sid.DIGEST_BYTES * sum(map(len, merkle.places(parties, of))))
 
     def down(party: int) -> int:
-        drawn, many = drew[party], len(choosers[party])
+        drawn, chooser_count = drawn_neighbours[party], len(choosers[party])
         graph = drawn_graph(plan, {party: drawn}, {party: choosers[party]})
-        around = graph.neighbours(party, range(parties)) if post_quantum else ()
-        pairs = sum(not graph.leads(party, other) for other in around)
+        graph_neighbours = graph.neighbours(party, range(parties)) if post_quantum else ()
+        pairs = sum(not graph.leads(party, other) for other in graph_neighbours)
         members = [wire.Enrolled(name=roster[each].name, identity=key) for each in drawn]
         requests: dict[str, Any] = {
             "reveal": wire.RevealRequest(present=everybody, root=key, path=proof([party])),
@@ -228,29 +236,31 @@ def sizes(parties: int, colluders: int, post_quantum: bool) -> dict[str, Any]:
                 adverts_proof=proof(drawn),
                 roster=members,
                 roster_proof=proof(drawn),
-                choosers=bytes(messages.CHOOSER_BYTES * many),
+                choosers=bytes(messages.CHOOSER_BYTES * chooser_count),
                 kem_keys=bytes(full.kem_keys_bytes * len(drawn)),
             ),
             "mask": wire.MaskRequest(
                 sharers=everybody,
-                ciphertexts=bytes(sealed * many),
-                hashes=bytes(2 * keys.SHARE_HASH_BYTES * many),
+                ciphertexts=bytes(sealed * chooser_count),
+                hashes=bytes(2 * keys.SHARE_HASH_BYTES * chooser_count),
                 pairs=bytes(SEALED_PAIR_BYTES * pairs),
                 pair_hashes=bytes(PAIR_HASH_BYTES * pairs),
             ),
             "consistency": wire.ConsistencyRequest(survivors=everybody),
             "unmask": wire.UnmaskRequest(signers=everybody, signatures=bytes(keys.SIGNATURE_BYTES * plan.threshold)),
         }
-        own = proof([party, (party + 1) % parties])
-        asked = sum(len(messages.request_bytes(full, **{stage: message})) for stage, message in requests.items())
-        return len(own) + 2 * (36 + len(roster[0].name)) + len(messages.advertise_request(full)) + asked
+        own_proof = proof([party, (party + 1) % parties])
+        request_bytes = sum(
+            len(messages.request_bytes(full, **{stage: message})) for stage, message in requests.items()
+        )
+        return len(own_proof) + 2 * (36 + len(roster[0].name)) + len(messages.advertise_request(full)) + request_bytes
 
-    most = max(choosers, key=lambda party: len(choosers[party]))
+    most_chosen = max(choosers, key=lambda party: len(choosers[party]))
     sample = [down(party) for party in range(0, parties, max(1, parties // 200))]
     return {
         **{"parties": parties, "masks": "hybrid" if post_quantum else "classical", "colluders": colluders},
         **{"degree": plan.degree, "threshold": plan.threshold, "stray": plan.stray},
-        **{"down_kB": sum(sample) / len(sample) / 1e3, "largest_down_kB": max(down(most), *sample) / 1e3},
+        **{"down_kB": sum(sample) / len(sample) / 1e3, "largest_down_kB": max(down(most_chosen), *sample) / 1e3},
     }
 
 
@@ -273,7 +283,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON list on standard output")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    found = []
+    rows = []
     for masks in options.masks:
         for parties in (300,) if options.quick else options.parties:
             colluders = round(options.colluders * parties)
@@ -281,11 +291,11 @@ def main() -> int:
                 row = sizes(parties, colluders, masks == "hybrid")
             else:
                 row = measure(parties, colluders, masks == "hybrid", lambda words: print(words, file=sys.stderr))
-            found.append(row)
+            rows.append(row)
             if not options.json:
                 show(row)
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(rows))
     return 0
 
 

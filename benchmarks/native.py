@@ -86,14 +86,14 @@ def hosted(folder: Path, names: list[str]) -> None:
     embedder: Any = Light()
     for name in names:
         home = PartyHome(folder / name)
-        made = assemble(
+        assembled = assemble(
             home,
             checkpoints=folder / "marks" / name,
             clock=time.time,
             embedder=embedder,
             computation=HospitalComputation(home, embedder),
         )
-        threading.Thread(target=Daemon(home, made, use_proxy=False).run, daemon=True).start()
+        threading.Thread(target=Daemon(home, assembled, use_proxy=False).run, daemon=True).start()
     threading.Event().wait()
 
 
@@ -158,31 +158,52 @@ def measure(parties: int, processes: int, patience_s: float, keepalive_s: float)
         federation = Federation(coordinator.transport, manifest, journal, Silent(), blocks=blocks, timeout_s=patience_s)
         federation.agree()
         rng = np.random.default_rng(1)
-        values = rng.normal(size=(CANDIDATES, DIMENSION))
-        unit = publishable(values / np.linalg.norm(values, axis=1, keepdims=True))
-        segment = Segment(blocks.add(encode_embeddings(unit, rng.integers(0, 2, CANDIDATES))))
+        vectors = rng.normal(size=(CANDIDATES, DIMENSION))
+        embeddings = publishable(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+        segment = Segment(blocks.add(encode_embeddings(embeddings, rng.integers(0, 2, CANDIDATES))))
         workers[0].terminate()
         workers[0].wait(20)
-        left = parties - tenth
-        wait(lambda: len(server.connected) == left, 60.0)
+        survivor_count = parties - tenth
+        wait(lambda: len(server.connected) == survivor_count, 60.0)
 
         idle = (time.process_time(), _cpu_s(workers[1:]))
         time.sleep(IDLE_S)
-        idle_own, idle_theirs = time.process_time() - idle[0], _cpu_s(workers[1:]) - idle[1]
+        coordinator_idle_s, party_idle_s = time.process_time() - idle[0], _cpu_s(workers[1:]) - idle[1]
 
         def bytes_of(direction: str) -> float:
             return float(metrics.registry.get_sample_value(f"undersong_{direction}_bytes_total") or 0.0)
 
-        before = (time.perf_counter(), time.process_time(), _cpu_s(workers[1:]), bytes_of("sent"), bytes_of("received"))
+        start_figures = (
+            time.perf_counter(),
+            time.process_time(),
+            _cpu_s(workers[1:]),
+            bytes_of("sent"),
+            bytes_of("received"),
+        )
         opened = federation.private_sum("votes", [Input("candidates", (segment,))])
-        after = (time.perf_counter(), time.process_time(), _cpu_s(workers[1:]), bytes_of("sent"), bytes_of("received"))
-        wall, own, theirs, down, up = (end - begin for begin, end in zip(before, after, strict=True))
+        end_figures = (
+            time.perf_counter(),
+            time.process_time(),
+            _cpu_s(workers[1:]),
+            bytes_of("sent"),
+            bytes_of("received"),
+        )
+        wall, own, theirs, down, up = (end - begin for begin, end in zip(start_figures, end_figures, strict=True))
         return {
             **{"parties": parties, "survivors": len(opened.survivors), "post_quantum": quorum.post_quantum},
-            **{"sum_s": wall, "patience_s": patience_s, "coordinator_cpu_s": own, "party_cpu_s": theirs / left},
-            **{"coordinator_idle": idle_own / IDLE_S, "party_idle": idle_theirs / left / IDLE_S},
+            **{
+                "sum_s": wall,
+                "patience_s": patience_s,
+                "coordinator_cpu_s": own,
+                "party_cpu_s": theirs / survivor_count,
+            },
+            **{"coordinator_idle": coordinator_idle_s / IDLE_S, "party_idle": party_idle_s / survivor_count / IDLE_S},
             "coordinator_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            **{"bytes_down": down / left, "bytes_up": up / left, "load_average": os.getloadavg()[0]},
+            **{
+                "bytes_down": down / survivor_count,
+                "bytes_up": up / survivor_count,
+                "load_average": os.getloadavg()[0],
+            },
         }
 
 
@@ -229,11 +250,11 @@ def main() -> int:
         return 0
     only_tls_1_3()
     sizes = (20,) if options.quick else options.parties
-    found = [measure(parties, options.processes, options.patience, options.keepalive) for parties in sizes]
+    figures = [measure(parties, options.processes, options.patience, options.keepalive) for parties in sizes]
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(figures))
         return 0
-    for row in found:
+    for row in figures:
         print(", ".join(f"{name} {value:,.4g}" if value is not True else f"{name} on" for name, value in row.items()))
     return 0
 

@@ -33,14 +33,20 @@ def accuracy(
 
     source = folder or model_files.model_folder(model_files.PACKAGED)
     tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
-    read, judged = (tokenizer(list(texts), truncation=True, max_length=tokens)["input_ids"] for texts in (corpus, test))
+    corpus_ids, test_ids = (
+        tokenizer(list(texts), truncation=True, max_length=tokens)["input_ids"] for texts in (corpus, test)
+    )
     with torch.random.fork_rng(), one_library_thread():
         torch.manual_seed(seed)
         if folder is None:
-            known = {token: number + 1 for number, token in enumerate(sorted({t for text in read for t in text}))}
-            read, judged = ([[known.get(t, UNKNOWN) for t in text] for text in texts] for texts in (read, judged))
+            token_numbers = {
+                token: number + 1 for number, token in enumerate(sorted({t for text in corpus_ids for t in text}))
+            }
+            corpus_ids, test_ids = (
+                [[token_numbers.get(t, UNKNOWN) for t in text] for text in texts] for texts in (corpus_ids, test_ids)
+            )
             shape = {"num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 4 * WIDTH}
-            config = BertConfig(vocab_size=len(known) + 1, hidden_size=WIDTH, is_decoder=True, **shape)
+            config = BertConfig(vocab_size=len(token_numbers) + 1, hidden_size=WIDTH, is_decoder=True, **shape)
             model = BertLMHeadModel(config)
         else:
             model = BertLMHeadModel.from_pretrained(folder, is_decoder=True, local_files_only=True)
@@ -48,19 +54,22 @@ def accuracy(
         optimiser = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=DECAY)
         for _ in range(EPOCHS):
             model.train()
-            for rows in torch.randperm(len(read)).split(BATCH):
+            for rows in torch.randperm(len(corpus_ids)).split(BATCH):
                 optimiser.zero_grad(set_to_none=True)
-                _, wanted, logits = _next(model, [read[row] for row in rows])
-                torch.nn.functional.cross_entropy(logits.transpose(1, 2), wanted, ignore_index=IGNORED).backward()
+                _, next_tokens, logits = _next(model, [corpus_ids[row] for row in rows])
+                torch.nn.functional.cross_entropy(logits.transpose(1, 2), next_tokens, ignore_index=IGNORED).backward()
                 optimiser.step()
         model.eval()
-        right = total = 0
+        right_count = token_count = 0
         with torch.inference_mode():
-            for at in range(0, len(judged), BATCH):
-                seen, wanted, logits = _next(model, judged[at : at + BATCH])
-                hit = (logits.argmax(2) == wanted) & (wanted != UNKNOWN if folder is None else seen)
-                right, total = right + int((hit & seen).sum()), total + int(seen.sum())
-    return right / max(1, total)
+            for at in range(0, len(test_ids), BATCH):
+                has_next, next_tokens, logits = _next(model, test_ids[at : at + BATCH])
+                is_right = (logits.argmax(2) == next_tokens) & (next_tokens != UNKNOWN if folder is None else has_next)
+                right_count, token_count = (
+                    right_count + int((is_right & has_next).sum()),
+                    token_count + int(has_next.sum()),
+                )
+    return right_count / max(1, token_count)
 
 
 def _next(model: Any, texts: Sequence[Sequence[int]]) -> tuple[Any, Any, Any]:
@@ -70,6 +79,6 @@ def _next(model: Any, texts: Sequence[Sequence[int]]) -> tuple[Any, Any, Any]:
     rows = [torch.tensor(text) for text in texts]
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
     mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-    seen = mask[:, 1:].bool()
+    has_next = mask[:, 1:].bool()
     logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1]
-    return seen, ids[:, 1:].masked_fill(~seen, IGNORED), logits
+    return has_next, ids[:, 1:].masked_fill(~has_next, IGNORED), logits

@@ -15,8 +15,8 @@ def next_word_accuracy(training: Sequence[str], texts: Sequence[str], *, languag
     0.75
     """
     model = Likeliest(training, language)
-    right = [model.likeliest(context) == word for word, context in places(texts)]
-    return sum(right) / len(right) if right else math.nan
+    is_right = [model.likeliest(context) == word for word, context in places(texts)]
+    return sum(is_right) / len(is_right) if is_right else math.nan
 
 
 class Likeliest(Trigrams):

@@ -91,8 +91,8 @@ def measure(quick: bool) -> dict[str, Any]:
     for d, keys in ((12_000, 100), (100_000, 20)) if quick else ((12_000, 100), (100_000, 100), (1_000_000, 30)):
         accumulator = np.zeros(d, dtype=np.uint32)
         secrets = [os.urandom(32) for _ in range(keys)]
-        masked = best_seconds(lambda a=accumulator, s=secrets: add_masks(a, [(k, 1) for k in s]), repeats)  # type: ignore[misc]
-        masks.append({"d": d, "keys": keys, "aes_fraction": raw_aes_seconds(4 * d, keys, repeats) / masked})
+        mask_s = best_seconds(lambda a=accumulator, s=secrets: add_masks(a, [(k, 1) for k in s]), repeats)  # type: ignore[misc]
+        masks.append({"d": d, "keys": keys, "aes_fraction": raw_aes_seconds(4 * d, keys, repeats) / mask_s})
     shares = shamir.share(bytes(32), 51, range(1, 101), os.urandom)
     weights = shamir.lagrange_weights(range(1, 52))
     words = np.random.default_rng(0).integers(0, 2**32, samples, dtype=np.uint32)

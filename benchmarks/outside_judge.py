@@ -69,7 +69,7 @@ class Judge:
     def right(self, texts: Sequence[str], labels: Sequence[str]) -> dict[str, list[float]]:
         """Returns how often each half of the panel, trained on the corpus, labels each real text rightly, 0 to 1."""
         corpus = panel.Labelled(texts, labels, self.embed(texts))
-        found = {
+        right_by_model = {
             "words": self._right(panel.predict("words", corpus, self._test.texts, self._test.embeddings)),
             "counts": self._right(by_counts(texts, labels, self._test.texts)),
         }
@@ -77,8 +77,11 @@ class Judge:
             draws = [
                 panel.predict(model, corpus, self._test.texts, self._test.embeddings, seed) for seed in range(DRAWS)
             ]
-            found[model] = np.mean([self._right(predicted) for predicted in draws], axis=0)
-        return {half: np.mean([found[model] for model in of], axis=0).tolist() for half, of in HALVES.items()}
+            right_by_model[model] = np.mean([self._right(predicted) for predicted in draws], axis=0)
+        return {
+            half: np.mean([right_by_model[model] for model in models], axis=0).tolist()
+            for half, models in HALVES.items()
+        }
 
     def _right(self, predicted: Sequence[str]) -> Float64:
         right: Float64 = (np.array(predicted) == np.array(self._test.labels)).astype(np.float64)

@@ -71,8 +71,8 @@ def lines_of(names: Iterable[str], tables: Sequence[str] = ("",)) -> list[Line]:
 
 def read_cells(path: Path = FIGURES) -> list[dict[str, Any]]:
     """Returns the measured cells, a line each. A last line that an interruption cut off is no measured cell."""
-    whole = path.read_text(encoding="utf-8").rpartition("\n")[0] if path.exists() else ""
-    return [json.loads(line) for line in whole.splitlines()]
+    whole_lines = path.read_text(encoding="utf-8").rpartition("\n")[0] if path.exists() else ""
+    return [json.loads(line) for line in whole_lines.splitlines()]
 
 
 def append_cell(path: Path, cell: Mapping[str, Any]) -> None:
@@ -86,13 +86,13 @@ def append_cell(path: Path, cell: Mapping[str, Any]) -> None:
 
 def by_cell(cells: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Returns figures and commit of each cell. A line of another commit replaces the cell's earlier figures."""
-    found: dict[str, dict[str, Any]] = {}
+    figures: dict[str, dict[str, Any]] = {}
     for cell in cells:
         key = json.dumps(cell["cell"])
-        if found.get(key, {}).get("commit") != cell["commit"]:
-            found[key] = {"commit": cell["commit"]}
-        found[key].update(cell["figures"])
-    return found
+        if figures.get(key, {}).get("commit") != cell["commit"]:
+            figures[key] = {"commit": cell["commit"]}
+        figures[key].update(cell["figures"])
+    return figures
 
 
 def adopt(measured: Iterable[Mapping[str, Any]], path: Path = FIGURES) -> int:
@@ -100,17 +100,17 @@ def adopt(measured: Iterable[Mapping[str, Any]], path: Path = FIGURES) -> int:
 
     Cells of no row are left out. Returns the number of cells that were taken.
     """
-    fresh = by_cell(measured)
-    figures = by_cell(read_cells(path)) | fresh
+    new_figures = by_cell(measured)
+    figures = by_cell(read_cells(path)) | new_figures
     keys = [line.key(seed) for line in lines_of(plan()) for seed in range(line.row["seeds"])]
-    chosen = [key for key in dict.fromkeys(keys) if key in figures]
+    chosen_keys = [key for key in dict.fromkeys(keys) if key in figures]
     rows = [
         {"cell": json.loads(key), "commit": figures[key]["commit"]}
         | {"figures": {name: value for name, value in figures[key].items() if name != "commit"}}
-        for key in chosen
+        for key in chosen_keys
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return sum(key in fresh for key in chosen)
+    return sum(key in new_figures for key in chosen_keys)
 
 
 def shares_by_seed(figures: Mapping[int, Any], key: str) -> dict[int, float]:
@@ -137,12 +137,12 @@ def reach_of(values: Iterable[float]) -> float:
 def section(name: str, cells: Iterable[Mapping[str, Any]]) -> list[str]:
     """Returns the lines of a paper's page that say what was measured here; none if nothing was."""
     paper = plan().get(name, {})
-    known = by_cell(cells)
+    figures_by_cell = by_cell(cells)
     lines: list[str] = []
     unmeasured: list[str] = []
     for table in paper.get("tables", []):
         rows = rows_of(paper, table)
-        figures = {row["name"]: _shown_cells(name, row, table["judged"], known) for row in rows}
+        figures = {row["name"]: _shown_cells(name, row, table["judged"], figures_by_cell) for row in rows}
         if sum(map(bool, figures.values())) < 2:  # no two rows can be set side by side
             unmeasured.append(table["name"])
             continue
@@ -180,8 +180,8 @@ says how the figures would move on others."""
 
 def command_of(name: str, table: Mapping[str, Any]) -> str:
     """Returns the command that measures a table."""
-    tuned = " --fine-tuned" if table["judged"].startswith("tuned.") else ""
-    return f"python -m benchmarks.papers --data FOLDER --papers {name} --tables '{table['name']}'{tuned}"
+    tuned_option = " --fine-tuned" if table["judged"].startswith("tuned.") else ""
+    return f"python -m benchmarks.papers --data FOLDER --papers {name} --tables '{table['name']}'{tuned_option}"
 
 
 def _table(

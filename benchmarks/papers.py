@@ -79,60 +79,62 @@ class Papers:
 
     def bench(self, row: Mapping[str, Any]) -> Bench:
         """Returns the bench of a row's task, which all cells of the same task share."""
-        place = (row.get("setting", ""), row.get("keywords", False), *row["set"])
-        if place not in self._benches:
-            if setting := place[0]:
-                task = judged_settings.build(setting, self._data, self._folder / ("keywords" if place[1] else "plain"))
+        bench_key = (row.get("setting", ""), row.get("keywords", False), *row["set"])
+        if bench_key not in self._benches:
+            if setting := bench_key[0]:
+                task = judged_settings.build(
+                    setting, self._data, self._folder / ("keywords" if bench_key[1] else "plain")
+                )
                 # the setting's own numbers of texts and rounds would win over the preset's
                 task.write_text(re.sub(r"(?m)^(samples|rounds) = .*\n", "", task.read_text(encoding="utf-8")), "utf-8")
-                test, given = task.parent / "test.jsonl", row["set"]
-                if place[1]:
+                test, assignments = task.parent / "test.jsonl", row["set"]
+                if bench_key[1]:
                     _with_keywords(task, self._data, labelled=setting != "no-labels")
             else:
                 task, test = HERE / "tasks" / self._paper["task"], self._data / self._paper["test"]
-                given = [f"data.root={json.dumps(str(self._data.absolute()))}", *row["set"]]
-            self._benches[place] = Bench(
-                task, tuple(given), test, FRECHET_ROWS, insecure_noise_seed=NOISE_SEED, public_data=True
+                assignments = [f"data.root={json.dumps(str(self._data.absolute()))}", *row["set"]]
+            self._benches[bench_key] = Bench(
+                task, tuple(assignments), test, FRECHET_ROWS, insecure_noise_seed=NOISE_SEED, public_data=True
             )
-        return self._benches[place]
+        return self._benches[bench_key]
 
     def measure(self, row: Mapping[str, Any], seed: int) -> dict[str, Any]:
         """Runs one cell; returns its figures as plain JSON values, shares from 0 to 1."""
-        begun, bench = (time.monotonic(), time.process_time()), self.bench(row)
+        start, bench = (time.monotonic(), time.process_time()), self.bench(row)
         cell = _cell(row, seed)
-        made, (test, embeddings) = bench.made(cell), bench.judged_on
-        figures: dict[str, Any] = {key: made.facts.get(key) for key in ("generator_calls", "epsilon_spent")}
-        if made.corpus is None:
-            found = score(test.labels or (), made.predicted or ())
-            figures |= found.figures() | found.averages
+        outcome, (test, embeddings) = bench.made(cell), bench.judged_on
+        figures: dict[str, Any] = {key: outcome.facts.get(key) for key in ("generator_calls", "epsilon_spent")}
+        if outcome.corpus is None:
+            scores = score(test.labels or (), outcome.predicted or ())
+            figures |= scores.figures() | scores.averages
         else:
-            figures |= self._judged(bench, made.corpus, test, embeddings, row, seed)
-        if "sequences" in made.records:
-            figures |= self._sequences(bench, made.records["sequences"][0][1], test, seed)
-        seconds = {"seconds": time.monotonic() - begun[0], "processor": time.process_time() - begun[1]}
+            figures |= self._judged(bench, outcome.corpus, test, embeddings, row, seed)
+        if "sequences" in outcome.records:
+            figures |= self._sequences(bench, outcome.records["sequences"][0][1], test, seed)
+        seconds = {"seconds": time.monotonic() - start[0], "processor": time.process_time() - start[1]}
         return figures | {name: round(value, 1) for name, value in seconds.items()}
 
     def fine_tuned(self, row: Mapping[str, Any], seed: int) -> dict[str, Any]:
         """Returns the accuracy of an encoder fine-tuned on the cell's corpus, and of membership attacks on it."""
-        bench, begun = self.bench(row), time.process_time()
+        bench, start_s = self.bench(row), time.process_time()
         cell = _cell(row, seed)
         corpus, test = bench.made(cell).corpus, bench.judged_on[0]
         if corpus is None or test.labels is None:
             raise ConfigurationError(f"{row['name']}: no labelled corpus to fine-tune on", "leave out fine_tuned")
         settings = FineTuning(model_folder(self._encoder), **self._paper["fine_tuning"])
         model = learning.fine_tune(corpus.texts, corpus.labels or (), settings, seed=seed)
-        found = score(test.labels, learning.predict(model, test.texts))
+        scores = score(test.labels, learning.predict(model, test.texts))
         records = bench.made(Cell(Variant.parse(PRIVATE_ONLY), None, cell.parties, cell.records, seed)).corpus
         attacks = attacked(model, records, test, seed=seed) if records is not None else {}
-        figures = {"accuracy": found.accuracy, **found.averages, **attacks}
-        return {"tuned": figures | {"processor": round(time.process_time() - begun, 1)}}
+        figures = {"accuracy": scores.accuracy, **scores.averages, **attacks}
+        return {"tuned": figures | {"processor": round(time.process_time() - start_s, 1)}}
 
     def _judged(
         self, bench: Bench, corpus: Table, test: Table, real: Any, row: Mapping[str, Any], seed: int
     ) -> dict[str, Any]:
         if test.labels is None:
-            found = next_token.accuracy(corpus.texts, test.texts, folder=self._causal, seed=seed)
-            return {"rows": len(corpus), "next_token": found}
+            token_accuracy = next_token.accuracy(corpus.texts, test.texts, folder=self._causal, seed=seed)
+            return {"rows": len(corpus), "next_token": token_accuracy}
         embeddings, labels = bench._embed_public(corpus.texts), corpus.labels or ()
         judged = panel.judge(
             panel.Labelled(corpus.texts, labels, embeddings), panel.Labelled(test.texts, test.labels, real), seed=seed
@@ -145,9 +147,9 @@ class Papers:
             layers = learning.train(embeddings, labels, head="three-layer", seed=seed)
             figures["layers"] = score(test.labels, learning.predict(layers, real)).accuracy
             records = self._records(bench, {**row, "records": self._paper["records"]}, seed)
-            client = np.random.default_rng(seed).permutation(len(records))[: max(20, len(corpus) // 2)]
-            own = bench._embed_public([records.texts[at] for at in client])
-            adapted = learning.adapt(embeddings, labels, own, seed=seed, head="three-layer")
+            client_rows = np.random.default_rng(seed).permutation(len(records))[: max(20, len(corpus) // 2)]
+            client_embeddings = bench._embed_public([records.texts[at] for at in client_rows])
+            adapted = learning.adapt(embeddings, labels, client_embeddings, seed=seed, head="three-layer")
             figures["adapted"] = score(test.labels, learning.predict(adapted, real)).accuracy
         return figures
 
@@ -170,24 +172,35 @@ class Papers:
     def shuffled(self, row: Mapping[str, Any], times: int) -> dict[str, list[float]]:
         """Returns the three-layer head's accuracy on a row's texts, and on its sequences, with shuffled labels."""
         bench = self.bench(row)
-        made, (test, real) = bench.made(_cell(row, 0)), bench.judged_on
-        assert made.corpus is not None  # every method of these tables writes a corpus
-        drawn = _drawn(made.records["sequences"][0][1])
-        own = sequences_of(test, drawn, keep_empty=True)
-        sides = {"texts": (made.corpus, real, test), "sequences": (drawn, bench._embed_public(own.texts), own)}
-        found: dict[str, list[float]] = {name: [] for name in sides}
+        outcome, (test, real) = bench.made(_cell(row, 0)), bench.judged_on
+        assert outcome.corpus is not None  # every method of these tables writes a corpus
+        sequence_table = _drawn(outcome.records["sequences"][0][1])
+        test_sequences = sequences_of(test, sequence_table, keep_empty=True)
+        sides = {
+            "texts": (outcome.corpus, real, test),
+            "sequences": (sequence_table, bench._embed_public(test_sequences.texts), test_sequences),
+        }
+        accuracies: dict[str, list[float]] = {name: [] for name in sides}
         for seed in range(times):
             for name, (table, embeddings, truth) in sides.items():
                 labels = np.random.default_rng(seed).permutation(np.array(table.labels)).tolist()
                 layers = learning.train(bench._embed_public(table.texts), labels, head="three-layer", seed=seed)
-                found[name].append(score(truth.labels or (), learning.predict(layers, embeddings)).accuracy)
-        return found
+                accuracies[name].append(score(truth.labels or (), learning.predict(layers, embeddings)).accuracy)
+        return accuracies
 
     def _sequences(self, bench: Bench, rows: Any, test: Table, seed: int) -> dict[str, float]:
-        drawn = _drawn(rows)
-        model = learning.train(bench._embed_public(drawn.texts), drawn.labels or (), head="three-layer", seed=seed)
-        own = sequences_of(test, drawn, keep_empty=True)  # test records are turned into sequences too (B.2.2)
-        return {"sequences": score(own.labels or (), learning.predict(model, bench._embed_public(own.texts))).accuracy}
+        sequence_table = _drawn(rows)
+        model = learning.train(
+            bench._embed_public(sequence_table.texts), sequence_table.labels or (), head="three-layer", seed=seed
+        )
+        test_sequences = sequences_of(
+            test, sequence_table, keep_empty=True
+        )  # test records are turned into sequences too (B.2.2)
+        return {
+            "sequences": score(
+                test_sequences.labels or (), learning.predict(model, bench._embed_public(test_sequences.texts))
+            ).accuracy
+        }
 
 
 def variation(corpus: Table, records: Table, column: str) -> float:
@@ -219,21 +232,25 @@ def attacked(model: Any, records: Table, test: Table, *, seed: int = 0) -> dict[
     """
     sides = [table.take(range(min(ATTACKED, len(table)))) for table in (records, test)]
     members, others = ((table, table.texts) for table in sides)
-    found = membership("corpus", model, members, others, seed=seed)
-    return {f"{each.name} attack": each.accuracy.value for each in found.attacks} | {
-        f"{each.name} area": each.auc.value for each in found.attacks
+    attacks = membership("corpus", model, members, others, seed=seed)
+    return {f"{each.name} attack": each.accuracy.value for each in attacks.attacks} | {
+        f"{each.name} area": each.auc.value for each in attacks.attacks
     }
 
 
 def _with_keywords(task: Path, data: Path, *, labelled: bool) -> None:
     """Adds a generator that proposes the 77 intents of banking77, public names, as the groups' keywords."""
     intents = {row["text"]: row["label"] for row in judged_settings.json_lines(data / "banking77" / "test.jsonl")}
-    found: dict[str, list[str]] = {}
+    keywords_by_label: dict[str, list[str]] = {}
     for row in judged_settings.json_lines(data / "banking_groups" / "test.jsonl"):
-        name, own = intents[row["text"]].replace("_", " ").lower(), found.setdefault(row["label"], [])
+        name, own = intents[row["text"]].replace("_", " ").lower(), keywords_by_label.setdefault(row["label"], [])
         own += [] if name in own else [name]
-    text = json.dumps(found) if labelled else "\n".join(f"- {name}" for own in found.values() for name in own)
-    line = {"text": text, "label": next(iter(found)) if labelled else ""}
+    text = (
+        json.dumps(keywords_by_label)
+        if labelled
+        else "\n".join(f"- {name}" for own in keywords_by_label.values() for name in own)
+    )
+    line = {"text": text, "label": next(iter(keywords_by_label)) if labelled else ""}
     (task.parent / "keywords.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
     with task.open("a", encoding="utf-8") as out:
         out.write('\n[[generators]]\nname = "keywords"\nkind = "replay"\npath = "keywords.jsonl"\n')
@@ -262,27 +279,27 @@ def measure_missing(
     measurement: Measurement, lines: Sequence[Line], journal: Path, *, seeds: int | None, fine_tuned: bool
 ) -> None:
     """Measures the cells that the journal does not have, cheapest rows first, and adds each at once."""
-    measured = by_cell(read_cells(journal))
-    known, commit = by_cell(read_cells()) | measured, current_commit()
-    mark = "tuned" if fine_tuned else "processor"
+    measured_cells = by_cell(read_cells(journal))
+    known, commit = by_cell(read_cells()) | measured_cells, current_commit()
+    cost_key = "tuned" if fine_tuned else "processor"
     for line in sorted(lines, key=lambda line: _cost(line, known)):
         for seed in range(line.row["seeds"] if seeds is None else seeds):
-            if mark in measured.get(line.key(seed), {}) or (fine_tuned and not line.row.get("fine_tuned")):
+            if cost_key in measured_cells.get(line.key(seed), {}) or (fine_tuned and not line.row.get("fine_tuned")):
                 continue
             figures = measurement.figures(line, seed, fine_tuned=fine_tuned)
             append_cell(journal, {"cell": json.loads(line.key(seed)), "commit": commit, "figures": figures})
-            measured.setdefault(line.key(seed), {}).update(figures)
-            short = {key: round(value, 3) for key, value in figures.items() if isinstance(value, int | float)}
-            print(f"{line.paper}, {line.row['name']}, seed {seed}: {short}", flush=True)
+            measured_cells.setdefault(line.key(seed), {}).update(figures)
+            printed_figures = {key: round(value, 3) for key, value in figures.items() if isinstance(value, int | float)}
+            print(f"{line.paper}, {line.row['name']}, seed {seed}: {printed_figures}", flush=True)
 
 
 def _cost(line: Line, known: Mapping[str, Mapping[str, Any]]) -> float:
     """Estimates a cell's processor seconds: as last measured, as papers.toml states, or like the paper's other rows."""
-    own = [known.get(line.key(seed), {}).get("processor") for seed in range(line.row["seeds"])]
-    theirs = [cell.get("processor") for key, cell in known.items() if json.loads(key)[0] == line.paper]
-    for seconds in (own, [line.row.get("seconds")], theirs):
-        if measured := [value for value in seconds if value is not None]:
-            return float(statistics.median(measured))
+    own_seconds = [known.get(line.key(seed), {}).get("processor") for seed in range(line.row["seeds"])]
+    other_seconds = [cell.get("processor") for key, cell in known.items() if json.loads(key)[0] == line.paper]
+    for seconds in (own_seconds, [line.row.get("seconds")], other_seconds):
+        if known_seconds := [value for value in seconds if value is not None]:
+            return float(statistics.median(known_seconds))
     return 0.0
 
 
@@ -298,12 +315,12 @@ def current_commit() -> str:
 def drawn_cells(lines: Sequence[Line], figures: Mapping[str, Any], count: int, seed: int) -> list[tuple[Line, int]]:
     """Draws ``count`` cells to check, each a row and a seed: one of each paper first, then any."""
     rng = np.random.default_rng(seed)
-    several = [line for line in lines if len(_measured(line, figures)) > 1]
-    shuffled = [several[place] for place in rng.permutation(len(several))]
-    firsts = list({line.paper: line for line in shuffled}.values())
-    others = [line for line in shuffled if not any(line is first for first in firsts)]
-    chosen = [*firsts, *others][: max(count, len(firsts))]
-    return [(line, int(rng.choice(sorted(_measured(line, figures))))) for line in chosen]
+    repeated_lines = [line for line in lines if len(_measured(line, figures)) > 1]
+    shuffled_lines = [repeated_lines[place] for place in rng.permutation(len(repeated_lines))]
+    first_lines = list({line.paper: line for line in shuffled_lines}.values())
+    other_lines = [line for line in shuffled_lines if not any(line is first for first in first_lines)]
+    chosen_lines = [*first_lines, *other_lines][: max(count, len(first_lines))]
+    return [(line, int(rng.choice(sorted(_measured(line, figures))))) for line in chosen_lines]
 
 
 def _measured(line: Line, figures: Mapping[str, Any]) -> dict[int, float]:
@@ -316,13 +333,13 @@ def check(measurement: Measurement, lines: Sequence[Line], count: int, draw: int
     figures, failures = by_cell(read_cells()), 0
     for line, seed in drawn_cells(lines, figures, count, draw):
         values = _measured(line, figures)
-        anew = measurement.figures(line, seed, fine_tuned=line.is_fine_tuned)
-        value = shares_by_seed({seed: anew}, line.judged).get(seed, float("nan"))
+        new_figures = measurement.figures(line, seed, fine_tuned=line.is_fine_tuned)
+        value = shares_by_seed({seed: new_figures}, line.judged).get(seed, float("nan"))
         mean, reach = statistics.fmean(values.values()), reach_of(values.values())
-        right = abs(value - mean) <= reach
-        failures += not right
+        is_near = abs(value - mean) <= reach
+        failures += not is_near
         print(
-            f"{'passed' if right else 'FAILED'}: {line.paper}, {line.table}, {line.row['name']}, seed {seed}: "
+            f"{'passed' if is_near else 'FAILED'}: {line.paper}, {line.table}, {line.row['name']}, seed {seed}: "
             f"{value:.1f}, the row's mean {mean:.1f}, reach {reach:.1f}",
             flush=True,
         )

@@ -83,10 +83,10 @@ def make_home(folder: Path, records: int, words: int) -> Path:
         return home
 
     def hospital(*arguments: object) -> None:
-        typed = [*map(str, arguments), "--home", str(home)]
-        done = CliRunner().invoke(app, typed, standalone_mode=False)
-        if done.exception is not None:
-            raise RuntimeError(f"{arguments}: {done.exception!r}")
+        command = [*map(str, arguments), "--home", str(home)]
+        completed = CliRunner().invoke(app, command, standalone_mode=False)
+        if completed.exception is not None:
+            raise RuntimeError(f"{arguments}: {completed.exception!r}")
 
     write_notes(notes, records, words)
     hospital("init", "ward")
@@ -142,10 +142,10 @@ def _measured(folder: Path, records: int, words: int, report: Callable[[str], No
     from undersong_client.home import PartyHome
     from undersong_client.records import snapshot
 
-    begun = time.perf_counter()
+    start_s = time.perf_counter()
     home = PartyHome(make_home(folder, records, words))
-    added = time.perf_counter()
-    report(f"added in {added - begun:.0f} s, {resident_peak() / 1e9:.2f} GB at most")
+    added_s = time.perf_counter()
+    report(f"added in {added_s - start_s:.0f} s, {resident_peak() / 1e9:.2f} GB at most")
     records = snapshot.facts(home).rows
     embedder = embedders.load("packaged")
     computation = HospitalComputation(home, embedder)
@@ -153,13 +153,13 @@ def _measured(folder: Path, records: int, words: int, report: Callable[[str], No
         home, checkpoints=checkpoints_folder(home.path), clock=time.time, embedder=embedder, computation=computation
     )
     computation.warm()
-    read = time.perf_counter()
+    read_s = time.perf_counter()
     after_embedding = resident_peak()
     rounds, repeat_s = _rounds(folder, assembled.party, records, report)
     return {
         "records": records,
-        "add_s": round(added - begun, 1),
-        "read_s": round(read - added, 2),
+        "add_s": round(added_s - start_s, 1),
+        "read_s": round(read_s - added_s, 2),
         "resident_after_embedding_bytes": after_embedding,
         "resident_peak_bytes": resident_peak(),
         "target_bytes": int(TARGET_BYTES),
@@ -220,12 +220,12 @@ def _rounds(folder: Path, party: Any, records: int, report: Callable[[str], None
     for number in range(ROUNDS + 1):
         if number < ROUNDS:
             vectors = rng.normal(size=(NEW_PER_ROUND, DIMENSION))
-            unit = publishable(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
-            data = encode_embeddings(unit, rng.integers(0, len(LABELS), NEW_PER_ROUND))
-            segments.append(Segment(blocks.add(data)))
-        begun = time.perf_counter()
+            embeddings = publishable(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+            block = encode_embeddings(embeddings, rng.integers(0, len(LABELS), NEW_PER_ROUND))
+            segments.append(Segment(blocks.add(block)))
+        start_s = time.perf_counter()
         federation.private_sum(f"round/{number + 1}", [Input("candidates", tuple(segments))])
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - start_s)
         report(f"round {number + 1}: {seconds[-1]:.2f} s, {len(segments) * NEW_PER_ROUND} candidates")
     journal.close()
     return seconds[:ROUNDS], seconds[ROUNDS]

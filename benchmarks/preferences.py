@@ -50,43 +50,48 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--records", type=int, default=300)
     parser.add_argument("--texts", type=int, default=10)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     train, test = (
-        read_table(given.data / "banking10" / f"{name}.jsonl", "text", "label") for name in ("train", "test")
+        read_table(arguments.data / "banking10" / f"{name}.jsonl", "text", "label") for name in ("train", "test")
     )
     names = sorted(set(train.labels or ()))
     embedder = Embedder.load("packaged")
     records, texts = (embedder.encode(list(table.texts)) for table in (train, test))
-    of_records, true = (np.array([names.index(each) for each in table.labels or ()]) for table in (train, test))
+    of_records, true_labels = (np.array([names.index(each) for each in table.labels or ()]) for table in (train, test))
     rng = np.random.default_rng(0)
-    moved = rng.permutation(len(true)) < len(true) // 2
-    ordered = np.where(moved, (true + rng.integers(1, len(names), len(true))) % len(names), true)
-    right = (ordered == true).astype(np.int64)
+    is_mislabelled = rng.permutation(len(true_labels)) < len(true_labels) // 2
+    stated_labels = np.where(
+        is_mislabelled, (true_labels + rng.integers(1, len(names), len(true_labels))) % len(names), true_labels
+    )
+    right = (stated_labels == true_labels).astype(np.int64)
     groups = np.concatenate(
-        [_groups(rng.permutation(np.flatnonzero(ordered == k)), given.texts) for k in range(len(names))]
+        [_groups(rng.permutation(np.flatnonzero(stated_labels == k)), arguments.texts) for k in range(len(names))]
     )
     for epsilon in EPSILONS:
         privacy, quorum = Privacy(epsilon, 1e-5), Quorum(5, 5, 0, 0)
         for kind in (*QS, "similarity"):
-            total = np.zeros(4)
+            pair_counts = np.zeros(4)
             for _ in range(DRAWS):
-                drawn = rng.permutation(len(records))[: given.records]
+                record_rows = rng.permutation(len(records))[: arguments.records]
                 if isinstance(kind, int):
-                    asked = TopQVotes(q=kind, candidates=len(texts), labels=len(names), furthest=False)
-                    plan = plan_sums([SumRequest(f"votes/{t}", asked) for t in range(VOTES)], privacy, quorum)
-                    near, _ = top_q_votes(records[drawn], of_records[drawn], texts, ordered, kind)
-                    exact, sigma = near / 2.0 ** (kind - 1), plan["votes/0"].sigma
-                    scores = [noisy(exact, sigma, rng) for _ in range(NOISES)]
+                    vote_statistic = TopQVotes(q=kind, candidates=len(texts), labels=len(names), furthest=False)
+                    plan = plan_sums([SumRequest(f"votes/{t}", vote_statistic) for t in range(VOTES)], privacy, quorum)
+                    near, _ = top_q_votes(records[record_rows], of_records[record_rows], texts, stated_labels, kind)
+                    exact_votes, sigma = near / 2.0 ** (kind - 1), plan["votes/0"].sigma
+                    scores = [noisy(exact_votes, sigma, rng) for _ in range(NOISES)]
                 else:
-                    sums = _sums(records[drawn], of_records[drawn], len(names))
+                    sums = _sums(records[record_rows], of_records[record_rows], len(names))
                     asked_once = [SumRequest("sum", EmbeddingSum(sums.shape[1], len(names)))]
                     sigma = plan_sums(asked_once, privacy, quorum)["sum"].sigma
-                    scores = [(texts * noisy(sums, sigma, rng)[ordered]).sum(axis=1) for _ in range(NOISES)]
+                    scores = [(texts * noisy(sums, sigma, rng)[stated_labels]).sum(axis=1) for _ in range(NOISES)]
                 for each in scores:
-                    total += shares(ranks(each, groups), right, given.texts // 2)
+                    pair_counts += shares(ranks(each, groups), right, arguments.texts // 2)
             pairs = len(groups) * DRAWS * NOISES
-            line = {"epsilon": epsilon, "by": kind, "sigma": sigma, "chosen": total[0] / pairs}
-            print(json.dumps(line | {"rejected": total[1] / pairs, "order": total[2] / total[3]}), flush=True)
+            line = {"epsilon": epsilon, "by": kind, "sigma": sigma, "chosen": pair_counts[0] / pairs}
+            print(
+                json.dumps(line | {"rejected": pair_counts[1] / pairs, "order": pair_counts[2] / pair_counts[3]}),
+                flush=True,
+            )
 
 
 def _groups(members: Int64, size: int) -> Int64:

@@ -66,11 +66,11 @@ class VerdictMachine(judged.OneMachine):
 
 def real_task(setting: Setting, rows: Sequence[Row], held_out: int) -> Real:
     """Shuffles the real rows, each text once; a run sees none of the last ``held_out``."""
-    different = list({row["text"]: row for row in rows}.values())
-    order = np.random.default_rng(FIRST_SEED).permutation(len(different))
-    shuffled = [different[place] for place in order]
-    seen = shuffled[: len(shuffled) - held_out]
-    return Real(setting._replace(private=seen, test=seen[:200], samples=SAMPLES), shuffled, held_out)
+    distinct_rows = list({row["text"]: row for row in rows}.values())
+    order = np.random.default_rng(FIRST_SEED).permutation(len(distinct_rows))
+    shuffled = [distinct_rows[place] for place in order]
+    drawable_rows = shuffled[: len(shuffled) - held_out]
+    return Real(setting._replace(private=drawable_rows, test=drawable_rows[:200], samples=SAMPLES), shuffled, held_out)
 
 
 def real_tasks(data: Path, names: Sequence[str]) -> Iterator[tuple[str, Real]]:
@@ -119,38 +119,38 @@ class Scored(NamedTuple):
 def scored(world: judged.World, real: Real, all_records: judged.Records, seed: int, runs: int) -> Scored:
     """Runs the method once, and repeats its last sum, the verdict on its corpora, for further draws of records."""
     _, run = judged.published(world, "undersong", seed, VerdictMachine)
-    taken = bool(run.records["verdict"][-1][1]["taken"])
+    is_taken = bool(run.records["verdict"][-1][1]["taken"])
     statistic, verdict, labels = run.planned("verdict").build(), run.planned("verdict"), run.planned("labels")
     rows = statistic.rows(all_records, PublicInputs({}, run.verdict), {})
     answers = np.asarray(rows.take(np.arange(len(rows), dtype=np.int64)))
-    sides = (1.0, -1.0) if taken else (-1.0, 1.0)
-    right = np.stack([(1.0 + answers[:, 1] + side * answers[:, 0]) / 2.0 for side in sides], axis=1)
+    sides = (1.0, -1.0) if is_taken else (-1.0, 1.0)
+    right_shares = np.stack([(1.0 + answers[:, 1] + side * answers[:, 0]) / 2.0 for side in sides], axis=1)
     count, rng, spread = real.setting.records, np.random.default_rng([seed, 5]), labels.sigma * labels.dimension**0.5
 
     def measured(chosen: Any) -> tuple[PrivateScore, PrivateScore]:
-        noisy = answers[chosen].sum(axis=0) + rng.normal(0.0, verdict.sigma, answers.shape[1])
-        opened = NoisySum(np.rint(noisy * verdict.scale).astype(np.int64), verdict.scale, verdict.sigma, ("all",))
-        counted = max(len(chosen) + rng.normal(0.0, spread), spread, 1.0)
-        own, other = (score_of(opened, counted, spread, second=second) for second in (taken, not taken))
+        noisy_sums = answers[chosen].sum(axis=0) + rng.normal(0.0, verdict.sigma, answers.shape[1])
+        opened = NoisySum(np.rint(noisy_sums * verdict.scale).astype(np.int64), verdict.scale, verdict.sigma, ("all",))
+        record_count = max(len(chosen) + rng.normal(0.0, spread), spread, 1.0)
+        own, other = (score_of(opened, record_count, spread, second=second) for second in (is_taken, not is_taken))
         return own, other
 
-    seen, scores, anew = len(answers) - real.held_out, [], []
-    first = PrivateScore.from_json(run.records[RECORD][-1][1])
+    drawable_count, scores, anew = len(answers) - real.held_out, [], []
+    method_score = PrivateScore.from_json(run.records[RECORD][-1][1])
     for number in range(runs):
-        chosen = rng.permutation(seen)[:count]
+        chosen = rng.permutation(drawable_count)[:count]
         own, other = measured(chosen)
-        scores.append((own if number else first, other))
-        others = np.setdiff1d(np.arange(len(answers)), chosen)
-        anew.append(right[rng.permutation(others)[: real.held_out], 0].mean())
-    whole = right[seen:].mean(axis=0)
-    return Scored(scores, (float(whole[0]), float(whole[1])), np.array(anew))
+        scores.append((own if number else method_score, other))
+        other_rows = np.setdiff1d(np.arange(len(answers)), chosen)
+        anew.append(right_shares[rng.permutation(other_rows)[: real.held_out], 0].mean())
+    held_out_truth = right_shares[drawable_count:].mean(axis=0)
+    return Scored(scores, (float(held_out_truth[0]), float(held_out_truth[1])), np.array(anew))
 
 
 def measure(
     tasks: Iterator[tuple[str, Real]], out: Path, embed: Embed, runs: int, corpora: int
 ) -> list[dict[str, Any]]:
     """Returns the figures of each task and epsilon."""
-    found = []
+    figure_rows = []
     for name, real in tasks:
         path = judged_settings.write(name, real.setting, out)
         world = judged.World(path, embed)
@@ -160,19 +160,19 @@ def measure(
         for epsilon in EPSILONS:
             world.task = load(path, [f"privacy.epsilon={epsilon}"])
             begun, parts = time.process_time(), np.diff(np.linspace(0, runs, corpora + 1).astype(int)).tolist()
-            every = [scored(world, real, all_records, FIRST_SEED + n, part) for n, part in enumerate(parts)]
-            scores = [own for each in every for own, _ in each.scores]
+            scored_runs = [scored(world, real, all_records, FIRST_SEED + n, part) for n, part in enumerate(parts)]
+            scores = [own for scored_run in scored_runs for own, _ in scored_run.scores]
             row = {"task": name, "epsilon": epsilon, "runs": len(scores), "corpora": corpora}
-            row |= {key: int(sum(each.counts()[key] for each in every)) for key in FIGURES}
+            row |= {key: int(sum(scored_run.counts()[key] for scored_run in scored_runs)) for key in FIGURES}
             row |= {
-                "truth": 100 * float(np.mean([each.truths[0] for each in every])),
+                "truth": 100 * float(np.mean([scored_run.truths[0] for scored_run in scored_runs])),
                 "score": 100 * float(np.mean([score.value for score in scores])),
                 "reach": 50 * float(np.mean([score.high - score.low for score in scores])),
                 "seconds": round(time.process_time() - begun),
             }
-            found.append(row)
+            figure_rows.append(row)
             print(json.dumps(row), flush=True)
-    return found
+    return figure_rows
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

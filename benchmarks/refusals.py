@@ -21,21 +21,23 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the texts")
     parser.add_argument("--texts", type=int, default=2000, help="drawn from all of them")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     rows = []
-    for path in sorted(given.data.rglob("*.jsonl")):
+    for path in sorted(arguments.data.rglob("*.jsonl")):
         if "pools" not in path.parts:  # pools hold texts of models, not real ones
             rows += [(path, json.loads(line)["text"]) for line in path.read_text(encoding="utf-8").split("\n") if line]
-    drawn = random.Random(given.seed).sample(rows, min(given.texts // (10 if given.quick else 1), len(rows)))
+    texts = random.Random(arguments.seed).sample(
+        rows, min(arguments.texts // (10 if arguments.quick else 1), len(rows))
+    )
     started = time.perf_counter()
-    called = [(path, text) for path, text in drawn if is_refusal(text)]
-    each_ms = 1000 * (time.perf_counter() - started) / len(drawn)
-    for path, text in called:
-        print(f"{path.relative_to(given.data)}: {' '.join(text.split())[:100]}")
-    print(f"real texts called refusals: {len(called)} of {len(drawn)} ({100 * len(called) / len(drawn):.2f} %)")
-    said = [phrase for each in REFUSALS.values() for phrase in each]
-    print(f"refusals found: {sum(map(is_refusal, said))} of {len(said)} in {len(REFUSALS)} languages")
-    print(f"{each_ms:.2f} ms per text")
+    matched = [(path, text) for path, text in texts if is_refusal(text)]
+    text_ms = 1000 * (time.perf_counter() - started) / len(texts)
+    for path, text in matched:
+        print(f"{path.relative_to(arguments.data)}: {' '.join(text.split())[:100]}")
+    print(f"real texts called refusals: {len(matched)} of {len(texts)} ({100 * len(matched) / len(texts):.2f} %)")
+    phrases = [phrase for each in REFUSALS.values() for phrase in each]
+    print(f"refusals found: {sum(map(is_refusal, phrases))} of {len(phrases)} in {len(REFUSALS)} languages")
+    print(f"{text_ms:.2f} ms per text")
 
 
 if __name__ == "__main__":

@@ -128,19 +128,19 @@ def time_ours(case: Case, vector: GridVector, post_quantum: bool) -> Side:
         fed = federation(case.n, case.d, DROPOUTS_1000, COLLUDERS_1000, post_quantum)
         assert fed.parameters.graph is not None
         assert fed.parameters.graph.degree == case.degree
-    me, parameters = fed.name(fed.me), fed.parameters
+    measured_name, parameters = fed.name(fed.me), fed.parameters
     coordinator = private_sum(parameters, lambda: QUESTION)
     requests = next(coordinator)
-    result: dict[str, dict[str, float]] = {}
+    stages: dict[str, dict[str, float]] = {}
 
     def opened() -> None:
-        PartyMachine.open(parameters, me, fed.identities[fed.me], os.urandom).advertise()
+        PartyMachine.open(parameters, measured_name, fed.identities[fed.me], os.urandom).advertise()
 
-    result["setup"] = {"seconds": cpu_seconds(opened, case.repeats), "bytes": 0.0}
-    again: Callable[[], float] = lambda: math.nan  # noqa: E731
+    stages["setup"] = {"seconds": cpu_seconds(opened, case.repeats), "bytes": 0.0}
+    masked_input: Callable[[], float] = lambda: math.nan  # noqa: E731
 
     def restored(snapshot: bytes) -> PartyMachine:
-        return PartyMachine.restore(parameters, me, fed.identities[fed.me], snapshot)
+        return PartyMachine.restore(parameters, measured_name, fed.identities[fed.me], snapshot)
 
     def handle(machine: PartyMachine, request: bytes) -> tuple[float, int]:
         keys.verified.cache_clear()
@@ -155,15 +155,15 @@ def time_ours(case: Case, vector: GridVector, post_quantum: bool) -> Side:
 
     copies = [restored(fed.machines[fed.me].snapshot()) for _ in range(case.repeats)]
     for stage in ("setup", "reveal", "share_keys", "masked_input", "consistency", "unmask"):
-        request = requests[me]
+        request = requests[measured_name]
         if wire.Request.FromString(request).WhichOneof("stage") != _WIRE_NAMES[stage]:
             continue
         before = fed.machines[fed.me].snapshot()
         seconds, sizes = zip(*(handle(copy, request) for copy in copies), strict=True)
-        result.setdefault(stage, {"seconds": min(seconds)})
-        result[stage]["bytes"] = float(sizes[0])
+        stages.setdefault(stage, {"seconds": min(seconds)})
+        stages[stage]["bytes"] = float(sizes[0])
         if stage == "masked_input":
-            again = partial(after_restart, before, request)
+            masked_input = partial(after_restart, before, request)
             if case.n * case.d > 2_000_000:
                 # To go on, every peer would have to compute a vector.
                 break
@@ -177,7 +177,7 @@ def time_ours(case: Case, vector: GridVector, post_quantum: bool) -> Side:
             requests = coordinator.send(replies)
         except StopIteration:
             break
-    return Side(result, again)
+    return Side(stages, masked_input)
 
 
 _WIRE_NAMES = {
@@ -192,15 +192,15 @@ _WIRE_NAMES = {
 
 def time_unmasking(n: int, d: int, dropouts: int, post_quantum: bool) -> float:
     """CPU seconds of the coordinator from the last opened share to the sum; ``dropouts`` vectors were lost."""
-    fed = federation(n, d, dropouts, 1, post_quantum)
-    coordinator = private_sum(fed.parameters, lambda: QUESTION)
+    sum_federation = federation(n, d, dropouts, 1, post_quantum)
+    coordinator = private_sum(sum_federation.parameters, lambda: QUESTION)
     requests = next(coordinator)
     generator = np.random.default_rng(1)
-    vectors = {member.name: generator.integers(-1000, 1001, d) for member in fed.parameters.roster}
-    lost = {fed.name(index) for index in range(0, n, n // dropouts)} if dropouts else set()
-    machines = {fed.name(index): machine for index, machine in enumerate(fed.machines)}
+    vectors = {member.name: generator.integers(-1000, 1001, d) for member in sum_federation.parameters.roster}
+    lost = {sum_federation.name(index) for index in range(0, n, n // dropouts)} if dropouts else set()
+    machines = {sum_federation.name(index): machine for index, machine in enumerate(sum_federation.machines)}
     while True:
-        last = wire.Request.FromString(next(iter(requests.values()))).WhichOneof("stage")
+        is_last = wire.Request.FromString(next(iter(requests.values()))).WhichOneof("stage")
         replies = {}
         for name, request in requests.items():
             reply = machines[name].receive(request)
@@ -209,13 +209,13 @@ def time_unmasking(n: int, d: int, dropouts: int, post_quantum: bool) -> float:
                     continue
                 reply = machines[name].provide(GridVector(vectors[name]), QUESTION)
             replies[name] = reply.payload
-        start = time.process_time()
+        start_s = time.process_time()
         try:
             requests = coordinator.send(replies)
         except StopIteration as stop:
-            seconds = time.process_time() - start
+            seconds = time.process_time() - start_s
             expected = sum(values for name, values in vectors.items() if name not in lost)
-            if last != "unmask" or (stop.value.values != expected).any():
+            if is_last != "unmask" or (stop.value.values != expected).any():
                 raise InternalError("the benchmark's sum is not exact") from None
             return seconds
 
@@ -303,7 +303,7 @@ def time_flower(case: Case, vector: GridVector, threshold: int) -> Side:
     )
     state = flower.SecAggPlusState()
     state.nid = me
-    result: dict[str, dict[str, float]] = {}
+    stages: dict[str, dict[str, float]] = {}
 
     def size(values: dict[str, Any]) -> float:
         return float(config_record_to_proto(ConfigRecord(values)).ByteSize())
@@ -314,7 +314,7 @@ def time_flower(case: Case, vector: GridVector, threshold: int) -> Side:
             start = time.process_time()
             reply = work()
             least = min(least, time.process_time() - start)
-        result[stage] = {"seconds": least, "bytes": size(reply)}
+        stages[stage] = {"seconds": least, "bytes": size(reply)}
 
     timed("setup", lambda: flower._setup(state, settings))
     peers = {nid: (generate_key_pairs(), generate_key_pairs()) for nid in range(2, holders + 1)}
@@ -324,19 +324,19 @@ def time_flower(case: Case, vector: GridVector, threshold: int) -> Side:
     # Its Shamir sharing takes seconds at n = 100: once is enough.
     timed("share_keys", lambda: flower._share_keys(state, ConfigRecord(public)), 1)
     own = bytes_to_public_key(state.pk2)
-    length = len(state.rd_seed_share_dict[me])
+    share_bytes = len(state.rd_seed_share_dict[me])
     ciphertexts = []
     for nid, (_, two) in peers.items():
-        secret = bytes_to_private_key(private_key_to_bytes(two[0]))
-        plain = share_keys_plaintext_concat(nid, me, os.urandom(length), os.urandom(length))
-        ciphertexts.append(encrypt(generate_shared_key(secret, own), plain))
+        peer_secret = bytes_to_private_key(private_key_to_bytes(two[0]))
+        plaintext = share_keys_plaintext_concat(nid, me, os.urandom(share_bytes), os.urandom(share_bytes))
+        ciphertexts.append(encrypt(generate_shared_key(peer_secret, own), plaintext))
     received = ConfigRecord({Key.CIPHERTEXT_LIST: ciphertexts, Key.SOURCE_LIST: list(peers)})
     parameters = ndarrays_to_parameters([vector.values / 1000.0])
     timed("masked_input", lambda: flower._collect_masked_vectors(state, received, 1, parameters))
-    lists = ConfigRecord({Key.ACTIVE_NODE_ID_LIST: [me, *peers], Key.DEAD_NODE_ID_LIST: []})
-    timed("unmask", lambda: flower._unmask(state, lists))
+    mask_request = ConfigRecord({Key.ACTIVE_NODE_ID_LIST: [me, *peers], Key.DEAD_NODE_ID_LIST: []})
+    timed("unmask", lambda: flower._unmask(state, mask_request))
     return Side(
-        result,
+        stages,
         lambda: cpu_seconds(lambda: flower._collect_masked_vectors(state, received, 1, parameters), 1),
     )
 
@@ -347,10 +347,10 @@ def least_in_turns(works: list[Callable[[], float]], turns: int) -> list[float]:
     In turns, so that whatever else the machine does falls on all, and in an order drawn anew for each: whoever comes
     behind Flower's client finds the caches full of its data, which takes ours a fifteenth longer.
     """
-    draw = random.Random(0)
+    rng = random.Random(0)
     least = [math.inf] * len(works)
     for _ in range(turns):
-        for place in draw.sample(range(len(works)), len(works)):
+        for place in rng.sample(range(len(works)), len(works)):
             least[place] = min(least[place], works[place]())
     return least
 
@@ -364,30 +364,30 @@ def measure(quick: bool, kinds: tuple[bool, ...] = (False, True)) -> dict[str, A
     if not quick:
         cases[1:1] = [Case(10, 9, 100_000, 15), Case(10, 9, 1_000_000, 9)]
         cases += [Case(1000, 100, 12_000, 9), Case(1000, 100, 100_000, 9), Case(1000, 100, 1_000_000, 6)]
-    masked: list[dict[str, Any]] = []
-    stages: list[dict[str, Any]] = []
+    masked_rows: list[dict[str, Any]] = []
+    stage_rows: list[dict[str, Any]] = []
     for case in cases:
         vector = GridVector(np.random.default_rng(case.d).integers(-1000, 1001, case.d))
         ours = {kind: time_ours(case, vector, kind) for kind in kinds}
         flower = time_flower(case, vector, 70 if case.n == 1000 else default_threshold(case.n, 1))
-        timed = [*(side.masked_input for side in ours.values()), *(floor_of(case, kind) for kind in kinds)]
-        *times, theirs = least_in_turns([*timed, flower.masked_input], case.repeats)
+        timed_functions = [*(side.masked_input for side in ours.values()), *(floor_of(case, kind) for kind in kinds)]
+        *times, flower_s = least_in_turns([*timed_functions, flower.masked_input], case.repeats)
         for place, (kind, side) in enumerate(ours.items()):
-            stages += _stages(case, kind, side, flower)
-            masked.append(_masked_input(case, kind, times[place], times[len(kinds) + place], theirs))
-    unmask = {
+            stage_rows += _stages(case, kind, side, flower)
+            masked_rows.append(_masked_input(case, kind, times[place], times[len(kinds) + place], flower_s))
+    unmask_s = {
         _named(kind): min(time_unmasking(100, 100_000, 10, kind) for _ in range(1 if quick else 2)) for kind in kinds
     }
-    aes = time_aes_fraction(100, 1_000_000, 4 if quick else 8)
-    whole = _whole(stages)
+    aes_fraction = time_aes_fraction(100, 1_000_000, 4 if quick else 8)
+    whole_rows = _whole(stage_rows)
     return {
-        "masked_input": masked,
-        "stages": stages,
-        "whole": whole,
-        "aes_fraction": aes,
-        "unmask_cpu_s": unmask,
+        "masked_input": masked_rows,
+        "stages": stage_rows,
+        "whole": whole_rows,
+        "aes_fraction": aes_fraction,
+        "unmask_cpu_s": unmask_s,
         "unmask_d": 100_000,
-        "targets": _targets(masked, whole, aes),
+        "targets": _targets(masked_rows, whole_rows, aes_fraction),
     }
 
 
@@ -422,18 +422,18 @@ def _masked_input(case: Case, kind: bool, ours: float, floor: float, flower: flo
 
 def _whole(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Adds up all stages of one party. Stages that do not depend on d may come from another size."""
-    found: dict[tuple[int, bool, int], dict[str, tuple[float, float | None]]] = {}
-    late: dict[tuple[int, bool], dict[str, tuple[float, float | None]]] = {}
+    times_by_stage: dict[tuple[int, bool, int], dict[str, tuple[float, float | None]]] = {}
+    late_times: dict[tuple[int, bool], dict[str, tuple[float, float | None]]] = {}
     for row in stages:
         times = (row["ours_s"], row["flower_s"])
-        found.setdefault((row["n"], row["post_quantum"], row["d"]), {})[row["stage"]] = times
+        times_by_stage.setdefault((row["n"], row["post_quantum"], row["d"]), {})[row["stage"]] = times
         if row["stage"] in ("consistency", "unmask"):
-            late.setdefault((row["n"], row["post_quantum"]), {})[row["stage"]] = times
+            late_times.setdefault((row["n"], row["post_quantum"]), {})[row["stage"]] = times
     rows = []
-    for (n, kind, d), by_stage in found.items():
-        if (n, kind) in late:
-            both = (late[n, kind] | by_stage).values()
-            ours, flower = sum(mine for mine, _ in both), sum(theirs or 0.0 for _, theirs in both)
+    for (n, kind, d), by_stage in times_by_stage.items():
+        if (n, kind) in late_times:
+            stage_times = (late_times[n, kind] | by_stage).values()
+            ours, flower = sum(mine for mine, _ in stage_times), sum(theirs or 0.0 for _, theirs in stage_times)
             rows.append(
                 {"n": n, "d": d, "post_quantum": kind, "ours_s": ours, "flower_s": flower, "ratio": flower / ours}
             )
@@ -441,17 +441,17 @@ def _whole(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _targets(masked: list[dict[str, Any]], whole: list[dict[str, Any]], aes: float) -> dict[str, bool]:
-    found = {"mask expansion: at least 0.80 of raw AES-256-CTR": aes >= 0.8}
+    targets = {"mask expansion: at least 0.80 of raw AES-256-CTR": aes >= 0.8}
     for row in whole:
-        least = {(12_000, False): 40, (1_000_000, False): 18, (12_000, True): 28, (1_000_000, True): 15}
-        if row["n"] == 100 and (at := (row["d"], row["post_quantum"])) in least:
+        least_ratios = {(12_000, False): 40, (1_000_000, False): 18, (12_000, True): 28, (1_000_000, True): 15}
+        if row["n"] == 100 and (at := (row["d"], row["post_quantum"])) in least_ratios:
             words = f"a party's whole sum, n = 100, d = {row['d']}, {_named(row['post_quantum'])}"
-            found[f"{words}: at least {least[at]}x"] = row["ratio"] >= least[at]
+            targets[f"{words}: at least {least_ratios[at]}x"] = row["ratio"] >= least_ratios[at]
     for row in masked:
         if row["n"] == 100 and row["d"] != 100_000:
             words = f"masked input, n = 100, d = {row['d']}, {_named(row['post_quantum'])}"
-            found[f"{words}: at most 1.25 of its floor"] = row["over_floor"] <= 1.25
-    return found
+            targets[f"{words}: at most 1.25 of its floor"] = row["over_floor"] <= 1.25
+    return targets
 
 
 def show(figures: dict[str, Any]) -> None:

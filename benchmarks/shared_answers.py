@@ -72,27 +72,27 @@ class Answers:
             counts = self._counts.setdefault(run, Counter())
             number = counts[key]
             counts[key] += 1
-            kept = self._kept(key, number)
-        if kept is not None:
-            return kept
-        content = json.dumps(body).encode()
+            stored_answer = self._kept(key, number)
+        if stored_answer is not None:
+            return stored_answer
+        request_bytes = json.dumps(body).encode()
         request = urllib.request.Request(
             f"{self._upstream}/chat/completions" if "messages" in body else f"{self._upstream}/completions",
-            content,
+            request_bytes,
             {"Content-Type": "application/json"},
         )
         with urllib.request.urlopen(request, timeout=LONGEST_ANSWER_S) as reply:
-            answered: bytes = reply.read()
+            answer_bytes: bytes = reply.read()
         with self._lock:
-            row = (key, number, json.dumps(body), answered)
+            row = (key, number, json.dumps(body), answer_bytes)
             self._database.execute("INSERT OR IGNORE INTO answer VALUES (?, ?, ?, ?)", row)
-            return self._kept(key, number) or answered
+            return self._kept(key, number) or answer_bytes
 
     def _kept(self, key: str, number: int) -> bytes | None:
-        found = self._database.execute(
+        row = self._database.execute(
             "SELECT answer FROM answer WHERE question = ? AND number = ?", (key, number)
         ).fetchone()
-        return None if found is None else bytes(found[0])
+        return None if row is None else bytes(row[0])
 
 
 @contextmanager

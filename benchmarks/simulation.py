@@ -36,10 +36,10 @@ RECORDS_A_PARTY = {"records": 50, "parties": 100}
 
 def measure(part: str, quick: bool) -> dict[str, Any]:
     """Returns the figures of one part, which runs in this process alone."""
-    share = 10 if quick else 1
+    divisor = 10 if quick else 1
     if part == "parties":
         command = [sys.executable, "-m", "benchmarks.flower", "--json", "--in-process", "--parties"]
-        command += [str(1000 // share), "--records", str(RECORDS_A_PARTY[part])]
+        command += [str(1000 // divisor), "--records", str(RECORDS_A_PARTY[part])]
         (row,) = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=False).stdout)
         figures = {"seconds": row["seconds"]["all"], "cpu_s": row["cpu_seconds"]}
         return {**figures, "peak_bytes": row["coordinator_peak_bytes"], "load_average": row["load_average"]}
@@ -54,9 +54,9 @@ def measure(part: str, quick: bool) -> dict[str, Any]:
         path = ROOT / "examples" / "clinic" / "task.toml"
         if part == "records":
             method = {"rounds": 3, "votes": 3}
-            path = make_task(folder, parties=100 // share, records=RECORDS_A_PARTY[part], samples=120, method=method)
+            path = make_task(folder, parties=100 // divisor, records=RECORDS_A_PARTY[part], samples=120, method=method)
         task = tasks.load(path, [])
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         deliver(
             task,
             folder / "out",
@@ -64,13 +64,13 @@ def measure(part: str, quick: bool) -> dict[str, Any]:
             public_cache=folder / "cache.sqlite",
             host=Host({}, Silent()),
         )
-        seconds = time.perf_counter() - begun
-        planned = plan_figures(plan_run(task)).cost.seconds
+        seconds = time.perf_counter() - start_s
+        planned_s = plan_figures(plan_run(task)).cost.seconds
     return {
         "seconds": round(seconds, 1),
         "cpu_s": round(time.process_time(), 1),
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "planned_s": [round(each, 1) for each in planned],
+        "planned_s": [round(each, 1) for each in planned_s],
         "load_average": [round(each, 1) for each in os.getloadavg()],
     }
 
@@ -83,28 +83,30 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=GOALS, help="parts")
     options = parser.parse_args()
     parts = options.only or [part for part in GOALS if not (options.quick and part == "clinic")]
-    found = {}
+    figures = {}
     for part in parts:
         if options.only == [part]:
-            found[part] = {**measure(part, options.quick), **GOALS[part]}
+            figures[part] = {**measure(part, options.quick), **GOALS[part]}
             continue
         command = [sys.executable, "-m", "benchmarks.simulation", "--json", "--only", part]
-        done = subprocess.run([*command, *(["--quick"] if options.quick else [])], stdout=subprocess.PIPE, check=False)
-        found |= json.loads(done.stdout)
+        completed = subprocess.run(
+            [*command, *(["--quick"] if options.quick else [])], stdout=subprocess.PIPE, check=False
+        )
+        figures |= json.loads(completed.stdout)
     if options.json:
-        print(json.dumps(found))
-    for part, row in {} if options.json else found.items():
+        print(json.dumps(figures))
+    for part, row in {} if options.json else figures.items():
         goal = f"{row['goal_bytes'] / 1e9:.0f} GB" if "goal_bytes" in row else "none"
         print(
             f"{part:8} {row['seconds']:6.1f} s (goal {row['goal_s']:.0f} s; planned {row.get('planned_s', 'nothing')}),"
             f" CPU {row['cpu_s']:.1f} s, {row['peak_bytes'] / 1e9:.2f} GB (goal {goal}), load {row['load_average'][0]}"
         )
-    missed = [
+    missed_parts = [
         part
-        for part, row in found.items()
+        for part, row in figures.items()
         if row["seconds"] > row["goal_s"] or row["peak_bytes"] > row.get("goal_bytes", float("inf"))
     ]
-    return 1 if missed else 0
+    return 1 if missed_parts else 0
 
 
 if __name__ == "__main__":

@@ -26,11 +26,11 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quick", action="store_true", help="the same: it takes a second")
     arguments = parser.parse_args()
-    result = measure()
+    figures = measure()
     if arguments.json:
-        print(json.dumps(result))
+        print(json.dumps(figures))
     else:
-        for name, value in result.items():
+        for name, value in figures.items():
             print(f"{name:24} {value:.4g}")
 
 
@@ -38,14 +38,14 @@ def measure() -> dict[str, float]:
     """Returns the seconds of the selection and the peak memory of this process."""
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((CLUSTERS, DIMENSION))
-    samples = centres[rng.integers(0, CLUSTERS, SAMPLES)] + rng.standard_normal((SAMPLES, DIMENSION))
-    x = quantise((samples / np.linalg.norm(samples, axis=1, keepdims=True)).astype(np.float32))
+    embeddings = centres[rng.integers(0, CLUSTERS, SAMPLES)] + rng.standard_normal((SAMPLES, DIMENSION))
+    x = quantise((embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)).astype(np.float32))
     votes = rng.standard_normal(SAMPLES)
-    begun, processor = time.perf_counter(), time.process_time()
+    start_s, processor_s = time.perf_counter(), time.process_time()
     elite, tau = suppressed(x, votes, ELITE, TAU)
     return {
-        "seconds": time.perf_counter() - begun,
-        "processor_seconds": time.process_time() - processor,
+        "seconds": time.perf_counter() - start_s,
+        "processor_seconds": time.process_time() - processor_s,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "elite": float(len(elite)),
         "last_tau": tau,

@@ -54,22 +54,24 @@ class Records:
 def measure(records: int, teachers: int) -> dict[str, Any]:
     """Returns wall and processor seconds of one contribution, and how far its votes favour texts like the records."""
     private = Records(records, 1, 0.1)
-    shown = {
+    public_records = {
         name: Records(count, seed, 0.0) for name, count, seed in (("queries", QUERIES, 2), ("contrast", CONTRAST, 3))
     }
-    public = PublicInputs({name: LabelledEmbeddings(one.embeddings, one.labels) for name, one in shown.items()})
+    public = PublicInputs(
+        {name: LabelledEmbeddings(one.embeddings, one.labels) for name, one in public_records.items()}
+    )
     statistic = TeacherVotes(queries=QUERIES, teachers=teachers, labels=LABELS)
     wall, processor = time.perf_counter(), time.process_time()
     rows = statistic.rows(private, public, {})
     wall, processor = time.perf_counter() - wall, time.process_time() - processor
     votes = rows.take(np.arange(len(rows))).sum(axis=0)
-    along = shown["queries"].embeddings.sum(axis=1)
+    query_means = public_records["queries"].embeddings.sum(axis=1)
     return {
         "records": records,
         "teachers": teachers,
         "seconds": round(wall, 2),
         "processor_seconds": round(processor, 2),
-        "correlation": round(float(np.corrcoef(votes, along)[0, 1]), 2),
+        "correlation": round(float(np.corrcoef(votes, query_means)[0, 1]), 2),
     }
 
 
@@ -97,29 +99,31 @@ def measure_texts(data: Path, model: str, records: int, teachers: int) -> list[d
         rows = [json.loads(line) for path in paths for line in path.open(encoding="utf-8")]
         return [rows[at] for at in rng.permutation(len(rows))[:count]]
 
-    half = TEXT_QUERIES // 2
-    candidates = drawn(sorted((folder / "pools").glob("*.jsonl")), TEXT_CONTRAST + half)
-    private, real = drawn([folder / "private.jsonl"], records), drawn([folder / "test.jsonl"], half)
+    half_queries = TEXT_QUERIES // 2
+    candidates = drawn(sorted((folder / "pools").glob("*.jsonl")), TEXT_CONTRAST + half_queries)
+    private, real = drawn([folder / "private.jsonl"], records), drawn([folder / "test.jsonl"], half_queries)
     labels = sorted({row["label"] for row in [*candidates, *private, *real]})
     embed = CachedEmbedder(Embedder.load(), MemoryCache()).encode
-    own = TextRecords(private, labels, embed, model)
-    shown = {"queries": [*real, *candidates[:half]], "contrast": candidates[half:]}
-    read = {name: TextRecords(rows, labels, embed, "") for name, rows in shown.items()}
+    private_records = TextRecords(private, labels, embed, model)
+    public_rows = {"queries": [*real, *candidates[:half_queries]], "contrast": candidates[half_queries:]}
+    public_records = {name: TextRecords(rows, labels, embed, "") for name, rows in public_rows.items()}
     public = PublicInputs(
-        {name: LabelledEmbeddings(one.embeddings, one.labels) for name, one in read.items()},
-        {f"{name}: classes": one.labels.astype(np.float64) for name, one in read.items()},
-        {name: one.texts for name, one in read.items()},
+        {name: LabelledEmbeddings(one.embeddings, one.labels) for name, one in public_records.items()},
+        {f"{name}: classes": one.labels.astype(np.float64) for name, one in public_records.items()},
+        {name: one.texts for name, one in public_records.items()},
     )
-    found = []
+    rows_of_kinds = []
     for fine_tuned in (False, True):
         statistic = TeacherVotes(TEXT_QUERIES, teachers, len(labels), fine_tuned=fine_tuned)
-        begun = time.perf_counter(), time.process_time()
-        rows = statistic.rows(own, public, {})
-        wall, processor = time.perf_counter() - begun[0], time.process_time() - begun[1]
+        start_s = time.perf_counter(), time.process_time()
+        rows = statistic.rows(private_records, public, {})
+        wall, processor = time.perf_counter() - start_s[0], time.process_time() - start_s[1]
         votes = rows.take(np.arange(len(rows))).sum(axis=0).astype(np.float64)
-        classes = read["queries"].labels
-        _, auc = discrimination(votes[:half], classes[:half], votes[half:], classes[half:])
-        found.append(
+        classes = public_records["queries"].labels
+        _, auc = discrimination(
+            votes[:half_queries], classes[:half_queries], votes[half_queries:], classes[half_queries:]
+        )
+        rows_of_kinds.append(
             {
                 "teacher": "fine-tuned" if fine_tuned else "linear",
                 "records": records,
@@ -129,7 +133,7 @@ def measure_texts(data: Path, model: str, records: int, teachers: int) -> list[d
                 "auc": round(auc, 3),
             }
         )
-    return found
+    return rows_of_kinds
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -150,18 +154,18 @@ def main(argv: list[str] | None = None) -> int:
                 print(json.dumps(row), flush=True)
         return 0
     sizes = [100] if options.quick else options.teachers
-    found = [measure(options.records, teachers) for teachers in sizes]
+    figures = [measure(options.records, teachers) for teachers in sizes]
     if options.json:
-        print(json.dumps({"teachers": found}))
+        print(json.dumps({"teachers": figures}))
     else:
-        for row in found:
+        for row in figures:
             print(
                 f"{row['teachers']} teachers over {row['records']} records: {row['seconds']} s"
                 f" ({row['processor_seconds']} s of processor time), votes correlate"
                 f" {row['correlation']} with the truth"
             )
-    bounded = [row for row in found if row["teachers"] <= 100 and row["records"] <= 5000]
-    return 0 if all(row["seconds"] < LIMIT_S for row in bounded) else 1
+    bounded_rows = [row for row in figures if row["teachers"] <= 100 and row["records"] <= 5000]
+    return 0 if all(row["seconds"] < LIMIT_S for row in bounded_rows) else 1
 
 
 if __name__ == "__main__":

@@ -43,17 +43,17 @@ QUORUM = Quorum(10, 6, 1, 1)
 
 def invented(rows: int, topics: Float64, rng: np.random.Generator) -> tuple[Float64, Int64]:
     """Unit vectors around topics, float64 [n, d], and the topic of each, int64 [n]."""
-    of = rng.integers(0, len(topics), rows)
-    values = topics[of] + rng.normal(0.0, 0.9 / math.sqrt(DIMENSION), (rows, DIMENSION))
-    return values / np.linalg.norm(values, axis=1, keepdims=True), of
+    topic_of_row = rng.integers(0, len(topics), rows)
+    values = topics[topic_of_row] + rng.normal(0.0, 0.9 / math.sqrt(DIMENSION), (rows, DIMENSION))
+    return values / np.linalg.norm(values, axis=1, keepdims=True), topic_of_row
 
 
 def nearest(x: Float32, c: Float32) -> tuple[Int64, float]:
     """Returns the Q nearest candidates of every record, int64 [M, Q], and the processor seconds of finding them."""
-    begun = time.process_time()
+    start_s = time.process_time()
     state = NearestFurthest(x, None, Q, furthest=False)
     state.extend(c, None)
-    return state.near, time.process_time() - begun
+    return state.near, time.process_time() - start_s
 
 
 def votes_of(near: Int64, candidates: int) -> Float64:
@@ -65,10 +65,10 @@ def votes_of(near: Int64, candidates: int) -> Float64:
 
 def check_exact(x: Float32, c: Float32, near: Int64, rows: Int64) -> None:
     """Raises AssertionError unless ``near`` of the records ``rows`` equals a comparison in exact integers."""
-    grid = np.rint(c * GRID).astype(np.int64)
-    norms = np.einsum("nd,nd->n", grid, grid)
+    integer_candidates = np.rint(c * GRID).astype(np.int64)
+    norms = np.einsum("nd,nd->n", integer_candidates, integer_candidates)
     for row in rows:
-        scores = 2 * (grid @ np.rint(x[row] * GRID).astype(np.int64)) - norms
+        scores = 2 * (integer_candidates @ np.rint(x[row] * GRID).astype(np.int64)) - norms
         assert np.array_equal(np.argsort(-scores, kind="stable")[:Q], near[row])
 
 
@@ -77,9 +77,9 @@ class TwoLevels:
 
     def __init__(self, x: Float32, c: Float32, cells: int, within: int) -> None:
         self._x, self._c, self.within = x, c, within
-        begun = time.process_time()
+        start_s = time.process_time()
         self.made = augpe.cells_of(c, cells, 1)
-        self.cells_cpu_s = time.process_time() - begun
+        self.cells_cpu_s = time.process_time() - start_s
         self.cells = len(self.made.centres)
         near, self._first_s = nearest(x, self.made.centres)
         self._votes = votes_of(near, self.cells)
@@ -92,79 +92,81 @@ class TwoLevels:
 
     def choice(self, sigmas: tuple[float, float], kept: int, noise: np.random.Generator) -> Int64:
         """Votes in both levels with noise; returns the candidates with the most noisy votes, int64 [kept]."""
-        noisy = self._votes + noise.normal(0.0, sigmas[0], self.cells)
-        positions = augpe.members(self.made, self._c, augpe.standing_out(noisy, sigmas[0]), self.within)
+        noisy_votes = self._votes + noise.normal(0.0, sigmas[0], self.cells)
+        positions = augpe.members(self.made, self._c, augpe.standing_out(noisy_votes, sigmas[0]), self.within)
         key = positions.tobytes()
         if key not in self._asked:
             near, seconds = nearest(self._x, np.ascontiguousarray(self._c[positions]))
             self._second_s.append(seconds)
             self._asked[key] = votes_of(near, len(positions))
-        exact = self._asked[key]
-        return positions[_best(exact, sigmas[1], kept, noise)]
+        exact_votes = self._asked[key]
+        return positions[_best(exact_votes, sigmas[1], kept, noise)]
 
 
 def _best(votes: Float64, sigma: float, kept: int, noise: np.random.Generator) -> Int64:
-    found: Int64 = np.argsort(-(votes + noise.normal(0.0, sigma, len(votes))), kind="stable")[:kept]
-    return found
+    positions: Int64 = np.argsort(-(votes + noise.normal(0.0, sigma, len(votes))), kind="stable")[:kept]
+    return positions
 
 
 def measure(candidates: int, records: int, seeds: int) -> dict[str, Any]:
     """Returns the JSON figures of the module's docstring."""
-    topic_count, kept, within = candidates // 100, candidates // 100, candidates // 10
+    topic_count, kept_count, within = candidates // 100, candidates // 100, candidates // 10
     rng = np.random.default_rng(0)
     topics = rng.normal(size=(topic_count, DIMENSION))
     topics /= np.linalg.norm(topics, axis=1, keepdims=True)
-    values, of = invented(candidates, topics, rng)
+    values, topic_of_candidate = invented(candidates, topics, rng)
     c = publishable(values)
     x = quantise(invented(records, topics[: topic_count // 20], rng)[0])
     del values
     forget_peak()  # memory for inventing the data does not count
-    before = resident_peak()
+    peak_before = resident_peak()
     near, vote_s = nearest(x, c)
-    peak = resident_peak() - before
+    peak = resident_peak() - peak_before
     check_exact(x, c, near, rng.choice(records, 5, replace=False))
-    begun = time.process_time()
+    start_s = time.process_time()
     left, right = torch.from_numpy(c), torch.from_numpy(x)
     for start in range(0, records, 512):
         left @ right[start : start + 512].T
-    product_s = time.process_time() - begun
-    flat = votes_of(near, candidates)
+    product_s = time.process_time() - start_s
+    flat_votes = votes_of(near, candidates)
     levels = [TwoLevels(x, c, cells, within) for cells in (candidates // 400, candidates // 100, candidates // 25)]
-    best = np.sort(flat)[::-1][:kept].sum()
-    relevant = of < topic_count // 20
+    best_votes = np.sort(flat_votes)[::-1][:kept_count].sum()
+    is_relevant = topic_of_candidate < topic_count // 20
     sample = c[:1000]
     row_bytes = len(encode_embeddings(sample, np.full(len(sample), -1, dtype=np.int64))) / len(sample)
 
     def line(epsilon: float, cells: int, choices: list[Int64], plan: Plan) -> dict[str, float]:
-        held = [float(flat[chosen].sum() / best) for chosen in choices]
+        held_shares = [float(flat_votes[chosen].sum() / best_votes) for chosen in choices]
         coordinates = sum(planned.dimension for planned in plan.sums)
         return {
-            **{"epsilon": epsilon, "cells": cells, "sigma": plan.sums[-1].sigma, "held": float(np.mean(held))},
-            "held_interval": 1.96 * float(np.std(held, ddof=1)) / math.sqrt(len(held)),
-            "near": float(np.mean([relevant[chosen].mean() for chosen in choices])),
+            **{"epsilon": epsilon, "cells": cells, "sigma": plan.sums[-1].sigma, "held": float(np.mean(held_shares))},
+            "held_interval": 1.96 * float(np.std(held_shares, ddof=1)) / math.sqrt(len(held_shares)),
+            "near": float(np.mean([is_relevant[chosen].mean() for chosen in choices])),
             "down_bytes": row_bytes * coordinates,
             "up_bytes": sum(planned.dimension * planned.modulus_bits / 8 for planned in plan.sums),
         }
 
-    at = []
+    level_rows = []
     for epsilon in (1.0, 4.0):
         privacy = Privacy(epsilon, 1e-5)
         vote = SumRequest("votes", TopQVotes(q=Q, candidates=candidates, furthest=False))
-        one = plan_sums([vote], privacy, QUORUM)
-        choices = [_best(flat, one.sums[0].sigma, kept, np.random.default_rng(seed)) for seed in range(seeds)]
-        at.append(line(epsilon, 0, choices, one))
+        flat_plan = plan_sums([vote], privacy, QUORUM)
+        choices = [
+            _best(flat_votes, flat_plan.sums[0].sigma, kept_count, np.random.default_rng(seed)) for seed in range(seeds)
+        ]
+        level_rows.append(line(epsilon, 0, choices, flat_plan))
         for level in levels:
-            two = plan_sums(augpe.sums("votes", cells=level.cells, within=within, q=Q), privacy, QUORUM)
-            sigmas = (two.sums[0].sigma, two.sums[1].sigma)
-            choices = [level.choice(sigmas, kept, np.random.default_rng(seed)) for seed in range(seeds)]
-            at.append(line(epsilon, level.cells, choices, two))
+            level_plan = plan_sums(augpe.sums("votes", cells=level.cells, within=within, q=Q), privacy, QUORUM)
+            sigmas = (level_plan.sums[0].sigma, level_plan.sums[1].sigma)
+            choices = [level.choice(sigmas, kept_count, np.random.default_rng(seed)) for seed in range(seeds)]
+            level_rows.append(line(epsilon, level.cells, choices, level_plan))
     return {
         **{"candidates": candidates, "records": records, "seeds": seeds, "vote_cpu_s": vote_s, "vote_peak_bytes": peak},
         "product_cpu_s": product_s,
         "levels": [
             {"cells": each.cells, "cells_cpu_s": each.cells_cpu_s, "votes_cpu_s": each.votes_cpu_s} for each in levels
         ],
-        "at": at,
+        "at": level_rows,
     }
 
 
@@ -182,8 +184,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="figures as JSON")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    part = 10 if options.quick else 1
-    figures = measure(100_000 // part, 10_000 // part, options.seeds)
+    divisor = 10 if options.quick else 1
+    figures = measure(100_000 // divisor, 10_000 // divisor, options.seeds)
     if options.json:
         print(json.dumps(figures))
         return 0

@@ -51,20 +51,28 @@ def measure(data: Path, seeds: int, users: int) -> dict[str, Any]:
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
         units = draw_units(rng, users)
-        chosen, shown = rng.permutation(len(private.rows))[: len(units)], rng.permutation(len(pool.rows))[:CANDIDATES]
-        records = Records(embeddings=private.rows[chosen], labels=private.labels[chosen], units=units)
-        candidates = LabelledEmbeddings(pool.rows[shown], pool.labels[shown])
+        record_rows, candidate_rows = (
+            rng.permutation(len(private.rows))[: len(units)],
+            rng.permutation(len(pool.rows))[:CANDIDATES],
+        )
+        records = Records(embeddings=private.rows[record_rows], labels=private.labels[record_rows], units=units)
+        candidates = LabelledEmbeddings(pool.rows[candidate_rows], pool.labels[candidate_rows])
         rows = statistic.rows(records, PublicInputs({"candidates": candidates}), {})
         matrix = sp.csr_array(rows.take(np.arange(len(units))))
-        exact = {"mean": _by_mean(matrix, units), "scaled": _by_product(statistic, matrix, units, planned.scale)}
+        votes_by_form = {
+            "mean": _by_mean(matrix, units),
+            "scaled": _by_product(statistic, matrix, units, planned.scale),
+        }
         noise = rng.normal(0.0, planned.sigma, 2 * CANDIDATES)
-        for form, of_users in exact.items():
-            votes = of_users.sum(axis=0)
+        for form, user_votes in votes_by_form.items():
+            votes = user_votes.sum(axis=0)
             near, far = np.split(votes + noise, 2)
-            best = by_rank(near - far, candidates.labels, KEPT)
-            head = LogisticRegression(max_iter=500).fit(candidates.values[best], candidates.labels[best])
+            best_candidates = by_rank(near - far, candidates.labels, KEPT)
+            head = LogisticRegression(max_iter=500).fit(
+                candidates.values[best_candidates], candidates.labels[best_candidates]
+            )
             figures[form]["accuracy"].append(100 * float(head.score(test.rows, test.labels)))
-            figures[form]["norm"].append(float(np.linalg.norm(of_users, axis=1).mean() / statistic.sensitivity.l2))
+            figures[form]["norm"].append(float(np.linalg.norm(user_votes, axis=1).mean() / statistic.sensitivity.l2))
             figures[form]["signal"].append(float(np.linalg.norm(votes) / np.linalg.norm(noise)))
     return {"seeds": seeds, "users": users, "sigma": planned.sigma, **figures}
 
@@ -77,11 +85,11 @@ def _by_mean(matrix: Any, units: Int64) -> Float64:
 
 def _by_product(statistic: TopQVotes, matrix: Any, units: Int64, scale: int) -> Float64:
     """Returns the vector that the product sends for each user, float64 [users, dimension]."""
-    of_users = [
+    user_votes = [
         contribute(statistic, Rows(matrix[units == user], units[units == user]), scale=scale, max_per_unit=COUNTED)
         for user in np.unique(units)
     ]
-    return np.stack([sent.values for sent in of_users]) / scale
+    return np.stack([sent.values for sent in user_votes]) / scale
 
 
 def main() -> int:

@@ -33,10 +33,12 @@ PARTIES, RECORDS = [1, 10], [100, 300]  # with ten, the task files deal labels b
 def measure(task: str, data: Path, out: Path, *, quick: bool, jobs: int) -> dict[str, Any]:
     """Returns the tables of one task: methods over epsilon, and Aug-PE with each generator alone."""
     root = f"data.root={json.dumps(str(data.absolute()))}"
-    alone = [f"augpe@{generator.name}" for generator in tasks.load(TASKS / f"{task}.toml", [root]).generators]
+    single_generators = [
+        f"augpe@{generator.name}" for generator in tasks.load(TASKS / f"{task}.toml", [root]).generators
+    ]
     grids = {
         "methods": (METHODS if quick else METHODS + BASELINES, [1.0, 4.0, 8.0, float("inf")], 3 if quick else 20),
-        "alone": (["wasp", *alone], [4.0] if quick else [1.0, 4.0, 8.0, float("inf")], 2 if quick else 20),
+        "alone": (["wasp", *single_generators], [4.0] if quick else [1.0, 4.0, 8.0, float("inf")], 2 if quick else 20),
     }
     tables = {}
     with display(quiet=False) as progress:
@@ -71,15 +73,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/utility"), help="where cells and tables are kept")
     parser.add_argument("--jobs", type=int, default=0, help="worker processes; 0 is one a core")
     options = parser.parse_args(argv)
-    chosen = ["banking_groups"] if options.quick else list(TESTS)
-    missing = [TESTS[task] for task in chosen if not (options.data / TESTS[task]).exists()]
+    task_names = ["banking_groups"] if options.quick else list(TESTS)
+    missing = [TESTS[task] for task in task_names if not (options.data / TESTS[task]).exists()]
     if missing:
         raise ConfigurationError(f"--data {options.data}: holds no {missing[0]}", "name the folder of the data sets")
-    found = [measure(task, options.data, options.out, quick=options.quick, jobs=options.jobs) for task in chosen]
+    task_tables = [
+        measure(task, options.data, options.out, quick=options.quick, jobs=options.jobs) for task in task_names
+    ]
     if options.json:
-        print(json.dumps({"quick": options.quick, "tasks": found}))
+        print(json.dumps({"quick": options.quick, "tasks": task_tables}))
         return 0
-    for task in chosen:
+    for task in task_names:
         for path in sorted((options.out / task).glob("*.md")):
             print(path.read_text(encoding="utf-8"))
     return 0

@@ -44,8 +44,10 @@ def main() -> None:
     if arguments.every_kernel:
         for kernel in kernels():
             command = [sys.executable, "-m", "benchmarks.votes", "--json", *["--quick"] * arguments.quick]
-            own = {**os.environ, "OPENBLAS_CORETYPE": kernel}
-            row = json.loads(subprocess.run(command, env=own, check=True, stdout=subprocess.PIPE, text=True).stdout)
+            environment = {**os.environ, "OPENBLAS_CORETYPE": kernel}
+            row = json.loads(
+                subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+            )
             ratios = "  ".join(f"{name} {value:.2f}" for name, value in row.items() if name.endswith("ratio"))
             print(f"{kernel:10} {ratios}  ratio_to_matmul {row['ratio_to_matmul']:.2f}", flush=True)
         return
@@ -61,14 +63,14 @@ def measure(repetitions: int) -> dict[str, float]:
     """Median seconds of each task and their ratios."""
     rng = np.random.default_rng(0)
     x, c = (quantise(_unit(rng.standard_normal((rows, DIMENSION)))) for rows in (RECORDS, CANDIDATES))
-    known = NearestFurthest(x, None, Q)
-    known.extend(c, None)
-    state = {name: value.copy() for name, value in vars(known).items() if isinstance(value, np.ndarray)}
+    known_state = NearestFurthest(x, None, Q)
+    known_state.extend(c, None)
+    state = {name: value.copy() for name, value in vars(known_state).items() if isinstance(value, np.ndarray)}
 
     def extend() -> None:
-        grown = NearestFurthest(x, None, Q)
-        vars(grown).update({name: value.copy() for name, value in state.items()}, candidates=CANDIDATES)
-        grown.extend(c[:NEW], None)
+        grown_state = NearestFurthest(x, None, Q)
+        vars(grown_state).update({name: value.copy() for name, value in state.items()}, candidates=CANDIDATES)
+        grown_state.extend(c[:NEW], None)
 
     tasks: dict[str, Callable[[], object]] = {
         "matmul_s": lambda: x @ c.T,

@@ -67,9 +67,11 @@ class Options(dpsgd.Training):
     ) -> ReferenceResult:
         """Trains on the records (:func:`trained`) and predicts the labels of the test texts."""
         names = task.task.labels
-        found = trained(task, self, records, names, embed=embed, seed=seed, insecure_noise_seed=insecure_noise_seed)
+        classifier = trained(
+            task, self, records, names, embed=embed, seed=seed, insecure_noise_seed=insecure_noise_seed
+        )
         return ReferenceResult(
-            predicted=[names[number] for number in found.logits(test.texts).argmax(1)], facts=found.facts
+            predicted=[names[number] for number in classifier.logits(test.texts).argmax(1)], facts=classifier.facts
         )
 
 
@@ -120,7 +122,7 @@ def trained(
     )
 
     options.check(task)
-    count, plan, source = dpsgd.begun(task, options, records.texts, insecure_noise_seed)
+    count, plan, entropy_source = dpsgd.begin_training(task, options, records.texts, insecure_noise_seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         if options.layers:
@@ -129,8 +131,8 @@ def trained(
             )
         else:
             model = on_embeddings(embed, len(names))
-        kind = GhostTrainer if isinstance(options, GhostOptions) else ClassifierTrainer
-        trainer = kind(
+        trainer_class = GhostTrainer if isinstance(options, GhostOptions) else ClassifierTrainer
+        trainer = trainer_class(
             model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
             clip=options.clip,
             rate=options.rate,
@@ -138,23 +140,26 @@ def trained(
             chunk=options.chunk,
             pad=0,
         )
-        words = task.task.description
-        public = [Labelled(read, 0) for read in model.read([words, f"{words}: {', '.join(names)} {words}"])]
+        description = task.task.description
+        public = [
+            Labelled(model_input, 0)
+            for model_input in model.read([description, f"{description}: {', '.join(names)} {description}"])
+        ]
         trainer.check(public)
-        numbers = {name: number for number, name in enumerate(names)}
+        label_numbers = {name: number for number, name in enumerate(names)}
         trainer.fit(
             [
-                Labelled(read, numbers[label])
-                for read, label in zip(model.read(records.texts), records.labels or (), strict=True)
+                Labelled(model_input, label_numbers[label])
+                for model_input, label in zip(model.read(records.texts), records.labels or (), strict=True)
             ],
             plan,
-            entropy=source,
+            entropy=entropy_source,
             oom_remedy=f"lower chunk ({options.chunk})",
         )
     return Classifier(lambda texts: trainer.logits(model.read(texts)), dpsgd.spending(task, plan))
 
 
 def _encoder_folder(task: Task, options: Options) -> Path:
-    named = options.model or task.embedder.model
-    path = named if named == model_files.PACKAGED else Path(named).expanduser().absolute()
+    model_name = options.model or task.embedder.model
+    path = model_name if model_name == model_files.PACKAGED else Path(model_name).expanduser().absolute()
     return model_files.model_folder(path)

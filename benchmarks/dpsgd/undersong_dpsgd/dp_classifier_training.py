@@ -43,8 +43,8 @@ class LinearClassifier(torch.nn.Module):  # type: ignore[misc]  # torch has no t
 
     def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
         """Logits, float32 [n, classes]."""
-        found: torch.Tensor = self.layer(embeddings)
-        return found
+        logits: torch.Tensor = self.layer(embeddings)
+        return logits
 
 
 def on_embeddings(embed: Embed, classes: int) -> LinearClassifier:
@@ -58,8 +58,8 @@ class TunedEncoder(torch.nn.Module):  # type: ignore[misc]  # torch has no types
     def __init__(self, folder: Path, classes: int, *, layers: int, tokens: int) -> None:
         """Raises ConfigurationError if the folder holds no encoder, or one without a list of layers."""
         super().__init__()
-        whole, self._tokenizer = load(folder, classes)
-        self.encoder = whole.base_model
+        loaded_model, self._tokenizer = load(folder, classes)
+        self.encoder = loaded_model.base_model
         for weight in self.encoder.parameters():
             weight.requires_grad_(False)
         stacks: list[Any] = [module for module in self.encoder.modules() if isinstance(module, torch.nn.ModuleList)]
@@ -72,22 +72,24 @@ class TunedEncoder(torch.nn.Module):  # type: ignore[misc]  # torch has no types
 
     def read(self, texts: Sequence[str]) -> list[torch.Tensor]:
         """Each text's token numbers, int64 [length]."""
-        found = self._tokenizer([encodable(text) for text in texts], truncation=True, max_length=self._tokens)
-        return [torch.tensor(ids) for ids in found["input_ids"]]
+        encoded_texts = self._tokenizer([encodable(text) for text in texts], truncation=True, max_length=self._tokens)
+        return [torch.tensor(ids) for ids in encoded_texts["input_ids"]]
 
     def batch(self, read: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Pads token numbers into the arguments of :meth:`forward`: numbers and mask, int64 [n, length]."""
         ids = torch.nn.utils.rnn.pad_sequence(list(read), batch_first=True, padding_value=self._tokenizer.pad_token_id)
-        seen = torch.nn.utils.rnn.pad_sequence([torch.ones_like(each) for each in read], batch_first=True)
-        return ids, seen
+        attention_mask = torch.nn.utils.rnn.pad_sequence(
+            [torch.ones_like(text_ids) for text_ids in read], batch_first=True
+        )
+        return ids, attention_mask
 
-    def forward(self, ids: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Logits, float32 [n, classes]."""
-        hidden = self.encoder(input_ids=ids, attention_mask=seen).last_hidden_state
-        mask = seen.unsqueeze(2).to(hidden.dtype)
+        hidden = self.encoder(input_ids=ids, attention_mask=attention_mask).last_hidden_state
+        mask = attention_mask.unsqueeze(2).to(hidden.dtype)
         mean = torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
-        found: torch.Tensor = self.layer(mean * mean.shape[1] ** 0.5)
-        return found
+        logits: torch.Tensor = self.layer(mean * mean.shape[1] ** 0.5)
+        return logits
 
 
 def _blank(inputs: int, classes: int) -> torch.nn.Linear:
@@ -103,20 +105,20 @@ class ClassifierTrainer(Trainer):
 
     def losses(self, batch: Sequence[Any]) -> torch.Tensor:
         """Cross-entropy of each record, float32 [n]."""
-        labels = torch.tensor([each.label for each in batch], device=self._device)
+        labels = torch.tensor([record.label for record in batch], device=self._device)
         return torch.nn.functional.cross_entropy(self._logits(batch), labels, reduction="none")
 
     def _logits(self, batch: Sequence[Any]) -> torch.Tensor:
-        read = self._model.batch([each.read for each in batch])
-        found: torch.Tensor = self._hooked(*(part.to(self._device) for part in read))
-        return found.float()
+        read = self._model.batch([record.read for record in batch])
+        logits: torch.Tensor = self._hooked(*(part.to(self._device) for part in read))
+        return logits.float()
 
     def logits(self, read: Sequence[Any]) -> Any:
         """Logits of each text, float32 [n, classes], an array."""
         with torch.inference_mode():
             parts = [
-                self._logits([Labelled(each, 0) for each in read[at : at + self._chunk]]).cpu()
-                for at in range(0, len(read), self._chunk)
+                self._logits([Labelled(model_input, 0) for model_input in read[start : start + self._chunk]]).cpu()
+                for start in range(0, len(read), self._chunk)
             ]
         return torch.cat(parts).numpy()
 
@@ -171,21 +173,24 @@ class GhostTrainer(ClassifierTrainer):
             ConfigurationError: they differ, or Opacus fails.
         """
         try:
-            alone = []
-            for one in public:
+            single_norms = []
+            for example in public:
                 self._hooked.disable_hooks()
                 with quiet_hooks():
-                    self.losses([one]).sum().backward()
+                    self.losses([example]).sum().backward()
                 self._hooked.enable_hooks()
                 gradients = [weight.grad for weight in self._weights if weight.grad is not None]
-                alone.append(torch.stack([gradient.norm() for gradient in gradients]).norm())
+                single_norms.append(torch.stack([gradient.norm() for gradient in gradients]).norm())
                 self._clear()
             self._first_pass(public)
-            found = self._hooked.get_norm_sample()
+            batch_norms = self._hooked.get_norm_sample()
         except Exception as error:  # noqa: BLE001 - a layer that Opacus does not know fails in any way
             raise refused(self._hooked, error) from None
         finally:
             self._clear()
-        worst = max(abs(float(ours / theirs) - 1) for ours, theirs in zip(found, alone, strict=True))
-        if not worst < AGREEMENT:
-            raise refused(self._hooked, ValueError(f"the norm of one text's gradient is off by {worst:.2g}"))
+        largest_error = max(
+            abs(float(batch_norm / single_norm) - 1)
+            for batch_norm, single_norm in zip(batch_norms, single_norms, strict=True)
+        )
+        if not largest_error < AGREEMENT:
+            raise refused(self._hooked, ValueError(f"the norm of one text's gradient is off by {largest_error:.2g}"))

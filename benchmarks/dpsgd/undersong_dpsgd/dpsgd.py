@@ -120,12 +120,12 @@ def trained_model_folder(task: Task, options: Options) -> Path:
     """Returns the folder of the option ``model``, relative to the current one; else of the only local model."""
     if options.model:
         return Path(options.model).expanduser().absolute()
-    local = [one.path for one in task.generators if isinstance(one, TransformersSettings)]
-    if len(local) != 1:
+    local_models = [generator.path for generator in task.generators if isinstance(generator, TransformersSettings)]
+    if len(local_models) != 1:
         raise ConfigurationError(
             f"{options.name}: which model is to be trained?", f"write {options.name}:model=FOLDER (a local folder)"
         )
-    return task.locate(local[0])
+    return task.locate(local_models[0])
 
 
 def schedule(options: Training, records: int, epsilon: float, delta: float) -> Schedule:
@@ -144,7 +144,7 @@ def schedule(options: Training, records: int, epsilon: float, delta: float) -> S
     return dataclasses.replace(plan, noise_multiplier=noise)
 
 
-def begun(
+def begin_training(
     task: Task, options: Training, texts: Sequence[str], insecure_noise_seed: int | None
 ) -> tuple[int, Schedule, Callable[[int], bytes]]:
     """Returns the number of records, which counts as public, the schedule, and the source of random bytes.
@@ -156,8 +156,10 @@ def begun(
     # where the task declares no number, theirs counts as public
     records = task.data.records or task.data.file_records or len(texts)
     plan = schedule(options, records, task.privacy.epsilon, task.privacy.delta)
-    source = keys.from_system if insecure_noise_seed is None else keys.insecure(insecure_noise_seed, options.name)
-    return records, plan, source("dp-sgd")
+    entropy_source = (
+        keys.from_system if insecure_noise_seed is None else keys.insecure(insecure_noise_seed, options.name)
+    )
+    return records, plan, entropy_source("dp-sgd")
 
 
 def corpus(
@@ -186,7 +188,7 @@ def corpus(
     from undersong_server.runs.planning import build_prompts
 
     options.check(task)
-    count, plan, source = begun(task, options, records.texts, insecure_noise_seed)
+    count, plan, entropy_source = begin_training(task, options, records.texts, insecure_noise_seed)
     labels = records.labels or ("",) * len(records)
     folder = trained_model_folder(task, options)
     prompts = build_prompts(task, alike=True)
@@ -194,9 +196,9 @@ def corpus(
     reader = _Reader(options, model, tokenizer, prompts, sorted({*labels, *task.task.labels}) or [""])
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        tuned = _with_adapters(model, options) if isinstance(options, LoraOptions) else model
+        trainable_model = _with_adapters(model, options) if isinstance(options, LoraOptions) else model
         trainer = Trainer(
-            tuned,
+            trainable_model,
             clip=options.clip,
             rate=options.rate,
             expected_batch=plan.sampling_rate * count,
@@ -207,7 +209,7 @@ def corpus(
         trainer.fit(
             [reader.example(text, label) for text, label in zip(records.texts, labels, strict=True)],
             plan,
-            entropy=source,
+            entropy=entropy_source,
             oom_remedy=f"lower chunk ({options.chunk})",
         )
     writer = TransformersGenerator(
@@ -220,7 +222,11 @@ def corpus(
             batch_size=32,
         ),
         folder=folder,
-        loaded=(tuned.merge_and_unload() if isinstance(options, LoraOptions) else tuned, tokenizer, device),
+        loaded=(
+            trainable_model.merge_and_unload() if isinstance(options, LoraOptions) else trainable_model,
+            tokenizer,
+            device,
+        ),
     )
     return _written(task, options, writer, prompts, seed, plan)
 
@@ -239,12 +245,14 @@ def _written(task: Task, options: Options, writer: Any, prompts: Prompts, seed: 
     from undersong_server.progress import Silent
 
     labels = task.task.labels or ("",)
-    wanted = balanced_labels(_samples(task, options), len(labels), np.zeros(len(labels), dtype=np.int64))
+    label_numbers = balanced_labels(_samples(task, options), len(labels), np.zeros(len(labels), dtype=np.int64))
     journal = Journal(Path(":memory:"))  # at epsilon = inf these texts may be the records themselves: none on disk
     try:
         formats = {options.name: FORMAT}
         author = Author({options.name: writer}, prompts, journal, Silent(), seed=seed, formats=formats)
-        samples = author.write(options.name, 0, [Order(options.name, "zero_shot", labels[label]) for label in wanted])
+        samples = author.write(
+            options.name, 0, [Order(options.name, "zero_shot", labels[label]) for label in label_numbers]
+        )
     finally:
         journal.close()
     usage = author.usage[options.name]
@@ -256,9 +264,9 @@ def _written(task: Task, options: Options, writer: Any, prompts: Prompts, seed: 
 
 def spending(task: Task, plan: Schedule) -> dict[str, Any]:
     """Returns the epsilon that a training spent, and its schedule, as plain JSON values."""
-    private = math.isfinite(task.privacy.epsilon)
+    is_private = math.isfinite(task.privacy.epsilon)
     return {
-        "epsilon_spent": accounting.epsilon(plan.events, task.privacy.delta) if private else None,
+        "epsilon_spent": accounting.epsilon(plan.events, task.privacy.delta) if is_private else None,
         "training": dataclasses.asdict(plan),
     }
 
@@ -276,33 +284,36 @@ class _Reader:
             )
             for label in labels
         }
-        ends = end_ids(tokenizer, model)
-        if not ends:
+        end_tokens = end_ids(tokenizer, model)
+        if not end_tokens:
             raise ConfigurationError(
                 f"{options.name}: neither the model nor its tokenizer names a token that ends a text",
                 "name it as eos_token_id in the folder's generation_config.json",
             )
-        self._end = tokenizer.eos_token_id if tokenizer.eos_token_id in ends else ends[0]
+        self._end = tokenizer.eos_token_id if tokenizer.eos_token_id in end_tokens else end_tokens[0]
         self.pad = padding(tokenizer, model)
-        room = getattr(model.config, "max_position_embeddings", None)
+        context = getattr(model.config, "max_position_embeddings", None)
         longest = max(map(len, self._prompts.values()))
-        if room is not None and longest + options.tokens > room:
+        if context is not None and longest + options.tokens > context:
             raise ConfigurationError(
-                f"{options.name}: a prompt of {longest} tokens leaves no room for {options.tokens} more in {room}",
+                f"{options.name}: a prompt of {longest} tokens leaves no room for {options.tokens} more in {context}",
                 "lower tokens, or shorten the zero_shot prompt ([prompts] folder)",
             )
 
     def example(self, text: str, label: str) -> Example:
         """Returns a training example: the label's prompt, then the record's first tokens and, if it fits, the end."""
         prompt = self._prompts[label]
-        learned = [*self._tokenizer(text, add_special_tokens=False)["input_ids"], self._end][: self._tokens]
-        return Example((*prompt, *learned), len(prompt))
+        learned_ids = [*self._tokenizer(text, add_special_tokens=False)["input_ids"], self._end][: self._tokens]
+        return Example((*prompt, *learned_ids), len(prompt))
 
     def made_up(self, task: Task) -> list[Example]:
         """Returns two examples of public words, of different lengths, on which the gradients are checked."""
         label = next(iter(self._prompts))
-        words = task.task.description
-        return [self.example(words, label), self.example(f"{words}: {', '.join(task.task.labels)} {words}", label)]
+        description = task.task.description
+        return [
+            self.example(description, label),
+            self.example(f"{description}: {', '.join(task.task.labels)} {description}", label),
+        ]
 
 
 def _with_adapters(model: Any, options: LoraOptions) -> Any:

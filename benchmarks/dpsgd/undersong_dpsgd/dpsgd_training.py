@@ -139,16 +139,16 @@ class Trainer:
         self._hooked.remove_hooks()
         self._hooked.eval()
         for weight in self._weights:
-            for left in ("grad_sample", "summed_grad", "_forward_counter", "_norm_sample"):
-                if hasattr(weight, left):
-                    delattr(weight, left)
+            for attribute in ("grad_sample", "summed_grad", "_forward_counter", "_norm_sample"):
+                if hasattr(weight, attribute):
+                    delattr(weight, attribute)
             weight.grad = None
         if not all(bool(torch.isfinite(weight).all()) for weight in self._weights):
             raise GenerationError("the fine-tuned weights are not finite any more", "lower rate")
 
     def accumulate(self, optimiser: Any, batch: Sequence[Any]) -> None:
         """Takes one step of Opacus's ``optimiser``: clips every record, chunk by chunk, and adds noise once."""
-        chunks = [batch[at : at + self._chunk] for at in range(0, len(batch), self._chunk)]
+        chunks = [batch[start : start + self._chunk] for start in range(0, len(batch), self._chunk)]
         for number, chunk in enumerate(chunks):
             self._backward(chunk)
             optimiser.signal_skip_step(number + 1 < len(chunks))
@@ -172,17 +172,25 @@ class Trainer:
 
         width = max(len(example.ids) for example in batch)
         ids = torch.full((len(batch), width), self._pad)
-        seen, learned = torch.zeros_like(ids), torch.zeros_like(ids)
+        attention_mask, is_learned = torch.zeros_like(ids), torch.zeros_like(ids)
         for row, example in enumerate(batch):
             ids[row, : len(example.ids)] = torch.tensor(example.ids)
-            seen[row, : len(example.ids)] = 1
-            learned[row, example.start : len(example.ids)] = 1
-        ids, seen, learned = ids.to(self._device), seen.to(self._device), learned[:, 1:].to(self._device)
+            attention_mask[row, : len(example.ids)] = 1
+            is_learned[row, example.start : len(example.ids)] = 1
+        ids, attention_mask, is_learned = (
+            ids.to(self._device),
+            attention_mask.to(self._device),
+            is_learned[:, 1:].to(self._device),
+        )
         # Each row has its own positions: GPT-2 would look up one row for all, and with it one gradient for all.
         positions = torch.arange(width, device=self._device).expand(len(batch), width)
-        logits = self._hooked(input_ids=ids, attention_mask=seen, position_ids=positions, use_cache=False).logits
-        each = torch.nn.functional.cross_entropy(logits[:, :-1].float().transpose(1, 2), ids[:, 1:], reduction="none")
-        return (each * learned).sum(1) / learned.sum(1)
+        logits = self._hooked(
+            input_ids=ids, attention_mask=attention_mask, position_ids=positions, use_cache=False
+        ).logits
+        token_losses = torch.nn.functional.cross_entropy(
+            logits[:, :-1].float().transpose(1, 2), ids[:, 1:], reduction="none"
+        )
+        return (token_losses * is_learned).sum(1) / is_learned.sum(1)
 
     def _backward(self, batch: Sequence[Any]) -> None:
         """Computes each record's gradient and stores it in the weights' ``grad_sample``."""
@@ -205,28 +213,28 @@ class Trainer:
         import torch
 
         # fresh adapters have zeros that would hide half of the gradients
-        blank = [weight for weight in self._weights if not weight.any()]
-        _fill(blank, 0.02)
+        zero_weights = [weight for weight in self._weights if not weight.any()]
+        _fill(zero_weights, 0.02)
         try:
-            alone = []
-            for one in public:
-                self._backward([one])
-                alone.append([torch.zeros_like(w) if w.grad is None else w.grad for w in self._weights])
+            single_gradients = []
+            for example in public:
+                self._backward([example])
+                single_gradients.append([torch.zeros_like(w) if w.grad is None else w.grad for w in self._weights])
                 self._clear()
             self._backward(public)
-            worst = max(
+            largest_error = max(
                 _distance([weight.grad_sample[row] for weight in self._weights], expected)
-                for row, expected in enumerate(alone)
+                for row, expected in enumerate(single_gradients)
             )
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - a layer that Opacus does not know fails in any way
             raise refused(self._hooked, error) from None
         finally:
-            _fill(blank, 0.0)
+            _fill(zero_weights, 0.0)
             self._clear()
-        if not worst < AGREEMENT:
-            raise refused(self._hooked, ValueError(f"one text's gradient is off by {worst:.2g} of its length"))
+        if not largest_error < AGREEMENT:
+            raise refused(self._hooked, ValueError(f"one text's gradient is off by {largest_error:.2g} of its length"))
 
 
 @contextmanager
@@ -258,17 +266,19 @@ def _fill(weights: Iterable[Any], deviation: float) -> None:
 
 def _distance(found: Sequence[Any], expected: Sequence[Any]) -> float:
     """Returns the relative distance |found - expected| / |expected|, over all weights together."""
-    gap = sum(float((ours - theirs).square().sum()) for ours, theirs in zip(found, expected, strict=True))
-    whole = sum(float(theirs.square().sum()) for theirs in expected)
-    return float((gap / whole) ** 0.5) if whole else float(gap > 0)
+    squared_distance = sum(
+        float((actual - reference).square().sum()) for actual, reference in zip(found, expected, strict=True)
+    )
+    squared_norm = sum(float(reference.square().sum()) for reference in expected)
+    return float((squared_distance / squared_norm) ** 0.5) if squared_norm else float(squared_distance > 0)
 
 
 def refused(model: Any, error: Exception) -> ConfigurationError:
     """Returns the error for a model whose layers Opacus does not understand."""
-    kind = type(getattr(model, "_module", model)).__name__
+    model_class = type(getattr(model, "_module", model)).__name__
     reason = " ".join(str(error).split())[:300]
     return ConfigurationError(
-        f"Opacus cannot take the gradient of each record in {kind}: {type(error).__name__}: {reason}",
+        f"Opacus cannot take the gradient of each record in {model_class}: {type(error).__name__}: {reason}",
         "name another model folder (Llama, Qwen2, GPT-2 and GPT-NeoX are known to work); dp-lora trains linear layers "
         "only, so it can take some models that dp-sgd cannot",
     )

@@ -58,11 +58,14 @@ class Options(dp_classifier.Options):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_preset(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping) or given.get("preset") != papers.PAPER:
-            return given
-        theirs = papers.sections("discriminator", papers.PAPER)["method"]
-        return {**{key: theirs[key] for key in ("samples", "kept", "tutor_epsilon", "prompt", "words")}, **given}
+    def _with_preset(cls, options_table: Any) -> Any:
+        if not isinstance(options_table, Mapping) or options_table.get("preset") != papers.PAPER:
+            return options_table
+        preset_values = papers.sections("discriminator", papers.PAPER)["method"]
+        return {
+            **{key: preset_values[key] for key in ("samples", "kept", "tutor_epsilon", "prompt", "words")},
+            **options_table,
+        }
 
     def check(self, task: Task) -> None:
         """Raises ConfigurationError as ``dp-sgd-classifier``, or if ``tutor_epsilon`` leaves no epsilon to train."""
@@ -79,8 +82,8 @@ class Options(dp_classifier.Options):
         """Writes candidates in the noisy shares of the labels, trains the discriminator, and keeps the best texts."""
         names, delta = task.task.labels, task.privacy.delta / 2
         if self.preset:
-            theirs = papers.sections("discriminator", self.preset)
-            sections = {key: getattr(task, key).model_copy(update=theirs[key]) for key in ("task", "prompts")}
+            preset_sections = papers.sections("discriminator", self.preset)
+            sections = {key: getattr(task, key).model_copy(update=preset_sections[key]) for key in ("task", "prompts")}
             task = task.model_copy(update=sections)
         multiplier = 1.0 / accounting.gaussian_mu(self.tutor_epsilon, delta)
         rng = np.random.default_rng(insecure_noise_seed)  # not seeded: fresh bytes of the operating system
@@ -89,34 +92,37 @@ class Options(dp_classifier.Options):
         journal = Journal(Path(":memory:"))
         try:
             author = build_author(task, embed, os.environ, journal, Silent(), seed=seed)
-            wanted = np.repeat(np.arange(len(names)), largest_remainder(shares, self.samples))
-            writers = [one.name for one in task.generators]
+            label_numbers = np.repeat(np.arange(len(names)), largest_remainder(shares, self.samples))
+            generator_names = [generator.name for generator in task.generators]
             orders = [
-                Order(writers[i % len(writers)], self.prompt, names[label], words=self.words)
-                for i, label in enumerate(wanted)
+                Order(generator_names[i % len(generator_names)], self.prompt, names[label], words=self.words)
+                for i, label in enumerate(label_numbers)
             ]
-            written = [sample for sample in author.write("candidates", 0, orders) if sample is not None]
+            candidates = [sample for sample in author.write("candidates", 0, orders) if sample is not None]
         finally:
             journal.close()
         sides = Table(
-            (*records.texts, *(sample.text for sample in written)),
-            (SIDES[1],) * len(records) + (SIDES[0],) * len(written),
+            (*records.texts, *(sample.text for sample in candidates)),
+            (SIDES[1],) * len(records) + (SIDES[0],) * len(candidates),
             None,
         )
         privacy = task.privacy.model_copy(update={"epsilon": task.privacy.epsilon - self.tutor_epsilon, "delta": delta})
         data = task.data.model_copy(update={"records": None, "file_records": len(sides)})
-        trained = dp_classifier.trained(
+        discriminator = dp_classifier.trained(
             task.model_copy(update={"privacy": privacy, "data": data}), self, sides, SIDES, embed=embed, seed=seed,
             insecure_noise_seed=insecure_noise_seed,
         )  # fmt: skip
-        logits = trained.logits([sample.text for sample in written])
-        label_of = np.array([names.index(sample.label) for sample in written], dtype=np.int64)
-        best = kept(logits[:, 1] - logits[:, 0], label_of, shares, min(1.0, self.kept / len(written)))
+        logits = discriminator.logits([sample.text for sample in candidates])
+        label_of = np.array([names.index(sample.label) for sample in candidates], dtype=np.int64)
+        best_rows = kept(logits[:, 1] - logits[:, 0], label_of, shares, min(1.0, self.kept / len(candidates)))
         usage = author.usage.values()
-        facts = {"generator_calls": sum(each.calls for each in usage), "dropped": sum(each.dropped for each in usage)}
-        if (spent := trained.facts["epsilon_spent"]) is not None:
-            facts["epsilon_spent"] = self.tutor_epsilon + spent
-        return ReferenceResult(table_of(written[i] for i in best), facts=trained.facts | facts)
+        facts = {
+            "generator_calls": sum(generator_usage.calls for generator_usage in usage),
+            "dropped": sum(generator_usage.dropped for generator_usage in usage),
+        }
+        if (training_epsilon := discriminator.facts["epsilon_spent"]) is not None:
+            facts["epsilon_spent"] = self.tutor_epsilon + training_epsilon
+        return ReferenceResult(table_of(candidates[i] for i in best_rows), facts=discriminator.facts | facts)
 
 
 class GhostOptions(Options, dp_classifier.GhostOptions):
