@@ -25,11 +25,11 @@ def check_epoch_clock(epoch: int, now_s: float) -> None:
         )
 
 
-def check_epoch_order(epoch: int, highest: int) -> None:
+def check_epoch_order(epoch: int, highest_epoch: int) -> None:
     """Raises ConfigurationError for a coordinator's epoch below the highest one that was heard."""
-    if epoch < highest:
+    if epoch < highest_epoch:
         raise ConfigurationError(
-            f"this request is of a coordinator that was replaced: epoch {epoch}, and {highest} was heard",
+            f"this request is of a coordinator that was replaced: epoch {epoch}, and {highest_epoch} was heard",
             "stop that process; the one that took over goes on",
             code="lower-epoch",
         )
@@ -55,21 +55,21 @@ def check_agreed(manifest: Manifest | None) -> Manifest:
     return manifest
 
 
-def check_same_question(name: str, question: bytes, first_question: bytes | None) -> None:
+def check_same_question(sum_name: str, question: bytes, first_question: bytes | None) -> None:
     """Raises PrivacyRefusal if a sum is asked another question than at first; None means that it was not asked yet."""
     if first_question is not None and first_question != question:
         raise PrivacyRefusal(
-            f"{name}: its public inputs are not those with which it was first asked",
+            f"{sum_name}: its public inputs are not those with which it was first asked",
             "a sum asks one question, in repeated and spare attempts too; plan another sum for another question",
             code="other-question",
         )
 
 
-def check_opened(attempt: Attempt | None, name: str, number: int) -> Attempt:
+def check_opened(attempt: Attempt | None, sum_name: str, number: int) -> Attempt:
     """Returns the attempt. Raises PrivacyRefusal if it was never opened here, or is gone."""
     if attempt is None:
         raise PrivacyRefusal(
-            f"{name}: attempt {number} was never opened at this party, or its keys are gone for good",
+            f"{sum_name}: attempt {number} was never opened at this party, or its keys are gone for good",
             "begin a new attempt",
         )
     return attempt

@@ -178,12 +178,14 @@ class PartyEmbeddings:
     A cache that cannot be used (its folder is gone, the disk is full) only costs time.
 
     Args:
-        show: called with (done, total) numbers of texts.
+        show_progress: called with (done, total) numbers of texts.
     """
 
-    def __init__(self, home: PartyHome, embedder: Embedder, show: Progress = lambda _done, _total: None) -> None:
+    def __init__(
+        self, home: PartyHome, embedder: Embedder, show_progress: Progress = lambda _done, _total: None
+    ) -> None:
         self._embedder = embedder
-        self._show_progress = show
+        self._show_progress = show_progress
         self._lock = threading.Lock()
         if home.settings.cache:
             folder = Path(home.settings.cache)
@@ -221,7 +223,7 @@ def sealed_data(home: PartyHome) -> DataSet:
     """
     try:
         return datasets.load(home)
-    except MachineFault:  # zeros for this vector, and the records again for the next one
+    except MachineFault:  # The caller answers zeros for this vector only, and reads again for the next one.
         raise
     except UndersongError as error:
         log.error("the records cannot be read, this party answers with zeros: %s; %s", error.problem, error.remedy)
@@ -261,7 +263,7 @@ class HospitalComputation(RecordComputation):
     def vector(self, request: VectorRequest, *, start_s: float = 0.0) -> Computed:
         try:
             return super().vector(request, start_s=start_s)
-        except Exception as error:  # noqa: BLE001 - its words may hold private data
+        except Exception as error:  # noqa: BLE001 - the error's message may hold private data
             log.error(
                 "%s could not be computed (%s), this party answers with zeros: please report it",
                 printable(request.planned.name),
@@ -275,7 +277,7 @@ class HospitalComputation(RecordComputation):
             log.info("the records are embedded")
         except UndersongError as error:
             log.error("the records could not be embedded: %s", error.problem)
-        except Exception as error:  # noqa: BLE001 - its words may hold private data
+        except Exception as error:  # noqa: BLE001 - the error's message may hold private data
             log.error("the records could not be embedded: %s", type(error).__name__)
 
 

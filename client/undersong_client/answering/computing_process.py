@@ -83,7 +83,7 @@ class ComputingProcess(Computation):
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
-        self._readable = select.poll()  # kept, because Connection.poll() makes a new selector at each call
+        self._readable = select.poll()  # one for all polls, because Connection.poll() makes a new selector at each call
         self._started_s = 0.0
         self._sent_blocks: frozenset[bytes] = frozenset()  # public blocks that the process has
         self._stopped = False
@@ -229,7 +229,7 @@ def _end_process(process: subprocess.Popen[bytes], patience_s: float) -> str:
     A vector's reply must not wait for it: how long it takes to end may tell of the records.
     """
     try:
-        exit_code = process.wait(patience_s)  # it closes its connection a moment before it has ended
+        exit_code = process.wait(patience_s)  # It closes its connection a moment before it ends.
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

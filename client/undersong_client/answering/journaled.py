@@ -231,7 +231,7 @@ class JournaledParty:
             run_hash = manifest_hash(request_body.manifest)
         else:
             run_hash = getattr(request_body, "manifest_hash", b"")
-        with suppress(UndersongError):  # a damaged file of a request
+        with suppress(UndersongError):  # The proposal's file may be damaged: the run then has no name here.
             if run_hash not in self._run_names and (stored_proposal := self._proposals.known(run_hash)) is not None:
                 self._run_names[run_hash] = stored_proposal.run
         return (
@@ -417,7 +417,7 @@ class Answering:
         except DeferredVector:
             self._begin_vector(id_, open_request, deferral)
             return
-        except Exception as error:  # noqa: BLE001 - its words may hold private data
+        except Exception as error:  # noqa: BLE001 - the error's message may hold private data
             self._handle_failure(id_, open_request, error)
             return
         self._release_hold(open_request)
@@ -457,7 +457,7 @@ class Answering:
                 self._drop_request(id_, "its vector is done and journaled, and the stream that asked is gone")
         except DeferredVector:
             self._drop_request(id_, "another vector is wanted by now")
-        except Exception as error:  # noqa: BLE001 - its words may hold private data
+        except Exception as error:  # noqa: BLE001 - the error's message may hold private data
             self._handle_failure(id_, open_request, error)
         finally:
             with self._lock:
@@ -566,7 +566,7 @@ class Answering:
         self._hold_up(open_request, error)
         with self._lock:
             open_request.is_taken = False
-            if not open_request.is_wanted:  # the coordinator repeats it
+            if not open_request.is_wanted:  # The stream is gone, and the coordinator repeats the request.
                 self._open_requests.pop(id_, None)
                 return
         retry_timer = threading.Timer(self._held_steps.pause_s(ANSWERING), self._id_queue.put, (id_,))

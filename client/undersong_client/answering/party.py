@@ -177,7 +177,7 @@ class ResolvedQuestion:
         self._resolved_inputs: tuple[tuple[Input, ...], statistics.PublicInputs] | None = None
         self._checked_for: tuple[bytes, str] | None = None  # manifest and sum for which these inputs were checked
 
-    def resolve(self, manifest: Manifest, name: str, inputs: tuple[Input, ...]) -> statistics.PublicInputs:
+    def resolve(self, manifest: Manifest, sum_name: str, inputs: tuple[Input, ...]) -> statistics.PublicInputs:
         """Returns the sum's public inputs.
 
         Raises PeerFault if a named block is missing or malformed, ConfigurationError if the inputs do not fit the
@@ -187,10 +187,10 @@ class ResolvedQuestion:
             self._checked_for = None
             self._resolved_inputs = (inputs, resolve(inputs, self._blocks))
         public_inputs = self._resolved_inputs[1]
-        if self._checked_for != (manifest.hash, name):
+        if self._checked_for != (manifest.hash, sum_name):
             public_facts = statistics.PublicFacts(self._embedder.dimension, len(manifest.task.get("labels", ())))
-            manifest.plan[name].build().check_inputs(public_inputs, public_facts)
-            self._checked_for = (manifest.hash, name)
+            manifest.plan[sum_name].build().check_inputs(public_inputs, public_facts)
+            self._checked_for = (manifest.hash, sum_name)
         return public_inputs
 
 
@@ -329,7 +329,7 @@ class Party:
         if not isinstance(error, UndersongError):  # the message of an unforeseen error may hold private data
             log.error("%s: internal error %s", self.name, place_of(error))
             return codec.refusal(UndersongError("internal"))
-        problem = printable(error.problem)  # it may name what the request named
+        problem = printable(error.problem)  # The problem may quote the request, whose text nobody has checked.
         log.warning("%s refused a request: %s", self.name, problem)
         self._notes.note_refusal(problem, self._clock())
         return codec.refusal(error)
@@ -448,21 +448,21 @@ class Party:
         self._attempts.keep(sum_attempt)
         return self._make_reply(sum_reply=wire.SumReply(payload=reply.payload))
 
-    def _begin_attempt(self, manifest: Manifest, name: str, number: int) -> Attempt:
+    def _begin_attempt(self, manifest: Manifest, sum_name: str, number: int) -> Attempt:
         """Returns the attempt. A new one begins if the plan allows it, and every earlier one at this sum ends."""
-        sum_attempt = self._attempts.find(manifest, name, number)
+        sum_attempt = self._attempts.find(manifest, sum_name, number)
         if sum_attempt is not None:
             return sum_attempt
-        sum_attempt = self._attempts.new(manifest, name, number)
+        sum_attempt = self._attempts.new(manifest, sum_name, number)
         if sum_attempt.before < 0:
             earlier_attempt = None
         else:
-            earlier_attempt = self._attempts.find(manifest, name, sum_attempt.before)
+            earlier_attempt = self._attempts.find(manifest, sum_name, sum_attempt.before)
         if earlier_attempt is not None:
             # Two live attempts would be two vectors of the same records under a single charge.
             self._attempts.end(earlier_attempt, "a new attempt was begun")
-        self._withdraw_charges(manifest, name)
-        self._ledger.check_attempt(self._make_charge(manifest, name, number), manifest.plan.quorum.spare_attempts)
+        self._withdraw_charges(manifest, sum_name)
+        self._ledger.check_attempt(self._make_charge(manifest, sum_name, number), manifest.plan.quorum.spare_attempts)
         return sum_attempt
 
     def _sum_step(self, message: wire.SumStep, answer: PendingReply) -> wire.Reply:
@@ -527,7 +527,7 @@ class Party:
         try:
             if (
                 self._ledger.state(attempt_charge) == "unknown"
-            ):  # an older ledger than the journal, before anything left
+            ):  # The ledger is older than the journal, and nothing left.
                 self._charge_attempt(attempt)
             self._ledger.send(attempt_charge, hashlib.sha256(payload).hexdigest(), at=self._clock())
         except PrivacyRefusal as refusal:
@@ -557,11 +557,11 @@ class Party:
             self._attempts.end(attempt, refusal.problem)
 
     def _compute_grid(
-        self, manifest: Manifest, name: str, inputs: tuple[Input, ...], coins: bytes, answer: PendingReply
+        self, manifest: Manifest, sum_name: str, inputs: tuple[Input, ...], coins: bytes, answer: PendingReply
     ) -> GridVector:
         """Returns this party's vector. Records are read for a reply only here. So only this reply waits for a rung."""
-        planned_sum = manifest.plan[name]
-        public_inputs = self._resolved_question.resolve(manifest, name, inputs)
+        planned_sum = manifest.plan[sum_name]
+        public_inputs = self._resolved_question.resolve(manifest, sum_name, inputs)
         answer.first_rung_s = planned_sum.first_rung_s
         stored_blocks = ((block_id, self._blocks.get(block_id)) for block_id in named_blocks(inputs))
         block_by_id = {block_id: block for block_id, block in stored_blocks if block is not None}
@@ -623,28 +623,30 @@ class Party:
 
     # These methods charge the ledger.
 
-    def _withdraw_charges(self, manifest: Manifest, name: str) -> None:
+    def _withdraw_charges(self, manifest: Manifest, sum_name: str) -> None:
         """Withdraws each charged attempt at a sum of which nothing left; they have ended, and nothing ever will."""
-        for attempt_number, attempt_state in self._ledger.attempts(manifest.run, name).items():
+        for attempt_number, attempt_state in self._ledger.attempts(manifest.run, sum_name).items():
             if attempt_state == "charged":
-                self._ledger.withdraw(self._make_charge(manifest, name, attempt_number), at=self._clock())
+                self._ledger.withdraw(self._make_charge(manifest, sum_name, attempt_number), at=self._clock())
 
     def _charge_of(self, attempt: Attempt) -> Charge:
         return self._make_charge(attempt.manifest, attempt.query, attempt.number, attempt.question)
 
-    def _make_charge(self, manifest: Manifest, name: str, attempt: int, question_digest: bytes = b"") -> Charge:
-        vector_events = self._vector_events.get((manifest.hash, name))
+    def _make_charge(
+        self, manifest: Manifest, sum_name: str, attempt_number: int, question_digest: bytes = b""
+    ) -> Charge:
+        vector_events = self._vector_events.get((manifest.hash, sum_name))
         if vector_events is None:
-            planned_sum = manifest.plan[name]
+            planned_sum = manifest.plan[sum_name]
             vector_events = planned_sum.event(), planned_sum.event_alone(manifest.plan.quorum)
-            self._vector_events[manifest.hash, name] = vector_events
+            self._vector_events[manifest.hash, sum_name] = vector_events
         event, event_alone = vector_events
         privacy_unit = manifest.plan.privacy.unit
         return Charge(
             manifest.run,
             manifest.hash.hex(),
-            name,
-            attempt,
+            sum_name,
+            attempt_number,
             (event,),
             question_digest.hex(),
             (event_alone,),

@@ -40,7 +40,7 @@ app = typer.Typer(
     name="undersong-party",
     help="A hospital's side of Undersong: its records stay here, and what leaves is approved, noised and written down.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,  # they print local variables
+    pretty_exceptions_enable=False,  # Typer's tracebacks print local variables.
     context_settings=entry.HELP_OPTIONS,
 )
 

@@ -284,7 +284,7 @@ def _look_at(folder: Path, declaration: "Declared", as_json: bool) -> None:
     source_look = operations.data.look(folder, declaration, rows_read=show_rows_read(time.monotonic()))
     stop_problems = [problem for problem, _ in source_look.faults]
     look_json = {**asdict(source_look.survey), "examples": source_look.examples, "stops": stop_problems}
-    if not (as_json and stop_problems):  # one object, which then holds the error too
+    if not (as_json and stop_problems):  # --json prints one object, which holds the error too.
         print_result(as_json, look_json, *_look_lines(source_look, declaration.user_is))
     if stop_problems:
         stop_faults = [(f"`data add` would stop: {problem}", remedy) for problem, remedy in source_look.faults]
@@ -460,24 +460,24 @@ def erase(home: HomeFolder = None, as_json: AsJson = False) -> None:
     print_result(as_json, {"erased": True}, sentence)
 
 
-def _parse_fhir_system(written: str) -> tuple[str, str]:
-    folder, equals_sign, base_address = (option_part.strip() for option_part in written.partition("="))
+def _parse_fhir_system(system_option: str) -> tuple[str, str]:
+    folder, equals_sign, base_address = (option_part.strip() for option_part in system_option.partition("="))
     if not (folder and equals_sign and "://" in base_address):
         raise ConfigurationError(
-            f"--fhir-system {written!r} is no FOLDER=BASE", "write, for example, siteA=https://ehr.example/fhir"
+            f"--fhir-system {system_option!r} is no FOLDER=BASE", "write, for example, siteA=https://ehr.example/fhir"
         )
     return folder, base_address
 
 
-def _check_status(written: str) -> str:
+def _check_status(status: str) -> str:
     from undersong_client.records.fhir.documents import IN_ERROR, STATUSES
 
     allowed_statuses = sorted(STATUSES - {IN_ERROR})
-    if written not in allowed_statuses:
+    if status not in allowed_statuses:
         raise ConfigurationError(
-            f"--also-status {written!r} is no status that can count", f"one of {', '.join(allowed_statuses)}"
+            f"--also-status {status!r} is no status that can count", f"one of {', '.join(allowed_statuses)}"
         )
-    return written
+    return status
 
 
 def _parse_attribute(attribute_option: str) -> tuple[str, str]:

@@ -245,14 +245,19 @@ def _write_request(folder: Path, package: bytes, request: Path | None) -> Path |
     return request_path
 
 
-def _set_up(folder: Path, steps: Sequence[str], stated: Mapping[str, Any]) -> None:
+def _set_up(folder: Path, steps: Sequence[str], option_values: Mapping[str, Any]) -> None:
     """Adds the data set, and sets budget and policy, as far as ``steps`` names them."""
 
     def chosen(names: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
-        return {**{option_name: stated[option_name] for option_name in names}, "home": folder, "as_json": False}
+        return {**{option_name: option_values[option_name] for option_name in names}, "home": folder, "as_json": False}
 
     command_by_step = (
-        ("data", "data set", "data add --new-version", partial(data.add, file=stated["file"], **chosen(_DATA_OPTIONS))),
+        (
+            "data",
+            "data set",
+            "data add --new-version",
+            partial(data.add, file=option_values["file"], **chosen(_DATA_OPTIONS)),
+        ),
         ("budget", "budget", "budget set", partial(rules.set_budget, **chosen(_BUDGET_OPTIONS))),
         ("questions", "policy", "policy set", partial(rules.set_policy, **chosen(_POLICY_OPTIONS))),
     )

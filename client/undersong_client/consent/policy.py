@@ -187,5 +187,5 @@ def review(
             f"the run uses embedder {manifest.embedder[:16]}..., this party holds {embedder[:16]}...",
             "install the same embedding model everywhere",
         )
-    for planned_sum in manifest.plan.sums:  # last: it may load a model, which a refused run is not worth
+    for planned_sum in manifest.plan.sums:  # This comes last, because it may load a model.
         planned_sum.build().check_party(teacher_model)

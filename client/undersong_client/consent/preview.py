@@ -101,7 +101,7 @@ CONTROLLER = (
     "Decision of the hospital upon this advice, by whoever may decide for it: approve / reject (strike out one). Only"
     " the choice in the software counts."
 )
-KNOWN_LABELS = "labels that the plan knows"  # names a signed row
+KNOWN_LABELS = "labels that the plan knows"  # name of a row that a sheet signs
 KNOWN_SHARE = re.compile(r"^those of (.*) of the records$")
 BRACKETED = re.compile(r" \([^()]*\)")
 NO_FULL_NAMES = " The plan has no full names."

@@ -38,8 +38,8 @@ KNOWS_MORE = (
 HELPING = "shares its numbers or keys, adds no noise, lies about a failed attempt, or is its invention"
 MORE_HELP = "If more hospitals help"  # names the row of the first answers; others refer to it by this name
 OVER_THE_NOISE = "on average over the random noise"
-MOST_EXCEPTED = 0.1  # A larger share of excepted runs is said with its reason.
-RARE_SHARES = (0.01, 0.001)  # shares of runs of which the sheet says how sure a guess becomes in more than so many
+MOST_EXCEPTED = 0.1  # If a larger share of runs is excepted, the sheet says why.
+RARE_SHARES = (0.01, 0.001)  # shares of runs; the sheet says how sure a guess becomes in at most so many
 
 
 def meaning_section(sheet: Sheet) -> list[PageSection]:
@@ -186,11 +186,11 @@ def more_help(sheet: Sheet, surroundings: Surroundings) -> list[PageSection]:
     return [PageSection(MORE_HELP, (" ".join(sentences),), table=(table_head, *rows))]
 
 
-def _help_row(helpers: str, *risks: float) -> tuple[str, ...]:
+def _help_row(helper_words: str, *risks: float) -> tuple[str, ...]:
     """A row of the table: who helps, and each share of right guesses as a number of cases."""
     if risks[0] == 1.0:
-        return helpers, *("nothing is promised" for _ in risks)
-    return helpers, *(impact.cases(right_share) for right_share in risks)
+        return helper_words, *("nothing is promised" for _ in risks)
+    return helper_words, *(impact.cases(right_share) for right_share in risks)
 
 
 def _promised_risks(sheet: Sheet) -> list[float]:
@@ -355,13 +355,13 @@ def helper_words(sheet: Sheet) -> str:
         return ""
     if sheet.colluders >= other_count:
         return f"This holds even if all other hospitals help the operator: even if each {HELPING}."
-    helping_words = "" if sheet.ended is None else f" ({HELPING})"  # the table of an undecided sheet says it
+    helping_words = "" if sheet.ended is None else f" ({HELPING})"  # An open sheet says this beside its table.
     sentence = f"This holds only while {_most_helpers(sheet)} the operator{helping_words}"
     if sheet.colluders:
         sentence += "."
     else:
         sentence += " or guesses for itself: each can subtract its own numbers from an opened sum, and its own noise."
-    if sheet.ended is None:  # the row of the first answers has the figures
+    if sheet.ended is None:  # The table of an open sheet has the figures.
         return sentence
     if sheet.privacy.epsilon_if_all_others_collude is None:
         return f"{sentence} If all others helped, nothing would be promised."

@@ -127,17 +127,17 @@ def assumes_fewer(before: MinimumColluders, after: MinimumColluders) -> bool:
     return any(least(after, parties) < least(before, parties) for parties in range(1, MOST_PARTIES_TRIED + 1))
 
 
-def parse_colluders(stated: str) -> MinimumColluders:
+def parse_colluders(colluders_text: str) -> MinimumColluders:
     """Parses the rule ``minimum_colluders``. Raises ConfigurationError unless it is a whole number or "default"."""
-    stated_text = stated.strip()
-    if stated_text == "default":
+    clean_text = colluders_text.strip()
+    if clean_text == "default":
         return "default"
-    if not is_number(stated_text):
+    if not is_number(clean_text):
         raise ConfigurationError(
-            f"the smallest number of colluders is {printable(stated_text)!r}, which is no whole number",
+            f"the smallest number of colluders is {printable(clean_text)!r}, which is no whole number",
             'write a whole number or "default"',
         )
-    return int(stated_text)
+    return int(clean_text)
 
 
 def parse_whole(text: str) -> int:
@@ -170,8 +170,8 @@ def _check_parties(parties: int) -> tuple[str, str] | None:
     return (f"the smallest number of parties is {parties}, and must be at least 1", REMEDY) if parties < 1 else None
 
 
-def _check_declared_units(units: int) -> tuple[str, str] | None:
-    is_wrong = type(units) is not int or units < 0
+def _check_declared_units(declared_units: int) -> tuple[str, str] | None:
+    is_wrong = type(declared_units) is not int or declared_units < 0
     return ("the declared number of units is not a whole number of at least 0", REMEDY) if is_wrong else None
 
 

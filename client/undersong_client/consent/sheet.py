@@ -14,7 +14,7 @@ from undersong_common.canonical import canonical_json, tagged_hash
 Part = TypeVar("Part")
 UNCHECKED = "NOT CHECKED: no list of them was given"
 NO_LIST = UNCHECKED
-PERIOD = "period that they cover"  # names a row, which is signed where a period is stated
+PERIOD = "period that they cover"  # name of a row, which a sheet signs if somebody has stated the period
 MOST_NAMES = 12  # names of hospitals or runs that the page of a sheet lists; further ones are only counted
 NO_LIST_AS_SIGNED = "none in the file"  # A sheet of an earlier version says so of a list without effect, too.
 

@@ -237,7 +237,7 @@ def _check_proxy(home: PartyHome, environment: Mapping[str, str]) -> Finding:
             f"{', '.join(ignored_variables)} is set and not read: the daemon reads {', '.join(PROXY_VARIABLES)}"
         )
         return Finding("proxy", "ok", ignored_words if ignored_variables else "none is configured")
-    with contextlib.suppress(UndersongError):  # said by the findings below
+    with contextlib.suppress(UndersongError):  # The checks below report the error.
         addresses = trust.coordinator(home).addresses
         if not any(_proxy_of(environment, address) for address in addresses):
             return Finding(

@@ -179,7 +179,7 @@ class Connection:
         """Sends a ping if the stream has been silent, and ends it after a long silence; call it regularly."""
         if self.welcome is None:
             return
-        keepalive_s = max(0.2, min(300.0, self.welcome.keepalive_s))  # this order of the arguments reads NaN as 300
+        keepalive_s = max(0.2, min(300.0, self.welcome.keepalive_s))  # In this order of the arguments, NaN becomes 300.
         silence_s = now_s - self._heard_s
         if silence_s > SILENCES * keepalive_s and not self._is_opening_request:
             self._end_stream(Ended(f"silent for {silence_s:.0f} s", welcomed=True))
@@ -237,7 +237,8 @@ class Connection:
 
     def _finish_stream(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("internal error %s; the stream is given up", type(error).__name__)  # words may hold private data
+            # The error's message may hold private data.
+            log.error("internal error %s; the stream is given up", type(error).__name__)
         self._end_stream(Ended("the stream broke off", welcomed=self.welcome is not None))
         self._stream_over.set()
 
@@ -266,26 +267,26 @@ class Connection:
             await asyncio.wait([writer])
             await channel.close()
 
-    async def _write_frames(self, call: Any) -> None:
+    async def _write_frames(self, stream_call: Any) -> None:
         try:
             while (frames := await self._frame_queue.get()) is not None:
                 for frame in frames:
-                    await call.write(frame.SerializeToString())
-            await call.done_writing()
+                    await stream_call.write(frame.SerializeToString())
+            await stream_call.done_writing()
         except (grpc.RpcError, asyncio.InvalidStateError):
             pass  # The stream has ended; its reader raises the reason.
-        except Exception as error:  # noqa: BLE001 - its words may hold private data
+        except Exception as error:  # noqa: BLE001 - the error's message may hold private data
             log.error("internal error %s; the stream is given up", type(error).__name__)
-            call.cancel()
+            stream_call.cancel()
 
-    async def _read_frames(self, call: Any) -> None:
-        while (frame_bytes := await call.read()) is not grpc.aio.EOF:
+    async def _read_frames(self, stream_call: Any) -> None:
+        while (frame_bytes := await stream_call.read()) is not grpc.aio.EOF:
             self._heard_s = time.monotonic()
             self._unanswered_pings = 0
             message = parsed(wire.ToParty, frame_bytes, "coordinator", "sent bytes that are no message")
             if not await self._handle_frame(message):
                 self._frame_queue.put_nowait(None)
-                await call.code()  # the coordinator ends its side itself
+                await stream_call.code()  # The coordinator ends its own side.
                 return
         self._end_stream(Ended("the coordinator ended the stream", welcomed=self.welcome is not None))
 
@@ -309,7 +310,8 @@ class Connection:
                     f" {message.welcome.version} of the transport, this program ({SOFTWARE}) speaks {framing.VERSION}",
                     "run the same version of Undersong at the coordinator and at every party",
                 )
-            if not math.isfinite(message.welcome.clock_s):  # the status would be no JSON for other programs
+            # With NaN or infinity in it, the status file would be no JSON for other programs.
+            if not math.isfinite(message.welcome.clock_s):
                 raise PeerFault("coordinator", "states a time that is no number", "tell its operator")
             with self._changed:
                 self.welcome = message.welcome

@@ -251,7 +251,7 @@ class Daemon(Listener):
         self._take_welcome(connection, welcome_message, is_paused)
         reason = self._stay_connected(connection, coordinator, is_paused)
         if self._stop_event.is_set():
-            self._answering.stop(20.0)  # the reply under way still finds its stream
+            self._answering.stop(20.0)  # A reply that is under way still finds its stream.
         with self._lock:
             self._connection = None
         connection.close(reason)
@@ -273,7 +273,7 @@ class Daemon(Listener):
             remedy="",
         )
         self._away_since_s = self._away_told_s = 0.0
-        self._held_steps.release(CONNECTING)  # now, and not when this stream ends
+        self._held_steps.release(CONNECTING)  # The fault is over now, and not only when this stream ends.
         log.info("connected to %s at %s", coordinator_name, connection.address)
         if abs(clock_offset_s) > CLOCK_TOLERANCE_S:
             log.warning("this machine's clock is %s: see `undersong-party check`", clock_words(clock_offset_s))
@@ -282,8 +282,8 @@ class Daemon(Listener):
         with self._lock:
             self._connection = connection
         if is_paused:
-            return  # the stream after the pause brings what was not acknowledged
-        # Only now, so that no reply falls between; one that is ready in this moment may go twice.
+            return  # The stream after the pause sends what was not acknowledged.
+        # Replies are repeated only now, so that none is lost; one that is ready in this moment may go twice.
         for reply in self._answering.unacknowledged():
             connection.send_reply(reply)
 
@@ -576,7 +576,7 @@ def check_start(home: PartyHome, *, clock: Callable[[], float] = time.time, use_
         _refuse_start(home, wire.DoesNotStart.VERSION, refusal, clock, use_proxy)
     except UndersongError as refusal:
         _refuse_start(home, wire.DoesNotStart.POLICY, refusal, clock, use_proxy)
-    trust.trusted(home)  # nothing is told to a coordinator that the policy does not trust
+    trust.trusted(home)  # A coordinator that the policy does not trust is told nothing.
     try:
         trust.check_clock(home, clock())
     except TransportError as refusal:

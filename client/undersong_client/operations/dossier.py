@@ -52,7 +52,7 @@ def dossier(home: Path, run: str, *, audit: Path | None, format_local_time: Call
         findings = None
     else:
         findings = impact.read_audit(audit)
-    ledger = data.ledger(home, verify=True)
+    ledger_facts = data.ledger(home, verify=True)
     messages = outbox.entries(home, run=decided_proposal.run)
     run_sheet = runs.make_sheet(party_home, proposals, decided_proposal, None)
     unit_word = run_sheet.privacy.unit_word
@@ -61,7 +61,7 @@ def dossier(home: Path, run: str, *, audit: Path | None, format_local_time: Call
         f"Dossier of the run {printable(decided_proposal.run, 120)!r} at {run_sheet.party}",
         (
             *preview.marked(run_sheet),
-            _cost_section(decided_proposal, run_sheet, ledger, _joined_ids(party_home, decided_proposal)),
+            _cost_section(decided_proposal, run_sheet, ledger_facts, _joined_ids(party_home, decided_proposal)),
             _decision_section(
                 decided_proposal,
                 (runs.own_part(home, decided_proposal), *runs.others_part(home, decided_proposal)),
@@ -80,7 +80,7 @@ def dossier(home: Path, run: str, *, audit: Path | None, format_local_time: Call
             impact.for_the_assessment(unit_word, post_quantum=run_sheet.post_quantum),
             PageSection(
                 "Hashes",
-                figures=(("plan", decided_proposal.manifest), ("head of the ledger now", ledger.head)),
+                figures=(("plan", decided_proposal.manifest), ("head of the ledger now", ledger_facts.head)),
                 folded=True,
             ),
             replace(preview.who_takes_part(run_sheet), folded=True),
@@ -95,7 +95,7 @@ def dossier(home: Path, run: str, *, audit: Path | None, format_local_time: Call
 
 
 def _decision_section(
-    request: Proposal, parts: Sequence[str], format_local_time: Callable[[float], str]
+    request: Proposal, part_sentences: Sequence[str], format_local_time: Callable[[float], str]
 ) -> PageSection:
     if request.decided_s:
         decision_words = f"{request.decision}, {format_local_time(request.decided_s)}"
@@ -107,7 +107,7 @@ def _decision_section(
         reason_rows = [("reason", printable(request.reason, 400))]
     return PageSection(
         "Decision",
-        tuple(filter(None, parts)),
+        tuple(filter(None, part_sentences)),
         figures=(
             ("plan, in words", request.words),
             ("proposed", format_local_time(request.received_s)),
@@ -189,7 +189,9 @@ def _joined_ids(home: PartyHome, request: Proposal) -> tuple[str, ...]:
     )
 
 
-def _cost_section(request: Proposal, sheet: Sheet, ledger: data.LedgerFacts, joined: tuple[str, ...]) -> PageSection:
+def _cost_section(
+    request: Proposal, sheet: Sheet, ledger_facts: data.LedgerFacts, joined_sentences: tuple[str, ...]
+) -> PageSection:
     sheet_privacy = sheet.privacy
     if sheet_privacy.epsilon is None:
         epsilon = float("inf")
@@ -203,16 +205,16 @@ def _cost_section(request: Proposal, sheet: Sheet, ledger: data.LedgerFacts, joi
             "nothing that can be stated" if epsilon_alone is None else f"epsilon {epsilon_alone:.4g}",
         ),
     ]
-    if (cost := next((run_cost for run_cost in ledger.runs if run_cost.run == request.run), None)) is None:
+    if (cost := next((run_cost for run_cost in ledger_facts.runs if run_cost.run == request.run), None)) is None:
         spending_rows.append(("charged to the ledger", "nothing: no vector was asked for"))
     else:
-        delta_words = f"at the budget's delta, {ledger.spending.delta:g}"
+        delta_words = f"at the budget's delta, {ledger_facts.spending.delta:g}"
         release_words = f"{cost.releases} releases{', charged at its whole plan' if cost.whole_plan else ''}"
         spending_rows.append(("charged to the ledger", f"epsilon {cost.epsilon:.4g} {delta_words}; {release_words}"))
         spending_rows.append(("spent in all after it", f"epsilon {cost.spent:.4g} {delta_words}"))
     return PageSection(
         "The guarantee, and what it cost",
-        (*impact.guarantee(epsilon, sheet_privacy.delta, sheet_privacy.unit_word), *joined),
+        (*impact.guarantee(epsilon, sheet_privacy.delta, sheet_privacy.unit_word), *joined_sentences),
         figures=tuple(spending_rows),
     )
 

@@ -87,7 +87,7 @@ def save_file(home: Path, file: Path, *, format_local_time: Callable[[float], st
 def _dossiers(home: PartyHome, at: float, format_local_time: Callable[[float], str]) -> Iterator[tuple[str, bytes]]:
     for decided_proposal in Proposals(home).all():
         if decided_proposal.people or decided_proposal.decided_s:
-            with suppress(UndersongError):  # such as a plan that is not stored any more: its decision is saved
+            with suppress(UndersongError):  # The plan may not be stored any more. Its decision is saved.
                 page = dossier.dossier(
                     home.path, decided_proposal.manifest, audit=None, format_local_time=format_local_time
                 )
@@ -110,7 +110,7 @@ def restore(home: Path, file: Path) -> RestoredCounts:
     }
     outbox_entries = [Entry(**outbox_entry_json) for outbox_entry_json in json.loads(files[OUTBOX])]
     page_log = AuditLog(party_home.page / FILE_NAME)
-    log_entries = page_log.bring_back(files[LOG])  # first: it refuses what was changed
+    log_entries = page_log.bring_back(files[LOG])  # The log comes first, because this refuses a changed one.
     restored_counts = RestoredCounts(
         Proposals(party_home).bring_back(requests, at=time.time()),
         Outbox(party_home).bring_back(outbox_entries),

@@ -106,7 +106,7 @@ def _preview(
     proposals: Proposals,
     request: Proposal,
     checkpoints: Path,
-    signed: Sheet | None = None,
+    signed_sheet: Sheet | None = None,
 ) -> Preview:
     from undersong_client.consent import policy
     from undersong_client.consent.preview import with_request
@@ -117,10 +117,10 @@ def _preview(
     run_end = None
     if request.ended_s:
         run_end = _make_run_end(party_home, proposals, request, ledger)
-    shown_sheet = signed or make_sheet(party_home, proposals, request, ledger if run_end is None else None)
+    shown_sheet = signed_sheet or make_sheet(party_home, proposals, request, ledger if run_end is None else None)
     # A signed sheet says what it said when it was signed: beside it stand only the runs that were charged by then.
     surroundings = Surroundings(_earlier_runs(ledger, request.run, until_s=request.decided_s))
-    if signed is None:
+    if signed_sheet is None:
         one_more, one_more_spent = _risks_with_one_more(proposals, request, ledger)
         surroundings = Surroundings(
             earlier_runs=_earlier_runs(ledger, request.run),
@@ -135,7 +135,9 @@ def _preview(
             is_undecided=request.undecided and not request.people,
             record_fields=_record_fields(party_home),
         )
-    return Preview(request, with_request(shown_sheet, request, is_signed=signed is not None, end=run_end), surroundings)
+    return Preview(
+        request, with_request(shown_sheet, request, is_signed=signed_sheet is not None, end=run_end), surroundings
+    )
 
 
 def _risks_with_one_more(
@@ -502,12 +504,12 @@ def _check_read(request: Proposal, read_hash: str, present_sheet: Sheet) -> None
     raise AnotherSheet(request.run, changed_parts, bool(read_hash))
 
 
-def _note(party_home: PartyHome, what: str, request: Proposal, person: Person) -> None:
+def _note(party_home: PartyHome, action: str, request: Proposal, person: Person) -> None:
     comment_words = ""
     if person.comment:
         comment_words = f": {person.comment}"
     decision_subject = f"{request.run} ({request.manifest[:12]}): {person.name}, {person.role}{comment_words}"
-    note_decision(party_home, what, decision_subject, person)
+    note_decision(party_home, action, decision_subject, person)
 
 
 class AnotherSheet(PrivacyRefusal):
@@ -564,7 +566,7 @@ def revoke(home: Path, run: str, person: Person, *, checkpoints: Path) -> Decide
     )
     _note(party_home, "revoke", approved_proposal, person)
     # The ledger is closed too: an older decision that a backup puts back would otherwise answer for the run again.
-    with suppress(UndersongError):  # a run is never answered without a ledger that counts
+    with suppress(UndersongError):  # Without a ledger that opens, no run is answered anyway.
         ledger, ledger_checkpoints = datasets.open_ledger(party_home, policy.read(party_home), checkpoints, at=now_s)
         ledger.close(approved_proposal.run, approved_proposal.manifest, at=now_s)
         ledger_checkpoints.keep(ledger)
@@ -615,6 +617,6 @@ def end_attempts(home: PartyHome, checkpoints: Path) -> None:
         try:
             exit_stack.enter_context(home.running())
         except ConfigurationError:
-            return  # a daemon, or a message over Flower, has just begun, and looks after it itself
+            return  # A daemon, or a message over Flower, has just begun, and ends the attempts itself.
         assembled_party = assemble(home, checkpoints=checkpoints, clock=time.time, one_message=True)
         JournaledParty(home, assembled_party).look_after()

@@ -62,7 +62,7 @@ ACTIONS = {
     )
     for command in commands.split("|")
 }
-# An option decides about such a data set, and a person at a page has no terminal to type it at.
+# A person at a page has no terminal at which to type the option that decides about such a data set.
 AT_THE_MACHINE = "have your IT decide it and add the data set, at the machine of the notes"
 # The form's own fields, in the place of the options that the same remedy names for a terminal.
 FIELDS_OF_OPTIONS = (
@@ -71,7 +71,7 @@ FIELDS_OF_OPTIONS = (
     (r"--despite-cautions accepts", 'the tick at "Go on although ..." accepts'),
 )
 LOG_BYTES = 32_768  # bytes of the end of the daemon's log that the page shows
-EVIDENCE_SAVED = ("download", "evidence")  # the audit entry of whoever saves it
+EVIDENCE_SAVED = ("download", "evidence")  # what the audit log says of whoever saves the evidence
 AWAY = "This party's daemon does not run: nothing is answered, and what stands here is what it left."
 
 

@@ -167,19 +167,19 @@ def hash_list(key: bytes, units: frozenset[str]) -> str:
     return hmac.digest(key, b"undersong exclusions\0" + json.dumps(sorted(units)).encode("ascii"), "sha256").hex()
 
 
-def exclusion_sentence(identifiers: int, present: int, records: int) -> str:
+def exclusion_sentence(identifier_count: int, present_count: int, record_count: int) -> str:
     """Returns the effect of a list as a sentence.
 
     >>> exclusion_sentence(3, 1, 4)
     'of 3 identifiers on the list, 1 is in the source and keeps out 4 records'
     """
-    if present == 1:
+    if present_count == 1:
         verb_words = "is in the source and keeps"
     else:
         verb_words = "are in the source and keep"
-    return (
-        f"of {counted(identifiers, 'identifier')} on the list, {present} {verb_words} out {counted(records, 'record')}"
-    )
+    identifier_words = counted(identifier_count, "identifier")
+    record_words = counted(record_count, "record")
+    return f"of {identifier_words} on the list, {present_count} {verb_words} out {record_words}"
 
 
 def without_objectors(
@@ -241,7 +241,7 @@ def without_objectors(
 
 
 def _look_alikes(
-    absent: Mapping[str, str], left: Mapping[str, str], same: frozenset[str]
+    absent_places: Mapping[str, str], remaining_places: Mapping[str, str], same_kinds: frozenset[str]
 ) -> Iterator[tuple[LookAlikes, frozenset[str]]]:
     """Yields the listed identifiers that only resemble an id of the source, and the pairs of both names.
 
@@ -249,23 +249,23 @@ def _look_alikes(
     difference are different patients does not say which of them a list means. So every difference is looked for.
 
     Args:
-        absent: the listed identifiers that are not in the source, with their places on the list.
-        left: ids and identifiers of the patients whose records stay, with a place of the source.
-        same: kinds of difference between two writings of one patient's id, as a person has chosen.
+        absent_places: the listed identifiers that are not in the source, with their places on the list.
+        remaining_places: ids and identifiers of the patients whose records stay, with a place of the source.
+        same_kinds: kinds of difference between two writings of one patient's id, as a person has chosen.
     """
     names_by_form: dict[str, list[str]] = defaultdict(list)
-    for source_name in left if absent else ():
+    for source_name in remaining_places if absent_places else ():
         names_by_form[reduced(source_name, KINDS)].append(source_name)
     place_pairs: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
     resembling_by_kinds: dict[tuple[str, ...], set[str]] = defaultdict(set)
-    for absent_unit, place in absent.items():
+    for absent_unit, place in absent_places.items():
         if alike_names := names_by_form.get(reduced(absent_unit, KINDS)):
-            resembling_kinds = look_alike_kinds(absent_unit, alike_names[0], Choice(same))
-            place_pairs[resembling_kinds].append((left[alike_names[0]], place))
+            resembling_kinds = look_alike_kinds(absent_unit, alike_names[0], Choice(same_kinds))
+            place_pairs[resembling_kinds].append((remaining_places[alike_names[0]], place))
             resembling_by_kinds[resembling_kinds] |= {f"{absent_unit}\n{alike_name}" for alike_name in alike_names}
         # A remark or a second identifier beside one: "1005/1006", "MRN:1005", "1005 (by phone)".
-        elif identifier := next((word for word in _WORD_GAP.split(absent_unit) if word in left), None):
-            place_pairs[()].append((left[identifier], place))
+        elif identifier := next((word for word in _WORD_GAP.split(absent_unit) if word in remaining_places), None):
+            place_pairs[()].append((remaining_places[identifier], place))
             resembling_by_kinds[()].add(f"{absent_unit}\n{identifier}")
     for resembling_kinds, pairs_of_kinds in place_pairs.items():
         yield (

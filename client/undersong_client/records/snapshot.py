@@ -153,9 +153,9 @@ def _read_parts(home: PartyHome, sealed_path: Path) -> Iterator[Any]:
         raise _damage_error(home) from None
 
 
-def _encrypt_part(cipher: Any, plain: bytes, associated_data: bytes) -> bytes:
+def _encrypt_part(cipher: Any, plain_bytes: bytes, associated_data: bytes) -> bytes:
     nonce = os.urandom(_NONCE_BYTES)
-    sealed_part: bytes = nonce + cipher.encrypt(nonce, plain, associated_data)
+    sealed_part: bytes = nonce + cipher.encrypt(nonce, plain_bytes, associated_data)
     return len(sealed_part).to_bytes(_LENGTH_BYTES, "little") + sealed_part
 
 

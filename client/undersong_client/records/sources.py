@@ -151,24 +151,24 @@ class SourceReading:
     def _candidate_count(self) -> int:
         return self.lost + len(self.table) + (self.objections.records if self.objections else 0)
 
-    def loses_more(self, accepted: Mapping[str, float]) -> bool:
+    def loses_more(self, accepted_shares: Mapping[str, float]) -> bool:
         """Returns True if more than one in twenty rows are lost beyond the shares that a person has accepted."""
         candidate_count = self._candidate_count
         excess_rows = (
-            max(0.0, len(lost_rows) - accepted.get(reason, 0.0) * candidate_count)
+            max(0.0, len(lost_rows) - accepted_shares.get(reason, 0.0) * candidate_count)
             for reason, lost_rows in by_reason(self._lost_rows)
         )
         return sum(excess_rows) * LOST_SHARE > candidate_count
 
-    def cautions(self, before: SealedObjections | None, accepted: Mapping[str, float] = NO_SHARES) -> list[str]:
+    def cautions(self, before: SealedObjections | None, accepted_shares: Mapping[str, float] = NO_SHARES) -> list[str]:
         """Returns the warnings that a person has to confirm before these records are sealed.
 
         Args:
             before: the list of patients who object at the last seal; None without one.
-            accepted: shares of rows lost for a reason that a person has accepted.
+            accepted_shares: shares of rows lost for a reason that a person has accepted.
         """
         cautions: list[str] = []
-        if self.loses_more(accepted):
+        if self.loses_more(accepted_shares):
             loss_words = "; ".join(
                 f"{len(lost_rows)}: {reason} ({first_places([row.places for row in lost_rows])})"
                 for reason, lost_rows in by_reason(self._lost_rows)
@@ -380,7 +380,7 @@ def _map_row(row: Row, declared: Declared, label_map: Mapping[str, str]) -> Row:
     mapped_values = dict(row.values)
     for column in (declared.label_field, *declared.attribute_fields.values()):
         cell_value = mapped_values.get(column)
-        if isinstance(cell_value, Several):  # such as the codes of one concept in several systems
+        if isinstance(cell_value, Several):  # several values, such as the codes of one concept in several systems
             mapped_values[column] = cell_value = cell_value[0]
         # An object as an attribute counts as no value; as an id, a text or a label it is refused later, with its place.
         if "." in column and column != declared.label_field and isinstance(cell_value, dict | list):

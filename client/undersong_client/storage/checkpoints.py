@@ -74,10 +74,10 @@ def beside(path: Path) -> Path:
 class LedgerCheckpoints:
     """The heads of a data set's ledger that are kept outside the party's folder.
 
-    ``former`` is the name that 0.2.0 gave the file in the state folder; it is read and never written.
+    ``former_file_name`` is the name that 0.2.0 gave the file in the state folder; it is read and never written.
     """
 
-    def __init__(self, home: PartyHome, path: Path, name: str, checkpoints: Path, former: str = "") -> None:
+    def __init__(self, home: PartyHome, path: Path, name: str, checkpoints: Path, former_file_name: str = "") -> None:
         self.name = name
         self._home = home
         # A test's reproducible party has no privacy that a checkpoint could protect.
@@ -86,10 +86,10 @@ class LedgerCheckpoints:
             self._paths = []
         else:
             self._paths = [beside(path) / "mark.json", checkpoints / f"{name}.json"]
-        if is_test_party or not former:
+        if is_test_party or not former_file_name:
             self._former_paths = []
         else:
-            self._former_paths = [checkpoints / f"{former}.json"]
+            self._former_paths = [checkpoints / f"{former_file_name}.json"]
         self._last_head = ""
 
     def read(self) -> list[str]:
@@ -131,7 +131,7 @@ class LedgerCheckpoints:
         """
         if not self._paths or ledger.head == self._last_head:
             return
-        with ledger.locked():  # whoever writes holds the newest head
+        with ledger.locked():  # Under the lock, this ledger has the newest head.
             ledger_statement = ledger.statement()
             for path in self._paths:
                 with suppress(OSError):
@@ -146,7 +146,7 @@ class LedgerCheckpoints:
                 )
             self._last_head = ledger_statement.head
 
-    def leave(self, ledger: Ledger, newer: "LedgerCheckpoints", whole_budget: Budget | None) -> None:
+    def leave(self, ledger: Ledger, newer_checkpoints: "LedgerCheckpoints", whole_budget: Budget | None) -> None:
         """Ends these checkpoints when the data set gets a newer version, which has its own.
 
         Releases from the newer version do not appear here. So if the old file is added again without the ledger, the
@@ -154,7 +154,9 @@ class LedgerCheckpoints:
         """
         ledger_statement = ledger.statement()
         mark_bytes = self._mark(replace(ledger_statement, lost_budgets=(*ledger_statement.lost_budgets, whole_budget)))
-        replace_where_possible([path for path in self._paths if path not in newer._paths and path.exists()], mark_bytes)
+        replace_where_possible(
+            [path for path in self._paths if path not in newer_checkpoints._paths and path.exists()], mark_bytes
+        )
 
     def _mark(self, statement: Statement) -> bytes:
         # A checkpoint is written for every vector and holds the price of a whole plan. Without indentation, compiled
@@ -341,7 +343,7 @@ def recover(
         )
     is_proven = bool(known_heads) or not is_broken
     if source.backup is not None:
-        ledger, is_proven = _take_backup(home, source.backup, ledger, known_heads, broken=is_broken, source=source)
+        ledger, is_proven = _take_backup(home, source.backup, ledger, known_heads, is_broken=is_broken, source=source)
     elif is_broken:
         time_stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at))
         os.replace(home.ledger, home.ledger.with_name(f"ledger.broken-{time_stamp}.jsonl"))
@@ -393,7 +395,13 @@ def _is_complete(ledger: Ledger, heads: Sequence[str], receipts: _Receipts) -> b
 
 
 def _take_backup(
-    home: PartyHome, backup: Path, present: Ledger | None, heads: Sequence[str], *, broken: bool, source: Source
+    home: PartyHome,
+    backup: Path,
+    present_ledger: Ledger | None,
+    heads: Sequence[str],
+    *,
+    is_broken: bool,
+    source: Source,
 ) -> tuple[Ledger, bool]:
     """Puts the backup in the ledger's place.
 
@@ -405,15 +413,19 @@ def _take_backup(
         shutil.copyfile(backup, copied_file)
         os.chmod(copied_file, FILE_MODE)
         copied_ledger = Ledger.read(copied_file)
-        if present is not None and _has_charges(present) and not holds(copied_ledger, [present.head]):
+        if (
+            present_ledger is not None
+            and _has_charges(present_ledger)
+            and not holds(copied_ledger, [present_ledger.head])
+        ):
             raise PrivacyRefusal(
                 f"{home.ledger}: has charges that the backup lacks; a ledger that counts is never replaced",
                 f"name a later backup; without one, {CHARGE_MISSING_WORDS}",
                 code="backup-lacks-charges",
             )
         # The charges in a backup do not show that nothing was charged later. Receipts or the ledger here may show it.
-        has_other_source = bool(source.receipts) or _has_charges(present)
-        is_proven = bool(heads) or not (broken or (_has_charges(copied_ledger) and not has_other_source))
+        has_other_source = bool(source.receipts) or _has_charges(present_ledger)
+        is_proven = bool(heads) or not (is_broken or (_has_charges(copied_ledger) and not has_other_source))
         if not source.charge_missing:
             check(heads, copied_ledger)
             if not is_proven:

@@ -58,10 +58,10 @@ class DiskBlocks:
         if not path.exists():
             make_folder(path.parent)
             replace_file(path, data)
-            self._make_room(len(data), keep=path)
+            self._make_room(len(data), kept_path=path)
         return self._remember(block)
 
-    def _make_room(self, added_bytes: int, keep: Path) -> None:
+    def _make_room(self, added_bytes: int, kept_path: Path) -> None:
         if self._bytes_on_disk is not None and self._bytes_on_disk + added_bytes <= self._disk_bytes:
             self._bytes_on_disk += added_bytes
             return
@@ -70,7 +70,7 @@ class DiskBlocks:
         for path, stat in files:
             if self._bytes_on_disk <= self._disk_bytes:
                 break
-            if path != keep:
+            if path != kept_path:
                 path.unlink(missing_ok=True)
                 self._bytes_on_disk -= stat.st_size
 

@@ -373,7 +373,7 @@ class PartyJournal:
                 if keep:
                     self.connection.execute("COMMIT")
             finally:
-                if self.connection.in_transaction:  # a full disk may have ended it already
+                if self.connection.in_transaction:  # A full disk may have ended the transaction already.
                     self.connection.execute("ROLLBACK")
                 self._is_open = False
                 self.undone += not keep

@@ -233,7 +233,7 @@ def test_teacher_model_is_set_by_a_command_checked_and_removed_again(home, tmp_p
     for wrong, words in ((tmp_path, "not a usable transformers model"), (tmp_path / "no", "no such folder")):
         assert words in command("data", "teacher-model", wrong, "--home", home, code=2)
     assert shown() == str(bert)
-    assert "one model" in command("data", "teacher-model", bert, "--none", "--home", home, code=2)
+    assert "exactly one of FOLDER" in command("data", "teacher-model", bert, "--none", "--home", home, code=2)
     (bert / "config.json").unlink()
     assert finding() == ["problem"]
     command("data", "teacher-model", "packaged", "--home", home)

@@ -178,7 +178,8 @@ class Attachments:
                     if is_lines(file):
                         raise Unreadable("its attachment is a file of resources")
                     return _file_key(file), file
-                except (OSError, ValueError, RuntimeError):  # a zero byte, too long a name, links in a circle
+                except (OSError, ValueError, RuntimeError):
+                    # The name holds a zero byte, is too long, or is a link in a circle.
                     raise Unreadable("its attachment's file cannot be read") from None
         return None
 

@@ -177,7 +177,7 @@ class Documents:
                 note_owner: Hashable = patients.patient_of(subject_identity)
                 self._patients[id(entry)] = subject_identity
             except NoPatient as error:
-                note_owner = None  # an attachment that it names is not surely one patient's
+                note_owner = None  # Nobody knows whose its attachments are.
                 self._faults[id(entry)] = f"its subject is no patient: {error}"
             attachments.add_owner(entry, note_owner)
         for entry in self.newest:

@@ -137,12 +137,12 @@ class Patients:
     """The patients of an export, after every Patient and Person resource was seen.
 
     Args:
-        entries: the newest version of each Patient and Person.
-        subjects: the documents; the base of an absolute reference to a subject counts as a server of the export too.
+        people: the newest version of each Patient and Person.
+        documents: the documents; the base of an absolute reference to a subject counts as a server of the export too.
     """
 
     def __init__(
-        self, resources: Resources, entries: list[ResourceEntry], subjects: list[ResourceEntry], choice: Choice
+        self, resources: Resources, people: list[ResourceEntry], documents: list[ResourceEntry], choice: Choice
     ) -> None:
         self._owners: dict[tuple[str, str], list[PatientId]] = defaultdict(list)  # the key is (system, value)
         self._parent: dict[Hashable, Hashable] = {}  # union-find over the linked ids
@@ -151,7 +151,7 @@ class Patients:
             PatientId, PatientId
         ] = {}  # the patient's id by each joined id; complete once all links are read
         server_addresses = {server_address for server_address in resources.bases if server_address}
-        for entry in subjects:
+        for entry in documents:
             address = read_address(entry.facts.subject.reference)
             if address is not None and address.kind.lower() == "patient" and "://" in address.base:
                 server_addresses.add(address.base)
@@ -159,14 +159,14 @@ class Patients:
         self._is_one_system = len(server_addresses) <= 1 or "bases" in choice.same
         self._places: dict[PatientId, str] = {}
         self._named: set[PatientId] = set()  # patients that a document names
-        people = [entry for entry in entries if entry.kind == "Patient"]
-        for entry in people:
+        patient_entries = [entry for entry in people if entry.kind == "Patient"]
+        for entry in patient_entries:
             patient_node = self._node(entry.name, entry.system)
             self._places.setdefault(patient_node, entry.place)
             for identifier in entry.facts.identifiers:
                 if patient_node not in self._owners[identifier]:
                     self._owners[identifier].append(patient_node)
-        for entry in entries:
+        for entry in people:
             self._join_links(entry)
         if "identifiers" in choice.same:
             for identifier_owners in self._owners.values():
@@ -345,8 +345,8 @@ class Patients:
             node = parent_node
         return node
 
-    def _join(self, one: Hashable, other: Hashable) -> None:
-        self._parent[self._root(one)] = self._root(other)
+    def _join(self, one_node: Hashable, other_node: Hashable) -> None:
+        self._parent[self._root(one_node)] = self._root(other_node)
 
     def _choose_patient_ids(self) -> dict[PatientId, PatientId]:
         """Returns by each joined id the one under which it is joined: the first in order that no link replaces."""

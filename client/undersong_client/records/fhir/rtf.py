@@ -214,12 +214,12 @@ class _Document:
         ):
             self._parts.append(f"\\{word.decode()}{(number or b'').decode()} ")
 
-    def _code_page(self, page: int) -> str:
+    def _code_page(self, page_number: int) -> str:
         """The codec of a code page; 0 and 1 leave it as it is. Raises Unreadable for one that is not known."""
-        if page in (0, 1):
+        if page_number in (0, 1):
             encoding_name = self._encoding
         else:
-            encoding_name = _CODE_PAGES.get(page, f"cp{page}")
+            encoding_name = _CODE_PAGES.get(page_number, f"cp{page_number}")
         try:
             return codecs.lookup(encoding_name).name
         except LookupError:
@@ -253,14 +253,14 @@ class _Document:
         if self._group.is_shown:
             self._parts.append(text[skipped_characters:].decode("ascii"))
 
-    def _add_bytes(self, written: bytes) -> None:
+    def _add_bytes(self, encoded_bytes: bytes) -> None:
         if self._characters_to_skip:
             self._characters_to_skip -= 1
         elif self._group.is_shown:
             if self._decoder is None:
                 font_encoding = self._fonts.get(self._group.font, self._encoding)
                 self._decoder = codecs.getincrementaldecoder(font_encoding)("replace")
-            self._add_characters(self._decoder.decode(written))
+            self._add_characters(self._decoder.decode(encoded_bytes))
 
     def _end_bytes(self) -> None:
         if self._decoder is not None:
