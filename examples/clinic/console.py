@@ -44,8 +44,7 @@ class ConsoleDemo:
         self.links: dict[str, str] = {}
         self._notes = notes
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        state = {"XDG_STATE_HOME": str(self.folder / "state")}
-        self._environment = {**os.environ, **state}
+        self._environment = {**os.environ, "XDG_STATE_HOME": str(self.folder / "state")}
 
     def __enter__(self) -> ConsoleDemo:
         if self.folder.exists():

@@ -85,9 +85,9 @@ class Participation:
         """
         sums_by_size = Counter(len(hospitals) for _, hospitals in self.sums)
         size_words = [
-            f"{counted(sum_count, 'sum')} of {counted(size, 'hospital')}"
-            for size, sum_count in sorted(
-                sums_by_size.items(), key=lambda size_and_number: (-size_and_number[1], size_and_number[0])
+            f"{counted(sum_count, 'sum')} of {counted(hospital_count, 'hospital')}"
+            for hospital_count, sum_count in sorted(
+                sums_by_size.items(), key=lambda count_and_frequency: (-count_and_frequency[1], count_and_frequency[0])
             )
         ]
         return ", ".join(size_words) or "no sum was opened"

@@ -77,14 +77,16 @@ def _check_parameters(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     unread_values: list[Any] = [parameters]
     # The list grows while it is read: the contents of each container are appended to it.
-    for value in unread_values:
-        if isinstance(value, Mapping):
-            unread_values += value.values()
-        elif isinstance(value, (list, tuple)):
-            unread_values += value
+    for parameter_value in unread_values:
+        if isinstance(parameter_value, Mapping):
+            unread_values += parameter_value.values()
+        elif isinstance(parameter_value, (list, tuple)):
+            unread_values += parameter_value
         # The comparison is negated because NaN compares as False with every number.
-        if type(value) in (int, float) and not abs(value) <= LARGEST_NUMBER:
-            raise ValueError(f"{printable(str(value), 24)} is not a number of at most {LARGEST_NUMBER} in size")
+        if type(parameter_value) in (int, float) and not abs(parameter_value) <= LARGEST_NUMBER:
+            raise ValueError(
+                f"{printable(str(parameter_value), 24)} is not a number of at most {LARGEST_NUMBER} in size"
+            )
         if len(unread_values) > LARGEST_PARAMETERS:
             raise ValueError(f"{len(unread_values)} or more values; a statistic has at most {LARGEST_PARAMETERS}")
     return parameters

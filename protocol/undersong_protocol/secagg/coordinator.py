@@ -244,7 +244,7 @@ class _Attempt:
         return self._collect_replies(Stage.ADVERTISE, replies, range(self._parameters.size), parse)
 
     def _collect_nonces(
-        self, adverts: dict[int, Advert], signed: list[wire.SignedAdvert], adverts_hash: bytes
+        self, adverts: dict[int, Advert], signed_adverts: list[wire.SignedAdvert], adverts_hash: bytes
     ) -> Generator[Requests, Replies, tuple[tuple[int, ...], bytes, bytes]]:
         """Returns (parties that revealed their nonce, the nonces, the graph's seed).
 
@@ -255,7 +255,7 @@ class _Attempt:
         for roll_number in range(ROLLS):
             bitmap = to_bitmap(present_parties, parameters.size)
             reveal_request = request_bytes(
-                parameters, reveal=wire.RevealRequest(roll=roll_number, adverts=signed, present=bitmap)
+                parameters, reveal=wire.RevealRequest(roll=roll_number, adverts=signed_adverts, present=bitmap)
             )
             replies = yield self._request_to_all(present_parties, reveal_request)
 
@@ -275,7 +275,7 @@ class _Attempt:
                 seed = graph_seed(sid.roll_hash(adverts_hash, roll_number, bitmap), nonce_values)
                 return present_parties, b"".join(nonce_values), seed
             present_parties = tuple(nonce_by_party)
-            signed = []
+            signed_adverts = []
         raise self._abort_error(Stage.REVEAL, f"in each of {ROLLS} attempts to reveal all nonces a party dropped out")
 
     def _collect_draws(
@@ -355,7 +355,7 @@ class _Attempt:
         topology: MaskGraph,
         present: tuple[int, ...],
         kem_keys: Mapping[int, bytes],
-        signed: list[wire.SignedAdvert],
+        signed_adverts: list[wire.SignedAdvert],
         nonces: bytes,
     ) -> dict[str, bytes]:
         """Returns share-keys requests, equal for all but for neighbours' ML-KEM keys on the k-regular graph."""
@@ -364,7 +364,7 @@ class _Attempt:
         def request(holders: Iterable[int]) -> bytes:
             key_blocks = b"".join(map(kem_keys.__getitem__, holders))
             return request_bytes(
-                parameters, share=wire.ShareRequest(adverts=signed, nonces=nonces, kem_keys=key_blocks)
+                parameters, share=wire.ShareRequest(adverts=signed_adverts, nonces=nonces, kem_keys=key_blocks)
             )
 
         if topology.complete or not parameters.post_quantum:
@@ -378,7 +378,7 @@ class _Attempt:
         topology: MaskGraph,
         sharers: tuple[int, ...],
         dealt: Mapping[int, _Dealt],
-        signed: list[wire.SignedAdvert],
+        signed_adverts: list[wire.SignedAdvert],
         nonces: bytes,
     ) -> Requests:
         parameters = self._parameters
@@ -399,7 +399,7 @@ class _Attempt:
             return request_bytes(
                 parameters,
                 mask=wire.MaskRequest(
-                    adverts=signed,
+                    adverts=signed_adverts,
                     nonces=nonces,
                     sharers=bitmap,
                     ciphertexts=b"".join(dealt[dealer].sealed[party_index] for dealer in dealers),
@@ -429,7 +429,7 @@ class _Attempt:
         self,
         total: Ring,
         topology: MaskGraph,
-        bound: tuple[bytes, bytes],
+        mask_binding: tuple[bytes, bytes],
         adverts: Mapping[int, Advert],
         dealt: Mapping[int, _Dealt],
         survivors: tuple[int, ...],
@@ -439,7 +439,7 @@ class _Attempt:
 
         Args:
             total: sum of the masked vectors, ring words [d], changed in place.
-            bound: transcript and q (on the Merkle graph ``sid.masked_among``), to which the pairwise masks are bound.
+            mask_binding: transcript and q (Merkle graph: ``sid.masked_among``), to which pairwise masks are bound.
             dealt: the shares that each party in U2 dealt.
         """
         parameters = self._parameters
@@ -466,10 +466,12 @@ class _Attempt:
                     else:
                         dealer, holder = neighbour, party
                     shared_secret += self._rebuild_pair_secret(
-                        bound[0], mask_keys, shared_secret, dealer, holder, party == dealer, dealt
+                        mask_binding[0], mask_keys, shared_secret, dealer, holder, party == dealer, dealt
                     )
                 # A neighbour with the lower index added the mask, one with the higher subtracted it: this undoes it.
-                masks.append((keys.mask_key(*bound, shared_secret, party, neighbour), -1 if neighbour < party else 1))
+                masks.append(
+                    (keys.mask_key(*mask_binding, shared_secret, party, neighbour), -1 if neighbour < party else 1)
+                )
         add_masks(total, masks)
 
     def _rebuild_pair_secret(
@@ -564,18 +566,22 @@ class _Attempt:
         sealed_shares = split_blocks(
             message.ciphertexts, ciphertext_bytes, len(other_holders), party_name, "its encrypted shares"
         )
-        hashes = split_blocks(
+        hashes_of_shares = split_blocks(
             message.hashes, 2 * keys.SHARE_HASH_BYTES, len(holders), party_name, "its hashes of shares"
         )
         sealed_pairs = split_blocks(
             message.pairs, SEALED_PAIR_BYTES, len(higher_neighbours), party_name, "its encrypted pair secrets"
         )
         pair_hashes = split_blocks(
-            message.pair_hashes, PAIR_HASH_BYTES, len(higher_neighbours), party_name, "its hashes of pair secrets"
+            message.pair_hashes,
+            PAIR_HASH_BYTES,
+            len(higher_neighbours),
+            party_name,
+            "its hashes of pair secrets",
         )
         return _Dealt(
             dict(zip(other_holders, sealed_shares, strict=True)),
-            dict(zip(holders, hashes, strict=True)),
+            dict(zip(holders, hashes_of_shares, strict=True)),
             dict(zip(higher_neighbours, sealed_pairs, strict=True)),
             dict(zip(higher_neighbours, pair_hashes, strict=True)),
         )

@@ -206,7 +206,7 @@ def parse_advert(parameters: SumParameters, party: int, body: bytes, signature: 
         (message.channel_kem, parameters.post_quantum and not parameters.direct),
         (message.mask_kem, parameters.post_quantum),
     )
-    if any(len(value) != (DIGEST_BYTES if is_present else 0) for value, is_present in expected_fields):
+    if any(len(field_value) != (DIGEST_BYTES if is_present else 0) for field_value, is_present in expected_fields):
         raise PeerFault(party_name, "its advert lacks a commitment or a hash of this mode, or has one too many")
     return Advert(party, message, body, signature)
 
@@ -366,18 +366,18 @@ def around_from_wire(
             identity=member.identity,
         )
     chooser_entries = _read_choosers(parameters, reader, present_parties, request.choosers)
-    for party, (channel, mask) in chooser_entries.items():
+    for party, (channel_key, mask_key) in chooser_entries.items():
         drawn_peer = peer_by_party.get(party)
         if drawn_peer is not None:
-            if (channel, mask) != (drawn_peer.channel_key, drawn_peer.mask_key):
+            if (channel_key, mask_key) != (drawn_peer.channel_key, drawn_peer.mask_key):
                 raise PeerFault(COORDINATOR, f"shows two sets of keys of {member_by_party[party].name} (swapped keys)")
             continue
-        for agreement_key in (channel, mask):
+        for agreement_key in (channel_key, mask_key):
             check_public_key(parameters.name(party), agreement_key)
-        if channel == mask or not used_values.isdisjoint((channel, mask)):
+        if channel_key == mask_key or not used_values.isdisjoint((channel_key, mask_key)):
             raise PeerFault(parameters.name(party), "advertised a duplicate key", "every key must be fresh")
-        used_values.update((channel, mask))
-        peer_by_party[party] = Peer(channel_key=channel, mask_key=mask)
+        used_values.update((channel_key, mask_key))
+        peer_by_party[party] = Peer(channel_key=channel_key, mask_key=mask_key)
     return tuple(chooser_entries), peer_by_party
 
 

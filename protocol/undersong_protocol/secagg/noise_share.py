@@ -267,10 +267,10 @@ def _add_component(target: Target, law: IntegerNoise, seed: bytes, sign: int = 1
     law.add_to(target, LongStream(seed) if is_long else KeyStream(seed), sign)
 
 
-def _advance_chain(value: bytes, steps: int) -> bytes:
+def _advance_chain(chain_value: bytes, steps: int) -> bytes:
     for _ in range(steps):
-        value = _hash_link(CHAIN_DOMAIN, value)
-    return value
+        chain_value = _hash_link(CHAIN_DOMAIN, chain_value)
+    return chain_value
 
 
 def _hash_link(domain: bytes, value: bytes) -> bytes:

@@ -391,12 +391,12 @@ class PartyMachine:
         topology = self._graph.mask_graph(next_state)
         mask_keys = self._mask_keys
         sealed_pairs, pair_hashes = [], []
-        for party, (_, public) in kem_keys.items():
+        for party, (_, kem_mask_key) in kem_keys.items():
             if not topology.leads(self_index, party):
                 continue
             secret = mask_keys.pair_secret(transcript, party)
             pair_hashes.append(hasher.one("pair", self_index, party, secret))
-            kem_encapsulation = self._encapsulate_for(party, public)
+            kem_encapsulation = self._encapsulate_for(party, kem_mask_key)
             x25519_secret = mask_keys.agreed(self._parameters.name(party), next_state.peers[party].mask_key)
             sealed_pairs.append(
                 seal_pair(x25519_secret, kem_encapsulation, transcript, self_index, party, secret, pair_hashes[-1])
@@ -509,12 +509,12 @@ class PartyMachine:
         share_ciphertexts = split_blocks(
             request.ciphertexts, kem_size + keys.SEALED_BYTES, len(dealers), COORDINATOR, "shares for this party"
         )
-        hashes = split_blocks(
+        share_hashes = split_blocks(
             request.hashes, 2 * keys.SHARE_HASH_BYTES, len(dealers), COORDINATOR, "hashes of shares for this party"
         )
         channel_kem = self._channel_kem if parameters.post_quantum else None
         received_shares: dict[int, Peer] = {}
-        for dealer, share_ciphertext, share_hash in zip(dealers, share_ciphertexts, hashes, strict=True):
+        for dealer, share_ciphertext, share_hash in zip(dealers, share_ciphertexts, share_hashes, strict=True):
             ciphertext = share_ciphertext[:kem_size]
             sealed_share = share_ciphertext[kem_size:]
             kem_secret = b"" if channel_kem is None else channel_kem.decapsulate(ciphertext)
@@ -563,7 +563,7 @@ class PartyMachine:
         else:
             dealers = []
         pair_blocks = split_blocks(request.pairs, SEALED_PAIR_BYTES, len(dealers), COORDINATOR, "secrets of pairs")
-        hashes = split_blocks(
+        pair_hashes = split_blocks(
             request.pair_hashes, PAIR_HASH_BYTES, len(dealers), COORDINATOR, "hashes of secrets of pairs"
         )
         mask_keys = self._mask_keys
@@ -573,7 +573,7 @@ class PartyMachine:
         }
         if not parameters.post_quantum:
             return pair_secrets
-        for dealer, pair_block, pair_hash in zip(dealers, pair_blocks, hashes, strict=True):
+        for dealer, pair_block, pair_hash in zip(dealers, pair_blocks, pair_hashes, strict=True):
             secret = mask_keys.open_pair(transcript, pair_secrets[dealer], dealer, self_index, pair_block, pair_hash)
             if secret is None:
                 raise PeerFault(
@@ -679,12 +679,12 @@ class PartyMachine:
 
     @cached_property
     def _own_kem_keys(self) -> tuple[bytes, bytes]:
-        """This party's public ML-KEM-768 keys of channel and mask; empty where this mode has none."""
+        """This party's public ML-KEM-768 keys, of channel and mask; empty where this mode has none."""
         parameters = self._parameters
         if not parameters.post_quantum:
             return b"", b""
-        channel = b"" if parameters.direct else self._channel_kem.public
-        return channel, self._mask_keys.kem.public
+        channel_key = b"" if parameters.direct else self._channel_kem.public
+        return channel_key, self._mask_keys.kem.public
 
     @cached_property
     def _mask_keys(self) -> MaskKeys:

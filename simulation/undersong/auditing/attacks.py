@@ -110,10 +110,10 @@ class Detection:
             return 0.0, 1.0
         if independent:
             # Of each interval one side is used, so that each may be wrong with chance alarm / 2.
-            level = 1.0 - self.alarm
+            confidence = 1.0 - self.alarm
             hit_counts = (self.hits, self.present)
             alarm_counts = (self.false_alarms, self.absent)
-            return clopper_pearson(*hit_counts, level).low, clopper_pearson(*alarm_counts, level).high
+            return clopper_pearson(*hit_counts, confidence).low, clopper_pearson(*alarm_counts, confidence).high
         missed_share = mean_at_least([1.0 - share for share in self.alarms], self.alarm / 2)
         return 2.0 * mean_at_least(self.caught, self.alarm / 2), min(1.0, 2.0 * (1.0 - missed_share))
 

@@ -80,12 +80,12 @@ def odd_units(rows: Table, other_rows: Table, labels: Sequence[str], cap: int) -
 
     alternating_rows = max(2, min(cap, ALTERNATING))
     alternating_unit = make_unit("alternating", alternating_rows)
-    parts = [
-        part
+    unit_tables = [
+        unit_table
         for row in range(alternating_rows)
-        for part in (other_rows.take([row % len(other_rows)]), alternating_unit.take([row]))
+        for unit_table in (other_rows.take([row % len(other_rows)]), alternating_unit.take([row]))
     ]
-    return make_unit("pair", 2), make_unit("over the cap", cap + 1), concatenate(parts)
+    return make_unit("pair", 2), make_unit("over the cap", cap + 1), concatenate(unit_tables)
 
 
 def crowd(equal: Table, opposite: Table, size: int) -> Neighbours:
@@ -118,8 +118,10 @@ def aligned_rows(statistic: Statistic, records: RecordView, length: float = 1.0)
     row_bound = statistic.sensitivity
     row_length = min(row_bound.l1, row_bound.l2, row_bound.linf) * length
     signed_lengths = [-row_length if text.startswith(DOWNWARD_PREFIX) else row_length for text in records.texts]
-    places = np.arange(len(signed_lengths)), np.zeros(len(signed_lengths), dtype=np.int64)
-    return Rows(sp.csr_array((signed_lengths, places), shape=(len(signed_lengths), statistic.dimension)), records.units)
+    coordinates = np.arange(len(signed_lengths)), np.zeros(len(signed_lengths), dtype=np.int64)
+    return Rows(
+        sp.csr_array((signed_lengths, coordinates), shape=(len(signed_lengths), statistic.dimension)), records.units
+    )
 
 
 def moves(

@@ -290,22 +290,22 @@ def _list_known_seeds(
         "the advert": state.advert,
     }
     advert: Any = wire.Advert.FromString(state.advert)
-    seed_by_name |= {f"the advert's {name.name}": value for name, value in advert.ListFields()}
+    seed_by_name |= {f"the advert's {field.name}": field_value for field, field_value in advert.ListFields()}
     seed_by_name |= {f"the reply to {stage.title}": answer.reply for (stage, _), answer in state.answered.items()}
     if plan.removal:
         noise_seeds = NoiseSeeds(bytes(SEED_BYTES), root)
         seed_by_name |= {
             f"chain value {step + 1}": noise_seeds.opening(plan, step) or b"" for step in range(plan.dropouts)
         }
-    for name, value in seed_by_name.items():
-        if len(value) == SEED_BYTES:
-            yield name, value
+    for name, known_bytes in seed_by_name.items():
+        if len(known_bytes) == SEED_BYTES:
+            yield name, known_bytes
         for prefix, domain in DOMAINS.items():
-            yield prefix + name, hashlib.sha256(domain + value).digest()
+            yield prefix + name, hashlib.sha256(domain + known_bytes).digest()
 
 
 def known_noise(likenesses: Mapping[str, Likeness], alarm: float) -> list[str]:
     """Returns the names of values from which parties' noise follows; any of sound noise with a chance of ``alarm``."""
-    level = alarm / max(1, len(likenesses))
-    explanations = [name for name, likeness_test in likenesses.items() if likeness_test.is_explained(level)]
+    alarm_of_each = alarm / max(1, len(likenesses))
+    explanations = [name for name, likeness_test in likenesses.items() if likeness_test.is_explained(alarm_of_each)]
     return explanations[: noise_checks.MOST_NAMED]

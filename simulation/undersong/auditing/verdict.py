@@ -263,13 +263,15 @@ def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observ
     mu = gaussian_mu(plan_promise.epsilon, delta)
     verdict_alarm = (1.0 - CONFIDENCE) / (2 + len(observed[0].corpus))
     # The best threshold for a canary's score is half of its signal, which the attacker knows.
-    sums = Detection.of_runs([(run.present, run.sums - run.signals / 2) for run in observed], 0.0, verdict_alarm)
+    sums_detection = Detection.of_runs(
+        [(run.present, run.sums - run.signals / 2) for run in observed], 0.0, verdict_alarm
+    )
     surest_detection = Detection.of_runs(
         [(run.present, run.apart) for run in observed], float(norm.isf(SURE)), verdict_alarm
     )
     is_gaussian = all(planned.law == "gaussian" and planned.sampling_rate == 1.0 for planned in plan.sums)
     verdicts = (
-        _make_verdict("every opened sum, by somebody who knows all other records", sums, delta, is_gaussian),
+        _make_verdict("every opened sum, by somebody who knows all other records", sums_detection, delta, is_gaussian),
         _make_verdict(
             f"the same, naming {SURE:.0%} of absent records only", surest_detection, delta, is_gaussian, by_rates=True
         ),
@@ -280,7 +282,9 @@ def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observ
     # If the sums held this share of the planned noise or less, the check of its size would find too little of it.
     measured_share = noise[0] / noise[1] if noise else 0.0
     attack_power = _attack_power(
-        sums, all_signals, lambda detection: _proven_epsilon(detection, delta, is_gaussian) > plan_promise.epsilon
+        sums_detection,
+        all_signals,
+        lambda detection: _proven_epsilon(detection, delta, is_gaussian) > plan_promise.epsilon,
     )
     return AuditReport(
         task=run_plan.task.task.name,
@@ -319,8 +323,8 @@ def _noise_deviation(observed: Sequence[Observations]) -> tuple[tuple[float, flo
     bounds, excess = [], 0.0
     for law_sums in sums_by_law:
         sum_noises = [run.noise[name] for run in observed for name in law_sums if name in run.noise]
-        coordinate_count = sum(part.coordinates for part in sum_noises)
-        size = math.fsum(part.size for part in sum_noises)
+        coordinate_count = sum(noise_size.coordinates for noise_size in sum_noises)
+        size = math.fsum(noise_size.size for noise_size in sum_noises)
         is_gaussian = sum_noises[0].law == "gaussian"
         # Sizes are sums of squared normals, or of exponentials, to which Laplace shares of other parties only add.
         law, size_power = (chi2(coordinate_count), 0.5) if is_gaussian else (gamma(coordinate_count), 1.0)

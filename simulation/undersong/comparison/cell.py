@@ -70,7 +70,7 @@ class Variant:
         method, _, generator = method_text.partition("@")
         reference_methods.offer(method)
         methods.load(method)  # It raises for an unknown name here, and not only in a worker process.
-        option_pairs = [part.partition("=") for part in option_text.split("+") if part]
+        option_pairs = [option.partition("=") for option in option_text.split("+") if option]
         wrong_options = [key for key, equals, value in option_pairs if not (key and equals and value)]
         if wrong_options:
             raise ConfigurationError(
@@ -387,5 +387,6 @@ def measured(
         corpus_figures["distinct_bigrams"] = metrics.distinct_n(corpus_texts, 2)
         corpus_figures["vendi"] = metrics.vendi_score(synthetic_rows)
     return {
-        name: value if value is not None and math.isfinite(value) else None for name, value in corpus_figures.items()
+        name: figure if figure is not None and math.isfinite(figure) else None
+        for name, figure in corpus_figures.items()
     }

@@ -57,7 +57,7 @@ def known_cells(bench: Bench, grid: compare_table.ComparisonGrid, folder: Path) 
         cell: read_kept(cell_folder / f"{cell.name}.json", bench.fingerprint, mismatch, "the cell is run again")
         for cell in grid.cells()
     }
-    return {cell: value for cell, value in stored_figures.items() if value is not None}
+    return {cell: figures for cell, figures in stored_figures.items() if figures is not None}
 
 
 def compare(
@@ -91,17 +91,17 @@ def compare(
         progress.say(f"{len(measured_cells)} of {len(grid_cells)} cells are known from {cell_folder}")
     progress.update("cells", len(measured_cells), len(grid_cells))
     cell_failures = []
-    for cell, value in _measure_cells(bench, open_cells, jobs, ray):
-        if isinstance(value, UndersongError):
-            cell_failures.append(f"{cell.name}: {value.problem}")
+    for cell, outcome in _measure_cells(bench, open_cells, jobs, ray):
+        if isinstance(outcome, UndersongError):
+            cell_failures.append(f"{cell.name}: {outcome.problem}")
             progress.say(f"left out: {cell_failures[-1]}")
         else:
             write_files(
                 cell_folder,
-                {f"{cell.name}.json": json.dumps(value | {"comparison": bench.fingerprint}, sort_keys=True)},
+                {f"{cell.name}.json": json.dumps(outcome | {"comparison": bench.fingerprint}, sort_keys=True)},
             )
-            measured_cells[cell] = value
-            on_cell(cell, value)
+            measured_cells[cell] = outcome
+            on_cell(cell, outcome)
         progress.update("cells", len(measured_cells) + len(cell_failures), len(grid_cells))
     if not measured_cells:
         raise ConfigurationError(
@@ -123,18 +123,18 @@ def read_kept(path: Path, fingerprint: str, mismatch: str, without_it: str) -> d
     Raises ConfigurationError for a file that is damaged, or of another comparison.
     """
     try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        stored_json: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError:
         raise ConfigurationError(f"{path}: cannot be read", f"delete it; {without_it}") from None
-    if value.pop("comparison", None) != fingerprint:
+    if stored_json.pop("comparison", None) != fingerprint:
         raise ConfigurationError(
             f"{mismatch} (another task file, option or test file)",
             "name another folder with --out, or start over with --fresh",
             code="other-comparison",
         )
-    return value
+    return stored_json
 
 
 def _measure_cells(bench: Bench, cells: Sequence[Cell], jobs: int, ray: str | None = None) -> Iterator[Measured]:
@@ -198,9 +198,9 @@ def compared(
     task = tasks.load(task_file, assignments)
     table = read_test(test, task)
     extras.require("sklearn", "pandas")
-    samples = total(task.options.samples or 2 * len(table))
+    sample_count = total(task.options.samples or 2 * len(table))
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.json"
+    table_file = folder / f"{name}.json"
     busy_error = ConfigurationError(
         f"{folder}: another command is comparing into this folder",
         "wait until it ends, or name another folder with --out",
@@ -209,9 +209,9 @@ def compared(
     with holding(folder / LOCK, busy_error):
         if options.fresh:
             shutil.rmtree(folder / CELLS, ignore_errors=True)
-            path.unlink(missing_ok=True)
+            table_file.unlink(missing_ok=True)
         # Every corpus has so many texts, although a few orders are always dropped.
-        frechet_rows = max(2, min(FRECHET_ROWS, len(table), samples // 2))
+        frechet_rows = max(2, min(FRECHET_ROWS, len(table), sample_count // 2))
         cell_bench = Bench(
             task_file,
             tuple(assignments),
@@ -221,8 +221,8 @@ def compared(
             test_table=table,
             public_data=options.public_data,
         )
-        mismatch = f"{path}: is the table of another comparison"
-        stored_table = read_kept(path, cell_bench.fingerprint, mismatch, "the table begins anew")
+        mismatch = f"{table_file}: is the table of another comparison"
+        stored_table = read_kept(table_file, cell_bench.fingerprint, mismatch, "the table begins anew")
         new_grid, merged_grid = _merge_grids(options, stored_table)
         table_commands = [*dict.fromkeys([*(stored_table["commands"] if stored_table else ()), command])]
         result_tables = _Tables(cell_bench, merged_grid, folder, name, task.task.name, table_commands)

@@ -75,6 +75,6 @@ def parse(text: str) -> Reference | None:
                 "run pip install ./benchmarks/dpsgd in a source checkout",
             )
         return None
-    pairs = [part.partition("=") for part in option_text.split("+") if part]
+    option_pairs = [option.partition("=") for option in option_text.split("+") if option]
     reference_class: type[Reference] = plugins.load(plugin)
-    return configuration.validate(reference_class, {key: value for key, _, value in pairs}, f"--methods {text}")
+    return configuration.validate(reference_class, {key: value for key, _, value in option_pairs}, f"--methods {text}")

@@ -171,18 +171,20 @@ def summary(grid: ComparisonGrid, figures: Mapping[Cell, Mapping[str, Any]]) -> 
 
     rows = []
     for federation, epsilon in product(grid.federations, grid.epsilons):
-        cells = {variant.name: _by_seed(grid, figures, variant, epsilon, federation) for variant in grid.variants}
-        for name, seed_figures in cells.items():
+        figures_by_variant = {
+            variant.name: _by_seed(grid, figures, variant, epsilon, federation) for variant in grid.variants
+        }
+        for name, seed_figures in figures_by_variant.items():
             if not len(seed_figures):
                 continue
             row: dict[str, Any] = dict(zip(CELL_COLUMNS, (name, epsilon, *federation), strict=True))
             for metric in METRICS:
-                parts = seed_figures[metric].agg(["mean", "std", "min", "max", "count"])
-                row |= {f"{metric}_{part}": value for part, value in zip(PARTS, parts, strict=True)}
+                aggregates = seed_figures[metric].agg(["mean", "std", "min", "max", "count"])
+                row |= {f"{metric}_{part}": value for part, value in zip(PARTS, aggregates, strict=True)}
                 if name == grid.baseline:
                     row |= _paired_difference(metric, seed_figures, seed_figures[:0]) | {f"{metric}_called": ""}
                 else:
-                    row |= _paired_difference(metric, seed_figures, cells[grid.baseline])
+                    row |= _paired_difference(metric, seed_figures, figures_by_variant[grid.baseline])
             weights = seed_figures.filter(regex=f"^{WEIGHT}").dropna(how="all").fillna(0.0)
             rows.append(row | weights.mean().to_dict() | {"seconds": seed_figures["seconds"].mean()})
     # Of the type object, numbers of parties stay integers beside None.
@@ -199,18 +201,18 @@ def _by_seed(
     """Returns a variant's figures, float64, one row per seed; NaN where a figure was not computed."""
     import pandas
 
-    cells = {seed: grid.cell(variant, epsilon, federation, seed) for seed in grid.seeds}
-    rows = {
+    cell_by_seed = {seed: grid.cell(variant, epsilon, federation, seed) for seed in grid.seeds}
+    row_by_seed = {
         seed: {
             **{metric: figures[cell].get(metric) for metric in METRICS},
             "seconds": sum(figures[cell]["seconds"].values()),
         }
         | {f"{WEIGHT}{name}": share for name, share in (figures[cell].get("weights") or {}).items()}
-        for seed, cell in cells.items()
+        for seed, cell in cell_by_seed.items()
         if cell in figures
     }
     return pandas.DataFrame.from_dict(
-        rows, orient="index", dtype=float, columns=None if rows else [*METRICS, "seconds"]
+        row_by_seed, orient="index", dtype=float, columns=None if row_by_seed else [*METRICS, "seconds"]
     )
 
 
@@ -283,8 +285,11 @@ def _format_figures(values: Iterable[float], form: str, factor: float = 1.0) -> 
 
 def _cell_columns(table: Frame) -> Columns:
     """Returns the columns that name a row's cell (method, epsilon, parties, records), with which every table begins."""
-    absent = {"parties": "task's", "records": "all"}
-    cells = {name: [absent[name] if count is None else str(count) for count in table[name]] for name in absent}
+    words_for_none = {"parties": "task's", "records": "all"}
+    cells = {
+        name: [words_for_none[name] if count is None else str(count) for count in table[name]]
+        for name in words_for_none
+    }
     return [("method", list(table["method"])), ("epsilon", _format_figures(table["epsilon"], "g")), *cells.items()]
 
 
@@ -298,9 +303,9 @@ def _usefulness_columns(table: Frame, useful: UsefulnessMeasure) -> Columns:
         return _format_figures(table[column], ".4f")
 
     def difference_columns(metric: str, heading: str, show: Callable[[str], list[str]]) -> Columns:
-        parts = [show(f"{metric}_{part}") for part in ("difference", "low", "high")]
+        formatted_columns = [show(f"{metric}_{part}") for part in ("difference", "low", "high")]
         rows = []
-        for gap, low, high, called in zip(*parts, table[f"{metric}_called"], strict=True):
+        for gap, low, high, called in zip(*formatted_columns, table[f"{metric}_called"], strict=True):
             interval = "-" if low == "-" else f"{low} to {high}"
             rows.append((gap, interval, called) if called else ("reference", "", ""))
         headings = (heading, "95 % interval", "called")

@@ -83,10 +83,10 @@ def _to_plain(value: Any) -> Any:
         sorted_by_text = sorted(value, key=str)
         value = sorted(sorted_by_text, key=lambda element: element if isinstance(element, int | float) else 0)
     if isinstance(value, list | tuple | range | Iterator):
-        parts = [_to_plain(element) for element in value]
+        plain_elements = [_to_plain(element) for element in value]
         if isinstance(value, tuple):
-            return tuple(parts)
-        return parts
+            return tuple(plain_elements)
+        return plain_elements
     return value
 
 
@@ -107,11 +107,11 @@ def _find_faults(arguments: Mapping[str, Any], hints: Mapping[str, Any]) -> Iter
         options = (
             annotation for annotation in getattr(hints[name], "__metadata__", ()) if isinstance(annotation, Option)
         )
-        least = next(options, Option()).get("min")
+        least_number = next(options, Option()).get("min")
         if misfit is not None:
             yield f"{name}= {misfit[0]}{number_shown}", f"{name}=: {misfit[1]}"
-        elif least is not None and isinstance(value, int | float) and value < least:
-            yield f"{name}= is below {least}{number_shown}", f"{name}=: choose {least} or more"
+        elif least_number is not None and isinstance(value, int | float) and value < least_number:
+            yield f"{name}= is below {least_number}{number_shown}", f"{name}=: choose {least_number} or more"
 
 
 def _describe_misfit(hint: Any, value: Any) -> tuple[str, str] | None:

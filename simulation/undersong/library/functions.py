@@ -389,8 +389,8 @@ class NotebookProgress(Progress):
         with self._lock:
             is_due = phase != self._phase or done >= total or self._clock() - self._drawn >= EVERY_S
             self._phase = phase
-            words = f"{html.escape(phase)} {done}/{total}"
-            self._bar = f'<div>{words} <progress value="{done}" max="{max(total, 1)}"></progress></div>'
+            progress_words = f"{html.escape(phase)} {done}/{total}"
+            self._bar = f'<div>{progress_words} <progress value="{done}" max="{max(total, 1)}"></progress></div>'
             if is_due:
                 self._redraw_screen()
 

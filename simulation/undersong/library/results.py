@@ -95,9 +95,9 @@ class Page:
         return f"Page({str(self.path)!r})"
 
     def _repr_html_(self) -> str:
-        content = html.escape(self.path.read_text(encoding="utf-8"))
+        escaped_page = html.escape(self.path.read_text(encoding="utf-8"))
         style = f"width:100%;height:{HEIGHT_PX}px;border:1px solid #ccc"
-        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{content}"></iframe>'
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escaped_page}"></iframe>'
 
 
 @dataclass(frozen=True)

@@ -259,8 +259,8 @@ def _write_files(folder: Path, files: Mapping[str, str]) -> None:
         path = folder / name
         old_content = path.read_text(encoding="utf-8") if path.exists() else content
         if old_content != content:
-            lines = zip_longest(old_content.split("\n"), content.split("\n"), fillvalue="")
-            old_line, new_line = next(pair for pair in lines if pair[0] != pair[1])
+            line_pairs = zip_longest(old_content.split("\n"), content.split("\n"), fillvalue="")
+            old_line, new_line = next(pair for pair in line_pairs if pair[0] != pair[1])
             difference = ""  # Other files may be private.
             if name == TASK_NAME:
                 difference = f": {old_line!r} there, {new_line!r} here"

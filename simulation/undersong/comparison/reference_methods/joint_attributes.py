@@ -102,9 +102,11 @@ class AttributeTables(AttributeMarginals, question="counts"):
         embeddings, record_labels, sizes = records.embeddings, records.labels, self.values_of_each
         first_columns = self.labels * np.cumsum((0, *sizes[:-1]))
 
-        def compute(asked: Int64) -> Matrix:
-            columns = {name: [column[row] for row in asked] for name, column in records.columns.items()}
-            label, *values = self._attribute_values(embeddings[asked], record_labels[asked], columns, public)
+        def compute(row_numbers: Int64) -> Matrix:
+            columns = {name: [column[row] for row in row_numbers] for name, column in records.columns.items()}
+            label, *values = self._attribute_values(
+                embeddings[row_numbers], record_labels[row_numbers], columns, public
+            )
             table_columns = [
                 first + label * size + value for first, size, value in zip(first_columns, sizes, values, strict=True)
             ]
@@ -293,8 +295,8 @@ def nearest_tables(noisy: Sequence[Float64]) -> list[Float64]:
 def _margin(tables: Sequence[Float64]) -> Float64:
     """Returns the mean of the tables' margins over labels by their precision, float64 [C]."""
     table_weights = np.array([1.0 / table.shape[1] for table in tables])
-    sums = np.stack([table.sum(axis=1) for table in tables])
-    label_margin: Float64 = table_weights @ sums / table_weights.sum()
+    label_sums = np.stack([table.sum(axis=1) for table in tables])
+    label_margin: Float64 = table_weights @ label_sums / table_weights.sum()
     return label_margin
 
 
