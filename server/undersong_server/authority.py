@@ -26,7 +26,7 @@ from undersong_protocol.agreement.enrolment import check_party_name, coordinator
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 397
 PARTY_DAYS = 365
-BACKDATED_S = 3600.0  # a party's clock may be a little behind ours
+BACKDATED_S = 3600.0  # a certificate begins so long before it is issued, since a party's clock may be behind
 
 _CA_KEY = "ca.key"
 _CA_CERTIFICATE = "ca.crt"
@@ -52,11 +52,11 @@ class Authority:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         ca_key = serialization.load_pem_private_key(self._read_file(_CA_KEY), None)
-        signing = serialization.load_pem_private_key(self._read_file(_SIGNING_KEY), None)
+        signing_key = serialization.load_pem_private_key(self._read_file(_SIGNING_KEY), None)
         assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
-        assert isinstance(signing, ed25519.Ed25519PrivateKey)
+        assert isinstance(signing_key, ed25519.Ed25519PrivateKey)
         self._key = ca_key
-        self.signing_key = signing
+        self.signing_key = signing_key
         self.certificate_pem = self._read_file(_CA_CERTIFICATE)
         self._certificate = x509.load_pem_x509_certificate(self.certificate_pem)
 
@@ -92,7 +92,7 @@ class Authority:
         )
         replace_file(folder / _SIGNING_KEY, _private_pem(ed25519.Ed25519PrivateKey.generate()))
         replace_file(folder / _CA_CERTIFICATE, _pem_bytes(certificate))
-        # Last, because its presence marks the folder as complete.
+        # The authority's key is written last, because its presence marks the folder as complete.
         replace_file(folder / _CA_KEY, _private_pem(ca_key))
         authority = cls(folder)
         authority.issue_server(server_names, now=now)
@@ -100,7 +100,7 @@ class Authority:
 
     @classmethod
     def open(cls, folder: Path) -> "Authority":
-        """Opens the folder's authority. Raises ConfigurationError if there is none, or others may read its keys."""
+        """Reads the authority in ``folder``. Raises ConfigurationError if a key is missing, or others may read it."""
         for file_name in (_CA_KEY, _SIGNING_KEY, _SERVER_KEY):
             path = folder / file_name
             if not path.exists():
@@ -129,9 +129,11 @@ class Authority:
         return self._read_file(_SERVER_KEY), self._read_file(_SERVER_CERTIFICATE)
 
     def not_yet_valid(self, now: float) -> tuple[str, ...]:
-        """Owners, "authority" and "server", of own certificates that begin after ``now`` (seconds since the epoch)."""
+        """Returns which of "authority" and "server" have a certificate that begins after ``now`` (Unix seconds)."""
         certificates = {"authority": self._certificate, "server": self._server_certificate}
-        return tuple(owner for owner, one in certificates.items() if one.not_valid_before_utc.timestamp() > now)
+        return tuple(
+            owner for owner, certificate in certificates.items() if certificate.not_valid_before_utc.timestamp() > now
+        )
 
     @property
     def server_expires_at(self) -> float:
@@ -139,7 +141,7 @@ class Authority:
 
     @property
     def server_names(self) -> list[str]:
-        """The names in the server's certificate."""
+        """Host names and addresses for which the server's certificate is valid."""
         certificate_names = self._server_certificate.extensions.get_extension_for_class(
             x509.SubjectAlternativeName
         ).value
@@ -161,16 +163,20 @@ class Authority:
         certificate = self._issue_certificate(
             names[0], alternatives, server_key.public_key(), ExtendedKeyUsageOID.SERVER_AUTH, now=now, days=days
         )
-        # The certificate first: with a new key and an old certificate the server would not start.
-        both = {_SERVER_KEY + ".new": _private_pem(server_key), _SERVER_CERTIFICATE + ".new": _pem_bytes(certificate)}
-        for file_name, file_bytes in both.items():
+        # Both files are written under other names first: with a new key and an old certificate the server would not
+        # start.
+        pem_by_file = {
+            _SERVER_KEY + ".new": _private_pem(server_key),
+            _SERVER_CERTIFICATE + ".new": _pem_bytes(certificate),
+        }
+        for file_name, file_bytes in pem_by_file.items():
             replace_file(self._folder / file_name, file_bytes)
-        for file_name in both:
+        for file_name in pem_by_file:
             os.replace(self._folder / file_name, self._folder / file_name.removesuffix(".new"))
 
     def issue_party(self, name: str, public_key: Certifiable, *, now: float, days: float = PARTY_DAYS) -> Issued:
         """Issues the client certificate of the party ``name`` for the public key that this party has made."""
-        # For clients only: no party can pose as the coordinator.
+        # The certificate is valid for clients only, so that no party can pose as the coordinator.
         certificate = self._issue_certificate(
             check_party_name(name),
             [x509.DNSName(name)],
@@ -200,8 +206,8 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         )
 
-    def _read_file(self, name: str) -> bytes:
-        path = self._folder / name
+    def _read_file(self, file_name: str) -> bytes:
+        path = self._folder / file_name
         try:
             return path.read_bytes()
         except (FileNotFoundError, PermissionError) as error:
@@ -248,16 +254,16 @@ def _certificate_builder(
     )
 
 
-def _general_name(name: str) -> x509.GeneralName:
+def _general_name(host: str) -> x509.GeneralName:
     try:
-        return x509.IPAddress(ipaddress.ip_address(name))
+        return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
-    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?", name):
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?", host):
         raise ConfigurationError(
-            f"{name!r} is neither a host name nor an address", "give names without a port", code="invalid-host"
+            f"{host!r} is neither a host name nor an address", "give names without a port", code="invalid-host"
         )
-    return x509.DNSName(name)
+    return x509.DNSName(host)
 
 
 def _utc_time(seconds: float) -> datetime.datetime:

@@ -1,4 +1,4 @@
-"""Work spread over a Ray cluster, or over Ray on this machine, which restarts what a lost worker had.
+"""Calls spread over a Ray cluster, or over Ray on this machine; a call whose worker process is lost is repeated.
 
 Every machine needs the same version of Undersong, and the files that the work names (task, data, models) under the same
 paths, as on a shared folder. Embeddings are the same rows, to the last bit, as this machine computes: a worker whose
@@ -37,23 +37,26 @@ SETTINGS = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_worker_niceness": "0",
-    "AUTOSCALER_METRIC_PORT": "-1",  # its figures would be told to whoever asks, without a token
+    "AUTOSCALER_METRIC_PORT": "-1",  # off, because it gives its figures to whoever asks, without a token
 }
-AUTHENTICATION = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
+AUTHENTICATION = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"  # variables that make Ray ask its clients for a token
 FOLDER = "RAY_TMPDIR"  # names the folder of sockets and logs
 REACHED_S = 10.0  # longest wait for a cluster to answer
 RESTARTS = 1  # repeats of a call whose worker or machine was lost
 _LOST = "its worker was lost: killed, or out of memory"
 
-TEXTS_A_CALL = 512  # some seconds of one core
+TEXTS_A_CALL = 512  # one core embeds so many in some seconds
 FEWEST = 2048  # smallest number of texts for which loading the model in other processes saves time
 _CALLS_A_CORE = 8  # calls a core between two writes to a cache, so that a stop loses about a minute's work
 _WORDS = ("the", "patient", "was", "seen", "on", "Monday", "with", "chest", "pain;", "BP", "137/82", "naïve")
-_TRIED = tuple(" ".join(_WORDS[place % len(_WORDS)] for place in range(length)) for length in (1, 5, 12, 30, 70, 400))
+# Texts of one word to 400 words. Two machines compute the same embeddings if those of these texts have the same bits.
+_TRIAL_TEXTS = tuple(
+    " ".join(_WORDS[word_number % len(_WORDS)] for word_number in range(length)) for length in (1, 5, 12, 30, 70, 400)
+)
 
 
 class Cluster(AbstractContextManager["Cluster"]):
-    """A connection to Ray that the first work opens; a context whose end closes it.
+    """A connection to Ray that the first call opens; a context whose end closes it.
 
     A process has one connection at a time. What is sent to a cluster leaves this process: Ray keeps it in the memory
     of its machines, and on their disks if that is full. What a cluster returns is unpickled, so a cluster can run code
@@ -67,13 +70,13 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     def __init__(self, address: str, workers: int | None = None, *, option: str = "--ray") -> None:
         self._address = "" if address == HERE else address
-        self._here = workers or len(os.sched_getaffinity(0))
+        self._local_workers = workers or len(os.sched_getaffinity(0))
         self._option = option
         self._lock = threading.Lock()
         self._ray: Any = None
 
     def __exit__(self, *_: object) -> None:
-        """Ends the connection; the next work makes another one."""
+        """Ends the connection; the next call opens another one."""
         with self._lock:
             if self._ray is not None:
                 self._ray.shutdown()
@@ -101,24 +104,24 @@ class Cluster(AbstractContextManager["Cluster"]):
             return
         ray = self._ensure_ray()
         if gpus and ray.cluster_resources().get("GPU"):
-            of_gpus = {"num_gpus": gpus, "max_calls": 0}
+            gpu_options = {"num_gpus": gpus, "max_calls": 0}
         else:
-            of_gpus = {}
-        remote = ray.remote(num_cpus=1, max_retries=RESTARTS, **of_gpus)(function)
-        kept = {id(argument): argument for call in calls for argument in call}
-        sent = {argument_name: ray.put(argument) for argument_name, argument in kept.items()}
-        waiting = {
-            remote.remote(*(sent[id(argument)] for argument in call)): call_number
+            gpu_options = {}
+        remote_function = ray.remote(num_cpus=1, max_retries=RESTARTS, **gpu_options)(function)
+        argument_by_id = {id(argument): argument for call in calls for argument in call}
+        reference_by_id = {argument_id: ray.put(argument) for argument_id, argument in argument_by_id.items()}
+        number_of_waiting_call = {
+            remote_function.remote(*(reference_by_id[id(argument)] for argument in call)): call_number
             for call_number, call in enumerate(calls)
         }
         try:
-            while waiting:
-                done, _ = ray.wait(list(waiting), num_returns=1)
-                for finished in done:
-                    yield waiting.pop(finished), _finished_value(ray, finished)
+            while number_of_waiting_call:
+                finished_calls, _ = ray.wait(list(number_of_waiting_call), num_returns=1)
+                for finished_call in finished_calls:
+                    yield number_of_waiting_call.pop(finished_call), _finished_value(ray, finished_call)
         finally:
-            for unfinished in waiting:
-                ray.cancel(unfinished)
+            for unfinished_call in number_of_waiting_call:
+                ray.cancel(unfinished_call)
 
     def _ensure_ray(self) -> Any:
         with self._lock:
@@ -127,48 +130,53 @@ class Cluster(AbstractContextManager["Cluster"]):
             return self._ray
 
     def _connect_ray(self) -> Any:
-        named = f"{self._option} {self._address or HERE}"
+        shown_option = f"{self._option} {self._address or HERE}"
         remedy = "check the address: `ray status` on that machine"
-        _check_reachable(self._address, named, remedy)
-        prepare(named, self._option, here=not self._address)
+        _check_reachable(self._address, shown_option, remedy)
+        prepare(shown_option, self._option, here=not self._address)
         try:
             import ray
         except ImportError:
             raise ConfigurationError(
-                f"{named} needs Ray", f'pip install "undersong[ray]", or leave {self._option} away', code="ray-missing"
+                f"{shown_option} needs Ray",
+                f'pip install "undersong[ray]", or leave {self._option} away',
+                code="ray-missing",
             ) from None
         if ray.is_initialized():
             raise ConfigurationError(
-                f"{named}: this process works with Ray already", "end that first", code="ray-in-use"
+                f"{shown_option}: this process has a connection to Ray already",
+                "end that connection first, with ray.shutdown()",
+                code="ray-in-use",
             )
         if self._address:
-            here: dict[str, Any] = {}
+            local_options: dict[str, Any] = {}
         else:
-            here = {"num_cpus": self._here, "include_dashboard": False}
+            local_options = {"num_cpus": self._local_workers, "include_dashboard": False}
         try:
             ray.init(
                 address=self._address or HERE,
                 log_to_driver=False,
                 runtime_env={"env_vars": dict(SINGLE_THREAD)},
-                **here,
+                **local_options,
             )
         except Exception as error:  # noqa: BLE001 - Ray raises plain ones too
-            raise ConfigurationError(f"{named}: {error}", remedy, code="ray-unreachable") from None
+            raise ConfigurationError(f"{shown_option}: {error}", remedy, code="ray-unreachable") from None
         return ray
 
 
-def prepare(named: str, option: str, *, here: bool = True) -> None:
+def prepare(shown_option: str, option: str, *, here: bool = True) -> None:
     """Sets this process's environment for Ray, before it is loaded.
 
     Ray that is begun ``here`` requires a token, which is drawn here and known to this process only. Its sockets and
-    logs lie in a folder of this user alone, which goes with this process: Ray's own are writable by everybody.
+    logs lie in a folder of this user alone, deleted at the end of this process: Ray's own folder is writable by
+    everybody.
 
     Args:
-        named: what the user asked for, as errors name it.
+        shown_option: the option with its value, such as "--ray local", with which errors begin.
         option: the option that errors advise the user to leave out.
         here: True if this process begins Ray, False if it connects to a cluster.
 
-    Raises ConfigurationError if Ray was loaded before without a token: it may not ask for one any more.
+    Raises ConfigurationError if Ray was loaded before without a token: then it may ask its clients for none.
     """
     for setting_name, setting_value in SETTINGS.items():
         os.environ.setdefault(setting_name, setting_value)
@@ -180,7 +188,7 @@ def prepare(named: str, option: str, *, here: bool = True) -> None:
         return
     if sys.modules.get("ray") is not None:
         raise ConfigurationError(
-            f"{named}: Ray was loaded before, and would listen on all interfaces without asking for a token",
+            f"{shown_option}: Ray was loaded before, and would listen on all interfaces without asking for a token",
             f"set {mode}=token and {token} before this program begins, or leave {option} away",
             code="ray-without-token",
         )
@@ -194,7 +202,7 @@ def connected(address: str | None) -> AbstractContextManager[Cluster | None]:
     return Cluster(address)
 
 
-def _check_reachable(address: str, named: str, remedy: str) -> None:
+def _check_reachable(address: str, shown_option: str, remedy: str) -> None:
     """Raises ConfigurationError if nothing listens; Ray itself would try for minutes and then end the program."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:
@@ -202,37 +210,42 @@ def _check_reachable(address: str, named: str, remedy: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=REACHED_S).close()
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{named}: {error}", remedy, code="ray-unreachable") from None
+        raise ConfigurationError(f"{shown_option}: {error}", remedy, code="ray-unreachable") from None
 
 
-def _finished_value(ray: Any, finished: Any) -> Any:
-    lost = ray.exceptions
+def _finished_value(ray: Any, finished_call: Any) -> Any:
+    ray_errors = ray.exceptions
     try:
-        return ray.get(finished)
-    except (lost.WorkerCrashedError, lost.OutOfMemoryError, lost.NodeDiedError, lost.ObjectLostError):
+        return ray.get(finished_call)
+    except (
+        ray_errors.WorkerCrashedError,
+        ray_errors.OutOfMemoryError,
+        ray_errors.NodeDiedError,
+        ray_errors.ObjectLostError,
+    ):
         return UndersongError(_LOST, code="worker-lost")
 
 
 class SpreadEmbedder(Embedder):
-    """An embedder whose larger work goes over a cluster.
+    """An embedder that spreads many texts over a cluster.
 
     Args:
-        here: embeds fewer texts than that in this process.
-        model: its name, by which :func:`undersong_common.models.embedders.load` finds it at every machine of the
-            cluster.
-        cluster: stays open as long as it is used.
+        here: the embedder in this process, which embeds fewer than ``fewest`` texts.
+        model: its name or folder, by which :func:`undersong_common.models.embedders.load` finds it at every machine of
+            the cluster.
+        cluster: open as long as this embedder is in use.
         fewest: smallest number of texts that the cluster embeds.
     """
 
     def __init__(self, here: Embedder, model: str | Path, cluster: Cluster, *, fewest: int = FEWEST) -> None:
         super().__init__(Path(model).absolute() if Path(model).is_dir() else model, here.fingerprint, here.max_windows)
-        self._here = here
+        self._local_embedder = here
         self._cluster = cluster
         self._fewest = fewest
 
     @cached_property
     def dimension(self) -> int:
-        return self._here.dimension
+        return self._local_embedder.dimension
 
     def slab(self, missing: int) -> int:
         """Number of texts that are embedded in about a minute if ``missing`` are left. Raises as :meth:`encode`."""
@@ -240,41 +253,42 @@ class SpreadEmbedder(Embedder):
 
     @cached_property
     def _expected_hash(self) -> str:
-        return _trial_hash(self._here)
+        return _trial_hash(self._local_embedder)
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32:
         """Embeds as :meth:`Embedder.encode`, over the cluster if the texts are many.
 
         Raises:
             ConfigurationError: no cluster, or one of its machines has another embedder or computes other bits.
-            UndersongError: a part's worker was lost twice.
+            UndersongError: the worker that embeds a part of the texts was lost twice.
         """
         if len(texts) < self._fewest:
-            return self._here.encode(texts, progress)
-        # Texts of like lengths fill batches of one width; the longest take longest, and come first.
+            return self._local_embedder.encode(texts, progress)
+        # A batch is as wide as its longest text, so texts of like lengths go together. The longest go first, or the
+        # other workers would wait for them at the end.
         text_order = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
         parts = [
             text_order[call_start : call_start + TEXTS_A_CALL] for call_start in range(0, len(text_order), TEXTS_A_CALL)
         ]
-        shared = (self._source, self.max_windows, self.fingerprint, self._expected_hash)
-        result = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        done = 0
-        for part_number, rows in self._cluster.each(
-            embed_part, [(*shared, [texts[row] for row in part_rows]) for part_rows in parts]
+        shared_arguments = (self._source, self.max_windows, self.fingerprint, self._expected_hash)
+        embeddings = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        done_count = 0
+        for part_number, part_embeddings in self._cluster.each(
+            embed_part, [(*shared_arguments, [texts[row] for row in part_rows]) for part_rows in parts]
         ):
-            if isinstance(rows, UndersongError):
-                raise rows
-            result[parts[part_number]] = rows
-            done += len(parts[part_number])
+            if isinstance(part_embeddings, UndersongError):
+                raise part_embeddings
+            embeddings[parts[part_number]] = part_embeddings
+            done_count += len(parts[part_number])
             if progress is not None:
-                progress(done, len(texts))
-        return result
+                progress(done_count, len(texts))
+        return embeddings
 
 
 def spread(
     here: Embedder, model: str | Path, cache: EmbeddingCache, cluster: Cluster | None, *, fewest: int = FEWEST
 ) -> CachedEmbedder:
-    """Returns ``CachedEmbedder(here, cache)``, over ``cluster`` if given. Arguments as of :class:`SpreadEmbedder`."""
+    """Returns the embedder ``here`` with a cache, spread over ``cluster`` if there is one (:class:`SpreadEmbedder`)."""
     if cluster is None:
         return CachedEmbedder(here, cache)
     embedder = SpreadEmbedder(here, model, cluster, fewest=fewest)
@@ -285,9 +299,12 @@ _loaded: dict[str, Embedder] = {}  # checked embedders of this worker by fingerp
 
 
 def embed_part(
-    model: str | Path, max_windows: int, fingerprint: str, expected: str, texts: Sequence[str]
+    model: str | Path, max_windows: int, fingerprint: str, expected_hash: str, texts: Sequence[str]
 ) -> Float32 | UndersongError:
-    """Embeds texts in a worker, float32 [n, d]; returns an error if this machine computes other rows than expected."""
+    """Embeds texts in a worker, float32 [n, d]; returns an error if this machine computes other embeddings.
+
+    ``expected_hash``: hash of the trial texts' embeddings at the machine that makes the call.
+    """
     try:
         if fingerprint not in _loaded:
             embedder = embedders.load(model, max_windows)
@@ -297,7 +314,7 @@ def embed_part(
                     "copy the model's files there from the machine that asks",
                     code="other-embedder",
                 )
-            if _trial_hash(embedder) != expected:
+            if _trial_hash(embedder) != expected_hash:
                 raise ConfigurationError(
                     "this machine computes embeddings with other last bits than the machine that asks",
                     "use machines with the same processor and the same releases of numpy and torch, or begin the"
@@ -311,9 +328,9 @@ def embed_part(
 
 
 def at_this_machine(error: UndersongError) -> ConfigurationError:
-    """Returns a worker's error with the name of its machine, as a call returns it."""
+    """Returns the error with the name of this machine in front, for a call that returns errors to another machine."""
     return ConfigurationError(f"{socket.gethostname()}: {error.problem}", error.remedy, code=error.code)
 
 
 def _trial_hash(embedder: Embedder) -> str:
-    return hashlib.sha256(embedder.encode(_TRIED).tobytes()).hexdigest()
+    return hashlib.sha256(embedder.encode(_TRIAL_TEXTS).tobytes()).hexdigest()

@@ -12,10 +12,10 @@ HOME = "coordinator"  # folder of a coordinator, below the current one
 BIND_HOST = "0.0.0.0"  # noqa: S104 - a coordinator listens on every address of its machine, where hospitals call it
 METRICS = "127.0.0.1:9464"  # host:port of a coordinator's metrics and health
 INVITATION_DAYS = 14.0
-PATIENCE_S = 120.0  # longest wait of a request for a party
+PATIENCE_S = 120.0  # longest wait for a party's answer to a request
 TOKEN_DAYS = 90.0  # life of a token with which a script reads the console
 KEEPALIVE_S = 20.0  # silence on a stream after which either side sends a ping
-Head = Literal["auto", "linear", "mlp", "three-layer"]  # kinds of task models on frozen embeddings
+Head = Literal["auto", "linear", "mlp", "three-layer"]  # kinds of classifiers that are trained on frozen embeddings
 HEADS: tuple[Head, ...] = ("auto", "linear", "mlp", "three-layer")
 
 
@@ -40,8 +40,8 @@ class NewCoordinator:
     """The settings with which a coordinator's folder is made.
 
     Attributes:
-        bind: "" for every address of this machine, at the port of the first of ``addresses``.
-        metrics: "" for no metrics.
+        bind: host:port to listen on; "" for every address of this machine, at the port of the first of ``addresses``.
+        metrics: host:port of metrics and health; "" for none.
         drill: True for rehearsals only; writes a task of invented texts to ``drill/task.toml`` in the folder.
         storage: connection string of an empty database that several machines share; "" for none.
         operator, contact: legal name of who runs it, and a person there with telephone number or address.

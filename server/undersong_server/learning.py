@@ -1,6 +1,7 @@
-"""The small task model (STM): a linear or MLP head on frozen embeddings, chosen by validation on its training data.
+"""The small task model (STM): a classifier ("head") on frozen embeddings, chosen by validation on its training data.
 
-"three-layer" is the task model of DP-KPS (Nagesh et al.): two hidden layers and an output layer; never by "auto".
+The head is linear or an MLP. "three-layer" is the task model of DP-KPS (Nagesh et al.): two hidden layers and an output
+layer; "auto" never chooses it.
 
 The same model judges every kind of training data (synthetic, private, a mixture), so that differences come from the
 data. Everything is a function of the arguments and the seed: no global random state is read or left changed.
@@ -8,10 +9,10 @@ data. Everything is a function of the arguments and the seed: no global random s
 :func:`train` needs scikit-learn, :func:`adapt` and :func:`fine_tune` need torch.
 
 :func:`adapt` trains the MLP head by Deep CORAL (Sun, Saenko 2016): the hidden features of the training texts and of a
-client's own texts get equal covariances. Texts written from keyphrases differ in style from what they stand for; the
-client's texts need no labels. Deviations: the loss is divided by the target's squared covariance norm instead of 4 d^2,
-so that a weight means the same for every embedder; and the weight is chosen, not given. The three-layer head takes the
-loss as it is, with weight 1, as DP-KPS does (its B.1.2).
+client's own texts get equal covariances. Texts written from keyphrases differ in style from the records that they stand
+for; the client's texts need no labels. Deviations: the loss is divided by the target's squared covariance norm instead
+of 4 d^2, so that a weight means the same for every embedder; and the weight is chosen, not given. The three-layer head
+takes the loss as it is, with weight 1, as DP-KPS does (its B.1.2).
 
 :func:`classifier` trains a linear head whose setting is given, as methods do on public texts.
 
@@ -35,14 +36,14 @@ from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_server.defaults import HEADS, Head
 
 VALIDATION_SHARE = 0.2
-# Inverse regularisation of the linear head, weakest fit first. Validation matters: on 6 000 texts of mixed quality
-# test accuracy ranged over 3 points between these, on texts with 40 % wrong labels over 19.
-# Inverse regularisation, scikit-learn's C. The held-out part shares the quirks of the synthetic texts it is taken from,
-# so it favours fitting them closely, and real test texts do not: on the banking_groups mixture C = 1, 3, 10, 30
-# reach 87.7, 87.9, 86.6, 84.6 % of the real test set. Nothing weaker than 3 is tried.
+# Inverse regularisation of the linear head, scikit-learn's C, weakest fit first. Validation chooses, because the choice
+# matters: between these three, test accuracy differed by 3 points on 6 000 texts of mixed quality, and by 19 on texts
+# with 40 % wrong labels. No C above 3 is tried. The held-out part shares the quirks of the synthetic texts it is taken
+# from, so it favours a close fit to them, and real test texts do not: on the banking_groups mixture C = 1, 3, 10, 30
+# label 87.7, 87.9, 86.6, 84.6 % of the real test set right.
 STRENGTHS = (0.3, 1.0, 3.0)
 HIDDEN_UNITS = 256
-# Heads with hidden layers; the output's own layer makes the third of "three-layer".
+# Widths of each head's hidden layers. The output layer is the third layer of "three-layer".
 HIDDEN_LAYERS: dict[Head, tuple[int, ...]] = {
     "auto": (HIDDEN_UNITS,),
     "mlp": (HIDDEN_UNITS,),
@@ -52,8 +53,9 @@ MLP_EPOCHS = 40
 MLP_PATIENCE = 4
 MLP_BATCH = 128
 MLP_RATE = 2e-3
-# Squared weights' share in the loss, scikit-learn's alpha. On clinic notes and two sets of banking questions, with and
-# without 20 % wrong labels, 1 is at most 1.2 points below dropout of 0.3 and up to 0.6 above it; 1e-4 to 0.1 lose more.
+# Factor of the squared weights in the loss, scikit-learn's alpha; it stands in place of dropout. On clinic notes and
+# two sets of banking questions, with and without 20 % wrong labels, the accuracy with 1 is at most 1.2 points below
+# that with dropout of 0.3 and up to 0.6 above it; values of 1e-4 to 0.1 lose more.
 MLP_DECAY = 1.0
 CORAL_DROPOUT = 0.3
 
@@ -63,9 +65,9 @@ class TaskModel:
     """A trained head: a linear layer, on the embeddings or on hidden layers of rectified units.
 
     Attributes:
-        labels: names of the columns of ``probabilities``.
+        labels: names of the columns that ``probabilities`` returns.
         hidden: weight [inputs, H] and bias [H] of each hidden layer; none in a linear head.
-        weight, bias: float64 [inputs, L] and [L].
+        weight, bias: of the output layer, float64 [inputs, L] and [L].
         chosen: the setting that validation chose: regularisation, epochs or weight of the CORAL loss.
         description: kind of head and setting, for people.
     """
@@ -97,7 +99,7 @@ def train(
     hidden: Sequence[int] = (),
     seed: int = 0,
 ) -> TaskModel:
-    """Trains the head on embeddings [n, d] with one label each; validation decides what is left open.
+    """Trains the head on embeddings [n, d] with one label each; validation chooses its remaining settings.
 
     A stratified fifth is held out; the log-loss on it chooses the linear head's regularisation, the MLP's
     number of epochs and, with ``head="auto"``, between the two; then the choice is trained on everything. Log-loss
@@ -106,7 +108,8 @@ def train(
     Args:
         hidden: sizes of the hidden layers, instead of the head's own.
 
-    Raises ConfigurationError if there are fewer than two labels, or sizes do not fit.
+    Raises ConfigurationError if there are fewer than two labels, another number of labels than of embeddings, or an
+    unknown head.
     """
     features32 = np.ascontiguousarray(embeddings, dtype=np.float32)
     label_names, label_numbers = _number_labels(labels, len(features32))
@@ -131,7 +134,7 @@ def train(
 
 
 def predict(model: "TaskModel | FineTunedModel", inputs: Any) -> list[str]:
-    """The most probable label of each embedding [n, d], or of each text that a fine-tuned model reads."""
+    """Returns the most probable label of each embedding [n, d], or of each text if the model is a fine-tuned one."""
     return [model.labels[column] for column in np.argmax(model.probabilities(inputs), axis=1)]
 
 
@@ -150,19 +153,19 @@ def _number_labels(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], I
     return tuple(str(name) for name in label_names), label_numbers.astype(np.int64).ravel()
 
 
-def _split_rows(y: Int64, seed: int) -> tuple[Int64, Int64]:
-    """Returns the positions to fit on and to hold out: a fifth of every label's rows, at least one if it has two."""
+def _split_rows(label_numbers: Int64, seed: int) -> tuple[Int64, Int64]:
+    """Returns the rows to fit on and the rows to hold out: a fifth of each label's rows, at least one of two."""
     rng = np.random.default_rng([seed, 0x5711])
     held_parts = []
-    for label in range(int(y.max()) + 1):
-        label_rows = rng.permutation(np.flatnonzero(y == label))
+    for label in range(int(label_numbers.max()) + 1):
+        label_rows = rng.permutation(np.flatnonzero(label_numbers == label))
         if len(label_rows) < 2:
             held_count = 0
         else:
             held_count = max(1, round(VALIDATION_SHARE * len(label_rows)))
         held_parts.append(label_rows[:held_count])
     held_rows = np.sort(np.concatenate(held_parts))
-    return np.setdiff1d(np.arange(len(y)), held_rows), held_rows
+    return np.setdiff1d(np.arange(len(label_numbers)), held_rows), held_rows
 
 
 def _row_softmax(scores: Floats) -> Float64:
@@ -176,17 +179,19 @@ def _log_loss(probabilities: Float64, y: Int64) -> float:
     return float(-np.log(label_probabilities).mean())
 
 
-def _choose_strength(x: Float32, y: Int64, fit: Int64, held_rows: Int64) -> tuple[float, float]:
+def _choose_strength(x: Float32, y: Int64, fit_rows: Int64, held_rows: Int64) -> tuple[float, float]:
     if not len(held_rows):
         return np.inf, STRENGTHS[1]
     class_count = int(y.max()) + 1
     best_choice = (np.inf, STRENGTHS[0])
     start_parameters: Float64 | None = None
     for strength in STRENGTHS:
-        start_parameters = fit_linear(x[fit], y[fit], np.ones(len(fit)), class_count, strength, start_parameters)
+        start_parameters = fit_linear(
+            x[fit_rows], y[fit_rows], np.ones(len(fit_rows)), class_count, strength, start_parameters
+        )
         loss = _log_loss(probabilities(start_parameters, x[held_rows]), y[held_rows])
         if loss >= best_choice[0]:
-            break  # the path has one valley up to noise; stopping also saves the slow, weakly regularised fits
+            break  # beyond a minimum the loss only rises, up to noise; the next fits are also the slowest
         best_choice = (loss, strength)
     return best_choice
 
@@ -206,7 +211,7 @@ def fit_linear(
         y: int64 [n] in [0, classes), each of which occurs.
         w: weights [n], of mean 1.
         strength: inverse regularisation.
-        start: parameters to begin with; zeros without them.
+        start: parameters from which the search begins; zeros if None.
 
     Returns:
         float64 [d + 1, classes], the bias last.
@@ -222,7 +227,8 @@ def fit_linear(
         parameters = flat.reshape(column_count + 1, classes)
         # float32 products: the data are float32, and the fit is needed to three digits only.
         logits = x @ parameters[:-1].astype(np.float32) + parameters[-1].astype(np.float32)
-        logits -= np.ascontiguousarray(logits.T).max(axis=0)[:, None]  # ten times as fast as along the short rows
+        # The maximum of each row, in a layout in which numpy takes it ten times as fast as along the short rows.
+        logits -= np.ascontiguousarray(logits.T).max(axis=0)[:, None]
         label_logits = logits[row_numbers, y]
         np.exp(logits, out=logits)
         exponential_sums = logits.sum(axis=1, keepdims=True)
@@ -257,6 +263,7 @@ def classifier(
 
     Args:
         embeddings, labels: of the texts, float32 [n, d] and int64 [n].
+        classes: number of labels.
         strength: inverse regularisation.
         weights: non-negative, one per text; only their ratios matter.
     """
@@ -288,21 +295,23 @@ def classifiers(
 
     Args:
         embeddings, labels: of all texts, float32 [n, d] and int64 [n].
-        author: generator of each text, int64 [n], of ``generators``.
+        author: number of the generator of each text, int64 [n], below ``generators``.
         label_shares: share of each label, float64 [C].
         strength: inverse regularisation.
     """
-    author_heads = []
-    for author_number in range(generators):
-        author_embeddings = embeddings[author == author_number]
-        author_labels = labels[author == author_number]
-        row_weights = (label_shares / np.maximum(np.bincount(author_labels, minlength=len(label_shares)), 1))[
-            author_labels
+    heads_by_generator = []
+    for generator_number in range(generators):
+        generator_embeddings = embeddings[author == generator_number]
+        generator_labels = labels[author == generator_number]
+        row_weights = (label_shares / np.maximum(np.bincount(generator_labels, minlength=len(label_shares)), 1))[
+            generator_labels
         ]
-        author_heads.append(
-            classifier(author_embeddings, author_labels, len(label_shares), strength=strength, weights=row_weights)
+        heads_by_generator.append(
+            classifier(
+                generator_embeddings, generator_labels, len(label_shares), strength=strength, weights=row_weights
+            )
         )
-    return COEFFICIENTS.quantised(np.stack(author_heads))
+    return COEFFICIENTS.quantised(np.stack(heads_by_generator))
 
 
 def probabilities(head: Float64, rows: Any) -> Float64:
@@ -314,7 +323,7 @@ def probabilities(head: Float64, rows: Any) -> Float64:
 
 
 class _AdamW:
-    """torch's AdamW by its functional form: the class imports torch's compiler, which takes longer than a head."""
+    """torch's AdamW by its functional form: its class imports torch's compiler, which takes longer than training."""
 
     def __init__(self, parameters: Sequence[Any], *, rate: float, decay: float) -> None:
         import torch
@@ -326,7 +335,7 @@ class _AdamW:
         self._steps = [torch.tensor(0.0) for _ in parameters]
 
     def step(self) -> None:
-        """Moves the parameters by their gradients, and drops these."""
+        """Changes the parameters by one step along their gradients, and clears the gradients."""
         import torch
         from torch.optim.adamw import adamw
 
@@ -345,7 +354,7 @@ class _AdamW:
 
 
 class _TorchMLP:
-    """The MLP in adaptation, on plain tensors with its own generator, so that torch's global state is unchanged."""
+    """The MLP that :func:`adapt` trains, with a random generator of its own: torch's global state is unchanged."""
 
     def __init__(self, width: int, classes: int, seed: int, hidden: Sequence[int]) -> None:
         import torch
@@ -362,22 +371,29 @@ class _TorchMLP:
         parameters = [tensor for pair in (*self.hidden, (self.weight, self.bias)) for tensor in pair]
         self.optimiser = _AdamW(parameters, rate=MLP_RATE, decay=1e-2)
 
-    def features(self, z: Any, *, drop: bool = False) -> Any:
+    def features(self, activations: Any, *, drop: bool = False) -> Any:
         """The last hidden layer's activations of scaled embeddings, with or without dropout."""
         import torch
 
         for weight, bias in self.hidden:
-            z = torch.relu(z @ weight + bias)
+            activations = torch.relu(activations @ weight + bias)
             if drop:
-                z = z * (torch.rand(z.shape, generator=self.rng) >= CORAL_DROPOUT).to(z.dtype) / (1 - CORAL_DROPOUT)
-        return z
+                activations = (
+                    activations
+                    * (torch.rand(activations.shape, generator=self.rng) >= CORAL_DROPOUT).to(activations.dtype)
+                    / (1 - CORAL_DROPOUT)
+                )
+        return activations
 
     def epoch(
         self, x: Any, y: Any, scale: float, *, batch: int = MLP_BATCH, penalty: Callable[[Any], Any] | None = None
     ) -> None:
-        """One pass in random order. Unit embeddings are multiplied by ``scale`` so that inputs have unit variance.
+        """Trains on all rows once, in random order.
 
-        ``penalty`` is added to the loss: a function of a batch's features.
+        Args:
+            x, y: unit embeddings [n, d] and label numbers [n].
+            scale: factor of the embeddings, with which inputs have unit variance.
+            penalty: added to the loss: a function of a batch's features.
         """
         import torch
 
@@ -408,7 +424,7 @@ def _train_epochs(
         alpha=MLP_DECAY,
         batch_size=min(MLP_BATCH, len(x)),
         learning_rate_init=MLP_RATE,
-        random_state=np.random.RandomState(seed % (1 << 32)),  # one state over all epochs: each has an order of its own
+        random_state=np.random.RandomState(seed % (1 << 32)),  # one state for all epochs, or all would have one order
     )
     # Unit embeddings are scaled to coordinates of variance 1, in which the layers' first weights have the right size.
     input_scale = float(
@@ -439,17 +455,19 @@ def _frozen_mlp(
 def _choose_epochs(
     x: Float32,
     y: Int64,
-    fit: Int64,
+    fit_rows: Int64,
     held_rows: Int64,
     names: tuple[str, ...],
     seed: int,
     hidden: Sequence[int],
 ) -> tuple[float, int]:
-    """Returns the held-out loss of the best epoch, and its number."""
+    """Returns the lowest loss on the held-out rows that an epoch of training reaches, and this epoch's number."""
     if not len(held_rows):
         return np.inf, MLP_EPOCHS // 4
     best_choice = (np.inf, 1)
-    for epoch, model in enumerate(islice(_train_epochs(x[fit], y[fit], names, seed, hidden), MLP_EPOCHS), start=1):
+    for epoch, model in enumerate(
+        islice(_train_epochs(x[fit_rows], y[fit_rows], names, seed, hidden), MLP_EPOCHS), start=1
+    ):
         loss = _log_loss(model.probabilities(x[held_rows]), y[held_rows])
         if loss < best_choice[0]:
             best_choice = (loss, epoch)
@@ -458,8 +476,8 @@ def _choose_epochs(
     return best_choice
 
 
-WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0)
-EPOCHS = 15
+WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0)  # weights of the CORAL loss among which validation chooses
+EPOCHS = 15  # of adaptation
 BATCH = 256  # rows of a step; covariances of 256 hidden units need many
 LEAST_TARGET_TEXTS = 20
 
@@ -474,9 +492,9 @@ def adapt(
 ) -> TaskModel:
     """Trains the MLP head on ``source`` [n, d] with labels, its features aligned with those of ``target`` [m, d].
 
-    A fifth of the source is held out; of the weights whose loss on it is within one (paired) standard error of the
-    best, the largest is taken: the data say nothing against it. Then all of the source is used. ``head`` "three-layer"
-    is DP-KPS's: its layers, loss / (4 d^2), weight 1.
+    A fifth of the source is held out. Of the weights of the CORAL loss with which the classification loss on that fifth
+    is within one (paired) standard error of the best, the largest is taken: the data say nothing against it. Then the
+    head is trained on all of the source. ``head`` "three-layer" is DP-KPS's: its layers, loss / (4 d^2), weight 1.
 
     Raises ConfigurationError for fewer than two labels or fewer than 20 target texts.
     """
@@ -518,7 +536,7 @@ def adapt(
 
 
 def _no_worse(excess: Float64) -> bool:
-    """Returns true if a mean excess loss is within its own standard error."""
+    """Returns True if the mean of the excess losses, float64 [n], is at most its own standard error."""
     return bool(float(excess.mean()) <= float(excess.std()) / len(excess) ** 0.5)
 
 
@@ -539,11 +557,13 @@ def _train_adapted(
 
     model = _TorchMLP(x.shape[1], len(names), seed, HIDDEN_LAYERS.get(head, (HIDDEN_UNITS,)))
     input_scale = float(np.sqrt(x.shape[1]))  # unit embeddings get coordinates of variance 1
-    target_rows = torch.from_numpy(np.ascontiguousarray(target)) * input_scale
+    scaled_target = torch.from_numpy(np.ascontiguousarray(target)) * input_scale
 
     def penalty(features: Any) -> Any:
-        batch = torch.randint(len(target_rows), (min(BATCH, len(target_rows)),), generator=model.rng)
-        return weight * _coral_distance(features, model.features(target_rows[batch]), relative=head != "three-layer")
+        batch_rows = torch.randint(len(scaled_target), (min(BATCH, len(scaled_target)),), generator=model.rng)
+        return weight * _coral_distance(
+            features, model.features(scaled_target[batch_rows]), relative=head != "three-layer"
+        )
 
     tensors = torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y)
     with one_library_thread():
@@ -553,7 +573,10 @@ def _train_adapted(
 
 
 def _coral_distance(source: Any, target: Any, *, relative: bool = True) -> Any:
-    """Squared distance of two covariances [d, d]: to the target's, a constant to the gradient, or over 4 d^2."""
+    """Squared distance of the covariances of two feature matrices [n, d], divided by a scale.
+
+    The scale is the target's squared norm, a constant to the gradient, or 4 d^2 if not ``relative``.
+    """
     import torch
 
     source_covariance = torch.cov(source.T)
@@ -566,7 +589,7 @@ def _coral_distance(source: Any, target: Any, *, relative: bool = True) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class FineTunedModel:
-    """A fine-tuned classifier of texts; ``labels`` names the columns of ``probabilities``."""
+    """A fine-tuned classifier of texts; ``labels`` names the columns that ``probabilities`` returns."""
 
     labels: tuple[str, ...]
     description: str
@@ -590,10 +613,10 @@ def fine_tune(
     weights: npt.ArrayLike | None = None,
     seed: int = 0,
 ) -> FineTunedModel:
-    """Fine-tunes the whole model and keeps the epoch with the lowest loss on a held-out fifth.
+    """Fine-tunes a whole encoder on labelled texts, and keeps the epoch with the lowest loss on a held-out fifth.
 
-    Runs on a GPU if torch sees one. torch's global random state is restored afterwards. Raises ConfigurationError
-    if the folder holds no usable model, or labels or weights do not fit.
+    It uses a GPU if torch sees one. torch's global random state is restored afterwards. Raises ConfigurationError
+    if ``settings.path`` holds no usable model, or there is not one label and one weight for each text.
     """
     import torch
 
@@ -609,7 +632,8 @@ def fine_tune(
         or text_weights.sum() <= 0
     ):
         raise ConfigurationError(
-            f"weights of shape {text_weights.shape} for {len(texts)} texts are not usable", "one >= 0 a text"
+            f"weights of shape {text_weights.shape} for {len(texts)} texts are not usable",
+            "give each text one finite weight of 0 or more, and one of them more than 0",
         )
     text_weights = text_weights * (len(text_weights) / text_weights.sum())
     with torch.random.fork_rng():

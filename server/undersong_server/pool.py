@@ -19,10 +19,10 @@ class Sample:
     """One synthetic text.
 
     Attributes:
-        text: cleaned.
+        text: the text, after cleaning.
         label: one of the task's labels, or "" where the task has none.
-        generator: name of who wrote it.
-        round: counted from 0.
+        generator: name of the generator that wrote it.
+        round: round of the run in which it was written, counted from 0.
         kind: prompt kind, such as "zero_shot" or "contrast".
         attributes: names and values with which it was ordered; the same names for every sample of a corpus.
     """
@@ -37,11 +37,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Origin:
-    """A written text and the texts that its request showed, as they stood there: synthetic or public ones.
+    """A written text and the texts that its request showed the model, word for word: synthetic or public ones.
 
     Attributes:
-        parents: texts that were varied or crossed.
-        good, bad: examples to follow, and not to follow.
+        parents: texts that the model was asked to vary or to cross.
+        good, bad: examples that the model was asked to follow, and not to follow.
     """
 
     sample: Sample
@@ -60,7 +60,7 @@ def no_texts(step: str) -> ConfigurationError:
 
 
 def each_once(samples: Sequence[Sample]) -> list[Sample]:
-    """Keeps each text once, at its first place, under the label that most of its samples have (of equals, the first).
+    """Keeps each text once, at its first position, under the label that most of its samples have (of equals the first).
 
     >>> each_once([Sample("a", label, "one", 0, "") for label in ("x", "y", "y")])[0].label
     'y'
@@ -68,8 +68,8 @@ def each_once(samples: Sequence[Sample]) -> list[Sample]:
     label_counts: dict[str, Counter[str]] = {}
     for sample in samples:
         label_counts.setdefault(sample.text, Counter())[sample.label] += 1
-    heaviest = {text: counts.most_common(1)[0][0] for text, counts in label_counts.items()}
-    first_samples = {sample.text: sample for sample in reversed(samples) if sample.label == heaviest[sample.text]}
+    label_of_text = {text: counts.most_common(1)[0][0] for text, counts in label_counts.items()}
+    first_samples = {sample.text: sample for sample in reversed(samples) if sample.label == label_of_text[sample.text]}
     return [first_samples[text] for text in label_counts]
 
 
@@ -94,12 +94,12 @@ class Pool:
 
     @property
     def label_of(self) -> Int64:
-        """int64 [N]: number of each sample's label; 0 for all where the task has no labels."""
+        """Number of each sample's label, int64 [N]; 0 for all where the task has no labels."""
         return np.array([self._label_number.get(sample.label, 0) for sample in self.samples], dtype=np.int64)
 
     @property
     def generator_of(self) -> Int64:
-        """int64 [N]: number of each sample's generator."""
+        """Number of each sample's generator, int64 [N]."""
         return np.array([self._generator_number[sample.generator] for sample in self.samples], dtype=np.int64)
 
     def of_label(self, label: int) -> Int64:

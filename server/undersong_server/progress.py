@@ -1,13 +1,13 @@
-"""Interface through which a run reports progress: phases with a count, from which a display estimates the rest."""
+"""Interface through which a run reports its progress; a phase is a kind of work, such as "generation"."""
 
 from collections.abc import Sequence
 
 
 class Progress:
-    """A display of phases, each with ``done`` of ``total`` units. This one shows nothing; subclasses show something."""
+    """A display of how far each phase is: ``done`` of ``total`` units. This class shows nothing; its subclasses do."""
 
     def update(self, phase: str, done: int, total: int) -> None:
-        """Reports a phase; a later call for the same phase replaces its figures."""
+        """Reports that ``done`` of ``total`` units of ``phase`` are done; a later call replaces its figures."""
 
     def say(self, message: str) -> None:
         """Shows one line that stays on the screen, of public words only."""
@@ -16,9 +16,9 @@ class Progress:
         """Reports that the people of ``parties`` have to decide and those of ``approved`` have.
 
         Args:
-            words: the plan's, which the hospitals compare by telephone.
+            words: the words that stand for the plan's hash; the hospitals compare them by telephone.
         """
         self.update(f"approval of {', '.join(parties)}", len(approved), len(parties) + len(approved))
 
 
-Silent = Progress  # for tests, ``--json`` and ``--quiet``
+Silent = Progress  # the display that shows nothing: for tests, ``--json`` and ``--quiet``

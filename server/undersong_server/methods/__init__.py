@@ -23,7 +23,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.program import configuration, plugins
 from undersong_server.methods.interface import Method
 
-FILES = {"mixture+labels": "mixture_labels"}  # files of methods with another name than the method's
+FILES = {"mixture+labels": "mixture_labels"}  # modules of the methods to whose names the rule above does not apply
 WHERE_OFFERED = (
     "a method that a program offers is known in that program alone: run the program, or make the method a package"
     " (docs/extending.md)"
@@ -34,7 +34,7 @@ OFFERED: dict[str, Method[Any]] = {}  # methods that programs offer to this proc
 def offer(name: str, method: Method[Any]) -> None:
     """Makes ``method`` known as ``name`` in this process, for simulations of a program that defines it.
 
-    Raises ConfigurationError for a name that one of this program's own methods has, and for what is no method.
+    Raises ConfigurationError if one of this program's own methods has the name, or ``method`` is no :class:`Method`.
     """
     if not isinstance(name, str) or not name.strip():
         raise ConfigurationError(
@@ -69,7 +69,8 @@ def own_names() -> tuple[str, ...]:
 def hash_code(name: str) -> str:
     """SHA-256 (hex) of the code of a method that other people write; "" for one of this program's own.
 
-    It is of the whole file that defines ``run``. In a notebook, which has no file, it is of the functions' bytecode.
+    The hash covers the whole file that defines ``run``. In a notebook, which has no file, it covers the bytecode of
+    ``plan`` and ``run``.
     """
     if name in own_names():
         return ""
@@ -83,7 +84,7 @@ def hash_code(name: str) -> str:
 
 
 def _bytecode(function: object) -> bytes:
-    """The instructions, constants and names of a function and of those defined in it; nothing for another callable."""
+    """The instructions, constants and names of a function and of the functions in it; b"" for another callable."""
     code_object = getattr(function, "__code__", function)
     if not isinstance(code_object, CodeType):
         return b""
@@ -98,13 +99,13 @@ def _bytecode(function: object) -> bytes:
 
 
 def load(name: str) -> Method[Any]:
-    """The method of that name; this program's own goes before one that was offered or another package's.
+    """Returns the method ``name``: this program's own, else the one that was offered, else another package's.
 
-    Raises ConfigurationError for an unknown name, with the nearest known one, and for another package that is at fault.
+    Raises ConfigurationError for an unknown name, with the nearest known one, and for a package that gives no method.
     """
     if name in own_names():
-        file = FILES.get(name, name.replace("-", "_"))
-        method: Method[Any] = importlib.import_module(f"{__name__}.{file}").METHOD
+        module_name = FILES.get(name, name.replace("-", "_"))
+        method: Method[Any] = importlib.import_module(f"{__name__}.{module_name}").METHOD
         return method
     if name in OFFERED:
         return OFFERED[name]

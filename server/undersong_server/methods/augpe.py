@@ -32,14 +32,14 @@ from undersong_server.methods.parts.selection import (
 from undersong_server.methods.parts.shares import check_named
 from undersong_server.prompts.rendering import MASK_RATE
 
-# Votes in two levels, where candidates are far more than the records can tell apart.
-# First every record votes for cells of the candidates, which are public; then for the candidates of the cells that
+# The functions below cast votes in two levels, for many more candidates than the records can tell apart.
+# First every record votes for groups of candidates ("cells"), which are public; then for candidates of the cells that
 # stand out of the noise. Two private sums share the budget, so the noise of each coordinate is sqrt(2) times that of
 # one flat vote; but the sums have K + n coordinates instead of N, a cell collects the votes of all its candidates,
 # and the noise of candidates that nobody is near to is not drawn at all (docs/performance.md, "Many candidates").
 
 ROUNDS = 3  # rounds of clustering over all candidates
-BATCH = 4096
+BATCH = 4096  # candidates in a step of the clustering
 UNSEEN = -np.inf  # votes of a candidate outside of the cells that stand out
 
 
@@ -49,15 +49,15 @@ class Cells:
 
     Attributes:
         centres: one embedding per cell, float32 [K, d], on the public grid.
-        of: the cell of each candidate, int64 [N].
+        cell_of: number of each candidate's cell, int64 [N].
     """
 
     centres: Float32
-    of: Int64
+    cell_of: Int64
 
 
 def cells_of(embeddings: Float32, count: int, seed: int) -> Cells:
-    """Cells by k-means over public embeddings, float32 [N, d]; at most ``count``, each with a candidate or more."""
+    """Divides public embeddings, float32 [N, d], into at most ``count`` cells by k-means; no cell is empty."""
     from sklearn.cluster import MiniBatchKMeans
 
     count = min(count, len(embeddings))
@@ -70,11 +70,13 @@ def cells_of(embeddings: Float32, count: int, seed: int) -> Cells:
 
 
 def sums(name: str, *, cells: int, within: int, q: int, labels: int = 0, share: float = 1.0) -> list[SumRequest]:
-    """The two private sums of one nearest vote by cells: votes for cells, then for candidates of the best cells.
+    """Plans the two private sums of one nearest vote: votes for cells, then for candidates of the best cells.
 
     Args:
-        cells: number of cells; ``within``: most candidates of the second sum.
-        q: votes of a record, in each sum; ``labels``: number of labels, 0 if votes do not go by label.
+        cells: number of cells.
+        within: largest number of candidates in the second sum.
+        q: votes of a record, in each sum.
+        labels: number of labels, 0 if a record votes for candidates of any label.
         share: part of the budget, which the two sums divide equally.
     """
     cell_votes = TopQVotes(q=q, candidates=cells, furthest=False)
@@ -86,7 +88,7 @@ def sums(name: str, *, cells: int, within: int, q: int, labels: int = 0, share: 
 
 
 def standing_out(votes: Float64, sigma: float) -> Int64:
-    """Returns the cells whose votes noise of deviation ``sigma`` does not explain, best first, int64; if none, all.
+    """Returns the cells with more votes than noise of deviation ``sigma`` explains, best first, int64; if none, all.
 
     >>> standing_out(np.array([0.0, 90.0, 70.0, 1.0]), 1.0).tolist()
     [1, 2]
@@ -97,13 +99,13 @@ def standing_out(votes: Float64, sigma: float) -> Int64:
 
 
 def members(cells: Cells, embeddings: Float32, order: Int64, most_candidates: int) -> Int64:
-    """Returns the positions of at most ``most_candidates``, ascending, int64; cells are filled in the given order.
+    """Returns the positions of the candidates of the first cells in ``order``, ascending, int64.
 
-    If a cell does not fit, the candidates nearest to its centre are taken.
+    They are at most ``most_candidates``; of a cell that has more than are left, those nearest to its centre are taken.
     """
     selected: list[Int64] = []
     for cell in order:
-        cell_members = np.flatnonzero(cells.of == cell)
+        cell_members = np.flatnonzero(cells.cell_of == cell)
         if len(cell_members) > most_candidates:
             closeness = embeddings[cell_members] @ cells.centres[cell]
             cell_members = cell_members[np.argsort(-closeness, kind="stable")[:most_candidates]]
@@ -206,13 +208,15 @@ class Options(VocabularyOptions):
         if isinstance(self.corpus, int | tuple):
             return by_round(self.corpus, self.rounds)
         if isinstance(self.samples, tuple):
-            first_samples, *later_samples = self.samples
-            return (first_samples, *(self._grown(sample_count) for sample_count in later_samples))
-        votes = self.rounds - 1
+            first_count, *later_counts = self.samples
+            return (first_count, *(self._grown(sample_count) for sample_count in later_counts))
+        vote_count = self.rounds - 1
         if self.selection == "sampling":
-            population_size = max(1, self.samples // (1 + self.variations + votes * self.lookahead))
+            population_size = max(1, self.samples // (1 + self.variations + vote_count * self.lookahead))
         else:
-            calls = self.expansion + self.variations * (self.expansion - 1) + votes * self.expansion * self.lookahead
+            calls = (
+                self.expansion + self.variations * (self.expansion - 1) + vote_count * self.expansion * self.lookahead
+            )
             population_size = max(1, self.samples // calls) * self.expansion
         return (population_size,) * self.rounds
 
@@ -275,14 +279,15 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
+    """Number of texts that the first population, the variations and the lookaheads of a run order."""
     population_sizes = options.populations
-    kept_texts = [
+    kept_counts = [
         0 if options.selection == "sampling" else options.selected(next_size) for next_size in population_sizes
     ]
     variation_rounds = range(1, 1 + options.variations)
     return (
         population_sizes[0]
-        + sum(population_sizes[t] - kept_texts[t] for t in variation_rounds)
+        + sum(population_sizes[t] - kept_counts[t] for t in variation_rounds)
         + sum(population_sizes[:-1]) * options.lookahead
     )
 
@@ -300,10 +305,12 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         selects_by_rank = options.selection == "rank"
         selected_size = options.selected(options.populations[t])
         if selects_by_rank:
-            selected_places = by_rank(votes, label_numbers, selected_size, label_shares)
+            selected_positions = by_rank(votes, label_numbers, selected_size, label_shares)
         else:
-            selected_places = by_sampling(votes, label_numbers, selected_size, run.rng(f"selection {t}"), label_shares)
-        selected = [population[selected_place] for selected_place in selected_places]
+            selected_positions = by_sampling(
+                votes, label_numbers, selected_size, run.rng(f"selection {t}"), label_shares
+            )
+        selected = [population[position] for position in selected_positions]
         if t > options.variations:
             return list(dict.fromkeys(selected))
         parents = selected * (options.expansion - 1) if selects_by_rank else selected
@@ -312,13 +319,13 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     return population
 
 
-def _noisy_votes(options: Options, run: RunContext, t: int, embedded: Float32, labels: Int64) -> Float64:
+def _noisy_votes(options: Options, run: RunContext, t: int, embeddings: Float32, labels: Int64) -> Float64:
     sum_name = f"votes/{t}"
     if options.cells:
         seen_size = options.seen(options.populations[t - 1])
-        return votes(run, sum_name, embedded, labels, cells=options.cells, within=seen_size)
-    candidates = run.publish_vectors("candidates", f"population/{t}", embedded, labels)
-    return run.private_sum(sum_name, [candidates]).natural[: len(embedded)]
+        return votes(run, sum_name, embeddings, labels, cells=options.cells, within=seen_size)
+    candidates = run.publish_vectors("candidates", f"population/{t}", embeddings, labels)
+    return run.private_sum(sum_name, [candidates]).natural[: len(embeddings)]
 
 
 def by_rank(votes: Float64, labels: Int64, size: int, shares: Float64 | None = None) -> Int64:
@@ -327,10 +334,10 @@ def by_rank(votes: Float64, labels: Int64, size: int, shares: Float64 | None = N
     Equally many per label, or by the labels' ``shares``, float64 [C].
     """
     present_labels = np.unique(labels)
-    label_places = _label_places(size, present_labels, shares)
+    label_index_of_text = _label_places(size, present_labels, shares)
     selected_by_label = [
-        highest(votes, np.flatnonzero(labels == label), int((label_places == label_place).sum()))
-        for label_place, label in enumerate(present_labels)
+        highest(votes, np.flatnonzero(labels == label), int((label_index_of_text == label_index).sum()))
+        for label_index, label in enumerate(present_labels)
     ]
     return np.sort(np.concatenate(selected_by_label))
 
@@ -343,22 +350,22 @@ def by_sampling(
     Equally many per label, or by the labels' ``shares``, float64 [C].
     """
     present_labels = np.unique(labels)
-    label_places = _label_places(size, present_labels, shares)
+    label_index_of_text = _label_places(size, present_labels, shares)
     selected_positions = []
-    for label_place, label in enumerate(present_labels):
+    for label_index, label in enumerate(present_labels):
         label_positions = np.flatnonzero(labels == label)
         vote_weights = np.maximum(votes[label_positions], 0.0)
         draw_chances = None
         if vote_weights.sum() > 0:
             draw_chances = vote_weights / vote_weights.sum()
         selected_positions.append(
-            rng.choice(label_positions, size=int((label_places == label_place).sum()), p=draw_chances)
+            rng.choice(label_positions, size=int((label_index_of_text == label_index).sum()), p=draw_chances)
         )
     return np.concatenate(selected_positions)
 
 
 def _label_places(size: int, present: Int64, shares: Float64 | None) -> Int64:
-    """The number within ``present`` of the label of each of ``size`` places, int64."""
+    """The label of each of ``size`` texts to select, as an index into the labels ``present``, int64 [size]."""
     if shares is None:
         shares_of_present = np.ones(len(present))
     else:
@@ -368,7 +375,7 @@ def _label_places(size: int, present: Int64, shares: Float64 | None) -> Int64:
 
 def _random_samples(options: Options, run: RunContext, shares: Float64) -> list[Sample]:
     task_labels = run.setting.labels or ("",)
-    wanted_counts = deal_labels(options.populations[0], shares, np.zeros(len(task_labels), dtype=np.int64))
+    label_of_order = deal_labels(options.populations[0], shares, np.zeros(len(task_labels), dtype=np.int64))
     generator_names = run.setting.generators
     if options.private_vocabulary:
         keyphrases = private_keyphrases(options, run, law=options.law)
@@ -383,7 +390,7 @@ def _random_samples(options: Options, run: RunContext, shares: Float64) -> list[
             terms=sample_without_replacement(rng, keyphrases, options.prompt_terms),
             named=options.class_in_prompt,
         )
-        for i, label in enumerate(wanted_counts)
+        for i, label in enumerate(label_of_order)
     ]
     return run.generate("round 1", 0, orders)
 
@@ -391,7 +398,10 @@ def _random_samples(options: Options, run: RunContext, shares: Float64) -> list[
 def _variation_orders(
     options: Options, run: RunContext, parents: Sequence[Sample], t: int, turn: int = 0
 ) -> list[Order]:
-    """Orders of one variation of each parent after vote ``t``; ``turn`` moves generators and kinds on."""
+    """Orders of one variation of each parent after vote ``t``.
+
+    Each ``turn`` gives a parent the next generator and the other kind of variation.
+    """
     generator_names, shows_class = run.setting.generators, options.class_in_prompt
     mask_rate, turn = by_round(options.mask_rate, options.rounds)[t], t + turn
     return [
@@ -408,7 +418,7 @@ def _variation_orders(
 
 
 def _vary_parents(options: Options, run: RunContext, step: str, t: int, parents: Sequence[Sample]) -> list[Sample]:
-    """One variation of each parent; a parent whose variation was dropped stays in its place, once."""
+    """Writes one variation of each parent; a parent whose variation was dropped stays in its place, once."""
     samples = run.write(step, t, _variation_orders(options, run, parents, t))
     run.pool.extend(sample for sample in samples if sample is not None)
     varied_texts = [sample or parent for sample, parent in zip(samples, parents, strict=True)]

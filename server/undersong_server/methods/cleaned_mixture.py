@@ -1,7 +1,7 @@
-"""The mixture with label shares, cleaned by itself: labels that the other texts contradict are repaired or dropped.
+"""The mixture with label shares, cleaned by its own texts: labels that other texts contradict change or are dropped.
 
-The same texts and the same private label histogram as ``mixture+labels``; what is done to labels reads public texts
-alone and costs no budget. A method that asks the records more than their labels has to beat this one.
+It has the same texts and the same private label histogram as ``mixture+labels``; the cleaning reads synthetic texts
+alone and costs no budget. A method that asks the records for more than their labels has to beat this one.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,8 +19,8 @@ from undersong_server.methods.interface import Method, RunContext, Sample
 FOLDS = 5
 STRENGTH = 1.0  # inverse regularisation of the classifiers, C
 MOST_LOST = 0.2  # largest share of a label's texts that is left out
-CLEARLY = 2.0  # standard errors by which readers must be right before they change a label
-DROPPED = -1
+CLEARLY = 2.0  # standard errors by which judges must be right more often than not before they change a label
+DROPPED = -1  # stands for the label of a text that is left out
 
 Fit = Callable[[Any, Int64, int], Float64]  # a classifier from rows, their labels, and the number of labels
 Judge = tuple[Any, Fit]  # the texts as rows, dense or sparse, and what learns from rows
@@ -52,53 +52,60 @@ def cleaned(
     fold_groups = [group for group in fold_groups if len(np.unique(group)) > 1]
     if not fold_groups:
         return label_of.copy()
-    feature_judges: tuple[Judge, ...] = ((embeddings, partial(classifier, strength=STRENGTH)), *others)
+    judges: tuple[Judge, ...] = ((embeddings, partial(classifier, strength=STRENGTH)), *others)
     probabilities_by_judge = [
-        np.mean([_out_of(group, *judge, label_of, labels) for group in fold_groups], axis=0) for judge in feature_judges
+        np.mean([_estimate_held_out(group, *judge, label_of, labels) for group in fold_groups], axis=0)
+        for judge in judges
     ]
-    probability, text_rows = np.mean(probabilities_by_judge, axis=0), np.arange(len(label_of))
-    texts_of_label = np.bincount(label_of, minlength=labels)
+    mean_probabilities, text_rows = np.mean(probabilities_by_judge, axis=0), np.arange(len(label_of))
+    text_count_of_label = np.bincount(label_of, minlength=labels)
     label_probability, best_probability, likeliest = (
-        probability[text_rows, label_of],
-        probability.max(axis=1),
-        probability.argmax(axis=1),
+        mean_probabilities[text_rows, label_of],
+        mean_probabilities.max(axis=1),
+        mean_probabilities.argmax(axis=1),
     )
-    if not _can_tell(likeliest == label_of, [each.argmax(axis=1) for each in probabilities_by_judge], label_of):
+    answers = [judge_probabilities.argmax(axis=1) for judge_probabilities in probabilities_by_judge]
+    if not _can_tell(likeliest == label_of, answers, label_of):
         return label_of.copy()
     thresholds, contradicted, cleaned_labels = np.zeros(labels), likeliest != label_of, label_of.copy()
     for judge_probabilities in probabilities_by_judge:
         threshold = np.bincount(
             label_of, weights=judge_probabilities[text_rows, label_of], minlength=labels
-        ) / np.maximum(texts_of_label, 1)
+        ) / np.maximum(text_count_of_label, 1)
         contradicted &= (judge_probabilities.argmax(axis=1) == likeliest) & (
             judge_probabilities[text_rows, label_of] < threshold[label_of]
         )
         thresholds += threshold / len(probabilities_by_judge)
     for label in range(labels):
         label_suspects = np.flatnonzero(contradicted & (label_of == label))
-        moved_texts = label_suspects[
+        suspect_rows = label_suspects[
             np.argsort(label_probability[label_suspects] - best_probability[label_suspects], kind="stable")[
-                : int(MOST_LOST * texts_of_label[label])
+                : int(MOST_LOST * text_count_of_label[label])
             ]
         ]
-        cleaned_labels[moved_texts] = np.where(
-            best_probability[moved_texts] >= thresholds[likeliest[moved_texts]], likeliest[moved_texts], DROPPED
+        cleaned_labels[suspect_rows] = np.where(
+            best_probability[suspect_rows] >= thresholds[likeliest[suspect_rows]], likeliest[suspect_rows], DROPPED
         )
     return cleaned_labels
 
 
 def _can_tell(is_right: Bools, answers: Sequence[Int64], label_of: Int64) -> bool:
-    """Says whether judges may change labels, by where all together are right, and by the ``answers`` of each."""
+    """Returns True if judges may change labels: they are clearly right, or agree with each other more than with labels.
+
+    Args:
+        is_right: whether the judges together give a text the label that it has, bool [n].
+        answers: the likeliest labels by each judge, int64 [n] each.
+    """
     agreement = (answers[0] == answers[-1]) - np.mean([answer == label_of for answer in answers], axis=0)
     error = CLEARLY / np.sqrt(len(label_of))
     return bool(is_right.mean() - error * is_right.std() > 0.5 or agreement.mean() - error * agreement.std() > 0)
 
 
-def _out_of(group: Int64, x: Any, fit: Fit, label_of: Int64, labels: int) -> Float64:
+def _estimate_held_out(group: Int64, x: Any, fit: Fit, label_of: Int64, labels: int) -> Float64:
     """Probability of each label, float64 [n, C], by a classifier of the texts of all groups but the text's own."""
     fold_probabilities = np.zeros((len(label_of), labels))
-    for number in np.unique(group):
-        in_fold = group == number
+    for group_number in np.unique(group):
+        in_fold = group == group_number
         fold_probabilities[in_fold] = probabilities(fit(x[~in_fold], label_of[~in_fold], labels), x[in_fold])
     return fold_probabilities
 

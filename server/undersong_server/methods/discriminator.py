@@ -2,8 +2,8 @@
 
 The tutor is the noised label histogram; candidates are written in its proportions; a discriminator that has seen the
 private records through private sums only scores all of them, and the best of each class are kept. ``teachers``: the
-paper's ensemble (PATE, Papernot et al. 2017), distilled into a student. ``moments``: a linear discriminant a class from
-one sum of unit embeddings. docs/discriminator.md derives which needs what.
+paper's ensemble (PATE, Papernot et al. 2017), distilled into a student. ``moments``: one linear discriminant for each
+class from one sum of unit embeddings. docs/discriminator.md derives how many teachers or records each of them needs.
 
 Deviations from the paper by default: moments instead of teachers; all r student queries are charged; shards are found
 by a keyed hash of the unit, not by division of a shuffle; teachers vote for the better half of the queries of each
@@ -123,31 +123,31 @@ class Options(StatedOptions):
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns the label histogram and the discriminator's sums; raises ConfigurationError if teachers are too few."""
     check_named(options.label_shares, setting.labels)
-    student_kind = chosen(options, setting)
-    if student_kind == "teachers":
+    discriminator_kind = chosen(options, setting)
+    if discriminator_kind == "teachers":
         _check_teachers(options, setting)
     if options.student == "fine-tuned":
-        if student_kind != "teachers":
+        if discriminator_kind != "teachers":
             raise ConfigurationError(
-                f'method.student = "fine-tuned" learns from teachers\' votes, and this plan has {student_kind!r}',
+                f'method.student = "fine-tuned" learns from teachers\' votes, and this plan has {discriminator_kind!r}',
                 'set method.discriminator = "teachers", or method.student = "linear"',
             )
         check_folder(_student_folder(options, setting))
-    if options.accounting == "paper" and (student_kind != "teachers" or math.isfinite(setting.privacy.epsilon)):
+    if options.accounting == "paper" and (discriminator_kind != "teachers" or math.isfinite(setting.privacy.epsilon)):
         raise ConfigurationError(
             'method.accounting = "paper" charges all answers of the teachers as one',
             'set privacy.epsilon = inf and method.discriminator = "teachers" in a simulation, or "exact"',
             code="not-private",
         )
-    return _requests(options, setting, student_kind)
+    return _requests(options, setting, discriminator_kind)
 
 
 def notes(options: Options, setting: Setting) -> list[str]:
     """Returns sentences for ``undersong plan``: the discriminator that "auto" chose, and the teachers needed."""
-    student_kind = chosen(options, setting)
+    discriminator_kind = chosen(options, setting)
     note_lines = []
     if options.discriminator == "auto":
-        note_lines.append(f'Discriminator: "auto" stands for "{student_kind}" in this plan.')
+        note_lines.append(f'Discriminator: "auto" stands for "{discriminator_kind}" in this plan.')
     if not math.isfinite(setting.privacy.epsilon):
         return note_lines
     teachers = _teachers(options, setting)
@@ -156,7 +156,7 @@ def notes(options: Options, setting: Setting) -> list[str]:
             f"Teachers: {options.queries} queries have noise of sigma {teachers.sigma:.1f} votes, so a useful answer"
             f" needs {teachers.needed} teachers (sigma at most a tenth of them); the plan has {teachers.total}."
         )
-    if student_kind == "teachers" and options.teacher == "fine-tuned":
+    if discriminator_kind == "teachers" and options.teacher == "fine-tuned":
         note_lines.append(
             f"Fine-tuned teachers take a party about a minute each, {teachers.per_party} in turn: plan the run with a"
             " --patience that outlasts them."
@@ -177,39 +177,39 @@ def chosen(options: Options, setting: Setting) -> Kind:
     too_few = teachers.total < teachers.needed or options.queries >= options.samples
     if too_few or setting.privacy.norm_factor > 1:
         return "moments"
-    moment_sums = plan_sums(_requests(options, setting, "moments"), setting.privacy, setting.quorum)["moments"].sigma
+    moments_sigma = plan_sums(_requests(options, setting, "moments"), setting.privacy, setting.quorum)["moments"].sigma
     vote_noise = teachers.sigma * math.sqrt(options.embedding_size / options.queries)
-    if vote_noise < moment_sums * math.sqrt(max(1, len(setting.labels))):
+    if vote_noise < moments_sigma * math.sqrt(max(1, len(setting.labels))):
         return "teachers"
     return "moments"
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs the method. Returns the candidates that are kept."""
-    student_kind = chosen(options, run.setting)
-    if student_kind == "moments":
+    discriminator_kind = chosen(options, run.setting)
+    if discriminator_kind == "moments":
         run.check_embedding_size(options.embedding_size)
     # The tutor: the records' label shares, in which the generators write.
-    label_shares, count_estimates, count_sigma = _tutor(options, run, student_kind)
+    label_shares, count_estimates, count_sigma = _tutor(options, run, discriminator_kind)
     run.record("label shares", 0, label_shares.tolist())
     run.generate("candidates", 0, _orders(options, run, label_shares))
     # The discriminator scores every candidate; it is judged by those that it was not fitted on.
     candidate_order = run.rng("candidates").permutation(len(run.pool))
     held_out_count = math.floor(len(candidate_order) * HELD_OUT)
     student: Discriminator | FineTunedStudent | None = None
-    if student_kind == "votes":  # WASP's votes
+    if discriminator_kind == "votes":  # WASP's votes
         near_votes, far_votes = run.votes("votes")
         scores = near_votes - far_votes
-    elif student_kind == "random":
+    elif discriminator_kind == "random":
         scores = run.rng("random").random(len(run.pool))
     else:
-        if student_kind == "teachers":
+        if discriminator_kind == "teachers":
             student = _distilled(options, run, candidate_order[held_out_count:])
         else:
             student = _discriminant(options, run, candidate_order[held_out_count:], count_estimates, count_sigma)
         texts = [sample.text for sample in run.pool.samples]
         scores = student.scores(texts, run.embeddings(run.pool.samples), run.pool.label_of)
-    run.record("discriminator", 0, student_kind)
+    run.record("discriminator", 0, discriminator_kind)
     run.record("student", 0, student)
     run.record(
         "held out",
@@ -221,11 +221,11 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     )
     # The best candidates of each class are kept.
     if options.kept is None:
-        selected_share = options.keep
+        kept_share = options.keep
     else:
-        selected_share = min(1.0, options.kept / len(run.pool))
-    selected_rows = kept(scores, run.pool.label_of, label_shares, selected_share)
-    return [run.pool.samples[i] for i in selected_rows]
+        kept_share = min(1.0, options.kept / len(run.pool))
+    kept_rows = kept(scores, run.pool.label_of, label_shares, kept_share)
+    return [run.pool.samples[i] for i in kept_rows]
 
 
 def kept(scores: Float64, label_of: Int64, label_shares: Float64, share: float) -> list[int]:
@@ -240,8 +240,8 @@ def kept(scores: Float64, label_of: Int64, label_shares: Float64, share: float) 
     corpus_size = max(1, round(share * len(scores)))
     places_of_label = places_by_label(candidates_of_label, label_shares, corpus_size)
     chosen_rows: list[int] = []
-    for label, label_places in enumerate(places_of_label):
-        chosen_rows += highest(scores, np.flatnonzero(label_of == label), int(label_places)).tolist()
+    for label, place_count in enumerate(places_of_label):
+        chosen_rows += highest(scores, np.flatnonzero(label_of == label), int(place_count)).tolist()
     return sorted(chosen_rows)
 
 
@@ -278,10 +278,10 @@ def _requests(options: Options, setting: Setting, kind: Kind, teachers: int | No
             probabilities=options.answers == "probabilities",
         )
         if noise is None:
-            own_embeddings = None
+            answer_multiplier = None
         else:
-            own_embeddings = noise.answer / statistic.sensitivity.l2 * options.noise
-        sum_requests.append(SumRequest("teachers", statistic, answer_share, noise_multiplier=own_embeddings))
+            answer_multiplier = noise.answer / statistic.sensitivity.l2 * options.noise
+        sum_requests.append(SumRequest("teachers", statistic, answer_share, noise_multiplier=answer_multiplier))
     elif kind == "moments":
         sum_requests.append(SumRequest("moments", EmbeddingSum(options.embedding_size, label_count), answer_share))
     elif kind == "votes":
@@ -311,12 +311,12 @@ class TeacherNumbers:
 
 def _teachers(options: Options, setting: Setting) -> TeacherNumbers:
     """Computes the numbers of teachers of a plan."""
-    requests = _requests(options, setting, "teachers", teachers=1)  # their number does not change the noise
+    requests = _requests(options, setting, "teachers", teachers=1)  # any number: the noise does not depend on it
     sigma = plan_sums(requests, setting.privacy, setting.quorum)["teachers"].sigma
     needed_teachers = math.ceil(USEFUL * sigma)
     per_party = options.teachers or math.ceil(max(FEWEST, needed_teachers) / setting.quorum.parties)
     if setting.privacy.unit == "party":
-        per_party = 1  # one unit lies in one shard: all that a party has
+        per_party = 1  # the unit, all that a party has, must lie in one teacher's shard
     return TeacherNumbers(sigma, needed_teachers, per_party, setting.quorum.parties * per_party)
 
 
@@ -340,9 +340,9 @@ def _check_teachers(options: Options, setting: Setting) -> None:
         return
     more_teachers_remedy = f"set method.teachers to {math.ceil(teachers.needed / setting.quorum.parties)} (a party)"
     remedies = [more_teachers_remedy if privacy.unit != "party" else "raise privacy.epsilon"]
-    fewest_queries = math.floor(options.queries * (teachers.total / (USEFUL * teachers.sigma)) ** 2)
-    if fewest_queries >= FEWEST_QUERIES:
-        remedies.append(f"lower method.queries to {fewest_queries}")
+    affordable_queries = math.floor(options.queries * (teachers.total / (USEFUL * teachers.sigma)) ** 2)
+    if affordable_queries >= FEWEST_QUERIES:
+        remedies.append(f"lower method.queries to {affordable_queries}")
     raise ConfigurationError(
         f"method.teachers: {teachers.total} teachers in all cannot answer {options.queries} queries at epsilon"
         f" {privacy.epsilon:g}: the noise has sigma {teachers.sigma:.1f} votes, and a useful answer needs"
@@ -380,7 +380,7 @@ def _orders(options: Options, run: RunContext, label_shares: Float64) -> list[Or
 
 
 def _distilled(options: Options, run: RunContext, order: Int64) -> "Discriminator | FineTunedStudent":
-    """Teachers' votes on the first of ``order``, against the next; the student is fitted on the former."""
+    """Fits a student on the teachers' votes for the first candidates in ``order``; the next train the teachers."""
     query_count = min(options.queries, len(order) // 2)
     queries = [run.pool.samples[i] for i in order[:query_count]]
     contrast_samples = [run.pool.samples[i] for i in order[query_count : query_count + options.contrast]]
@@ -452,9 +452,10 @@ def _classes(run: RunContext, samples: Sequence[Sample]) -> Int64:
     return np.maximum(run.label_numbers(samples), 0)
 
 
-# Scores of how private candidates look, linear, from noisy votes or noisy moments. All is post-processing. Both
-# discriminators are linear in the embedding, with one direction per class, and both are Bayesian with known noise: what
-# noise alone explains is shrunk to 0, and a class with few records takes more of the direction that the classes share.
+# The functions below score how private a candidate looks, from noisy votes or noisy moments. They see opened sums only,
+# so they cost no privacy. Both discriminators are linear in the embedding, with one direction per class, and both are
+# Bayesian with known noise: what noise alone explains is shrunk to 0, and a class with few records takes more of the
+# direction that the classes share.
 
 # Prior variances are chosen among these by marginal likelihood.
 LEVELS = (0.0, *(float(level) for level in np.logspace(-4, 1, 11)))
@@ -499,7 +500,9 @@ def distilled(
     likeliest one; scores are in its standard deviations.
 
     Args:
-        queries, query_classes: float32 [r, d] and int64 [r]; ``counts`` of each with noise ``sigma``, float64 [r].
+        whitening: from embeddings to the student's coordinates.
+        queries, query_classes: embeddings and classes of the queries, float32 [r, d] and int64 [r].
+        counts: noisy votes of each query, float64 [r]; ``sigma`` is their noise.
         teachers: largest number of teachers, in all, that voted.
     """
     whitened = whitening(queries, query_classes).astype(np.float64)
@@ -536,8 +539,8 @@ def linear_discriminant(
     difference, divided by the covariance.
 
     Args:
-        sums: noisy, float64 [classes, d]; ``sigma`` a coordinate.
-        counts: noisy records of each class, float64 [classes]; ``count_sigma`` of each.
+        sums: noisy sums of embeddings, float64 [classes, d]; ``sigma`` is the noise of a coordinate.
+        counts: noisy numbers of records, float64 [classes]; ``count_sigma`` is the noise of each.
     """
     records_of_class = np.maximum(counts, max(1.0, count_sigma))[:, None]
     eigenvectors, variances = whitening.axes, whitening.variances
@@ -559,7 +562,10 @@ def linear_discriminant(
 
 
 def _log_likelihood(observed: Float64, noise: Float64, common: Float64, own: Float64) -> float:
-    """Log-likelihood of ``observed`` [classes, d] up to a constant: a common variance [d], and ``own + noise``."""
+    """Log-likelihood of the differences of means ``observed`` [classes, d], up to a constant.
+
+    ``common`` is the variance [d] of what all classes share, ``own`` that of a class's own part.
+    """
     class_variances = own + noise
     precision = (1.0 / class_variances).sum(axis=0)
     mahalanobis_term = (observed**2 / class_variances).sum() - (
@@ -569,11 +575,11 @@ def _log_likelihood(observed: Float64, noise: Float64, common: Float64, own: Flo
 
 
 def averaged(values: Float64, group: Int64) -> Float64:
-    """Each value replaced by the mean of its group's: float64 [n], of groups numbered from 0, int64 [n]."""
+    """Replaces each value by the mean of its group: float64 [n]; groups are numbered from 0, int64 [n]."""
     return (np.bincount(group, weights=values) / np.maximum(np.bincount(group), 1))[group]
 
 
-# The distilled student as a fine-tuned encoder (Song et al. 2024): it reads texts, where the linear one has vectors.
+# The distilled student may be a fine-tuned encoder (Song et al. 2024): it reads texts, the linear one embeddings.
 # It learns to tell the queries that more teachers than usual took for private from the others. Each query weighs as
 # much as its noisy count is away from the mean of its class: a majority that noise alone may have made says little.
 # The paper has neither that weight nor counts centred by class: its labels are the majorities themselves (``hard``).
@@ -638,9 +644,10 @@ class PaperNoise:
 
 
 def paper_noise(stated: Privacy, tutor_epsilon: float) -> PaperNoise:
-    """Section 4: analytic Gaussians of sensitivity sqrt(2) at ``tutor_epsilon`` and at the rest; no noise at infinity.
+    """Computes the noise of section 4: analytic Gaussians of sensitivity sqrt(2) at ``tutor_epsilon`` and at the rest.
 
-    No delta and no sigma is printed. Deltas add (App. C): each mechanism is taken at half of the run's.
+    There is none at an infinite epsilon. The paper prints neither delta nor sigma. Deltas add (App. C), so each
+    mechanism has half of the run's.
 
     >>> noise = paper_noise(Privacy(4.0, 1e-5), 0.4)
     >>> round(noise.answer * math.sqrt(2), 3)
@@ -650,19 +657,21 @@ def paper_noise(stated: Privacy, tutor_epsilon: float) -> PaperNoise:
         return PaperNoise(0.0, 0.0)
     if stated.epsilon <= tutor_epsilon:
         raise ConfigurationError(
-            f"method.tutor_epsilon {tutor_epsilon:g} leaves nothing of epsilon {stated.epsilon:g}", "lower it"
+            f"method.tutor_epsilon {tutor_epsilon:g} leaves nothing of epsilon {stated.epsilon:g} to the teachers",
+            "lower method.tutor_epsilon",
         )
     tutor_noise, answer_noise = (
-        accounting.calibrate(lambda one: [accounting.Gaussian(one)], epsilon, stated.delta / 2)
+        accounting.calibrate(lambda multiplier: [accounting.Gaussian(multiplier)], epsilon, stated.delta / 2)
         for epsilon in (tutor_epsilon, stated.epsilon - tutor_epsilon)
     )
     return PaperNoise(math.sqrt(2.0) * tutor_noise, answer_noise)
 
 
 def paper_figures(stated: Privacy, queries: int, tutor_epsilon: float) -> Mapping[str, float]:
-    """Returns the noise (sigma) of one answer of the paper's teachers, and the epsilon of all answers twice.
+    """Returns the noise (sigma) of one answer of the paper's teachers, and the epsilon of all answers by two countings.
 
-    One epsilon is for two released counts per query, the other for one. Empty if epsilon leaves the teachers nothing.
+    "epsilon_really_spent" is for two released counts per query, "epsilon_as_scalar_counts" for one. The mapping is
+    empty if ``tutor_epsilon`` leaves the teachers nothing.
     """
     if stated.epsilon <= tutor_epsilon:
         return {}
@@ -686,7 +695,7 @@ def figures(records: Records, embed: Embed, test: Sequence[str], labels: Int64) 
     student, (held_out_samples, held_out_classes) = records["student"][-1][1], records["held out"][-1][1]
     if student is None or not len(held_out_samples):
         return figures_by_name
-    real_classes, synthetic_texts = np.maximum(labels, 0), [one.text for one in held_out_samples]
+    real_classes, synthetic_texts = np.maximum(labels, 0), [sample.text for sample in held_out_samples]
     judged_scores = (
         student.scores(test, embed(test), real_classes),
         real_classes,

@@ -70,9 +70,9 @@ class Options(StatedOptions):
     """Options of DPGA-TextSyn: its [method] keys.
 
     Attributes:
-        population: N; or a list with the texts that each round votes on, the last of which is the last population's
-            size too.
-        elite, rounds, sampling: N_e, T and the Poisson rate q.
+        population: texts of each population (N); or a list with the texts that each round votes on, the last of which
+            is the last population's size too.
+        elite, rounds, sampling: size of the elite (N_e), number of rounds (T), and the votes' Poisson rate (q).
         samples: generator calls in all, in place of ``population`` (and of ``elite``, which keeps its ratio to it).
         accounting: "joint" composes everything exactly; "paper" gives each mechanism the paper's share of epsilon.
         curator: the length range by AboveThreshold (App. B.2) and, with ``similarity`` "mean", tau from the records'
@@ -197,10 +197,10 @@ class Options(StatedOptions):
         Raises ConfigurationError if ``samples`` does not suffice for a population of two texts.
         """
         if self.keyword_request == "all":
-            requests = 1
+            request_count = 1
         else:
-            requests = max(1, len(setting.labels))
-        keyword_calls = self.keyword_answers * requests if self.asks_keywords else 0
+            request_count = max(1, len(setting.labels))
+        keyword_calls = self.keyword_answers * request_count if self.asks_keywords else 0
         if self.samples is None or isinstance(self.population, tuple):
             return Sizes(by_round(self.population, self.rounds), self.elite, keyword_calls)
         calls_per_text = 1 + self.expansions * (1 - self.elite / self.population)  # calls for each text of a population
@@ -232,7 +232,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns length range, metadata histograms and mean similarity, then one subsampled nearest vote per round."""
     label_count = len(setting.labels)
     check_named(options.label_shares, setting.labels)
-    options.proposer(setting)  # a wrong name is found now
+    options.proposer(setting)  # raises now, not in the run, if method.keyword_generator names no generator
     metadata = _metadata_statistic(options, label_count)
     voting_labels = label_count if options.label_votes else 0
     votes = [
@@ -247,10 +247,10 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         )
     if options.accounting == "paper":
         return _divided(options, setting, metadata, votes)
-    metadata_share, histogram_share, similarity_share, voting_share = options.split
+    range_share, histogram_share, similarity_share, voting_share = options.split
     requests = []
     if options.asks_length:
-        requests.append(SumRequest("length range", LengthHistogram(RANGE_EDGES), metadata_share))
+        requests.append(SumRequest("length range", LengthHistogram(RANGE_EDGES), range_share))
     requests.append(SumRequest("metadata", metadata, histogram_share))
     if options.estimates_similarity:
         requests.append(SumRequest("similarity", EmbeddingSum(options.embedding_size), similarity_share))
@@ -279,27 +279,25 @@ def notes(options: Options, setting: Setting) -> list[str]:
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
-    population_sizes = options.sizes(setting)
-    offspring_count = sum(population_sizes.offspring(t) for t in range(1, options.expansions + 1))
-    return population_sizes.keyword_calls + population_sizes.populations[0] + offspring_count
+    sizes = options.sizes(setting)
+    offspring_count = sum(sizes.offspring(t) for t in range(1, options.expansions + 1))
+    return sizes.keyword_calls + sizes.populations[0] + offspring_count
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs DPGA-TextSyn. Returns the selected texts, the last population or the last elite, by ``corpus``."""
-    population_sizes = options.sizes(run.setting)
+    sizes = options.sizes(run.setting)
     if options.estimates_similarity:
         run.check_embedding_size(options.embedding_size)
     metadata = _metadata(options, run)  # the paper's sections 3.2.1 and 3.2.2
     tau = _mean_tau(options, run, metadata)  # the paper's section 3.3.2, step 1
     # Section 3.2 of the paper: the first population.
-    length_edges, used_keywords = (
+    prompt_edges, prompt_keywords = (
         metadata.edges if options.length else None,
         metadata.keywords if options.keywords else (),
     )
-    first_metadata = replace(metadata, edges=length_edges, keywords=used_keywords)
-    population = run.generate(
-        "round 0", 0, _fresh(options, run, first_metadata, population_sizes.populations[0], "round 0")
-    )
+    first_metadata = replace(metadata, edges=prompt_edges, keywords=prompt_keywords)
+    population = run.generate("round 0", 0, _fresh(options, run, first_metadata, sizes.populations[0], "round 0"))
     if not population:
         raise no_texts("first population")
     selected_samples: list[Sample] = []
@@ -317,8 +315,8 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         if t == options.rounds and options.corpus != "population":
             if options.corpus == "elite":
                 return elite_samples
-            return selected_samples[: population_sizes.populations[-1]]
-        expansion_orders = _expansion(options, run, t, elite_samples, metadata, population_sizes.offspring(t))
+            return selected_samples[: sizes.populations[-1]]
+        expansion_orders = _expansion(options, run, t, elite_samples, metadata, sizes.offspring(t))
         population = [*elite_samples, *run.generate(f"round {t}", t, expansion_orders)]
     return population
 
@@ -331,37 +329,44 @@ def _metadata(options: Options, run: RunContext) -> Metadata:
     if options.asks_length:
         range_sum = run.private_sum("length range", [])
         if options.curator:
-            ends = curators_length_range(range_sum.natural, options.stated_epsilon, run.rng("length range"))
+            shortest_and_longest = curators_length_range(
+                range_sum.natural, options.stated_epsilon, run.rng("length range")
+            )
         else:
-            ends = length_range(range_sum.natural, range_sum.sigma)
-        edges = length_edges(*ends, options.length_bins)
+            shortest_and_longest = length_range(range_sum.natural, range_sum.sigma)
+        edges = length_edges(*shortest_and_longest, options.length_bins)
         sum_inputs.append(run.publish_numbers("length_edges", edges))
     keyword_samples: list[Sample] = []
     if options.asks_keywords:
         keyword_samples = _proposed(options, run)
-        vectors = run.embeddings(keyword_samples)
-        sum_inputs.append(run.publish_vectors("keywords", "keywords", vectors, run.label_numbers(keyword_samples)))
-    (by_label, by_length, by_keyword), sigma = _histograms(options, run, sum_inputs)
+        keyword_embeddings = run.embeddings(keyword_samples)
+        sum_inputs.append(
+            run.publish_vectors("keywords", "keywords", keyword_embeddings, run.label_numbers(keyword_samples))
+        )
+    (label_counts, length_counts, keyword_counts), sigma = _histograms(options, run, sum_inputs)
     label_of = np.maximum(run.label_numbers(keyword_samples), 0)
     metadata = Metadata(
-        records=float(by_label.sum()),
-        labels=shares_beside(options.label_shares, shares_of_counts(by_label), run.setting.labels),
+        records=float(label_counts.sum()),
+        labels=shares_beside(options.label_shares, shares_of_counts(label_counts), run.setting.labels),
         edges=edges,
-        lengths=None if edges is None else shares_of_counts(by_length[: len(edges) - 1]),
+        lengths=None if edges is None else shares_of_counts(length_counts[: len(edges) - 1]),
         keywords=tuple(
             tuple(
-                word.text
-                for word, keyword_label in zip(keyword_samples, label_of, strict=True)
+                keyword_sample.text
+                for keyword_sample, keyword_label in zip(keyword_samples, label_of, strict=True)
                 if keyword_label == label
             )
             for label in range(max(1, label_count))
         ),
         keyword_shares=tuple(
             shares_by_label(
-                by_keyword[: len(keyword_samples)], label_of, max(1, label_count), options.keyword_shares == "softmax"
+                keyword_counts[: len(keyword_samples)],
+                label_of,
+                max(1, label_count),
+                options.keyword_shares == "softmax",
             )
         ),
-        records_sigma=sigma * math.sqrt(len(by_label)),
+        records_sigma=sigma * math.sqrt(len(label_counts)),
     )
     run.record("label shares", 0, metadata.labels.tolist())
     run.record("keyword shares", 0, [share.tolist() for share in metadata.keyword_shares])
@@ -378,14 +383,14 @@ def _histograms(
         metadata_sum = run.private_sum("metadata", inputs)
         return _metadata_statistic(options, len(run.setting.labels)).split(metadata_sum.natural), metadata_sum.sigma
     metadata_sum = run.private_sum("metadata/label", [])
-    bins_by_input = {"length_edges": np.zeros(0), "keywords": np.zeros(0)}
+    counts_by_input = {"length_edges": np.zeros(0), "keywords": np.zeros(0)}
     for sum_input in inputs:
         if sum_input.name == "length_edges":
             histogram_name = "metadata/length"
         else:
             histogram_name = "metadata/keyword"
-        bins_by_input[sum_input.name] = run.private_sum(histogram_name, [sum_input]).natural
-    return (metadata_sum.natural, bins_by_input["length_edges"], bins_by_input["keywords"]), metadata_sum.sigma
+        counts_by_input[sum_input.name] = run.private_sum(histogram_name, [sum_input]).natural
+    return (metadata_sum.natural, counts_by_input["length_edges"], counts_by_input["keywords"]), metadata_sum.sigma
 
 
 def _metadata_statistic(options: Options, labels: int) -> MetadataHistograms:
@@ -398,7 +403,7 @@ def _metadata_statistic(options: Options, labels: int) -> MetadataHistograms:
 
 
 def _proposed(options: Options, run: RunContext) -> list[Sample]:
-    """3.2.2 (1): keywords of subclasses that one generator proposes for each label; not part of the corpus."""
+    """Has one generator propose keywords of subclasses for each label (3.2.2, step 1); the corpus has none of them."""
     author = options.proposer(run.setting)
     task_labels = run.setting.labels or ("",)
     asks_all_labels = options.keyword_request == "all" and len(task_labels) > 1
@@ -414,9 +419,9 @@ def _proposed(options: Options, run: RunContext) -> list[Sample]:
         for label in asked_labels
         for _ in range(options.keyword_answers)
     ]
-    keyword_texts = run.write("keywords", 0, keyword_orders)
+    keyword_answers = run.write("keywords", 0, keyword_orders)
     answers_by_label: list[list[str]] = [[] for _ in asked_labels]
-    for order_number, sample in enumerate(keyword_texts):
+    for order_number, sample in enumerate(keyword_answers):
         if sample is not None:
             answers_by_label[order_number // options.keyword_answers].append(sample.text)
     most_keywords = options.keywords_per_label
@@ -461,18 +466,18 @@ def _nearest_tau(options: Options, run: RunContext, population: Sequence[Sample]
 
 
 def _fresh(options: Options, run: RunContext, metadata: Metadata, count: int, step: str) -> list[Order]:
-    """Orders from metadata alone: label, keyword and length are drawn and stand in the prompt."""
+    """Orders texts that have no parents: a label, a keyword and a length are drawn and stand in the prompt."""
     rng = run.rng(f"{step}: fresh")
     label_names, writer_names = run.setting.labels or ("",), options.writers(run.setting)
     return [
         Order(
-            writer_names[label_index % len(writer_names)],
+            writer_names[order_number % len(writer_names)],
             "metadata",
             label_names[label],
             terms=metadata.draw_terms(int(label), rng),
             words=metadata.draw_words(rng),
         )
-        for label_index, label in enumerate(metadata.draw_labels(count, rng))
+        for order_number, label in enumerate(metadata.draw_labels(count, rng))
     ]
 
 
@@ -487,26 +492,29 @@ def _groups(options: Options, run: RunContext, population: Sequence[Sample]) -> 
 def _elite(
     options: Options, run: RunContext, t: int, population: Sequence[Sample], votes: Float64, tau: float, shares: Float64
 ) -> list[Sample]:
-    """The elite: by votes with suppression, or by votes alone; of each label for itself, or of all texts together."""
+    """Selects the elite by votes, with suppression of texts near to a selected one if that is on (3.3.2).
+
+    It is selected from each label's texts for themselves, or from all texts together.
+    """
     elite_size = options.sizes(run.setting).elite
-    rows_by_label = _groups(options, run, population)
-    places_of_group = [min(elite_size, len(population))]
+    rows_by_group = _groups(options, run, population)
+    size_of_group = [min(elite_size, len(population))]
     if options.elite_by_label and run.setting.labels:
-        places_of_group = places_by_label(
-            np.array([len(group) for group in rows_by_label]), shares, elite_size, least=1
+        size_of_group = places_by_label(
+            np.array([len(group) for group in rows_by_group]), shares, elite_size, least=1
         ).tolist()
     chosen_rows: list[int] = []
     last_tau = tau
-    for group_rows, group_places in zip(rows_by_label, places_of_group, strict=True):
-        if not group_places:
+    for group_rows, group_size in zip(rows_by_group, size_of_group, strict=True):
+        if not group_size:
             continue
         if options.suppression:
             embeddings = run.embeddings([population[position] for position in group_rows.tolist()])
-            best_positions, raised_tau = suppressed(embeddings, votes[group_rows], group_places, tau)
+            best_positions, raised_tau = suppressed(embeddings, votes[group_rows], group_size, tau)
             last_tau = max(last_tau, raised_tau)
             chosen_rows += group_rows[best_positions].tolist()
         else:
-            chosen_rows += highest(votes, group_rows, group_places).tolist()
+            chosen_rows += highest(votes, group_rows, group_size).tolist()
     if options.suppression:
         run.record("tau", t, last_tau)
     return [population[position] for position in sorted(chosen_rows, key=lambda position: -votes[position])]
@@ -524,24 +532,26 @@ def _expansion(
     samples_by_label: dict[str, list[Sample]] = {}
     for sample in elite:
         samples_by_label.setdefault(sample.label if options.mates == "label" else "", []).append(sample)
-    parent_places = [
-        parent_place for _ in range(-(-len(order_kinds) // len(elite))) for parent_place in rng.permutation(len(elite))
+    parent_positions = [
+        parent_position
+        for _ in range(-(-len(order_kinds) // len(elite)))
+        for parent_position in rng.permutation(len(elite))
     ]
     writer_names = options.writers(run.setting)
     label_index = {label: label_number for label_number, label in enumerate(run.setting.labels)}
     orders = []
-    for order_number, (kind, turn) in enumerate(zip(order_kinds, parent_places, strict=False)):
-        parent = elite[int(turn)]
+    for order_number, (kind, position) in enumerate(zip(order_kinds, parent_positions, strict=False)):
+        parent = elite[int(position)]
         generator = writer_names[order_number % len(writer_names)]
         mate_samples = samples_by_label[parent.label if options.mates == "label" else ""]
         parent_texts: tuple[str, ...] = (parent.text,)
         if kind == "cross":
-            other_samples = [mate for mate in mate_samples if mate is not parent]
-            if other_samples:
-                parent_texts = parent.text, other_samples[int(rng.integers(len(other_samples)))].text
+            possible_mates = [mate for mate in mate_samples if mate is not parent]
+            if possible_mates:
+                parent_texts = parent.text, possible_mates[int(rng.integers(len(possible_mates)))].text
             else:
                 kind = rewrite_kind  # a label's only elite text has none to be crossed with
-        # The old text's length, or the parents' mean: what a model is not told it shortens, round after round.
+        # The prompt asks for the parents' mean length: without a number, models shorten texts round after round.
         word_count = None
         if options.asks_length:
             word_count = round(sum(len(text.split()) for text in parent_texts) / len(parent_texts))
@@ -562,7 +572,7 @@ def _expansion(
     return orders + _fresh(options, run, metadata, int(fresh_count), f"round {t}")
 
 
-# The paper's own accounting (section 4, App. B, D.3): epsilon is divided, each part stands alone. 0.2 of epsilon is for
+# The paper's own accounting (section 4, App. B, D.3) divides epsilon into parts that stand alone. 0.2 of epsilon is for
 # two searches of the length range, 0.1 for each of three Laplace histograms, 0.5 for all votes. Several parties cannot
 # run the searches; one coarse Laplace histogram takes their place (docs/dpga.md), or in a simulation a curator's
 # AboveThreshold over exact lengths.
@@ -571,9 +581,9 @@ def _expansion(
 def _divided(
     options: Options, setting: Setting, metadata: MetadataHistograms, votes: Sequence[TopQVotes]
 ) -> list[SumRequest]:
-    """The private sums of the paper's division: the parts of ``metadata`` one by one, then the votes."""
+    """Plans the private sums with the paper's parts of epsilon: each histogram of ``metadata``, then the votes."""
     stated_privacy, labels = options.stated(setting.privacy), metadata.labels
-    one = HISTOGRAM * stated_privacy.epsilon
+    histogram_epsilon = HISTOGRAM * stated_privacy.epsilon
     sum_requests = []
     if metadata.length_bins:
         range_request = SumRequest(
@@ -583,11 +593,13 @@ def _divided(
             range_request = SumRequest("length range", LengthHistogram(tuple(range(LONGEST + 1))), noise_multiplier=0.0)
         lengths = MetadataHistograms(labels, length_bins=metadata.length_bins, count_labels=False)
         sum_requests.append(range_request)
-        sum_requests.append(SumRequest("metadata/length", lengths, law="laplace", epsilon=one))
-    sum_requests.append(SumRequest("metadata/label", MetadataHistograms(labels), law="laplace", epsilon=one))
+        sum_requests.append(SumRequest("metadata/length", lengths, law="laplace", epsilon=histogram_epsilon))
+    sum_requests.append(
+        SumRequest("metadata/label", MetadataHistograms(labels), law="laplace", epsilon=histogram_epsilon)
+    )
     if metadata.keywords:
         keyword_statistic = MetadataHistograms(labels, keywords=metadata.keywords, count_labels=False)
-        sum_requests.append(SumRequest("metadata/keyword", keyword_statistic, law="laplace", epsilon=one))
+        sum_requests.append(SumRequest("metadata/keyword", keyword_statistic, law="laplace", epsilon=histogram_epsilon))
     if options.estimates_similarity:
         sum_requests.append(SumRequest("similarity", EmbeddingSum(options.embedding_size), noise_multiplier=0.0))
     multiplier = sigma(stated_privacy.epsilon, stated_privacy.delta, options.rounds, options.sampling)
@@ -598,10 +610,11 @@ def _divided(
 
 
 def curators_length_range(counts: Float64, epsilon: float | None, rng: np.random.Generator) -> tuple[int, int]:
-    """Shortest and longest length by two searches of half of the part of ``epsilon`` each (3.2.1, 4.1).
+    """Finds the shortest and the longest length by two searches (3.2.1, 4.1), each with half of the range's epsilon.
 
-    From 0 up, the first length that no more records than a noisy threshold of 0 exceed; from there down, likewise, the
-    first below which there are no more. The paper says of the minimum that it is found in the same way.
+    From 0 up, the first search ends at the length that no more records exceed than a noisy threshold of 0. From there
+    down, the second ends at the length below which no more records lie; the paper says only that the minimum is found
+    in the same way.
 
     Args:
         counts: exact records of each length, float64 [n].
@@ -619,22 +632,24 @@ def curators_length_range(counts: Float64, epsilon: float | None, rng: np.random
 
 
 def above_threshold(queries: Float64, epsilon: float, rng: np.random.Generator) -> int:
-    """DPGA-TextSyn, App. B.2, Algorithm 1, with threshold 0: the first query whose noisy answer does not exceed it.
+    """Returns the position of the first query whose noisy answer does not exceed a noisy threshold of 0, else the last.
 
-    Noise of Laplace scale 2 / epsilon for the threshold and 4 / epsilon for each answer; the last query if none ends.
+    It is DPGA-TextSyn's Algorithm 1 (App. B.2): Laplace noise has the scale 2 / epsilon for the threshold and
+    4 / epsilon for each answer.
     """
     threshold = rng.laplace(0.0, 2.0 / epsilon)
-    bins_above = np.flatnonzero(queries + rng.laplace(0.0, 4.0 / epsilon, len(queries)) <= threshold)
-    if len(bins_above):
-        return int(bins_above[0])
+    ends = np.flatnonzero(queries + rng.laplace(0.0, 4.0 / epsilon, len(queries)) <= threshold)
+    if len(ends):
+        return int(ends[0])
     return max(0, len(queries) - 1)
 
 
 @cache
 def sigma(epsilon: float, delta: float, rounds: int, sampling: float) -> float:
-    """Noise of one vote by 4.2: analytic Gaussian of sigma / sqrt(T) (Lemma B.4), amplified as one mechanism (B.5).
+    """Returns the noise of one vote by the paper's section 4.2.
 
-    The votes have half of epsilon, which is ln(1 + q (e^e - 1)), and delta, which is q d; sigma is that of (e, d).
+    It is an analytic Gaussian of sigma / sqrt(T) (Lemma B.4), amplified as one mechanism (B.5). The votes have half of
+    epsilon, which is ln(1 + q (e^e - 1)), and delta, which is q d; sigma is that of (e, d).
 
     >>> round(sigma(1.0, 1 / (8396 * math.log(8396)), 10, 0.8), 2)
     18.37
@@ -644,22 +659,24 @@ def sigma(epsilon: float, delta: float, rounds: int, sampling: float) -> float:
     full_epsilon = math.log1p(math.expm1(min(VOTES * epsilon, 700.0)) / sampling)
     if math.isinf(epsilon):
         return 0.0
-    return accounting.calibrate(lambda one: [accounting.Gaussian(one, count=rounds)], full_epsilon, delta / sampling)
+    return accounting.calibrate(
+        lambda multiplier: [accounting.Gaussian(multiplier, count=rounds)], full_epsilon, delta / sampling
+    )
 
 
 def paper_figures(options: Options, plan: Plan) -> Mapping[str, float]:
     """The paper's sigma of a vote, the epsilon that the mechanisms spend with it, and sigma by exact accounting."""
     stated_promise = plan.privacy.epsilon, plan.privacy.delta, options.rounds, options.sampling
-    own_sigma, factor = sigma(*stated_promise), plan.privacy.norm_factor
+    vote_sigma, factor = sigma(*stated_promise), plan.privacy.norm_factor
     histogram_count = 1 + options.asks_length + options.asks_keywords
-    spent_epsilon, exactly, jointly = _exact_figures(
+    spent_epsilon, exact_sigma, joint_sigma = _exact_figures(
         *stated_promise, histograms=histogram_count, length=options.asks_length, curator=options.curator
     )
     return {
-        "sigma": own_sigma * factor,
+        "sigma": vote_sigma * factor,
         "epsilon_really_spent": spent_epsilon,
-        "sigma_accounted_exactly": exactly * factor,
-        "sigma_composed_jointly": jointly * factor,
+        "sigma_accounted_exactly": exact_sigma * factor,
+        "sigma_composed_jointly": joint_sigma * factor,
     }
 
 
@@ -667,10 +684,10 @@ def paper_figures(options: Options, plan: Plan) -> Mapping[str, float]:
 def _exact_figures(
     epsilon: float, delta: float, rounds: int, sampling: float, *, histograms: int, length: bool, curator: bool
 ) -> tuple[float, float, float]:
-    """Epsilon that the divided mechanisms spend, and sigma of one vote by exact accounting, apart and jointly.
+    """Returns the epsilon that the paper's mechanisms spend, and sigma of one vote by exact accounting in two ways.
 
-    Apart: all votes share half of epsilon, with a fresh subsample in each round. Jointly: all mechanisms are composed,
-    where the paper divides epsilon among them.
+    The first sigma is for votes that share half of epsilon, with a fresh subsample in each round; the second for all
+    mechanisms composed together, where the paper divides epsilon among them.
 
     Args:
         histograms: Laplace histograms without that of the length range.
@@ -685,10 +702,10 @@ def _exact_figures(
     def votes(noise: float) -> accounting.Gaussian:
         return accounting.Gaussian(noise, sampling, rounds)
 
-    own_sigma = sigma(epsilon, delta, rounds, sampling)
-    spent_epsilon = accounting.epsilon([*metadata, votes(own_sigma)], delta)
-    separate_noise = accounting.calibrate(lambda one: [votes(one)], VOTES * epsilon, delta)
-    return spent_epsilon, separate_noise, accounting.calibrate(lambda one: [*metadata, votes(one)], epsilon, delta)
+    vote_sigma = sigma(epsilon, delta, rounds, sampling)
+    spent_epsilon = accounting.epsilon([*metadata, votes(vote_sigma)], delta)
+    separate_sigma = accounting.calibrate(lambda one: [votes(one)], VOTES * epsilon, delta)
+    return spent_epsilon, separate_sigma, accounting.calibrate(lambda one: [*metadata, votes(one)], epsilon, delta)
 
 
 METHOD = Method(

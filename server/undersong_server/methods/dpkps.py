@@ -121,16 +121,16 @@ class Options(VocabularyOptions):
 
     def features(self, setting: Setting) -> FourierFeatures:
         if self.sampler != "independent" and self.ensemble == "logarithmic":
-            frequencies_per_structure = 2.0
+            paper_width = 2.0
         else:
-            frequencies_per_structure = 1.0
+            paper_width = 1.0
         return FourierFeatures(
             pairs=self.pairs,
             classes=len(setting.labels),
             lengths=self.lengths(),
             phrases=self.length,
             averaged=self.sampler == "independent",
-            width=frequencies_per_structure if self.width == "paper" else self.width,
+            width=paper_width if self.width == "paper" else self.width,
             even=self.even,
         )
 
@@ -138,7 +138,7 @@ class Options(VocabularyOptions):
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns the vocabulary histogram and the density features. The split divides mu squared, or (Laplace) epsilon."""
     check_named(options.label_shares, setting.labels)
-    _example_shots(options, setting, np.random.default_rng(0))  # a file that cannot be used is told now
+    _example_shots(options, setting, np.random.default_rng(0))  # raises now if the file method.shots cannot be used
     sampler_options = options.alternatives()
     if len(sampler_options) > 1:
         _validation_texts(options, setting)
@@ -184,8 +184,8 @@ def warnings(options: Options, setting: Setting, public_texts: PublicTexts) -> l
     texts = shot_texts or options.examples or public_texts()
     if not texts:
         return []
-    terms = matcher(options.terms(setting))
-    median_terms = statistics.median(len(terms.of(text)) for text in texts)
+    term_matcher = matcher(options.terms(setting))
+    median_terms = statistics.median(len(term_matcher.of(text)) for text in texts)
     if options.length <= median_terms:
         return []
     filler_effect = "further places of a sequence are filler"
@@ -226,15 +226,15 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     generators, text_orders = run.setting.generators, []
     all_shots = [shot for label_shots in shots_by_label.values() for shot in label_shots]
     rng = run.rng("shots of a prompt")
-    for sequence_index, (density_name, terms) in enumerate(sequences):
-        shots_of_label = shots_by_label.get(density_name, [])
+    for sequence_index, (label, terms) in enumerate(sequences):
+        shots_of_label = shots_by_label.get(label, [])
         if all_shots and not options.class_in_prompt:
             shots_of_label = [all_shots[i] for i in rng.permutation(len(all_shots))[: options.shots_shown]]
         text_orders.append(
             Order(
                 generators[sequence_index % len(generators)],
                 "keyphrases",
-                density_name,
+                label,
                 good=tuple(text for text, _ in shots_of_label) if shots_of_label else options.examples,
                 good_terms=tuple(shot_terms for _, shot_terms in shots_of_label),
                 terms=terms,
@@ -246,8 +246,8 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     return run.pool.samples
 
 
-def _draw_sequences(options: Options, run: RunContext, densities: Densities, kept: Sequence[str]) -> Sequences:
-    """The sequences of all labels by one sampler; ``kept`` are the terms of its densities."""
+def _draw_sequences(options: Options, run: RunContext, densities: Densities, terms: Sequence[str]) -> Sequences:
+    """Draws the sequences of all labels by one sampler; ``terms`` are the terms of its densities."""
     if options.sampler == "independent":
         draw_terms = densities.independent
     else:
@@ -258,15 +258,16 @@ def _draw_sequences(options: Options, run: RunContext, densities: Densities, kep
     if options.repeats:
         length = options.length
     else:
-        length = min(options.length, len(kept))
+        length = min(options.length, len(terms))
     sequences: Sequences = []
     for label, sequence_count in enumerate(np.bincount(label_of, minlength=len(task_labels))):
         rng = run.rng(f"sequences/{label}")
-        drawn_terms = draw_terms(
+        drawn_rows = draw_terms(
             label, int(sequence_count), length, rng, sharpness=options.sharpness, highest=options.highest
         )
         sequences += [
-            (task_labels[label], tuple(kept[term] for term in term_row if term != UNFILLED)) for term_row in drawn_terms
+            (task_labels[label], tuple(terms[term_number] for term_number in term_row if term_number != UNFILLED))
+            for term_row in drawn_rows
         ]
     return sequences
 
@@ -281,14 +282,18 @@ def _validation_texts(options: Options, setting: Setting) -> Table:
     return read_table(setting.folder / options.validation, "text", "label", labels=setting.labels)
 
 
-def _validated(options: Options, run: RunContext, drawn: Mapping[str, Sequences], kept: Sequence[str]) -> Sequences:
-    """The sequences of the sampler that labels more of the public texts rightly; of equal ones the independent ones.
+def _validated(options: Options, run: RunContext, drawn: Mapping[str, Sequences], terms: Sequence[str]) -> Sequences:
+    """Returns the sequences of the sampler that labels more of the public texts rightly, of equal ones the independent.
 
-    B.2.4, as in Table 5: a classifier is trained on sequences and asked for the labels of real texts' sequences. Texts
-    without a term of the private vocabulary say nothing. Public texts and opened sums only: no further cost.
+    As in B.2.4 and Table 5, a classifier is trained on sequences and asked for the labels of real texts' sequences.
+    Texts without a term of the private vocabulary do not count. It reads public texts and opened sums only, so it
+    costs no privacy.
     """
-    public_texts, terms = _validation_texts(options, run.setting), matcher(tuple(kept))
-    terms_of_text = [tuple(kept[term] for term in terms.of(text, options.length)) for text in public_texts.texts]
+    public_texts, term_matcher = _validation_texts(options, run.setting), matcher(tuple(terms))
+    terms_of_text = [
+        tuple(terms[term_number] for term_number in term_matcher.of(text, options.length))
+        for text in public_texts.texts
+    ]
     real_sequences = [
         (label, text_terms)
         for label, text_terms in zip(public_texts.labels or (), terms_of_text, strict=True)
@@ -312,16 +317,16 @@ def _validated(options: Options, run: RunContext, drawn: Mapping[str, Sequences]
 
 
 def _right_share(run: RunContext, sequences: Sequences, real: Sequences) -> float:
-    """The part of the ``real`` sequences that get their label from a classifier of the drawn ones."""
+    """Share of the ``real`` sequences that a classifier, trained on the drawn ``sequences``, gives their own label."""
     embedded_sides = []
     for side_sequences in (sequences, real):
         samples = [
             Sample(sequence_text(sequence_terms), label, "", 0, "sequence") for label, sequence_terms in side_sequences
         ]
         embedded_sides.append((run.embeddings(samples), run.label_numbers(samples)))
-    (drawn_embeddings, drawn_label_of), (held_out, held_out_label_of) = embedded_sides
+    (drawn_embeddings, drawn_label_of), (real_embeddings, real_label_of) = embedded_sides
     classifier_head = learning.classifier(drawn_embeddings, drawn_label_of, len(run.setting.labels), strength=STRENGTH)
-    return float((learning.probabilities(classifier_head, held_out).argmax(axis=1) == held_out_label_of).mean())
+    return float((learning.probabilities(classifier_head, real_embeddings).argmax(axis=1) == real_label_of).mean())
 
 
 def _example_shots(
@@ -333,15 +338,15 @@ def _example_shots(
     task_labels = setting.labels
     table = read_table(setting.folder / options.shots, "text", "label" if task_labels else None, labels=task_labels)
     vocabulary = options.terms(setting)
-    terms = matcher(vocabulary)
+    term_matcher = matcher(vocabulary)
     shots_by_label: dict[str, list[tuple[str, tuple[str, ...]]]] = {label: [] for label in task_labels or ("",)}
     for row in rng.permutation(len(table)):
         text = table.texts[row]
         label_shots = shots_by_label[table.labels[row] if table.labels else ""]
-        text_terms = tuple(vocabulary[term] for term in terms.of(text, options.length))
+        text_terms = tuple(vocabulary[term] for term in term_matcher.of(text, options.length))
         if text_terms and len(label_shots) < options.shots_per_class:
             label_shots.append((text, text_terms))
-    empty_labels = [label for label, mine in shots_by_label.items() if not mine]
+    empty_labels = [label for label, shots in shots_by_label.items() if not shots]
     if empty_labels:
         raise ConfigurationError(
             f"{setting.folder / options.shots}: no text{f' of the label {empty_labels[0]!r}' if task_labels else ''}"

@@ -25,18 +25,18 @@ from undersong_server.methods.parts.schedules import Counts, divided, one_value_
 from undersong_server.methods.parts.selection import drawn_by_weight, highest, largest_remainder
 from undersong_server.methods.parts.shares import check_named
 
-STRENGTH = 3.0  # inverse regularisation of its classifiers
+STRENGTH = 3.0  # inverse regularisation of the task models
 
 
 class Options(PresetOptions):
     """Options of FuseGen: its [method] keys.
 
     Attributes:
-        samples: N, texts in all; or a list with the texts of each round.
-        rounds: T.
+        samples: texts in all (N); or a list with the texts of each round.
+        rounds: number of rounds (T).
         candidates, examples: R candidates per label, of which S are shown.
         easy: share of the candidates that are the least variable texts.
-        boosts: rounds of self-boosting, with ``rate``.
+        boosts: rounds of self-boosting of the texts' weights, each by a factor of at most exp(``rate``).
         label_shares: of the texts that are written: "even", or a table with a number for each label.
     """
 
@@ -84,7 +84,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         run.state_corpus(round_index, run.pool.samples)
         embeddings, label_of = run.embeddings(run.pool.samples), run.pool.label_of
         opinion_spread = variability(_classifier_opinions(run, embeddings, label_of))
-        # Self-boosting weight adjustment
+        # Self-boosting, the paper's name, raises the weights of texts with whose labels a task model agrees.
         sample_weights = self_boosted(embeddings, label_of, len(task_labels), boosts=options.boosts, rate=options.rate)
         for label in range(len(task_labels)):
             label_rows = run.pool.of_label(label)
@@ -113,8 +113,8 @@ def cross_selected(spread: Float64, weights: Float64, members: Int64, candidates
     """
     candidate_count = min(candidates, len(members))
     easy_rows = highest(-spread, members, round(easy * candidate_count))
-    hard_rows = highest(spread, np.setdiff1d(members, easy_rows), candidate_count - len(easy_rows))
-    return highest(weights, np.sort(np.concatenate([easy_rows, hard_rows])), size)
+    ambiguous_rows = highest(spread, np.setdiff1d(members, easy_rows), candidate_count - len(easy_rows))
+    return highest(weights, np.sort(np.concatenate([easy_rows, ambiguous_rows])), size)
 
 
 def self_boosted(embeddings: Float32, labels: Int64, classes: int, *, boosts: int, rate: float) -> Float64:
@@ -132,10 +132,10 @@ def self_boosted(embeddings: Float32, labels: Int64, classes: int, *, boosts: in
 
 
 def _classifier_opinions(run: RunContext, embeddings: Float32, label_of: Int64) -> Float64:
-    author, class_count = run.pool.generator_of, len(run.setting.labels)
+    generator_of, class_count = run.pool.generator_of, len(run.setting.labels)
     text_rows = np.arange(len(label_of))
     heads = [
-        learning.classifier(embeddings[author == k], label_of[author == k], class_count, strength=STRENGTH)
+        learning.classifier(embeddings[generator_of == k], label_of[generator_of == k], class_count, strength=STRENGTH)
         for k in range(len(run.setting.generators))
     ]
     return np.stack([learning.probabilities(head, embeddings)[text_rows, label_of] for head in heads])

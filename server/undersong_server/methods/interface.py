@@ -48,10 +48,10 @@ __all__ = [
 ANEW = "anew "  # begins the name of a step that writes texts in place of those that the choice left out
 EXPECTED_RECORDS = 300  # the assumed number of records if nobody declares it
 PROMISE, ONE_PARTY = Privacy(4.0, 1e-5), Quorum(1, 1, 0, 0)  # the defaults of a Setting in a method's test
-# A report pairs these values with the names of the generators.
+# Names of records that hold one value for each generator; a report shows the values beside the generators' names.
 RECORDS_BY_GENERATOR = ("weights", "weights noise")
-Watch = Callable[[str, Callable[[], Any]], Any]
-Observe = Callable[[str, Mapping[str, Any]], None]  # told what a run obtains: its kind, and its public facts
+Watch = Callable[[str, Callable[[], Any]], Any]  # does a piece of work, shown under the given name; returns its result
+Observe = Callable[[str, Mapping[str, Any]], None]  # receives the kind and the public facts of what a run obtains
 PublicTexts = Callable[[], Sequence[str]]  # public texts of the task's kind; none where none are at hand
 Records = Mapping[str, Sequence[tuple[int, Any]]]  # a method's recorded values by name, each with its round
 
@@ -122,7 +122,7 @@ _Options = TypeVar("_Options", bound=MethodOptions)
 
 
 def a_call_per_sample(options: MethodOptions, setting: Setting) -> int:
-    """Texts that a method orders whose options say how many ``samples``."""
+    """Returns the number of texts that a method orders if its option ``samples`` states it."""
     assert options.samples is not None
     return options.samples
 
@@ -136,16 +136,16 @@ class Method(Generic[_Options]):
         plan: every private sum that it will make, in order; raises ConfigurationError where it cannot run.
         generator_calls: texts that it will order, without retries; by default its options' ``samples``.
         published: most texts of its corpus, where it orders more than it publishes; None for every other method.
-        unpublished: its further calls, as an operator reads what they are for.
+        unpublished: purpose of the texts that it orders and does not publish, in words for an operator.
         run: the method, from the first order to the corpus.
         reads_attributes: False where it does not read the task's attributes, which it then refuses.
-        asks_first: True if a private sum may come before the first text, so that a few trial texts of each language
-            model come before that; no by default.
-        hides_labels: True if no prompt may name a text's label, so that trial texts are asked for without one; no by
-            default.
+        asks_first: True if a private sum may come before the first text, so that each language model has to write a
+            few trial texts before that sum; False by default.
+        hides_labels: True if no prompt may name a text's label, so that trial texts are asked for without one; False
+            by default.
         makes_private_sums: False where its plan is empty whatever its options are; neither epsilon nor the number of
             parties then changes its corpus, and ``undersong compare`` runs it once for all of them.
-        measures_lengths: True if its own plan measures the lengths of texts, whatever the task asks; no by default.
+        measures_lengths: True if its own plan measures the lengths of texts, whatever the task asks; False by default.
         packages: top-level modules that a run needs at the coordinator and that its install may lack; none by default.
         notes: sentences for whoever plans a run of it; none by default.
         warnings: choices of the options that promise little, a sentence each without its full stop; none by default.
@@ -176,7 +176,7 @@ class Method(Generic[_Options]):
     )
 
     def __post_init__(self) -> None:
-        """Raises ConfigurationError where options or functions are of another form than a run calls them in."""
+        """Raises ConfigurationError if ``Options`` is no class of options, or a function takes other arguments."""
         if not (isinstance(self.Options, type) and issubclass(self.Options, MethodOptions)):
             raise ConfigurationError(
                 "Method(Options=...): is no class of options",
@@ -203,7 +203,7 @@ class RunContext:
         pool: the samples written so far, in order; ``generate`` adds to it.
         records: what the method recorded for the report, by name, in order.
         adapters: files of each tuned generator's last adapter, by generator.
-        corpora: the corpus after each round, by the round's number, of a method that states it.
+        corpora: the corpus after each round, by the round's number, if the method calls ``state_corpus``.
     """
 
     def __init__(
@@ -234,18 +234,18 @@ class RunContext:
         self._observe = observe
         self._sigmas: dict[str, float] = {}
         self._segments: list[Segment] = []  # the pool as the parties hold it, one block per publication
-        self._published = 0
+        self._published_count = 0
         self._rows: dict[str, tuple[bytes, int]] = {}  # text -> the block that holds it, and its row
 
     def rng(self, step: str) -> np.random.Generator:
-        """Public randomness of one step: the same for the same seed and step, on every machine and after a resume."""
+        """Returns the public randomness of one step: the same numbers on every machine and after a resumed run."""
         digest = tagged_hash("method randomness", str(self._seed).encode(), step.encode())
         return np.random.default_rng(np.frombuffer(digest, dtype="<u4"))
 
     def record(self, name: str, round_: int, value: Any) -> None:
         """Keeps a public value of a round under ``name``, for the report.
 
-        Raises ConfigurationError for weights, or their noise, that are no finite number for each generator.
+        Raises ConfigurationError for "weights" or "weights noise" that are not one finite number for each generator.
         """
         if name in RECORDS_BY_GENERATOR:
             self._check_by_generator(name, round_, value)
@@ -292,16 +292,18 @@ class RunContext:
         answered_samples: list[Sample | None] = self._watch(
             "generation", lambda: self._author.write(step, round_, orders)
         )
-        sample_records = [(each.text, each.label, each.generator) for each in answered_samples if each is not None]
-        counted = self._author.counts
+        sample_records = [
+            (sample.text, sample.label, sample.generator) for sample in answered_samples if sample is not None
+        ]
+        answer_counts = self._author.counts
         usage_records = {
             generator_name: {
-                **vars(each),
-                "faults": dict(each.faults),
+                **vars(usage),
+                "faults": dict(usage.faults),
                 **vars(self._author.speed[generator_name]),
-                "counted": counted[generator_name],
+                "counted": answer_counts[generator_name],
             }
-            for generator_name, each in self._author.usage.items()
+            for generator_name, usage in self._author.usage.items()
         }
         self._observe("texts", {"step": step, "round": round_, "texts": sample_records})
         self._observe("usage", {"usage": usage_records})
@@ -317,7 +319,7 @@ class RunContext:
         return np.array([index_of_label.get(sample.label, -1) for sample in samples], dtype=np.int64)
 
     def embeddings(self, samples: Sequence[Sample]) -> Float32:
-        """Unit embeddings of samples as parties get them, on the public grid, float32 [n, d]; each is embedded once."""
+        """Unit embeddings of samples, float32 [n, d], rounded to the public grid on which the parties get them."""
         texts = [sample.text for sample in samples]
         embeddings: Float32 = self._watch("embedding", lambda: publishable(self._embed(texts)))
         return embeddings
@@ -325,8 +327,8 @@ class RunContext:
     def check_embedding_size(self, planned: int) -> None:
         """Raises ConfigurationError unless embeddings have ``planned`` coordinates.
 
-        For methods that sum embeddings, before they spend anything: every party would refuse that sum, and the sums
-        asked before it would have been paid for.
+        A method that sums embeddings calls it before it spends anything: with another size every party would refuse
+        that sum, and the sums before it would have been paid for.
         """
         probe_size = self.embeddings([Sample("size", "", self.setting.generators[0], 0, "probe")]).shape[1]
         if probe_size != planned:
@@ -351,7 +353,7 @@ class RunContext:
                 code="candidates",
             )
         vote_counts = self.private_sum(name, [self.publish_pool()]).natural
-        # The plan fixes the dimension; where duplicates were dropped the last coordinates hold noise only.
+        # The plan fixes the dimension. If duplicates were dropped from the pool, the last coordinates hold noise only.
         if not planned_votes.parameters["furthest"]:
             return vote_counts[: len(self.pool)], np.zeros(len(self.pool))
         candidate_count = planned_votes.dimension // 2
@@ -381,27 +383,27 @@ class RunContext:
         self._observe("sum", facts)
         return noisy_sum
 
-    def _vote_shares(self, opened: NoisySum) -> dict[str, Any]:
+    def _vote_shares(self, noisy_sum: NoisySum) -> dict[str, Any]:
         """Each generator's share of the votes for its texts, and the standard deviation that the noise gives it."""
-        votes = opened.natural[: len(self.pool)]
+        votes = noisy_sum.natural[: len(self.pool)]
         generator_count = len(self.setting.generators)
         votes_by_generator = np.bincount(self.pool.generator_of, weights=votes, minlength=generator_count)
         texts_by_generator = np.bincount(self.pool.generator_of, minlength=generator_count)
         total_votes = float(votes.sum())
         if total_votes <= 0:
             return {}
-        noise = opened.sigma * np.sqrt(texts_by_generator) / total_votes
+        noise = noisy_sum.sigma * np.sqrt(texts_by_generator) / total_votes
         return {"shares": (votes_by_generator / total_votes).tolist(), "noise": noise.tolist()}
 
     def publish_pool(self) -> Input:
         """The pool as the public input "candidates"; only samples that were not published before are sent."""
-        if len(self.pool) > self._published:
-            new_samples = self.pool.samples[self._published :]
+        if len(self.pool) > self._published_count:
+            new_samples = self.pool.samples[self._published_count :]
             segment_name = f"pool/{len(self._segments)}"
             self._segments.append(
                 Segment(self._blocks.published(segment_name, lambda: self._encode_samples(new_samples)))
             )
-            self._published = len(self.pool)
+            self._published_count = len(self.pool)
         return Input("candidates", tuple(self._segments))
 
     def publish_samples(self, name: str, step: str, samples: Sequence[Sample]) -> tuple[Input, list[Sample]]:
@@ -411,8 +413,8 @@ class RunContext:
         """
         new_samples = list({sample.text: sample for sample in samples if sample.text not in self._rows}.values())
         if new_samples:
-            block_identity = self._blocks.published(f"samples/{step}", lambda: self._encode_samples(new_samples))
-            self._rows |= {sample.text: (block_identity, row) for row, sample in enumerate(new_samples)}
+            block_id = self._blocks.published(f"samples/{step}", lambda: self._encode_samples(new_samples))
+            self._rows |= {sample.text: (block_id, row) for row, sample in enumerate(new_samples)}
         samples_by_block: dict[bytes, dict[int, Sample]] = {}
         for sample in samples:
             block, row = self._rows[sample.text]
@@ -422,13 +424,13 @@ class RunContext:
         return Input(name, segments), [sample for rows in rows_by_block.values() for sample in rows.values()]
 
     def publish_labelled_texts(self, name: str, samples: Sequence[Sample]) -> list[Input]:
-        """Two public inputs: ``name``, the samples' texts, and "NAME: classes", the index of each one's label."""
+        """Publishes samples as two inputs: ``name``, their texts, and "NAME: classes", the indices of their labels."""
         class_of = np.maximum(self.label_numbers(samples), 0).astype(np.float64)
         texts_input = self.publish_texts(name, [sample.text for sample in samples])
         return [texts_input, self.publish_numbers(f"{name}: classes", class_of)]
 
     def publish_texts(self, name: str, texts: Sequence[str]) -> Input:
-        """Strings as the public input ``name``."""
+        """Publishes strings as the public input ``name``."""
         return Input(name, (Segment(self._blocks.add(encode_texts(texts))),))
 
     def publish_embeddings(self, name: str, texts: Sequence[str]) -> tuple[Input, Float32]:
@@ -438,23 +440,21 @@ class RunContext:
             vectors: Float32 = self._watch("embedding", lambda: publishable(self._embed(texts)))
             return encode_embeddings(vectors, np.full(len(texts), -1, dtype=np.int64))
 
-        block_identity = self._blocks.published(f"embeddings/{name}", encode)
-        embedding_rows = decode_block(self._blocks.get(block_identity)).values
+        block_id = self._blocks.published(f"embeddings/{name}", encode)
+        embedding_rows = decode_block(self._blocks.get(block_id)).values
         assert embedding_rows is not None
-        return Input(name, (Segment(block_identity),)), embedding_rows.astype(np.float32, copy=False)
+        return Input(name, (Segment(block_id),)), embedding_rows.astype(np.float32, copy=False)
 
     def publish_vectors(self, name: str, step: str, values: Float32, labels: Int64) -> Input:
-        """Embeddings, put on the public grid, as an input: float32 [n, d] and one label per row, int64 [n] (-1 = none).
+        """Publishes embeddings, rounded to the public grid: float32 [n, d], and a label per row, int64 [n] (-1 = none).
 
         ``step`` names the call in the journal and differs in every call.
         """
-        block_identity = self._blocks.published(
-            f"vectors/{step}", lambda: encode_embeddings(publishable(values), labels)
-        )
-        return Input(name, (Segment(block_identity),))
+        block_id = self._blocks.published(f"vectors/{step}", lambda: encode_embeddings(publishable(values), labels))
+        return Input(name, (Segment(block_id),))
 
     def publish_numbers(self, name: str, values: Float64) -> Input:
-        """Numbers as the public input ``name``, float64 of any shape."""
+        """Publishes numbers, float64 of any shape, as the public input ``name``."""
         return Input(name, (Segment(self._blocks.add(encode_numbers(values))),))
 
     def _encode_samples(self, samples: Sequence[Sample]) -> bytes:

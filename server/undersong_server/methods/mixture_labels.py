@@ -1,7 +1,7 @@
-"""The mixture with label shares after the records', ``mixture+labels``: what one label histogram is worth.
+"""The method ``mixture+labels``: the mixture with label shares that follow the records' noisy label histogram.
 
-Equal weights over the generators, zero-shot texts, nothing private but the labels. A method that weighs generators
-has to beat this one; the difference from the plain mixture is what the label shares bring.
+All generators write equally many zero-shot texts, and nothing private but the histogram is used. A method that weighs
+generators has to beat this one; the difference from the plain mixture is what the label shares bring.
 """
 
 from collections.abc import Sequence

@@ -87,7 +87,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         for i, label in enumerate(ordered_labels)
     ]
     seeds: dict[Sample, None] = {}
-    # Phase 1 (algorithm 1)
+    # Phase 1 (algorithm 1): texts are written, voted for and varied; those above the threshold become seeds.
     for t in range(options.rounds):
         written_samples = [sample for sample in run.write(f"round {t + 1}", t, round_orders) if sample is not None]
         label_numbers = run.label_numbers(written_samples)
@@ -114,7 +114,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
             )
             for i, parent in enumerate(parent_samples)
         ]
-    # Phase 2
+    # Phase 2: new texts are written with the seeds as examples.
     run.pool.extend(seeds)
     run.generate("expansion", options.rounds, _expansion_orders(options, run, list(seeds)))
     run.state_corpus(options.rounds, run.pool.samples)
@@ -122,7 +122,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
 
 def thresholded(histogram: Float64, threshold: float) -> Float64:
-    """Takes the threshold from every count and sets what is left below zero to zero: float64 of the same shape.
+    """Subtracts the threshold from every count and sets negative rests to zero: float64 of the same shape.
 
     >>> thresholded(np.array([3.0, 1.0, -2.0]), 1.5).tolist()
     [1.5, 0.0, 0.0]
@@ -143,13 +143,13 @@ def _expansion_orders(options: Options, run: RunContext, seeds: Sequence[Sample]
         if not examples:
             expansion_orders.append(Order(generator_names[i % len(generator_names)], "random", label_name))
             continue
-        example_places = rng.choice(len(examples), size=min(options.examples, len(examples)), replace=False)
+        example_positions = rng.choice(len(examples), size=min(options.examples, len(examples)), replace=False)
         expansion_orders.append(
             Order(
                 generator_names[i % len(generator_names)],
                 "cross",
                 label_name,
-                parents=tuple(examples[example_place] for example_place in example_places),
+                parents=tuple(examples[position] for position in example_positions),
             )
         )
     return expansion_orders

@@ -34,7 +34,7 @@ from undersong_server.methods.interface import (
 from undersong_server.methods.parts.selection import largest_remainder
 from undersong_server.methods.parts.shares import LabelShares, check_named, label_shares, wanted_shares
 
-PART_LABELS = 1 / 9  # share of the other sums' parts, because label shares need little precision
+PART_LABELS = 1 / 9  # part of the budget, as a share of all other sums' parts; label shares need little precision
 
 
 class Options(MethodOptions):
@@ -44,15 +44,16 @@ class Options(MethodOptions):
         samples: texts that the tuned model writes at last.
         label_shares: of the corpus: half-way between equal shares and the records' ("half"), the "records"' own,
             "even", or a table with a number for each label.
-        keep: part of them that the corpus has: those with the most votes of each label. 1 keeps all, without that vote.
-        rounds: of texts and a tuning.
-        score: by which a prompt's texts are ranked: "similarity" to the records' mean embedding, or "votes".
+        keep: share of ``samples`` that the corpus has: the texts of each label with the most votes in a last vote. 1
+            keeps all texts, and there is no last vote.
+        rounds: number of rounds, each of which writes texts and then tunes the model.
+        score: what a prompt's texts are ranked by: "similarity" to the records' mean embedding, or "votes".
         embedding_size: coordinates of an embedding.
-        prompts: of a round, spread evenly over the labels; texts: that are written to each.
-        votes: Q, texts that a record votes for, in the last vote too.
-        pairs: of a prompt: the best text against that of rank ``rejected``, the second best against the next, ...
+        prompts: prompts in a round, spread evenly over the labels; texts: texts that are written to each prompt.
+        votes: texts that a record votes for (Q), in the last vote too.
+        pairs: pairs from a prompt: the best text against that of rank ``rejected``, the second best against the next...
         rejected: rank of the best text's counterpart, from 1; a middle one, as POPri found best.
-        rank: of the LoRA weights; learning_rate, beta, epochs, batch: as of ``Tuning``.
+        rank: rank of the LoRA weights; learning_rate, beta, epochs, batch: as in ``Tuning``.
     """
 
     samples: Annotated[int, Field(ge=1)] = 2000
@@ -86,9 +87,9 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
             code="rank-too-large",
         )
     for generator_name, folder in zip(setting.generators, setting.steerable, strict=True):
-        settings = setting.folder / folder / "config.json"
-        if folder and settings.is_file():
-            model_config = json.loads(settings.read_text(encoding="utf-8"))
+        config_file = setting.folder / folder / "config.json"
+        if folder and config_file.is_file():
+            model_config = json.loads(config_file.read_text(encoding="utf-8"))
         else:
             model_config = {}
         if not folder or model_config.get("is_encoder_decoder"):
@@ -132,43 +133,43 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs the method. Returns the corpus. The comments have the numbers of the steps in docs/tuned.md."""
-    label_count, mean = len(run.setting.labels), None
-    label_shares_used = np.ones(1)
+    label_count, embedding_sums = len(run.setting.labels), None
+    wanted_label_shares = np.ones(1)
     if label_count > 1:
         halfway_shares = label_shares(run.private_sum("labels", []))
-        label_shares_used = wanted_shares(options.label_shares, halfway_shares, run.setting.labels)
-    run.record("label shares", 0, label_shares_used.tolist())
+        wanted_label_shares = wanted_shares(options.label_shares, halfway_shares, run.setting.labels)
+    run.record("label shares", 0, wanted_label_shares.tolist())
     if options.score == "similarity":
         run.check_embedding_size(options.embedding_size)
-        mean = run.private_sum("embeddings", []).natural.reshape(-1, options.embedding_size)
+        embedding_sums = run.private_sum("embeddings", []).natural.reshape(-1, options.embedding_size)
     for t in range(options.rounds):
         # 1. Several texts to each prompt, from the model as it is now.
         round_orders = [
-            order for order in _prompt_orders(options, run, label_shares_used, t) for _ in range(options.texts)
+            order for order in _prompt_orders(options, run, wanted_label_shares, t) for _ in range(options.texts)
         ]
         answered_samples = run.write(f"round {t + 1}", t, round_orders)
         samples = [sample for sample in answered_samples if sample is not None]
         run.pool.extend(samples)
-        # 2. What the records say of each.
-        if mean is None:
-            votes_of_text = _noisy_votes(run, f"votes/{t + 1}", samples)
+        # 2. Each text's score by an opened sum of the records.
+        if embedding_sums is None:
+            score_of_text = _noisy_votes(run, f"votes/{t + 1}", samples)
         else:
-            votes_of_text = _mean_similarities(run, mean, samples)
+            score_of_text = _mean_similarities(run, embedding_sums, samples)
         # 3. Preference pairs within each prompt's texts.
         preference_pairs = []
         for group_start in range(0, len(round_orders), options.texts):
             order_samples = [
-                each for each in answered_samples[group_start : group_start + options.texts] if each is not None
+                sample for sample in answered_samples[group_start : group_start + options.texts] if sample is not None
             ]
             preference_pairs += [
                 (round_orders[group_start], *text_pair)
-                for text_pair in preferred(order_samples, votes_of_text, options.pairs, options.rejected)
+                for text_pair in preferred(order_samples, score_of_text, options.pairs, options.rejected)
             ]
         run.record("preferences", t, len(preference_pairs))
-        # 4. The model is trained by them.
+        # 4. The model is trained on the pairs.
         run.tune(f"round {t + 1}", preference_pairs, _tuning_of_round(options, run, t))
     # 5. The corpus is written by the tuned model, and the last vote chooses among its texts.
-    round_orders = _round_orders(run, label_shares_used, options.samples)
+    round_orders = _round_orders(run, wanted_label_shares, options.samples)
     corpus = run.generate("corpus", options.rounds, round_orders)
     run.record(
         "remarks",
@@ -186,9 +187,9 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
 
 def preferred(group: Sequence[Sample], scores: dict[str, float], pairs: int, rejected: int) -> list[tuple[str, str]]:
-    """(chosen, rejected) texts of one prompt: rank i against rank i + rejected - 1, i = 1 .. pairs.
+    """Returns pairs (chosen, rejected) of one prompt's texts: rank i and rank i + rejected - 1, for i = 1 .. pairs.
 
-    Where texts were dropped, ranks that do not exist are the last one's; no text is paired with itself.
+    If texts were dropped, the last rank stands for ranks that do not exist; no text is paired with itself.
 
     >>> a, b, c = (Sample(text, "", "g", 0, "zero_shot") for text in "abc")
     >>> preferred([a, b, c], {"a": 0.2, "b": 4.0, "c": 1.0}, pairs=2, rejected=2)
@@ -200,10 +201,10 @@ def preferred(group: Sequence[Sample], scores: dict[str, float], pairs: int, rej
 
 
 def _prompt_orders(options: Options, run: RunContext, shares: Float64, t: int) -> list[Order]:
-    """The orders of a round, each with the number of its prompt."""
+    """Returns one order for each prompt of a round, with the random number that chooses the prompt's hints."""
     hint_seeds = run.rng(f"prompts {t + 1}").integers(2**31, size=options.prompts).tolist()
     round_orders = _round_orders(run, shares, options.prompts)
-    return [replace(each, hints=hint_seed) for each, hint_seed in zip(round_orders, hint_seeds, strict=True)]
+    return [replace(order, hints=hint_seed) for order, hint_seed in zip(round_orders, hint_seeds, strict=True)]
 
 
 def _round_orders(run: RunContext, shares: Float64, count: int) -> list[Order]:
@@ -215,14 +216,14 @@ def _round_orders(run: RunContext, shares: Float64, count: int) -> list[Order]:
     ]
 
 
-def _mean_similarities(run: RunContext, mean: Float64, samples: Sequence[Sample]) -> dict[str, float]:
-    """Each text's product with the noisy sum of its label's records, by text."""
-    similarities = (run.embeddings(samples) * mean[np.maximum(run.label_numbers(samples), 0)]).sum(axis=1)
-    return {sample.text: float(each) for sample, each in zip(samples, similarities, strict=True)}
+def _mean_similarities(run: RunContext, embedding_sums: Float64, samples: Sequence[Sample]) -> dict[str, float]:
+    """Product of each text's embedding with the noisy sum of the embeddings of its label's records, by text."""
+    similarities = (run.embeddings(samples) * embedding_sums[np.maximum(run.label_numbers(samples), 0)]).sum(axis=1)
+    return {sample.text: float(similarity) for sample, similarity in zip(samples, similarities, strict=True)}
 
 
 def _noisy_votes(run: RunContext, name: str, samples: Sequence[Sample]) -> dict[str, float]:
-    """Noisy votes by text."""
+    """Opens the sum ``name``; returns the noisy votes for each of the samples, by text."""
     candidates_input, ordered_samples = run.publish_samples("candidates", name, samples)
     vote_counts: Float64 = run.private_sum(name, [candidates_input]).natural
     return {

@@ -1,10 +1,11 @@
 """Undersong: the records say who writes, what is written, and which texts stay; docs/method.md has the pseudo-code.
 
-A text that the records do not support is not published, and what is missing is written anew. A choice stands if the
-records' verdict finds it better than all texts that are left, cleaned, by half a standard error. Otherwise those are
-the corpus: a label goes only if embeddings and words contradict it, where the method ``cleaned-mixture`` asks
-embeddings alone. One generator leaves nobody to choose: there, and where more is written than published, the records
-judge the labels of the texts, by where those of each label lie. The verdict's sum also tells how good the corpus is.
+A text that the records do not support is not published, and what is missing is written anew. A last private sum, the
+verdict, compares the chosen texts with all texts that are left, cleaned. The choice stands if it is better by half a
+standard error. Otherwise all texts that are left are the corpus, cleaned: a label goes only if embeddings and words
+contradict it, where the method ``cleaned-mixture`` asks embeddings alone. With one generator there is none to choose:
+then, and if more is written than published, the records judge the labels of the texts by where the records of each
+label lie. The verdict also tells how good the corpus is.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -102,14 +103,15 @@ class Options(MethodOptions):
         return self.voted_examples
 
     def per_round(self, growing: bool = False) -> list[int]:
-        """Number of texts to order in each round; ``growing`` if the first ones serve to choose words.
+        """Number of texts to order in each round, by the schedule if ``samples`` is a list.
 
-        A schedule decides it in any case.
+        Args:
+            growing: True if each round orders more than the one before it, because the first serves to choose words.
         """
         if isinstance(self.samples, tuple):
             return [sample_count * self.written for sample_count in self.samples]
-        parts = np.arange(1.0, self.rounds + 1) if growing else np.ones(self.rounds)
-        return [int(n) for n in largest_remainder(parts, self.samples * self.written)]
+        relative_sizes = np.arange(1.0, self.rounds + 1) if growing else np.ones(self.rounds)
+        return [int(n) for n in largest_remainder(relative_sizes, self.samples * self.written)]
 
     def most_anew(self, generators: int) -> int:
         """Largest number of texts to order in place of those that are set aside, dropped or never came."""
@@ -130,49 +132,49 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 def requests(options: Options, setting: Setting, wanted: Collection[str]) -> list[SumRequest]:
     """Returns the sums of a run that asks the ``wanted`` questions about form."""
     generators, label_count = len(setting.generators), len(setting.labels)
-    asked: list[SumRequest] = []
+    sum_requests: list[SumRequest] = []
     if form.LENGTHS in wanted:
         label_share = TUNING.part_labels * bool(label_count) + form.FORM.part_lengths
-        asked.append(SumRequest("labels", form.counted(setting), label_share))
+        sum_requests.append(SumRequest("labels", form.counted(setting), label_share))
     elif label_count or setting.attributes:
-        counted = attribute_marginals(setting) if setting.attributes else LabelHistogram(label_count)
-        asked.append(SumRequest("labels", counted, TUNING.part_labels))
-    several = label_count > 1 and generators > 1
+        count_statistic = attribute_marginals(setting) if setting.attributes else LabelHistogram(label_count)
+        sum_requests.append(SumRequest("labels", count_statistic, TUNING.part_labels))
+    has_labels_and_choice = label_count > 1 and generators > 1
     if label_count > 1 and (generators == 1 or options.written > 1):
-        located = EmbeddingSum(embedders.dimension(setting.embedder), label_count)
-        asked.append(SumRequest("centres", located, TUNING.part_centres))
-    sizes = options.per_round(form.WORDS in wanted)
+        centre_statistic = EmbeddingSum(embedders.dimension(setting.embedder), label_count)
+        sum_requests.append(SumRequest("centres", centre_statistic, TUNING.part_centres))
+    round_sizes = options.per_round(form.WORDS in wanted)
     if form.EXAMPLES in wanted:
-        shown = range(form.WORDS in wanted, options.rounds - 1)
+        example_rounds = range(form.WORDS in wanted, options.rounds - 1)
     else:
-        shown = range(0)
-    for t, text_count in enumerate(np.cumsum(sizes)[:-1].tolist()):
+        example_rounds = range(0)
+    for t, text_count in enumerate(np.cumsum(round_sizes)[:-1].tolist()):
         if not t and generators > 1:
-            asked.append(SumRequest("support", support.statistic(setting, text_count), TUNING.part_support))
-        if several and text_count >= TUNING.texts_judged * generators * label_count:
+            sum_requests.append(SumRequest("support", support.statistic(setting, text_count), TUNING.part_support))
+        if has_labels_and_choice and text_count >= TUNING.texts_judged * generators * label_count:
             block_votes = ClassifierVotesInBlocks(generators, label_count)
-            asked.append(SumRequest(f"who/{t + 1}", block_votes, TUNING.part_who / (options.rounds - 1)))
+            sum_requests.append(SumRequest(f"who/{t + 1}", block_votes, TUNING.part_who / (options.rounds - 1)))
         if form.WORDS in wanted and not t:
-            asked.append(form.words_request(setting))
-        if t in shown:
-            asked.append(form.votes_request(setting, f"votes/{t + 1}", text_count, len(shown)))
+            sum_requests.append(form.words_request(setting))
+        if t in example_rounds:
+            sum_requests.append(form.votes_request(setting, f"votes/{t + 1}", text_count, len(example_rounds)))
         if label_count < 2:
-            label_share = TUNING.part_examples / (options.rounds - 1)
+            votes_part = TUNING.part_examples / (options.rounds - 1)
             votes_per_record = max(1, min(TUNING.votes, text_count // TUNING.texts_per_vote))
-            asked.append(
+            sum_requests.append(
                 SumRequest(
                     f"votes/{t + 1}",
                     EqualVotes(q=votes_per_record, candidates=text_count, labels=label_count),
-                    label_share,
+                    votes_part,
                 )
             )
-    if label_count > 1 and (options.score or len(asked) > 1):  # there is a corpus to score, or a choice to judge
+    if label_count > 1 and (options.score or len(sum_requests) > 1):  # there is a corpus to score, or a choice to judge
         corpus_statistic = ScoredComparison(label_count) if options.score else CorpusComparison(label_count)
-        asked.append(SumRequest("verdict", corpus_statistic, TUNING.part_verdict))
+        sum_requests.append(SumRequest("verdict", corpus_statistic, TUNING.part_verdict))
     elif label_count < 2 and options.score:
         most_texts = options.published * options.written + options.most_anew(generators)
-        asked.append(SumRequest("score", ScoredSimilarity(most_texts), TUNING.part_score))
-    return asked
+        sum_requests.append(SumRequest("score", ScoredSimilarity(most_texts), TUNING.part_score))
+    return sum_requests
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
@@ -182,17 +184,17 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
 def publish(state: "RunState") -> Sequence[Sample]:
     """Takes all steps of a run. Returns the corpus. The comments have the numbers of the steps in docs/method.md."""
-    # 1. What: the labels' shares, those of the attributes' values, and where the records of each label lie.
+    # 1. What is to be written: shares of labels and attributes' values, and where the records of each label lie.
     state.count_labels()
     state.open_centres()
     for round_index, round_size in enumerate(state.options.per_round(form.WORDS in state.asked)):
         # 2. Write: all generators alike first, later the chosen ones, with examples where votes were asked.
         state.run.record("weights", round_index, (state.weights @ state.shares).tolist())
         state.write(f"round {round_index + 1}", round_index, round_size)
-        # 2.4. Support: generators whose texts lie where no record lies write no more, and their texts are set aside.
+        # 2.4. Generators whose texts lie where no record lies write no more, and their texts are set aside.
         if not round_index and "support" in state.asked:
             state.ask_support()
-        # 3. Who: the generators that the records cannot tell from the best.
+        # 3. Who writes on: the generators that the records cannot tell from the best.
         if f"who/{round_index + 1}" in state.asked:
             state.choose_generators(f"who/{round_index + 1}")
         # 4. What it looks like: words of the records, and examples among the texts that have them.
@@ -205,7 +207,7 @@ def publish(state: "RunState") -> Sequence[Sample]:
     chosen_corpus = state.completed()
     # Step 5. This run's mixture is everything that is not set aside, cleaned in public.
     mixture = state.at_most(state.cleaned(state.not_aside()))
-    # Step 7, the verdict. The choice stands if it is better than all texts that are left, cleaned.
+    # Step 7, the verdict. The chosen texts are published if they are better than all texts that are left, cleaned.
     if "verdict" in state.asked:
         chosen_corpus = state.by_verdict(mixture, chosen_corpus)
     elif "score" in state.asked:
@@ -236,7 +238,7 @@ class RunState:
         shares: share of each label, float64 [C]; rare: labels that lose no text by a choice, bool [C].
         records: estimated number of records of each label, float64 [C].
         chosen: generators for each label, bool [K, C]; weights: their parts of what is written, float64 [K, C].
-        spent: the generator has no more texts of the label, bool [K, C].
+        spent: True where the generator has no more new texts of the label, bool [K, C].
         examples: texts for the next round's prompts, of each label.
     """
 
@@ -256,7 +258,7 @@ class RunState:
         self.draw_length: Callable[[np.random.Generator], int] | None = None
         self.centres: NoisySum | None = None
         self.support: support.Support | None = None
-        # Of the pool at the last judgement; it has no text before the first one.
+        # The judgement of the pool as it was at the last judgement; at first it judges no text.
         self._judgement = support.Judgement([], np.zeros(generator_count, dtype=np.bool_))
         # The number of records of the parties of a sum that counted them, with its standard deviation.
         self.counted: dict[frozenset[str], tuple[float, float]] = {}
@@ -276,7 +278,7 @@ class RunState:
             self.take_label_counts(replace(labels_sum, values=labels_sum.values[:label_count]))
 
     def take_label_counts(self, counts: NoisySum) -> None:
-        """Takes the noisy number of records of each label for the shares of the corpus."""
+        """Computes the shares of the corpus from the noisy number of records of each label."""
         halfway_shares = shares.label_shares(counts)
         self.shares = shares.wanted_shares(self.options.label_shares, halfway_shares, self.run.setting.labels)
         self.rare = self.shares < TUNING.rare / len(halfway_shares)
@@ -360,14 +362,17 @@ class RunState:
         self._drop(~judgement.left_out[:, None])
 
     def _drop(self, stays: Bools) -> None:
-        """Keeps the chosen generators that stay, bool [K, C] or [K, 1], with equal weights; of none, all that stay."""
+        """Keeps those of the chosen generators that ``stays`` marks, bool [K, C] or [K, 1], with equal weights.
+
+        A label that would lose all of them gets all generators that ``stays`` marks.
+        """
         remaining_generators = self.chosen & stays
         if (remaining_generators != self.chosen).any():
             self.chosen = np.where(remaining_generators.any(axis=0), remaining_generators, stays)
             self.weights = self.chosen / self.chosen.sum(axis=0)
 
     def judgement(self) -> support.Judgement:
-        """Judgement of all texts that were written so far."""
+        """Returns which texts, of all written so far, are set aside and which generators are left out."""
         pool = self.run.pool
         if self.support is None:
             return support.Judgement([""] * len(pool), np.zeros(len(self.chosen), dtype=np.bool_))
@@ -388,38 +393,40 @@ class RunState:
         """The chosen texts; where they are fewer than ``samples``, the chosen generators write what is missing."""
         chosen_corpus, anew_left = self.chosen_texts(), self.options.most_anew(len(self.chosen))
         attempt = 0
-        while anew_left > 0 and (missing_texts := self.options.published - len(chosen_corpus.position)) > 0:
+        while anew_left > 0 and (missing_count := self.options.published - len(chosen_corpus.position)) > 0:
             attempt += 1
-            pool_size, ordered_texts = (
+            pool_size, ordered_count = (
                 len(self.run.pool),
-                min(anew_left, missing_texts + attempt),
+                min(anew_left, missing_count + attempt),
             )  # a few of the new ones are dropped too
-            self.write(f"{ANEW}{attempt}", self.options.rounds - 1, ordered_texts)
+            self.write(f"{ANEW}{attempt}", self.options.rounds - 1, ordered_count)
             if len(self.run.pool) == pool_size:
                 break
-            chosen_corpus, anew_left = self.chosen_texts(), anew_left - ordered_texts
+            chosen_corpus, anew_left = self.chosen_texts(), anew_left - ordered_count
         return self.at_most(chosen_corpus)
 
-    def report_set_aside(self, ours: LabelRows) -> None:
-        """Records which texts are set aside and why others are in no file, and what is missing, for files and card."""
+    def report_set_aside(self, chosen_corpus: LabelRows) -> None:
+        """Records, for files and dataset card, which texts are set aside or unpublished and how many are missing."""
         if self.support is not None:
             support.record_set_aside(self.run, self.support, self.run.pool.samples, self.judgement())
-        not_chosen = len(self.not_aside()) - len(ours.position) - ours.contradicted - ours.surplus
+        not_chosen = (
+            len(self.not_aside()) - len(chosen_corpus.position) - chosen_corpus.contradicted - chosen_corpus.surplus
+        )
         self.run.record(
             support.UNPUBLISHED,
             0,
-            {"contradicted": ours.contradicted, "not chosen": not_chosen, "surplus": ours.surplus},
+            {"contradicted": chosen_corpus.contradicted, "not chosen": not_chosen, "surplus": chosen_corpus.surplus},
         )
-        if (missing_texts := self.options.published - len(ours.position)) > 0:
+        if (missing_count := self.options.published - len(chosen_corpus.position)) > 0:
             missing_reason = "the generators gave no more different texts that fit"
             self.run.record(
-                "remarks", 0, f"{missing_texts} of {self.options.published} texts are missing: {missing_reason}."
+                "remarks", 0, f"{missing_count} of {self.options.published} texts are missing: {missing_reason}."
             )
 
     def choose_generators(self, name: str) -> None:
-        """Opens how often each generator's classifier is right on the records; drops those clearly below the best.
+        """Opens how often each generator's classifier is right on the records; drops generators clearly below the best.
 
-        It also decides whether the choice is made label by label. ``name``: of the planned sum.
+        It also decides whether the choice is made label by label. ``name`` is that of the planned sum.
         """
         run, generator_count, label_count = self.run, *self.chosen.shape
         embeddings, label_of, author = self._texts()
@@ -447,7 +454,7 @@ class RunState:
             run.record(support.LEFT_OUT, int(name.partition("/")[2]) - 1, reason_by_name)
 
     def count_words(self) -> None:
-        """Opens the counts of the public words of each label; what is no noise enters prompts."""
+        """Opens how often each label's records have public words; prompts use the words that stand out of the noise."""
         self.frequent = form.counted_words(self.run, self.samples_left(), self.chosen, self.records)
 
     def choose_examples(self, name: str, t: int) -> None:
@@ -496,10 +503,10 @@ class RunState:
             kept_rows = np.sort(np.concatenate(likeliest_rows))
         return LabelRows(position[kept_rows], judged_labels.label_of[kept_rows], surplus=len(position) - len(kept_rows))
 
-    def by_verdict(self, mixture: LabelRows, ours: LabelRows) -> LabelRows:
-        """Opens the verdict on ``ours`` against the mixture. Returns the one to publish, and says why in the report."""
+    def by_verdict(self, mixture: LabelRows, chosen_corpus: LabelRows) -> LabelRows:
+        """Opens the verdict: is the choice better than the mixture? Returns the corpus to publish, and reports why."""
         label_count, embedding_classifiers, word_classifiers = len(self.shares), [], []
-        for corpus_rows in (mixture, ours):
+        for corpus_rows in (mixture, chosen_corpus):
             embeddings, word_features = (
                 self._texts(corpus_rows.position)[0],
                 word_rows(self.run.pool.texts_of(corpus_rows.position)),
@@ -518,7 +525,8 @@ class RunState:
         records, records_error = record_count or (float(self.records.sum()), 0.0)
         gain = gain_of(verdict_sum, records)
         corpora_differ = not (
-            np.array_equal(mixture.position, ours.position) and np.array_equal(mixture.label_of, ours.label_of)
+            np.array_equal(mixture.position, chosen_corpus.position)
+            and np.array_equal(mixture.label_of, chosen_corpus.label_of)
         )
         verdict_record = {"gain": gain.value, "error": gain.error, "taken": gain.certain(), "compared": corpora_differ}
         self.run.record("verdict", 0, verdict_record)
@@ -528,19 +536,19 @@ class RunState:
             self.run.record(private_score.RECORD, 0, private_figure.to_json())
         self.run.record("remarks", 0, self._remark(gain if corpora_differ else None, records))
         if gain.certain():
-            return ours
+            return chosen_corpus
         return mixture
 
-    def score_by_similarity(self, ours: LabelRows) -> None:
-        """Opens how near the records' nearest texts are: of ``ours``, and of round 1, which no record has steered."""
+    def score_by_similarity(self, corpus: LabelRows) -> None:
+        """Opens how near the records' nearest texts are, in the corpus and in round 1, which no record has steered."""
         samples = self.run.pool.samples
-        is_published = np.isin(np.arange(len(samples)), ours.position)
+        is_published = np.isin(np.arange(len(samples)), corpus.position)
         is_unsteered = np.array([sample.round == 0 for sample in samples])
         private_figure = private_score.similarity_score(self.run, "score", is_published, is_unsteered)
         self.run.record(private_score.RECORD, 0, private_figure.to_json())
 
     def _remark(self, gain: "Gain | None", records: float) -> str:
-        """Notes for the report: the change that the private records made, beside its noise.
+        """Returns a sentence for the report: the change that the private records made, beside its noise.
 
         Args:
             gain: of the records' choice over the mixture; None if both are the same texts under the same labels, where
@@ -609,8 +617,8 @@ class RunState:
         is_chosen = self.chosen[author, label_of]
         published_rows = [np.flatnonzero(is_chosen)]
         for label in np.flatnonzero(self.rare):
-            missing_texts = round(self.shares[label] * len(is_chosen)) - int((is_chosen & (label_of == label)).sum())
-            published_rows.append(np.flatnonzero(~is_chosen & (label_of == label))[: max(0, missing_texts)])
+            missing_count = round(self.shares[label] * len(is_chosen)) - int((is_chosen & (label_of == label)).sum())
+            published_rows.append(np.flatnonzero(~is_chosen & (label_of == label))[: max(0, missing_count)])
         return open_positions[np.sort(np.concatenate(published_rows))]
 
     def cleaned(self, position: Int64) -> LabelRows:
@@ -670,14 +678,17 @@ METHOD = Method(
 def attribute_marginals(setting: Setting) -> AttributeMarginals:
     """Returns the statistic that counts the records' labels and attributes."""
     value_counts = [
-        tuple(len(attribute.possible) for attribute in setting.attributes if attribute.column is kind)
-        for kind in (False, True)
+        tuple(len(attribute.possible) for attribute in setting.attributes if attribute.column is is_column)
+        for is_column in (False, True)
     ]
     return AttributeMarginals(len(setting.labels), *value_counts)
 
 
 def attribute_inputs(run: RunContext) -> list[Input]:
-    """Returns the inputs of the sum of :func:`attribute_marginals`: list values embedded, column names and values."""
+    """Returns the inputs of the sum of :func:`attribute_marginals`.
+
+    They are the embedded values of the attributes without a column, and the others' names and values as texts.
+    """
     sum_inputs, writer = [], run.setting.generators[0]
     listed_attributes = [attribute for attribute in run.setting.attributes if not attribute.column]
     column_texts = [
@@ -699,10 +710,10 @@ def attribute_inputs(run: RunContext) -> list[Input]:
 
 
 def attribute_shares(run: RunContext, counts: Float64) -> list[Float64]:
-    """Returns and records each attribute's shares.
+    """Returns, and records for the report, the shares of each attribute's values.
 
     Args:
-        counts: noisy counts of all attributes' values, in the sum's order.
+        counts: noisy counts of all attributes' values, in the order of the opened sum.
     """
     shares_by_attribute, first_count = [], 0
     for attribute in run.setting.attributes:
@@ -712,12 +723,14 @@ def attribute_shares(run: RunContext, counts: Float64) -> list[Float64]:
     return shares_by_attribute
 
 
-def drawn_attributes(setting: Setting, of: Sequence[Float64], rng: np.random.Generator) -> tuple[tuple[str, str], ...]:
-    """Draws one value of each attribute: (name, value) each; "" is a column's missing value.
+def drawn_attributes(
+    setting: Setting, shares_by_attribute: Sequence[Float64], rng: np.random.Generator
+) -> tuple[tuple[str, str], ...]:
+    """Draws one value of each attribute. Returns pairs (name, value); "" is a column's missing value.
 
-    ``of``: shares of each attribute's values, in the order of ``setting.attributes``.
+    ``shares_by_attribute``: shares of each attribute's values, in the order of ``setting.attributes``.
     """
-    value_numbers = [int(rng.choice(len(value_shares), p=value_shares)) for value_shares in of]
+    value_numbers = [int(rng.choice(len(value_shares), p=value_shares)) for value_shares in shares_by_attribute]
     return tuple(
         (attribute.name, attribute.possible[value_number])
         for attribute, value_number in zip(setting.attributes, value_numbers, strict=True)
@@ -725,7 +738,7 @@ def drawn_attributes(setting: Setting, of: Sequence[Float64], rng: np.random.Gen
 
 
 def attribute_terms(setting: Setting, chosen: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Returns the words of a prompt: a list's value, a column's name with its value, nothing of a missing one."""
+    """Returns the words of a prompt for (name, value) pairs: the value, after its column's name if it has a column."""
     column_names = {attribute.name for attribute in setting.attributes if attribute.column}
     return tuple(f"{name} {value}" if name in column_names else value for name, value in chosen if value)
 
@@ -782,7 +795,7 @@ class GeneratorUsefulness(NamedTuple):
     by_label: bool
 
     def chosen(self, among: Bools) -> Bools:
-        """Marks the generators of ``among``, bool [K, C], that are not clearly worse than its best of each label."""
+        """Marks the generators of ``among``, bool [K, C], that are not clearly worse than the label's best of them."""
         gains = np.where(among, self.gains, -np.inf)
         best_generator, label_numbers = gains.argmax(axis=0), np.arange(gains.shape[1])
         difference_variance = self.variance + self.variance[best_generator, label_numbers]
@@ -792,10 +805,12 @@ class GeneratorUsefulness(NamedTuple):
         return is_near_best
 
     def shortfall(self, generator: int, dropped: Bools, among: Bools, records_of_label: Float64) -> str:
-        """Says in records by how much a generator is below the best of ``among`` on the labels that it lost.
+        """Returns a sentence on how many records fewer than the best of ``among`` a generator labels right.
 
         Args:
-            dropped: the labels that it lost, bool [C].
+            dropped: the labels for which the generator was dropped, bool [C]; the sentence is about these.
+            among: the generators that were chosen before, bool [K, C].
+            records_of_label: estimated number of records of each label, float64 [C].
         """
         gains = np.where(among, self.gains, -np.inf)
         label_numbers, best_generator = np.flatnonzero(dropped), gains.argmax(axis=0)[dropped]
@@ -817,9 +832,10 @@ class GeneratorUsefulness(NamedTuple):
 
 
 def usefulness(opened: NoisySum, block_of: Int64, records_of_label: Float64, texts: Int64) -> GeneratorUsefulness:
-    """Estimates the generators' usefulness from the opened sum of centred answers, C blocks of K.
+    """Estimates the generators' usefulness from the opened sum of right answers, C blocks of K.
 
     Args:
+        opened: the sum: how often each of K classifiers is right, less their mean, in each block.
         block_of: the block of each label, int64 [C]: 0 for every label, or the label's own number.
         records_of_label: estimated number of records of each label, float64 [C], positive.
         texts: number of texts that each generator wrote of each label, int64 [K, C].
@@ -857,7 +873,7 @@ class JudgedLabels(NamedTuple):
 
 @one_library_thread()
 def by_centres(centres: NoisySum, records: Float64, x: Float32, label_of: Int64, rare: Bools) -> JudgedLabels:
-    """Judges texts by noisy sums of the embeddings of each label's records, and by the label they were ordered for.
+    """Finds each text's likeliest label by the records' noisy sums of embeddings and the label it was ordered for.
 
     A label's texts are normal around its centre, alike in all directions. A centre is the mean of its records, less the
     mean of all, along the main axes of the texts, and is shrunk by its noise.

@@ -37,7 +37,10 @@ from undersong_server.methods.parts.shares import (
 )
 
 PART_COUNTS, PART_VECTORS = 1.0, 9.0  # parts of the budget
-EVERYONE = (0, 1 << 30)  # edges, words: one bin that counts every record, where there are no labels
+EVERYONE = (
+    0,
+    1 << 30,
+)  # edges of a length histogram, in words: its one bin counts every record of a task without labels
 
 
 class Options(MethodOptions):
@@ -87,15 +90,15 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
             f" {setting.expected_records} expected records is shorter",
             f"prepare a folder of at most {most_coordinates} coordinates, or raise privacy.epsilon"
             if most_coordinates
-            else "raise epsilon",
+            else "raise privacy.epsilon",
             code="noise-drowns",
         )
     return sum_requests
 
 
-def _noise_length(options: Options, setting: Setting, asked: Sequence[SumRequest]) -> float:
+def _noise_length(options: Options, setting: Setting, sum_requests: Sequence[SumRequest]) -> float:
     """Returns the expected length of the noise of all labels' vectors added up."""
-    sigma = plan_sums(asked, setting.privacy, setting.quorum)["vectors"].sigma
+    sigma = plan_sums(sum_requests, setting.privacy, setting.quorum)["vectors"].sigma
     return sigma * math.sqrt(options.embedding_size * max(1, len(setting.labels)))
 
 
@@ -122,25 +125,25 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     wanted_label_shares = wanted_shares(options.label_shares, halfway_shares, label_names)
     run.record("label shares", 0, wanted_label_shares.tolist())
     # 2. The sum of the records' embeddings, one per label.
-    sums = run.private_sum("vectors", [])
+    vectors_sum = run.private_sum("vectors", [])
     # 3. Mean differences from public texts, as far as noise does not explain them.
-    vectors = shrunk(sums.natural.reshape(len(label_names), -1), records_of_label, sums.sigma)
+    vectors = shrunk(vectors_sum.natural.reshape(len(label_names), -1), records_of_label, vectors_sum.sigma)
     run.record("vectors", 0, vectors.tolist())
     # 4. Every text is steered by its label's vector.
     steering_vectors = [tuple(map(float, vector)) for vector in options.strength * vectors]
-    labels = np.repeat(np.arange(len(label_names)), largest_remainder(wanted_label_shares, options.samples))
+    ordered_labels = np.repeat(np.arange(len(label_names)), largest_remainder(wanted_label_shares, options.samples))
     writer_names = run.setting.generators
     run.generate(
         "steered",
         0,
         [
             Order(
-                writer_names[label_number % len(writer_names)],
+                writer_names[order_number % len(writer_names)],
                 "zero_shot",
                 label_names[label],
                 steering=steering_vectors[label],
             )
-            for label_number, label in enumerate(labels)
+            for order_number, label in enumerate(ordered_labels)
         ],
     )
     return run.pool.samples
@@ -152,9 +155,9 @@ def shrunk(sums: Float64, records: Float64, sigma: float) -> Float64:
     The mean of all records is scaled by its signal fraction, 1 - noise / (its square), at least 0. Each label's
     difference from it is scaled by signal / (signal + its noise), where the signal is one for all labels.
     """
-    labels, coordinate_count = sums.shape
+    label_count, coordinate_count = sums.shape
     common_mean = sums.sum(axis=0) / records.sum()
-    noise_of_common = labels * coordinate_count * (sigma / records.sum()) ** 2
+    noise_of_common = label_count * coordinate_count * (sigma / records.sum()) ** 2
     differences = sums / np.maximum(records, 1.0)[:, None] - common_mean
     noise = coordinate_count * (sigma / np.maximum(records, 1.0)) ** 2
     signal_variance = max(0.0, float(((differences**2).sum(axis=1) - noise).mean()))

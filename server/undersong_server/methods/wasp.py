@@ -43,8 +43,9 @@ class Options(PresetOptions):
     """Options of WASP: its [method] keys.
 
     Attributes:
-        samples: N, texts in all; or a list with the texts of each round.
-        rounds, votes: T and Q.
+        samples: texts in all (N); or a list with the texts of each round.
+        rounds: number of rounds (T).
+        votes: nearest texts, and furthest ones, that a record votes for (Q).
         examples: texts that a prompt shows, half of them bad ones; the paper has one S for this and ``shortlist``.
         shortlist: S, texts per label that examples are drawn from.
         furthest: False asks for nearest votes only, and prompts show no bad examples (Aug-PE's vote at ``votes`` 1).
@@ -125,7 +126,8 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 def paper_sigma(privacy: Privacy, rounds: int, delta_iter: float | None = None) -> float:
     """Sigma of one vote by Theorem D.4, vote units: classical Gaussian, sensitivity 4, epsilon growing by sqrt(T - 1).
 
-    Of all parties together; each of L parties adds noise of sigma / sqrt(L). Users of k summed records: 4 k.
+    It is the noise of all parties together; each of L parties adds noise of sigma / sqrt(L). For users whose k records
+    are summed the sensitivity is 4 k.
 
     >>> round(paper_sigma(Privacy(4.0, 1e-5), 5, 1e-5), 2)
     9.69
@@ -144,15 +146,15 @@ def paper_figures(options: Options, plan: Plan) -> dict[str, float]:
     privacy, accounted_rounds = plan.privacy, max(1, options.rounds - 1)
     sigma = paper_sigma(privacy, options.rounds, options.delta_iter)
     multiplier = sigma / (options.vote(1, 0).sensitivity.l2 * privacy.norm_factor)
-    rounds_sigma, releases_sigma = (
+    epsilon_of_rounds, epsilon_of_releases = (
         accounting.epsilon([accounting.Gaussian(multiplier, count=release_count)], privacy.delta)
         for release_count in (options.rounds, accounted_rounds)
     )
     return {
         "sigma": sigma,
         "delta_iter": options.delta_iter or privacy.delta / accounted_rounds,
-        "epsilon_really_spent": rounds_sigma,
-        "epsilon_of_accounted_votes": releases_sigma,
+        "epsilon_really_spent": epsilon_of_rounds,
+        "epsilon_of_accounted_votes": epsilon_of_releases,
     }
 
 
@@ -261,7 +263,7 @@ def _round_orders(
 
 
 def _prune_corpus(options: Options, run: RunContext, near: Float64, far: Float64) -> list[Sample]:
-    """The corpus without the share of each label that has the least (nearest - furthest) votes of the last release."""
+    """Returns the corpus without each label's texts of the fewest (nearest - furthest) votes (``prune_share``)."""
     remaining_rows = []
     for label in range(max(1, len(run.setting.labels))):
         label_rows = run.pool.of_label(label)

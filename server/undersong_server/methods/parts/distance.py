@@ -35,10 +35,10 @@ def with_distance(requests: Sequence[SumRequest], size: int, share: float) -> li
 
 
 def append_sum(requests: Sequence[SumRequest], asked: SumRequest, share: float, key: str) -> list[SumRequest]:
-    """Returns the requests and, after them, one that the task asks for by ``key``, with ``share`` of the budget.
+    """Returns the requests and, after them, ``asked``, which gets ``share`` of the budget.
 
-    Where all others have a noise of their own, as a paper's, it gets what they leave. Raises ConfigurationError for
-    Laplace sums, which divide epsilon otherwise.
+    If each other request has a noise of its own, such as its paper's, ``asked`` gets all that they leave. Raises
+    ConfigurationError, which names the option ``key``, for Laplace sums, because these divide epsilon otherwise.
     """
     if any(request.law != "gaussian" for request in requests):
         raise ConfigurationError(f"{key}: the method's sums have Laplace noise", f"set {key} = false")
@@ -47,7 +47,7 @@ def append_sum(requests: Sequence[SumRequest], asked: SumRequest, share: float, 
 
 
 def squared_distance(opened: NoisySum, records: int, mean: Float64) -> DistanceEstimate:
-    """Returns the squared distance of a corpus's mean embedding, float64 [d], to that of so many records."""
+    """Estimates the squared distance of a corpus's ``mean`` embedding, float64 [d], to the records' mean embedding."""
     noise = opened.sigma / records
     noisy_distance = float(np.square(mean - opened.natural / records).sum())
     debiased_distance = noisy_distance - len(mean) * noise**2

@@ -31,9 +31,9 @@ def public_shares(wanted: PublicShares, labels: Sequence[str]) -> Float64:
 
 
 def deal_labels(count: int, shares: Float64, already: Int64) -> Int64:
-    """``count`` labels, int64 ascending, so that all texts come near to ``shares``, float64 [C].
+    """Labels of ``count`` further texts, int64 ascending, with which all texts come near to ``shares``, float64 [C].
 
-    ``already``: texts of each label so far, int64 [C].
+    ``already``: numbers of texts of each label so far, int64 [C].
 
     >>> deal_labels(4, np.array([0.75, 0.25]), np.array([0, 1])).tolist()
     [0, 0, 0, 0]

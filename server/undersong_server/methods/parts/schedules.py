@@ -35,7 +35,7 @@ one_value_a_round = model_validator(mode="after")(_check_schedules)
 
 
 def by_round(value: _Value | tuple[_Value, ...], rounds: int) -> tuple[_Value, ...]:
-    """Returns the value of each round.
+    """Returns the value of each round, from a list with one value a round or from one value for all.
 
     >>> by_round(5, 3), by_round((1, 2, 3), 3)
     ((5, 5, 5), (1, 2, 3))
@@ -49,7 +49,7 @@ def total(value: int | tuple[int, ...]) -> int:
 
 
 def divided(value: int | tuple[int, ...], rounds: int) -> list[int]:
-    """Returns the part of each round: as the schedule has it, or of one number equal parts.
+    """Returns the number of each round: the schedule's own, or equal parts of the one number.
 
     >>> divided(7, 3), divided((5, 1, 1), 3)
     ([3, 2, 2], [5, 1, 1])

@@ -1,4 +1,4 @@
-"""Expected signal of a private sum beside its noise: what so many records would answer, before anybody is asked."""
+"""Expected signal of a private sum beside its noise: the answer that an expected number of records would give."""
 
 import math
 from typing import NamedTuple
@@ -11,7 +11,7 @@ TELLING = 0.25  # share of a label's records that contain its most telling words
 
 
 class Signal(NamedTuple):
-    """An expected answer in natural units, and the size from which on it is told from noise."""
+    """An expected answer in natural units, and the size from which on an answer is told from noise."""
 
     expected: float
     noise: float
@@ -21,7 +21,7 @@ class Signal(NamedTuple):
         return self.expected < self.noise
 
     def least_records(self, records: int) -> int:
-        """Returns how many records' answer is told from noise, where that of ``records`` is this signal."""
+        """Returns the number of records from which on the answer is told from noise; this is that of ``records``."""
         return math.ceil(records * self.noise / self.expected)
 
     def __str__(self) -> str:
@@ -29,16 +29,16 @@ class Signal(NamedTuple):
 
 
 def least_count(sigma: float, counted: int) -> float:
-    """Returns the count from which on a word counts: noise alone reaches it once among ``counted`` words."""
+    """Returns the count from which on a word is told from noise, which alone reaches it once in ``counted`` words."""
     return sigma * math.sqrt(2.0 * math.log(max(2, counted)))
 
 
 def expected_signal(statistic: Statistic, sigma: float, records: float) -> Signal:
     """Returns what ``records`` records are expected to answer, and the noise of ``sigma`` that hides less.
 
-    Nobody declares how many records each label has, so labels count as equally frequent. Of counted words it is the
-    count of a telling word of one label: no other label's records have it. Of any other sum it is what each coordinate
-    gets where every record adds all that it may, spread evenly.
+    Nobody declares how many records each label has, so labels count as equally frequent. For counted words the answer
+    is the count of a word that only one label's records have. For any other sum it is what each coordinate gets if
+    every record adds all that it may, spread evenly.
     """
     if isinstance(statistic, LabelWords):
         return Signal(TELLING * records / statistic.labels, least_count(sigma, statistic.cells))

@@ -1,4 +1,4 @@
-"""Weights of generators by the records' votes for their texts, shrunk by the noise, and what noise is left in them."""
+"""Weights of generators by the records' votes for their texts, shrunk by the noise, and the noise of the weights."""
 
 import numpy as np
 
@@ -8,10 +8,13 @@ from undersong_server.methods.parts.shares import shrunk_rates, signal_fraction
 
 
 def weigh_generators(votes: Float64, author: Int64, among: Bools, sigma: float) -> tuple[Float64, Float64] | None:
-    """Returns weights of the generators ``among``, bool [K], and their standard errors, float64 [K]; None of no votes.
+    """Returns weights of the generators that ``among`` marks, bool [K], and their standard errors, float64 [K] both.
 
     Args:
-        votes: for each text, float64 [n], with noise of ``sigma``; ``author`` is its generator, int64 [n].
+        votes: noisy votes for each text, float64 [n]; ``sigma`` is their noise.
+        author: number of each text's generator, int64 [n].
+
+    Returns None if no marked generator has votes.
     """
     texts_of_generator = np.maximum(np.bincount(author, minlength=len(among)), 1)
     vote_rates = np.bincount(author, weights=votes, minlength=len(among)) / texts_of_generator
