@@ -46,9 +46,10 @@ _TEMPLATES = resources.files("undersong_server.prompts").joinpath("templates")
 # every kind of prompt that a method may order
 KINDS = frozenset(name.removesuffix(".toml") for file in _TEMPLATES.iterdir() if (name := file.name).endswith(".toml"))
 VOCABULARY = "vocabulary"
-# Their answers are lists, which the reader parses.
+# Kinds whose answers are lists, which generators/reading.py parses.
 LIST_KINDS = frozenset({"keywords", "keywords_by_label", VOCABULARY})
-QUOTE = '"'  # around the texts of a completion prompt: a base model that sees one opened writes a text and closes it
+# Quotes the texts of a completion prompt: after an opening mark, a base model writes a text and a closing mark.
+QUOTE = '"'
 _RULE = "###"  # stands after each example if texts have several lines
 MASK = "_"  # replaces a hidden word in ``{{ masked }}``
 MASK_RATE = 0.5  # chance of a word to be hidden, DPGA-TextSyn's
@@ -100,7 +101,7 @@ def mask_words(text: str, probability: float, seed: int | str) -> str:
     return _WORD.sub(lambda word: MASK if word_draw.random() < probability else word[0], text)
 
 
-_STRIDE = 7919  # prime, so that it runs through every combination of lists whose lengths it does not divide
+_STRIDE = 7919  # a prime, so that its multiples reach every combination of lists whose lengths it does not divide
 
 
 def hints_of(lists: Sequence[Sequence[str]], number: int) -> tuple[str, ...]:
@@ -110,9 +111,9 @@ def hints_of(lists: Sequence[Sequence[str]], number: int) -> tuple[str, ...]:
     """
     remaining_number = number * _STRIDE % math.prod(map(len, lists))
     chosen_hints = []
-    for items_of_list in lists:
-        remaining_number, entry = divmod(remaining_number, len(items_of_list))
-        chosen_hints.append(items_of_list[entry])
+    for hint_list in lists:
+        remaining_number, hint_number = divmod(remaining_number, len(hint_list))
+        chosen_hints.append(hint_list[hint_number])
     return tuple(chosen_hints)
 
 
@@ -129,8 +130,8 @@ def built_in_hints(language: str = "", asked: frozenset[str] = frozenset()) -> t
     file_name = f"{language.strip().casefold()}.toml"
     hint_file = folder.joinpath(file_name if file_name in file_names else "english.toml").read_bytes()
     hint_lists = tomllib.loads(hint_file.decode("utf-8"))
-    hints_on = hint_lists.pop("left_out")
-    left_out = {hint for subject in asked for hint in hints_on[subject]}
+    hints_by_subject = hint_lists.pop("left_out")
+    left_out = {hint for subject in asked for hint in hints_by_subject[subject]}
     return tuple(tuple(hint for hint in hint_list if hint not in left_out) for hint_list in hint_lists.values())
 
 
@@ -167,7 +168,7 @@ class Prompt:
         system: the model's instructions; "" for a completion.
         user: the request, or the text that the model continues.
         stop: strings that end the answer; empty for a chat.
-        told: what it says that a good text may say too: the task's own words on its texts, and each hint.
+        told: sentences of the prompt that a good text may repeat: the task's own words on its texts, and each hint.
     """
 
     system: str

@@ -153,7 +153,7 @@ def test_method_code_is_short_and_its_constants_are_documented():
         learning.classifiers,
         learning.probabilities,
     )
-    cleaning = (cleaned_mixture.cleaned, cleaned_mixture._out_of)
+    cleaning = (cleaned_mixture.cleaned, cleaned_mixture._estimate_held_out)
     assert sum(map(count_statements, (*parts, *cleaning))) <= 620
     assert count_statements(undersong.publish) <= 30
     assert len(dataclasses.fields(TUNING)) <= 24

@@ -35,11 +35,11 @@ def discrimination(
 
 
 def _median_accuracy(high: Float64, low: Float64) -> float:
-    """Returns the accuracy at the weighted median, each side weighing 1/2; ties at that level count half."""
-    sorted_scores = np.concatenate([high, low])
+    """Returns the accuracy of calling scores above the median "high", each side weighing 1/2; ties count half."""
+    scores = np.concatenate([high, low])
     score_weights = np.concatenate([np.full(len(high), 0.5 / len(high)), np.full(len(low), 0.5 / len(low))])
-    score_order = np.argsort(sorted_scores, kind="stable")
-    level = sorted_scores[score_order][np.searchsorted(np.cumsum(score_weights[score_order]), 0.5 - 1e-12)]
+    score_order = np.argsort(scores, kind="stable")
+    level = scores[score_order][np.searchsorted(np.cumsum(score_weights[score_order]), 0.5 - 1e-12)]
     real_above = float((high > level).mean() + 0.5 * (high == level).mean())
     synthetic_below = float((low < level).mean() + 0.5 * (low == level).mean())
     return 0.5 * (real_above + synthetic_below)
@@ -51,7 +51,7 @@ def precision_and_recall(
     """Precision, recall and F1 of calling texts real whose score exceeds a level, in an equal mixture of both sides.
 
     The level of a class is the one that ``share`` of its synthetic texts exceed. (At the level that halves the mixture
-    all three figures would be the accuracy.) A figure without a value is 0. Arguments as of :func:`discrimination`.
+    all three figures would be the accuracy.) A figure without a value is 0. Arguments as in :func:`discrimination`.
 
     >>> one = np.zeros(2, dtype=np.int64)
     >>> precision_and_recall(np.array([3.0, 2.0]), one, np.array([2.5, 0.0]), one, 0.5)

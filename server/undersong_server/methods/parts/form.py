@@ -30,7 +30,7 @@ BINS = len(RANGE_EDGES) - 1
 LENGTHS, WORDS, EXAMPLES = "lengths", "words", "voted_examples"  # names of the method's options
 LEAST_ROUNDS = 3  # the first texts, those with words, and those with examples
 SHORTEST_WORD = 3  # letters
-PRIOR = 0.5  # texts with a word and texts without it, beside those of a label and of the others
+PRIOR = 0.5  # added to each count of texts with a word and without it, so that no odds are 0 or infinite
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def words_request(setting: Setting) -> SumRequest:
 
 
 def votes_request(setting: Setting, name: str, texts: int, sums: int) -> SumRequest:
-    """Returns one of ``sums`` requests that vote on examples, among as many of ``texts`` as are voted on."""
+    """Returns one of ``sums`` requests for votes on examples, which are chosen among at most ``texts`` texts."""
     label_count = len(setting.labels)
     votes_per_record = max(1, int(FORM.voted_for * min(texts // label_count, FORM.voted_on)))
     votes = EqualVotes(q=votes_per_record, candidates=min(texts, FORM.voted_on * label_count), labels=label_count)
@@ -163,9 +163,9 @@ def left_out(requests: Requests, options: FormOptions, setting: Setting) -> dict
         if form_part in part_names:
             part_requests = requests(part_names - signal_by_part.keys())
             signals = zip(part_requests, _signals(part_requests, setting), strict=True)
-            noise = [signal for request, signal in signals if _part(request) == form_part and signal.is_noise]
-            if noise:
-                signal_by_part[form_part] = noise[0]
+            hidden_signals = [signal for request, signal in signals if _part(request) == form_part and signal.is_noise]
+            if hidden_signals:
+                signal_by_part[form_part] = hidden_signals[0]
     return signal_by_part
 
 
@@ -249,8 +249,8 @@ class Frequent:
         if not self.terms:
             return ()
         term_count = min(FORM.terms, len(self.terms))
-        term_places = rng.choice(len(self.terms), term_count, replace=False, p=self.counts / self.counts.sum())
-        return tuple(self.terms[term_place] for term_place in term_places)
+        term_numbers = rng.choice(len(self.terms), term_count, replace=False, p=self.counts / self.counts.sum())
+        return tuple(self.terms[number] for number in term_numbers)
 
 
 def telling(texts: Sequence[str], label_of: Int64, labels: int) -> tuple[list[str], Float64]:
@@ -280,7 +280,7 @@ def telling(texts: Sequence[str], label_of: Int64, labels: int) -> tuple[list[st
 
 
 def _is_listed(word: str) -> bool:
-    """True for letters alone that a party reads as this one word: a few letters fold into others when read twice."""
+    """True if the word has letters only, and a party reads it as the same word: reading changes a few letters."""
     return len(word) >= SHORTEST_WORD and word.isalpha() and (word.isascii() or words(word) == [word])
 
 
@@ -293,23 +293,33 @@ def word_lists(texts: Sequence[str], label_of: Int64, apart: Bools, cells: int) 
     """
     label_count = len(apart)
     vocabulary, scores = telling(texts, label_of, label_count)
-    words_by_label = [[int(n) for n in np.argsort(-scores[:, label], kind="stable")] for label in range(label_count)]
-    telling_words = [[n for n in row if scores[n, label] > -np.inf] for label, row in enumerate(words_by_label)]
+    words_by_label = [
+        [int(word_number) for word_number in np.argsort(-scores[:, label], kind="stable")]
+        for label in range(label_count)
+    ]
+    telling_words = [
+        [word_number for word_number in row if scores[word_number, label] > -np.inf]
+        for label, row in enumerate(words_by_label)
+    ]
     label_lists = [row[: cells // label_count] for row in telling_words]
-    shared_words = {n for label in np.flatnonzero(~apart) for n in label_lists[label]}
+    shared_words = {word_number for label in np.flatnonzero(~apart) for word_number in label_lists[label]}
     cell_of_word: dict[tuple[int, int], int] = {}
     cell_rows = []
     for label in range(label_count):
         if apart[label]:
             list_words = label_lists[label]
         else:
-            list_words = [n for n in telling_words[label] if n in shared_words][: LARGEST_ORDER // label_count]
+            list_words = [word_number for word_number in telling_words[label] if word_number in shared_words][
+                : LARGEST_ORDER // label_count
+            ]
         list_label = label if apart[label] else NOTHING
-        cell_rows.append([cell_of_word.setdefault((list_label, n), len(cell_of_word)) for n in list_words])
+        cell_rows.append(
+            [cell_of_word.setdefault((list_label, word_number), len(cell_of_word)) for word_number in list_words]
+        )
     cell_order = np.full((label_count, max(1, max(map(len, cell_rows)))), NOTHING)
     for label, row in enumerate(cell_rows):
         cell_order[label, : len(row)] = row
-    return WordLists(tuple(vocabulary[n] for _, n in cell_of_word), cell_order)
+    return WordLists(tuple(vocabulary[word_number] for _, word_number in cell_of_word), cell_order)
 
 
 def labels_apart(records: Float64, sigma: float, cells: int) -> Bools:
@@ -319,13 +329,15 @@ def labels_apart(records: Float64, sigma: float, cells: int) -> Bools:
 
 
 def counted_words(run: RunContext, samples: Sequence[Sample], chosen: Bools, records: Float64) -> list[Frequent]:
-    """Opens the counts of words of ``samples``, of one answer and the name of each label; returns what is no noise.
+    """Opens how often records have words of ``samples``, of labels' names and of one answer per label.
+
+    Returns each label's words that are more frequent than noise explains.
 
     Args:
         chosen: generators of each label, bool [K, C], the first of which that writes to order is asked for words.
         records: estimated number of records of each label, float64 [C].
     """
-    setting, words_sum = run.setting, run.planned(WORDS)
+    setting, planned_sum = run.setting, run.planned(WORDS)
     is_writer = np.array([generator_name not in setting.recorded for generator_name in setting.generators])[:, None]
     writer_of_label = np.where((chosen & is_writer).any(axis=0), chosen & is_writer, is_writer).argmax(axis=0)
     word_orders = [
@@ -333,12 +345,12 @@ def counted_words(run: RunContext, samples: Sequence[Sample], chosen: Bools, rec
         for writer, label in zip(writer_of_label.tolist(), setting.labels, strict=True)
     ]
     public_samples = [*samples, *(answer for answer in run.write("words", 0, word_orders) if answer is not None)]
-    readable_labels = [readable_label(label) for label in setting.labels]  # words of its name tell about a label
-    public_texts = [*(each.text for each in public_samples), *readable_labels]
+    readable_labels = [readable_label(label) for label in setting.labels]  # each counts as a text of its label
+    public_texts = [*(sample.text for sample in public_samples), *readable_labels]
     label_of = np.concatenate([run.label_numbers(public_samples), np.arange(len(readable_labels))])
-    has_own_list = labels_apart(records, words_sum.sigma, words_sum.dimension)
-    word_list = word_lists(public_texts, label_of, has_own_list, words_sum.dimension)
-    if word_list.are_told(records, words_sum.sigma):
+    has_own_list = labels_apart(records, planned_sum.sigma, planned_sum.dimension)
+    word_list = word_lists(public_texts, label_of, has_own_list, planned_sum.dimension)
+    if word_list.are_told(records, planned_sum.sigma):
         frequent_words = word_list.frequent(run.private_sum(WORDS, word_list.inputs(run)))
         words_note = words_remark(word_list, frequent_words, int(has_own_list.sum()))
     else:
@@ -376,7 +388,8 @@ def voted_examples(run: RunContext, name: str, samples: Sequence[Sample], first:
     """Opens the votes for texts of each label and returns those with the most; none where the votes are noise.
 
     Args:
-        first: round from which on texts have form. Earlier ones are voted on where a label has few.
+        first: first round whose texts were ordered with the records' words. Earlier texts are voted on if a label has
+            few of these.
     """
     labels, rng = len(run.setting.labels), run.rng(name)
     label_of = run.label_numbers(samples)
@@ -394,5 +407,6 @@ def voted_examples(run: RunContext, name: str, samples: Sequence[Sample], first:
         return [[] for _ in range(labels)]
     rows_by_label = [np.flatnonzero(label_of == label) for label in range(labels)]
     return [
-        [shown_samples[row].text for row in highest(votes, own, round(FORM.best * len(own)))] for own in rows_by_label
+        [shown_samples[row].text for row in highest(votes, label_rows, round(FORM.best * len(label_rows)))]
+        for label_rows in rows_by_label
     ]

@@ -58,7 +58,7 @@ def sequence_text(terms: Iterable[str]) -> str:
     return ", ".join(terms)
 
 
-UNFILLED = -1  # in a sequence, a place without a term
+UNFILLED = -1  # stands in a sequence after its end, in place of a term's number
 
 
 class Densities:
@@ -154,11 +154,11 @@ class Densities:
 
         The prefix's features are multiplied once with those of all terms, so that a step of all sequences together is
         one matrix product [count, 2m] x [2m, N]. A kernel on l' phrases is l' times as wide a phrase as one on a
-        single phrase; where ``sharpness`` is not 1 densities are raised to sharpness x l', which undoes it. At 1 they
-        are raised to nothing. Each step draws among its own ``highest`` terms, as :meth:`independent` does.
+        single phrase; if ``sharpness`` is not 1, densities are raised to sharpness x l', which undoes it. At 1 they are
+        raised to no power. Each step draws among its own ``highest`` terms, as :meth:`independent` does.
 
-        With ``ends`` a sequence ends, and holds -1 from there on, where an unfilled place is denser than every term:
-        most records that begin so have no further term, and what is drawn there says nothing of them.
+        With ``ends`` a sequence ends, and holds -1 from there on, where no term has as high a density as the end: most
+        records that begin so have no further term, and what is drawn there says nothing of them.
         """
         chosen_terms = np.zeros((count, length), dtype=np.int64)
         for position in range(length):
@@ -191,19 +191,19 @@ class Densities:
     def _structure_of(self, length: int) -> int:
         structures = [
             structure_number
-            for structure_number, lengths_of_structure in enumerate(self._features.lengths)
-            if lengths_of_structure >= length
+            for structure_number, structure_length in enumerate(self._features.lengths)
+            if structure_length >= length
         ]
         if not structures:
             raise ConfigurationError(f"no density holds prefixes of {length} phrases", "plan a longer structure")
-        return min(structures, key=lambda number: self._features.lengths[number])
+        return min(structures, key=lambda structure: self._features.lengths[structure])
 
     def _length_rescaling(self, structure: int, length: int) -> float:
-        structure_lengths = self._features.lengths[structure]
-        return math.exp(self._features.width / structure_lengths * (structure_lengths - length))
+        structure_length = self._features.lengths[structure]
+        return math.exp(self._features.width / structure_length * (structure_length - length))
 
     def _class_state(self, label: int, structure: int, prefixes: Int64) -> npt.NDArray[np.complex64]:
-        """The class's sums turned by the phases of the prefixes, complex64 [T, m]."""
+        """The class's sums, multiplied by the complex phases of each prefix, complex64 [T, m]."""
         phase_sums = np.zeros((len(prefixes), self._features.pairs), dtype=np.int64)
         for position in range(prefixes.shape[1]):
             phase_sums += self._phase_table(structure, position)[prefixes[:, position]]
@@ -212,20 +212,20 @@ class Densities:
         return turned_waves
 
     def _phase_table(self, structure: int, position: int) -> Int64:
-        """Phases of every term and last of an unfilled place, which ``UNFILLED`` is the index of, int64 [N + 1, m]."""
+        """Phases of every term at a position, int64 [N + 1, m]; the last row, index ``UNFILLED``, is for no term."""
         table_key = (structure, position)
         if table_key not in self._tables:
             self._tables[table_key] = self._features.phases(structure, position, self._vectors)
         return self._tables[table_key]
 
     def _phase_waves(self, structure: int, position: int) -> Float32:
-        """Cosines, then sines, of every term's phases and last of an unfilled place's, float32 [2m, N + 1]."""
+        """Cosines, then sines, of the phases of every term and, last, of no term, float32 [2m, N + 1]."""
         term_phases = self._phase_table(structure, position).T
         return np.vstack([cosines(term_phases), sines(term_phases)]).astype(np.float32)
 
 
 def _raise_estimates(estimates: Floats, power: float) -> Float64:
-    """Estimates below zero become zero; each row's largest becomes one, so that no power overflows."""
+    """Raises estimates to ``power``: those below zero become zero, each row's largest one, so that none overflows."""
     positive_estimates = np.maximum(estimates, 0.0).astype(np.float64)
     raised_estimates: Float64 = (
         positive_estimates / np.maximum(positive_estimates.max(axis=1, keepdims=True), 1e-300)
@@ -234,9 +234,9 @@ def _raise_estimates(estimates: Floats, power: float) -> Float64:
 
 
 def _draw_columns(weights: Floats, taken: Int64, rng: np.random.Generator, highest: int | None) -> Int64:
-    """One column per row, in proportion to its weight and none of ``taken``; evenly where no weight is left.
+    """Draws one column per row, in proportion to its weight, none of ``taken``; evenly if no weight is left.
 
-    Of the columns that are left, the ``highest`` of the highest weight take part, and all that equal the last of them.
+    Of the other columns only those of the ``highest`` highest weights are drawn, with all that equal the last of them.
     """
     is_free = np.ones(weights.shape, dtype=bool)
     np.put_along_axis(is_free, taken, False, axis=1)
@@ -313,7 +313,7 @@ class VocabularyOptions(PresetOptions):
         vocabulary: file of public terms; "" takes ``vocabulary_words`` English words without the ``common_words``
             commonest.
         document_terms: S, distinct terms of a record that count in the vocabulary histogram.
-        document_repeats: the first S terms count, of which several may be the same.
+        document_repeats: True counts the first S terms of a record, of which several may be the same.
         keyphrases: N, the most terms that are kept.
         false_terms: share of the kept terms that noise alone may have brought there; 1 keeps the N highest.
     """
@@ -340,7 +340,7 @@ class VocabularyOptions(PresetOptions):
 def private_keyphrases(
     options: VocabularyOptions, run: RunContext, *, law: Literal["gaussian", "laplace"] = "gaussian"
 ) -> tuple[str, ...]:
-    """The paper's V~ from the planned sum "vocabulary": terms that noise does not explain, the most frequent first.
+    """Opens the planned sum "vocabulary"; returns the terms that noise does not explain, most frequent first (V~).
 
     Raises ConfigurationError where there are fewer than two.
     """
@@ -354,6 +354,6 @@ def private_keyphrases(
             "no term of the vocabulary stands out of the noise: the records hardly use it",
             "name a vocabulary of the field (method.vocabulary), or raise epsilon or method.false_terms",
         )
-    keyphrases = tuple(vocabulary[term] for term in significant_rows)
+    keyphrases = tuple(vocabulary[row] for row in significant_rows)
     run.record("keyphrases", 0, keyphrases)
     return keyphrases

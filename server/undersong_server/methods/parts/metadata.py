@@ -45,8 +45,8 @@ def shares_of_counts(counts: Float64) -> Float64:
     excess_by_size = (np.cumsum(falling_counts) - total_count) / np.arange(1, len(counts) + 1)
     last_bin_index = int(np.flatnonzero(falling_counts > excess_by_size)[-1])
     lowered_counts = np.maximum(counts - excess_by_size[last_bin_index], 0.0)
-    label_shares: Float64 = lowered_counts / lowered_counts.sum()
-    return label_shares
+    shares: Float64 = lowered_counts / lowered_counts.sum()
+    return shares
 
 
 def length_range(counts: Float64, sigma: float, edges: Sequence[int] = RANGE_EDGES) -> tuple[int, int]:
@@ -63,7 +63,7 @@ def length_range(counts: Float64, sigma: float, edges: Sequence[int] = RANGE_EDG
     """
     least_tail = RANGE_TAIL * max(float(counts.sum()), 0.0)
 
-    def beyond(tails: Float64) -> int:
+    def count_bins_beyond(tails: Float64) -> int:
         """Counts the bins at the start of ``tails`` before the running total exceeds its limit; 0 if never."""
         limits = np.maximum(least_tail, RANGE_DEVIATIONS * sigma * np.sqrt(np.arange(1, len(tails) + 1)))
         bins_beyond = np.flatnonzero(np.cumsum(tails) > limits)
@@ -71,7 +71,7 @@ def length_range(counts: Float64, sigma: float, edges: Sequence[int] = RANGE_EDG
             return int(bins_beyond[0])
         return 0
 
-    first_bin, last_bin = beyond(counts), len(counts) - beyond(counts[::-1])
+    first_bin, last_bin = count_bins_beyond(counts), len(counts) - count_bins_beyond(counts[::-1])
     if first_bin < last_bin:
         return (edges[first_bin], edges[last_bin])
     return (edges[0], edges[-1])
@@ -83,27 +83,27 @@ def length_edges(shortest: int, longest: int, bins: int) -> Float64:
 
 
 def shares_by_label(votes: Float64, label_of: Int64, labels: int, softmax: bool = False) -> list[Float64]:
-    """For each label its keywords' noisy shares of its votes; empty without keywords.
+    """Returns, for each label, the shares of its votes that its keywords have, by noisy votes; empty without keywords.
 
     Sun et al. 2025 (3.2.2) take the softmax of the noisy histogram, which is nearly one-hot; the code published for
     them takes that of the shares, which is nearly even.
 
     Args:
         votes: noisy votes, float64 [K]; ``label_of``: each keyword's label, int64 [K].
-        softmax: of the noisy votes, as in 3.2.2.
+        softmax: True takes the softmax of the noisy votes, as in 3.2.2, in place of their shares.
 
     >>> shares_by_label(np.array([9.0, 3.0, 0.0]), np.array([0, 0, 0]), 1)[0].tolist()
     [0.75, 0.25, 0.0]
     """
-    from scipy.special import softmax as of_votes
+    from scipy.special import softmax as scipy_softmax
 
-    def chances(mine: Float64) -> Float64:
+    def shares_of_votes(noisy_votes: Float64) -> Float64:
         if softmax:
-            return np.asarray(of_votes(mine), dtype=np.float64)
-        return shares_of_counts(mine)
+            return np.asarray(scipy_softmax(noisy_votes), dtype=np.float64)
+        return shares_of_counts(noisy_votes)
 
     return [
-        chances(label_votes) if len(label_votes) else label_votes
+        shares_of_votes(label_votes) if len(label_votes) else label_votes
         for label_votes in (votes[label_of == label] for label in range(labels))
     ]
 
@@ -161,7 +161,7 @@ NAME = "lengths"
 
 
 def with_lengths(requests: Sequence[SumRequest], share: float) -> list[SumRequest]:
-    """Returns ``requests`` with one for a histogram of text lengths before them, which gets ``share`` of the budget.
+    """Returns a request for a histogram of text lengths, with ``share`` of the budget, and after it ``requests``.
 
     The other requests divide the rest in their own ratios. Raises ConfigurationError for requests that divide their
     budget themselves (a method whose paper states the noise of each sum).
@@ -207,7 +207,7 @@ def draw_by(opened: NoisySum) -> Callable[[Random], int]:
 
 
 RECORD = "lengths"  # name under which a run records the quantiles of the records' lengths
-LEVELS = (0.1, 0.5, 0.9)
+LEVELS = (0.1, 0.5, 0.9)  # recorded quantiles
 ALIKE = 1.5  # largest ratio of two lengths at which texts are called as long as the records
 
 
@@ -312,10 +312,10 @@ def _fold_label(label: str) -> str:
 
 def _distinctive_words(texts: Sequence[Sequence[str]], most: int) -> list[list[str]]:
     word_counters = [Counter(word for text in label_texts for word in set(_split_words(text))) for label_texts in texts]
-    labels_with = Counter(word for label_counter in word_counters for word in label_counter)
+    label_count_of_word = Counter(word for label_counter in word_counters for word in label_counter)
 
     def rank(counts: Counter[str], word: str) -> tuple[float, str]:
-        return -counts[word] * math.log((1 + len(texts)) / labels_with[word]), word
+        return -counts[word] * math.log((1 + len(texts)) / label_count_of_word[word]), word
 
     return [sorted(counts, key=lambda word, counts=counts: rank(counts, word))[:most] for counts in word_counters]  # type: ignore[misc]
 

@@ -1,6 +1,7 @@
-"""The papers' elements, values and tables as data: ../papers/METHOD.toml, one file per method.
+"""What the papers state, as data: ../papers/METHOD.toml, one file per method, holds a paper's elements and tables.
 
-``preset = NAME`` in [method] sets what the file's elements set. The pages of the papers follow from the same files.
+An element is a step or setting of the paper's method, with the options that reproduce it. ``preset = NAME`` in [method]
+sets the options of the file's elements. The documents' pages on the papers are written from the same files.
 """
 
 import tomllib
@@ -35,10 +36,10 @@ class PresetOptions(MethodOptions):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_preset(cls, given: Any) -> Any:
-        if isinstance(given, Mapping) and given.get("preset"):
-            return {**sections(cls.method, given["preset"])["method"], **given}
-        return given
+    def _with_preset(cls, method_keys: Any) -> Any:
+        if isinstance(method_keys, Mapping) and method_keys.get("preset"):
+            return {**sections(cls.method, method_keys["preset"])["method"], **method_keys}
+        return method_keys
 
 
 class StatedOptions(PresetOptions):
@@ -58,7 +59,7 @@ class StatedOptions(PresetOptions):
 
 @cache
 def table(method: str) -> Mapping[str, Any]:
-    """The contents of a method's file; empty if the method follows no paper."""
+    """The contents of ../papers/METHOD.toml; empty if the method follows no paper."""
     file = FILES.joinpath(f"{method}.toml")
     if file.is_file():
         return tomllib.loads(file.read_text(encoding="utf-8"))
@@ -87,7 +88,7 @@ def sections(method: str, preset: str) -> dict[str, dict[str, Any]]:
 
 
 def forbidden(method: str, preset: str) -> list[str]:
-    """Says which of a preset's steps are not private in a federation; a daemon refuses a run with one."""
+    """Returns which of a preset's elements are not private in a federation, with the reason; a daemon refuses them."""
     element_rows = elements(method, preset) if preset else []
     return [
         f"{statement}: {row[element_key]}"

@@ -1,4 +1,7 @@
-"""The private score: how many records a classifier of the corpus labels rightly; without labels, how near they are."""
+"""The private score: the share of the records that a classifier of the corpus labels rightly.
+
+Without labels it is how near the records' nearest texts are.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ NORMAL_95 = 1.959963984540054  # standard deviations to either end of a 95 % int
 
 @dataclass(frozen=True)
 class ZeroShot:
-    """The same figure of as many texts that no record has steered.
+    """The score of texts that no record has steered, beside that of as many texts of the corpus.
 
     Attributes:
         texts: number of texts of either side.
-        value: in [0, 1]; error: standard error of the difference to the corpus's.
+        value: the score, in [0, 1]; error: standard error of its difference from the corpus's.
     """
 
     texts: int
@@ -34,7 +37,7 @@ class ZeroShot:
     error: float
 
 
-SUMS = ("verdict", "score")  # names of the private sums that measure it
+SUMS = ("verdict", "score")  # names of the private sums that measure the score
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class PrivateScore:
         low, high: ends of the interval, in [0, 1].
         noise: standard error that the noise of the private sums gives; sample: that of the records as a sample.
         measure: ACCURACY or SIMILARITY.
-        zero_shot: the figure beside it; None with labels, where the verdict's sentence has it.
+        zero_shot: the score of unsteered texts; None with labels, because the report's verdict compares with them.
     """
 
     value: float
@@ -139,9 +142,9 @@ def score_of(noisy_sum: NoisySum, records: float, records_error: float, *, secon
 
 
 def similarity_score(run: RunContext, name: str, published: Bools, unsteered: Bools) -> PrivateScore:
-    """Opens the planned :class:`ScoredSimilarity` ``name``: of the published texts beside the unsteered ones.
+    """Opens the planned :class:`ScoredSimilarity` ``name``, which compares published texts with unsteered ones.
 
-    Both are marks of the pool's texts, bool [n]; the more numerous ones are drawn from, so that they are as many.
+    Both arguments mark texts of the pool, bool [n]. Equally many of both are compared, drawn by chance.
     """
     text_count, rng = int(min(published.sum(), unsteered.sum())), run.rng("score")
     corpus_bits = np.zeros(len(published))

@@ -32,11 +32,10 @@ def largest_remainder(weights: Sequence[float] | Float64, total: int) -> Int64:
 
 
 def places_by_label(available: Int64, shares: Float64, total: int, *, least: int = 0) -> Int64:
-    """Divides ``total`` places over labels in proportion to their shares: int64 [L].
+    """Divides the number ``total`` of texts to select over labels in proportion to their shares: int64 [L].
 
-    No label gets more places than it has members (``available``); places that it cannot fill go to the others.
-    With ``least`` 1 each label that has members keeps one place as far as there are places, taken from the labels with
-    most of them.
+    No label gets more than it has texts (``available``); what it cannot fill goes to the others. With ``least`` 1 each
+    label that has texts gets at least one, as far as ``total`` suffices, at the cost of the labels that have most.
 
     >>> places_by_label(np.array([9, 9, 1, 0]), np.array([0.6, 0.4, 0.0, 0.0]), 7).tolist()
     [4, 3, 0, 0]
@@ -44,19 +43,19 @@ def places_by_label(available: Int64, shares: Float64, total: int, *, least: int
     [3, 3, 1, 0]
     """
     total = min(total, int(available.sum()))
-    places = np.zeros(len(available), dtype=np.int64)
-    while places.sum() < total:  # every turn fills a label or ends
-        is_free = places < available
+    counts = np.zeros(len(available), dtype=np.int64)
+    while counts.sum() < total:  # each turn gives a label all its texts, or reaches the total
+        is_free = counts < available
         free_shares = np.where(is_free, shares, 0.0)
         if not free_shares.any():
             free_shares = is_free.astype(np.float64)
-        places = np.minimum(places + largest_remainder(free_shares, total - int(places.sum())), available)
-    for label in np.flatnonzero((places < least) & (available > 0)):
-        if places.max(initial=0) <= 1:
+        counts = np.minimum(counts + largest_remainder(free_shares, total - int(counts.sum())), available)
+    for label in np.flatnonzero((counts < least) & (available > 0)):
+        if counts.max(initial=0) <= 1:
             break
-        places[int(places.argmax())] -= 1
-        places[label] += 1
-    return places
+        counts[int(counts.argmax())] -= 1
+        counts[label] += 1
+    return counts
 
 
 def highest(scores: Float64, among: Int64, size: int) -> Int64:
@@ -66,10 +65,10 @@ def highest(scores: Float64, among: Int64, size: int) -> Int64:
 
 
 def significant_votes(scores: Float64, among: Int64, sigma: float) -> Int64:
-    """Positions in ``among`` whose scores noise of deviation ``sigma`` reaches anywhere in one case of 100 only.
+    """Positions in ``among`` with scores that noise of deviation ``sigma`` alone gives any of them in 1 % of all cases.
 
-    The bound is the (1 - 0.01/n) quantile of the noise over n members; without noise, 0. A single example that noise
-    alone chose would be shown in every prompt, so that must be rare, not once per list.
+    The bound is the (1 - 0.01/n) quantile of the noise for n positions; without noise, 0. A single example that noise
+    alone chose would be shown in every prompt, so such a choice must be rare.
 
     >>> significant_votes(np.array([0.0, 9.0, 1.0, 2.0]), np.arange(4), 2.0).tolist()
     [1]
@@ -112,13 +111,13 @@ def weights_by_rates(rates: Float64) -> Float64:
     return rates / total_rate if total_rate > 0 else np.full(len(rates), 1.0 / len(rates))
 
 
-def noise_effect(computed: Callable[[Float64], Float64], numbers: Float64, deviations: Float64) -> Float64:
-    """Standard deviation that independent noise of ``numbers`` gives each of the ``computed`` values, to first order.
+def noise_effect(compute: Callable[[Float64], Float64], numbers: Float64, deviations: Float64) -> Float64:
+    """Standard deviation that independent noise of ``numbers`` gives the values computed from them, float64 [k].
 
-    Each number is moved by its standard deviation, and the effects are added in squares.
+    It is of first order: each number in turn is raised by its standard deviation, and the effects are added in squares.
 
     Args:
-        computed: float64 [n] to float64 [k].
+        compute: function from numbers, float64 [n], to values, float64 [k].
         numbers: noisy, float64 [n].
         deviations: of their noise, float64 [n].
 
@@ -127,14 +126,17 @@ def noise_effect(computed: Callable[[Float64], Float64], numbers: Float64, devia
     >>> noise_effect(lambda x: x[:1] - x[1:], np.array([8.0, 8.0]), np.array([3.0, 4.0])).tolist()
     [5.0]
     """
-    unmoved_weights = computed(numbers)
-    weight_changes = np.stack([computed(numbers + moved_rate) - unmoved_weights for moved_rate in np.diag(deviations)])
-    effect_deviations: Float64 = np.sqrt(np.square(weight_changes).sum(axis=0))
+    values = compute(numbers)
+    value_changes = np.stack([compute(numbers + change) - values for change in np.diag(deviations)])
+    effect_deviations: Float64 = np.sqrt(np.square(value_changes).sum(axis=0))
     return effect_deviations
 
 
 def balanced_labels(count: int, labels: int, already: Int64) -> Int64:
-    """``count`` labels, int64, as even as possible; the remainder goes to the labels with the fewest samples so far."""
+    """Returns ``count`` labels, int64, as evenly as possible; the remainder goes to those with the fewest samples.
+
+    ``already``: numbers of samples of each label so far, int64 [labels].
+    """
     counts = np.full(labels, count // labels, dtype=np.int64)
     count_order = np.argsort(already + counts, kind="stable")
     counts[count_order[: count % labels]] += 1
@@ -142,7 +144,7 @@ def balanced_labels(count: int, labels: int, already: Int64) -> Int64:
 
 
 def sample_without_replacement(rng: np.random.Generator, texts: Sequence[str], count: int) -> tuple[str, ...]:
-    """``count`` of the texts, or all where there are fewer, each at most once, in random order."""
+    """Draws ``count`` of the texts, or all if there are fewer, each at most once, in random order."""
     if not texts or not count:
         return ()
     return tuple(texts[i] for i in rng.choice(len(texts), size=min(count, len(texts)), replace=False))
@@ -157,9 +159,9 @@ def effective_size(weights: Float64) -> float:
 
 
 def drawn_by_weight(weights: Float64, rng: np.random.Generator) -> Int64:
-    """Texts that stand for a weighted corpus without weights: positions, int64, ascending.
+    """Draws texts that represent a weighted corpus without weights: positions, int64, ascending.
 
-    As many as its effective size, each with a chance in proportion to its weight, at most 1.
+    They are as many as its effective size; a text is drawn with a chance in proportion to its weight, at most 1.
 
     >>> drawn_by_weight(np.array([2.0, 2.0, 0.0, 2.0]), np.random.default_rng(0)).tolist()
     [0, 1, 3]
@@ -171,7 +173,7 @@ def drawn_by_weight(weights: Float64, rng: np.random.Generator) -> Int64:
 
 
 def _draw_proportional(weights: Float64, count: int, rng: np.random.Generator) -> Int64:
-    """``count`` different numbers, sorted; each is drawn with a chance in proportion to its weight, at most 1.
+    """Draws ``count`` different positions, sorted, each with a chance in proportion to its weight, at most 1.
 
     Systematic sampling in random order (Hartley and Rao 1962). Draws one after the other, each in proportion to what is
     left (``rng.choice``), take heavy rows too rarely: half of the rows then hold four fifths of what they should where
@@ -198,15 +200,15 @@ def _draw_proportional(weights: Float64, count: int, rng: np.random.Generator) -
 
 # Selection by votes with similarity suppression, and an estimate of the records' mean similarity (DPGA-TextSyn).
 
-STEP = 0.01
+STEP = 0.01  # by which tau rises when no text is left below it
 BLOCK = 512  # candidates that are compared among themselves at a time: the largest array is [n, 512] float32
 
 
 def suppressed(embeddings: Float32, votes: Float64, size: int, tau: float, step: float = STEP) -> tuple[Int64, float]:
-    """The elite: in descending votes, each chosen sample excludes all others more similar to it than tau.
+    """Selects the elite: in descending votes, each chosen sample excludes all others more similar to it than tau.
 
-    When none is left, tau rises by ``step`` and the samples that are no longer too similar to any chosen one get their
-    turn, until ``size`` are chosen or none is left. Similarity is the dot product; for quantised embeddings it is
+    When none is left, tau rises by ``step`` and the samples that are no longer too similar to any chosen one may be
+    chosen, until ``size`` are chosen or none is left. Similarity is the dot product; for quantised embeddings it is
     exact in float32, so that the blocks change nothing. Source: Sun et al. 2025 (DPGA-TextSyn), selection.
 
     Args:
@@ -221,15 +223,20 @@ def suppressed(embeddings: Float32, votes: Float64, size: int, tau: float, step:
     vote_order = np.argsort(-votes, kind="stable")
     ordered_embeddings = np.ascontiguousarray(embeddings[vote_order])
     size = min(size, len(ordered_embeddings))
-    nearest = np.full(len(ordered_embeddings), -np.inf, dtype=np.float32)  # largest similarity to any chosen sample
+    nearest_similarity = np.full(
+        len(ordered_embeddings), -np.inf, dtype=np.float32
+    )  # largest similarity to any chosen sample
     is_open = np.ones(len(ordered_embeddings), dtype=np.bool_)
     accepted_blocks: list[Int64] = []
-    accepted_count, raised = 0, 0
+    accepted_count, raise_count = 0, 0
     similarity_limit = tau
     while accepted_count < size:
         next_row = 0
         while accepted_count < size:
-            block = next_row + np.flatnonzero(is_open[next_row:] & (nearest[next_row:] <= similarity_limit))[:BLOCK]
+            block = (
+                next_row
+                + np.flatnonzero(is_open[next_row:] & (nearest_similarity[next_row:] <= similarity_limit))[:BLOCK]
+            )
             if not len(block):
                 break
             next_row = int(block[-1]) + 1
@@ -239,18 +246,18 @@ def suppressed(embeddings: Float32, votes: Float64, size: int, tau: float, step:
             accepted_blocks.append(accepted_rows)
             open_rows = np.flatnonzero(is_open)
             if accepted_count < size and len(open_rows):
-                nearest[open_rows] = np.maximum(
-                    nearest[open_rows],
+                nearest_similarity[open_rows] = np.maximum(
+                    nearest_similarity[open_rows],
                     (ordered_embeddings[open_rows] @ ordered_embeddings[accepted_rows].T).max(axis=1),
                 )
         if accepted_count < size:
-            raised += 1
-            similarity_limit = tau + raised * step
+            raise_count += 1
+            similarity_limit = tau + raise_count * step
     return vote_order[np.concatenate(accepted_blocks)] if accepted_blocks else vote_order[:0], similarity_limit
 
 
 def _rows_apart(x: Float32, limit: float, most: int) -> Int64:
-    """In order, the rows that are not more similar than ``limit`` to an earlier one of the result; at most ``most``."""
+    """Chooses, in order, rows of ``x`` that are not more similar than ``limit`` to a chosen one; at most ``most``."""
     is_apart = x @ x.T <= limit
     is_open = np.ones(len(x), dtype=np.bool_)
     chosen_rows: list[int] = []

@@ -11,8 +11,8 @@ from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts.selection import largest_remainder
 
-LABEL_CAUTION = 2.0
-LEAST_LABEL_SHARE = 0.1  # share of an equal part
+LABEL_CAUTION = 2.0  # factor of the noise's variance, with which chance is seldom taken for a difference of labels
+LEAST_LABEL_SHARE = 0.1  # smallest estimated share of a label, as a share of an equal part
 
 SharesTable = dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
 LabelShares = Literal["half", "records", "even"] | SharesTable
@@ -52,8 +52,8 @@ def label_shares(counts: NoisySum) -> Float64:
 
     Differences from equal shares are pulled to zero as far as noise explains them.
 
-    Half-way, because a task model trained on the records' own shares gains its accuracy from the common labels alone:
-    on clinical notes of twenty headers, balanced accuracy fell by a third.
+    They are half-way, because a task model trained on the records' own shares gains its accuracy from the common labels
+    alone: on clinical notes of twenty headers, balanced accuracy fell by a third.
     """
     equal_share = 1.0 / len(counts.natural)
     record_count = max(float(counts.natural.sum()), counts.sigma, 1.0)
@@ -141,21 +141,21 @@ def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Boo
     asked once again; a generator without a weight gets no orders.
 
     Args:
-        written: texts so far, int64 [K, C].
+        written: numbers of texts so far, int64 [K, C].
         weights: of the generators for each label, float64 [K, C]; ``label_shares`` of the labels, float64 [C].
         spent: which generator has no more of which label, bool [K, C].
     """
     total_texts = written.sum() + count
     texts_of_label = largest_remainder(np.maximum(label_shares * total_texts - written.sum(axis=0), 0.0), count)
     orders_of_cell = np.zeros_like(written)
-    for label, label_texts in enumerate(texts_of_label):
+    for label, label_total in enumerate(texts_of_label):
         can_write = (weights[:, label] > 0) & ~spent[:, label]
         if can_write.any():
             generator_weights = np.where(can_write, weights[:, label], 0.0)
         else:
             generator_weights = weights[:, label]
-        total_of_label = written[generator_weights > 0, label].sum() + label_texts
-        missing_texts = np.where(
+        total_of_label = written[generator_weights > 0, label].sum() + label_total
+        missing_counts = np.where(
             generator_weights > 0,
             np.maximum(generator_weights / generator_weights.sum() * total_of_label - written[:, label], 0.0),
             0.0,
@@ -163,7 +163,7 @@ def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Boo
         # The generator that gets a remainder changes from label to label.
         generator_turns = np.roll(np.arange(len(weights)), -label)
         orders_of_cell[generator_turns, label] = largest_remainder(
-            (missing_texts if missing_texts.sum() > 0.0 else generator_weights)[generator_turns], int(label_texts)
+            (missing_counts if missing_counts.sum() > 0.0 else generator_weights)[generator_turns], int(label_total)
         )
     return orders_of_cell
 

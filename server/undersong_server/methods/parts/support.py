@@ -84,7 +84,7 @@ class Support:
 
     @property
     def unsupported(self) -> Bools:
-        """bool [K]; none if the votes do not tell the best generator from one that nobody votes for."""
+        """Marks generators that the votes refuse, bool [K]; none if even the best could be one without any votes."""
         support_ratio, error = self._beside_best(MOST)
         # Of two normal laws with means 0 and HALF, the first is so many times as likely.
         is_unsupported: Bools = HALF * (HALF / 2 - support_ratio) > np.log(LIKELIER) * error**2
@@ -92,14 +92,14 @@ class Support:
 
     @property
     def supported(self) -> Bools:
-        """bool [K]; of the best generator it is only asked that the votes tell it from one that nobody votes for."""
+        """Marks generators that the votes clear, bool [K]; the best one, if the votes tell it from one without any."""
         support_ratio, error = self._beside_best(np.inf)
         is_supported: Bools = (support_ratio - ERRORS * error > ENOUGH) & (self.shares - ERRORS * self.error > LEAST)
         return is_supported
 
     @property
     def in_between(self) -> Bools:
-        """bool [K]; the votes neither clear nor refuse these."""
+        """Marks generators that the votes neither clear nor refuse, bool [K]."""
         is_in_between: Bools = ~self.supported & ~self.unsupported
         return is_in_between
 
@@ -109,7 +109,7 @@ class Support:
         return np.where(self.expected > NO_VOTES, self.votes / self.expected, 0.0)
 
     def standing(self, generator_number: int, names: Sequence[str]) -> str:
-        """Says of a generator in between how near it is to the best one, and what that leaves open."""
+        """Says how near a generator in between is to the best one, and what it would need to be cleared."""
         ratio_words = self.ratio_words(generator_number, names)
         return f"{ratio_words}, and to be cleared it needs more than {ENOUGH} plus twice that error"
 
@@ -153,13 +153,13 @@ class Support:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Texts of a pool that are set aside.
+    """Which texts of a pool are set aside, and which generators are left out.
 
     Attributes:
-        reasons: for which each text is set aside, "" where it is not.
+        reasons: reason for which each text is set aside; "" for a text that is not.
         left_out: generators of which nothing is published, and that write no more, bool [K].
-        trial: the classifier on texts that it did not learn from; None if none judged.
-        too_few: no classifier judged, for want of texts to teach one.
+        trial: how the classifier did on texts that it did not learn from; None if no classifier judged.
+        too_few: True if no classifier judged because there were too few texts to teach one.
     """
 
     reasons: list[str]
@@ -203,8 +203,8 @@ class ClassifierTrial:
 def statistic(setting: Setting, candidates: int) -> SupportVotes:
     """Returns the statistic that asks the records about at most ``candidates`` texts.
 
-    Where a generator writes few texts of a label, its nearest third are whose happen to be there. So records are
-    compared with the texts of all labels then.
+    A record votes among the nearest third of the texts. If a generator writes few texts of a label, chance decides
+    whose texts these are; records are then compared with the texts of all labels.
     """
     generators, labels = len(setting.generators), len(setting.labels)
     return SupportVotes(generators, candidates, labels * (candidates >= TEXTS_BY_LABEL * generators * labels))
@@ -289,8 +289,8 @@ def off_subject(texts: Sequence[str], good: Bools, bad: Bools, rng: np.random.Ge
     A text is as good as its least likely window of words: half of it may be of another subject, and a classifier of the
     whole text sees the mean of both halves. It is compared with good texts as classifiers see them that did not learn
     from them (a conformal p-value, Vovk et al. 2005), so that a few texts, which a classifier learns by heart, judge
-    nothing: with n good texts the smallest value is 1 / (n + 1). Nor does a classifier judge that overlooks bad texts.
-    None if no classifier can judge.
+    nothing: with n good texts the smallest value is 1 / (n + 1). A classifier that overlooks bad texts judges nothing
+    either. Returns None if no classifier can judge.
     """
     if are_too_few(good, bad):
         return None
@@ -313,7 +313,7 @@ def _least_chances(texts: Sequence[str], good: Bools, bad: Bools, fold: Int64) -
     Good and bad texts are judged by a classifier of the other folds' texts, all others by one of all of them.
     """
     windows_by_text = [windows(text) for text in texts]
-    text_of = np.repeat(np.arange(len(texts)), [len(text_windows) for text_windows in windows_by_text])
+    text_of_window = np.repeat(np.arange(len(texts)), [len(text_windows) for text_windows in windows_by_text])
     window_rows = word_rows([window for text_windows in windows_by_text for window in text_windows])
     is_taught = good | bad
     least_chances = np.ones(len(texts))
@@ -324,24 +324,24 @@ def _least_chances(texts: Sequence[str], good: Bools, bad: Bools, fold: Int64) -
             is_judged = is_taught & (fold == held_out_fold)
         if not is_judged.any():  # no generator is in between
             continue
-        is_learnt = (is_taught & ~is_judged)[text_of]
-        is_good = good[text_of][is_learnt]
+        is_learnt = (is_taught & ~is_judged)[text_of_window]
+        is_good = good[text_of_window][is_learnt]
         window_weights = np.where(is_good, 0.5 / is_good.mean(), 0.5 / (~is_good).mean())
         classifier = word_classifier(window_rows[is_learnt], is_good.astype(np.int64), 2, window_weights)
-        window_chances = probabilities(classifier, window_rows[is_judged[text_of]])[:, 1]
-        np.minimum.at(least_chances, text_of[is_judged[text_of]], window_chances)
+        window_chances = probabilities(classifier, window_rows[is_judged[text_of_window]])[:, 1]
+        np.minimum.at(least_chances, text_of_window[is_judged[text_of_window]], window_chances)
     return least_chances
 
 
 def with_support(requests: Sequence[SumRequest], generators: int, texts: int, share: float) -> list[SumRequest]:
-    """Returns the requests and, after them, the votes for a method's ``texts`` at most, with ``share`` of the budget.
+    """Returns the requests and, after them, one for votes on at most ``texts`` texts, with ``share`` of the budget.
 
-    Raises ConfigurationError where there is one generator: there is none to compare it with.
+    Raises ConfigurationError for a task with one generator: there is none to compare it with.
     """
     if generators < 2:
         raise ConfigurationError(
             "privacy.support compares several generators, and the task has only one",
-            "take it out",
+            "take privacy.support out, or add a generator",
             code="support-of-one",
         )
     return append_sum(requests, SumRequest(CORPUS, SupportVotes(generators, texts)), share, "privacy.support")

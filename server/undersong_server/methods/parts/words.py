@@ -11,8 +11,8 @@ from undersong_common.arrays import Float64, Int64
 from undersong_common.program.library_threads import one_library_thread
 from undersong_protocol.statistics.classifier_votes import BUCKETS, NEVER, word_features
 
-STRENGTH = 3.0  # inverse regularisation (C), that of the panel's words
-MOST_STEPS = 300  # most steps of the fit, as in the panel
+STRENGTH = 3.0  # inverse regularisation (C), as of the word classifier in the evaluation
+MOST_STEPS = 300  # most steps of the fit, as in the evaluation
 WINDOW, STEP = 8, 4  # words of a window, and from one window's first word to the next one's
 
 
@@ -32,16 +32,16 @@ def windows(text: str) -> list[str]:
 
 
 def word_rows(texts: Sequence[str]) -> Any:
-    """Hashed word features of each text, sparse [n, BUCKETS]: each is 1 / sqrt(number of features of the text)."""
+    """Hashed word features of each text, sparse [n, BUCKETS]: each present one is 1 / sqrt(number that are present)."""
 
     features_by_text = [_word_features(text) for text in texts]
-    feature_counts = np.array([len(each) for each in features_by_text], dtype=np.int64)
+    feature_counts = np.array([len(text_features) for text_features in features_by_text], dtype=np.int64)
     columns, row_starts = np.concatenate([np.zeros(0, np.int64), *features_by_text]), np.cumsum([0, *feature_counts])
     feature_values = np.repeat(1.0 / np.sqrt(np.maximum(feature_counts, 1)), feature_counts)
     return sp.csr_array((feature_values, columns, row_starts), shape=(len(texts), BUCKETS))
 
 
-_word_features = lru_cache(maxsize=4096)(word_features)  # a corpus is cleaned, then compared
+_word_features = lru_cache(maxsize=4096)(word_features)  # a corpus's texts are read twice: cleaned, then compared
 
 
 def word_classifier(rows: Any, label_of: Int64, labels: int, weights: Float64 | None = None) -> Float64:
@@ -58,16 +58,17 @@ def word_classifier(rows: Any, label_of: Int64, labels: int, weights: Float64 | 
         weight_table[-1, present_labels] = 0.0
         return weight_table
     texts_with_feature = np.bincount(rows.indices, minlength=BUCKETS)
-    used_columns = np.flatnonzero(texts_with_feature)  # the others' weights are zero, and half of the fit's time
+    # The other columns would get weights of zero, and take half of the fit's time.
+    used_columns = np.flatnonzero(texts_with_feature)
     inverse_frequencies = np.log((1 + len(label_of)) / (1 + texts_with_feature[used_columns])) + 1.0
     with one_library_thread():
         model = LogisticRegression(C=STRENGTH, max_iter=MOST_STEPS)
         model.fit(rows[:, used_columns] * inverse_frequencies, label_of, weights)
     # scikit-learn has one row for two labels, the logit of the second.
     if len(present_labels) == 2:
-        targets_of_label = np.array([[-0.5], [0.5]])
+        factors_of_label = np.array([[-0.5], [0.5]])
     else:
-        targets_of_label = np.eye(len(present_labels))
-    weight_table[np.ix_(used_columns, present_labels)] = (targets_of_label @ model.coef_ * inverse_frequencies).T
-    weight_table[-1, present_labels] = targets_of_label @ model.intercept_
+        factors_of_label = np.eye(len(present_labels))
+    weight_table[np.ix_(used_columns, present_labels)] = (factors_of_label @ model.coef_ * inverse_frequencies).T
+    weight_table[-1, present_labels] = factors_of_label @ model.intercept_
     return weight_table

@@ -242,7 +242,7 @@ class Topics(form.Frequent):
 
 def topic_words(samples: Sequence[Sample], cells: Cells) -> list[tuple[str, ...]]:
     """Returns the most telling words of each topic's texts."""
-    listed, scores = form.telling([sample.text for sample in samples], cells.of, len(cells.centres))
+    listed, scores = form.telling([sample.text for sample in samples], cells.cell_of, len(cells.centres))
     return [
         tuple(listed[place] for place in highest(column, np.flatnonzero(np.isfinite(column)), WORDS))
         for column in scores.T

@@ -25,9 +25,9 @@ def blobs(count: int, each: int) -> np.ndarray:
 def test_cell_centres_are_reproducible_and_exactly_publishable():
     rows = blobs(5, 20)
     cells = augpe.cells_of(rows, 5, seed=3)
-    assert len(cells.centres) == len(np.unique(cells.of)) <= 5
+    assert len(cells.centres) == len(np.unique(cells.cell_of)) <= 5
     assert np.array_equal(cells.centres, publishable(cells.centres))
-    assert np.array_equal(augpe.cells_of(rows, 5, seed=3).of, cells.of)  # everybody who asks gets the same
+    assert np.array_equal(augpe.cells_of(rows, 5, seed=3).of, cells.cell_of)  # everybody who asks gets the same
     assert len(augpe.cells_of(rows[:3], 8, seed=3).of) == 3
 
 
