@@ -1,4 +1,4 @@
-"""A corpus of synthetic texts against tables that the caller holds: usefulness, closeness, overlap, membership."""
+"""Evaluates synthetic texts by real texts that the caller holds: usefulness, closeness, overlap, membership."""
 
 import json
 import math
@@ -49,7 +49,7 @@ NOT_PRIVATE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Distances:
-    """Figures that compare synthetic texts with the real texts of one reference file, or a measure of both.
+    """Figures that compare synthetic texts with the real texts of one reference file, or measure each side by itself.
 
     Figures of embeddings are of ``rows`` texts of each side, drawn with the seed; lengths, labels, self-similarity and
     next-word losses are of all texts.
@@ -143,7 +143,7 @@ def evaluate_tables(
     """Evaluates synthetic texts against the real texts that ``options`` names.
 
     Args:
-        run: the report's name for them.
+        run: name of the run in the report.
         embed: texts to float32 unit vectors [n, d].
         sequences: the keyphrase sequences of the run, judged alone as well.
         groups: the group of each test text; task models are judged by group too.
@@ -384,7 +384,7 @@ def _unknown_labels(synthetic: Table, test: Table) -> list[str]:
 
 
 def _shared_texts_warnings(synthetic: Table, test: Table) -> list[str]:
-    """Returns a warning if the test file holds more than a few texts of the corpus."""
+    """Returns a warning if the test file holds texts of the corpus; an empty list if it holds none."""
     test_texts = fold_texts(test.texts)
     shared_count = count_shared(test_texts, fold_texts(synthetic.texts))
     if not shared_count:
@@ -517,40 +517,44 @@ class Membership:
 
 
 Records = tuple[Table, Any]
-"""Records, and what the attacked model reads of each: embeddings, or the texts themselves."""
+"""Records, and the inputs of the attacked model for them: embeddings, or the texts themselves."""
 
 
 def membership(data: str, model: Any, members: Records, nonmembers: Records, *, seed: int = 0) -> Membership:
-    """Attacks ``model``, which was trained on ``data`` (in words) and gives each record ``probabilities``.
+    """Attacks ``model`` with the attacks of this module.
 
-    Raises ConfigurationError with fewer than four records of a kind.
+    Args:
+        data: the model's training texts in words, for the report.
+        model: has ``probabilities``, which gives the probability of each label for each record.
+
+    Raises ConfigurationError for fewer than four members or non-members.
     """
-    member_sides = (members, nonmembers)
-    for side_name, (table, _) in zip(("members", "non-members"), member_sides, strict=True):
+    sides = (members, nonmembers)
+    for side_name, (table, _) in zip(("members", "non-members"), sides, strict=True):
         if len(table) < FEWEST_RECORDS:
             raise ConfigurationError(
                 f"--membership: {len(table)} {side_name}",
                 f"give at least {FEWEST_RECORDS} records of each",
                 code="too-few-records",
             )
-    probabilities = [model.probabilities(inputs) for _, inputs in member_sides]
+    probabilities = [model.probabilities(inputs) for _, inputs in sides]
     attacks = [
         _judge_attack("entropy", [-entropy(side) for side in probabilities], seed),
         _judge_attack("confidence", [side.max(axis=1) for side in probabilities], seed),
     ]
-    if all(table.labels is not None for table, _ in member_sides):
+    if all(table.labels is not None for table, _ in sides):
         label_confidences = [
             of_label(side, model.labels, table.labels or ())
-            for side, (table, _) in zip(probabilities, member_sides, strict=True)
+            for side, (table, _) in zip(probabilities, sides, strict=True)
         ]
         attacks.append(_judge_attack("confidence in the true label", label_confidences, seed))
     return Membership(data, len(members[0]), len(nonmembers[0]), tuple(attacks))
 
 
 def attacks_over_trainings(memberships: Sequence[Membership]) -> Membership:
-    """Returns the first training's figures.
+    """Returns the figures of the first training, with each attack's mean AUC over all trainings (``auc_over_seeds``).
 
-    Of several trainings, each attack's ``auc_over_seeds`` is its mean AUC over them, with the interval.
+    A single training is returned as it is.
     """
     if len(memberships) == 1:
         return memberships[0]
@@ -575,20 +579,20 @@ def _judge_attack(name: str, scores: Sequence[Float64], seed: int) -> Attack:
     )
     # Two intervals of 97.5 % hold together with 95 %.
     joint_level = 1.0 - (1.0 - CONFIDENCE_LEVEL) / 2
-    caught_share = clopper_pearson(member_hits, len(members) - half_members, joint_level)
-    false_share = clopper_pearson(nonmember_hits, len(nonmembers) - half_nonmembers, joint_level)
+    true_positive_rate = clopper_pearson(member_hits, len(members) - half_members, joint_level)
+    false_positive_rate = clopper_pearson(nonmember_hits, len(nonmembers) - half_nonmembers, joint_level)
     attack_accuracy = Interval(
-        (caught_share.value + 1 - false_share.value) / 2,
-        (caught_share.low + 1 - false_share.high) / 2,
-        (caught_share.high + 1 - false_share.low) / 2,
+        (true_positive_rate.value + 1 - false_positive_rate.value) / 2,
+        (true_positive_rate.low + 1 - false_positive_rate.high) / 2,
+        (true_positive_rate.high + 1 - false_positive_rate.low) / 2,
     )
     rare_threshold = float(np.quantile(nonmembers[:half_nonmembers], 1.0 - FALSE_POSITIVES, method="higher"))
-    rare_positives = clopper_pearson(int((members[half_members:] > rare_threshold).sum()), len(members) - half_members)
+    rare_rate = clopper_pearson(int((members[half_members:] > rare_threshold).sum()), len(members) - half_members)
     return Attack(
         name,
         auc_interval(members, nonmembers),
         attack_accuracy,
-        rare_positives,
+        rare_rate,
         found=member_hits,
         judged_members=len(members) - half_members,
         false_alarms=nonmember_hits,
@@ -599,9 +603,9 @@ def _judge_attack(name: str, scores: Sequence[Float64], seed: int) -> Attack:
 def _best_threshold(members: Float64, nonmembers: Float64) -> float:
     """Returns the threshold on scores whose guesses have the best balanced accuracy."""
     possible_thresholds = np.unique(np.concatenate([members, nonmembers]))
-    caught_shares = 1.0 - np.searchsorted(np.sort(members), possible_thresholds) / len(members)
-    false_shares = 1.0 - np.searchsorted(np.sort(nonmembers), possible_thresholds) / len(nonmembers)
-    return float(possible_thresholds[int(np.argmax(caught_shares - false_shares))])
+    true_positive_rates = 1.0 - np.searchsorted(np.sort(members), possible_thresholds) / len(members)
+    false_positive_rates = 1.0 - np.searchsorted(np.sort(nonmembers), possible_thresholds) / len(nonmembers)
+    return float(possible_thresholds[int(np.argmax(true_positive_rates - false_positive_rates))])
 
 
 def entropy(probabilities: Float64) -> Float64:

@@ -1,7 +1,7 @@
 """Rows of a corpus whose text reads like another label than their own, by the words of the other rows alone.
 
-The reader is complement naive Bayes on counts of words (Rennie et al. 2003, section 3.1). It reads no private record
-and shares nothing with an encoder that votes.
+The classifier is complement naive Bayes on counts of words (Rennie et al. 2003, section 3.1). It reads no private
+record and shares nothing with the encoder by which records vote.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ class LabelMismatches:
 
     @property
     def sentence(self) -> str:
-        """Says how many rows of how many read like another label; chance is no part of the figure."""
+        """Says how many of the judged rows read like another label, and that chance is not subtracted."""
         if not self.rows:
             return f"Rows that read like {MISMATCH}: not measured: fewer than {FEWEST_ROWS} rows or two labels."
         mismatch_count = len(self.label_by_row)
@@ -45,7 +45,7 @@ class LabelMismatches:
 
     @property
     def rows_sentence(self) -> str:
-        """Names the surest of these rows with the label that each reads like; "" without one."""
+        """Names the surest rows with the label that each reads like; "" if there is none."""
         if not self.label_by_row:
             return ""
         shown = [f"{row} ({printable(label, 60)})" for row, label in [*self.label_by_row.items()][:SHOWN_ROWS]]
@@ -89,7 +89,7 @@ def find_mismatches(texts: Sequence[str], labels: Sequence[str]) -> LabelMismatc
 
 
 def _judge_by_words(texts: Sequence[str], row_labels: Int64, label_count: int) -> Float64 | None:
-    """Returns each label's probability, [n, L], by the other folds; None if no text has a word."""
+    """Returns each label's probability, [n, L], by a model of the other folds; None if no text has a word."""
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.naive_bayes import ComplementNB
 

@@ -66,10 +66,8 @@ def self_similarity(embeddings: Floats) -> float:
     if len(embeddings) < 2:
         return math.nan
     unit_rows = normalize(embeddings.astype(np.float64))
-    row_sum, nonzero_rows = (
-        unit_rows.sum(axis=0),
-        unit_rows.any(axis=1).sum(),
-    )  # a zero row's cosine with everything is 0
+    # A zero row's cosine with everything is 0, with itself too.
+    row_sum, nonzero_rows = unit_rows.sum(axis=0), unit_rows.any(axis=1).sum()
     return float((row_sum @ row_sum - nonzero_rows) / (len(unit_rows) * (len(unit_rows) - 1)))
 
 
@@ -126,19 +124,19 @@ def neighbourhoods(
     if min(len(synthetic), len(real)) <= largest_k:
         raise ValueError(f"{min(len(synthetic), len(real))} points have no {largest_k} neighbours")
     real_radius, wide_radius = _ball_radii(real, (neighbours, coverage_neighbours))
-    (own_radius,) = _ball_radii(synthetic, (neighbours,))
-    inside_real, ball_count, is_covered = 0, 0, np.zeros(len(real), dtype=bool)
+    (synthetic_radius,) = _ball_radii(synthetic, (neighbours,))
+    texts_in_real_balls, balls_with_texts, is_covered = 0, 0, np.zeros(len(real), dtype=bool)
     for distance_block in pairwise_distances_chunked(synthetic, real, working_memory=BLOCK_MIB):
-        inside_real += int((distance_block <= real_radius).any(axis=1).sum())
+        texts_in_real_balls += int((distance_block <= real_radius).any(axis=1).sum())
         is_inside = distance_block <= wide_radius
-        ball_count += int(is_inside.sum())
+        balls_with_texts += int(is_inside.sum())
         is_covered |= is_inside.any(axis=0)
     distance_blocks = pairwise_distances_chunked(real, synthetic, working_memory=BLOCK_MIB)
-    inside_count = sum(int((block <= own_radius).any(axis=1).sum()) for block in distance_blocks)
+    texts_in_synthetic_balls = sum(int((block <= synthetic_radius).any(axis=1).sum()) for block in distance_blocks)
     return {
-        "precision": inside_real / len(synthetic),
-        "recall": inside_count / len(real),
-        "density": ball_count / (coverage_neighbours * len(synthetic)),
+        "precision": texts_in_real_balls / len(synthetic),
+        "recall": texts_in_synthetic_balls / len(real),
+        "density": balls_with_texts / (coverage_neighbours * len(synthetic)),
         "coverage": float(is_covered.mean()),
     }
 
@@ -147,9 +145,8 @@ def _ball_radii(points: Floats, neighbours: tuple[int, ...]) -> Float64:
     """Distance of every point to its k-th nearest other point, float64 [len(neighbours), n]."""
     from sklearn.metrics import pairwise_distances_chunked
 
-    distance_blocks = pairwise_distances_chunked(
-        points, working_memory=BLOCK_MIB
-    )  # a point is at the distance 0 of itself
+    # Each point is its own nearest one, at the distance 0, so the k-th other point has the index k.
+    distance_blocks = pairwise_distances_chunked(points, working_memory=BLOCK_MIB)
     return np.concatenate(
         [np.partition(distance_block, neighbours, axis=1)[:, neighbours] for distance_block in distance_blocks]
     ).T
@@ -198,19 +195,20 @@ def vendi_score(embeddings: Floats) -> float:
 
 EXPLAINED = 0.9  # share of the variance that is kept before clustering
 POINTS_PER_CLUSTER = 10
-MIXTURES = 25  # points of the divergence curve
+MIXTURES = 25  # mixtures of both distributions, each a point of the divergence curve
 SCALING = 5.0  # c of exp(-c KL)
-RESTARTS = 5
+RESTARTS = 5  # of k-means
 FEWEST_TEXTS = 2 * POINTS_PER_CLUSTER
 
 
 def mauve(synthetic: Floats, real: Floats, *, seed: int = 0) -> float:
     """Area under the divergence curve of two sets of embeddings, [n, d] and [m, d]: 0 to 1, 1 for equal sets.
 
-    As the authors' package does it: unit length, principal components, k-means with one cluster per ten texts of the
-    smaller set, counts smoothed by one half per cluster (MAUVE*, Pillutla et al. 2023, Krichevsky-Trofimov), and the
-    area between the Kullback-Leibler divergences to 25 mixtures. The embeddings are this project's own, not a language
-    model's: figures compare with each other, not with published ones. Depends on n and m: compare at equal sizes.
+    It is computed as by the authors' package: unit length, principal components, k-means with one cluster per ten texts
+    of the smaller set, counts smoothed by one half per cluster (MAUVE*, Pillutla et al. 2023, Krichevsky-Trofimov), and
+    the area between the Kullback-Leibler divergences to 25 mixtures. The embeddings are this project's own, not a
+    language model's: figures compare with each other, not with published ones. The area depends on n and m: compare it
+    at equal sizes.
 
     Raises ValueError with fewer than 20 texts on a side.
     """
@@ -291,8 +289,8 @@ def places(texts: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yields (word, context) for each word of the texts; the context is the words before it that the model sees."""
     for text in texts:
         padded_words = [START] * (ORDER - 1) + [*TOKEN.findall(text.lower()), END]
-        for word_place in range(ORDER - 1, len(padded_words)):
-            yield padded_words[word_place], tuple(padded_words[word_place - ORDER + 1 : word_place])
+        for position in range(ORDER - 1, len(padded_words)):
+            yield padded_words[position], tuple(padded_words[position - ORDER + 1 : position])
 
 
 class Trigrams:
@@ -306,7 +304,7 @@ class Trigrams:
         from wordfreq import get_frequency_dict
 
         word_frequencies = get_frequency_dict(language, wordlist="small")
-        # A text of some twenty words, with a mark now and then: what the list, which is of words alone, does not say.
+        # The list has words alone. The shares of ends and marks are those of a text of some twenty words.
         mark_frequencies = {END: 0.05, ".": 0.05, ",": 0.05}
         self.general = {**{word: 0.85 * share for word, share in word_frequencies.items()}, **mark_frequencies}
         self._scale = (1.0 - UNKNOWN_SHARE) / sum(self.general.values())
@@ -391,7 +389,7 @@ def label_errors(labels: Int64, probabilities: Float64) -> LabelErrors:
     joint_counts = np.zeros((class_count, class_count))
     np.add.at(joint_counts, (labels[is_counted], likeliest_labels[is_counted]), 1.0)
     label_totals = joint_counts.sum(axis=1, keepdims=True)
-    # A label none of whose texts counts is taken at its word.
+    # If no text of a label counts, all of its texts are taken to have that label.
     joint_counts = (
         np.where(label_totals > 0, joint_counts / np.maximum(label_totals, 1.0), np.eye(class_count))
         * label_counts[:, None]
@@ -408,9 +406,9 @@ def label_errors(labels: Int64, probabilities: Float64) -> LabelErrors:
 
 
 def corpus_label_errors(embeddings: Float32, labels: Sequence[str], *, seed: int = 0) -> LabelErrors:
-    """:func:`label_errors` of a labelled corpus, float32 [n, d], by linear task models of five folds.
+    """Estimates the label errors of a corpus, embeddings float32 [n, d], by linear task models (:func:`label_errors`).
 
-    Every text is judged by the model of the four folds it is not in.
+    Each text is judged by a model that was trained on the four of five folds that it is not in.
     """
     label_index = {label: label_number for label_number, label in enumerate(sorted(set(labels)))}
     label_numbers = np.array([label_index[label] for label in labels], dtype=np.int64)

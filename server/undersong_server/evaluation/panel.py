@@ -1,9 +1,9 @@
 """The panel: three small task models that judge a published corpus by its texts and labels alone, per seed and group.
 
-And the scores: agreement of predicted and true labels, and how well scores tell real texts from synthetic ones.
+Scores state how well the labels that a model predicts agree with the true ones.
 
 The panel score of a corpus is the mean accuracy of ``words``, ``head`` and ``mlp`` on real texts. ``words`` shares
-nothing with the embeddings that methods see. Settings are frozen: a figure of another setting is another figure. A
+nothing with the embeddings that methods see. The settings never change, or figures would not compare. A
 fine-tuned encoder (``learning.fine_tune``) is reported beside the panel, not in it.
 """
 
@@ -77,7 +77,7 @@ class Scores:
 
 
 def score(true: Sequence[str], predicted: Sequence[str]) -> Scores:
-    """Compares two equally long label sequences; ``labels`` of the result are the labels of both, sorted.
+    """Compares predicted labels with the true ones; ``labels`` of the result are the labels of both, sorted.
 
     Raises ValueError if lengths differ.
 
@@ -115,8 +115,8 @@ MODELS: tuple[Model, ...] = ("words", "head", "mlp")
 WORD_NGRAMS = (1, 2)
 CHARACTER_NGRAMS = (2, 5)  # inside words, padded with a space (scikit-learn's char_wb); the whole vocabulary
 WORDS_STRENGTH = 3.0  # scikit-learn's C
-WORDS_ITERATIONS = 300
-MLP_UNITS = (64,)
+WORDS_ITERATIONS = 300  # most iterations of the logistic regression's fit
+MLP_UNITS = (64,)  # widths of the hidden layers of "mlp"
 SETTINGS: dict[Model, str] = {
     "words": "TF-IDF of word 1-2-grams and character 2-5-grams within words, sublinear; logistic regression, C = 3",
     "head": f"linear head on the embeddings; C of {', '.join(f'{strength:g}' for strength in learning.STRENGTHS)}"
@@ -197,9 +197,9 @@ def judge(corpus: Labelled, test: Labelled, *, seed: int = 0) -> PanelScores:
 
 
 def predict(model: Model, corpus: Labelled, texts: Sequence[str], embeddings: Float32, seed: int = 0) -> list[str]:
-    """Predicted label of each text by one model of the panel, trained on the corpus.
+    """Trains one model of the panel on the corpus and predicts the label of each text.
 
-    A corpus of a single label predicts that label.
+    If the corpus has a single label, that one is predicted. Raises ConfigurationError as :func:`judge` does.
     """
     for side_name, side_rows, label_count in (
         ("corpus", corpus, len(corpus.labels)),
@@ -216,10 +216,10 @@ def predict(model: Model, corpus: Labelled, texts: Sequence[str], embeddings: Fl
     if model == "words":
         return _predict_by_words(corpus, texts)
     if model == "head":
-        trained = learning.train(corpus.embeddings, corpus.labels, head="linear", seed=seed)
+        task_model = learning.train(corpus.embeddings, corpus.labels, head="linear", seed=seed)
     else:
-        trained = learning.train(corpus.embeddings, corpus.labels, head="mlp", hidden=MLP_UNITS, seed=seed)
-    return learning.predict(trained, embeddings)
+        task_model = learning.train(corpus.embeddings, corpus.labels, head="mlp", hidden=MLP_UNITS, seed=seed)
+    return learning.predict(task_model, embeddings)
 
 
 def _predict_by_words(corpus: Labelled, texts: Sequence[str]) -> list[str]:
