@@ -411,9 +411,9 @@ def _read_overrides(folder: Path, parts: Mapping[str, dict[str, Template]]) -> d
     return templates_by_override
 
 
-def _compile_file(source: str, content: bytes) -> dict[str, Template]:
+def _compile_file(source: str, file_bytes: bytes) -> dict[str, Template]:
     """Returns the compiled templates of one file by their keys."""
-    toml_data = parse_toml(source, content)
+    toml_data = parse_toml(source, file_bytes)
     for key in toml_data:
         if key not in KEYS:
             raise ConfigurationError(f"{source}: unknown key {key!r}", nearest(key, KEYS))
@@ -427,17 +427,17 @@ def _compile_file(source: str, content: bytes) -> dict[str, Template]:
 
 
 def _compile_template(source: str, template: str) -> Template:
-    """Raises ConfigurationError for what could not be filled in later."""
+    """Compiles a template. Raises ConfigurationError for unknown fields and parts, and if Jinja2 cannot read it."""
     try:
         parsed_template = _ENVIRONMENT.parse(template)
         compiled_template = _ENVIRONMENT.from_string(template)
     except TemplateError as error:
         line_number = getattr(error, "lineno", None)
         if line_number is None:
-            error_place = source
+            source_and_line = source
         else:
-            error_place = f"{source}, line {line_number} of the template"
-        raise ConfigurationError(f"{error_place}: {error.message}", "see Jinja2's template language") from None
+            source_and_line = f"{source}, line {line_number} of the template"
+        raise ConfigurationError(f"{source_and_line}: {error.message}", "see Jinja2's template language") from None
     for name in sorted(meta.find_undeclared_variables(parsed_template)):
         if name not in FIELDS:
             raise ConfigurationError(f"{source}: unknown field {name!r}", nearest(name, FIELDS))
@@ -457,7 +457,7 @@ class PromptTexts(NamedTuple):
 
 
 def estimated_tokens(text: str) -> int:
-    """Estimated number of tokens of a text, rather too large than too small."""
+    """Estimates the number of tokens of a text, rather too large than too small."""
     return -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
 
 
@@ -471,22 +471,22 @@ def fitted(
     """
     prompt = render(shown)
     while longest is not None and estimated_tokens(prompt.text) > longest:
-        shorter_order = _drop_texts(shown)
-        if shorter_order == shown:
+        shorter = _drop_texts(shown)
+        if shorter == shown:
             break
-        shown = shorter_order
-        prompt = render(shorter_order)
+        shown = shorter
+        prompt = render(shorter)
     return prompt, shown
 
 
 def _drop_texts(shown: PromptTexts) -> PromptTexts:
     most_texts = max(len(texts) for texts in shown)
     if most_texts > 1:
-        # Of two lists with equally many texts, the one that comes earlier in this order loses a text.
-        list_name = next(
-            list_name for list_name in ("bad", "good", "parents") if len(getattr(shown, list_name)) == most_texts
+        # If two lists have equally many texts, the first of them in this order loses a text.
+        field_name = next(
+            field_name for field_name in ("bad", "good", "parents") if len(getattr(shown, field_name)) == most_texts
         )
-        return shown._replace(**{list_name: getattr(shown, list_name)[:-1]})
+        return shown._replace(**{field_name: getattr(shown, field_name)[:-1]})
     longest_text = max((text for texts in shown for text in texts), key=len, default="")
     shortened_text = _without_last_sentence(longest_text)
     if shortened_text != longest_text:
