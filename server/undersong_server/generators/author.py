@@ -1,6 +1,7 @@
-"""The author writes a method's orders: answers are journaled as they arrive, read, and asked again if they are no text.
+"""The author asks generators for the texts that a method orders, and reads their answers.
 
-What became of each answer is journaled too: a run that continues decides as it did before, on another machine and with
+Answers are journaled as they arrive; an order whose answer is no usable text is asked again. The verdict on each
+answer, its fault or none, is journaled too: a run that continues decides as it did before, on another machine and with
 another version of the rules.
 """
 
@@ -37,14 +38,14 @@ from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import LIST_KINDS, Prompts
 
 RETRIES = 2  # number of retries after an answer without a text; then the sample is dropped
-TRIAL_ORDERS = 4  # per generator, if a private sum would come before its first text
-FEWEST_JUDGED = 4  # orders of a first batch that its share of useless answers is judged by
-USELESS_SHARE = 0.5  # share of a first batch; above it the run stops
+TRIAL_ORDERS = 4  # texts that a generator is asked for as a test, if a private sum would come before its first text
+FEWEST_JUDGED = 4  # smallest first batch of a generator that can stop the run by its share of useless answers
+USELESS_SHARE = 0.5  # share of useless answers in a generator's first batch, above which the run stops
 FEWEST_WRITTEN = 0.5  # share of a step's orders that become texts; below it no private sum follows
 REFUSALS_BY_ENDPOINT = 2  # refusals of one order, after which its content counts as the reason
-THROWN_AWAY = "of a first batch that stopped the run"
+THROWN_AWAY = "of a first batch that stopped the run"  # counted with the faults of answers
 FLUSH_ANSWERS = 64  # answers of one embedded generator that share a journal write
-_THROWN_AWAY = GenerationRequest("thrown away", "", "", 0)
+_THROWN_AWAY = GenerationRequest("thrown away", "", "", 0)  # stands for the request of an answer that was thrown away
 _QUOTED = 160  # characters of an answer that an error shows
 
 
@@ -86,8 +87,8 @@ class Speed:
 
     Attributes:
         answered: answers that came, those that failed included.
-        busy_s: wall-clock seconds in which it was asked, calls under way at the same time counted once.
-        timed: answers of which the generator told how long they took; latency_s: how long these took together.
+        busy_s: wall-clock seconds in which calls were under way; several at the same time count once.
+        timed: answers for which the generator stated how long they took; latency_s: how long these took together.
     """
 
     answered: int = 0
@@ -98,7 +99,7 @@ class Speed:
     def timed_answers(
         self, answers: Iterator[tuple[int, Completion | GenerationError]]
     ) -> Iterator[tuple[int, Completion | GenerationError]]:
-        """Yields the given answers unchanged, and counts and times them."""
+        """Yields ``answers`` unchanged, and counts them and the time that each takes to come."""
         asked_at_s = time.monotonic()
         for position, timed_answer in answers:
             answered_at_s = time.monotonic()
@@ -134,7 +135,7 @@ def answers_of(
 
 
 def _join_failures(failures: Sequence[BaseException]) -> BaseException:
-    """Returns one error that says what all of them say; an error of another kind than this program's comes alone."""
+    """Returns one error with the problems of all; if one is no error of this program, returns that one alone."""
     own_errors = [
         ask_failure for ask_failure in failures if isinstance(ask_failure, ConfigurationError | GenerationError)
     ]
@@ -197,7 +198,7 @@ class _StepWork:
         }
 
     def take(self, answer: _ReadAnswer) -> None:
-        """Takes the text of an answer as its order's."""
+        """Makes the text of an answer the sample of its order."""
         answered_order = self.orders[answer.number]
         answered_request = answer.request
         written_sample = Sample(
@@ -235,9 +236,9 @@ class Author:
         """Reads from the journal what was paid for answers that were thrown away.
 
         Args:
-            formats: how each generator's prompts are made; a name that is not there reads chat prompts.
-            draw_words: the length of a text whose order names none.
-            screening: finds duplicates; without it, exact ones only.
+            formats: form of each generator's prompts; a generator that is not among them gets chat prompts.
+            draw_words: draws the length of a text whose order states none; None leaves it to the generator.
+            screening: finds duplicates; None finds exact ones only.
         """
         self._generators = generators
         self._language = prompts.language
@@ -249,7 +250,8 @@ class Author:
         self._steps: set[str] = set()  # names of the steps that this process has written
         self._unwritten: dict[str, bool] = {}  # labels without a text so far: True if all their orders were refused
         self.origins: list[Origin] = []  # every text of a step, in the order of writing
-        self._open: list[tuple[str, bytes]] = []  # verdicts with failures of the last step, which nothing builds on yet
+        # Journal entries of the last step's verdicts if orders failed; written once a further step builds on it.
+        self._open: list[tuple[str, bytes]] = []
         self._open_problems: list[str] = []  # reasons of the failed orders
         self._proven = {
             generator_name for generator_name in generators if not self._requests.form_of(generator_name).reads
@@ -348,7 +350,7 @@ class Author:
 
     def _ask_all(self, work: "_StepWork", screening: Screening, first: Collection[str]) -> None:
         """Asks for the orders of a step until each has a text or has had all its attempts."""
-        places_by_order = [1] * len(work.orders)
+        length_factors = [1] * len(work.orders)
         refusals = Counter[int]()
         open_numbers = list(work.remaining)
         for attempt in range(1 + RETRIES):
@@ -356,7 +358,7 @@ class Author:
                 break
             attempt_step = f"{work.step}/{attempt}"
             batch_replies = self._ask_and_read(
-                attempt_step, work.orders, open_numbers, places_by_order, screening, () if attempt else first
+                attempt_step, work.orders, open_numbers, length_factors, screening, () if attempt else first
             )
             faulty_replies = [reply for reply in batch_replies if reply.reading.fault]
             work.useless += faulty_replies
@@ -372,14 +374,14 @@ class Author:
                     self.usage[reply.name].kept += 1
             for reply in faulty_replies:
                 self.usage[reply.name].faults[reply.reading.fault] += 1
-                places_by_order[reply.number] *= 1 + (reply.reading.fault == CUT)
+                length_factors[reply.number] *= 1 + (reply.reading.fault == CUT)
                 refusals[reply.number] += _is_refused_by_endpoint(reply.answer)
             open_numbers = [reply.number for reply in faulty_replies if refusals[reply.number] < REFUSALS_BY_ENDPOINT]
             for reply in faulty_replies:
                 self.usage[reply.name].retried += attempt < RETRIES and reply.number in open_numbers
 
     def _note_verdict(self, step: str, batch: Sequence["_ReadAnswer"]) -> None:
-        """Journals what became of answers. Where an order failed it is open, until something builds on the step."""
+        """Journals the faults of a batch's answers. If an order failed, the entry waits for :meth:`close_orders`."""
         if self._journal.get(_verdict_key(step)) is not None:
             return
         verdict_entry = (_verdict_key(step), json_bytes([reply.reading.fault for reply in batch]))
@@ -396,20 +398,17 @@ class Author:
             ]
         else:
             self._journal.put_all([verdict_entry])
-        # An order that has its text by now is not open; the last attempt's failures are those that are.
+        # Orders that failed at an earlier attempt were asked again, so only the last attempt's failures remain.
         self._open_problems = list(reason_by_number.values())
 
     def close_orders(self) -> None:
-        """Notes that what failed in the last step has failed for good: what follows builds on the other texts."""
+        """Journals that the last step's failed orders stay without texts: a further step builds on the others."""
         self._journal.put_all(self._open)
         self._open = []
         self._open_problems = []
 
     def check_finished(self) -> None:
-        """Raises GenerationError if orders of the last step failed: the corpus is short, and they can be asked again.
-
-        Otherwise nothing is open any more.
-        """
+        """Raises GenerationError if orders of the last step failed: texts are missing, and can be asked for again."""
         if self._open_problems:
             raise GenerationError(
                 f"{len(self._open_problems)} orders of the last step have no answer; the last one:"
@@ -422,9 +421,9 @@ class Author:
     def _check_step(self, work: "_StepWork") -> None:
         """Raises GenerationError if less than half of the orders that models were asked for became texts.
 
-        Orders that were refused for their content are done, and no part of the count. But where they are all, and not
-        because of labels that the endpoint never wrote for, it may be the account that is refused. The useless answers
-        are thrown away, so that the same run, continued, asks for them anew; orders that failed are open.
+        Orders that an endpoint refused for their content do not count. But if all were refused, some of them for labels
+        that have texts, the endpoint may refuse the account. The useless answers are thrown away, so that the same run,
+        continued, asks for them anew, and for orders that failed.
         """
         judged_numbers = [
             order_number
@@ -470,7 +469,7 @@ class Author:
         )
 
     def _count_losses(self) -> None:
-        """Sets what attempts cost at most whose answers were lost on the way, as part of each generator's usage."""
+        """Sets, in each generator's usage, the number and the highest cost of attempts whose answers were lost."""
         for generator_name, generator in self._generators.items():
             if isinstance(generator, PaidGenerator):
                 generator_usage = self.usage[generator_name]
@@ -535,12 +534,16 @@ class Author:
         step: str,
         orders: Sequence[Order],
         remaining: Sequence[int],
-        rooms: Sequence[int],
+        length_factors: Sequence[int],
         screening: Screening,
         unproven: Collection[str],
     ) -> list[_ReadAnswer]:
-        """Asks for the remaining orders; returns the answers as read. Faults in the journal are not judged anew."""
-        requests, trimmed = self._requests.make(step, orders, remaining, rooms)
+        """Asks for the remaining orders; returns their answers with the texts and faults that were read in them.
+
+        ``length_factors``: how many times the usual length the answer to each order may have. Faults that the journal
+        has are taken from it.
+        """
+        requests, trimmed_numbers = self._requests.make(step, orders, remaining, length_factors)
         verdict = self._journal.get_json(_verdict_key(step))
         if verdict is not None and len(verdict) != len(remaining):
             raise ConfigurationError(
@@ -554,32 +557,34 @@ class Author:
             self._ask_anew(
                 step, generator_name, {i: requests[i] for i in remaining if orders[i].generator == generator_name}
             )
-        failed = {
+        failed_numbers = {
             index
             for index, known_fault in zip(remaining, verdict or (), strict=verdict is not None)
             if known_fault == FAILED
         }
         if verdict is None:
-            failed |= self._answered_later(step, remaining, asked_names)
+            failed_numbers |= self._answered_later(step, remaining, asked_names)
         numbers_and_names = [
-            (index, asked_name) for index, asked_name in zip(remaining, asked_names, strict=True) if index not in failed
+            (index, asked_name)
+            for index, asked_name in zip(remaining, asked_names, strict=True)
+            if index not in failed_numbers
         ]
         answers = self._ask_generators(step, numbers_and_names, requests)
-        if failed:
+        if failed_numbers:
             reasons = self._journal.get_json(_failures_key(step)) or {}
         else:
             reasons = {}
         answers |= {
             index: GenerationError(reasons.get(str(index), "failed before this program was started"))
-            for index in failed
+            for index in failed_numbers
         }
-        for index in trimmed:
+        for index in trimmed_numbers:
             self.usage[orders[index].generator].fewer_examples += 1
         readings = [
             self._read_answer(answers[i], requests[i], asked_name)
             for i, asked_name in zip(remaining, asked_names, strict=True)
         ]
-        if step.endswith("/0"):  # a length that was missed is asked for once more; the next text is taken as it is
+        if step.endswith("/0"):  # a text of another length than ordered is a fault at the first attempt only
             readings = [_judged_by_length(reading, requests[i]) for reading, i in zip(readings, remaining, strict=True)]
         faults = self._find_faults(verdict, [orders[index] for index in remaining], readings, screening)
         self._tell_caches(asked_names, [requests[index] for index in remaining], faults)
@@ -595,43 +600,46 @@ class Author:
         for generator_name in dict.fromkeys(asked_names):
             generator = self._generators[generator_name]
             if isinstance(generator, CachingGenerator):
-                places = [place for place, owner in enumerate(asked_names) if owner == generator_name]
-                generator.keep_texts([(requests[place], not faults[place]) for place in places])
+                positions = [
+                    position for position, asked_name in enumerate(asked_names) if asked_name == generator_name
+                ]
+                generator.keep_texts([(requests[position], not faults[position]) for position in positions])
 
     def _ask_generators(
         self, step: str, numbers_and_names: Sequence[tuple[int, str]], requests: Mapping[int, GenerationRequest]
     ) -> dict[int, Completion | GenerationError]:
         """Returns the answers to (number, generator). They are journaled as they arrive; failures are not.
 
-        Raises what a generator raises that cannot go on, of several generators together; what was answered is
-        journaled.
+        Raises the errors of generators that cannot go on, as one error; the answers that came are journaled.
         """
         answers: dict[int, Completion | GenerationError] = {}
-        missing: dict[str, dict[int, GenerationRequest]] = {}
+        missing_requests: dict[str, dict[int, GenerationRequest]] = {}
         for generator_name in dict.fromkeys(generator_name for _, generator_name in numbers_and_names):
-            indices = [index for index, owner in numbers_and_names if owner == generator_name]
-            journaled_answers = self._journaled_answers(step, generator_name, indices)
+            order_numbers = [index for index, asked_name in numbers_and_names if asked_name == generator_name]
+            journaled_answers = self._journaled_answers(step, generator_name, order_numbers)
             answers |= journaled_answers
             self._generators[generator_name].observe(
                 [requests[index] for index in journaled_answers], list(journaled_answers.values())
             )
-            if missed := {index: requests[index] for index in indices if index not in journaled_answers}:
-                missing[generator_name] = missed
-        unwritten: list[tuple[str, bytes]] = []
-        settled: list[str] = []  # attempts whose answers are kept with them, in one transaction
+            if missed_requests := {index: requests[index] for index in order_numbers if index not in journaled_answers}:
+                missing_requests[generator_name] = missed_requests
+        unwritten_entries: list[tuple[str, bytes]] = []
+        settled_attempts: list[str] = []  # keys of attempts, which are removed with the write of their answers
         try:
-            for generator_name, index, answer in answers_of(self._generators, missing, self.speed):
+            for generator_name, index, answer in answers_of(self._generators, missing_requests, self.speed):
                 answers[index] = answer
                 if isinstance(answer, Completion):
-                    unwritten.append((_answer_key(step, generator_name, index), _encode_answer(answer)))
-                    settled += [answer.attempt] if answer.attempt else []
+                    unwritten_entries.append((_answer_key(step, generator_name, index), _encode_answer(answer)))
+                    settled_attempts += [answer.attempt] if answer.attempt else []
                 # An answer of a language model took time or money: it is kept at once.
-                if unwritten and (self._requests.form_of(generator_name).reads or len(unwritten) >= FLUSH_ANSWERS):
-                    self._journal.exchange(settled, unwritten)
-                    unwritten, settled = [], []
+                if unwritten_entries and (
+                    self._requests.form_of(generator_name).reads or len(unwritten_entries) >= FLUSH_ANSWERS
+                ):
+                    self._journal.exchange(settled_attempts, unwritten_entries)
+                    unwritten_entries, settled_attempts = [], []
                 self._progress.update(step_phase(step), len(answers), len(numbers_and_names))
         finally:
-            self._journal.exchange(settled, unwritten)
+            self._journal.exchange(settled_attempts, unwritten_entries)
         for index, generator_name in numbers_and_names:
             if index not in answers:
                 raise GenerationError(f"{generator_name}: gave no answer to request {index} of {step}")
@@ -650,52 +658,55 @@ class Author:
         step_name, _, attempt = step.rpartition("/")
         paid_later: set[int] = set()
         for generator_name in dict.fromkeys(names):
-            own_indices = [index for index, owner in zip(indices, names, strict=True) if owner == generator_name]
-            for later in range(int(attempt) + 1, 1 + RETRIES):
+            generator_indices = [index for index, owner in zip(indices, names, strict=True) if owner == generator_name]
+            for later_attempt in range(int(attempt) + 1, 1 + RETRIES):
                 paid_later |= (
-                    self._journaled_answers(f"{step_name}/{later}", generator_name, own_indices).keys()
-                    - self._journaled_answers(step, generator_name, own_indices).keys()
+                    self._journaled_answers(f"{step_name}/{later_attempt}", generator_name, generator_indices).keys()
+                    - self._journaled_answers(step, generator_name, generator_indices).keys()
                 )
         return paid_later
 
     def _ask_anew(self, step: str, name: str, requests: Mapping[int, GenerationRequest]) -> None:
-        """Throws an earlier process's useless answers away if they alone would stop the run: the generator may have
-        been mended since.
+        """Throws an earlier process's useless answers away if they alone would stop the run.
+
+        The generator may have been mended since.
         """
         journaled_answers = self._journaled_answers(step, name, list(requests))
-        bad = [
+        useless_answers = [
             (step, i, answer)
             for i, answer in journaled_answers.items()
             if _is_useless(self._read_answer(answer, requests[i], name))
         ]
-        if _stops_run(len(requests), [answer for _, _, answer in bad]):
-            self._charge_usage(name, self._throw_away(name, bad))
+        if _stops_run(len(requests), [answer for _, _, answer in useless_answers]):
+            self._charge_usage(name, self._throw_away(name, useless_answers))
 
     def _throw_away(
         self, name: str, useless: Sequence[tuple[str, int, Completion | GenerationError]]
     ) -> list[Completion]:
         """Takes answers (step, index, answer) and their verdicts out of the journal, so that they are asked for anew.
 
-        What an endpoint refused for its content would be refused again: it stays, unless there is nothing else. The
-        generator's batches go too, or they would give the same answers again. What the answers cost stays in the
-        journal; returns those that were paid for.
+        An order that an endpoint refused for its content would be refused again: such answers stay, unless there are no
+        others. The generator's batches go too, or they would give the same answers again. What the answers cost stays
+        in the journal. Returns those that were paid for.
         """
         useless = [
             useless_answer for useless_answer in useless if not _is_refused_by_endpoint(useless_answer[2])
         ] or useless
-        paid = [answer for _, _, answer in useless if isinstance(answer, Completion) and answer.completion_tokens > 0]
+        paid_answers = [
+            answer for _, _, answer in useless if isinstance(answer, Completion) and answer.completion_tokens > 0
+        ]
         thrown_count = len(self._journal.items(_thrown_away_key(name)))
-        keys = {_verdict_key(step) for step, _, _ in useless} | {
+        dropped_keys = {_verdict_key(step) for step, _, _ in useless} | {
             _answer_key(step, name, index) for step, index, _ in useless
         }
         self._journal.exchange(
-            [*keys, *self._journal.items(batch_prefix(name))],
+            [*dropped_keys, *self._journal.items(batch_prefix(name))],
             [
-                (f"{_thrown_away_key(name)}{thrown_count + place:08}", _encode_answer(answer))
-                for place, answer in enumerate(paid)
+                (f"{_thrown_away_key(name)}{thrown_count + answer_number:08}", _encode_answer(answer))
+                for answer_number, answer in enumerate(paid_answers)
             ],
         )
-        return paid
+        return paid_answers
 
     def _charge_usage(self, name: str, thrown_away: Sequence[Completion]) -> None:
         """Counts the cost of answers that were paid for and thrown away, towards the generator's budget too."""
@@ -717,43 +728,45 @@ class Author:
         self, verdict: Sequence[str] | None, orders: Sequence[Order], readings: Sequence[ReadText], screening: Screening
     ) -> Sequence[str]:
         faults = [reading.fault for reading in readings] if verdict is None else verdict
-        texts = [row for row, row_fault in enumerate(faults) if not row_fault]
-        texts_read = [readings[text_row].text for text_row in texts]
-        text_labels = [orders[text_row].label for text_row in texts]
+        text_rows = [row for row, row_fault in enumerate(faults) if not row_fault]
+        texts = [readings[text_row].text for text_row in text_rows]
+        text_labels = [orders[text_row].label for text_row in text_rows]
         if verdict is not None:
-            screening.add(texts_read, text_labels)
+            screening.add(texts, text_labels)
             return verdict
-        screened = screening.faults(
-            texts_read,
+        new_faults = screening.faults(
+            texts,
             text_labels,
-            exact=[orders[text_row].kind not in LIST_KINDS for text_row in texts],
+            exact=[orders[text_row].kind not in LIST_KINDS for text_row in text_rows],
             near=[
                 self._requests.form_of(orders[text_row].generator).reads and not orders[text_row].parents
-                for text_row in texts
+                for text_row in text_rows
             ],
         )
-        screened_faults = dict(zip(texts, screened, strict=True))
+        screened_faults = dict(zip(text_rows, new_faults, strict=True))
         return [screened_faults.get(row, row_fault) for row, row_fault in enumerate(faults)]
 
     def _judge_first_batch(self, faulty: Sequence[_ReadAnswer], order_counts: Mapping[str, int]) -> None:
-        """Raises GenerationError as :meth:`write`, naming every generator without texts at once."""
-        bad: dict[str, list[_ReadAnswer]] = {}
+        """Raises GenerationError, as :meth:`write` does, for all generators with useless first batches together."""
+        useless_replies: dict[str, list[_ReadAnswer]] = {}
         for reply in faulty:
             if _is_useless(reply.reading):
-                bad.setdefault(reply.name, []).append(reply)
-        stopping = {
+                useless_replies.setdefault(reply.name, []).append(reply)
+        stopping_names = {
             generator_name
-            for generator_name, replies in bad.items()
+            for generator_name, replies in useless_replies.items()
             if _stops_run(order_counts[generator_name], [reply.answer for reply in replies])
         }
-        if stopping:
+        if stopping_names:
             # A small batch without any text is named beside them: it could be the next reason to stop.
-            stopped_names = stopping | {
+            stopped_names = stopping_names | {
                 generator_name
-                for generator_name, replies in bad.items()
+                for generator_name, replies in useless_replies.items()
                 if len(replies) == order_counts[generator_name]
             }
-            self._stop([reply for generator_name in stopped_names for reply in bad[generator_name]], order_counts)
+            self._stop(
+                [reply for generator_name in stopped_names for reply in useless_replies[generator_name]], order_counts
+            )
 
     def _stop(self, useless: Sequence[_ReadAnswer], order_counts: Mapping[str, int]) -> None:
         """Raises GenerationError for first batches without texts, if there are any.
@@ -765,13 +778,13 @@ class Author:
             answers = [reply for reply in useless if reply.name == generator_name]
             self._throw_away(generator_name, [(reply.step, reply.number, reply.answer) for reply in answers])
             faults = Counter(reply.reading.fault for reply in answers)
-            kinds = ", ".join(f"{fault_count} {fault_kind}" for fault_kind, fault_count in faults.most_common())
+            fault_words = ", ".join(f"{fault_count} {fault_kind}" for fault_kind, fault_count in faults.most_common())
             example = next(
                 (answer_words for reply in answers if (answer_words := _quote_answer(reply.answer))), "nothing at all"
             )
             problems.append(
                 f"generator {generator_name}: the answers to its first {order_counts[generator_name]} orders are no"
-                f" texts ({kinds});"
+                f" texts ({fault_words});"
                 f" one of them: {example}"
             )
         if problems:
@@ -804,7 +817,7 @@ def _is_useless(reading: ReadText) -> bool:
 
 
 def _stops_run(order_count: int, useless: Sequence[Completion | GenerationError]) -> bool:
-    """Returns whether these useless answers of a generator's first batch stop the run.
+    """Returns True if these useless answers, of ``order_count`` orders in a generator's first batch, stop the run.
 
     An order that was refused for its content is no reason, unless nothing became a text.
     """
@@ -816,9 +829,9 @@ def _stops_run(order_count: int, useless: Sequence[Completion | GenerationError]
 
 
 def _remedy_for(missing: Sequence[Completion | GenerationError]) -> str:
-    """Returns what mends orders that are no texts: by the states of those without an answer, by a look at the others.
+    """Returns the remedy for orders without texts: that of their errors, and `undersong try` if there are answers.
 
-    A trial asks singly, so that it shows nothing of what ails a batch.
+    ``missing``: the last answer to each of these orders.
     """
     remedies = [
         answer.remedy or "mend what the endpoint names" for answer in missing if isinstance(answer, GenerationError)

@@ -1,10 +1,10 @@
 """Cleaning: from a model's raw answer to the text that was asked for, "" if there is none; duplicates of texts.
 
-Thinking goes first. Between ``<text>`` and ``</text>`` nothing else is wrapping but white space, quotes around the
-whole and a chat's end tokens. Without tags, rules take away what surrounds a text (prompt echo, "Sure, here is ...",
-quotes, markup, a number, chat markers). No rule rewrites what is inside a text, and a cleaned text without tags stays
-as it is when it is cleaned again. What is no text at all (a refusal, several texts, an analysis) is told by
-``reading``.
+A model's thinking is removed first. Of what stands between ``<text>`` and ``</text>`` only white space, quotes around
+the whole and a chat's end tokens are removed. Without tags, rules remove what surrounds a text (prompt echo, "Sure,
+here is ...", quotes, markup, a number, chat markers). No rule rewrites what is inside a text, and a cleaned text
+without tags stays as it is when it is cleaned again. The module ``reading`` recognises answers that are no text at all
+(a refusal, several texts, an analysis).
 """
 
 import ast
@@ -55,7 +55,7 @@ _TAGGED = re.compile(
     rf"{_OPENED.pattern}((?:(?!{_OPENED.pattern.replace('(', '(?:', 1)}).)*?)(?:[<＜]\s*/\s*\1\s*[>＞]|\Z)",
     re.DOTALL | re.IGNORECASE,
 )
-# Marks around a model's thinking: a vendor's tag in any brackets, or what it writes for one
+# Marks around a model's thinking: a vendor's tag in any brackets, or the words that the vendor's models write instead
 _LEFT, _RIGHT = r"[<\[{◁＜〈⟨«【][|｜]?", r"[|｜]?[>\]}▷＞〉⟩»】]"
 _THOUGHT = (
     r"(?:[\w:-]{0,20}(?:think|thought|reason|rational|reflect|analy[sz]|deliberat|(?:inner )?monologue|scratch"
@@ -145,7 +145,7 @@ def clean(answer: str, *, prompt: str = "") -> CleanAnswer:
 
 @cache
 def phrases(kind: str) -> re.Pattern[str]:
-    """Returns the phrases of a kind in ``meta.toml``: how models speak of their task."""
+    """Returns a pattern of the phrases of a kind in ``meta.toml``, with which models speak of their task."""
     phrase_table = _phrase_table()
     joined_phrases = "|".join(phrase_table[kind])
     for phrase_name, phrase_words in {**phrase_table["words"], "colons": COLONS}.items():
@@ -154,7 +154,7 @@ def phrases(kind: str) -> re.Pattern[str]:
 
 
 def title_words(name: str) -> tuple[str, ...]:
-    """Returns the words of ``[titles]`` in ``meta.toml``: of headings that only name the kind of text."""
+    """Returns the list ``name`` of ``[titles]`` in ``meta.toml``: words of headings that only name the kind of text."""
     return tuple(_phrase_table()["titles"][name])
 
 
@@ -207,7 +207,7 @@ def without_thinking(text: str, marks: Sequence[tuple[str, str]] = THINKING_MARK
 
 @cache
 def _thinking_pattern(opening: str, closing: str) -> re.Pattern[str]:
-    """Finds thinking, and what stands between tags before it: a mark in there is the text's."""
+    """Returns a pattern that finds thinking, and tagged texts before it, in which a mark is part of the text."""
     tagged_pattern = r"<text\b[^<>]{0,80}>(?:(?!<text\b).)*?</text"
     return re.compile(
         rf"(?P<tagged>{tagged_pattern})|(?:{opening})(?:.*?(?:{closing})|(?P<endless>.*\Z))", re.DOTALL | re.IGNORECASE
@@ -224,7 +224,7 @@ def tagged_texts(text: str) -> list[str]:
     longer_texts = [
         tagged_text for tagged_text in texts if len(tagged_text.split()) > 1 or len(tagged_text) > _LONG_WORD
     ]
-    # A single word in a sentence is only spoken of: "between <text> and </text>".
+    # A single word between tags within a sentence is no text: "between <text> and </text>".
     if not longer_texts and is_empty(_TAGGED.sub("", text)):
         meant_texts = texts
     else:
@@ -255,7 +255,7 @@ def untagged_text(text: str) -> str:
 
 
 def _apply_until_stable(text: str, shorten: Callable[[str], str]) -> str:
-    """Returns the text when rounds of a rule change it no more; "" if they go on."""
+    """Applies ``shorten`` until it changes the text no more; returns "" if it still does after ``_ROUNDS`` rounds."""
     for _ in range(_ROUNDS):
         longer_text = text
         text = shorten(text)
@@ -265,12 +265,12 @@ def _apply_until_stable(text: str, shorten: Callable[[str], str]) -> str:
 
 
 def _unwrap_text(text: str) -> str:
-    """Takes away all that is wrapping between tags: white space, quotes around the whole, a chat's end tokens."""
+    """Removes what wraps a text between tags: white space, quotes around the whole, a chat's end tokens."""
     return _apply_until_stable(text, lambda longer: _unquote_text(_MARKS_AROUND.sub("", longer).strip()))
 
 
 def _apply_rules(text: str) -> str:
-    """One round of all rules. No rule lengthens the text, so that repeated rounds end."""
+    """Applies each rule for untagged text once. No rule lengthens the text, so that repeated rounds end."""
     text = readable(_ENTITY.sub(lambda entity: html.unescape(entity[0]), text))
     text = _TURN_END.split(_HEADS.sub("", text).strip(), maxsplit=1)[0]
     text = _MARKUP.sub("", _BREAK.sub("\n", text)).strip()
@@ -286,7 +286,7 @@ def _apply_rules(text: str) -> str:
 def unpacked(text: str, *, tagged: bool = False) -> str:
     """Returns the one string of a text that is data (JSON, a Python literal, XML); "" if it has none, or several.
 
-    Between tags only a whole that is data is data: one that begins so and goes on in prose is the text.
+    Between tags a text counts as data only if all of it is: one that goes on in prose is returned as it is.
 
     >>> unpacked('{"note": {"text": "My card."}}'), unpacked("{'a': 'b', 'c': 'd'}")
     ('My card.', '')
@@ -296,18 +296,18 @@ def unpacked(text: str, *, tagged: bool = False) -> str:
         fence_content = fence_match[2].strip() if fence_match else text
         element = _ELEMENT.match(fence_content)
         if element and element[1].casefold() != "html":
-            tag_strings = [html.unescape(part) for part in re.split(r"<[^<>]*>", element[2]) if not is_empty(part)]
+            inner_strings = [html.unescape(part) for part in re.split(r"<[^<>]*>", element[2]) if not is_empty(part)]
         elif _DATA.match(fence_content):
             if tagged and not is_empty(_after_data(fence_content)):
                 return text
-            tag_strings = data_strings(fence_content)
+            inner_strings = data_strings(fence_content)
         else:
             if fence_match and _CODE.fullmatch(fence_match[1]):
                 return ""
             return fence_content
-        if len(tag_strings) != 1:
+        if len(inner_strings) != 1:
             return ""
-        text = _unwrap_text(readable(tag_strings[0]))
+        text = _unwrap_text(readable(inner_strings[0]))
     return ""
 
 
@@ -323,7 +323,7 @@ def _after_data(text: str) -> str:
 
 
 def data_strings(text: str) -> list[str]:
-    """Returns the strings in JSON or a Python literal that have a letter or digit; none of a server's own words."""
+    """Returns the strings in JSON or a Python literal that have a letter or digit; none of a server's error message."""
     for parse_data in (json.JSONDecoder(strict=False).decode, ast.literal_eval):
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a backslash in a Python string
@@ -368,14 +368,14 @@ class Screening:
     """Finds texts that a run has already: exact duplicates, and near duplicates by embeddings of one label."""
 
     def __init__(self, embed: Embed | None = None, *, bound: float = 1.0) -> None:
-        """Takes the cosine above which two texts of one label are near duplicates. Without ``embed`` no texts are."""
+        """Two texts of a label with a cosine above ``bound`` are near duplicates; without ``embed`` no texts are."""
         self._embed = embed if bound < 1.0 else None
         self._bound = bound
         self._keys: set[str] = set()
         self._texts: dict[str, list[str]] = {}
 
     def add(self, texts: Sequence[str], labels: Sequence[str]) -> None:
-        """Notes texts that were kept before, without a judgement."""
+        """Notes texts that were kept before, with which later texts are compared."""
         for text, label in zip(texts, labels, strict=True):
             self._keys.add(duplicate_key(text))
             self._texts.setdefault(label, []).append(text)
@@ -386,7 +386,8 @@ class Screening:
         """Judges each text, in order: "" for a new one, which is noted, else DUPLICATE or NEAR_DUPLICATE.
 
         Args:
-            exact, near: True for each text that is compared with the texts, and with the embeddings, before it.
+            exact: True for each text that is compared with the texts before it.
+            near: True for each text whose embedding is compared with those before it.
         """
         text_faults = []
         for text, is_exact in zip(texts, exact, strict=True):

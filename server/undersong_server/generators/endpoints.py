@@ -38,7 +38,7 @@ from undersong_server.generators.interface import (
 
 T = TypeVar("T")
 _LIMITS = ("requests", "tokens")  # the order of every tuple and list of limits a minute
-_FIRST_AT_ONCE = 4  # calls in flight before the first have gone well
+_FIRST_AT_ONCE = 4  # calls that may be in flight before any has succeeded
 _BURST_S = 6.0  # seconds of a limit a minute that may be used at one time
 _RESET = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -46,7 +46,7 @@ _UNSETTLED = "its answer had not come when the run ended"
 
 
 class AttemptLog:
-    """The attempts of one generator whose answers the run has not: in flight, or lost. Each counts at its worst case.
+    """The attempts of one generator that have no answer: in flight, or lost. Each counts at its highest possible cost.
 
     An attempt is in the journal before it is sent. The author takes it out in the transaction that keeps its answer,
     and :meth:`end` if it was not billed. So one that is still there when a process starts was lost, whatever killed
@@ -97,7 +97,7 @@ class AttemptLog:
         self._replace_losses([key], losses)
 
     def take_over(self, key: str) -> Loss:
-        """Returns what an attempt that an earlier process could not settle counts for: it is settled now."""
+        """Returns the cost of an attempt that an earlier process lost, and counts the attempt as in flight again."""
         with self._lock:
             loss = self._lost.pop(key, None)
             if loss is not None:
@@ -131,7 +131,7 @@ class AttemptLog:
             self._journal.exchange(dropped, loss_entries)
 
 
-UNREPORTED = "usage not reported"  # note on an answer that counts at its worst case
+UNREPORTED = "usage not reported"  # note on an answer that counts at its highest possible cost
 
 
 class CallBudget:
@@ -167,7 +167,7 @@ class CallBudget:
             self._calls += 1
 
     def settle(self, reserved: tuple[int, float], took: tuple[int, float]) -> None:
-        """Gives a reservation back and records what the call took; (0, 0.0) if it was not billed."""
+        """Ends a reservation and records the tokens and dollars that the call took; (0, 0.0) if it was not billed."""
         with self._changed:
             self._calls -= 1
             # Exactly zero when no call is in flight: rounding of dollars must not accumulate.
@@ -199,7 +199,7 @@ class CallBudget:
 
 
 class Pace:
-    """Decides when calls of one generator may start, by rates and calls in flight; its threads share one.
+    """Decides when a call of one generator may start, by rates and calls in flight; the generator's threads share it.
 
     Attributes:
         counts: public counters: calls that had to wait, and how often fewer calls at once were allowed.
@@ -216,7 +216,7 @@ class Pace:
     ) -> None:
         """None means unlimited. ``longest_wait_s`` bounds the pauses that an endpoint's headers ask for."""
         self._most = concurrency
-        # An endpoint with a low limit is found out by few calls, not by all that are allowed at once.
+        # The first calls show whether an endpoint has a low limit; more at once would all meet it.
         self._allowed = float(min(concurrency, _FIRST_AT_ONCE))
         self._in_flight = 0
         self._rates = (requests_per_minute, tokens_per_minute)
@@ -250,14 +250,14 @@ class Pace:
                 self._stated[limit] = (remaining_amount - amount, end_s)
 
     def end(self, *, throttled: bool, tokens: int, took: int) -> None:
-        """Notes the end of a call: whether it met a 429, and how many of its reserved tokens it took."""
+        """Notes that a call ended: whether the endpoint answered 429, and how many of the call's tokens it took."""
         with self._changed:
             self._in_flight -= 1
             self._left[1] += max(0, tokens - took)
             if throttled:
                 self._allowed = max(1.0, self._allowed / 2)
                 self.counts["slowed_down"] += 1
-            else:  # one more at once for every round of calls that went well
+            else:  # after as many successful calls as are allowed at once, one more is allowed
                 self._allowed = min(float(self._most), self._allowed + 1.0 / max(1.0, self._allowed))
             self._changed.notify_all()
 
@@ -287,12 +287,12 @@ class Pace:
             remaining_amount, end_s = self._stated[limit]
             if remaining_amount < amount:
                 longest_s = max(longest_s, end_s - now_s)
-            rate_s = self._rates[limit]
+            rate_per_minute = self._rates[limit]
             bucket_size = self._rooms[limit]
-            if rate_s is not None:
-                self._left[limit] = min(bucket_size, self._left[limit] + passed_s * rate_s / 60.0)
+            if rate_per_minute is not None:
+                self._left[limit] = min(bucket_size, self._left[limit] + passed_s * rate_per_minute / 60.0)
                 # A call that is larger than a burst starts when the burst is full.
-                longest_s = max(longest_s, (min(amount, bucket_size) - self._left[limit]) * 60.0 / rate_s)
+                longest_s = max(longest_s, (min(amount, bucket_size) - self._left[limit]) * 60.0 / rate_per_minute)
         return longest_s
 
 
@@ -335,7 +335,7 @@ class CachedGenerator:
         self._cache_parts = cache_parts
         self._seen: Counter[str] = Counter()
         self._hits = 0
-        # Keys and values of answers that were given; the value is "" for one from the file.
+        # Keys and values of answers that the author has not judged; the value is "" for one from the file.
         self._unjudged: dict[GenerationRequest, list[tuple[str, str]]] = {}
         try:
             self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30.0)
@@ -356,7 +356,7 @@ class CachedGenerator:
 
     @property
     def lost(self) -> Loss:
-        """Returns the lost answers of the generator that is asked."""
+        """Returns the lost attempts of the generator behind the cache."""
         if isinstance(self._asked, PaidGenerator):
             return self._asked.lost
         return Loss()
@@ -412,15 +412,16 @@ def merged(
     """Yields the items of all sources as they come; each source is at most one item ahead of the reader.
 
     Several sources run in daemon threads of their names, so that an interrupted process does not wait for calls in
-    flight; a single one runs in the reader's thread and raises what it raises. A failed source sets the event that each
-    of them is given. The others then end with the item that they are at, and ``failures`` tells why.
+    flight; a single one runs in the reader's thread and raises its own errors. If a source fails, the error is added to
+    ``failures`` and the event that every source is given is set, so that the others end after their current item.
     """
     stop_event = threading.Event()
     if len(sources) == 1:
         for source in sources.values():
             yield from source(stop_event)
         return
-    arrived_items: queue.SimpleQueue[tuple[str, list[T]]] = queue.SimpleQueue()  # no item: the source has ended
+    # Pairs of a source's name and its next item in a list; an empty list tells that the source has ended.
+    arrived_items: queue.SimpleQueue[tuple[str, list[T]]] = queue.SimpleQueue()
     semaphore_by_source = {source_name: threading.Semaphore(0) for source_name in sources}
 
     def work(name: str) -> None:

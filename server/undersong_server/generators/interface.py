@@ -19,7 +19,7 @@ from undersong_protocol.agreement.words import OF_ANOTHER_PACKAGE
 from undersong_server.database.journal import Journal
 from undersong_server.prompts.rendering import MASK_RATE
 
-TEMPLATE_TOKENS = 64  # upper bound of what a chat template puts around each turn
+TEMPLATE_TOKENS = 64  # upper bound of the tokens that a chat template puts around each turn
 
 
 LONG_WORDS = 400  # A text of as many words is a document of several sections.
@@ -45,8 +45,8 @@ class GenerationRequest:
         system: instructions on how the model is to behave; "" for none.
         style: the prompt asks for a text ("chat"), or is one to be continued ("completion").
         stop: strings that end the answer.
-        told: what the prompt says that a text may say too, such as what the task says of its texts.
-        room: how many times the usual length the answer may have: more if an earlier one was cut.
+        told: sentences of the prompt that a text may repeat, such as the task's description of its texts.
+        room: how many times the usual length the answer may have: more than 1 if an earlier answer was cut.
         steering: what is added to a layer's hidden states at every token that is written, in the coordinates of the
             model's folder (``undersong_common.models.hidden_states``); () adds nothing. Only ``steerable`` generators
             read it.
@@ -82,9 +82,9 @@ class PromptFormat:
     """Form of a generator's prompts.
 
     Attributes:
-        reads: it is a language model that reads any prompt. The embedded generators read a request's other
+        reads: True for a language model that reads any prompt. The embedded generators read a request's other
             fields, and a model that was trained on one prompt knows that one; their answers are not judged as strictly.
-        rendered: prompts are made for it at all; no text is made of a request that nobody reads as text.
+        rendered: True if prompts are made for it; False for a generator that reads the other fields of a request.
         style: "chat" for a model that follows instructions, "completion" for one that continues texts.
         prompt_tokens: the longest prompt that leaves room for the answer; None if it is not known.
     """
@@ -136,7 +136,7 @@ class Completion:
 
     @property
     def end(self) -> End:
-        """The kind of its end, by which its text is judged."""
+        """How the answer ended, by which its text is judged."""
         return _ENDS.get(self.finish, "unknown")
 
 
@@ -159,7 +159,7 @@ class Generator(Protocol):
         """
 
     def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Completion | GenerationError]) -> None:
-        """Takes note of answers that an earlier process obtained, before any further :meth:`answer`.
+        """Tells the generator which answers an earlier process obtained, before any further :meth:`answer`.
 
         Args:
             requests: the journaled requests.
@@ -175,7 +175,7 @@ class StatelessGenerator:
     """Base of a generator whose answers depend on their requests only."""
 
     def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Completion | GenerationError]) -> None:
-        """Remembers nothing."""
+        """Does nothing, because earlier answers change no later one."""
 
 
 @dataclass(frozen=True)
@@ -215,9 +215,9 @@ class TunableGenerator(Generator, Protocol):
     def tune(
         self, preferences: Sequence[Preference], tuning: Tuning, told: Callable[[int], None]
     ) -> Mapping[str, bytes]:
-        """Trains on the preferences, from the adapter that it has, and returns the new one's files by name.
+        """Trains the model's adapter on the preferences, and returns the new adapter's files by name.
 
-        It writes with the new one from now on. ``told`` reports progress: it is called with the number of pairs done.
+        Later texts are written with the new adapter. ``told`` is called with the number of pairs done so far.
         """
 
     def adapt(self, files: Mapping[str, bytes]) -> None:
@@ -300,7 +300,7 @@ class Surroundings:
 
 
 def embeds_nothing(texts: Sequence[str]) -> Float32:
-    """Stands for the embedder where generators are built or checked that embed nothing: raises InternalError."""
+    """Takes the place of the embedder for generators that embed nothing: raises InternalError if one does."""
     raise InternalError("a generator embeds here, where none should")
 
 
@@ -316,7 +316,7 @@ class GeneratorSettings(BaseModel):
     Attributes:
         name: your name for it, in reports and on the hospitals' sheets.
         kind: each subclass states its own, as a Literal.
-        source: a sentence for the card; whose texts it gives or learns from, and their licence.
+        source: a sentence for the dataset card: whose texts it gives or learns from, and their licence.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

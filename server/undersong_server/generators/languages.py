@@ -69,15 +69,15 @@ def is_refusal(text: str) -> bool:
         clause.strip() for words in (first_words, _ASIDE.sub("", first_words)) for clause in _CLAUSE_END.split(words)
     }
     return any(
-        language["plain"].search(first_words)
-        or (language["unable"].search(first_words) and any(_is_refusing(clause, language) for clause in clauses))
-        for language in _compile_refusals()
+        patterns["plain"].search(first_words)
+        or (patterns["unable"].search(first_words) and any(_is_refusing(clause, patterns) for clause in clauses))
+        for patterns in _compile_refusals()
     )
 
 
-def _is_refusing(clause: str, language: Mapping[str, re.Pattern[str]]) -> bool:
+def _is_refusing(clause: str, patterns: Mapping[str, re.Pattern[str]]) -> bool:
     """Returns True if a clause says that its writer cannot write a text, or not serve a request."""
-    matching_parts = {part for part, pattern in language.items() if pattern.search(clause)}
+    matching_parts = {part for part, pattern in patterns.items() if pattern.search(clause)}
     return (
         "unable" in matching_parts
         and "own" not in matching_parts
@@ -87,13 +87,13 @@ def _is_refusing(clause: str, language: Mapping[str, re.Pattern[str]]) -> bool:
 
 @cache
 def _compile_refusals() -> tuple[Mapping[str, re.Pattern[str]], ...]:
-    content = resources.files("undersong_server.generators").joinpath("refusals.toml").read_text("utf-8")
+    toml_text = resources.files("undersong_server.generators").joinpath("refusals.toml").read_text("utf-8")
     return tuple(
         {
             part: re.compile(f"{lead if part == 'unable' else ''}(?:{'|'.join(words)})", re.IGNORECASE)
             for part, words in language.items()
         }
-        for language in tomllib.loads(content).values()
+        for language in tomllib.loads(toml_text).values()
         for lead in [language.pop("lead", "")]
     )
 
@@ -107,20 +107,22 @@ def is_other_language(text: str, language: str) -> bool:
     >>> is_other_language("Ich habe die Karte verloren und das ist nicht gut.", "English")
     True
     """
-    wanted = language.strip().casefold()
+    wanted_language = language.strip().casefold()
     letters = [letter for letter in text if letter.isalpha()]
-    if not letters or (wanted not in _SCRIPTS and wanted not in _WORDS):
+    if not letters or (wanted_language not in _SCRIPTS and wanted_language not in _WORDS):
         return False
-    script = _SCRIPTS.get(wanted)
+    script = _SCRIPTS.get(wanted_language)
     if script is not None:
         return len(re.findall(script, text)) < 0.3 * len(letters)
-    if sum(any(re.match(other, letter) for other in set(_SCRIPTS.values())) for letter in letters) > 0.5 * len(letters):
+    if sum(
+        any(re.match(script_pattern, letter) for script_pattern in set(_SCRIPTS.values())) for letter in letters
+    ) > 0.5 * len(letters):
         return True
     words = _WORD.findall(text.casefold())
     if len(words) < _FEWEST_WORDS:
         return False
     different_words = set(words)
     # Single letters are abbreviations in notes ("c/o", "w mum"), and one word that recurs is one sign.
-    foreign_words = {word for word in different_words if len(word) > 1} - _OWN_WORDS[wanted]
-    most = max(len(foreign_words & common) for common in _WORDS.values())
-    return most >= _FEWEST_HITS and most > 2 * len(different_words & _WORDS[wanted])
+    foreign_words = {word for word in different_words if len(word) > 1} - _OWN_WORDS[wanted_language]
+    most_hits = max(len(foreign_words & common) for common in _WORDS.values())
+    return most_hits >= _FEWEST_HITS and most_hits > 2 * len(different_words & _WORDS[wanted_language])

@@ -10,7 +10,7 @@ from undersong_server.generators.cleaning import duplicate_key
 from undersong_server.generators.interface import GenerationRequest, PromptFormat
 from undersong_server.prompts.rendering import MASK_RATE, Prompt, Prompts, PromptTexts, Style, fitted
 
-DrawWords = Callable[[Random], int]
+DrawWords = Callable[[Random], int]  # draws the length of a text, in words
 
 FEWEST_CONTINUED = 3  # good examples that a completion shows, or none: a base model copies a single one word for word
 
@@ -20,13 +20,13 @@ class Order:
     """One text that a method wants written. Example texts are synthetic or public, never private.
 
     Attributes:
-        generator: its name.
-        kind, label, good, bad, parents, terms, words, bounded, steering, mask_rate: as of a GenerationRequest.
+        generator: name of the generator that is to write the text.
+        kind, label, good, bad, parents, terms, words, bounded, steering, mask_rate: as in a GenerationRequest.
         good_terms: the terms that each of the good examples contains, in their order; () if they are not known.
         named: False hides the label from the generator: the sample has it, the prompt and the request do not.
         bad_reason: fault of the bad examples: far from real texts, or of another label than they bear.
         good_for_bad: further good examples for a completion that shows no bad ones.
-        attributes: of the sample, by name; no prompt shows them by themselves.
+        attributes: names and values that the sample gets; a prompt shows them only if ``terms`` has them too.
         bad_continued: True shows bad examples in completions too; a model that only continues may write more of them.
         hints: number that decides the prompt's hints and length: orders that are otherwise equal have the same prompt
             if they have the same number, at every attempt. None gives every order of a batch its own.
@@ -54,7 +54,7 @@ class Order:
 
 @dataclass
 class Requests:
-    """Makes requests, with rendered prompts, of the orders of one run.
+    """Turns the orders of one run into requests with rendered prompts.
 
     Attributes:
         formats: form of prompts by generator; one without an entry reads prompts and follows instructions.
@@ -79,15 +79,17 @@ class Requests:
             The requests by number, and the numbers of those that show less than was ordered.
         """
         first_hint = int.from_bytes(self._digest_parts("hints", step)[:7], "little")
-        wanted = {
+        wanted_texts = {
             number: shown_once(orders[number], self.form_of(orders[number].generator).style) for number in numbers
         }
-        made = {
-            number: self._make_request(step, number, first_hint + number, orders[number], wanted[number], rooms[number])
+        requests = {
+            number: self._make_request(
+                step, number, first_hint + number, orders[number], wanted_texts[number], rooms[number]
+            )
             for number in numbers
         }
-        shown = {number: PromptTexts(order.good, order.bad, order.parents) for number, order in made.items()}
-        return made, [number for number in numbers if shown[number] != wanted[number]]
+        shown_texts = {number: PromptTexts(order.good, order.bad, order.parents) for number, order in requests.items()}
+        return requests, [number for number in numbers if shown_texts[number] != wanted_texts[number]]
 
     def _make_request(
         self, step: str, index: int, number: int, order: Order, shown: PromptTexts, room: int
@@ -99,16 +101,16 @@ class Requests:
         word_seed, hint_number = seed, number
         if order.hints is not None:
             word_seed = hint_number = order.hints
-        words = order.words
-        if words is None and self.draw_words is not None:
-            words = self.draw_words(Random(f"words {word_seed}"))
-        form = self.form_of(order.generator)
+        word_count = order.words
+        if word_count is None and self.draw_words is not None:
+            word_count = self.draw_words(Random(f"words {word_seed}"))
+        prompt_format = self.form_of(order.generator)
         prompt = Prompt("", "")
-        if form.rendered:
+        if prompt_format.rendered:
             prompt, shown = fitted(
                 lambda shown: self.prompts.render(
                     order.kind,
-                    style=form.style,
+                    style=prompt_format.style,
                     number=hint_number,
                     label=label,
                     good=shown.good,
@@ -117,11 +119,11 @@ class Requests:
                     bad_reason=order.bad_reason,
                     parents=shown.parents,
                     terms=order.terms,
-                    words=words,
+                    words=word_count,
                     mask_rate=order.mask_rate,
                 ),
                 shown,
-                form.prompt_tokens,
+                prompt_format.prompt_tokens,
             )
         return GenerationRequest(
             kind=order.kind,
@@ -132,10 +134,10 @@ class Requests:
             bad=shown.bad,
             parents=shown.parents,
             terms=order.terms,
-            words=words,
+            words=word_count,
             bounded=order.bounded,
             system=prompt.system,
-            style=form.style,
+            style=prompt_format.style,
             stop=prompt.stop,
             told=prompt.told,
             room=room,
@@ -182,7 +184,7 @@ def shown_once(order: Order, style: Style = "chat") -> PromptTexts:
 
 
 def _terms_of(order: Order, shown: Sequence[str]) -> tuple[str, ...]:
-    """Returns the terms of each shown example, as a list with commas; of one that was cut, those that are left."""
+    """Returns the terms of each shown example, with commas between them; those that a shortened example still has."""
     if order.good_terms:
         terms_by_example = list(zip(order.good, order.good_terms, strict=True))
     else:

@@ -1,6 +1,7 @@
-"""Reads answers: an answer is the text that was ordered, a list of names, or at fault in a stated way.
+"""Reads answers: an answer is the text that was ordered, a list of names, or has one of the faults below.
 
-A text may be in any language. What only English phrasings would tell is told by marks of any script, or asked again.
+A text may be in any language. A fault that only English phrases would show is found by punctuation of any script; if
+that shows nothing either, the text is ordered again.
 """
 
 import re
@@ -139,22 +140,22 @@ def _read_text(
     if end == "overlong":
         return ReadText("", TOO_LONG)
     # The last character of a cut answer may be cut, too.
-    answer, tagged, wrapped = clean(raw.rstrip("\ufffd") if end == "cut" else raw, prompt=request.prompt)
+    answer, tagged, text_or_data = clean(raw.rstrip("\ufffd") if end == "cut" else raw, prompt=request.prompt)
     if is_empty(TAG.sub("", answer)):
         return ReadText("", EMPTY if end == "good" else CUT)
     if QUOTE in request.stop and raw[-1:].isspace() and end != "cut":
         return ReadText(answer, CUT)  # the quotation mark that ended it opened a quotation inside the text
     if request.kind in LIST_KINDS:
         is_list = not whole or request.kind == VOCABULARY or listed(answer)  # any text has a vocabulary
-        return ReadText(answer, REFUSED if is_refusal(wrapped) else "" if is_list else NO_LIST)
-    text = without_title(unpacked(wrapped, tagged=bool(tagged)), request.told)
+        return ReadText(answer, REFUSED if is_refusal(text_or_data) else "" if is_list else NO_LIST)
+    text = without_title(unpacked(text_or_data, tagged=bool(tagged)), request.told)
     is_asked = request.style == "chat" and "<text>" in request.prompt
-    is_marked = bool(tagged) or text != wrapped
+    is_marked = bool(tagged) or text != text_or_data
     are_listed = not line_breaks and (_NUMBERED_ALONE.fullmatch(text) or _are_headed(text))
     fault = (
-        _text_fault(text, wrapped, language)
+        _text_fault(text, text_or_data, language)
         or (SEVERAL if len(tagged) > 1 or are_listed else "")
-        # One of them is a word of the text, and nobody knows which.
+        # One of the closing tags is a word of the text, and nobody knows which.
         or (UNMARKED if tagged and more_close(answer) else "")
         or ("" if is_marked else _unmarked_fault(text, request, line_breaks=line_breaks, is_asked=is_asked))
     )
@@ -165,7 +166,7 @@ def _read_text(
     if tags_end(answer) + (end == "good") > 0:
         return ReadText(text)
     sentences = whole_sentences(text)
-    # The end of a document says how it came out, and an answer without tags may have ended before its text.
+    # A long document without its end lacks its conclusion, and an answer without tags may have ended before its text.
     is_kept = (
         (is_marked or not is_asked)
         and end != "unknown"
@@ -231,7 +232,7 @@ def _names_kind(heading: Sequence[str], description: str) -> bool:
 
 
 def _is_kind(word: str, description: str) -> bool:
-    """Returns True if a word is a kind of text, also as the end of a compound, and the description has it so."""
+    """Returns True if a word, or the end of a compound word, is a kind of text and the description has that word."""
     if not word.endswith(title_words("kinds")):
         return False
     if word >= _UNSPACED_FROM:
@@ -299,7 +300,7 @@ def whole_sentences(text: str) -> str:
 
 
 def until_length(text: str, words: int) -> str:
-    """Returns the text up to the end of the sentence that reaches ``words``: a model that only continues counts none.
+    """Returns the text up to the end of the sentence that reaches ``words``, which a base model does not count.
 
     >>> until_length("It hurts. Since Monday, I think. And so on. And on.", 6)
     'It hurts. Since Monday, I think.'
@@ -327,7 +328,7 @@ def misses_length(text: str, request: GenerationRequest) -> bool:
 def _until_stop(text: str, stop: tuple[str, ...]) -> str:
     """Cuts a continuation at the first of its stops, which not every server obeys, after leading line breaks."""
     text = text.lstrip()
-    return text[: min((place for mark in stop if (place := text.find(mark)) >= 0), default=len(text))]
+    return text[: min((position for mark in stop if (position := text.find(mark)) >= 0), default=len(text))]
 
 
 def _is_echo(text: str, request: GenerationRequest) -> bool:
@@ -337,24 +338,26 @@ def _is_echo(text: str, request: GenerationRequest) -> bool:
     words of an example, and in a smaller part of it those that say what texts are wanted.
     """
     words = duplicate_key(text).split()
-    length = _ECHOED_WORDS * (2 if request.is_long else 1)  # a document may well have its description as a title
-    shown = " ".join(
+    run_length = _ECHOED_WORDS * (2 if request.is_long else 1)  # a document may well have its description as a title
+    shown_texts = " ".join(
         duplicate_key(example) for example in (*request.good, *request.bad, *request.parents, *request.terms)
     )
-    told, written = (
-        {run for line in lines for run in _word_runs(duplicate_key(line).split(), length)}
+    repeatable_runs, instruction_runs = (
+        {run for line in lines for run in _word_runs(duplicate_key(line).split(), run_length)}
         for lines in (request.told, f"{request.system}\n{request.prompt}".splitlines())
     )
     echoes = [
         (start, run)
-        for start, run in enumerate(_word_runs(words, length))
-        if (run in told or run in written) and " ".join(run) not in shown
+        for start, run in enumerate(_word_runs(words, run_length))
+        if (run in repeatable_runs or run in instruction_runs) and " ".join(run) not in shown_texts
     ]
-    repeated = {place for start, _ in echoes for place in range(start, start + length)}  # words that the task says
+    echoed_positions = {
+        position for start, _ in echoes for position in range(start, start + run_length)
+    }  # words that the task says
     return (
         bool(TAG.search(text))
-        or any(run not in told for _, run in echoes)
-        or len(repeated) > TOLD_SHARE * len(words)
+        or any(run not in repeatable_runs for _, run in echoes)
+        or len(echoed_positions) > TOLD_SHARE * len(words)
         or words == duplicate_key(request.label).split()
     )
 
@@ -373,16 +376,16 @@ def listed(answer: str) -> list[str]:
     >>> listed("Here are some:\\n1. **Lost card** - gone\\n2. Stolen card\\n3. Computer vision for medical diagnostics")
     ['Lost card', 'Stolen card', 'Computer vision for medical diagnostics']
     """
-    packed = _JSON.search(answer)
+    json_match = _JSON.search(answer)
     lines = [_EXPLAINED.sub("", line.replace("**", "")) for line in _LISTED.findall(answer)]
     parts = (
-        (data_strings(packed[0]) if packed else [])
+        (data_strings(json_match[0]) if json_match else [])
         or (lines if len(lines) >= FEWEST_ITEMS else [])
         or [re.sub(rf"\A{ITEM}", "", item) for item in _BETWEEN.split(_PREAMBLE.sub("", answer.strip()))]
     )
     items = [item for part in parts if (item := part.strip(_MARKS)) and re.search(r"[^\W\d_]", item)]
-    short = [item for item in items if len(item.split()) <= LONGEST_WORDS and not set(item) & set("。！？｡")]
+    short_items = [item for item in items if len(item.split()) <= LONGEST_WORDS and not set(item) & set("。！？｡")]
     # Most parts of a text with commas are too long for items or begin like clauses. A list may have one such part.
-    if len(short) >= FEWEST_ITEMS and len(short) > 0.6 * len(items):
-        return short
+    if len(short_items) >= FEWEST_ITEMS and len(short_items) > 0.6 * len(items):
+        return short_items
     return []

@@ -35,7 +35,7 @@ class Pair:
 
 
 def with_adapter(model: Any, tuning: Tuning) -> Any:
-    """Puts an adapter that changes nothing yet into the model, and returns peft's handle of it."""
+    """Puts a new adapter, which changes nothing yet, into the model. Returns peft's model with the adapter."""
     with torch.random.fork_rng():
         torch.manual_seed(tuning.seed)
         config = LoraConfig(r=tuning.rank, lora_alpha=tuning.rank, target_modules=LAYERS, task_type="CAUSAL_LM")
@@ -43,16 +43,16 @@ def with_adapter(model: Any, tuning: Tuning) -> Any:
 
 
 def with_files(model: Any, files: Mapping[str, bytes]) -> Any:
-    """Puts the adapter of :func:`files_of` into the model, and returns peft's handle of it."""
+    """Puts the adapter in ``files`` (:func:`files_of`) into the model. Returns peft's model with the adapter."""
     handle = _put_adapter(model, LoraConfig(**json.loads(files[CONFIG_NAME])))
     set_peft_model_state_dict(handle, load(files[WEIGHTS_NAME]))
     return handle
 
 
 def files_of(handle: Any) -> dict[str, bytes]:
-    """The adapter as peft keeps it in a folder, by file name."""
+    """The files in which peft keeps the adapter of the model ``handle``, by file name."""
     config = handle.peft_config["default"]
-    kept = {
+    config_fields = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "r": config.r,
@@ -60,7 +60,7 @@ def files_of(handle: Any) -> dict[str, bytes]:
         "target_modules": sorted(config.target_modules),
     }
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in get_peft_model_state_dict(handle).items()}
-    return {CONFIG_NAME: json.dumps(kept, indent=2).encode("utf-8"), WEIGHTS_NAME: save(weights)}
+    return {CONFIG_NAME: json.dumps(config_fields, indent=2).encode("utf-8"), WEIGHTS_NAME: save(weights)}
 
 
 def optimise(
@@ -70,21 +70,21 @@ def optimise(
     with torch.no_grad(), handle.disable_adapter():
         reference = [log_probabilities(handle, pair, device) for pair in pairs]
     weights = [parameter for parameter in handle.parameters() if parameter.requires_grad]
-    steps = torch.optim.AdamW(weights, lr=tuning.learning_rate, weight_decay=0.0)
+    optimiser = torch.optim.AdamW(weights, lr=tuning.learning_rate, weight_decay=0.0)
     rng = np.random.default_rng(tuning.seed)
-    done = 0
+    done_count = 0
     for _ in range(tuning.epochs):
-        order = rng.permutation(len(pairs))
-        for start in range(0, len(pairs), tuning.batch):
-            batch = order[start : start + tuning.batch]
-            for number in batch:
-                chosen, rejected = log_probabilities(handle, pairs[number], device) - reference[number]
+        pair_order = rng.permutation(len(pairs))
+        for batch_start in range(0, len(pairs), tuning.batch):
+            batch = pair_order[batch_start : batch_start + tuning.batch]
+            for pair_number in batch:
+                chosen, rejected = log_probabilities(handle, pairs[pair_number], device) - reference[pair_number]
                 loss = -torch.nn.functional.logsigmoid(tuning.beta * (chosen - rejected)) / len(batch)
                 loss.backward()
-                done += 1
-                told(done)
-            steps.step()
-            steps.zero_grad()
+                done_count += 1
+                told(done_count)
+            optimiser.step()
+            optimiser.zero_grad()
 
 
 def log_probabilities(model: Any, pair: Pair, device: torch.device) -> torch.Tensor:
@@ -98,24 +98,26 @@ def log_probabilities(model: Any, pair: Pair, device: torch.device) -> torch.Ten
     # The last position has no next token, and the prompt's last one has the answer's first.
     logits = model(input_ids=rows, use_cache=False, logits_to_keep=longest + 1).logits[:, -longest - 1 : -1].float()
     log_probabilities = logits.log_softmax(-1).gather(-1, rows[:, -longest:, None])[..., 0]
-    inside = torch.tensor([[place < len(answer) for place in range(longest)] for answer in answers], device=device)
-    total: torch.Tensor = (log_probabilities * inside).sum(-1)
+    is_answer = torch.tensor(
+        [[position < len(answer) for position in range(longest)] for answer in answers], device=device
+    )
+    total: torch.Tensor = (log_probabilities * is_answer).sum(-1)
     return total
 
 
 def answer_ids(tokenizer: Any, text: str, stop: Sequence[str], ends: Sequence[int]) -> list[int]:
-    """Ids of the tokens of an answer: the text in the form that its request asks for, and the token that ends it.
+    """Returns the token ids of an answer: its text in the form that the request asks for, and the token that ends it.
 
     Args:
         stop: strings that end a completion; empty for a chat, whose prompts ask for a text between tags.
         ends: tokens that end a text of the model.
     """
     if stop:
-        written = text + stop[0]
+        answer_text = text + stop[0]
     else:
-        written = f"<text>{text}</text>"
-    ids = tokenizer(written, add_special_tokens=False)["input_ids"]
-    return [*map(int, ids), *(() if stop else ends[:1])]
+        answer_text = f"<text>{text}</text>"
+    token_ids = tokenizer(answer_text, add_special_tokens=False)["input_ids"]
+    return [*map(int, token_ids), *(() if stop else ends[:1])]
 
 
 def _put_adapter(model: Any, config: Any) -> Any:

@@ -64,8 +64,7 @@ def cleaned(
         mean_probabilities.max(axis=1),
         mean_probabilities.argmax(axis=1),
     )
-    answers = [judge_probabilities.argmax(axis=1) for judge_probabilities in probabilities_by_judge]
-    if not _can_tell(likeliest == label_of, answers, label_of):
+    if not _can_tell(likeliest == label_of, [each.argmax(axis=1) for each in probabilities_by_judge], label_of):
         return label_of.copy()
     thresholds, contradicted, cleaned_labels = np.zeros(labels), likeliest != label_of, label_of.copy()
     for judge_probabilities in probabilities_by_judge:

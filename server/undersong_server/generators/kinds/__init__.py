@@ -24,9 +24,9 @@ def names() -> tuple[str, ...]:
 
 
 def load(kind: str) -> type[GeneratorSettings]:
-    """Settings of that kind; this program's own goes before another package's.
+    """Returns the class of settings of a kind: this program's own, else that of another installed package.
 
-    Raises ConfigurationError for an unknown kind, with the nearest known one, and for a package that is at fault.
+    Raises ConfigurationError for an unknown kind, with the nearest known one, and for a package that gives no class.
     """
     if kind in _own_names():
         settings_class: type[GeneratorSettings] = importlib.import_module(f"{__name__}.{kind}").KIND
@@ -55,7 +55,7 @@ def _own_names() -> frozenset[str]:
 
 @cache
 def _module_names(folders: tuple[str, ...]) -> frozenset[str]:
-    """Lists folders once in a process: a task names its kinds many times."""
+    """Returns the names of the modules in folders, which are listed once in a process."""
     return frozenset(module.name for module in pkgutil.iter_modules(folders))
 
 

@@ -17,7 +17,7 @@ from undersong_server.generators.interface import (
     Surroundings,
 )
 
-# keyed by name; a task file can only name a function that this process has put here
+# Functions by name. A task file can only name a function that this process has put here.
 FUNCTIONS: dict[str, Callable[[str], str]] = {}
 
 
@@ -73,7 +73,7 @@ class FunctionGenerator(StatelessGenerator):
         Raises ConfigurationError, with the function's own error as its cause, if it fails or returns no text.
         """
         for number, request in enumerate(requests):
-            begun = time.monotonic()
+            begun_s = time.monotonic()
             try:
                 text = self._function("\n\n".join(part for part in (request.system, request.prompt) if part))
             except Exception as error:
@@ -86,4 +86,4 @@ class FunctionGenerator(StatelessGenerator):
                     f"generator {self.name}: the function returned {type(text).__name__}, not a text",
                     "return the text that it wrote, as str",
                 )
-            yield number, Completion(text, seconds=time.monotonic() - begun)
+            yield number, Completion(text, seconds=time.monotonic() - begun_s)

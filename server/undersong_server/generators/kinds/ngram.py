@@ -39,16 +39,16 @@ from undersong_server.generators.interface import (
 )
 
 _PARAPHRASED = 0.5  # chance of a paraphrase to replace a word
-_CROSS_CACHE = 0.8
+_CROSS_CACHE = 0.8  # probability that a crossed text's next word comes from its parents
 _TRIES = 6  # draws before a refused word is taken after all
 _COMMON = 0.2  # a word in a larger share of the texts does not distinguish them
-_LONGEST_WORDS = 2000
+_LONGEST_WORDS = 2000  # words of the longest text that is written
 
 START, END = 0, 1
 """Token ids before and behind every text."""
 
-# Escape mass of a context with T different successors, in occurrences: T as Witten and Bell (1991) have it if a
-# shorter context is left, a small part of it if only single words are, because those do not make sentences.
+# Weight of leaving a context with T different successors for a shorter one, in multiples of T: 1 as Witten and Bell
+# (1991) have it, and little if only single words are shorter, because those do not make sentences.
 _ESCAPE = 1.0
 _ESCAPE_TO_WORDS = 0.02
 
@@ -125,14 +125,14 @@ class Successors(NamedTuple):
 
     def pick(self, uniform: float) -> int:
         """Returns the token id at the quantile ``uniform``, in [0, 1), of the successors' distribution."""
-        token_place = bisect_right(self.cumulative, uniform * self.cumulative[-1])
-        return self.tokens[min(token_place, len(self.tokens) - 1)]
+        token_index = bisect_right(self.cumulative, uniform * self.cumulative[-1])
+        return self.tokens[min(token_index, len(self.tokens) - 1)]
 
 
 class Counts:
     """Successors of every context of 0 to order-1 tokens in a set of texts, the oldest token first.
 
-    They are counted when they are asked for: of a large corpus few contexts ever are.
+    They are counted when they are asked for: of a large corpus few contexts ever are asked for.
 
     Args:
         texts: the ids of the tokens of each text; ids are at least 2.
@@ -162,18 +162,20 @@ class Counts:
 
 
 def _followers(texts: Sequence[Sequence[int]], sizes: range, order: int) -> dict[tuple[int, ...], list[int]]:
-    """Tokens that follow each context of ``sizes`` tokens in the texts, the texts' ends among them."""
+    """Lists the tokens that follow each context of ``sizes`` tokens in the texts, the texts' ends among them."""
     followers_of_context: dict[tuple[int, ...], list[int]] = {}
     for text in texts:
         padded_text = (*[START] * (order - 1), *text, END)
         for size in sizes:
-            for place in range(order - 1, len(padded_text)):
-                followers_of_context.setdefault(padded_text[place - size : place], []).append(padded_text[place])
+            for position in range(order - 1, len(padded_text)):
+                followers_of_context.setdefault(padded_text[position - size : position], []).append(
+                    padded_text[position]
+                )
     return followers_of_context
 
 
 class _Model(NamedTuple):
-    """Statistics of one label's texts; ``counts`` from the most to the least specific."""
+    """Statistics of one label's texts; ``counts`` are those of its own texts, then those of all labels' texts."""
 
     counts: tuple[Counts, ...]
     lengths: tuple[int, ...]
@@ -194,7 +196,7 @@ class _Influence(NamedTuple):
 
 
 class NgramGenerator(StatelessGenerator):
-    """Writes from the corpus that the task names; it is trained on it at construction."""
+    """Writes texts by an n-gram model of the corpus that the task names, which is trained at construction."""
 
     def __init__(self, settings: NgramSettings, *, labels: Sequence[str], folder: Path) -> None:
         """Reads and counts the corpus.
@@ -261,9 +263,9 @@ class NgramGenerator(StatelessGenerator):
         return len(self._surfaces) - 1
 
     def _encode_tokens(self, tokens: Sequence[str]) -> list[int]:
-        """The tokens' ids; a word that only a good example or a term has gets a new one, so that it can be written too.
+        """Returns the tokens' ids; a word of a request that the corpus does not have gets a new one, to be written too.
 
-        Those are told apart by case, so that a text never depends on which request brought a word up first.
+        Such words keep their case, so that a text never depends on which request brought a word up first.
         """
         ids = []
         for token in tokens:
@@ -333,11 +335,11 @@ class NgramGenerator(StatelessGenerator):
         )
 
     def _walk_words(
-        self, model: _Model, words: int, terms: list[list[int]], influence: _Influence, rng: Random
+        self, model: _Model, wanted_words: int, terms: list[list[int]], influence: _Influence, rng: Random
     ) -> list[int]:
-        """A text of about ``words`` words with every term in it.
+        """Writes a text of about ``wanted_words`` words with every term in it.
 
-        It ends at the first sentence end from ``words`` on, or at an end that the model draws from 90 % of it on, and
+        It ends at the first sentence end from that length on, or where the model draws an end from 90 % of it on, and
         is cut at 125 %. An end drawn too early begins another sentence.
         """
         stop_token = self._ids.get(".", self._ids.get("!"))
@@ -347,48 +349,50 @@ class NgramGenerator(StatelessGenerator):
         words_since_term = 0
         sentence_end = 0
         kept_length = 0
-        most_words = words + max(2, words // 4)
-        words_per_term = max(2.0, 0.8 * words / max(1, len(terms)))
+        most_words = wanted_words + max(2, wanted_words // 4)
+        words_per_term = max(2.0, 0.8 * wanted_words / max(1, len(terms)))
         for _ in range(4 * most_words + 40):
             next_term = self._next_term(model, context[-1], terms, words_since_term >= words_per_term)
             if next_term is not None:
                 terms.remove(next_term)
-                tokens = [*self._bridge_gap(model, context, next_term[0], influence, rng), *next_term]
+                next_tokens = [*self._bridge_gap(model, context, next_term[0], influence, rng), *next_term]
                 words_since_term = 0
             else:
                 token = self._draw_token(model, context, influence, rng)
-                for _ in range(3 if word_count >= words and not terms else 0):
+                for _ in range(3 if word_count >= wanted_words and not terms else 0):
                     if token == END or ends_sentence(self._surfaces[token]):
                         break
                     token = self._draw_token(model, context, influence, rng)
                 if token == END:
-                    if not terms and word_count >= 0.9 * words and text_tokens:
+                    if not terms and word_count >= 0.9 * wanted_words and text_tokens:
                         break
                     if text_tokens and stop_token is not None and not ends_sentence(self._surfaces[text_tokens[-1]]):
                         text_tokens.append(stop_token)
                     context = [START] * (self._order - 1)
                     continue
-                tokens = [token]
+                next_tokens = [token]
                 words_since_term += 1
-            text_tokens += tokens
+            text_tokens += next_tokens
             kept_length = kept_length if next_term is None else len(text_tokens)
-            context = [*context, *tokens][-(self._order - 1) :]
-            word_count += self._count_words(tokens)
+            context = [*context, *next_tokens][-(self._order - 1) :]
+            word_count += self._count_words(next_tokens)
             if ends_sentence(self._surfaces[text_tokens[-1]]):
                 sentence_end = len(text_tokens)
-                if word_count >= words and not terms:
+                if word_count >= wanted_words and not terms:
                     break
             if word_count >= most_words:
                 if terms:
                     text_tokens += [token for term in terms for token in term]
                     kept_length = len(text_tokens)
-                elif sentence_end >= kept_length and self._count_words(text_tokens[:sentence_end]) >= 0.6 * words:
+                elif (
+                    sentence_end >= kept_length and self._count_words(text_tokens[:sentence_end]) >= 0.6 * wanted_words
+                ):
                     text_tokens = text_tokens[:sentence_end]
                 break
         return self._close_sentence(model, text_tokens, kept_length)
 
     def _close_sentence(self, model: _Model, text: list[int], kept_length: int) -> list[int]:
-        """The text without an unfinished end after ``kept`` tokens, and with a full stop if the corpus has one."""
+        """Cuts an unfinished end behind the first ``kept_length`` tokens, and adds a full stop if that is usual."""
         stop_token = self._ids.get(".")
         if text and ends_sentence(self._surfaces[text[-1]]):
             return text
@@ -402,7 +406,7 @@ class NgramGenerator(StatelessGenerator):
         return text
 
     def _next_term(self, model: _Model, last: int, terms: list[list[int]], due: bool) -> list[int] | None:
-        """The first term that follows the last token in the corpus; the first of all terms if one is overdue."""
+        """Returns the first term that followed the token ``last`` in the corpus; if one is ``due``, else the first."""
         for term in terms:
             if model.follows(last, term[0]):
                 return term
@@ -413,7 +417,7 @@ class NgramGenerator(StatelessGenerator):
     def _bridge_gap(
         self, model: _Model, context: list[int], target: int, influence: _Influence, rng: Random
     ) -> list[int]:
-        """At most one word between the text and a term that does not follow it in the corpus."""
+        """Returns at most one word to write between the text and a term that does not follow it in the corpus."""
         bridge_tokens = [context[-1], *(self._draw_token(model, context, influence, rng) for _ in range(_TRIES))]
         for try_number, bridge_token in enumerate(bridge_tokens):
             if model.follows(bridge_token, target):
@@ -425,7 +429,7 @@ class NgramGenerator(StatelessGenerator):
     def _refill_parent(
         self, model: _Model, parent: Sequence[int], rate: float, influence: _Influence, rng: Random
     ) -> list[int]:
-        """The parent with each token hidden with that probability and drawn again, its right neighbour in view."""
+        """Draws each token of the parent anew with the probability ``rate``, so that its right neighbour can follow."""
         is_hidden = [rng.random() < rate for _ in parent]
         if ends_sentence(self._surfaces[parent[-1]]):
             is_hidden[-1] = False
@@ -441,22 +445,28 @@ class NgramGenerator(StatelessGenerator):
         return text_tokens
 
     def _fill_token(
-        self, model: _Model, context: list[int], was: int, right: int | None, influence: _Influence, rng: Random
+        self,
+        model: _Model,
+        context: list[int],
+        old_token: int,
+        right_token: int | None,
+        influence: _Influence,
+        rng: Random,
     ) -> int:
-        last_choice = was
+        chosen_token = old_token
         for _ in range(_TRIES):
             token = self._draw_token(model, context, influence, rng)
-            if token in (END, was) or (right is not None and ends_sentence(self._surfaces[token])):
+            if token in (END, old_token) or (right_token is not None and ends_sentence(self._surfaces[token])):
                 continue
-            last_choice = token
-            if right is None or model.follows(token, right):
+            chosen_token = token
+            if right_token is None or model.follows(token, right_token):
                 return token
-        return last_choice
+        return chosen_token
 
     # These methods draw one word.
 
     def _draw_token(self, model: _Model, context: Sequence[int], influence: _Influence, rng: Random) -> int:
-        """A next token, END included; one that completes an n-gram of the bad examples is mostly refused."""
+        """Draws a next token, which may be END; one that completes an n-gram of the bad examples is mostly refused."""
         token = self._draw_any(model, context, influence, rng)
         for _ in range(_TRIES):
             is_bad = token in influence.bad_words or (context[-1], token) in influence.bad_pairs
@@ -488,7 +498,7 @@ class NgramGenerator(StatelessGenerator):
 
 
 def _read_corpus(path: Path, name: str) -> list[tuple[str, str]]:
-    """(text, label) rows; label "" if the corpus has none."""
+    """Reads the corpus as (text, label) rows; the label is "" if the file has none."""
     try:
         has_labels = "label" in column_names(path)
         corpus_table = read_table(path, "text", "label" if has_labels else None)
@@ -501,7 +511,7 @@ def _read_corpus(path: Path, name: str) -> list[tuple[str, str]]:
 
 
 def tokenise(text: str) -> list[str]:
-    """Tokens in order, their case kept; several line breaks are one.
+    """Splits a text into tokens, their case kept; several line breaks are one token.
 
     >>> tokenise("BP 120/80, doesn't hurt (much)...")
     ['BP', '120/80', ',', "doesn't", 'hurt', '(', 'much', ')', '...']
@@ -510,7 +520,7 @@ def tokenise(text: str) -> list[str]:
 
 
 def detokenise(tokens: Sequence[str]) -> str:
-    """A text with usual spacing, capital sentence starts and no unpaired bracket or quote.
+    """Joins tokens to a text with usual spacing, capital sentence starts and no unpaired bracket or quote.
 
     >>> detokenise(["can", "i", "(", "please", ")", "pay", "?", "thanks", ")"])
     'Can i (please) pay? Thanks'
@@ -518,18 +528,18 @@ def detokenise(tokens: Sequence[str]) -> str:
     joined_words: list[str] = []
     is_glued = True
     is_open = False
-    sentence = True
+    is_sentence_start = True
     for token in _drop_unpaired(tokens):
-        first_sign = token[0]
+        first_character = token[0]
         is_quote = token in _QUOTE
-        closes_word = first_sign in _NO_SPACE_BEFORE or token in _CLOSERS or (is_quote and is_open)
+        closes_word = first_character in _NO_SPACE_BEFORE or token in _CLOSERS or (is_quote and is_open)
         if not is_glued and not closes_word:
             joined_words.append(" ")
-        if sentence and first_sign.isalnum():
-            token = first_sign.upper() + token[1:]
+        if is_sentence_start and first_character.isalnum():
+            token = first_character.upper() + token[1:]
         joined_words.append(token)
-        sentence = (sentence and not first_sign.isalnum()) or ends_sentence(token)
-        is_glued = first_sign in _NO_SPACE_AFTER or token in _PAIRS or (is_quote and not is_open)
+        is_sentence_start = (is_sentence_start and not first_character.isalnum()) or ends_sentence(token)
+        is_glued = first_character in _NO_SPACE_AFTER or token in _PAIRS or (is_quote and not is_open)
         is_open ^= is_quote
     return "".join(joined_words).strip()
 
@@ -543,19 +553,19 @@ def is_word(token: str) -> bool:
 
 
 def _drop_unpaired(tokens: Sequence[str]) -> list[str]:
-    """Without brackets and quotes that have no partner."""
-    dropped_places: set[int] = set()
-    open_places: list[int] = []
+    """Drops brackets and quotes that have no partner."""
+    dropped_positions: set[int] = set()
+    open_positions: list[int] = []
     for index, token in enumerate(tokens):
         if token in _PAIRS:
-            open_places.append(index)
+            open_positions.append(index)
         elif token in _CLOSERS:
-            if open_places and tokens[open_places[-1]] == _CLOSERS[token] and open_places[-1] < index - 1:
-                open_places.pop()
+            if open_positions and tokens[open_positions[-1]] == _CLOSERS[token] and open_positions[-1] < index - 1:
+                open_positions.pop()
             else:
-                dropped_places.add(index)
-    dropped_places.update(open_places)
-    quote_places = [index for index, token in enumerate(tokens) if token in _QUOTE]
-    if len(quote_places) % 2:
-        dropped_places.add(quote_places[-1])
-    return [token for index, token in enumerate(tokens) if index not in dropped_places]
+                dropped_positions.add(index)
+    dropped_positions.update(open_positions)
+    quote_positions = [index for index, token in enumerate(tokens) if token in _QUOTE]
+    if len(quote_positions) % 2:
+        dropped_positions.add(quote_positions[-1])
+    return [token for index, token in enumerate(tokens) if index not in dropped_positions]

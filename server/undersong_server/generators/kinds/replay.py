@@ -38,8 +38,8 @@ from undersong_server.generators.interface import (
     Surroundings,
 )
 
-_CONTAINED = 0.5
-_LENGTH = 0.3
+_CONTAINED = 0.5  # weight of the share of the terms that a text contains
+_LENGTH = 0.3  # weight of |ln(a text's length / the wanted length)|
 _KEPT_FILES = 16  # read files, for the next run of the same process
 _TOGETHER = 128  # requests whose scores are one matrix product
 
@@ -88,9 +88,9 @@ class _TextFile:
     """Texts of a file, each once per label, label after label. Immutable.
 
     Attributes:
-        keys: of each text, as ``cleaning.duplicate_key`` gives it; ``rows``: the texts of a key.
-        slices: the texts of a label; "" is all of them.
-        ignored, duplicates: rows of the file that are no text here.
+        keys: ``cleaning.duplicate_key`` of each text; ``rows``: positions of the texts with a key.
+        slices: positions of the texts of a label; "" is all of them.
+        ignored, duplicates: numbers of the file's rows that were left out: of another label, and repeated ones.
     """
 
     texts: tuple[str, ...]
@@ -117,7 +117,7 @@ class _TextFile:
 
 @lru_cache(maxsize=_KEPT_FILES)
 def _read_file(path: Path, _state: FileState, labels: tuple[str, ...]) -> _TextFile:
-    """Returns the file, which a comparison reads once for all its runs. Raises ConfigurationError as a table does."""
+    """Reads the file, once for all runs of a comparison. Raises ConfigurationError as ``read_table`` does."""
     text_table = read_table(path, "text", "label" if labels else None)
     texts_by_label: dict[str, dict[str, str]] = {label: {} for label in labels or ("",)}
     duplicate_count = ignored_count = 0
@@ -132,9 +132,9 @@ def _read_file(path: Path, _state: FileState, labels: tuple[str, ...]) -> _TextF
     text_keys = tuple(key for label_texts in texts_by_label.values() for key in label_texts)
     slice_by_label = {"": slice(0, len(texts))}
     slice_start = 0
-    for label, own in texts_by_label.items():
-        slice_by_label[label] = slice(slice_start, slice_start + len(own))
-        slice_start += len(own)
+    for label, label_texts in texts_by_label.items():
+        slice_by_label[label] = slice(slice_start, slice_start + len(label_texts))
+        slice_start += len(label_texts)
     rows_by_key: dict[str, list[int]] = {}
     for row, text_key in enumerate(text_keys):
         rows_by_key.setdefault(text_key, []).append(row)
@@ -218,18 +218,18 @@ class ReplayGenerator:
             )
         use_counts = self._used[label_slice]
         fewest_uses = int(use_counts.min())
-        least_used = np.flatnonzero(use_counts == fewest_uses)
+        least_used_positions = np.flatnonzero(use_counts == fewest_uses)
         uniform_draw = Random(f"{self.name} {request.seed}").random()
         if scores is None:
-            chosen_index = int(uniform_draw * least_used.size)
+            chosen_index = int(uniform_draw * least_used_positions.size)
         else:
-            open_scores = scores[least_used]
+            open_scores = scores[least_used_positions]
             cumulative_weights = np.cumsum(np.exp((open_scores - open_scores.max()) / self._temperature))
             chosen_index = min(
                 int(np.searchsorted(cumulative_weights, uniform_draw * cumulative_weights[-1], side="right")),
-                least_used.size - 1,
+                least_used_positions.size - 1,
             )
-        text_row = label_slice.start + int(least_used[chosen_index])
+        text_row = label_slice.start + int(least_used_positions[chosen_index])
         self._mark_used(self._keys[text_row])
         return Completion(self._texts[text_row], note="repeat" if fewest_uses else "")
 
@@ -271,8 +271,8 @@ class ReplayGenerator:
                 term_shares = _CONTAINED * self._share_of_terms(request.terms)[label_slice]
                 text_scores = term_shares if text_scores is None else text_scores + term_shares
             if request.words is not None:
-                length_closeness = _LENGTH * np.abs(np.log(self._file.lengths[label_slice] / max(1, request.words)))
-                text_scores = -length_closeness if text_scores is None else text_scores - length_closeness
+                length_penalty = _LENGTH * np.abs(np.log(self._file.lengths[label_slice] / max(1, request.words)))
+                text_scores = -length_penalty if text_scores is None else text_scores - length_penalty
             yield text_scores
 
     def _embed_texts(self, texts: Sequence[str]) -> Float64:

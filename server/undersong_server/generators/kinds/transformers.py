@@ -49,7 +49,7 @@ from undersong_server.generators.interface import (
 if TYPE_CHECKING:
     import torch
 
-# Prompts of the self-check, of several lengths, and the tokens that it has written after each
+# Prompts of several lengths with which a model is tested for batches, and the tokens that it writes to each
 _CHECKED_PROMPTS = ("Once upon a time there was", "My", "A nurse writes: the patient has had a fever since Monday, and")
 _CHECKED_TOKENS = 12
 _PROBE_TURN, _PROBE_THOUGHT = "PROBETURN", "PROBETHOUGHT"  # stand in a chat template's place of a turn and of thinking
@@ -102,7 +102,7 @@ class TransformersSettings(LanguageModelSettings):
 
     @property
     def together(self) -> int:
-        """Number of requests that a cluster's worker gets at once; so many answers are lost if the worker is."""
+        """Number of requests that a cluster's worker gets at once; if the worker is lost, so many answers are."""
         return 4 * self.batch_size  # prompts of like length share a batch
 
     @property
@@ -183,7 +183,7 @@ class TransformersGenerator(StatelessGenerator):
         self.counts = {"prompts_too_long": 0}
         self._loaded = loaded
         self._together: int | None = None  # prompts in a batch, once the folder's model has been tried
-        self._adapter: Any = None  # peft's handle of what was put into the model
+        self._adapter: Any = None  # peft's model with the adapter
         self._waiting: Mapping[str, bytes] | None = None  # an adapter's files that are not in the model yet
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Completion | GenerationError]]:
@@ -198,7 +198,7 @@ class TransformersGenerator(StatelessGenerator):
         with self._named_errors():
             prompts = [self._prompt_ids(request) for request in requests]
         if self._together is None:
-            self._together = self._neighbourly_size()
+            self._together = self._find_batch_size()
         fitting_rows = []
         for index, ids in enumerate(prompts):
             missing_room = _missing_room(model, len(ids), self._settings.max_new_tokens * requests[index].room)
@@ -218,7 +218,7 @@ class TransformersGenerator(StatelessGenerator):
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
-        """Raises whatever a folder does wrong after it was loaded as ConfigurationError with the folder."""
+        """Turns any error of a loaded folder's template, tokenizer or model into a ConfigurationError with its path."""
         try:
             yield
         except UndersongError:
@@ -230,7 +230,7 @@ class TransformersGenerator(StatelessGenerator):
             ) from None
 
     def _prompt_ids(self, request: GenerationRequest) -> list[int]:
-        """Ids of a prompt. Raises ConfigurationError if the model has no such tokens, or nothing follows them."""
+        """Returns a prompt's token ids. Raises ConfigurationError for unknown ids, or if the last one ends texts."""
         model, tokenizer, _ = self._load_model()
         is_chat = request.style == "chat"
         ids = prompt_ids(tokenizer, request.prompt, system=request.system, chat=is_chat)
@@ -254,10 +254,10 @@ class TransformersGenerator(StatelessGenerator):
         self.counts["prompts_too_long"] += 1
         return GenerationError(f"{self.name}: a prompt of {tokens} tokens leaves no room for max_new_tokens in {room}")
 
-    def _neighbourly_size(self) -> int:
-        """Prompts in a batch: 1 if the texts of a batch differ from those that the model writes singly.
+    def _find_batch_size(self) -> int:
+        """Returns the number of prompts in a batch: 1 if the texts of a batch differ from those written singly.
 
-        Experts take a batch's tokens together, and differ in bits alone that no short check shows.
+        A mixture of experts has 1 unchecked: it takes a batch's tokens together, and a short check may not show it.
         """
         model, tokenizer, _ = self._load_model()
         if self._settings.batch_size == 1 or has_experts(model.config.to_dict()):
@@ -291,7 +291,8 @@ class TransformersGenerator(StatelessGenerator):
         temperature = self._settings.temperature if temperature is None else temperature
         pad_token = padding(tokenizer, model)
         end_tokens = end_ids(tokenizer, model)
-        # A decoder goes on at the right end of its prompt; an encoder's positions are counted from the left.
+        # A decoder continues at the right end of its prompt, so padding goes to the left. An encoder counts positions
+        # from the left, so padding goes to the right.
         if model.config.is_encoder_decoder:
             padding_side: Literal["left", "right"] = "right"
         else:
@@ -302,14 +303,14 @@ class TransformersGenerator(StatelessGenerator):
         streams = [torch.Generator(device=device).manual_seed(request.seed % 2**63) for request in requests]
         # The output begins with the prompt, or with the one token that starts a decoder.
         answer_start = 1 if model.config.is_encoder_decoder else prompt_width
-        # These remember in ways from which no row can be taken.
+        # Such models keep states from which single rows cannot be taken out.
         reads_whole_prompt = model.config.is_encoder_decoder or getattr(model, "_is_stateful", False)
         encoder_states = None
         open_row_numbers = list(range(len(prompts)))
         tokens_by_row: dict[int, list[int]] = {}
         while open_row_numbers:
             # The folder's own sampling settings (top_k, repetition penalty, ...) are ignored: the task's count.
-            plan = GenerationConfig(
+            generation_config = GenerationConfig(
                 do_sample=False,
                 max_new_tokens=max(longest[i] for i in open_row_numbers) + prompt_width - prompt_rows.shape[1],
                 pad_token_id=pad_token,
@@ -334,7 +335,7 @@ class TransformersGenerator(StatelessGenerator):
                         input_ids=prompt_rows,
                         attention_mask=mask,
                         past_key_values=encoder_states,
-                        generation_config=plan,
+                        generation_config=generation_config,
                         logits_processor=LogitsProcessorList(
                             self._sampling_steps([streams[i] for i in open_row_numbers], device, temperature)
                         ),
@@ -349,7 +350,7 @@ class TransformersGenerator(StatelessGenerator):
             prompt_rows = generated_rows.sequences
             encoder_states = generated_rows.past_key_values
             tokens_by_row.update(zip(open_row_numbers, prompt_rows[:, answer_start:].tolist(), strict=True))
-            # The ended rows leave the batch, which would compute them to the end of its longest.
+            # Rows that have ended are taken out, or the batch would compute them until its longest row ends.
             open_rows = torch.tensor([n for n, ended in enumerate(stop_criteria.ended) if not ended], device=device)
             open_row_numbers = [open_row_numbers[n] for n in open_rows.tolist()]
             if open_row_numbers:
@@ -365,7 +366,7 @@ class TransformersGenerator(StatelessGenerator):
 
     @contextmanager
     def _steer_layers(self, model: Any, vectors: Sequence[tuple[float, ...]]) -> Iterator[None]:
-        """Adds each row's vector to its layer's states meanwhile, at the last token read and at every one written."""
+        """Adds, meanwhile, each row's vector to a layer's states at the prompt's last token and at all written ones."""
         if not any(vectors):
             yield
             return
@@ -397,10 +398,10 @@ class TransformersGenerator(StatelessGenerator):
             lengths = range(1, len(tokens) + 1)
         else:
             lengths = range(0)
-        first = bisect_left(lengths, True, key=lambda n: _has_stopped(tokenizer, tokens[:n], stop))
+        first_stop = bisect_left(lengths, True, key=lambda n: _has_stopped(tokenizer, tokens[:n], stop))
         stopped = None
-        if first < len(lengths):
-            stopped = lengths[first]
+        if first_stop < len(lengths):
+            stopped = lengths[first_stop]
         text = text_after_thinking(tokenizer, prompt, tokens[:stopped])
         return Completion(text, len(prompt), stopped or length, finish="length" if end is stopped is None else "")
 
@@ -411,7 +412,7 @@ class TransformersGenerator(StatelessGenerator):
         from transformers import LogitsProcessor, TemperatureLogitsWarper
 
         class Finite(LogitsProcessor):  # type: ignore[misc]  # transformers is untyped
-            """Raises ValueError for logits of which no token can be drawn."""
+            """Raises ValueError for logits from which no token can be drawn."""
 
             def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
                 if not bool(torch.isfinite(scores.amax(-1)).all()):
@@ -424,24 +425,25 @@ class TransformersGenerator(StatelessGenerator):
         nucleus = self._settings.top_p
 
         class Drawn(LogitsProcessor):  # type: ignore[misc]  # transformers is untyped
-            """Draws one token a row from the nucleus, by the row's own stream, and leaves no other.
+            """Draws one token a row from the nucleus, by the row's own random stream; all others become impossible.
 
-            A token is drawn from the whole vocabulary until one is of the nucleus: sorting a large vocabulary would
+            A token is drawn from the whole vocabulary until one lies in the nucleus: sorting a large vocabulary would
             take longer than the model does.
             """
 
             def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
                 chances = scores.float().softmax(-1)
-                # the sum of many small chances needs more digits; Apple's GPUs have no more
-                upto = chances.cumsum(-1, dtype=torch.float32 if device.type == "mps" else torch.float64)
+                # The sum of many small chances needs more digits than float32 has; Apple's GPUs have no float64.
+                cumulative_chances = chances.cumsum(-1, dtype=torch.float32 if device.type == "mps" else torch.float64)
                 drawn_tokens = torch.zeros_like(input_ids[:, :1])
                 rows = torch.arange(len(scores), device=device)
                 while len(rows):
                     points = torch.stack(
                         [torch.rand(1, generator=streams[row], device=device) for row in rows.tolist()]
                     )
-                    places = torch.searchsorted(upto[rows], points * upto[rows, -1:], right=True)
-                    drawn_tokens[rows] = places.clamp_(max=scores.shape[-1] - 1)
+                    row_sums = cumulative_chances[rows]
+                    tokens = torch.searchsorted(row_sums, points * row_sums[:, -1:], right=True)
+                    drawn_tokens[rows] = tokens.clamp_(max=scores.shape[-1] - 1)
                     row_chances = chances[rows]
                     likelier = row_chances.where(row_chances > row_chances.gather(-1, drawn_tokens[rows]), 0.0).sum(-1)
                     if nucleus < 1.0:
@@ -517,14 +519,14 @@ def load(
     quantization: str = "",
     double_quantization: bool = False,
 ) -> tuple[Any, Any, torch.device]:
-    """The folder's model in evaluation mode, its tokenizer and the device that it reads prompts on.
+    """Loads the folder's model in evaluation mode. Returns it, its tokenizer and the device that it reads prompts on.
 
     Args:
         path: folder as ``save_pretrained`` writes it.
         device: "auto" is the first GPU if there is one.
         dtype: "auto" is the folder's own on a GPU and float32 on a CPU.
         place: first words of every error: the part of the task that asks for the model.
-        device_map, quantization, double_quantization: as of TransformersSettings.
+        device_map, quantization, double_quantization: as in TransformersSettings.
 
     Raises:
         ConfigurationError: the folder cannot be loaded, the device is not there, or a package is missing.
@@ -541,7 +543,7 @@ def load(
     if dtype == "auto" and torch_device.type == "cpu":
         dtype = "float32"  # half precision is slow on most processors
     try:
-        # Weights that are pickles are never loaded: reading one runs what stands in it.
+        # Weights that are pickles are never loaded: reading a pickle runs the code in it.
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
@@ -596,11 +598,11 @@ def _fewer_bits(quantization: str, double_quantization: bool, dtype: str) -> Any
 
 
 def prompt_ids(tokenizer: Any, prompt: str, *, system: str = "", chat: bool = True) -> list[int]:
-    """Ids of the tokens that a model reads for a prompt.
+    """Returns the ids of the tokens that a model reads for a prompt.
 
     Args:
-        system: how it is to behave; a template that knows no such role gets it at the head of the prompt.
-        chat: a user's turn if the tokenizer has a chat template; False has the model continue the prompt.
+        system: how the model is to behave; a template that knows no such role gets it at the head of the prompt.
+        chat: True makes the prompt a user's turn if the tokenizer has a chat template; False has the model continue it.
     """
     templated = chat and bool(tokenizer.chat_template)
     text = f"{system}\n\n{prompt}" if system else prompt
@@ -618,7 +620,7 @@ def prompt_ids(tokenizer: Any, prompt: str, *, system: str = "", chat: bool = Tr
 
 
 def _has_stopped(tokenizer: Any, tokens: Sequence[int], stop: Sequence[str]) -> bool:
-    """Returns True if one of the stops follows something that is no line break."""
+    """Returns True if the text of the tokens has one of the stops after its leading line breaks."""
     text = _decode_tokens(tokenizer, tokens).lstrip()
     return any(mark in text for mark in stop)
 
@@ -626,13 +628,13 @@ def _has_stopped(tokenizer: Any, tokens: Sequence[int], stop: Sequence[str]) -> 
 def _stopping_criteria(
     tokenizer: Any, limits: Sequence[tuple[Sequence[str], int]], ends: set[int], start: int, leave: int
 ) -> Any:
-    """Ends of a row: an end token, the first of its request's stops, which no server would go on after, its length.
+    """Returns the criteria by which a row ends: an end token, one of its request's stops, or its longest length.
 
     Args:
         limits: per row its request's stops and its longest answer in tokens.
         ends: tokens that end a text.
-        start: place of a row's first token that is written.
-        leave: all rows stop when at most so many have not ended; ``ended`` says which have.
+        start: position of a row's first written token.
+        leave: all rows stop when at most so many have not ended; the attribute ``ended`` then says which have.
     """
     import torch
     from transformers import StoppingCriteria
@@ -652,7 +654,7 @@ def _stopping_criteria(
 
 
 def _decode_tokens(tokenizer: Any, ids: Sequence[int], *, specials: bool = False) -> str:
-    """Returns the text of tokens with all its spaces: French has them before a question mark."""
+    """Returns the text of tokens with all its spaces; a clean-up would remove those before French question marks."""
     text: str = tokenizer.decode(ids, skip_special_tokens=not specials, clean_up_tokenization_spaces=False)
     return text
 
@@ -699,13 +701,13 @@ def _rendered_turn(tokenizer: Any, **fields: str) -> str:
 
 
 def end_ids(tokenizer: Any, model: Any) -> list[int]:
-    """Ids of the tokens that end a turn, by the generation settings, the tokenizer or the chat template; often one."""
+    """Returns the ids of the tokens that end a turn, by generation settings, tokenizer and chat template; often one."""
     ends: list[int] = []
-    for end_ids in (model.generation_config.eos_token_id, tokenizer.eos_token_id):
-        if isinstance(end_ids, int):
-            ends += [end_ids]
+    for stated_ids in (model.generation_config.eos_token_id, tokenizer.eos_token_id):
+        if isinstance(stated_ids, int):
+            ends += [stated_ids]
         else:
-            ends += list(end_ids or ())
+            ends += list(stated_ids or ())
     after_turn = _rendered_turn(tokenizer).rpartition(_PROBE_TURN)[2].lstrip()
     if after_turn and (first := tokenizer(after_turn, add_special_tokens=False)["input_ids"][:1]):
         ends += [token for token in first if token in tokenizer.added_tokens_decoder]
@@ -713,14 +715,14 @@ def end_ids(tokenizer: Any, model: Any) -> list[int]:
 
 
 def padding(tokenizer: Any, model: Any) -> int:
-    """Id of a token to pad with; padding is masked out, so any token that the model has serves."""
+    """Returns the id of a token to pad with; padding is masked out, so any token that the model has serves."""
     rows = model.get_input_embeddings().weight.shape[0]
     tokens = (tokenizer.pad_token_id, tokenizer.eos_token_id, model.config.eos_token_id)
     return next((token for token in tokens if isinstance(token, int) and 0 <= token < rows), 0)
 
 
 def padded(rows: Sequence[list[int]], pad: int, side: Literal["left", "right"]) -> list[list[int]]:
-    """Returns rows of one length.
+    """Returns the rows with ``pad`` on one side, so that all have the same length.
 
     >>> padded([[1], [2, 3]], 0, "left"), padded([[1], [2, 3]], 0, "right")
     ([[0, 1], [2, 3]], [[1, 0], [2, 3]])
@@ -730,9 +732,9 @@ def padded(rows: Sequence[list[int]], pad: int, side: Literal["left", "right"]) 
 
 
 def _missing_room(model: Any, prompt_tokens: int, longest_answer: int) -> int | None:
-    """Returns the model's positions if a prompt and its answer do not fit into them; None if they do.
+    """Returns the number of the model's positions if a prompt and its answer do not fit into them; None if they do.
 
-    Without absolute positions, as in T5, a model reads what memory holds.
+    A model without absolute positions, such as T5, reads as much as memory holds.
     """
     positions: int | None = getattr(model.config, "max_position_embeddings", None)
     if positions is None:
@@ -746,13 +748,13 @@ def _missing_room(model: Any, prompt_tokens: int, longest_answer: int) -> int | 
     return None
 
 
-# Local models whose answers the workers of a Ray cluster write: one model in each worker, on a GPU where there is one.
-# A worker loads the model's folder once. A part whose worker was lost is asked once more, and its answers reach the
-# author, who journals and counts them, once. Training stays at the coordinator; the workers write with what it gives.
+# The code below has the workers of a Ray cluster write the answers: each loads the model's folder once, on a GPU if it
+# has one. A part of the requests whose worker was lost is asked once more, and its answers reach the author, who
+# journals and counts them, once. Training stays at the coordinator, which gives its adapter to the workers.
 
 
 def spread(settings: GeneratorSettings, generator: Generator, folder: Path, cluster: Cluster | None) -> Generator:
-    """Returns ``here``; if it runs a model of a local folder, a generator that runs that model on ``cluster``.
+    """Returns ``generator``, or one that runs its model on ``cluster`` if there is one and the model lies in a folder.
 
     Args:
         folder: folder in which relative paths start, the same at every machine of the cluster.
@@ -764,7 +766,7 @@ def spread(settings: GeneratorSettings, generator: Generator, folder: Path, clus
 
 
 class SpreadGenerator(StatelessGenerator):
-    """A generator that sends its requests in parts to the workers of a cluster. Arguments as of :func:`spread`."""
+    """A generator that sends its requests in parts to the workers of a cluster. Arguments as in :func:`spread`."""
 
     def __init__(self, settings: TransformersSettings, generator: Generator, folder: Path, cluster: Cluster) -> None:
         self.name = settings.name
@@ -785,12 +787,12 @@ class SpreadGenerator(StatelessGenerator):
 
         Raises:
             ConfigurationError: no cluster, or one of its machines, which the error names, cannot load the model.
-            UndersongError: a part's worker was lost twice. What was yielded before stays valid.
+            UndersongError: the worker of a part of the requests was lost twice. What was yielded before stays valid.
         """
-        size = self._settings.together
-        parts = [range(start, min(start + size, len(requests))) for start in range(0, len(requests), size)]
-        shared = self._settings, self._folder, self._adapter
-        calls = [(*shared, tuple(requests[index] for index in part)) for part in parts]
+        part_size = self._settings.together
+        parts = [range(start, min(start + part_size, len(requests))) for start in range(0, len(requests), part_size)]
+        shared_arguments = self._settings, self._folder, self._adapter
+        calls = [(*shared_arguments, tuple(requests[index] for index in part)) for part in parts]
         for number, answers in self._cluster.each(answer_part, calls, gpus=self._settings.gpus):
             if isinstance(answers, UndersongError):
                 raise answers
@@ -824,12 +826,15 @@ def answer_part(
     settings: TransformersSettings, folder: Path, adapter: Mapping[str, bytes], requests: Sequence[GenerationRequest]
 ) -> list[Completion | GenerationError] | UndersongError:
     """Answers requests in a worker; returns an error with the reason if this machine cannot load the model."""
-    place = settings.model_dump_json(), folder
+    model_key = settings.model_dump_json(), folder
     try:
-        generator, adapters = _loaded.get(place) or (settings.build(Surroundings((), folder, embeds_nothing, {})), {})
-        if adapter != adapters and isinstance(generator, TunableGenerator):
+        generator, loaded_adapter = _loaded.get(model_key) or (
+            settings.build(Surroundings((), folder, embeds_nothing, {})),
+            {},
+        )
+        if adapter != loaded_adapter and isinstance(generator, TunableGenerator):
             generator.adapt(adapter)
-        _loaded[place] = generator, adapter
+        _loaded[model_key] = generator, adapter
         answers = dict(generator.answer(requests))
     except UndersongError as error:
         return at_this_machine(error)

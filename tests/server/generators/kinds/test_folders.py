@@ -70,7 +70,7 @@ def test_model_whose_output_depends_on_its_batch_gets_batches_of_one(
     tmp_path: Path, architecture: str, size: int
 ) -> None:
     generator = local(save_tiny_model(tmp_path / architecture, architecture), batch_size=8)
-    assert generator._neighbourly_size() == size
+    assert generator._find_batch_size() == size
 
 
 def test_end_tokens_come_from_generation_config_tokenizer_and_template(tmp_path: Path) -> None:

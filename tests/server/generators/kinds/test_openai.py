@@ -501,8 +501,8 @@ def test_model_and_fallback_share_one_token_budget(
     found = [answer for _, answer in sorted(answers.items()) if isinstance(answer, Completion)]
     assert [answer.note for answer in found] == ["", "by tiny", ""]
     assert [round(answer.price_usd, 6) for answer in found] == [0.018, 0.18, 0.018]
-    assert far._instead is not None
-    assert far._instead._budget is far._budget
+    assert far._fallback is not None
+    assert far._fallback._budget is far._budget
     poor = generator(server.url, model="retired", token_budget=90, **fallback_to(server))
     with pytest.raises(BudgetExhausted):  # its cap holds for both models together
         list(poor.answer(make_requests(9)))

@@ -27,8 +27,8 @@ def test_cell_centres_are_reproducible_and_exactly_publishable():
     cells = augpe.cells_of(rows, 5, seed=3)
     assert len(cells.centres) == len(np.unique(cells.cell_of)) <= 5
     assert np.array_equal(cells.centres, publishable(cells.centres))
-    assert np.array_equal(augpe.cells_of(rows, 5, seed=3).of, cells.cell_of)  # everybody who asks gets the same
-    assert len(augpe.cells_of(rows[:3], 8, seed=3).of) == 3
+    assert np.array_equal(augpe.cells_of(rows, 5, seed=3).cell_of, cells.cell_of)  # everybody who asks gets the same
+    assert len(augpe.cells_of(rows[:3], 8, seed=3).cell_of) == 3
 
 
 def test_best_cells_are_taken_whole_and_the_last_one_from_its_centre():

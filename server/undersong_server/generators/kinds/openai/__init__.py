@@ -1,7 +1,7 @@
 """Any endpoint with OpenAI's chat or legacy completions: one prompt and one answer per call (never ``n`` > 1).
 
-What comes of an attempt is judged in one place (``states``): single calls, lines of batches and errors inside a good
-status alike.
+The module ``states`` alone judges the outcome of an attempt: of single calls, of lines of batches and of errors that
+come with a good status.
 """
 
 from undersong_server.generators.endpoints import CachedGenerator
@@ -19,10 +19,10 @@ class OpenAISettings(EndpointSettings):
         OpenAIGenerator(self, environment=around.environment, folder=around.folder)  # connects at the first question
 
     def build(self, around: Surroundings) -> Generator:
-        made = OpenAIGenerator(self, environment=around.environment, folder=around.folder, journal=around.journal)
+        generator = OpenAIGenerator(self, environment=around.environment, folder=around.folder, journal=around.journal)
         if self.cache:
-            return CachedGenerator(made, self.cache_parts, around.folder / self.cache)
-        return made
+            return CachedGenerator(generator, self.cache_parts, around.folder / self.cache)
+        return generator
 
 
 KIND = OpenAISettings

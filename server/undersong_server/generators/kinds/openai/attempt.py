@@ -1,4 +1,4 @@
-"""One attempt: a request is sent, and an exchange comes back, bounded in time and bytes from its first to its last.
+"""One attempt: a request is sent and an answer or a fault comes back, bounded in time and bytes (an :class:`Exchange`).
 
 A server may send a byte now and then for ever. Every read therefore has what is left of the attempt's time, not a time
 of its own, and a body that grows beyond its bound is dropped.
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     import httpcore
 
-FIXED_BYTES, BYTES_A_TOKEN = 65536, 32  # bound of a body: the first, and the second for each token that is allowed
+FIXED_BYTES, BYTES_A_TOKEN = 65536, 32  # bound of an answer's body: the first, and the second per allowed token
 _CERTIFICATE_WORDS = ("certificate", "hostname", "self-signed", "self signed")
 _ends_at: ContextVar[float] = ContextVar("end of the attempt", default=float("inf"))
 
 
 def longest_body(tokens: int) -> int:
-    """Returns the bound of a body in bytes, of an answer that may have so many tokens."""
+    """Returns the longest allowed body, in bytes, of an answer that may have so many tokens."""
     return FIXED_BYTES + BYTES_A_TOKEN * tokens
 
 
@@ -53,13 +53,12 @@ class EndpointConnection:
 
     @cached_property
     def pool(self) -> "httpcore.ConnectionPool":
-        """Raises ConfigurationError for a ca_file without certificates."""
+        """The pool of connections, made at first use. Raises ConfigurationError for a ca_file without certificates."""
         import httpcore
 
         try:
-            certificate_context = (
-                None  # reading the usual certificates takes a third of a second, which plain http does not need
-            )
+            # Plain http needs no certificates, which take a third of a second to read.
+            certificate_context = None
             if self._ca_file is not None:
                 certificate_context = ssl.create_default_context(cafile=str(self._ca_file))
             elif self.base_url.startswith("https:"):
@@ -80,7 +79,7 @@ class EndpointConnection:
         return httpcore.ConnectionPool(**options)
 
     def _make_headers(self, content: bytes, further_headers: Mapping[str, str]) -> dict[str, str]:
-        """Returns the headers of one request; those of the settings, and then ``further_headers``, replace ours."""
+        """Returns a request's headers; ``further_headers`` replace those of the settings, and these replace ours."""
         return {
             "Host": urlsplit(self.base_url).netloc,
             "Accept": "application/json",
@@ -102,7 +101,7 @@ class EndpointConnection:
         most_bytes: int,
         headers: Mapping[str, str] | None = None,
     ) -> Exchange:
-        """Sends one request and returns what came of it; raises nothing for a fault of the connection or the body."""
+        """Sends one request and returns its answer or fault; raises nothing for a fault of the connection or a body."""
         import httpcore
 
         token = _ends_at.set(time.monotonic() + timeout_s)
@@ -168,7 +167,7 @@ def _join_bounded(chunks: Iterable[bytes], most: int) -> bytes | None:
 
 
 def _timed_backend() -> "httpcore.NetworkBackend":
-    """Returns a network whose reads and writes end with the attempt that they belong to."""
+    """Returns a network backend whose reads and writes time out at the end of the attempt that they belong to."""
     import httpcore
 
     def left_s(timeout: float | None) -> float:

@@ -1,14 +1,14 @@
 """Batch files: many requests, answered within a day at half the price.
 
-A batch's number is noted before it is asked after, and that it is about to be submitted before that: whatever kills the
-process, the next one finds the batch, by its number or by the mark it bears, and pays for none twice. A batch that ends
-before all of it is answered gives what it has; the rest is asked for in the next.
+The journal notes first that a batch is about to be submitted, then its number, and only then is the batch asked after.
+So whatever kills the process, the next one finds the batch, by its number or by the mark it bears, and pays for none
+twice. A batch that ends before all of it is answered gives the answers that it has; the rest is asked for in the next.
 
-A batch is an attempt at each of its requests, noted under a key of its own. What may have been accepted and cannot be
-found any more is lost: a later process asks again, and its worst case counts as spent.
+A batch is an attempt at each of its requests, noted under a key of its own. A batch that may have been accepted and
+cannot be found any more is lost: a later process asks again, and its worst case, the highest possible cost, counts as
+spent.
 
-Each line of a result is an exchange of its own. One that cannot be read is one failed order, and ends the reading of no
-other.
+Each line of a result is judged by itself. A line that cannot be read is one failed order; the others are still read.
 """
 
 import json
@@ -26,16 +26,15 @@ from undersong_server.generators.kinds.openai.states import Exchange, ExchangeOu
 
 _WHOLE = frozenset({"completed", "success", "succeeded", "ended"})
 ENDED = _WHOLE | {"failed", "expired", "cancelled", "canceled", "error", "timeout_exceeded"}
-"""States of a batch that nothing changes any more, in any case; vendors have names of their own."""
+"""Names, in lower case, of the final states of a batch; vendors have names of their own."""
 MARK = "undersong"  # key in a batch's metadata
 MOST_LINES, MOST_BYTES = 50_000, 200_000_000  # bounds of a batch's file
 EMPTY_IN_A_ROW = 2
 """Batches of which nothing came back, one after the other, before the run stops."""
 LOOKS = 4
-"""Looks at what the endpoint says it does not have, before it is gone."""
-_GONE = frozenset(
-    {"model", "forbidden", "refused", "withdrawn", "content", "long"}
-)  # refusals of a look, but the account's
+"""Number of times that the endpoint is asked for a thing that it says it does not have, before the thing is gone."""
+# Kinds of refusals that mean that the thing asked for is gone; those of the account are not among them.
+_GONE = frozenset({"model", "forbidden", "refused", "withdrawn", "content", "long"})
 _LISTED = 100  # number of batches on a page of the endpoint's list, in which an unrecorded batch is searched
 _PAGES = 20
 _FILE_TIMEOUT_S = 900.0  # shortest timeout for a file of up to 200 MB
@@ -59,8 +58,8 @@ class BatchSettings:
     """Pauses and limits of the calls that submit, look after and read batches.
 
     Attributes:
-        poll_s: pause between two looks at a batch; max_wait_s: longest pause after a look that failed.
-        patience_s: how long calls that fail are made again, and an enqueued limit is waited for.
+        poll_s: pause between two calls that ask after a batch; max_wait_s: longest pause after a call that failed.
+        patience_s: how long failed calls are repeated, and a limit on the requests in the endpoint's queue is awaited.
         deadline_s: longest pause before the next batch that the lines of one may announce.
     """
 
@@ -81,7 +80,7 @@ class _Submitted(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A batch's words on one request, and the key of the attempt that this settles."""
+    """The outcome of one request in a batch, and the key of the attempt that it settles."""
 
     identifier: str
     key: str
@@ -89,7 +88,7 @@ class Result(NamedTuple):
 
 
 class _Gone(Exception):
-    """The endpoint has no longer, or not for this key, what it accepted."""
+    """Raised if the endpoint no longer has what it accepted, or not for this key."""
 
     def __init__(self, verdict: ExchangeOutcome) -> None:
         super().__init__(verdict.words)
@@ -100,8 +99,8 @@ class _Line(NamedTuple):
     """The meaning of one line of a batch's result.
 
     Attributes:
-        identifier: of its request; "" where the line has none.
-        is_exchange: the endpoint has answered the request, well or not; otherwise the batch ended before it was asked.
+        identifier: identifier of the line's request; "" if the line has none.
+        is_exchange: True if the endpoint answered the request, well or not; False if the batch ended before.
     """
 
     identifier: str
@@ -126,8 +125,9 @@ class Batches:
         """The journal keeps the batches' numbers, the log their worst cases.
 
         Args:
-            name: the generator's.
-            stopped: makes the error that ends a run.
+            name: name of the generator.
+            judge: finds the outcome of an exchange whose request could read and write at most so many tokens.
+            stopped: makes the error that ends a run, from an outcome and a problem in words.
         """
         self._connection = connection
         self._journal = journal
@@ -140,7 +140,7 @@ class Batches:
         self._next_s = 0.0  # earliest time of the next batch, by the monotonic clock
 
     def earlier_results(self, requests: Mapping[str, BatchRequest]) -> Iterator[Result]:
-        """Yields what batches that were submitted before say of the requests; of one, several batches may speak.
+        """Yields the results of requests in batches that were submitted before; a request may be in several.
 
         A batch that can no longer be found has lost its requests: the endpoint may have answered and billed them.
         Raises GenerationError if the endpoint cannot be asked, or a batch is found missing for the first time: another
@@ -149,17 +149,17 @@ class Batches:
         answered_names: set[str] = set()
         lost_outcome: ExchangeOutcome | None = None
         for batch in self._journaled_batches(requests):
-            open_ = [
+            open_names = [
                 request_name
                 for request_name in batch.identifiers
                 if request_name in requests and request_name not in answered_names
             ]
-            if not open_:
+            if not open_names:
                 continue
             verdicts, _, lost_verdict = self._batch_verdicts(batch, requests)
             is_first = lost_verdict is not None and self._note_gone(batch)
             lost_outcome = lost_verdict if is_first else lost_outcome
-            for request_name in open_:
+            for request_name in open_names:
                 if is_first and verdicts[request_name].kind == "gone":
                     continue
                 if verdicts[request_name].completion is not None:
@@ -176,8 +176,9 @@ class Batches:
         """
         for batch in [self._submit_part(request_part, endpoint) for request_part in _split_requests(requests)]:
             stem, verdicts = self._batch_outcome(batch, requests, endpoint)
-            pauses = [verdict.pause_s or 0.0 for verdict in verdicts.values() if verdict.state is ExchangeState.WAIT]
-            self._next_s = time.monotonic() + max((s for s in pauses if s <= self._settings.deadline_s), default=0.0)
+            pauses_s = [verdict.pause_s or 0.0 for verdict in verdicts.values() if verdict.state is ExchangeState.WAIT]
+            allowed_pauses_s = [pause_s for pause_s in pauses_s if pause_s <= self._settings.deadline_s]
+            self._next_s = time.monotonic() + max(allowed_pauses_s, default=0.0)
             if self._empty_in_a_row >= EMPTY_IN_A_ROW:
                 for request_name, verdict in verdicts.items():
                     self._log.end(self._log.batch_key(stem, request_name), lost=verdict.billed, words=verdict.words)
@@ -185,32 +186,35 @@ class Batches:
             for request_name, verdict in verdicts.items():
                 yield Result(request_name, self._log.batch_key(stem, request_name), verdict)
 
-    # These methods carry one batch through.
+    # These methods wait for the end of one batch and read its results.
 
     def _batch_outcome(
         self, batch: _Submitted, requests: Mapping[str, BatchRequest], endpoint: Path
     ) -> tuple[str, dict[str, ExchangeOutcome]]:
-        """Returns the verdict on each request of a new batch; submits it again while an enqueued limit ends it."""
+        """Returns the outcome of each request of a new batch.
+
+        The batch is submitted again while a limit on the requests in the endpoint's queue ends it.
+        """
         started_s = time.monotonic()
-        pause = max(self._settings.poll_s, _FIRST_PAUSE_S)
+        pause_s = max(self._settings.poll_s, _FIRST_PAUSE_S)
         while True:
-            verdicts, came_back, lost_verdict = self._batch_verdicts(batch, requests)
+            verdicts, any_came_back, lost_verdict = self._batch_verdicts(batch, requests)
             if lost_verdict is not None:
                 self._note_gone(batch)
                 raise self._stopped(lost_verdict, _NOT_THERE)
             any_verdict = next(iter(verdicts.values()))
-            if came_back or any_verdict.state is not ExchangeState.WAIT or any_verdict.billed:
+            if any_came_back or any_verdict.state is not ExchangeState.WAIT or any_verdict.billed:
                 break
             for request_name in batch.identifiers:
                 self._log.end(self._log.batch_key(batch.stem, request_name), lost=False)
-            if time.monotonic() + pause > started_s + self._settings.patience_s:
+            if time.monotonic() + pause_s > started_s + self._settings.patience_s:
                 raise self._stopped(any_verdict, "its batch was put off again and again")
-            time.sleep(pause)
-            pause = min(2.0 * pause, max(self._settings.max_wait_s, pause))
+            time.sleep(pause_s)
+            pause_s = min(2.0 * pause_s, max(self._settings.max_wait_s, pause_s))
             batch = self._submit_part(
                 {request_name: requests[request_name] for request_name in batch.identifiers}, endpoint
             )
-        self._empty_in_a_row = 0 if came_back else self._empty_in_a_row + 1
+        self._empty_in_a_row = 0 if any_came_back else self._empty_in_a_row + 1
         return batch.stem, verdicts
 
     def _batch_verdicts(
@@ -218,7 +222,7 @@ class Batches:
     ) -> tuple[dict[str, ExchangeOutcome], bool, ExchangeOutcome | None]:
         """Waits until a batch has ended. Returns the verdict on each of its requests, and whether any came back.
 
-        The last item says why one of them cannot be found any more: the batch or a file of it is gone.
+        The third item says why a request cannot be found any more: the batch or a file of it is gone. Else it is None.
         """
         try:
             batch_body = self._wait_for_end(batch.number)
@@ -229,30 +233,34 @@ class Batches:
         for line in lines:
             if line.identifier in batch.identifiers:
                 verdicts.setdefault(line.identifier, line.verdict)
-        exchanged = {line.identifier for line in lines if line.is_exchange and line.identifier in verdicts}
+        answered_names = {line.identifier for line in lines if line.is_exchange and line.identifier in verdicts}
         unreadable_count = sum(not line.identifier for line in lines)
-        left_out = self._batch_failure(batch_body)
+        outcome_of_rest = self._batch_failure(batch_body)
         if unreadable_count:
             unreadable_words = f"{unreadable_count} lines of its result cannot be read"
         else:
-            unreadable_words = left_out.words
+            unreadable_words = outcome_of_rest.words
         is_billed = unreadable_count > 0 or _may_bill_the_rest(
-            batch_body, [verdicts[request_name] for request_name in exchanged]
+            batch_body, [verdicts[request_name] for request_name in answered_names]
         )
-        left_out = lost_verdict or replace(left_out, words=unreadable_words, billed=is_billed)
-        missing = [request_name for request_name in batch.identifiers if request_name not in verdicts]
-        return verdicts | dict.fromkeys(missing, left_out), bool(exchanged), lost_verdict if missing else None
+        outcome_of_rest = lost_verdict or replace(outcome_of_rest, words=unreadable_words, billed=is_billed)
+        missing_names = [request_name for request_name in batch.identifiers if request_name not in verdicts]
+        return (
+            verdicts | dict.fromkeys(missing_names, outcome_of_rest),
+            bool(answered_names),
+            lost_verdict if missing_names else None,
+        )
 
     def _wait_for_end(self, number: str) -> Mapping[str, Any]:
         """Waits until a batch has ended, and returns it."""
         while True:
-            batch = self._looked_up(f"/batches/{number}", "status", str)
+            batch = self._get_object(f"/batches/{number}", "status", str)
             if batch["status"].casefold() in ENDED:
                 return batch
             time.sleep(self._settings.poll_s)
 
     def _batch_failure(self, batch: Mapping[str, Any]) -> ExchangeOutcome:
-        """Returns the verdict on what a batch leaves out, by its own errors."""
+        """Returns the outcome of the requests that an ended batch says nothing of, by the batch's own errors."""
         errors = batch.get("errors") or f"the batch is {batch.get('status')}, and ended without it"
         return self._judge(Exchange(400, body=json.dumps({"error": errors}).encode()), (0, 0))
 
@@ -276,13 +284,13 @@ class Batches:
     def _read_lines(
         self, file: str, batch: _Submitted, requests: Mapping[str, BatchRequest], most_bytes: int
     ) -> list[_Line]:
-        """Returns the lines of a file; looks again while none of them is of this batch: that was another page.
+        """Returns the lines of a file; reads it again while it has no line of this batch but something else.
 
         Raises _Gone if there is no such file.
         """
         lines: list[_Line] = []
-        for look in range(LOOKS):
-            time.sleep(min(_FIRST_PAUSE_S, self._settings.max_wait_s) if look else 0.0)
+        for attempt in range(LOOKS):
+            time.sleep(min(_FIRST_PAUSE_S, self._settings.max_wait_s) if attempt else 0.0)
             content = self._fetch_path(f"/files/{file}/content", most_bytes=most_bytes, timeout_s=_FILE_TIMEOUT_S)
             lines = [self._read_line(line, requests) for line in content.split(b"\n") if line.strip()]
             if any(line.identifier in batch.identifiers for line in lines):
@@ -308,18 +316,18 @@ class Batches:
         if not is_exchange:
             body = {"error": entry.get("error") or "no reason given"}
         if isinstance(body, str):
-            content = body
+            body_text = body
         else:
-            content = json.dumps(body)
+            body_text = json.dumps(body)
         if identifier in requests:
             worst = requests[identifier].worst
         else:
             worst = 0, 0
-        verdict = self._judge(Exchange(status, body=content.encode("utf-8", "surrogatepass")), worst)
+        verdict = self._judge(Exchange(status, body=body_text.encode("utf-8", "surrogatepass")), worst)
         return _Line(identifier, verdict, is_exchange)
 
     def _note_gone(self, batch: _Submitted) -> bool:
-        """Notes that a batch cannot be found; returns whether it is the first time."""
+        """Notes that a batch cannot be found; returns True if this was not noted before."""
         gone_key = f"{batch_prefix(self._name)}{batch.stem}/gone"
         is_first = not self._journal.items(gone_key)
         self._journal.put(gone_key, b"")
@@ -336,11 +344,11 @@ class Batches:
             identifiers = json.loads(entries[journal_key])
             if not missing.keys() & identifiers:
                 continue
-            noted = entries.get(f"{prefix}{stem}/number")
-            batch_id = noted.decode() if noted else self._find_submitted(stem)
+            number_bytes = entries.get(f"{prefix}{stem}/number")
+            batch_id = number_bytes.decode() if number_bytes else self._find_submitted(stem)
             if batch_id is None:
                 continue
-            if not noted:
+            if not number_bytes:
                 self._journal.put(f"{prefix}{stem}/number", batch_id.encode())
             yield _Submitted(stem, batch_id, identifiers)
 
@@ -354,28 +362,30 @@ class Batches:
         stem = f"{batch_number:08}-{mark}"
         lines = [_request_line(request_name, request, endpoint) for request_name, request in part.items()]
         boundary = f"undersong-{mark}"
-        form = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+        form_headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
         content = _multipart_form(b"\n".join(lines), boundary)
-        file = _json_object(self._call_patiently("POST", "/files", content, form, timeout_s=_FILE_TIMEOUT_S))
-        fields = {
-            "input_file_id": self._text_field(file, "id"),
+        uploaded_file = _json_object(
+            self._call_patiently("POST", "/files", content, form_headers, timeout_s=_FILE_TIMEOUT_S)
+        )
+        batch_fields = {
+            "input_file_id": self._text_field(uploaded_file, "id"),
             "endpoint": endpoint,
             "completion_window": "24h",
             "metadata": {MARK: stem},
         }
         # The endpoint may accept the batch now and bill each request, whether or not its answer arrives.
-        keys = self._log.begin_batch(
+        attempt_keys = self._log.begin_batch(
             stem, {request_name: (sum(request.worst), request.price_usd) for request_name, request in part.items()}
         )
         self._journal.put(f"{prefix}{stem}/requests", json.dumps(identifiers).encode())
 
-        def refused(verdict: ExchangeOutcome) -> None:
-            for field_key in keys:
-                self._log.end(field_key, lost=verdict.billed, words=verdict.words)
+        def end_attempts(verdict: ExchangeOutcome) -> None:
+            for attempt_key in attempt_keys:
+                self._log.end(attempt_key, lost=verdict.billed, words=verdict.words)
 
-        body = json.dumps(fields).encode()
+        body = json.dumps(batch_fields).encode()
         batch_id = self._text_field(
-            _json_object(self._call_patiently("POST", "/batches", body, on_failure=refused)), "id"
+            _json_object(self._call_patiently("POST", "/batches", body, on_failure=end_attempts)), "id"
         )
         self._journal.put(f"{prefix}{stem}/number", batch_id.encode())
         return _Submitted(stem, batch_id, identifiers)
@@ -385,7 +395,7 @@ class Batches:
         cursor = ""
         for _ in range(_PAGES):
             try:
-                page = self._looked_up(f"/batches?limit={_LISTED}{cursor}", "data", list)
+                page = self._get_object(f"/batches?limit={_LISTED}{cursor}", "data", list)
             except _Gone:  # an endpoint that lists no batches
                 return None
             batches = [batch for batch in page["data"] if isinstance(batch, dict)]
@@ -404,23 +414,23 @@ class Batches:
     def _fetch_path(self, path: str, *, most_bytes: int = _SMALL_BYTES, timeout_s: float = 0.0) -> bytes:
         """Returns what the endpoint keeps at a path.
 
-        Raises _Gone if it has nothing there, at several looks: what was made a moment ago may not be shown at once.
+        Raises _Gone if it has nothing there at ``LOOKS`` calls: a thing that was just made may not be shown at once.
         """
         pause = _FIRST_PAUSE_S
-        for look in range(1, LOOKS + 1):
+        for attempt in range(1, LOOKS + 1):
             try:
                 return self._call_patiently("GET", path, most_bytes=most_bytes, timeout_s=timeout_s)
             except _Gone:
-                if look == LOOKS:
+                if attempt == LOOKS:
                     raise
             time.sleep(min(pause, self._settings.max_wait_s))
             pause *= 2.0
         raise AssertionError
 
-    def _looked_up(self, path: str, key: str, kind: type) -> Mapping[str, Any]:
-        """Returns the object at a path that has ``key``, of that kind; looks again while another body comes.
+    def _get_object(self, path: str, key: str, kind: type) -> Mapping[str, Any]:
+        """Returns the JSON object at a path, with a value of the type ``kind`` under ``key``.
 
-        Raises GenerationError if it stays so.
+        It is asked for again while another body comes. Raises GenerationError if that goes on for ``patience_s``.
         """
         started_s = time.monotonic()
         pause = _FIRST_PAUSE_S
@@ -450,11 +460,11 @@ class Batches:
         timeout_s: float = 0.0,
         on_failure: Callable[[ExchangeOutcome], None] | None = None,
     ) -> bytes:
-        """Returns the body of a good answer; makes the call again while it fails and that is safe.
+        """Returns the body of a good answer; repeats a call that fails while that is safe.
 
         Args:
-            on_failure: told of the last verdict. Such a call submits something, and is made again only if the endpoint
-                did not hear it.
+            on_failure: called with the last outcome. A call that has it submits something, and is repeated only if the
+                request cannot have reached the endpoint, or was put off.
         """
         settings = self._settings
         started_s = time.monotonic()
@@ -471,16 +481,16 @@ class Batches:
             if not exchange.fault and 200 <= exchange.status < 300:
                 return exchange.body
             verdict = self._judge(exchange, (0, 0))
-            is_again = verdict.state in (ExchangeState.WAIT, ExchangeState.LOST)
+            is_repeatable = verdict.state in (ExchangeState.WAIT, ExchangeState.LOST)
             if verdict.pause_s is None:
                 wait_s = min(pause, settings.max_wait_s)
             else:
                 wait_s = verdict.pause_s
             is_safe = on_failure is None or verdict.throttled or verdict.kind == "unreachable"
             is_over = not is_safe or time.monotonic() + wait_s > started_s + settings.patience_s
-            if on_failure is not None and (is_over or not is_again):
+            if on_failure is not None and (is_over or not is_repeatable):
                 on_failure(verdict)
-            if not is_again:
+            if not is_repeatable:
                 if method == "GET" and verdict.kind in _GONE:
                     raise _Gone(replace(verdict, state=ExchangeState.LOST, kind="gone", billed=True))
                 if method == "GET":
@@ -508,26 +518,26 @@ def _json_object(body: bytes) -> Mapping[str, Any]:
     return {}
 
 
-def _may_bill_the_rest(batch_body: Mapping[str, Any], exchanged: Sequence[ExchangeOutcome]) -> bool:
-    """Returns whether an ended batch may bill requests of which its files say nothing.
+def _may_bill_the_rest(batch_body: Mapping[str, Any], answered_outcomes: Sequence[ExchangeOutcome]) -> bool:
+    """Returns True if an ended batch may bill requests of which its files say nothing.
 
-    By its counts and its usage where it states them. Otherwise a batch of which nothing came back has begun nothing,
-    and of any other one the rest may have been answered.
+    This follows from the batch's counts and usage, if it states them. Otherwise a batch of which nothing came back has
+    begun nothing, and any other one may have answered the rest.
     """
     request_counts = batch_body.get("request_counts")
     usage = batch_body.get("usage")
-    total = None
+    total_tokens = None
     if isinstance(usage, dict):
-        total = usage.get("total_tokens")
-    usages = [verdict.completion.usage for verdict in exchanged if verdict.completion is not None]
-    if isinstance(total, int) and total > sum(usage.prompt + usage.completion for usage in usages):
+        total_tokens = usage.get("total_tokens")
+    usages = [verdict.completion.usage for verdict in answered_outcomes if verdict.completion is not None]
+    if isinstance(total_tokens, int) and total_tokens > sum(usage.prompt + usage.completion for usage in usages):
         return True
-    completed = None
+    completed_count = None
     if isinstance(request_counts, dict):
-        completed = request_counts.get("completed")
-    if isinstance(completed, int) and completed >= len(usages):
-        return completed > len(usages)
-    return batch_body["status"].casefold() in _WHOLE or bool(exchanged)
+        completed_count = request_counts.get("completed")
+    if isinstance(completed_count, int) and completed_count >= len(usages):
+        return completed_count > len(usages)
+    return batch_body["status"].casefold() in _WHOLE or bool(answered_outcomes)
 
 
 def _request_line(identifier: str, request: BatchRequest, endpoint: Path) -> bytes:

@@ -49,7 +49,7 @@ class _Patience:
 
     Attributes:
         begun_s: start of the first attempt, by the monotonic clock.
-        counted: attempts that count against ``max_retries``: those that no announced pause put off.
+        counted: attempts that count against ``max_retries``: those that the endpoint did not put off by a stated pause.
     """
 
     begun_s: float
@@ -59,29 +59,29 @@ class _Patience:
 
     def pause_s(self, verdict: ExchangeOutcome, settings: EndpointSettings, *, answered: bool) -> float | None:
         """Returns the pause before the next attempt; None if there is none."""
-        now = time.monotonic()
+        now_s = time.monotonic()
         self.attempts += 1
-        deadline = self.begun_s + settings.deadline_s
-        announced = verdict.pause_s
-        is_put_off = announced is not None and not verdict.billed
+        deadline_s = self.begun_s + settings.deadline_s
+        announced_pause_s = verdict.pause_s
+        is_put_off = announced_pause_s is not None and not verdict.billed
         self.counted += not is_put_off
-        if announced is None:
-            pause = self._growing_pause_s(settings)
+        if announced_pause_s is None:
+            next_pause_s = self._growing_pause_s(settings)
         else:
-            pause = self._announced_pause_s(announced, settings)
-        if now + (announced or 0.0) >= deadline:
+            next_pause_s = self._announced_pause_s(announced_pause_s, settings)
+        if now_s + (announced_pause_s or 0.0) >= deadline_s:
             return None
         if is_put_off:
-            return pause
+            return next_pause_s
         retries = settings.max_retries
         if verdict.kind == "unreachable" and not answered:
             retries = min(retries, _RETRIES_OF_UNREACHABLE)
         elif verdict.state is ExchangeState.WAIT and not verdict.billed:
-            self.busy_since_s = now if self.busy_since_s is None else self.busy_since_s
-            if now - self.busy_since_s < PATIENCE_S:
-                return pause
+            self.busy_since_s = now_s if self.busy_since_s is None else self.busy_since_s
+            if now_s - self.busy_since_s < PATIENCE_S:
+                return next_pause_s
         if self.counted <= retries:
-            return pause
+            return next_pause_s
         return None
 
     def _growing_pause_s(self, settings: EndpointSettings) -> float:
@@ -95,7 +95,7 @@ class _Patience:
 
 @dataclass
 class _AddressHealth:
-    """Answers and failures of one address in this process."""
+    """Whether one address has answered in this process, and its failures since its last answer."""
 
     answered: bool = False
     failed_in_a_row: int = 0
@@ -119,7 +119,7 @@ class OpenAIGenerator:
             settings: the task's table.
             environment: where the key variable is looked up, and nothing else.
             folder: where a relative ``ca_file`` starts.
-            journal: keeps attempts and the numbers of batches; None asks for each text by itself, whatever is set.
+            journal: keeps attempts and the numbers of batches; None asks for each text by itself, even with ``batch``.
 
         Raises:
             ConfigurationError: the key variable is not set, or holds what cannot be a key; no ``ca_file``.
@@ -152,12 +152,12 @@ class OpenAIGenerator:
         self._batches: Batches | None = None
         if journal is not None and settings.batch:
             self._batches = self._make_batches(journal)
-        self._instead: OpenAIGenerator | None = None
-        self._given_up = False
+        self._fallback: OpenAIGenerator | None = None
+        self._uses_fallback = False
         if settings.fallback:
-            self._instead = OpenAIGenerator(settings.of_fallback, environment=environment, folder=folder)
-            self._instead._budget = self._budget
-            self._instead._log = self._log
+            self._fallback = OpenAIGenerator(settings.of_fallback, environment=environment, folder=folder)
+            self._fallback._budget = self._budget
+            self._fallback._log = self._log
 
     @property
     def _is_capped(self) -> bool:
@@ -254,7 +254,7 @@ class OpenAIGenerator:
             for index in numbers:
                 if stop.is_set():
                     return
-                answer = self._answered_by_either(requests[index], stop)
+                answer = self._answer_or_fall_back(requests[index], stop)
                 if answer is None:
                     return
                 yield index, answer
@@ -268,14 +268,14 @@ class OpenAIGenerator:
 
     # One request: several attempts
 
-    def _answered_by_either(
+    def _answer_or_fall_back(
         self, request: GenerationRequest, stop: threading.Event
     ) -> Completion | GenerationError | None:
-        """Returns the model's answer, or where it gives none, the fallback's. Raises as :meth:`_persist`."""
-        fallback = self._instead
+        """Returns the model's answer, or the fallback's if it gives none. Raises as :meth:`_ask_patiently` does."""
+        fallback = self._fallback
         if fallback is None:
             return self._ask_patiently(request, stop)
-        if not self._given_up:
+        if not self._uses_fallback:
             try:
                 answer = self._ask_patiently(request, stop)
                 if not isinstance(answer, GenerationError):
@@ -283,7 +283,7 @@ class OpenAIGenerator:
             except BudgetExhausted:
                 raise
             except (ConfigurationError, GenerationError):
-                self._given_up = True
+                self._uses_fallback = True
         self._count_event("by_fallback")
         answer = fallback._ask_patiently(request, stop)
         if not isinstance(answer, Completion):
@@ -352,12 +352,12 @@ class OpenAIGenerator:
         variable = self._settings.addresses[self._connections.index(connection)].api_key_env or "api_key_env"
         return verdict.problem.remedy.format(variable=variable)
 
-    def _count_event(self, what: str, number: int = 1) -> None:
+    def _count_event(self, counter_name: str, increase: int = 1) -> None:
         with self._lock:
-            self._tally[what] += number
+            self._tally[counter_name] += increase
 
     def _note_answer(self, request: GenerationRequest, answer: Completion, health: _AddressHealth) -> None:
-        """Notes that an address answers, and how much of what a request was allowed its answer took."""
+        """Notes that an address answers, and how many tokens the answer took beside those that it was allowed."""
         _, (_, longest) = self._settings.body_of(request)
         with self._lock:
             if answer.finish != "filter" or answer.completion_tokens:
@@ -387,8 +387,8 @@ class OpenAIGenerator:
         self, request: GenerationRequest, patience: _Patience, stop: threading.Event
     ) -> Completion | tuple[ExchangeOutcome, EndpointConnection] | None:
         settings = self._settings
-        body, most = settings.body_of(request)
-        worst = self._worst_case(most)
+        body, token_bounds = settings.body_of(request)
+        worst = self._worst_case(token_bounds)
         reserved = (sum(worst), settings.price_usd(*worst))
         self._budget.reserve(*reserved)
         self._pace.start(reserved[0], stop)
@@ -398,18 +398,18 @@ class OpenAIGenerator:
         try:
             if stop.is_set():
                 return None
-            key = self._log.begin(*reserved)
+            attempt_key = self._log.begin(*reserved)
             verdict = self._judge_body(connection, request.kind, body, worst, patience)
             throttled = verdict.throttled
             completion = verdict.completion
             if completion is None:
-                self._log.end(key, lost=verdict.billed, words=verdict.words)
+                self._log.end(attempt_key, lost=verdict.billed, words=verdict.words)
                 if verdict.billed:
                     took = reserved
                     self._count_event("lost_attempts")
                     self._budget.last_loss = verdict.words
                 return verdict, connection
-            answer = self._answer_of(completion, key, most[1], time.monotonic() - patience.begun_s)
+            answer = self._answer_of(completion, attempt_key, token_bounds[1], time.monotonic() - patience.begun_s)
             took = (answer.prompt_tokens + answer.completion_tokens, answer.price_usd)
             self._note_answer(request, answer, self._healths[self._connections.index(connection)])
             return answer
@@ -488,7 +488,7 @@ class OpenAIGenerator:
         for index, request in enumerate(requests):
             content = json.dumps([self._settings.body_of(request)[0], request.seed], sort_keys=True)
             indices[hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:32]] = index
-        for result in batches.earlier_results(self._asked_in_batches(requests, indices)):
+        for result in batches.earlier_results(self._batch_requests(requests, indices)):
             # Its worst case was charged when this process began; the true cost takes its place.
             charged = self._log.take_over(result.key)
             self._budget.charge(-charged.tokens, -charged.price_usd)
@@ -498,31 +498,31 @@ class OpenAIGenerator:
             if answer is not None:
                 yield indices.pop(result.identifier), answer
         while indices:
-            # The first request goes alone, as with single calls, so that a bill above its bound is seen early.
+            # The first request is sent alone, as with single calls, so that a bill above its bound is seen early.
             if self._is_capped and not self._answered:
                 part = dict(list(indices.items())[:1])
             else:
                 part = indices
-            yield from self._newly_batched(requests, part, batches)
+            yield from self._ask_new_batches(requests, part, batches)
             indices = {name: index for name, index in indices.items() if name not in part}
 
-    def _asked_in_batches(
+    def _batch_requests(
         self, requests: Sequence[GenerationRequest], indices: Mapping[str, int]
     ) -> dict[str, BatchRequest]:
-        asked = {}
+        batch_requests = {}
         for identifier, index in indices.items():
-            body, most = self._settings.body_of(requests[index])
-            worst = self._worst_case(most)
-            asked[identifier] = BatchRequest(body, worst, self._settings.price_usd(*worst))
-        return asked
+            body, token_bounds = self._settings.body_of(requests[index])
+            worst = self._worst_case(token_bounds)
+            batch_requests[identifier] = BatchRequest(body, worst, self._settings.price_usd(*worst))
+        return batch_requests
 
-    def _newly_batched(
+    def _ask_new_batches(
         self, requests: Sequence[GenerationRequest], indices: Mapping[str, int], batches: Batches
     ) -> Iterator[tuple[int, Completion | GenerationError]]:
-        asked = self._asked_in_batches(requests, indices)
+        batch_requests = self._batch_requests(requests, indices)
         reserved = (
-            sum(sum(reservation.worst) for reservation in asked.values()),
-            sum(reservation.price_usd for reservation in asked.values()),
+            sum(sum(reservation.worst) for reservation in batch_requests.values()),
+            sum(reservation.price_usd for reservation in batch_requests.values()),
         )
         self._budget.reserve(*reserved)
         spent = (0, 0.0)
@@ -531,14 +531,17 @@ class OpenAIGenerator:
         else:
             path = "/v1/completions"
         try:
-            for result in batches.results(asked, path):
-                reserve = (sum(asked[result.identifier].worst), asked[result.identifier].price_usd)
-                answer, took = self._batch_result(requests[indices[result.identifier]], result, reserve)
+            for result in batches.results(batch_requests, path):
+                request_reserve = (
+                    sum(batch_requests[result.identifier].worst),
+                    batch_requests[result.identifier].price_usd,
+                )
+                answer, took = self._batch_result(requests[indices[result.identifier]], result, request_reserve)
                 spent = (spent[0] + took[0], spent[1] + took[1])
                 yield indices[result.identifier], answer or self._batch_failure(result.verdict)
         finally:
-            left = self._log.give_up()
-            self._budget.settle(reserved, (spent[0] + left.tokens, spent[1] + left.price_usd))
+            unsettled_loss = self._log.give_up()
+            self._budget.settle(reserved, (spent[0] + unsettled_loss.tokens, spent[1] + unsettled_loss.price_usd))
 
     def _batch_result(
         self, request: GenerationRequest, result: BatchResult, worst: tuple[int, float]

@@ -50,7 +50,8 @@ _RESERVED_FIELDS = frozenset(
 """Fields of a request that have a setting, or that would make an answer of another form."""
 _LONGEST_MODEL = 50  # characters of a model's name that are shown whole
 
-_NOT_THEIRS = r"(?i)^(authorization|host|cookie|connection|content-.*|transfer-.*|proxy-.*|user-agent|accept)$"
+# Headers that this program sets itself.
+_PROGRAM_HEADERS = r"(?i)^(authorization|host|cookie|connection|content-.*|transfer-.*|proxy-.*|user-agent|accept)$"
 # Task files, plans and reports are read by many: their headers must not contain a key or a password.
 _SENSITIVE = r"(?i)(^|[-_])(api-?key|key|(access|auth|session)?token|secret|password|auth|authorization|credentials?)$"
 _KEY = r"(?i)\s*(bearer|basic)\s|\s*(sk|pk|gsk|hf|ghp|xai)[-_]|\s*AIza"  # beginnings of keys
@@ -227,14 +228,14 @@ class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
 
     @model_validator(mode="after")
     def _keys_go_where_they_belong(self) -> Self:
-        """A task file says what is sent where: neither another secret of this machine, nor a key in the clear."""
+        """Raises ValueError if the table would send another secret of this machine, or a key unencrypted."""
         for address in self._all_addresses:
             address.check_key(self.proxy)
         field_sets: tuple[RequestFields, ...] = (self, *self.kinds.values())
         headers = [header for fields in field_sets for header in fields.headers.items()]
         for header_name, header_value in headers:
             has_key_sign = (
-                re.fullmatch(_NOT_THEIRS, header_name)
+                re.fullmatch(_PROGRAM_HEADERS, header_name)
                 or re.search(_SENSITIVE, header_name)
                 or re.match(_KEY, header_value)
             )
@@ -294,8 +295,8 @@ class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
     def keys(self) -> tuple[tuple[str, str], ...]:
         key_hosts = []
         for address in self._all_addresses:
-            in_clear = address.base_url.startswith("http:") and self.proxy  # the proxy reads the key
-            key_hosts.append((urlsplit(in_clear or address.base_url).netloc.lower(), address.api_key_env))
+            clear_proxy = address.base_url.startswith("http:") and self.proxy  # the proxy reads the key
+            key_hosts.append((urlsplit(clear_proxy or address.base_url).netloc.lower(), address.api_key_env))
         return tuple((host, variable) for host, variable in key_hosts if variable)
 
     def request_fields(self, kind: str) -> RequestFields:
@@ -307,10 +308,12 @@ class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
         return self.model_copy(update={**update, "headers": {**self.headers, **kind_fields.headers}})
 
     def prompt_format(self, folder: Path) -> PromptFormat:
-        own = [self, *(self.request_fields(kind) for kind in self.kinds)]
-        longest_answer = max(fields.max_tokens for fields in own)
-        system = max(estimated_tokens(fields.system or "") for fields in own)
-        return PromptFormat(style=self.style, prompt_tokens=prompt_room(self.context_tokens, longest_answer + system))
+        field_sets = [self, *(self.request_fields(kind) for kind in self.kinds)]
+        longest_answer = max(fields.max_tokens for fields in field_sets)
+        system_tokens = max(estimated_tokens(fields.system or "") for fields in field_sets)
+        return PromptFormat(
+            style=self.style, prompt_tokens=prompt_room(self.context_tokens, longest_answer + system_tokens)
+        )
 
     @property
     def longest_answer(self) -> int:
@@ -342,16 +345,22 @@ class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
 
         An answer takes 0.3 s and a second per 100 tokens (low), or 3 s and a second per 20; a batch a minute to a day.
         """
-        prompts, answer_tokens = expected_tokens(calls, prompt_words, self.max_tokens, answer_words)
+        prompt_tokens, answer_tokens = expected_tokens(calls, prompt_words, self.max_tokens, answer_words)
         price_range = None
         if self.price_per_1k_prompt is not None:
-            price_range = (self.price_usd(prompts[0], answer_tokens[0]), self.price_usd(prompts[1], answer_tokens[1]))
+            price_range = (
+                self.price_usd(prompt_tokens[0], answer_tokens[0]),
+                self.price_usd(prompt_tokens[1], answer_tokens[1]),
+            )
         call_waves = -(-calls // self.concurrency)
         least_tokens = answer_tokens[0] / max(1, calls)
         seconds_range = call_waves * (0.3 + least_tokens / 100.0), call_waves * (3.0 + self.max_tokens / 20.0)
         seconds_range = _BATCH_S if self.batch else seconds_range
         return Estimate(
-            calls, (prompts[0] + answer_tokens[0], prompts[1] + answer_tokens[1]), price_range, seconds_range
+            calls,
+            (prompt_tokens[0] + answer_tokens[0], prompt_tokens[1] + answer_tokens[1]),
+            price_range,
+            seconds_range,
         )
 
     def caps(self, estimate: Estimate) -> list[tuple[str, float, tuple[float, float]]]:
@@ -379,7 +388,7 @@ class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
         longest_answer = fields_of_kind.max_tokens * request.room
         body_fields: dict[str, Any] = {
             "model": self.model,
-            # A legacy completion has one name for it.
+            # Legacy completions know this field by one name only.
             self.max_tokens_field if is_chat else "max_tokens": longest_answer,
             **fields_of_kind.model_dump(include={"temperature", "top_p", "presence_penalty", "frequency_penalty"}),
             "reasoning_effort": fields_of_kind.reasoning_effort or None,

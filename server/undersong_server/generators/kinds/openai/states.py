@@ -1,7 +1,8 @@
-"""States of an exchange with an endpoint: bytes in, a verdict out, without I/O and without a clock.
+"""States of an exchange with an endpoint: bytes in, an outcome out, without I/O and without a clock.
 
-An exchange is what came of one attempt: a status with its headers and bytes, one line of a batch's result, or a fault
-of the connection. It ends in one of six states, and the state decides what happens next. The words are shown only.
+An exchange is the response to one attempt: a status with its headers and bytes, one line of a batch's result, or a
+fault of the connection. It ends in one of six states, and the state alone decides what happens next; the words of the
+endpoint are shown to people.
 
     ANSWER    a completion: it is read
     REQUEST   this request's fault (content, a prompt that is too long): this order fails, the others go on
@@ -43,18 +44,18 @@ class ExchangeState(Enum):
 
 Fault = Literal["", "unreachable", "certificate", "proxy", "late", "cut", "large"]
 SHOWN_CHARACTERS = 200  # characters of an endpoint's message that are shown
-SECRET_CHARACTERS = 8  # of a key, next to each other: no message shows so many
+SECRET_CHARACTERS = 8  # so many characters of a key, next to each other, are masked in every message
 MOST_TOKENS = 10**7  # largest token count that a usage can state
 
 STATUS_STATES: dict[int, ExchangeState] = {
     **dict.fromkeys((408, 409, 425, 429), ExchangeState.WAIT),
     **dict.fromkeys((401, 402, 404, 407), ExchangeState.ACCOUNT),
 }
-"""States that a status has whatever is said; the rest is in :func:`_state_of_status`."""
+"""States of the statuses that mean the same whatever words come with them; :func:`_kind_of` has the others."""
 WORDED_STATUSES = {200, 400, 403, 413, 422}
 """Statuses whose words decide the state; 200 is that of an error inside a good answer that states no code."""
 BILLED_STATUSES = {502, 504, 520, 522, 524}
-"""Gateways that lost the answer of a server that may have written it."""
+"""Statuses of a gateway that lost the answer of a server, which may have written and billed it."""
 FAULT_STATES: dict[Fault, ExchangeState] = {
     "unreachable": ExchangeState.WAIT,
     "certificate": ExchangeState.ACCOUNT,
@@ -72,9 +73,9 @@ ENDS: dict[str, Finish] = {
         ("content_filter", "safety", "sensitive", "prohibited_content", "recitation", "refusal", "blocklist"), "filter"
     ),
 }
-"""Reasons of an answer's end; every other one is unknown."""
+"""Why an answer ended, by the reason that an endpoint states; any other reason is unknown."""
 LOST_ENDS = {"error", "abort", "network_error", "insufficient_system_resource"}
-"""Reasons of an end after which there is no answer."""
+"""Reasons for which an answer ended that mean that there is no answer."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +152,9 @@ PROBLEMS: dict[str, Problem] = {
 }
 STATUS_PROBLEMS = {401: "key", 402: "quota", 404: "model", 407: "proxy"}
 FAILURES_IN_A_ROW = 10
-"""Orders that fail one after the other, whenever, before the run stops."""
+"""Number of orders that fail one after the other before the run stops."""
 FORBIDDEN_IN_A_ROW = 3
-"""Answers of 403 that are not about content, after the first answer, before the run stops; one is enough before it."""
+"""Number of statuses 403 that are not about content before the run stops; before the first answer one is enough."""
 
 _I = re.IGNORECASE
 _CONTENT = re.compile(
@@ -162,7 +163,7 @@ _CONTENT = re.compile(
     r"|(?<!organization )(?<!organisation )(?<!organization's )(?<!network )(?<!access )(?<!data )\bpolicy",
     _I,
 )
-# Somebody is shut out, by a policy perhaps: that is no word on this request
+# An account or key is shut out, perhaps by a policy: such words say nothing about the content of the request.
 _SHUT_OUT = (
     r"\b(account|organi[sz]ation|access|subscription|project|workspace|team|key)\b",
     r"\b(suspend|deactivat|terminat|bann|revok)ed",
@@ -199,7 +200,7 @@ class Exchange:
     Attributes:
         status: the HTTP status; 0 if none came.
         headers: of the response, names in lower case.
-        body: its bytes, decoded from what a Content-Encoding states.
+        body: bytes of the response, without the compression that a Content-Encoding states.
         fault: fault of the connection, "" for none; ``detail`` says more about it.
     """
 
@@ -212,7 +213,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class TokenUsage:
-    """Tokens of one answer; not ``reported`` where the endpoint states none that can be true."""
+    """Tokens of one answer; ``reported`` is False if the endpoint states no numbers that can be true."""
 
     prompt: int
     completion: int
@@ -234,10 +235,10 @@ class ExchangeOutcome:
 
     Attributes:
         kind: key of ``PROBLEMS``; "" for an answer.
-        words: what is shown.
+        words: the problem as people read it.
         pause_s: pause that the endpoint announces; None if it announces none.
-        billed: the answer may have been written and billed, so that its worst case counts.
-        throttled: the endpoint is asked too often.
+        billed: True if the answer may have been written and billed, so that its worst case counts.
+        throttled: True if the endpoint says that it is asked too often.
     """
 
     state: ExchangeState
@@ -270,19 +271,19 @@ def judge(
             exchange_state, problem_kind, masked(exchange.detail, secrets), billed=exchange_state is ExchangeState.LOST
         )
     body_json = parsed(exchange.body)
-    answer_words = masked(words_of(body_json, exchange.body), secrets)
+    endpoint_words = masked(words_of(body_json, exchange.body), secrets)
     pause_s = announced_pause_s(exchange.headers, exchange.body, now_s)
     if not 200 <= exchange.status < 300:
         location_words = ""
         if 300 <= exchange.status < 400:
-            location_words = _place_of(exchange.headers.get("location", ""))
+            location_words = _host_and_path(exchange.headers.get("location", ""))
         if location_words:
-            answer_words = f"leads to {_with_words(masked(location_words, secrets), answer_words)}"
-        return _judge_status(exchange.status, body_json, answer_words, pause_s)
+            endpoint_words = f"leads to {_with_words(masked(location_words, secrets), endpoint_words)}"
+        return _judge_status(exchange.status, body_json, endpoint_words, pause_s)
     content_type = exchange.headers.get("content-type", "").casefold()
     if "event-stream" in content_type or (body_json is None and _STREAM.match(exchange.body)):
         return ExchangeOutcome(ExchangeState.LOST, "lost", "an event stream, where none was asked for", billed=True)
-    return _judge_answer(body_json, answer_words, pause_s, worst)
+    return _judge_answer(body_json, endpoint_words, pause_s, worst)
 
 
 def _judge_answer(value: Any, words: str, pause: float | None, worst: tuple[int, int]) -> ExchangeOutcome:
@@ -349,14 +350,14 @@ def _judge_status(status: int, value: Any, words: str, pause: float | None) -> E
 
 
 def _with_words(problem: str, words: str) -> str:
-    """Returns a problem with the words of the answer behind it, where it has any."""
+    """Returns a problem, followed by the endpoint's words if there are any."""
     if words:
         return f"{problem}: {words}"
     return problem
 
 
-def _place_of(location: str) -> str:
-    """Returns host and path of a redirect's address; what else it holds (a user, a query) may be secret."""
+def _host_and_path(location: str) -> str:
+    """Returns host and path of a redirect's address; its other parts (a user, a query) may be secret."""
     try:
         location_parts = urlsplit(location.strip())
         return f"{location_parts.netloc.rpartition('@')[2]}{location_parts.path}"
@@ -402,7 +403,7 @@ def _kind_of_words(status: int, signs: str) -> str:
 
 
 def parsed(body: bytes) -> Any:
-    """Returns the JSON of a body; None if it holds none. UTF-8, -16 or -32 by its own signs, with or without a mark."""
+    """Returns the JSON of a body in UTF-8, -16 or -32, with or without a byte order mark; None if it holds none."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
@@ -439,7 +440,7 @@ def _status_in(value: Any) -> int:
 
 
 def _codes_of(value: Any) -> Iterable[str]:
-    """Yields the codes and types that a body states: words for programs."""
+    """Yields the error codes and types that a body states for programs, such as "insufficient_quota"."""
     for error in value if isinstance(value, list) else [value]:
         if not isinstance(error, dict):
             continue
@@ -450,12 +451,12 @@ def _codes_of(value: Any) -> Iterable[str]:
             yield from _codes_of(error.get(key))
 
 
-_PLACES = (
+_WORD_KEYS = (
     *("message", "error", "detail", "details", "msg", "errors", "data", "error_description", "title", "reason"),
     *("error_msg", "errormessage", "base_resp", "status_msg", "promptfeedback", "blockreason"),
 )
 _STREAM = re.compile(rb"\s*(?:(?:data|event|id|retry)?:[^\n]|\{[^\n]*\}\r?\n\s*\{)")
-_DEEPEST = 6  # places within each other in which words are looked for
+_DEEPEST = 6  # levels of nested values in which words are looked for
 
 
 def words_of(value: Any, body: bytes = b"") -> str:
@@ -490,9 +491,9 @@ def _words_in(value: Any, depth: int) -> Iterable[str]:
             yield from _words_in(list_item, depth + 1)
     elif isinstance(value, dict):
         value_by_key = {key.casefold(): part for key, part in value.items() if isinstance(key, str)}
-        word_place = next((key for key in _PLACES if value_by_key.get(key)), None)
-        if word_place is not None:
-            yield from _words_in(value_by_key[word_place], depth + 1)
+        word_key = next((key for key in _WORD_KEYS if value_by_key.get(key)), None)
+        if word_key is not None:
+            yield from _words_in(value_by_key[word_key], depth + 1)
         elif isinstance(value_by_key.get("choices"), list):  # an error inside an answer; a message there is the model's
             for choice in value_by_key["choices"][:1]:
                 yield from _words_in(choice.get("error") if isinstance(choice, dict) else None, depth + 1)
@@ -518,7 +519,7 @@ def masked(words: str, secrets: Sequence[str] = ()) -> str:
 
 
 def _without_parts(words: str, secrets: Sequence[str]) -> str:
-    """Returns ``words`` with stars for each run of ``SECRET_CHARACTERS`` or more of a secret, in any written form."""
+    """Returns ``words`` with stars in place of ``SECRET_CHARACTERS`` or more of a secret, in any written form."""
     secret_parts = {
         written_secret[start : start + SECRET_CHARACTERS]
         for secret in secrets
@@ -530,8 +531,8 @@ def _without_parts(words: str, secrets: Sequence[str]) -> str:
         for found_part in re.finditer(f"(?={re.escape(part)})", words):
             is_secret[found_part.start() : found_part.start() + len(part)] = [True] * len(part)
     return "".join(
-        "***" if hides else "".join(character for character, _ in characters)
-        for hides, characters in groupby(zip(words, is_secret, strict=True), key=itemgetter(1))
+        "***" if is_masked else "".join(character for character, _ in characters)
+        for is_masked, characters in groupby(zip(words, is_secret, strict=True), key=itemgetter(1))
     )
 
 
@@ -615,7 +616,7 @@ def _read_completion(
 
 
 def _finish_of(reason: Any) -> Finish | None:
-    """Returns why an answer ended; None where there is then no answer."""
+    """Returns why an answer ended; None if the reason means that there is no answer."""
     reason_name = ""
     if isinstance(reason, str):
         reason_name = reason.strip().casefold().replace("-", "_")
@@ -638,10 +639,10 @@ def content_text(content: Any) -> str:
 
 
 def read_usage(usage: Any, text: str, worst: tuple[int, int]) -> TokenUsage:
-    """Returns the tokens of an answer as its body states them where that can be true; otherwise the worst case.
+    """Returns the tokens of an answer as its body states them if that can be true; otherwise the worst case.
 
     Completion tokens are the larger of ``completion_tokens`` and the total less the prompt, plus the reasoning tokens
-    where these are more than it.
+    if these are more than that.
     """
     usage_json = _as_object(usage)
     prompt = _token_count(usage_json.get("prompt_tokens"))
@@ -669,9 +670,9 @@ def _as_object(value: Any) -> dict[str, Any]:
 
 
 def _token_count(value: Any, absent: int | None = None) -> int | None:
-    """Returns a number of tokens that can be true; None for any other value.
+    """Returns ``value`` if it can be a number of tokens; None for any other value.
 
-    ``absent`` is the number where the field is left out, or null: it states nothing.
+    ``absent`` is returned for a field that is left out or null.
     """
     if value is None:
         return absent
