@@ -24,7 +24,7 @@ ASKING_S = 0.2  # longest time for which a process holds a lock only to learn if
 
 
 def is_empty(folder: Path) -> bool:
-    """Returns True for a folder in which nothing was put: a file system makes ``lost+found`` in its root itself."""
+    """Returns True for a folder without entries but ``lost+found``, which a file system makes in its root itself."""
     return all(path.name == LOST_AND_FOUND for path in folder.iterdir())
 
 

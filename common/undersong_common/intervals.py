@@ -58,7 +58,7 @@ class Interval:
 
     @property
     def percent_words(self) -> str:
-        """A share in per cent, as :meth:`in_words` does.
+        """The estimate, a share, and its interval in per cent, as :meth:`in_words` writes them.
 
         >>> Interval(0.7, 0.6, 0.8).percent_words
         '70.0 % (60.0 to 80.0)'

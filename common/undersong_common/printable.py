@@ -260,7 +260,7 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def joined(words: Sequence[str]) -> str:
-    """Joins words as a sentence does.
+    """Joins words by commas, and the last one by "and".
 
     >>> joined(["1", "30", "4"])
     '1, 30 and 4'

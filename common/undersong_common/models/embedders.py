@@ -122,7 +122,7 @@ class ForeignEmbedder(Embedder):
 
 
 def load(model: str | Path, max_windows: int = MAX_WINDOWS) -> Embedder:
-    """Returns the embedder that ``model`` names, after trying out another package's on public texts.
+    """Returns the embedder that ``model`` names; one of another package is tried out on public texts before.
 
     Nothing of another package is imported before its source has the stated hash.
 

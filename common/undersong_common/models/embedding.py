@@ -265,7 +265,8 @@ class Embedder:
             if self._encoder is None:
                 if _model_fingerprint(self._source, self.max_windows) != self.fingerprint:
                     raise ConfigurationError(
-                        "the embedder's files have changed since its fingerprint was taken", "start again"
+                        f"the embedder {self._source}: its files have changed since its fingerprint was taken",
+                        "start this program again",
                     )
                 self._encoder = _make_encoder(self._source)
                 try:
@@ -414,7 +415,7 @@ class PublicFileCache:
             if fault.code != "damaged":
                 raise
             raise ConfigurationError(
-                f"{self._path}: not an embedding cache", "delete it; it is rebuilt", code="damaged"
+                f"{self._path}: is damaged, or not an embedding cache", "delete it; it is rebuilt", code="damaged"
             ) from None
 
     def _name(self, key: bytes) -> bytes:

@@ -69,7 +69,8 @@ class Axes:
         stated_size = settings["size"]
         if axes.into.shape != (state_size, stated_size) or axes.back.shape != (stated_size, state_size):
             raise ConfigurationError(
-                f"{folder / ARRAYS}: is no map to {stated_size} coordinates", "prepare the folder anew"
+                f"{folder / ARRAYS}: its arrays do not fit the stated {stated_size} coordinates",
+                "prepare the folder anew",
             )
         return axes
 

@@ -346,7 +346,7 @@ class Accounts:
 
     @contextmanager
     def _count_try(self, source: str) -> Iterator[None]:
-        """Counts a try that is under way. Raises TooManyAttempts at once if there are too many already."""
+        """Counts a log-in from ``source`` as under way in the block. Raises TooManyAttempts if there are too many."""
         with self._counting:
             if self._tries[source] >= SOURCE_TRIES_AT_ONCE or self._tries.total() >= TRIES_AT_ONCE:
                 raise TooManyAttempts(1.0, "too many people log in at once")

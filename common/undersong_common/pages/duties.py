@@ -23,7 +23,7 @@ USUAL_PORTS = {"http": 80, "https": 443}
 
 
 def terminal_identity() -> str:
-    """Returns the identity of the account of the machine from which this command was typed.
+    """Returns the identity, for the rule of two people, of the machine's account that typed this command.
 
     No account of a page has such a name.
     """
@@ -38,7 +38,7 @@ def provider_identity(issuer: str, subject: str) -> str:
 
 
 def provider_key(issuer: str, client: str, proxy: str = "") -> str:
-    """Returns the name of a provider for one page; "" without one.
+    """Returns one text for a provider, a page's client id there and the proxy; "" without a provider.
 
     A provider may know a person by another ``sub`` under each client, and a proxy may answer in its place.
     """
@@ -48,7 +48,7 @@ def provider_key(issuer: str, client: str, proxy: str = "") -> str:
 
 
 def issuer_form(issuer: str) -> str:
-    """Returns the one form of an issuer's address, whether it ends with a slash or names its usual port.
+    """Returns an issuer's address in its normal form, without a slash at the end and without the usual port.
 
     >>> issuer_form("https://ID.example:443/realm/"), issuer_form("http://127.0.0.1:9999")
     ('https://id.example/realm', 'http://127.0.0.1:9999')

@@ -86,7 +86,7 @@ class Provider:
         if not self.client or not self.secret:
             raise ConfigurationError(
                 "the client id or the client secret of this page at the identity provider is missing",
-                "see --oidc-client",
+                "give --oidc-client, and the secret in the environment variable of --oidc-secret-env",
                 code="no-client",
             )
         _address_origin(self.issuer)
@@ -257,8 +257,8 @@ class _OidcLogin:
         own_session = self._use_state(returned_state)
         if not self._site.accounts.duties.is_served_with(self._provider.key, self._provider.tables):
             raise PrivacyRefusal(
-                "another page of this folder has another identity provider, or other roles by group, now",
-                "log in there",
+                "another page of this folder was started since, with another identity provider or other roles by group",
+                "log in at that page",
             )
         person_digest = digest(json.dumps([signed_claims["iss"], signed_claims["sub"]]))
         source = source_address(request)

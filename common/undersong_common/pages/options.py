@@ -83,7 +83,7 @@ class OrganisationLogin:
     ] = ""
 
     def add_to(self, site: "Site", address: str, duties: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Adds the log-in to a page.
+        """Adds the log-in by the identity provider to a page, if there is one.
 
         Args:
             address: address of the page in browsers.

@@ -348,11 +348,11 @@ class AuditLog:
         return [AuditEntry(**entry) for entry in entry_by_hash.values()]
 
     def saved(self) -> bytes:
-        """Returns the log as one file of whole chains, those that came back first."""
+        """Returns the log as one file of whole chains, those that came back from a backup first."""
         return _file_bytes(self._restored) + _file_bytes(self.path)
 
     def bring_back(self, saved: bytes) -> int:
-        """Adds the chains of a saved log that are not here; returns their number of entries.
+        """Adds the chains of a saved log that this log lacks; returns the number of entries that were added.
 
         Raises PrivacyRefusal as :meth:`entries`, for the saved log too.
         """

@@ -86,7 +86,9 @@ class DiscreteLaplace(_Release):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sensitivity < 1:
-            raise ConfigurationError(f"DiscreteLaplace.sensitivity is {self.sensitivity}", "give an integer >= 1")
+            raise ConfigurationError(
+                f"DiscreteLaplace.sensitivity is {self.sensitivity}, below 1", "give an integer >= 1"
+            )
 
 
 @dataclass(frozen=True)
@@ -420,7 +422,7 @@ def usable_delta(delta: float, *, samples: int, epsilon: float) -> float:
     remaining_delta = math.nextafter(delta - delta_cost, -math.inf)  # A cost below delta's last bit takes that bit.
     if not remaining_delta > 0.0:
         raise PrivacyRefusal(
-            f"delta {delta:g} does not cover the noise sampler's own distance over {samples} samples at epsilon "
+            f"delta {delta:g} does not cover the error of the noise sampler over {samples} samples at epsilon "
             f"{epsilon:g}",
             "raise delta or lower epsilon",
             code="delta-too-small",
@@ -662,11 +664,13 @@ def _check_range(name: str, value: float, highest: float = math.inf) -> None:
             range_words = f"between 0 and {highest:g}"
         else:
             range_words = "0 or more"
-        raise ConfigurationError(f"{name} is {value}", f"give a number {range_words}")
+        raise ConfigurationError(f"{name} is {value}, not {range_words}", f"give a number {range_words}")
 
 
 def _check_target(epsilon: float, delta: float) -> None:
     if not epsilon > 0.0:
-        raise ConfigurationError(f"epsilon is {epsilon}", "give a number above 0 (inf for no noise)")
+        raise ConfigurationError(f"epsilon is {epsilon}, not above 0", "give a number above 0 (inf for no noise)")
     if not 0.0 < delta < 1.0:
-        raise ConfigurationError(f"delta is {delta}", "give a number between 0 and 1, below one over the records")
+        raise ConfigurationError(
+            f"delta is {delta}, not between 0 and 1", "give a number between 0 and 1, below one over the records"
+        )

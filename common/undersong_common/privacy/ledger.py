@@ -222,7 +222,7 @@ class Ledger:
         return self._spent_epsilon({**self._counted_events(), charge.run: charge.events}, delta)
 
     def best_guess_with(self, charge: Charge, delta: float) -> float:
-        """Returns the largest chance of a right guess about one unit, over all runs with that of ``charge``.
+        """Returns the largest chance of a right guess about one unit, over all runs and the one of ``charge``.
 
         It is ``accounting.best_guess`` of all events. Budgets of lost ledgers have no events: there the epsilon of
         :meth:`spent_with` at ``delta`` bounds it.
@@ -309,7 +309,7 @@ class Ledger:
         self.refresh()
         self._check_open(charge)
         if charge.slot in self._attempts:
-            problem = f"{charge} was charged and nothing here knows its keys any more: it is refused for good"
+            problem = f"{charge} was charged before, and its keys are lost: it is refused for good"
             raise PrivacyRefusal(problem, "a new attempt has fresh keys", code="charged-before")
         self._check_spare(charge, spare_attempts)
 
@@ -372,7 +372,9 @@ class Ledger:
             if charged_attempt.state == "sent":
                 if charged_attempt.vector != vector:
                     raise PrivacyRefusal(
-                        f"{charge} has sent another vector", "start a new attempt", code="other-vector"
+                        f"{charge} has sent another vector: no other bytes may leave",
+                        "start a new attempt",
+                        code="other-vector",
                     )
                 self._chain.sync()
                 return
@@ -387,7 +389,9 @@ class Ledger:
             attempt_state = self._charge_state(charge)
             if attempt_state == "sent":
                 refund_remedy = "only a void certificate refunds it"
-                raise PrivacyRefusal(f"{charge} has sent its vector", refund_remedy, code="attempt-sent")
+                raise PrivacyRefusal(
+                    f"{charge} has sent its vector: it cannot be withdrawn", refund_remedy, code="attempt-sent"
+                )
             if attempt_state == "charged":
                 self._append_entry("withdrawn", at, **_charge_slot(charge))
 
@@ -409,8 +413,8 @@ class Ledger:
                 return
             if sum(attempt.state == "void" for attempt in self._runs[charge.run].of(charge.query)) >= VOIDED_VECTORS:
                 raise PrivacyRefusal(
-                    f"run {charge.run!r}, {charge.query}: {VOIDED_VECTORS} attempts are void although this party's "
-                    "vector had left",
+                    f"run {charge.run!r}, {charge.query}: {VOIDED_VECTORS} attempts, the most allowed, are void "
+                    "although this party's vector had left",
                     "a further attempt takes one of the plan's spare attempts",
                     code="too-many-voids",
                 )
@@ -549,7 +553,11 @@ class Ledger:
                 code="attempt-sent",
             )
         if attempt.state != "charged":
-            raise PrivacyRefusal(f"{charge} is {attempt.state}", "start a new attempt", code=f"attempt-{attempt.state}")
+            raise PrivacyRefusal(
+                f"{charge} is {attempt.state}: it is not charged again",
+                "start a new attempt",
+                code=f"attempt-{attempt.state}",
+            )
         if attempt.charge != charge:
             raise PrivacyRefusal(
                 f"{charge} was charged already with other content",

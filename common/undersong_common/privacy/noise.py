@@ -224,7 +224,9 @@ class DiscreteGaussian(IntegerNoise):
         """
         if not math.isfinite(sigma) or sigma <= 0:
             raise ConfigurationError(
-                f"the standard deviation of the noise is {sigma}", "give a positive number", code="sigma-out-of-range"
+                f"the standard deviation of the noise is {sigma}, not above 0 and finite",
+                "give a positive number",
+                code="sigma-out-of-range",
             )
         self._set_variance(Fraction(sigma) ** 2)
 

@@ -47,12 +47,12 @@ class Budget:
     def __post_init__(self) -> None:
         if not self.epsilon > 0 or not 0 < self.delta < 1:
             raise ConfigurationError(
-                f"the budget has epsilon {self.epsilon} and delta {self.delta}, and a limit is broken",
+                f"the budget's epsilon {self.epsilon} is not above 0, or its delta {self.delta} not between 0 and 1",
                 "give an epsilon above 0 and a delta between 0 and 1",
             )
         if self.parts < 1:
             raise ConfigurationError(
-                f"the budget's number of parts is {self.parts}", "give an integer, 1 or more", code="no-parts"
+                f"the budget's number of parts is {self.parts}, below 1", "give an integer, 1 or more", code="no-parts"
             )
 
 
@@ -426,7 +426,7 @@ class Statement:
         )
 
     def missing(self, other_runs: Iterable[RunSpending]) -> list[Charge]:
-        """Returns what this ledger lacks of the spending in ``other_runs``, as one charge per run of ``other_runs``."""
+        """Returns the spending in ``other_runs`` that this ledger lacks, as one charge per run."""
         spending_by_run = {run_spending.run: run_spending for run_spending in self.runs}
         charges = []
         for other_spending in other_runs:

@@ -86,7 +86,7 @@ class HashChain:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             status = os.fstat(descriptor)
             if status.st_size < self._read_bytes:
-                problem = f"{self.path} became shorter"
+                problem = f"{self.path} became shorter while it was in use"
                 raise PrivacyRefusal(problem, "restore it; entries are never removed", code="shorter")
             if file_identity(status) != self._identity:
                 self._check_replaced()
@@ -149,7 +149,7 @@ class HashChain:
                 is_valid = False
             if not is_valid:
                 raise PrivacyRefusal(
-                    f"{self.path}, line {entry_number}: does not fit the chain",
+                    f"{self.path}, line {entry_number}: does not fit the chain, by its number or a hash",
                     "the file was changed; restore it from a backup, and release nothing until then",
                     code="broken-chain",
                 )

@@ -66,7 +66,9 @@ def parse_toml(name: str, data: bytes) -> dict[str, Any]:
     """Parses the contents of a TOML file; errors call it ``name``. Raises ConfigurationError as :func:`read_toml`."""
     if len(data) > LARGEST_FILE_BYTES:
         raise ConfigurationError(
-            f"{name}: has {len(data):,} bytes", f"write at most {LARGEST_FILE_BYTES:,}", code="file-too-large"
+            f"{name}: is too large, with {len(data):,} bytes",
+            f"write at most {LARGEST_FILE_BYTES:,}",
+            code="file-too-large",
         )
     try:
         return _parse_toml(data.decode("utf-8-sig"))  # some editors of Windows write a byte order mark

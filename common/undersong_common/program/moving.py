@@ -69,7 +69,9 @@ def owner_of(folder: Path) -> Owner:
     for path in (folder, *_folder_entries(folder)):
         file_status = path.lstat()
         if not (stat.S_ISDIR(file_status.st_mode) or stat.S_ISREG(file_status.st_mode)):
-            raise ConfigurationError(f"{path}: is a link or no file", "put the file itself there", code="is-a-link")
+            raise ConfigurationError(
+                f"{path}: is a link, or neither file nor folder", "put the file itself there", code="is-a-link"
+            )
         if file_status.st_uid != folder_status.st_uid or (
             stat.S_ISREG(file_status.st_mode) and file_status.st_nlink > 1
         ):

@@ -37,7 +37,7 @@ INSTALLING, INSTALLED, REMOVING = "installing", "installed", "removing"
 
 @dataclass(frozen=True)
 class Service:
-    """One program as a service.
+    """One program, a party's or a coordinator's, that systemd runs as a service.
 
     Attributes:
         name: the program, its main unit's name and the stem of its record.
@@ -183,7 +183,7 @@ class Installation:
         self._record = self._read_record()
 
     def printed(self) -> Iterator[str]:
-        """Yields the steps of an installation and its units. Nothing is changed."""
+        """Yields lines with the steps of the installation and its units, and changes nothing."""
         service = self._service
         yield f"# account {service.account} without log-in, its folder {service.folder}"
         if self._folder.source is not None:
@@ -262,7 +262,7 @@ class Installation:
         return (self._home / self._service.settings).exists() and self._folder.is_ready(self._home)
 
     def _bring_folder(self, account: Owner) -> None:
-        """Moves the folder to the account, if there is one to move or one on its way."""
+        """Moves the folder to the account's place, or goes on with a move; does nothing without either."""
         source = self._source_to_move()
         if source is None:
             return

@@ -386,7 +386,7 @@ class LookAlikes:
 
     @property
     def sentence(self) -> str:
-        """The finding as a sentence without an id."""
+        """The finding as a sentence that shows no id."""
         if self.is_listed:
             subject = counted(self.count, "identifier on the list matches", "identifiers on the list match")
             difference_sentence = difference_words(self.kinds) or "what else stands on its line"
@@ -412,7 +412,7 @@ class LookAlikes:
 
 
 def difference_words(kinds: Iterable[str]) -> str:
-    """Returns in words by what ids differ that differ by ``kinds``.
+    """Returns in words by what two ids differ whose difference is of these ``kinds``.
 
     >>> difference_words(["zeros", "case"])
     'leading zeros and capital letters, or ß for ss'

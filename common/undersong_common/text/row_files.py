@@ -594,7 +594,7 @@ def _may_hold_key(file_text: str, key: str) -> bool:
 
 
 class _Keys:
-    """The declared keys that no row has had yet, and the keys of the rows."""
+    """Notes which declared keys no row has had so far, to report them after the last row."""
 
     def __init__(self, columns: Collection[str]) -> None:
         self._absent = dict.fromkeys(columns, "")

@@ -79,7 +79,7 @@ class Columns:
     attributes: Mapping[str, str] = field(default_factory=dict)
 
     def check_roles(self) -> None:
-        """Raises ConfigurationError for a column of texts or ids with a second role: labels are shown."""
+        """Raises ConfigurationError if the column of texts or of ids has a second role, because people see labels."""
         for role, column in self._column_roles.items():
             first_role = next(name for name, other_column in self._column_roles.items() if other_column == column)
             if column is not None and first_role != role and {first_role, role} & {"text", "user"}:
@@ -148,7 +148,7 @@ def empty_reason(source: str) -> str:
 
 
 def read_record(row: Row, columns: Columns, empty: str = EMPTY) -> Record:
-    """Reads a row that has all columns.
+    """Returns the record of a row that has all ``columns``.
 
     Args:
         empty: the reason for a row without a text.

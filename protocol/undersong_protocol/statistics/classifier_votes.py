@@ -332,7 +332,7 @@ class CorpusComparison(Statistic, question="classifiers"):
         return Rows(compute, records.units)
 
     def _margin_row(self, first_shares: Float64, second_shares: Float64) -> Float64:
-        """Returns rows, float64 [m, dimension], from each corpus's share of right classifiers for m records."""
+        """Returns m records' rows, float64 [m, dimension], from the share of right classifiers of each corpus."""
         gain = second_shares - first_shares
         return np.stack([gain, SQUARE * gain**2], axis=1)
 

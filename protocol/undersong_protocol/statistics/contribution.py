@@ -138,7 +138,7 @@ def contribute(
         ConfigurationError: a scale at which float64 would not be exact.
     """
     if unit_contribution not in ("mean", "sum"):
-        raise ConfigurationError(f"unit contribution {unit_contribution!r} is neither 'mean' nor 'sum'")
+        raise ConfigurationError(f"unit contribution {unit_contribution!r} is unknown", "choose 'mean' or 'sum'")
     unit_bound = unit_sensitivity(statistic, unit_contribution, max_per_unit, law)
     if not 0 < unit_bound.linf * scale < LARGEST_INTEGER:
         raise ConfigurationError(
@@ -178,7 +178,7 @@ def _clamp_sum(integer_sum: Int64, largest_reach: Fraction) -> None:
 
 
 def _order_by_unit(rows: Rows, max_per_unit: int) -> tuple[Int64, Int64]:
-    """Returns row numbers, those of one unit together, and the rows of each unit; without units of too many rows."""
+    """Returns row numbers ordered by unit, and each unit's number of rows; leaves out units of too many rows."""
     unit_order = np.argsort(rows.units, kind="stable")
     records_of_unit = np.unique(rows.units[unit_order], return_counts=True)[1]
     is_allowed = records_of_unit <= max_per_unit

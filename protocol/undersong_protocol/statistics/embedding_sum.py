@@ -71,7 +71,7 @@ class EmbeddingSum(Statistic, question="directions"):
         check_task_labels(self.name, self.labels, facts)
         if facts.embedding_size != self.size:
             raise ConfigurationError(
-                f"the embedding model gives {facts.embedding_size} coordinates, the plan has {self.size}",
+                f"{self.name}: the embedding model gives {facts.embedding_size} coordinates, the plan has {self.size}",
                 "set method.embedding_size to the model's",
                 code="other-dimension",
             )

@@ -245,8 +245,8 @@ class MetadataHistograms(Statistic, question="counts"):
             WHOLE_NUMBERS.check("length_edges", edges)
         if edges.ndim != 1 or not 2 <= len(edges) <= self.length_bins + 1 or (np.diff(edges) <= 0).any():
             raise ConfigurationError(
-                f"the published length edges are not 2 to {self.length_bins + 1} increasing numbers",
-                "publish what was planned",
+                f"{self.name}: the published length edges are not 2 to {self.length_bins + 1} increasing numbers",
+                "publish as many as are planned, in increasing order",
             )
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
@@ -377,8 +377,9 @@ class AttributeMarginals(Statistic, question="counts"):
             column_texts = public.texts_of(COLUMNS)
             if len(column_texts) != sum(self.columns) or not all(map(str.strip, column_texts)):
                 raise ConfigurationError(
-                    "the published columns have other numbers of names and values than the plan, or an empty one",
-                    "publish name and values of each",
+                    f"{self.name}: the published columns have another number of names and values than the plan, or an"
+                    " empty one",
+                    "publish the name and the values of each planned column",
                 )
         if not self.lists:
             return
@@ -386,7 +387,8 @@ class AttributeMarginals(Statistic, question="counts"):
         check_embeddings(VALUES, value_vectors, facts, labels=len(self.lists), most=self.values, least=self.values)
         if (value_vectors.labels != np.repeat(np.arange(len(self.lists)), self.lists)).any():
             raise ConfigurationError(
-                "the published values are not in the order of their lists", "label each with the number of its list"
+                f"{self.name}: the published values are not in the order of their lists",
+                "label each with the number of its list",
             )
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:

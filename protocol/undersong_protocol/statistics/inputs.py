@@ -136,7 +136,7 @@ def check_embeddings(
     if not least <= len(embedding_rows) <= most:
         raise ConfigurationError(
             f"{len(embedding_rows)} public embeddings {name!r} were published, the plan has {least} to {most}",
-            "plan for more",
+            "publish as many as are planned, or plan for more",
             code="embedding-count",
         )
     check_labels(name, published.labels, labels)

@@ -165,7 +165,7 @@ class Rows:
         return self.matrix[positions]
 
     def keep_units(self, is_kept: Bools) -> Rows:
-        """Returns only the rows of the units u with ``kept[u]``, bool [number of units]."""
+        """Returns only the rows of the units u for which ``is_kept[u]`` is True, bool [number of units]."""
         kept_rows = np.flatnonzero(is_kept[self.units])
         if callable(self.matrix):
             compute_rows = self.matrix
@@ -234,7 +234,7 @@ def positive_integer(
     """Raises ConfigurationError unless ``value``, the parameter ``name`` of a statistic, is an int of [least, most]."""
     if type(value) is not int or not least <= value <= most:
         raise ConfigurationError(
-            f"{statistic}.{name} is {value!r}",
+            f"{statistic}.{name} is {value!r}, not an integer in its range",
             f"give an integer of at least {least} and at most {most}",
             code="number-out-of-range",
         )
@@ -251,7 +251,8 @@ def positive_integers(statistic: str, name: str, values: object, *, entries: int
         else:
             values_words = repr(values)
         raise ConfigurationError(
-            f"{statistic}.{name} has {values_words}", f"give at least 1 and at most {entries} integers"
+            f"{statistic}.{name} has {values_words}, not 1 to {entries} integers",
+            f"give at least 1 and at most {entries} integers",
         )
     for value in values:
         positive_integer(statistic, name, value, least=least, most=most)
@@ -324,12 +325,14 @@ class Statistic(ABC):
                 positive_integer(self.name, name, parameter_value, least=type_hint.least, most=type_hint.most)
             elif type(parameter_value) is not bool:
                 raise ConfigurationError(
-                    f"{self.name}.{name} is {parameter_value!r}", "give true or false", code="not-boolean"
+                    f"{self.name}.{name} is {parameter_value!r}, neither true nor false",
+                    "give true or false",
+                    code="not-boolean",
                 )
 
     @property
     def asks(self) -> str:
-        """Returns the clause ``consent`` for these parameters: it names nothing that they leave out."""
+        """The clause ``consent`` for these parameters, without what they leave out."""
         return self.consent
 
     @classmethod
@@ -402,7 +405,7 @@ def register(statistic: _Class) -> _Class:
     _check_statistic(statistic)
     if not statistic.__module__.startswith(_OWN):
         raise InternalError(
-            f"statistic {statistic.name!r} is another package's",
+            f"statistic {statistic.name!r} is another package's and cannot be registered here",
             "declare it by an entry point of undersong.statistics: it runs in simulations",
         )
     if statistic.question not in QUESTIONS:

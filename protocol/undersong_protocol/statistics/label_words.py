@@ -104,21 +104,23 @@ class LabelWords(Statistic, question="counts"):
         listed_words = public.texts_of("words")
         word_order = public.numbers_of("order")
         if not listed_words:
-            raise ConfigurationError("no word was published", "publish one word or more", code="term-count")
+            raise ConfigurationError(
+                f"{self.name}: no word was published", "publish one word or more", code="term-count"
+            )
         if not len(listed_words) <= self.cells:
             raise ConfigurationError(
-                f"{len(listed_words)} words were published, the plan has {self.cells}",
+                f"{self.name}: {len(listed_words)} words were published, the plan has {self.cells}",
                 "publish fewer",
                 code="term-count",
             )
         if wrong_words := [word for word in listed_words if words(word) != [word]]:
             raise ConfigurationError(
-                f"the published word {wrong_words[0][:80]!r} is not one word in lower case",
+                f"{self.name}: the published word {wrong_words[0][:80]!r} is not one word in lower case",
                 "publish words as texts have them",
             )
         if word_order.ndim != 2 or len(word_order) != self.labels or word_order.size > LARGEST_ORDER:
             raise ConfigurationError(
-                f'public numbers "order" of shape {word_order.shape} are not {self.labels} rows of at most'
+                f'{self.name}: public numbers "order" of shape {word_order.shape} are not {self.labels} rows of at most'
                 f" {LARGEST_ORDER} numbers in all",
                 "publish the cells of each label",
                 code="number-shape",
@@ -127,19 +129,21 @@ class LabelWords(Statistic, question="counts"):
         wrong_cells = word_order[(word_order < NOTHING) | (word_order >= len(listed_words))]
         if wrong_cells.size:
             raise ConfigurationError(
-                f'public numbers "order" name the cell {wrong_cells[0]:.0f} of {len(listed_words)} published words',
+                f'{self.name}: public numbers "order" name the cell {wrong_cells[0]:.0f} of {len(listed_words)}'
+                " published words",
                 "publish its word",
             )
         unlisted_cells = set(range(len(listed_words))) - set(word_order.ravel().astype(int).tolist())
         if unlisted_cells:
             raise ConfigurationError(
-                f"the published word {listed_words[min(unlisted_cells)][:80]!r} stands in no label's order",
+                f"{self.name}: the published word {listed_words[min(unlisted_cells)][:80]!r} stands in no label's"
+                " order",
                 "publish only words that do",
             )
         for label, order_row in enumerate(word_order):
             if repeated_words := repeated(listed_words[int(cell)] for cell in order_row if cell != NOTHING):
                 raise ConfigurationError(
-                    f"the order of label {label} names the word {repeated_words[0][:80]!r} more than once",
+                    f"{self.name}: the order of label {label} names the word {repeated_words[0][:80]!r} more than once",
                     "publish each word once",
                 )
 

@@ -94,7 +94,9 @@ class NearestFurthest:
         candidate_rows = candidates.values
         candidate_labels = candidates.labels
         if (candidate_labels is None) != (self._labels is None):
-            raise ConfigurationError("labels are given for candidates or for records, but not for both")
+            raise ConfigurationError(
+                "labels are given for candidates or for records, but not for both", "give them for both or for neither"
+            )
         if candidate_rows.ndim != 2 or candidate_rows.shape[1] != self._private.shape[1]:
             raise ConfigurationError(
                 f"candidates of shape {candidate_rows.shape} cannot be compared with records of dimension "

@@ -271,7 +271,7 @@ class TeacherVotes(Statistic, question="teachers"):
         return Sensitivity(float(self.queries), math.sqrt(self.queries), 1.0)
 
     def check_party(self, local_model: str) -> None:
-        """Raises ConfigurationError if teachers are fine-tuned and the party's local model cannot be."""
+        """Raises ConfigurationError if teachers are fine-tuned and the party's local model cannot be fine-tuned."""
         if self.fine_tuned:
             check(local_model)
 
@@ -310,8 +310,9 @@ class TeacherVotes(Statistic, question="teachers"):
         input_classes = public.numbers_of(_classes_of(name))
         if not least <= len(input_texts) <= largest:
             raise ConfigurationError(
-                f"{len(input_texts)} public texts {name!r} were published, the plan has {least} to {largest}",
-                "publish those planned",
+                f"{self.name}: {len(input_texts)} public texts {name!r} were published, the plan has {least} to"
+                f" {largest}",
+                "publish as many as are planned",
             )
         check_shape(_classes_of(name), input_classes, (len(input_texts),))
         WHOLE_NUMBERS.check(_classes_of(name), input_classes)

@@ -202,7 +202,7 @@ class TermHistogram(Statistic, question="counts"):
         vocabulary = public.texts_of("vocabulary")
         if len(vocabulary) != self.vocabulary:
             raise ConfigurationError(
-                f"{len(vocabulary)} terms were published, the plan has {self.vocabulary}",
+                f"{self.name}: {len(vocabulary)} terms were published, the plan has {self.vocabulary}",
                 "publish the planned ones",
                 code="term-count",
             )
@@ -302,7 +302,9 @@ class FourierFeatures(Statistic, question="directions"):
                 "give lengths = [1], or averaged = false",
             )
         if not isinstance(self.width, int | float) or not 0 < self.width < 1e6:
-            raise ConfigurationError(f"{self.name}.width is {self.width!r}", "give a positive number")
+            raise ConfigurationError(
+                f"{self.name}.width is {self.width!r}, not a number above 0 and below 1e6", "give such a number"
+            )
 
     @property
     def structure_dimension(self) -> int:
@@ -394,7 +396,8 @@ class FourierFeatures(Statistic, question="directions"):
         check_embeddings("terms", vectors, facts, labels=0, most=len(vectors.values))
         if len(vectors.values) != len(input_terms):
             raise ConfigurationError(
-                f"{len(input_terms)} terms were published with {len(vectors.values)} embeddings", "publish both again"
+                f"{self.name}: {len(input_terms)} terms were published with {len(vectors.values)} embeddings",
+                "publish one embedding for each term",
             )
         filled_positions = sum(min(length, self.phrases) for length in self.lengths)
         phase_count = self.pairs * (

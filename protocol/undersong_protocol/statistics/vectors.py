@@ -30,7 +30,7 @@ class _Hidden:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class GridVector(_Hidden):
-    """The exact sum of one party's clipped and rounded contributions of units, ``values`` int64 [d]; private."""
+    """The exact sum of one party's units' clipped and rounded contributions, ``values`` int64 [d]; private."""
 
     values: Int64
 
