@@ -23,7 +23,7 @@ MODULES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(MODULES) - OF_THE_LIBRARY))
-def test_docstring_examples_of_each_module_hold(name: str) -> None:
+def test_docstring_examples_of_each_module_run_as_shown(name: str) -> None:
     result = doctest.testmod(importlib.import_module(name))
     assert result.attempted > 0
     assert result.failed == 0

@@ -24,7 +24,7 @@ def blocks(page: str) -> str:
 
 
 @pytest.mark.slow
-def test_ten_lines_of_the_library_page_run(monkeypatch, tmp_path):
+def test_ten_line_example_of_the_library_page_runs(monkeypatch, tmp_path):
     pytest.importorskip("pandas")
     monkeypatch.setattr(Embedder, "load", HashedEmbedder)
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path))

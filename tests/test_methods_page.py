@@ -43,7 +43,7 @@ COMMANDS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", pages.methods())
-def test_page_shows_every_element_and_every_value_of_its_preset(name):
+def test_method_page_shows_every_element_and_value_of_its_preset(name):
     rows = [line for line in pages.page(name).split("\n") if line.startswith("| ")]
     for element in pages.table_of(name)["elements"]:
         row = next(line for line in rows if element["element"].replace("|", "\\|") in line)
@@ -53,17 +53,17 @@ def test_page_shows_every_element_and_every_value_of_its_preset(name):
 
 
 @pytest.mark.slow
-def test_overview_links_to_the_page_of_every_paper():
+def test_overview_of_methods_links_to_the_page_of_every_paper():
     assert re.findall(r"\((papers/[\w-]+\.md)\)", pages.overview()) == list(pages.pages())
 
 
-def test_the_papers_methods_have_tables():
+def test_every_method_of_a_paper_has_a_table():
     named = {*methods.own_names(), *reference_methods.names()}
     assert {"wasp", "augpe", "pretext", "fusegen", *reference_methods.names()} <= set(pages.methods()) <= named
 
 
 @pytest.mark.parametrize("name", pages.methods())
-def test_a_row_names_code_and_a_test_that_exist(name: str) -> None:
+def test_method_table_rows_name_existing_code_and_tests(name: str) -> None:
     for row in pages.table_of(name)["elements"]:
         assert row["verdict"] in pages.VERDICTS
         assert row["where"]
@@ -86,7 +86,9 @@ def test_a_row_names_code_and_a_test_that_exist(name: str) -> None:
     slow_but(COMMANDS, [command for command in COMMANDS if not command[1].startswith(CALIBRATED_LONG)]),
     ids=lambda each: each[:30],
 )
-def test_the_command_of_a_paper_s_table_can_be_planned(name: str, table: str, command: str, tmp_path: Path) -> None:
+def test_commands_that_reproduce_papers_tables_can_be_planned(
+    name: str, table: str, command: str, tmp_path: Path
+) -> None:
     for line in command.replace("\\\n", " ").strip().splitlines():
         words = shlex.split(line)
         assert words[0] == "undersong" or words[:3] == ["python", "-m", "benchmarks.papers"]

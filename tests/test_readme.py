@@ -95,7 +95,7 @@ def vote_on_nothing(_options, run):
     ("run", "code"),
     [(write_label("no label of the task"), "unknown-label"), (vote_on_nothing, "candidates")],
 )
-def test_order_or_vote_that_cannot_be_is_refused_before_a_party_is_asked(run, code, tmp_path, monkeypatch):
+def test_impossible_order_or_vote_is_refused_before_a_party_is_asked(run, code, tmp_path, monkeypatch):
     vote = SumRequest("votes", TopQVotes(q=1, candidates=4, labels=2, furthest=False))
     method = Method(Options=MethodOptions, plan=lambda _o, _s: [vote], generator_calls=lambda _o, _s: 4, run=run)
     with pytest.raises(ConfigurationError) as error:
@@ -113,7 +113,7 @@ def test_order_or_vote_that_cannot_be_is_refused_before_a_party_is_asked(run, co
         {"generator_calls": lambda: 1},
     ],
 )
-def test_method_of_another_form_is_refused_as_it_is_declared(declared):
+def test_malformed_method_is_refused_when_it_is_declared(declared):
     fitting = {"Options": MethodOptions, "plan": lambda _o, _s: [], "run": lambda _o, _r: []}
     with raises(ConfigurationError, "method-form"):
         Method(**{**fitting, **declared})
@@ -141,7 +141,7 @@ def test_method_weights_that_are_not_one_per_generator_are_refused(weights):
     context.record("weights", 1, np.array([0.25, 0.75]))
 
 
-def test_unknown_method_says_where_an_offered_one_is_known():
+def test_error_for_unknown_method_says_where_an_offered_one_is_known():
     with pytest.raises(ConfigurationError) as refused:
         methods.load("my-method")
     assert "run the program, or make the method a package" in refused.value.remedy

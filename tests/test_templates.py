@@ -22,12 +22,12 @@ def _literals(made):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
-def test_no_template_writes_out_an_amount_that_varies(path):
+def test_html_templates_write_out_no_number_that_a_setting_can_change(path):
     text = MADE.sub(_literals, path.read_text(encoding="utf-8"))
     assert WRITTEN_OUT.findall(text) == RULES.get(path.name, [])
 
 
-def test_an_amount_that_is_written_out_is_noticed():
+def test_check_notices_a_number_that_is_written_out_in_a_template():
     assert WRITTEN_OUT.search("opened with those of at least four others")
     assert WRITTEN_OUT.search("A run needs 3 parties")
     assert not WRITTEN_OUT.search("opened with those of … others")

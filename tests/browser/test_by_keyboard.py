@@ -137,7 +137,7 @@ def test_keyboard_alone_rejects_a_request_while_others_arrive(page, party, windo
     assert page.site.violations == []
 
 
-def test_keyboard_focus_stays_when_its_part_of_the_page_is_renewed(page, party, window):
+def test_keyboard_focus_stays_when_that_part_of_the_page_is_renewed(page, party, window):
     officer, keys = entered(window, page, "mia")
     keys.to("Pause", "button")
     proposed(party, run="one more")

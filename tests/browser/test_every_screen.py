@@ -209,7 +209,7 @@ def test_every_hospital_screen_passes_the_browser_checks(page, party, window, wi
     assert page.site.violations == []
 
 
-def test_the_sheet_prints_on_paper_with_room_to_sign(page, party, window):
+def test_printed_sheet_has_room_to_sign(page, party, window):
     manifest = proposed(party, run="printed").hash.hex()
     privacy = window(page.address).enter(page.link("printer"))
     privacy.go(f"/requests/{manifest}")

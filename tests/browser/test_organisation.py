@@ -49,7 +49,7 @@ def provider(tmp_path):
     port.shutdown()
 
 
-def test_a_person_logs_in_and_a_planted_cookie_logs_nobody_in(provider, window):
+def test_provider_log_in_works_and_a_planted_cookie_logs_nobody_in(provider, window):
     fake, served, port, planted = provider
     attacker = Browser(served.site, host=served.address.removeprefix("http://"))
     place = fake.led_back(attacker.get("/oidc/start"), groups=["it"])

@@ -188,7 +188,7 @@ def test_browser_shows_hostile_strings_as_plain_text(console, coordinator, page,
 
 
 @pytest.mark.slow
-def test_page_with_a_cut_stream_says_since_when_and_catches_up(coordinator, chromium, window):
+def test_page_whose_stream_is_cut_says_since_when_and_catches_up(coordinator, chromium, window):
     with served_console(coordinator) as served:
         operator = window(served.address).enter(served.link())
         operator.go("/runs/one/triage%20winter")
@@ -216,7 +216,7 @@ def test_page_of_an_ended_session_says_so_and_links_to_the_login(console, window
 
 
 @pytest.mark.slow
-def test_one_failing_part_of_a_screen_leaves_the_others(console, coordinator, window):
+def test_one_failing_part_of_a_screen_does_not_hide_the_others(console, coordinator, window):
     runs.plan(coordinator, CLINIC / "task.toml", RunOptions(name="half", parties=HOSPITALS))
     (CoordinatorHome(coordinator).path / "runs" / "half" / "annotations.json").write_text("{")
     operator = window(console.address).enter(console.link())
@@ -228,7 +228,7 @@ def test_one_failing_part_of_a_screen_leaves_the_others(console, coordinator, wi
 
 
 @pytest.mark.slow
-def test_a_double_click_and_a_repeated_form_act_once(console, window):
+def test_double_click_or_repeated_form_performs_its_action_once(console, window):
     operator = window(console.address).enter(console.link())
     operator.go("/parties/invite")
     operator.page.get_by_label("Name of the hospital").fill("twice")
@@ -262,7 +262,7 @@ def test_message_of_a_started_run_vanishes_once_the_run_is_rejected(console, coo
 
 
 @pytest.mark.slow
-def test_a_click_goes_through_while_its_part_of_the_page_is_renewed(console, window):
+def test_click_works_while_that_part_of_the_page_is_renewed(console, window):
     operator = window(console.address).enter(console.link("slow-hand"))
     operator.go("/runs")
     link = operator.page.locator("[data-part] a[href]").first
@@ -323,7 +323,7 @@ class Foreign(BaseHTTPRequestHandler):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [True, False])
-def test_foreign_port_gets_no_cookie_and_is_served_nothing_with_one(console, window, script):
+def test_page_on_another_port_gets_no_usable_session_cookie(console, window, script):
     operator = window(console.address, script=script)
     address, _, secret = console.link(f"ada-{script}").partition("#")
     operator.page.goto(address)

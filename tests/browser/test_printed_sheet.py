@@ -118,7 +118,7 @@ def test_run_name_with_any_character_cannot_end_the_style_sheet(window):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_first_answers_print_on_half_an_a4_page(window, previewed, variant):
+def test_sheet_s_short_part_prints_on_half_an_a4_page(window, previewed, variant):
     page = sheet_page(VARIANTS[variant](previewed.sheet), previewed.surroundings)
     titles = [section.title for section in page.sections]
     assert titles[:2] == ["What is asked", "In short"]

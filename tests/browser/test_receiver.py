@@ -44,7 +44,7 @@ REPORTS = {
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("shape", REPORTS)
-def test_no_text_of_a_chart_is_cut_or_lies_on_another(window, tmp_path, shape, width):
+def test_no_text_of_a_report_chart_is_cut_or_overlaps_another(window, tmp_path, shape, width):
     (tmp_path / "report.html").write_text(render_html(run(120, **{**SCORED, **REPORTS[shape]})))
     reader = window("file://", width=WIDTHS[width])
     reader.go(str(tmp_path / "report.html"))
@@ -122,7 +122,7 @@ def in_words(said):
     return said.partition(" By: ")[0].replace("named below", "named above")
 
 
-def test_the_report_judges_dropped_files_in_the_words_of_verify(published, coordinator, reader, tmp_path):
+def test_report_judges_files_dropped_on_it_in_the_words_of_verify(published, coordinator, reader, tmp_path):
     true = CoordinatorHome(coordinator).authority().fingerprint
     files = [path for path in published.iterdir() if path.is_file()]
     reader.page.locator("#told").fill(true)
@@ -151,7 +151,7 @@ def test_the_report_judges_dropped_files_in_the_words_of_verify(published, coord
     reader.check("the report with checked files")
 
 
-def test_the_report_asks_for_the_files_that_it_needs(published, reader, tmp_path):
+def test_report_asks_for_the_files_that_its_check_still_needs(published, reader, tmp_path):
     files = [path for path in published.iterdir() if path.is_file()]
     said = checked(reader, [path for path in files if path.name not in ("manifest.json", "README.md")])
     assert "Add manifest.json" in said
@@ -165,7 +165,7 @@ def test_the_report_asks_for_the_files_that_it_needs(published, reader, tmp_path
     assert "manifest.json: states another plan" in said
 
 
-def test_the_report_compares_the_makers_key_with_a_told_fingerprint(published, coordinator, reader):
+def test_report_compares_the_publisher_s_key_with_a_typed_fingerprint(published, coordinator, reader):
     true = CoordinatorHome(coordinator).authority().fingerprint
     other = f"{'0' if true[0] != '0' else '1'}{true[1:]}"
     files = [path for path in published.iterdir() if path.is_file()]
@@ -187,7 +187,7 @@ def test_the_report_compares_the_makers_key_with_a_told_fingerprint(published, c
 
 
 @pytest.mark.parametrize("has_ed25519", [True, False])
-def test_the_report_checks_the_makers_signature_where_the_browser_can(published, coordinator, window, has_ed25519):
+def test_report_checks_the_publisher_s_signature_if_the_browser_can(published, coordinator, window, has_ed25519):
     true = CoordinatorHome(coordinator).authority().fingerprint
     files = [path for path in published.iterdir() if path.is_file()]
     reader = window("file://")
@@ -270,7 +270,7 @@ def test_report_reports_a_forged_signature_whatever_was_typed(published, coordin
     assert "whole" not in said
 
 
-def test_the_report_knows_the_files_of_the_consoles_archive(published, coordinator, window, tmp_path):
+def test_report_recognises_the_files_of_the_console_s_archive(published, coordinator, window, tmp_path):
     releases.export(coordinator, "triage received", tmp_path / "all.zip")
     with zipfile.ZipFile(tmp_path / "all.zip") as packed:
         packed.extractall(tmp_path)

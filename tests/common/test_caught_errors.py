@@ -667,14 +667,14 @@ NOT_TOLD = f"{PROGRAM}test_owner.py::test_account_is_not_proven_if_the_system_hi
 ONE_FAULT = "tests/federation/faults/test_one_fault.py::test_"
 # By place: the test elsewhere in which the error comes about there.
 TESTED = {
-    "common/undersong_common/program/notices.py deliver": f"{PROGRAM}test_notices.py::test_a_command_gets_the_notice",
+    "common/undersong_common/program/notices.py deliver": f"{PROGRAM}test_notices.py::test_notice_command_gets",
     "common/undersong_common/program/machine.py rights_that_pass": (
         "tests/client/cli/test_other_account.py::test_daemon_exits_to_be_restarted_at_a_file_of_another_account"
     ),
     "common/undersong_common/program/machine.py named_faults": (
         f"{ONE_FAULT}run_waits_for_a_resource_that_a_hospital_lacks"
     ),
-    "common/undersong_common/program/owner.py account_name": f"{PROGRAM}test_owner.py::test_an_account_without_a_name",
+    "common/undersong_common/program/owner.py account_name": f"{PROGRAM}test_owner.py::test_account_without_a_name",
     "common/undersong_common/program/owner.py _ancestor_uids": NOT_TOLD,
     "common/undersong_common/program/owner.py _login_uid": NOT_TOLD,
     "common/undersong_common/program/owner.py _is_in_user_namespace": NOT_TOLD,
@@ -687,25 +687,25 @@ TESTED = {
         "tests/common/test_files.py::test_error_in_replacing_a_file_names_it_and_not_its_temporary_file"
     ),
     "common/undersong_common/program/owner.py _is_missing": (
-        f"{PROGRAM}test_owner.py::test_a_folder_that_may_not_be_looked_into_is_another_account_s"
+        f"{PROGRAM}test_owner.py::test_unreadable_folder_counts_as_another_account_s"
     ),
     "server/undersong_server/methods/__init__.py hash_code": (
         "tests/server/methods/test_interface.py::test_code_hash_covers_a_method_defined_without_a_file"
     ),
     "common/undersong_common/program/owner.py _path_owner": (
-        f"{PROGRAM}test_owner.py::test_own_or_missing_folder_is_not_another_account_s"
+        f"{PROGRAM}test_owner.py::test_own_or_missing_folder_passes_the_owner_check"
     ),
     "client/undersong_client/answering/journaled.py Answering._answer_once_possible": (
         "tests/federation/faults/test_real_disks.py::test_full_disk_of_a_hospital_holds_up_that_hospital"
     ),
     "client/undersong_client/answering/computing_process.py ComputingProcess.vector": (
         "tests/client/answering/test_computing_process.py::"
-        "test_failed_process_gives_zeros_at_public_time_and_is_replaced"
+        "test_failed_computing_process_gives_zeros_on_time_and_is_replaced"
     ),
     "client/undersong_client/link/checks.py _dial_directly": f"{CHECKS}a_dead_proxy_from_a_dead_coordinator",
     "client/undersong_client/link/checks.py _dial_through_proxy": f"{CHECKS}a_dead_proxy_from_a_dead_coordinator",
     "client/undersong_client/records/snapshot.py _read_parts": (
-        "tests/client/records/test_snapshot.py::test_damaged_sealed_copy_is_named"
+        "tests/client/records/test_snapshot.py::test_damaged_sealed_copy_of_the_records_is_refused"
     ),
     "client/undersong_client/storage/public_blocks.py DiskBlocks.get": (
         "tests/client/storage/test_public_blocks.py::test_blocks_survive_a_restart"

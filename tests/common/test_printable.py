@@ -36,7 +36,7 @@ def test_printable_string_is_short_and_on_one_line(text):
 
 @pytest.mark.heavy
 @given(st.text(alphabet=st.characters(categories=("Lu", "Ll", "Nd", "Po")), min_size=1, max_size=40))
-def test_ordinary_text_stays_as_it_is(text):
+def test_printable_leaves_ordinary_text_unchanged(text):
     assert printable(text).strip("\u200e") == text
 
 
@@ -61,13 +61,13 @@ def test_right_to_left_letters_do_not_reorder_text_beside_them():
     assert name_fault("\u05d0\u05d1", 20) == ""
 
 
-def test_long_names_and_names_with_outer_spaces_are_refused():
+def test_overlong_names_and_names_with_outer_spaces_are_refused():
     assert "81 characters" in name_fault("a" * 81, 80)
     for wrong in (" a", "a ", "a  b", "", None, 5):
         assert name_fault(wrong, 80)
 
 
-def test_error_keeps_its_own_line_breaks_and_escapes_the_rest():
+def test_printed_error_keeps_line_breaks_and_escapes_control_characters():
     assert printable_lines("error: a\x1b[2Jb\n  remedy: none") == "error: a\\x1b[2Jb\n  remedy: none"
 
 

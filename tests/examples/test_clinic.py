@@ -28,7 +28,7 @@ def hospital_rows() -> dict[str, list[dict[str, str]]]:
 
 
 @pytest.mark.slow
-def test_the_committed_files_are_what_the_generator_writes(tmp_path: Path) -> None:
+def test_committed_clinic_files_are_what_the_generator_writes(tmp_path: Path) -> None:
     generate.main(["--out", str(tmp_path), "--seed", str(SEED)])
     written = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     committed = {path.relative_to(DATA): path.read_bytes() for path in DATA.rglob("*") if path.is_file()}
@@ -37,12 +37,12 @@ def test_the_committed_files_are_what_the_generator_writes(tmp_path: Path) -> No
     assert not differing, "write them again: python -m examples.clinic.generate --out examples/clinic/data --seed 7"
 
 
-def test_the_files_stay_small_enough_to_commit() -> None:
+def test_clinic_files_stay_small_enough_to_commit() -> None:
     assert sum(path.stat().st_size for path in DATA.rglob("*") if path.is_file()) < 1_500_000
 
 
 @pytest.mark.heavy
-def test_every_file_has_its_rows_and_columns() -> None:
+def test_every_clinic_file_has_the_documented_rows_and_columns() -> None:
     for name, private in hospital_rows().items():
         assert len(private) == generate.NOTES_PER_HOSPITAL, name
         assert all(list(row) == ["text", "label", "patient"] for row in private)
@@ -101,7 +101,7 @@ def test_no_single_word_reveals_the_group_of_a_clinic_note() -> None:
     assert max(covered.values(), default=0.0) < 0.35, max(covered, key=lambda word: covered[word])
 
 
-def test_private_notes_are_in_no_public_file() -> None:
+def test_clinic_s_private_notes_are_in_no_public_file() -> None:
     public = {
         row["text"] for name in ("test.jsonl", "corpora/handbook.jsonl", "corpora/mixed.jsonl") for row in rows(name)
     }
@@ -109,7 +109,7 @@ def test_private_notes_are_in_no_public_file() -> None:
 
 
 @pytest.mark.slow
-def test_the_task_is_learnable_but_not_trivial() -> None:
+def test_clinic_labels_are_learnable_but_not_trivial() -> None:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 

@@ -24,7 +24,7 @@ def public_files(loaded: task.Task) -> list[Path]:
     return [loaded.locate(path) for path in paths]
 
 
-def test_examples_have_task_files() -> None:
+def test_expected_example_task_files_exist() -> None:
     assert {path.stem for path in TASKS} >= {"banking_groups", "movie_reviews", "mts_dialog", "banking77", "banking10"}
 
 
@@ -32,7 +32,7 @@ ONE_CURATOR = ("dbpedia14", "mimic")  # as its paper, DP-KPS, has it
 
 
 @pytest.mark.parametrize("path", TASKS, ids=lambda path: path.stem)
-def test_a_benchmark_is_valid_and_reads_below_the_given_root_only(path: Path, tmp_path: Path) -> None:
+def test_example_task_is_valid_and_reads_only_below_the_given_root(path: Path, tmp_path: Path) -> None:
     loaded = task.load(path, [f"data.root={tmp_path}"])
     files = [*loaded.files, *public_files(loaded)]
     assert len(files) >= 2

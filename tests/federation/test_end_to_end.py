@@ -38,7 +38,7 @@ def test_five_hospitals_go_from_enrolment_to_verify_as_the_simulation_does(clini
 
 
 @pytest.mark.timeout(2400)
-def test_the_whole_clinic_equals_its_simulation(tmp_path, monkeypatch):
+def test_federated_run_of_the_whole_clinic_equals_its_simulation(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))
     notes = some_notes(tmp_path / "notes", 1000)

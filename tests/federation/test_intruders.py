@@ -194,7 +194,7 @@ def test_connection_without_tls_is_closed_at_once(served, keys, caplog, attack, 
     assert still_serves(served, keys)
 
 
-def test_a_stream_outlives_the_time_that_a_handshake_may_take(served, keys, monkeypatch):
+def test_stream_may_last_longer_than_the_handshake_limit(served, keys, monkeypatch):
     monkeypatch.setattr(gate, "HANDSHAKE_S", 1.0)
     with Stream(served.port, keys.for_grpc) as stream:
         stream.hello("heart")
@@ -249,7 +249,7 @@ def test_an_oversized_frame_is_refused_before_it_is_read(served, keys):
 
 
 @pytest.mark.slow
-def test_a_flood_of_connections_is_cut_and_logged_once(served, keys, caplog):
+def test_flood_of_connections_is_refused_and_logged_once(served, keys, caplog):
     knock(served.port, seconds=1.5)
     assert count_refusals(served, gate.TOO_FAST) > 100
     assert sum(gate.TOO_FAST in line for line in refusals(caplog)) == 1
@@ -257,7 +257,7 @@ def test_a_flood_of_connections_is_cut_and_logged_once(served, keys, caplog):
 
 
 @pytest.mark.slow
-def test_streams_live_on_through_a_flood(served, keys):
+def test_open_streams_survive_a_flood_of_connections(served, keys):
     with Stream(served.port, keys.for_grpc) as stream:
         stream.hello("heart")
         stream.answer(lambda request: request)
@@ -360,7 +360,7 @@ def test_rate_of_a_party_s_new_streams_is_limited(served, home, keys):
     assert still_serves(served, keys)
 
 
-def test_a_party_that_does_not_read_is_cut_off(served, home, monkeypatch):
+def test_party_that_does_not_read_its_stream_is_disconnected(served, home, monkeypatch):
     monkeypatch.setattr(framing, "LONGEST_QUEUE", 50)
     served.server._write = lambda box, link, context: asyncio.sleep(60)  # as where nothing is taken off the wire
     with Stream(served.port, Credentials(home, "deaf").for_grpc) as stream:

@@ -40,7 +40,7 @@ def renewed(operated, hospital):
     return hospital("enroll", "--grant", grant)
 
 
-def test_a_renewal_by_file_brings_the_coordinators_new_addresses(operated, hospital):
+def test_certificate_renewal_by_file_brings_coordinator_s_new_addresses(operated, hospital):
     CoordinatorHome(operated.home).change(addresses=("moved.example.org:7443", "[::1]:7443"))
     words = "the coordinator is reached at moved.example.org:7443, [::1]:7443 from now on"
     assert words in renewed(operated, hospital)
@@ -50,7 +50,7 @@ def test_a_renewal_by_file_brings_the_coordinators_new_addresses(operated, hospi
     assert words not in renewed(operated, hospital)
 
 
-def test_grant_without_addresses_keeps_the_party_s_own(operated, hospital):
+def test_certificate_grant_without_addresses_keeps_those_that_a_party_has(operated, hospital):
     party = PartyHome(hospital.home)
     before, home = trust.coordinator(party), CoordinatorHome(operated.home)
     home.change(addresses=("moved.example.org:7443",))

@@ -58,7 +58,7 @@ def spent(federation) -> list[float]:
 
 
 @pytest.mark.timeout(600)
-def test_daemons_refuse_a_foreign_statistic_trusted_before_or_not(package_folders, tmp_path):
+def test_daemons_refuse_another_package_s_statistic_even_if_once_trusted(package_folders, tmp_path):
     with make_federation(tmp_path, package_folders) as federation:
         federation.set_up()
         trusting = federation.hospitals[TRUSTING]

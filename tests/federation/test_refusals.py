@@ -192,7 +192,7 @@ def test_run_that_one_hospital_rejects_is_signed_and_awaited_by_none(alliance):
 
 
 @pytest.mark.slow
-def test_run_that_charges_after_it_failed_is_shown_as_going_on(alliance, monkeypatch):
+def test_run_reported_as_failed_that_charges_again_is_shown_as_going_on(alliance, monkeypatch):
     alpha = alliance.hospitals["alpha"]
 
     def lie():
@@ -209,7 +209,7 @@ def test_run_that_charges_after_it_failed_is_shown_as_going_on(alliance, monkeyp
 
 
 @pytest.mark.slow
-def test_absent_hospital_hears_of_a_run_s_end_when_it_is_back(alliance, monkeypatch):
+def test_hospital_that_was_absent_learns_of_a_run_s_end_on_its_return(alliance, monkeypatch):
     delta = alliance.hospitals["delta"]
     before_the_first_sum(monkeypatch, delta.stop)
     alliance.start("ended meanwhile")
@@ -229,7 +229,7 @@ def test_absent_hospital_hears_of_a_run_s_end_when_it_is_back(alliance, monkeypa
     assert shown["objections"] == []
 
 
-def test_an_exceeded_budget_is_refused_as_soon_as_it_was_lowered(alliance, finished_run, caplog):
+def test_run_beyond_a_budget_lowered_meanwhile_is_refused(alliance, finished_run, caplog):
     each = alliance.hospitals["gamma"]
     spent = json.loads(each("budget", "show", "--json"))["spent_epsilon"]
     assert spent > 0
@@ -245,7 +245,7 @@ def test_an_exceeded_budget_is_refused_as_soon_as_it_was_lowered(alliance, finis
 
 
 @pytest.mark.slow
-def test_the_same_run_over_another_roster_is_refused(alliance, finished_run, caplog):
+def test_run_proposed_again_with_another_roster_is_refused(alliance, finished_run, caplog):
     alliance.start("twice")
     alliance.watch("twice")
     before = {name: each.charges for name, each in alliance.hospitals.items()}

@@ -162,7 +162,7 @@ STAGES = {
 
 
 @pytest.mark.parametrize("masks", sorted(STAGES))
-def test_holder_stopped_for_half_a_minute_loses_the_run_to_the_standby(impatient_standby, tmp_path, masks):
+def test_standby_takes_over_a_run_if_the_coordinator_stops_for_30_seconds(impatient_standby, tmp_path, masks):
     settings = ["--set", f"federation.post_quantum={'true' if masks == 'hybrid' else 'false'}"]
     with PostgresServer() as server, Two(tmp_path, server.database(), *settings) as federation:
         holder, standby = federation.one, federation.two

@@ -155,7 +155,7 @@ def test_parties_refusals_have_the_same_words_over_every_transport(kind, tmp_pat
 
 
 @pytest.mark.parametrize("kind", unhurried(TRANSPORTS))
-def test_too_few_parties_open_nothing_and_a_void_attempt_costs_nothing(kind, tmp_path):
+def test_sum_of_too_few_parties_is_void_and_costs_nothing(kind, tmp_path):
     with carried(kind, tmp_path) as (hospitals, transport):
         lost = {(party, "votes/1", "mask") for party in ("p1", "p2")}
         carrier = losing(transport, lost)
@@ -224,7 +224,7 @@ def test_a_daemon_beside_a_supernode_is_refused(tmp_path):
         assert "this party is not ready" in said[-1]
 
 
-def test_the_words_of_an_unforeseen_error_do_not_reach_the_superlink(tmp_path, monkeypatch, capsys):
+def test_unforeseen_error_s_message_does_not_reach_flower_s_superlink(tmp_path, monkeypatch, capsys):
     from undersong_client import flower_app
     from undersong_protocol.wire import codec
     from undersong_server.flower.app import INTRODUCE

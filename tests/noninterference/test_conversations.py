@@ -16,7 +16,7 @@ pytestmark = pytest.mark.heavy
 LEAST = {"different vectors": 4, "opened sums": 4, "stage unmask": 2, "pending": 1, "refusal": 9}
 
 
-def test_every_byte_that_leaves_is_the_same_but_for_masked_vectors(make_pair: MakePair) -> None:
+def test_all_sent_bytes_but_masked_vectors_are_equal_for_any_records(make_pair: MakePair) -> None:
     def went_far(counted: Counter[str]) -> bool:
         return counted["examples"] >= examples(12, 72) and all(counted[what] >= LEAST[what] for what in LEAST)
 

@@ -32,7 +32,7 @@ def run(task: Path, out: Path, cache: Path) -> dict[str, bytes]:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("method", ["undersong", pytest.param("wasp", marks=pytest.mark.slow)])
-def test_the_same_opened_sums_publish_the_same_files(tmp_path: Path, monkeypatch: Any, method: str) -> None:
+def test_equal_opened_sums_give_equal_published_files(tmp_path: Path, monkeypatch: Any, method: str) -> None:
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
     opened: dict[str, NoisySum] = {}
     real = Federation.private_sum

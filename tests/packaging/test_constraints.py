@@ -129,7 +129,7 @@ def test_images_install_the_pinned_versions_by_hash(image):
     assert not set(found) & CUDA
 
 
-def test_every_upper_bound_states_its_reason():
+def test_every_upper_bound_of_a_dependency_states_its_reason():
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     for before, line in pairwise(text[: text.index("[project.scripts]")].splitlines()):
         if re.search(r'"[\w\[\]-]+(<|==|[^"]*,<)', line):

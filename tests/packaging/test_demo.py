@@ -20,7 +20,7 @@ PARTIES = ("childrens", "harbour-general", "heart-institute")
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_demonstrations_scripts_enrol_run_export_and_verify(tmp_path):
+def test_demo_scripts_enrol_run_export_and_verify(tmp_path):
     exchange, port = tmp_path / "exchange", free_port()
     exchange.mkdir()
     notes = some_notes(tmp_path / "notes", 12, PARTIES)

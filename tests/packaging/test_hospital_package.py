@@ -103,7 +103,7 @@ def test_bundle_installs_into_an_empty_environment_unless_a_wheel_changed(wheelh
     assert 200_000 < packages.installed_kib(site) - sum(map(packages.installed_kib, of_python)) <= MOST_KIB
 
 
-def test_the_package_installs_upgrades_and_leaves_nothing_but_data(package, tmp_path):
+def test_debian_package_installs_upgrades_and_leaves_only_data(package, tmp_path):
     if os.geteuid() or None in map(shutil.which, ("dpkg-deb", "unshare", "setpriv")):
         pytest.skip("needs root, dpkg-deb, unshare and setpriv")
     if ended("dpkg-query", "-W", "python3.11", "systemd")[0]:
@@ -157,7 +157,7 @@ def machine():
     machine.close()
 
 
-def test_the_package_alone_leads_to_a_daemon_and_a_page_under_systemd(machine, package):
+def test_debian_package_alone_leads_to_daemon_and_page_under_systemd(machine, package):
     use_package(machine, package)
 
 

@@ -30,7 +30,7 @@ def last_stage(path):
     return found[start:]
 
 
-def test_there_is_an_image_for_each_side():
+def test_docker_images_exist_for_coordinator_and_party():
     assert [path.stem for path in DOCKERFILES] == ["coordinator", "party"]
 
 

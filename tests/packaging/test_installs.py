@@ -298,7 +298,7 @@ def library_example():
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("extras", installs(), ids=",".join)
-def test_a_documented_install_without_constraints_starts(extras, wheel, tmp_path):
+def test_programs_start_in_a_documented_install_without_constraints(extras, wheel, tmp_path):
     programs = tmp_path / "empty" / "bin"
     assert run(sys.executable, "-m", "venv", tmp_path / "empty").returncode == 0
     # pip reads PIP_FIND_LINKS and its own cache, which serve repeats. What nobody imports need not be compiled.

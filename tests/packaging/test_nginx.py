@@ -54,7 +54,7 @@ def recipe(name, changes):
     return text
 
 
-def test_tls_of_browsers_ends_at_the_proxy(nginx, tmp_path):
+def test_nginx_terminates_the_tls_of_browsers(nginx, tmp_path):
     outside, inside, authority = free_port(), free_port(), Authority()
     key, certificate = authority.server(NAME)
     (tmp_path / "key.pem").write_bytes(key)
@@ -101,7 +101,7 @@ def test_tls_of_browsers_ends_at_the_proxy(nginx, tmp_path):
     assert "/s/" not in "".join(path.read_text() for path in tmp_path.glob("**/*.log"))
 
 
-def test_tls_of_hospitals_passes_through(nginx, tmp_path):
+def test_nginx_passes_the_tls_of_hospitals_through(nginx, tmp_path):
     home = make_home(tmp_path / "home")
     keys, outside = Credentials(home, "heart"), free_port()
     with Served(home) as served:

@@ -15,7 +15,7 @@ SERVICES = [path for path in UNITS if path.suffix == ".service"]
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
-def test_a_service_is_hardened_and_runs_a_command_that_exists(path):
+def test_systemd_service_is_hardened_and_runs_an_existing_command(path):
     from undersong.cli import app as operator
     from undersong_client.cli.app import app as hospital
 
@@ -47,7 +47,7 @@ def test_a_service_is_hardened_and_runs_a_command_that_exists(path):
 
 
 @pytest.mark.slow
-def test_systemd_finds_no_fault_in_any_unit(tmp_path):
+def test_systemd_analyze_finds_no_fault_in_any_unit(tmp_path):
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not here")
     for path in UNITS:

@@ -20,7 +20,7 @@ ROW = re.compile(r"^\| [^|]+ \| `(undersong_[\w/]+)\.py` \| (\d+) \|", re.MULTIL
 CHANGES = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-def test_citation_and_changes_are_of_this_version():
+def test_citation_file_and_changelog_state_this_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == VERSION
     newest = re.findall(r"^## (\d\S*) \((\d{4}-\d\d-\d\d)\)$", CHANGES, re.MULTILINE)[0]
@@ -47,12 +47,12 @@ def test_changelog_lists_every_file_version_of_the_program():
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # in Flower's builder
 
 
-def test_flower_bundle_holds_no_program():
+def test_flower_bundle_contains_no_python_code():
     with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(BUNDLE))) as bundle:
         assert sorted(bundle.namelist()) == [".info/CONTENT", "README.md", "pyproject.toml"]
 
 
-def test_flower_bundle_has_the_version_of_the_program():
+def test_flower_bundle_s_version_is_the_program_s():
     assert tomllib.loads((BUNDLE / "pyproject.toml").read_text())["project"]["version"] == VERSION
 
 

@@ -82,7 +82,7 @@ def test_wheel_has_the_version_of_the_program(wheel):
 
 
 @pytest.mark.slow
-def test_beside_a_package_with_a_common_and_a_server_both_keep_their_files(installed):
+def test_wheel_keeps_files_of_packages_named_common_and_server(installed):
     script = "import common, server, undersong_common, undersong_server; print(common.OWNER, server.OWNER)"
     assert wheels.run(installed, "-c", script).split() == ["stranger", "stranger"]
     found = {path.relative_to(installed).as_posix() for path in installed.rglob("*.*") if path.is_file()}

@@ -103,7 +103,7 @@ def test_installed_packages_are_found_and_hashed_without_an_import(package):
     assert "sentences" in methods.names()
 
 
-def test_bytecode_compiled_of_another_source_is_not_run(package, tmp_path):
+def test_package_s_bytecode_compiled_from_another_source_is_not_run(package, tmp_path):
     source = plugins.source_hash(plugins.find("statistics", NAME))
     other = tmp_path / "other.py"
     other.write_text("raise SystemExit('another source')\n")
@@ -385,7 +385,7 @@ BROKEN = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", BROKEN.values(), ids=BROKEN.keys())
-def test_a_broken_embedder_is_refused_where_it_is_loaded(package, tmp_path, line):
+def test_package_s_broken_embedder_is_refused_when_it_is_loaded(package, tmp_path, line):
     file = package / "sentences" / "embedder.py"
     file.write_text(file.read_text().replace("return [", "found = [") + f"        {line}\n")
     pinned = f"plug-in:letters@{plugins.source_hash(plugins.find('embedders', 'letters'))}"

@@ -68,7 +68,7 @@ def test_fingerprint_is_read_as_people_type_it(authority: Authority) -> None:
     assert Authority().package("alpha").fingerprint != shown
 
 
-def test_an_expired_invitation_says_so(authority: Authority) -> None:
+def test_expired_invitation_is_refused_saying_so(authority: Authority) -> None:
     package = Package.parse(authority.package_bytes("alpha", expires_s=1000))
     with raises(ConfigurationError, "expired"):
         package.check_fresh(1000.0)
@@ -107,7 +107,7 @@ def test_a_package_with_a_wrong_value_is_refused_though_it_is_signed(authority: 
         Package.parse(data)
 
 
-def test_a_package_that_anybody_changed_is_refused(authority: Authority) -> None:
+def test_enrolment_package_changed_after_signing_is_refused(authority: Authority) -> None:
     data = authority.package_bytes("alpha", "good.org:7443")
     with raises(ConfigurationError, "not-signed"):
         Package.parse(data.replace(b"good.org", b"evil.org"))
@@ -246,13 +246,13 @@ READERS = [
     )
 )
 @pytest.mark.heavy
-def test_hostile_files_raise_nothing_but_a_configuration_error(data: bytes) -> None:
+def test_hostile_enrolment_files_raise_only_a_configuration_error(data: bytes) -> None:
     for read in READERS:
         with pytest.raises(ConfigurationError):
             read(data)
 
 
-def test_deep_and_long_files_are_refused() -> None:
+def test_deeply_nested_and_long_enrolment_files_are_refused() -> None:
     for read in READERS:
         for data in (b"[" * 200_000, b" " * 300_000, b'{"a":' * 50_000):
             with pytest.raises(ConfigurationError):

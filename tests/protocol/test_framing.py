@@ -69,7 +69,7 @@ def payload(size: int, seed: int, compressible: bool) -> bytes:
     seed=st.integers(0, 2**32),
     compressible=st.booleans(),
 )
-def test_every_message_arrives_as_it_was(size: int, seed: int, compressible: bool) -> None:
+def test_every_framed_message_arrives_unchanged(size: int, seed: int, compressible: bool) -> None:
     data = payload(size, seed, compressible)
     (envelope,) = deliver(Reassembler("peer"), Outgoing(ID, data).frames())
     assert (envelope.id, envelope.data) == (ID, data)
@@ -78,7 +78,7 @@ def test_every_message_arrives_as_it_was(size: int, seed: int, compressible: boo
 @pytest.mark.heavy
 @settings(max_examples=30, deadline=None)
 @given(chunks=st.integers(2, 9), seed=st.integers(0, 2**32), cuts=st.lists(st.integers(0, 9), max_size=4))
-def test_an_interrupted_message_goes_on_where_it_stopped(chunks: int, seed: int, cuts: list[int]) -> None:
+def test_interrupted_message_is_resumed_where_it_stopped(chunks: int, seed: int, cuts: list[int]) -> None:
     data = payload(chunks * CHUNK_BYTES - 5, seed, compressible=False)
     outgoing, receiver = Outgoing(ID, data), Reassembler("peer")
     sent = 0
@@ -153,7 +153,7 @@ def test_a_deflated_message_of_another_size_than_stated_is_refused(stated: int) 
 
 
 @pytest.mark.slow
-def test_a_bomb_is_not_inflated_beyond_what_it_states() -> None:
+def test_compression_bomb_is_not_inflated_beyond_its_stated_size() -> None:
     bomb = zlib.compress(bytes(2**26))
     frame = deflated(b"", 10)
     frame.whole, frame.size, frame.content = bomb, len(bomb), hashlib.sha256(bomb).digest()
@@ -323,7 +323,7 @@ def test_one_content_with_two_sizes_or_too_many_ids_is_refused() -> None:
 
 
 @pytest.mark.heavy
-def test_bombs_are_refused_before_they_are_inflated_and_never_sent() -> None:
+def test_compression_bombs_are_refused_before_inflating_and_never_sent() -> None:
     zeros = bytes(2**26)
     frame = deflated(zeros, len(zeros))
     assert frame.size < CHUNK_BYTES

@@ -62,14 +62,14 @@ def forged() -> bytes:
 
 
 @pytest.mark.parametrize("y", CANONICAL)
-def test_listed_low_order_points_have_a_neutral_eightfold(y: int) -> None:
+def test_eightfold_of_each_listed_low_order_point_is_neutral(y: int) -> None:
     d = -121665 * pow(121666, -1, FIELD) % FIELD
     x = root((y * y - 1) * pow(d * y * y + 1, -1, FIELD) % FIELD)
     assert (-x * x + y * y - 1 - d * x * x * y * y) % FIELD == 0
     assert multiply((x, y), 8) == (0, 1)
 
 
-def test_forged_signature_verifies_in_the_library_and_not_here() -> None:
+def test_forged_low_order_signature_is_refused_here_and_not_by_the_library() -> None:
     for statement in (b"approve", b"another thing"):
         Ed25519PublicKey.from_public_bytes(NEUTRAL).verify(forged(), statement)
         with pytest.raises(ValueError, match="order"):

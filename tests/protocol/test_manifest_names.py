@@ -43,7 +43,7 @@ def read_back(manifest):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("place", PLACES)
-def test_a_forged_name_is_refused_and_said_in_harmless_words(place):
+def test_forged_name_in_a_manifest_is_refused_and_shown_escaped(place):
     for wrong in (*(each for each in FORGERIES if "\ud800" not in each), "", "a" * (LONGEST_NAME + 1)):
         with pytest.raises(PrivacyRefusal) as refusal:
             read_back(dataclasses.replace(GOOD, **PLACES[place](wrong)))
@@ -103,13 +103,13 @@ def test_task_description_above_the_length_limit_is_refused():
     ],
     ids=ascii,
 )
-def test_a_run_s_name_which_people_type_is_of_plain_characters(run):
+def test_run_name_with_characters_hard_to_type_is_refused(run):
     """Right-to-left letters are shown between marks that are copied with them, and others look like Latin ones."""
     with pytest.raises(PrivacyRefusal):
         read_back(dataclasses.replace(GOOD, run=run))
 
 
-def test_names_in_other_scripts_are_names():
+def test_labels_in_other_scripts_are_accepted():
     labels = ["\u05e9\u05dc\u05d5\u05dd", "\u5fc3\u81d3", "c\u0153ur", "\u0639\u0627\u062c\u0644"]
     assert read_back(dataclasses.replace(GOOD, task={**TASK, "labels": labels})).task["labels"] == labels
 
@@ -120,6 +120,6 @@ def test_plan_words_follow_from_the_hash_at_the_stated_memory_cost(monkeypatch: 
     assert 128 * manifest._COST["n"] * manifest._COST["r"] == 16 * 2**20
 
 
-def test_typed_words_are_compared_without_case_and_marks() -> None:
+def test_typed_plan_words_are_compared_without_case_and_punctuation() -> None:
     assert manifest.same_words("Acid, ACORN-action", "acid acorn action")
     assert not manifest.same_words("acid acorn", "acid acorn action")

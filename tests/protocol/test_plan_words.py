@@ -43,7 +43,7 @@ def test_request_sentence_has_the_plan_s_questions_and_no_others(case):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", statistics.names())
-def test_each_statistic_is_asked_by_its_own_clause(name, seed):
+def test_request_sentence_has_a_distinct_clause_for_each_statistic(name, seed):
     statistic = example(name, seed)
     assert words.asked(words.questions(plan_of(statistic, statistic))) == statistic.asks
     assert all(example(other).asks != statistic.asks for other in statistics.names() if other != name)

@@ -120,7 +120,7 @@ def test_long_name_of_a_public_input_is_refused():
 
 
 @pytest.mark.heavy
-def test_repeated_references_are_measured_before_they_are_joined():
+def test_size_of_repeated_references_is_limited_before_they_are_joined():
     store = MemoryBlocks()
     wide = np.zeros((4096, 384), dtype=np.float32)
     blocks = [encode_embeddings(wide, np.zeros(4096, dtype=np.int64)), encode_numbers(np.ones((1000, 1000)))]

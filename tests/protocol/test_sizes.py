@@ -92,7 +92,7 @@ def noisy(parties, dropouts, dimension):
         ),
     ],
 )
-def test_a_plan_that_would_keep_a_party_busy_without_end_is_refused(changed, words):
+def test_plan_that_would_take_a_party_too_long_is_refused(changed, words):
     with pytest.raises(PrivacyRefusal, match=words):
         changed().verify()
 
@@ -185,7 +185,7 @@ def make_request(**body: Any) -> bytes:
         (lambda: b"\x13", "are not a message"),
     ],
 )
-def test_a_request_is_measured_by_its_kind_before_it_is_parsed(data, words, monkeypatch):
+def test_size_limit_of_each_kind_of_request_holds_before_parsing(data, words, monkeypatch):
     received = data()
 
     class Unparsed:
@@ -197,7 +197,7 @@ def test_a_request_is_measured_by_its_kind_before_it_is_parsed(data, words, monk
         codec.decode_request(received)
 
 
-def test_two_bodies_of_one_kind_count_together():
+def test_repeated_bodies_of_a_request_count_together_against_its_limit():
     half = make_request(propose=wire.ProposeManifest(manifest=bytes(3 * 2**20)))
     codec.decode_request(half)
     with pytest.raises(PeerFault, match="sent propose of 6291"):
@@ -210,7 +210,7 @@ def test_a_secure_aggregation_request_is_measured_by_the_number_of_parties():
         parse_request(parameters, bytes(2**16 + 4 * 8192 + 1))
 
 
-def test_fields_are_found_as_protobuf_finds_them():
+def test_field_sizes_of_a_message_equal_those_that_protobuf_reads():
     message = wire.OpenSum(manifest_hash=b"hash", sum="votes", attempt=300, blocks=[b"one", b""], payload=b"p")
     found = [
         (number, bytes(content))

@@ -74,7 +74,7 @@ def test_plan_names_what_a_preset_replaces_and_where_the_task_differs(tmp_path, 
     assert remark in screen
 
 
-def test_plan_for_people_says_that_prompts_are_public(tmp_path, undersong):
+def test_plan_command_says_that_prompts_go_to_the_model_provider(tmp_path, undersong):
     finished = undersong("plan", make_task(tmp_path))
     assert finished.returncode == 0, finished.stderr
     assert "go to the model provider" in " ".join(finished.stdout.split())

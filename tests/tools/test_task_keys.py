@@ -17,7 +17,7 @@ from undersong_server.runs.task import Task
         *((f"[method] of {name}", methods.load(name).Options) for name in methods.own_names()),
     ],
 )
-def test_section_names_every_key_of_its_model(section, model):
+def test_documented_section_lists_every_key_of_its_settings(section, model):
     rows = task_keys.page().partition(f"## {section}\n")[2].partition("\n## ")[0]
     keys = [name for name, info in model.model_fields.items() if not info.exclude]
     assert re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE) == keys

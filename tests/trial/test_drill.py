@@ -39,7 +39,7 @@ def test_drill_of_a_hospital_has_other_keys_and_only_invented_records(tmp_path):
 
 
 @pytest.mark.parametrize("settings", ['{"drill": true}', '{"drill": false}', "{}", "[]", "no JSON"])
-def test_drill_is_announced_where_no_program_reads_the_output(tmp_path, capsys, settings):
+def test_drill_is_announced_on_output_that_no_program_reads(tmp_path, capsys, settings):
     (tmp_path / "settings.json").write_text(settings)
     drill.announce(tmp_path / "settings.json", drill.PARTY_WORDS)
     words = f"{drill.PARTY_WORDS}\n" if "true" in settings else ""
@@ -65,7 +65,7 @@ def test_drill_coordinator_marks_every_planned_run_as_a_drill(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_whole_drill_by_the_commands(tmp_path):
+def test_whole_drill_succeeds_by_the_commands(tmp_path):
     """Three hospitals, real processes: every screen says what it is, and the ledgers charge as always."""
     life = Life(tmp_path, PARTIES, started, weights=True)
     home = tmp_path / "coordinator"

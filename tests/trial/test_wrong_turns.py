@@ -127,13 +127,13 @@ def prepared(folder, patched):
     hospital("revoke", "--coordinator", "--home", "lung")  # its request stays at the office; it has joined nobody
 
 
-def test_at_least_forty_wrong_turns_are_listed():
+def test_at_least_forty_user_mistakes_are_tested():
     assert len({(program, line) for program, line, *_ in TURNS}) == len(TURNS) >= 40
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "line", "code", "problem", "remedy"), TURNS, ids=[turn[1] for turn in TURNS])
-def test_a_wrong_turn_says_what_is_wrong_and_what_to_do(
+def test_user_mistake_gives_an_error_with_problem_and_remedy(
     program, line, code, problem, remedy, place, capsys, monkeypatch
 ):
     monkeypatch.chdir(place)
@@ -150,7 +150,7 @@ def test_a_wrong_turn_says_what_is_wrong_and_what_to_do(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "line", "code", "problem", "remedy"), TURNS, ids=[turn[1] for turn in TURNS])
-def test_wrong_turns_say_the_same_in_a_process_of_their_own(program, line, code, problem, remedy, place):
+def test_user_mistakes_give_the_same_error_in_a_separate_process(program, line, code, problem, remedy, place):
     check_error(started(program, shlex.split(line), place, separate(place)), code, problem, remedy)
 
 

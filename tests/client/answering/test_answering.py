@@ -77,7 +77,7 @@ def test_bytes_of_waiting_requests_are_bounded_unless_one_waits_alone(waiting):
     assert recorded.asked == [1, 4]
 
 
-def test_a_fault_of_one_request_is_told_while_others_are_answered(monkeypatch):
+def test_fault_in_one_request_is_raised_while_others_are_answered(monkeypatch):
     class Faulty(Slow):
         is_faulty = True
 

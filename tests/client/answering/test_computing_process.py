@@ -121,7 +121,7 @@ def test_computing_process_has_lower_priority_than_the_daemon(process):
     "what",
     ["dies", pytest.param("raises", marks=pytest.mark.slow), pytest.param("another length", marks=pytest.mark.slow)],
 )
-def test_failed_process_gives_zeros_at_public_time_and_is_replaced(process, caplog, capfd, what):
+def test_failed_computing_process_gives_zeros_on_time_and_is_replaced(process, caplog, capfd, what):
     computing = process(partial(Scripted, what))
     computing.expect()
     first = computing.pid
@@ -154,7 +154,7 @@ def test_vector_is_zeros_where_the_computing_process_cannot_start(process, caplo
 
 
 @pytest.mark.slow
-def test_process_killed_while_idle_is_replaced_before_the_next_vector(process, caplog):
+def test_computing_process_killed_while_idle_is_replaced_for_next_vector(process, caplog):
     computing = process(partial(Scripted, ""))
     assert compute_vector(computing) == [7, 7, 7]
     first = computing.pid

@@ -96,7 +96,7 @@ def check_that_it_answers(hospital):
 
 
 @pytest.mark.slow
-def test_hostile_proposal_is_never_taken_for_a_damaged_file(hospital, federated):
+def test_hostile_proposal_is_never_reported_as_a_damaged_local_file(hospital, federated):
     party = hospital.start()
     for data in proposals(federated.manifest):
         party.answer(make_request(propose=wire.ProposeManifest(manifest=data)))
@@ -105,7 +105,7 @@ def test_hostile_proposal_is_never_taken_for_a_damaged_file(hospital, federated)
 
 
 @pytest.mark.slow
-def test_hostile_later_message_is_never_taken_for_a_damaged_file(hospital, federated):
+def test_hostile_later_message_is_never_reported_as_a_damaged_local_file(hospital, federated):
     party = hospital.start()
     federated.agree(lambda asked: party.answer(asked).reply)
     hashes = (federated.manifest.hash, b"", bytes(31), bytes(32), bytes(5000), b"../../policy.json\0".ljust(32))

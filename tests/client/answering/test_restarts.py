@@ -63,7 +63,7 @@ STARTS = [*itertools.product(PARTIES, ["", *IN_THE_ANSWER, "every reply"])]
 
 
 @pytest.mark.parametrize(("mode", "step"), slow_but(STARTS, [*STARTS[:7:3], ("direct", "journaled")]))
-def test_killed_after_any_step_the_sum_is_opened_with_one_charge(tmp_path: Path, mode: str, step: str) -> None:
+def test_party_killed_after_any_step_still_sums_with_one_charge(tmp_path: Path, mode: str, step: str) -> None:
     hospital = Hospital(tmp_path)
     processes = [Process(hospital, step)]
     left: set[bytes] = set()
@@ -330,7 +330,7 @@ def test_revocation_stays_after_older_decisions_are_restored_from_backup(tmp_pat
     assert ME not in opened.survivors
 
 
-def test_an_answer_that_cannot_be_recorded_leaves_the_attempt_as_it_was(
+def test_attempt_stays_unchanged_if_its_answer_cannot_be_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "hospital").mkdir()

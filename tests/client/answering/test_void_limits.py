@@ -67,7 +67,7 @@ class Coalition:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "spare_attempts"), slow_but(product(PARTIES, [0, 1]), [("shares", 1), ("direct", 0)]))
-def test_vectors_that_sybils_call_void_stay_within_the_stated_worst_case(
+def test_vectors_that_fake_parties_void_stay_within_stated_worst_case(
     tmp_path: Path, mode: str, spare_attempts: int
 ) -> None:
     coalition = Coalition(tmp_path, PARTIES[mode], spare_attempts)

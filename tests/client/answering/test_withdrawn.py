@@ -66,7 +66,7 @@ def test_consent_withdrawn_during_computation_holds_the_vector_back(asked: Asked
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("what", [(), ("--coordinator",)])
-def test_consent_withdrawn_while_waiting_for_a_rung_holds_the_vector_back(asked: Asked, what: tuple[str, ...]) -> None:
+def test_consent_withdrawn_while_a_done_vector_waits_holds_it_back(asked: Asked, what: tuple[str, ...]) -> None:
     asked.run()
     vector = asked.answers["mask"]
     assert vector_in(vector.reply) is not None

@@ -97,7 +97,7 @@ def spoken(manifest: Manifest) -> str:
     return "   ".join(" ".join(nine[start : start + 3]) for start in (0, 3, 6))
 
 
-def test_init_makes_a_party_that_trusts_nobody(tmp_path):
+def test_init_makes_a_party_that_trusts_no_coordinator(tmp_path):
     made = json.loads(command("init", "alpha", "--home", tmp_path / "h", "--json"))
     assert made["party"] == "alpha"
     assert len(made["fingerprint"].split("-")) == 8
@@ -178,7 +178,7 @@ def test_preview_without_a_name_shows_the_only_waiting_plan(home):
         runs.only_waiting(home)
 
 
-def test_plan_refused_by_the_guard_is_shown_with_reason_and_remedy(home):
+def test_plan_refused_by_the_policy_is_shown_with_reason_and_remedy(home):
     refused = proposed(home, epsilon=2.5)
     Proposals(PartyHome(home)).refused(refused, "the policy allows 2")
     Proposals(PartyHome(home)).suspended(refused.hash, is_suspended=True)  # it has failed at the coordinator
@@ -313,7 +313,7 @@ def test_best_guess_at_epsilon_4_is_right_in_68_of_100_cases():
     )
 
 
-def test_preview_counts_the_long_and_the_cut_texts(tmp_path, authority, monkeypatch):
+def test_preview_counts_long_texts_and_those_read_only_in_part(tmp_path, authority, monkeypatch):
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
     texts = ("short", "word " * 50, "word " * 51, "word " * 400, "word " * 401)  # one of each, by HashedEmbedder
     notes = tmp_path / "long.jsonl"
@@ -386,7 +386,7 @@ def test_plan_that_misfits_the_records_needs_despite_cautions_to_approve(home, t
     assert Proposals(PartyHome(home)).find("spring").decision == "approved"
 
 
-def test_a_screen_names_twelve_labels_and_counts_the_others(home, tmp_path):
+def test_data_add_dry_run_names_twelve_labels_and_counts_the_others(home, tmp_path):
     notes = write_notes(tmp_path / "codes.jsonl", records=40, labels=[f"code-{number:02d}" for number in range(20)])
     fields = ("--label-field", "label", "--user-field", "patient", "--dry-run", "--new-version", "--home", home)
     shown = command("data", "add", notes, *fields)
@@ -476,7 +476,7 @@ def test_revoking_a_name_revokes_every_plan_approved_under_it(home):
     assert Proposals(PartyHome(home)).find("spring").decision == "revoked"
 
 
-def test_plan_that_the_guard_refuses_cannot_be_approved(home):
+def test_plan_that_the_policy_refuses_cannot_be_approved(home):
     manifest = proposed(home, epsilon=2.5)
     said = command("approve", "spring", plan_words(manifest.hash), "--home", home, code=3)
     assert "the policy allows 2" in said
@@ -778,7 +778,7 @@ def test_status_shows_pause_resume_and_a_daemon_that_is_not_running(home):
     ],
     ids=["heard", "a coordinator that is stopped", "a daemon that is stopped", "no times"],
 )
-def test_status_says_since_when_the_other_side_is_silent(home, monkeypatch, facts, silent):
+def test_status_says_since_when_the_coordinator_is_silent(home, monkeypatch, facts, silent):
     now_s = time.time()
     monkeypatch.setattr(daemon.time, "time", lambda: now_s)
     stated = {"state": "connected", "longest_silence_s": 32.0} | {key: now_s + ago for key, ago in facts.items()}
@@ -823,7 +823,7 @@ def grades(home, code=0):
     return {each["name"].split()[0]: (each["grade"], each["says"]) for each in found}
 
 
-def test_check_dials_the_coordinator(tmp_path, authority):
+def test_check_command_connects_to_the_coordinator(tmp_path, authority):
     with ScriptedCoordinator(authority) as coordinator:
         home = joined(tmp_path, authority, address=coordinator.address)
         found = grades(home)
@@ -968,7 +968,7 @@ def test_check_reports_a_proxy_loose_file_modes_and_a_wrong_clock(home, monkeypa
     assert "chmod 600" in command("check", "--offline", "--home", home, code=2)
 
 
-def test_the_outbox_is_shown_and_decoded(home, tmp_path):
+def test_outbox_command_lists_and_decodes_sent_messages(home, tmp_path):
     from undersong_protocol.wire.messages import federation_pb2 as fed
 
     data = fed.Reply(version=1, pending=fed.Pending(reason="waits")).SerializeToString()

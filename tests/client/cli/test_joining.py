@@ -58,7 +58,7 @@ def test_join_names_every_missing_option_and_makes_nothing(place, tmp_path):
     assert not (tmp_path / "request").exists()
 
 
-def test_join_goes_on_with_the_first_step_that_is_not_done(place, tmp_path):
+def test_join_continues_with_the_first_step_that_is_not_done(place, tmp_path):
     wrong = ("--data", place["data"][1], "--label-field", "no such column")
     command("join", *place["package"], *place["trust"], *wrong, *RULES, code=2)
     request = (tmp_path / "request").read_bytes()
@@ -147,7 +147,7 @@ def test_join_asks_about_each_kind_of_question_that_statistics_declare():
     assert all(question in joining._QUESTIONS for question in statistics.QUESTIONS)
 
 
-def test_join_takes_the_flags_of_data_budget_and_policy():
+def test_join_accepts_the_options_of_data_add_budget_set_and_policy_set():
     commands = built(app).commands
     taken = {flag for parameter in commands["join"].params for flag in parameter.opts}
     for group, name in (("data", "add"), ("budget", "set"), ("policy", "set")):

@@ -45,7 +45,7 @@ def consent(home):
     return Proposals(home, clock=lambda: 5.0)
 
 
-def test_a_new_policy_allows_nothing(home):
+def test_new_policy_allows_no_run(home):
     fresh = policy.read(home)
     assert not fresh.has_budget
     assert fresh.coordinators == ()
@@ -125,7 +125,7 @@ def test_a_run_waits_until_a_person_approves_it(home, consent):
     consent.check(wanted)
 
 
-def test_a_proposal_states_the_facts_of_its_plan_and_when_each_step_was(home):
+def test_stored_proposal_has_its_plan_s_facts_and_the_time_of_each_step(home):
     roster = tuple(Member(name, bytes([number]) * 32) for number, name in enumerate(("alpha", "beta", "gamma")))
     plan = plan_sums([SumRequest("labels", LabelHistogram(2))], Privacy(2.5, 1e-6), Quorum(3, 2, 1, 0))
     wanted = Manifest("spring", {"name": "t", "labels": ["a", "b"]}, "wasp", "00" * 32, roster, plan)
@@ -145,7 +145,7 @@ def test_a_proposal_states_the_facts_of_its_plan_and_when_each_step_was(home):
     assert (shown.decision, shown.reason) == ("rejected", "not now")
 
 
-def test_a_plan_that_is_proposed_again_is_suspended_no_longer(home, consent):
+def test_plan_that_is_proposed_again_stops_being_suspended(home, consent):
     plan = manifest("spring")
     consent.receive(plan, at=1.0)
     consent.suspended(plan.hash, is_suspended=True)
@@ -154,7 +154,7 @@ def test_a_plan_that_is_proposed_again_is_suspended_no_longer(home, consent):
     assert consent.find("spring").received_s == 1.0
 
 
-def test_a_replaced_plan_that_is_proposed_again_is_suspended_no_longer(home, consent):
+def test_replaced_plan_that_is_proposed_again_stops_being_suspended(home, consent):
     plan = manifest("spring")
     consent.receive(plan, at=1.0)
     consent.suspended(plan.hash, is_suspended=True)
@@ -162,7 +162,7 @@ def test_a_replaced_plan_that_is_proposed_again_is_suspended_no_longer(home, con
     assert consent.receive(plan, at=3.0).suspended_s == 0.0
 
 
-def test_requests_stand_in_the_order_in_which_they_came(home):
+def test_requests_are_listed_in_the_order_in_which_they_came(home):
     requests = Proposals(home)
     runs = ["e", "b", "d", "a", "f", "c"]
     for time_s, run in enumerate(runs, start=1):
@@ -184,7 +184,7 @@ def test_run_name_means_the_last_plan_that_has_the_asked_decision(home):
     assert requests.find("spring", decision="rejected").epsilon == 4.0
 
 
-def test_first_of_two_approvals_lapses_with_its_sheet_and_is_signed(home, consent):
+def test_first_of_two_approvals_is_signed_and_lapses_if_the_sheet_changes(home, consent):
     wanted, requests = manifest(), Proposals(home)
     consent.reason_to_wait(wanted)
     request = requests.find("first")
@@ -274,7 +274,7 @@ def test_unsigned_approval_does_not_count_as_one_of_two(home, consent):
     assert decide("rejected").decision == "rejected"
 
 
-def test_approval_copied_from_another_plan_counts_for_nothing(home, consent):
+def test_approval_copied_from_another_plan_is_refused(home, consent):
     requests = Proposals(home)
     for wanted in (manifest(), manifest("second")):
         consent.reason_to_wait(wanted)
@@ -316,7 +316,7 @@ def test_plan_is_found_by_its_hash_although_another_run_is_named_so(home, consen
     assert requests.decide(requests.find(wanted.hash.hex()), "revoked", at=7.0).run == "first"
 
 
-def test_a_rejection_and_a_withdrawal_carry_their_reason_and_stay(home, consent):
+def test_rejection_and_withdrawal_keep_their_reason_and_cannot_be_undone(home, consent):
     wanted, requests = manifest(), Proposals(home)
     consent.reason_to_wait(wanted)
     requests.decide(requests.find("first"), "rejected", at=6.0, reason="too much")
@@ -625,13 +625,13 @@ def test_a_policy_that_was_changed_by_hand_is_refused(home):
         {"units": ("planet",)},
     ],
 )
-def test_a_policy_that_makes_no_sense_is_refused(home, changes):
+def test_policy_with_contradictory_or_invalid_rules_is_refused(home, changes):
     with pytest.raises(ConfigurationError):
         policy.change(home, **changes)
     assert policy.read(home) == HospitalPolicy()
 
 
-def test_a_refused_proposal_of_ill_formed_figures_is_not_kept(home, consent):
+def test_refused_proposal_with_malformed_figures_is_not_kept(home, consent):
     wanted = manifest()
     for figures in ({"delta": {"x": 1}}, {"delta": "1e-5"}, {"epsilon": [1]}, {"max_per_unit": 10**300}):
         plan = dataclasses.replace(wanted.plan, privacy=dataclasses.replace(wanted.plan.privacy, **figures))
@@ -652,7 +652,7 @@ def test_malformed_request_file_does_not_hide_other_requests(home, consent, chan
     assert [each.run for each in Proposals(home).all()] == ["second"]
 
 
-def test_refused_proposals_do_not_count_among_those_that_wait(home, consent, monkeypatch):
+def test_refused_proposals_do_not_count_as_pending(home, consent, monkeypatch):
     monkeypatch.setattr(approvals, "MOST_PENDING", 3)
     for number in range(10):
         consent.refused(manifest(f"refused {number}"), "refused")

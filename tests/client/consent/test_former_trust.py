@@ -48,7 +48,7 @@ def test_setting_the_policy_removes_the_trust_in_former_statistics(home):
     assert NAME not in command("status", "--home", home, code=6)
 
 
-def test_trust_that_was_changed_by_hand_makes_the_policy_invalid(home):
+def test_changing_trusted_statistics_by_hand_makes_the_policy_invalid(home):
     signed = sign_former_trust(home, NAME)
     (home / "policy.json").write_bytes(signed.replace(NAME.encode(), b"label_histogram"))
     with raises(PrivacyRefusal, code="policy-not-signed"):

@@ -157,7 +157,7 @@ def test_every_number_of_a_plan_is_bounded_before_anything_is_built(parties, mon
 
 @pytest.mark.slow
 @pytest.mark.parametrize("named", ["", "an empty folder"])
-def test_fine_tuned_teachers_need_a_working_model_to_be_signed(tmp_path, named):
+def test_plan_with_fine_tuned_teachers_is_signed_only_with_a_working_model(tmp_path, named):
     (tmp_path / "an empty folder").mkdir()
     parties = {
         name: make_party(tmp_path, name, table, teacher_model=named and str(tmp_path / named))
@@ -211,7 +211,7 @@ def test_minimum_parties_bounds_the_survivors_and_not_the_roster(parties, dropou
         ("never", True, True),
     ],
 )
-def test_a_run_whose_masks_are_not_post_quantum_is_refused_by_name(parties, wanted, post_quantum, accepted):
+def test_run_whose_masks_are_not_post_quantum_is_refused(parties, wanted, post_quantum, accepted):
     parties["p0"].allow(Policy(**{**vars(HOSPITAL), "require_post_quantum": wanted}))
     reply = propose(parties["p0"], make_manifest(with_quorum(post_quantum=post_quantum), parties, LABELS))
     if accepted:
@@ -299,7 +299,7 @@ def test_a_budget_that_is_exceeded_refuses_the_run_before_anything_is_sent(parti
     assert "signature" not in {propose(parties["p0"], second).WhichOneof("body")}
 
 
-def test_the_same_run_over_another_roster_is_refused(parties):
+def test_run_proposed_again_with_another_roster_is_refused(parties):
     assert propose(parties["p0"], make_manifest(plan_of(), parties, LABELS)).WhichOneof("body") == "signature"
     four = {name: parties[name] for name in ("p0", "p1", "p2", "p3")}
     other = make_manifest(plan_of(quorum=Quorum(4, 3, 0, 1)), four, LABELS)

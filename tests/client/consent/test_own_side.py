@@ -363,7 +363,7 @@ def test_sheet_says_why_the_risk_of_all_runs_is_less_than_their_sum(home):
 @pytest.mark.parametrize(
     ("fewest", "allowed"), [(1, "none"), (2, "only 1, which could subtract its own numbers and see yours")]
 )
-def test_sheet_shows_the_run_s_number_of_others_beside_the_policy_s(home, fewest, allowed):
+def test_sheet_shows_run_s_and_policy_s_minimum_of_other_hospitals(home, fewest, allowed):
     command("policy", "set", "--minimum-parties", fewest, "--home", home)
     proposed(home)
     value, sections = sheet(home)
@@ -689,7 +689,7 @@ def test_sheet_with_delta_zero_mentions_no_runs_without_a_promise(home):
         (12, True, "when the last hospital approves. Requests"),
     ],
 )
-def test_the_sheet_says_when_its_run_begins(hospitals, is_signed, says):
+def test_sheet_says_after_whose_approval_the_run_begins(hospitals, is_signed, says):
     parties = tuple(NamedParty(f"h{number}", f"{number:04}-print") for number in range(hospitals))
     stored = blank_sheet(party="h0", parties=parties, as_signed=is_signed, tolerated_dropouts=0)
     undone = dict(preview.sheet_page(stored).sections[1].figures)["What can be undone"]
@@ -726,12 +726,12 @@ def test_questions_have_examples_of_the_plan_s_own_labels(home):
 
 
 @pytest.mark.parametrize("ended", [None, RunEnd(None, None)])
-def test_operator_s_fingerprint_stands_once_on_a_sheet(ended):
+def test_operator_s_fingerprint_appears_once_on_a_sheet(ended):
     stored = blank_sheet(coordinator=NamedParty("one", "c0c0-print"), ended=ended)
     assert repr(preview.sheet_page(stored)).count("c0c0-print") == 1
 
 
-def test_generators_of_one_kind_are_described_once():
+def test_sheet_describes_generators_of_one_kind_only_once():
     writers = ("handbook (an n-gram model)", "mixed (an n-gram model)", "one (a language model)", "two")
     assert preview._join_writers(writers) == "handbook, mixed (each an n-gram model); one (a language model); two"
 
@@ -789,7 +789,7 @@ def test_sheet_counts_an_uncalled_hospital_as_helping_the_operator(hospitals, ot
 
 
 @pytest.mark.parametrize("hospitals", [2, 12, 13, 1000])
-def test_fingerprints_stand_beside_the_words_that_are_read_aloud(hospitals):
+def test_sheet_shows_fingerprints_beside_the_words_to_read_aloud(hospitals):
     parties = tuple(NamedParty(f"h{number}", f"{number:04}-print") for number in range(hospitals))
     stored = blank_sheet(party="h0", parties=parties, others=1, coordinator=NamedParty("one", "c0c0-print"))
     page = preview.sheet_page(stored)
@@ -896,7 +896,7 @@ def test_sheet_s_sentence_about_waiting_depends_on_who_decides(changes, says):
     assert says in choice_sections.waiting_words(stored, Surroundings(is_standing=is_standing))
 
 
-def test_sheet_of_a_revised_plan_says_what_became_of_the_first(home):
+def test_sheet_of_a_revised_plan_says_what_became_of_the_plan_before(home):
     proposed(home)
     command("preview", "spring", "--home", home)
     command("reject", "spring", "--reason", "too much", "--home", home)
@@ -908,7 +908,7 @@ def test_sheet_of_a_revised_plan_says_what_became_of_the_first(home):
     assert "epsilon 1.5 -> 0.7: better, since a smaller number protects more" in frame
 
 
-def test_sheet_counts_patients_with_more_records_than_count(home):
+def test_sheet_counts_patients_with_more_records_than_the_cap(home):
     proposed(home)
     page = preview.sheet_page(Sheet.from_json(sheet(home)[0]), Surroundings(units_cut=3))
     assert "of one with more (3 here)" in repr(page)
@@ -931,7 +931,7 @@ def test_budget_percentages_have_tenths_only_if_runs_together_use_less(after, sh
     assert f"Used after this run: {shown} would be left" in said
 
 
-def test_short_part_of_the_sheet_names_limit_and_steps(home):
+def test_sheet_s_short_part_names_the_cap_on_records_and_the_next_steps(home):
     proposed(home)
     value, sections = sheet(home)
     figures = dict(sections[1].figures)
@@ -1036,7 +1036,7 @@ def test_sheet_distinguishes_no_objection_list_from_one_without_effect(objectors
     assert dict(figures.rows())["patients who object"] == told
 
 
-def test_a_data_set_without_a_list_of_objections_says_so(home):
+def test_sheet_of_a_data_set_without_an_objection_list_says_so(home):
     assert dict(own_figures(PartyHome(home)).rows())["patients who object"] == NO_LIST
     proposed(home)
     value, sections = sheet(home)
@@ -1105,7 +1105,7 @@ def test_consent_sheet_has_no_word_of_the_implementation(home):
     assert [word for word in INNER_WORDS if re.search(rf"\b{word}", shown)] == []
 
 
-def test_a_sheet_of_an_earlier_version_is_still_shown(home):
+def test_sheet_stored_by_an_earlier_version_is_still_shown(home):
     proposed(home)
     value, _ = sheet(home)
     for key in ("operator", "asked", "others", "own", "remedies"):

@@ -76,7 +76,7 @@ def test_loosening_tests_cover_every_rule_of_the_policy():
 
 
 @pytest.mark.parametrize("rule", LOOSER)
-def test_a_rule_that_allows_more_is_loosened_whatever_else_is_stricter(rule):
+def test_change_that_loosens_one_rule_counts_even_if_others_are_stricter(rule):
     before = replace(POLICY, two_people=rule == "two_people", approval="each")
     rest = {} if rule in ("minimum_parties", "total_epsilon", "run_epsilon") else {"minimum_parties": 9}
     (loose,) = loosened(before, replace(before, **{rule: LOOSER[rule]}, **rest))
@@ -95,7 +95,7 @@ def test_tightening_policy_rules_loosens_nothing_and_undoing_it_does(rules):
     ("before", "after", "looser"),
     [("default", 0, True), ("default", 1, False), (1, "default", True), (0, "default", False)],
 )
-def test_minimum_of_colluders_is_compared_for_every_number_of_parties(before, after, looser):
+def test_lower_minimum_of_colluders_counts_as_loosening_for_any_size(before, after, looser):
     changed_policy = replace(POLICY, minimum_colluders=after)
     assert bool(loosened(replace(POLICY, minimum_colluders=before), changed_policy)) == looser
 
@@ -184,7 +184,7 @@ def set_policy(party, person, **changes):
     return True
 
 
-def test_loosening_wish_dated_in_the_future_does_not_count(party, monkeypatch):
+def test_wish_for_a_looser_policy_dated_in_the_future_does_not_count(party, monkeypatch):
     assert not set_policy(party, ADA, run_epsilon=1.5)
     now = uptime.instant(time.time)
     assert two_people.pending_wish(party).person == ADA
@@ -197,7 +197,7 @@ def test_loosening_wish_dated_in_the_future_does_not_count(party, monkeypatch):
             assert two_people.pending_wish(party) is None
 
 
-def test_no_clock_setting_revives_an_expired_loosening_wish(party, monkeypatch):
+def test_no_clock_setting_revives_an_expired_wish_for_a_looser_policy(party, monkeypatch):
     """The attack: a month later, one person's clock says that it is the day of the other one's wish."""
     monkeypatch.setattr(two_people, "instant", lambda _clock: uptime.Instant(1e9, "boot", 100.0))
     assert not set_policy(party, ADA, run_epsilon=1.5)
@@ -211,7 +211,7 @@ def test_no_clock_setting_revives_an_expired_loosening_wish(party, monkeypatch):
 
 
 @pytest.mark.parametrize("change", [{"signature": ""}, {"at_s": 5e9}, {"change": "ab"}, {"person": asdict(BERT)}, None])
-def test_unsigned_loosening_wish_does_not_count(party, change):
+def test_unsigned_wish_for_a_looser_policy_does_not_count(party, change):
     assert not set_policy(party, ADA, run_epsilon=1.5)
     path = party.page / two_people.WISH_FILE
     wish = json.loads(path.read_text())
@@ -222,7 +222,7 @@ def test_unsigned_loosening_wish_does_not_count(party, change):
     assert not set_policy(party, BERT, run_epsilon=1.5), "and so it is the first one"
 
 
-def test_spent_loosening_wish_cannot_be_used_again(party):
+def test_used_wish_for_a_looser_policy_cannot_be_used_again(party):
     assert not set_policy(party, BERT, run_epsilon=1.5)
     wish = (party.page / two_people.WISH_FILE).read_bytes()
     assert set_policy(party, ADA, run_epsilon=1.5)
@@ -236,7 +236,7 @@ def put_back(party):
     shutil.copy(party.path.parent / "older.json", party.policy)
 
 
-def test_an_older_policy_that_is_put_back_is_refused(party):
+def test_older_policy_file_that_replaces_the_current_one_is_refused(party):
     put_back(party)
     for _ in range(2):
         with raises(PrivacyRefusal, "policy-put-back"):

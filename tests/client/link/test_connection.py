@@ -120,7 +120,7 @@ def test_connection_to_a_coordinator_that_does_not_read_is_closed(authority, mon
         assert "does not read what it is sent" in connection.ended.reason
 
 
-def test_long_request_is_inflated_while_other_streams_go_on(authority, monkeypatch):
+def test_long_request_is_decompressed_while_other_streams_go_on(authority, monkeypatch):
     go_on, opens, opened = threading.Event(), threading.Event(), framing.Arrived.open
 
     def slowly(arrived):

@@ -165,7 +165,7 @@ def test_monitoring_figures_say_since_when_the_first_step_is_held_up(running, tm
     assert figures(running.daemon._figures_file)["held_up_seconds"] == first_step.since_s < second_step.since_s
 
 
-def test_budget_is_read_while_a_vector_is_charged(home, tmp_path, monkeypatch):
+def test_status_reads_the_budget_while_a_vector_is_charged(home, tmp_path, monkeypatch):
     """The daemon's thread and the one that answers share no ledger: each would close the other's lock of the file."""
     assembled = assemble(
         home,
@@ -484,14 +484,14 @@ def test_goodbye_without_reconnection_ends_the_daemon_with_its_reason(running, c
 
 
 @pytest.mark.parametrize("frame", [{"welcome": wire.Welcome(version=1)}, {"chunk": wire.Chunk(content=b"x")}, {}])
-def test_daemon_leaves_a_coordinator_that_breaks_the_protocol(running, coordinator, home, frame):
+def test_daemon_disconnects_from_a_coordinator_that_breaks_the_protocol(running, coordinator, home, frame):
     stream = coordinator.next_stream()
     stream.send(**frame)
     assert stream.over.wait(5)
     wait_for(lambda: "protocol fault" in status(home).get("problem", ""))
 
 
-def test_daemon_leaves_a_coordinator_of_another_transport_version(tmp_path, home, coordinator):
+def test_daemon_disconnects_from_another_transport_version(tmp_path, home, coordinator):
     coordinator.version = 2
     with contextlib.closing(Started(home, tmp_path)):
         words = "(scripted) speaks version 2 of the transport, this program (undersong"
@@ -615,7 +615,7 @@ def test_new_request_for_a_suspended_run_marks_it_as_going_on(running, coordinat
         assert "SUSPENDED" not in command("requests", "--home", home.path)
 
 
-def test_people_are_told_that_a_request_waits_and_that_the_run_ended(home, tmp_path, coordinator):
+def test_daemon_sends_notices_of_a_waiting_request_and_an_ended_run(home, tmp_path, coordinator):
     said = tmp_path / "said"
     home.change(notify=f"tee -a {said}")
     with contextlib.closing(Started(home, tmp_path)):

@@ -75,7 +75,7 @@ def test_records_are_held_out_by_patient_and_no_run_reads_them(party, tmp_path):
     ids=["none before", "chosen by another column", "ids joined", "ids told apart"],
 )
 @pytest.mark.parametrize("lost", [False, True])
-def test_nothing_is_held_out_of_records_that_were_answered_from(party, tmp_path, before, after, lost):
+def test_no_record_is_held_out_once_the_ledger_has_a_charge(party, tmp_path, before, after, lost):
     notes = write_notes(tmp_path / "notes.jsonl", records=40)
     command("data", "add", notes, *FIELDS, *before, "--home", party)
     command("budget", "set", "--epsilon", 4, "--delta", "1e-4", "--home", party)
@@ -215,7 +215,7 @@ def test_corpus_check_refuses_held_out_records_of_the_data_set(party, tmp_path):
 
 
 @pytest.mark.parametrize("records", [0, 3])
-def test_a_data_set_of_few_records_is_not_compared_with_others(party, tmp_path, records):
+def test_corpus_check_does_not_compare_a_data_set_of_few_records(party, tmp_path, records):
     notes = write_notes(tmp_path / "notes.jsonl", records=3)
     none = () if records else ("--filter", "true")
     command("data", "add", notes, *FIELDS, *none, "--despite-cautions", "--home", party)

@@ -89,7 +89,7 @@ def test_file_that_is_no_audit_is_refused_before_a_dossier_is_written(home, tmp_
     assert not page.exists()
 
 
-def test_a_withdrawal_says_until_which_sum_the_hospital_took_part(home, tmp_path):
+def test_dossier_of_a_withdrawal_says_until_which_sum_it_took_part(home, tmp_path):
     manifest = proposed(home)
     command("preview", "spring", "--home", home)
     command("approve", "spring", plan_words(manifest.hash), "--home", home)
@@ -128,7 +128,7 @@ def test_requests_show_if_an_approved_run_has_begun(home):
     assert stages(home, proposals.all()) == {}
 
 
-def test_a_withdrawal_before_the_first_sum_says_so(home):
+def test_withdrawal_before_the_first_sum_is_recorded_as_such(home):
     manifest = proposed(home)
     command("preview", "spring", "--home", home)
     command("approve", "spring", plan_words(manifest.hash), "--home", home)

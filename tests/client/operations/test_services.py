@@ -288,13 +288,13 @@ def killed_at(nth: int, action) -> bool:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("disk", [None, "/var/tmp"])
-def test_service_install_killed_at_any_step_goes_on_with_one_party(party, monkeypatch, disk):
+def test_service_install_killed_at_any_step_continues_with_one_party(party, monkeypatch, disk):
     every_kill(party, monkeypatch, disk, stride=3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("disk", slow_after([None, "/var/tmp"], 1))
-def test_service_install_killed_at_some_steps_leaves_one_party(party, monkeypatch, disk):
+def test_service_install_killed_at_sampled_steps_leaves_one_party(party, monkeypatch, disk):
     every_kill(party, monkeypatch, disk, stride=29)
 
 

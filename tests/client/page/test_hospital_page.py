@@ -150,7 +150,7 @@ def test_sheet_that_changed_before_the_decision_is_shown_again_unsigned(page, ho
 
 
 @pytest.mark.slow
-def test_sheet_dossier_and_log_name_who_decided_and_two_may_be_required(page, home):
+def test_sheet_dossier_and_log_name_both_people_who_approved(page, home):
     manifest = proposed(home, run="spring")
     command("policy", "set", "--two-people", "--home", home)
     address = f"/requests/{manifest.hash.hex()}"
@@ -780,7 +780,7 @@ def test_hostile_names_are_shown_as_text(page, home):
         assert r"\x1b[2J" in shown
 
 
-def test_viewer_of_the_page_reads_and_decides_nothing(page, home):
+def test_page_s_viewer_role_can_read_but_not_decide(page, home):
     address = f"/requests/{proposed(home, run='spring').hash.hex()}"
     site = page.site
     site.accounts.set_role("reader", "viewer")

@@ -111,7 +111,7 @@ def test_nested_key_that_stands_twice_is_refused(tmp_path):
         sources.read(Declared(str(tmp_path / "a.jsonl"), **FIELDS))
 
 
-def test_a_public_table_reads_values_inside_others_too(tmp_path):
+def test_public_table_reads_nested_values_too(tmp_path):
     declare_rows(tmp_path, NESTED)
     assert read_table(tmp_path / "a.jsonl", "note.body", user="pat.no").users == ("1", "2")
 
@@ -122,7 +122,7 @@ def test_nested_path_may_contain_keys_with_dots(tmp_path):
 
 
 @pytest.mark.parametrize("write", KEYS_AND_VALUES)
-def test_one_value_in_a_list_is_read_and_several_are_refused_by_row(tmp_path, write):
+def test_one_value_in_a_list_is_read_and_a_row_with_several_is_refused(tmp_path, write):
     ids = [["4711"], ["99", "4711"], ["4711", "99"], ["4711", "4711"]]
     rows = [
         {"note": {"body": f"note {number}"}, "pat": [{"no": value} for value in values]}
@@ -140,7 +140,7 @@ def test_row_with_several_texts_is_skipped_and_counted_as_lost(tmp_path):
     assert (len(reading.table), reading.lost) == (0, 1)
 
 
-def test_first_of_several_labels_or_attribute_values_counts(tmp_path):
+def test_first_of_several_labels_or_attribute_values_of_a_row_counts(tmp_path):
     row = {"note": {"body": "x"}, "pat": {"no": 1}, "codes": [{"code": "A"}, {"code": "B"}]}
     declared = replace(declare_rows(tmp_path, [row]), label_field="codes.code", attribute_fields={"code": "codes.code"})
     table = sources.read(declared).table

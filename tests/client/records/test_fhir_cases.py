@@ -60,7 +60,7 @@ def home(tmp_path, monkeypatch):
         ("fhir_stu3_binary", {"stu3 text"}, 1, {}),
     ],
 )
-def test_each_fhir_export_gives_its_records_and_skip_reasons(home, name, texts, patients, reasons):
+def test_each_fhir_example_gives_its_expected_records_and_skip_reasons(home, name, texts, patients, reasons):
     code, value, error = dry(home, CASES / name, *PATIENTS)
     lost = [row["why"] for row in value["skipped"] if row["cause"] == "lost"]
     assert (value["records"], value["users"], Counter(lost)) == (len(texts), patients, reasons)
@@ -238,7 +238,7 @@ def test_patients_who_share_an_identifier_need_no_answer_without_notes(shared):
     assert sources.read(Declared(str(shared), user_field="patient")).look_alikes == ()
 
 
-def test_an_objection_to_one_of_two_joined_patients_keeps_out_the_other(tmp_path, shared):
+def test_objection_to_one_of_two_joined_patients_removes_both(tmp_path, shared):
     (tmp_path / "objectors.txt").write_text("f\n", encoding="utf-8")
     declared = Declared(str(shared), user_field="patient", exclusions=str(tmp_path / "objectors.txt"))
     assert len(sources.read(replace(declared, other_patient=["identifiers"])).table) == 1

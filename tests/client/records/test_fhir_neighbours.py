@@ -127,6 +127,6 @@ def test_each_planted_fhir_mistake_moves_the_sum_beyond_its_bound(tmp_path, monk
     assert moved_by(tmp_path) > 1.1
 
 
-def test_counting_a_note_of_two_resources_twice_is_noticed(tmp_path, monkeypatch):
+def test_tests_notice_if_a_note_in_two_resources_is_counted_twice(tmp_path, monkeypatch):
     monkeypatch.setattr(documents.NoteRegister, "with_text", lambda *_: "")
     assert changed_units(tmp_path) == (1, 7)  # the texts differ by a space, so that they count here

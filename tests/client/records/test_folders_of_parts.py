@@ -52,7 +52,7 @@ def test_parts_in_json_lines_are_one_table(folder, suffix):
     assert skipped.where.endswith(f"part-00003-0f2c.c000.{suffix}:1")
 
 
-def test_a_key_that_no_part_has_is_named(folder):
+def test_declared_column_that_no_part_of_a_folder_has_is_refused(folder):
     for number in range(2):
         (folder / f"part-{number}.json").write_bytes(lines([row(number)]))
     with raises(ConfigurationError, "no-column") as caught:
@@ -108,7 +108,7 @@ def test_values_in_names_of_folders_are_columns_and_are_not_shown(folder, suffix
     assert "0815" not in str(caught.value)
 
 
-def test_skipped_rows_of_two_folders_are_told_apart(folder):
+def test_skipped_rows_of_two_folders_are_named_with_their_folders(folder):
     for name in ("jahr=2019", "jahr=2020", "jahr=2021"):
         (folder / name).mkdir(parents=True)
         (folder / name / "part-0.csv").write_text('text\n" "\nnote\n')

@@ -37,7 +37,7 @@ def add_notes(home, *options):
     return command("data", "add", home.parent / "notes.jsonl", "--home", home, *options)
 
 
-def test_long_and_cut_texts_are_counted_for_the_party_s_people(home):
+def test_party_shows_counts_of_long_texts_and_those_read_only_in_part(home):
     assert LENGTHS.words in add_notes(home)
     assert snapshot.facts(PartyHome(home)).lengths == LENGTHS
     assert json.loads(add_notes(home, "--json"))["lengths"] == {"texts": 5, "long": 3, "cut": 1}

@@ -42,7 +42,7 @@ def check_reading(declared):
 @pytest.mark.slow
 @pytest.mark.parametrize("column", GOOD)
 @pytest.mark.parametrize("value", ODD_JSON, ids=range(len(ODD_JSON)))
-def test_odd_json_is_read_or_refused_by_row(tmp_path, column, value):
+def test_unusual_json_values_are_read_or_refused_naming_the_row(tmp_path, column, value):
     row = {name: json.dumps(good) for name, good in GOOD.items()} | {column: value}
     (tmp_path / "a.jsonl").write_text("{" + ", ".join(f'"{name}": {text}' for name, text in row.items()) + "}\n")
     check_reading(Declared(str(tmp_path / "a.jsonl"), **FIELDS))
@@ -86,7 +86,7 @@ ODD_ARROW = (
 @pytest.mark.slow
 @pytest.mark.parametrize("column", GOOD)
 @pytest.mark.parametrize("values", ODD_ARROW, ids=lambda values: str(values.type))
-def test_odd_columns_of_parquet_are_read_or_refused_by_row(tmp_path, column, values):
+def test_unusual_parquet_columns_are_read_or_refused_naming_the_row(tmp_path, column, values):
     columns = {name: pyarrow.array([good]) for name, good in GOOD.items()} | {column: values}
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
     check_reading(Declared(str(tmp_path / "a.parquet"), **FIELDS))
@@ -95,7 +95,7 @@ def test_odd_columns_of_parquet_are_read_or_refused_by_row(tmp_path, column, val
 @pytest.mark.slow
 @pytest.mark.parametrize("column", GOOD)
 @pytest.mark.parametrize("affinity", slow_after(["", "TEXT", "INTEGER", "REAL", "BLOB", "DATETIME"], 3))
-def test_odd_values_of_a_database_are_read_or_refused_by_row(tmp_path, column, affinity):
+def test_unusual_database_values_are_read_or_refused_naming_the_row(tmp_path, column, affinity):
     pytest.importorskip("sqlalchemy")
     (tmp_path / "a.sql").write_text("SELECT text, label, patient, age FROM note")
     file = tmp_path / "a.sqlite"
@@ -120,7 +120,7 @@ ODD_OBJECTS = (
 @pytest.mark.slow
 @pytest.mark.parametrize("column", GOOD)
 @pytest.mark.parametrize("value", ODD_OBJECTS, ids=range(len(ODD_OBJECTS)))
-def test_odd_objects_of_a_frame_are_read_or_refused(column, value):
+def test_unusual_objects_in_a_data_frame_are_read_or_refused(column, value):
     pandas = pytest.importorskip("pandas")
     from undersong.run.frames import rows_of, with_patient_ids
 
@@ -167,7 +167,7 @@ ODD_MEMBERS: tuple[object, ...] = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", slow_after(range(len(EXPORT)), 2))
-def test_odd_members_of_a_resource_are_read_or_named(tmp_path, number):
+def test_unusual_members_of_a_fhir_resource_are_read_or_named_as_skipped(tmp_path, number):
     for path in members(EXPORT[number]):
         for value in ODD_MEMBERS:
             rows = copy.deepcopy(list(EXPORT))

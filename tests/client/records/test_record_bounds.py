@@ -57,7 +57,7 @@ def test_half_a_million_rows_take_a_minute_and_a_gigabyte(tmp_path, suffix):
     assert "read " in (tmp_path / "progress.txt").read_text()
 
 
-def test_a_note_of_ten_megabytes_is_left_out_by_name(tmp_path):
+def test_note_of_ten_megabytes_is_skipped_naming_its_row(tmp_path):
     rows = "".join(f"{n},short\n" for n in range(40))
     (tmp_path / "notes.csv").write_text('patient,text\n1,"' + "word " * (2 * MIB) + '"\n' + rows)
     code, counts, seconds, memory = dry_run(tmp_path, tmp_path / "notes.csv")

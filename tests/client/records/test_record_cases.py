@@ -298,7 +298,7 @@ def test_csv_quotes_are_read_in_the_form_that_fits_the_whole_file(tmp_path, cont
         "\ufefftext\tn\na, b\t7\n",
     ],
 )
-def test_separators_of_other_programs_are_read(tmp_path, content):
+def test_csv_separators_that_other_programs_write_are_recognised(tmp_path, content):
     from undersong_common.text.row_files import read_rows
 
     (tmp_path / "a.csv").write_text(content, "utf-8", newline="")
@@ -325,7 +325,7 @@ def test_far_away_cell_is_refused_and_rows_keep_the_sheet_s_numbers(home, tmp_pa
     assert "far from the table" in error
 
 
-def test_row_of_blanks_above_a_sheet_s_table_is_no_header(home, tmp_path):
+def test_blank_row_above_a_workbook_s_table_is_not_its_header(home, tmp_path):
     cells = {"A1": " ", "C2": "\t", "B4": "Text", "C4": "Fall", "B5": "one", "C5": 7, "B6": "  "}
     code, value, _ = dry(home, workbook(tmp_path / "a.xlsx", cells), *XLSX[:2], *XLSX[4:])
     assert (code, value["rows"], value["records"]) == (0, 1, 1)
@@ -361,7 +361,7 @@ def test_text_or_id_column_as_label_or_attribute_is_refused_unshown(home, tmp_pa
     assert "name another column for one of them" in error
 
 
-def test_a_sheet_is_chosen_by_its_name(home, tmp_path):
+def test_workbook_sheet_is_chosen_by_its_name(home, tmp_path):
     book = pytest.importorskip("openpyxl").Workbook()
     for name in ("notes", "legend"):
         book.create_sheet(name).append(["text"])

@@ -60,7 +60,7 @@ def test_sealed_file_shows_neither_text_nor_label(home):
 
 
 @pytest.mark.parametrize("where", [3, 40, 500, -1])
-def test_damaged_sealed_copy_is_named(home, where):
+def test_damaged_sealed_copy_of_the_records_is_refused(home, where):
     seal(home, Table(tuple(f"note {n}" for n in range(MANY)), None, None))
     data = bytearray(home.sealed.read_bytes())
     data[where] ^= 1
@@ -69,7 +69,7 @@ def test_damaged_sealed_copy_is_named(home, where):
         snapshot.table(home)
 
 
-def test_truncated_or_mixed_sealed_copy_is_named(home, tmp_path):
+def test_truncated_or_mixed_sealed_copy_of_the_records_is_refused(home, tmp_path):
     table = Table(tuple(f"note {n}" for n in range(MANY)), None, None)
     seal(home, table)
     first = home.sealed.read_bytes()

@@ -127,7 +127,7 @@ def test_every_fhir_resource_of_a_bulk_export_is_read_or_named_as_skipped(bulk):
     assert not any(SECRET in each.why for each in found.skipped)
 
 
-def test_a_resource_without_the_label_is_named(bulk):
+def test_fhir_resource_without_the_label_is_named_as_skipped(bulk):
     found = sources.read(declared(bulk, label_field="type.coding.code"))
     assert "DocumentReference.000.ndjson:13" in {each.where for each in found.skipped}
     assert set(found.table.labels) == {"L1"}
@@ -209,7 +209,7 @@ def test_nested_columns_and_labels_are_mapped(tmp_path, name):
     assert (found.rows, found.empty) == (5, 0)
 
 
-def test_a_file_that_is_cut_off_is_refused(tmp_path):
+def test_truncated_compressed_file_is_refused(tmp_path):
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "x"}\n' * 100)[:-12])
     with pytest.raises(ConfigurationError):
         sources.read(Declared(str(tmp_path / "a.jsonl.gz")))

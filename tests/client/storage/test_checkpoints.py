@@ -83,7 +83,7 @@ def test_older_ledger_is_refused_while_one_newer_checkpoint_is_readable(kept, sp
     assert not kept.starts(kept.ledgers[-2])
 
 
-def test_checkpoint_place_without_a_readable_line_counts_as_damaged(kept):
+def test_checkpoint_file_without_a_readable_line_is_refused_as_damaged(kept):
     place = kept.places[0]
     for damaged in (b"", bytes(len(place.read_bytes())), place.read_bytes()[:-1]):
         place.write_bytes(damaged)

@@ -43,7 +43,7 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_journal_is_told_with_its_file_and_begins_nothing_anew(path, damage):
+def test_damaged_journal_is_refused_naming_its_file_and_not_started_anew(path, damage):
     whole = path.read_bytes()
     path.write_bytes(DAMAGES[damage](whole))
     with raises(ConfigurationError, "damaged") as fault:

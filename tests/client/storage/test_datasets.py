@@ -185,7 +185,7 @@ def test_new_version_of_a_data_set_keeps_what_was_spent(home, notes, tmp_path):
     assert all(total.closed for total in ledger.totals())
 
 
-def test_lost_folder_costs_nothing_before_the_first_release(home, notes, tmp_path):
+def test_folder_lost_before_the_first_charge_is_replaced_without_cost(home, notes, tmp_path):
     declare_and_add(home, notes, tmp_path)
     shutil.rmtree(home.path)
     declare_and_add(make_home(home.path), notes, tmp_path)

@@ -247,7 +247,7 @@ def test_write_ahead_log_left_by_a_crash_is_emptied_at_the_next_start(
     assert held not in log.read_bytes()
 
 
-def test_journal_row_that_holds_no_bytes_is_refused_by_name(tmp_path: Path) -> None:
+def test_journal_entry_whose_value_is_not_bytes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     opened = store.Store(path, "alpha", bytes(32))
     opened.put("answered/1", b"reply")

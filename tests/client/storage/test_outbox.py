@@ -117,7 +117,7 @@ def test_long_reply_is_stored_once_and_outlives_attempt_and_journal(home):
     assert read_entries(home) == [(1, b"head" + reply, 2)]
 
 
-def test_outbox_does_not_show_a_message_that_was_changed(home):
+def test_outbox_refuses_to_show_a_stored_message_that_was_changed(home):
     Outbox(home).record(b"first", at=1.0, kind="sum_reply")
     with store.journal(home.journal).writing() as database:
         database.execute("UPDATE sent SET head = ?", (b"firts",))
@@ -183,7 +183,7 @@ def test_journal_on_a_full_disk_keeps_nothing_until_there_is_room(home, together
     assert read_entries(home) == [(1, b"first", 1), (2, b"third", 1)]
 
 
-def test_journal_takes_other_threads_writes_during_an_answer(home):
+def test_journal_accepts_writes_of_other_threads_during_an_answer(home):
     sent = Outbox(home)
     with sent.together():
         other = threading.Thread(target=lambda: sent.record(b"hello", at=1.0, kind="hello"))

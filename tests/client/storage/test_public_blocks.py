@@ -44,7 +44,7 @@ def test_public_block_name_that_is_no_hash_is_refused(tmp_path, identity):
         DiskBlocks(tmp_path).get(identity)
 
 
-def test_a_malformed_block_is_not_kept(tmp_path):
+def test_malformed_public_block_is_not_stored(tmp_path):
     with pytest.raises(PeerFault):
         DiskBlocks(tmp_path).add(b"junk")
     assert list(tmp_path.iterdir()) == []

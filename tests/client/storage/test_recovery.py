@@ -124,7 +124,7 @@ def test_old_backup_does_not_refill_a_lost_ledger_without_checkpoints(home, tmp_
     assert restored.whole_budget
 
 
-def test_ledger_with_more_entries_than_the_backup_stays(home, tmp_path, marks):
+def test_restore_refuses_a_backup_with_fewer_charges_than_the_ledger(home, tmp_path, marks):
     old = backed_up(home, tmp_path / "old")
     ledger = release(home, tmp_path)
     with raises(PrivacyRefusal, "backup-lacks-charges"):
@@ -173,7 +173,7 @@ def test_new_folder_without_a_backup_goes_on_from_the_checkpoints(home, tmp_path
 
 
 @pytest.mark.parametrize("older_place", ["beside the data", "in the state folder"])
-def test_newest_of_two_checkpoints_says_what_was_spent(home, tmp_path, marks, older_place):
+def test_newer_of_two_checkpoints_decides_what_was_spent(home, tmp_path, marks, older_place):
     ledger = begin(home, tmp_path, "spring", plan=3)
     places = {"beside the data": checkpoints.beside(tmp_path / "notes.jsonl"), "in the state folder": marks}
     [older] = places[older_place].glob("*.json")

@@ -183,7 +183,7 @@ def test_windows_cover_a_text_up_to_the_bound_and_overlap(packaged: Embedder, co
 
 
 @pytest.mark.slow
-def test_the_end_of_a_long_text_counts(packaged: Embedder) -> None:
+def test_end_of_a_long_text_changes_its_embedding(packaged: Embedder) -> None:
     common = "the patient was seen with pain in the chest and was given oxygen . " * 20
     home, died = packaged.encode([common + "discharged home", common + "died of septic shock"])
     assert home @ died < 0.999
@@ -211,7 +211,7 @@ def test_windows_that_cancel_out_give_the_zero_row() -> None:
 
 
 @pytest.mark.slow
-def test_long_and_cut_texts_are_counted(packaged: Embedder) -> None:
+def test_embedder_counts_long_texts_and_those_it_reads_only_in_part(packaged: Embedder) -> None:
     one_of_each = ["short", words(254), words(255, seed=1), words(1815, seed=2), words(1816, seed=3)]
     assert packaged.lengths(one_of_each) == TextLengths(texts=5, long=3, cut=1)
     of_two = Embedder.load(PACKAGED, 2)
@@ -354,7 +354,7 @@ def test_batches_are_padded_to_fixed_shapes() -> None:
 
 
 @pytest.mark.slow
-def test_a_warm_cache_gives_the_bits_of_a_cold_one(packaged: Embedder) -> None:
+def test_cached_embeddings_have_the_bits_of_newly_computed_ones(packaged: Embedder) -> None:
     texts = [*TEXTS[:3], TEXTS[4], *some_texts(5, 6, 12)]
     cold = bits(CachedEmbedder(packaged, MemoryCache()).encode(texts))
     for seen in (texts[::3], texts[7:8], texts[:-1], some_texts(6, 9, 20)):
@@ -372,7 +372,9 @@ def test_texts_that_no_tokenizer_takes_are_embedded_too(packaged: Embedder) -> N
 
 
 @pytest.mark.parametrize("who", ["model", "tokenizer"])
-def test_what_fails_at_one_text_fails_at_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+def test_embedding_that_fails_at_one_text_leaves_the_others_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
     # all texts would count as zero otherwise, and so show that one of them holds that word
     folder = write_embedder(tmp_path / "model", ("pain", "chest", "rare"))
     if who == "model":
@@ -469,7 +471,7 @@ def test_private_cache_shows_neither_text_nor_embedding_nor_membership(tmp_path:
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_private_cache_under_another_key_or_damaged_is_empty(tmp_path: Path) -> None:
+def test_private_cache_opened_with_another_key_or_damaged_counts_as_empty(tmp_path: Path) -> None:
     path = tmp_path / "private.sqlite"
     _, embedder = cached(EncryptedFileCache(path, KEY))
     rows = embedder.encode(["a", "b"])
@@ -491,7 +493,7 @@ def test_private_cache_under_another_key_or_damaged_is_empty(tmp_path: Path) -> 
         EncryptedFileCache(path, b"short")
 
 
-def test_file_that_is_no_embedding_cache_is_named(tmp_path: Path) -> None:
+def test_file_that_is_no_embedding_cache_is_refused(tmp_path: Path) -> None:
     (tmp_path / "c.sqlite").write_bytes(b"no database " * 1000)
     with pytest.raises(ConfigurationError, match=r"c\.sqlite"):
         PublicFileCache(tmp_path / "c.sqlite")

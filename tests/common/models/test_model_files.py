@@ -226,7 +226,7 @@ def test_model_file_attacks_succeed_without_the_checks(
     sys.modules.pop("undersong_stranger", None)
 
 
-def test_every_file_counts_in_the_fingerprint(folder: Path) -> None:
+def test_every_file_of_a_model_folder_changes_its_fingerprint(folder: Path) -> None:
     seen = {Embedder.load(folder).fingerprint}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         before = path.read_bytes()
@@ -305,7 +305,7 @@ def test_the_embedding_size_is_known_without_loading(
         ("1_Pooling/config.json", None, "cannot be read"),
     ],
 )
-def test_a_folder_without_a_usable_model_is_named(folder: Path, name: str, content: str | None, complaint: str) -> None:
+def test_folder_without_a_usable_model_is_refused(folder: Path, name: str, content: str | None, complaint: str) -> None:
     (folder / name).unlink()
     if content is not None:
         (folder / name).write_text(content)

@@ -46,7 +46,7 @@ def test_each_audit_entry_holds_the_hash_of_the_one_before(tmp_path):
         assert refused.value.code == "broken-chain"
 
 
-def test_a_page_leaves_this_machine_over_tls_only():
+def test_page_is_served_to_other_machines_only_over_tls():
     for host in ("0.0.0.0", "192.0.2.7", "console.example"):
         with raises(ConfigurationError, "page-without-tls"):
             Listening(host, 8700)
@@ -99,7 +99,7 @@ def test_a_page_under_a_path_of_a_shared_host_is_refused_in_words():
         Listening("127.0.0.1", 8700, ("hospital.example/undersong",))
 
 
-def test_link_followed_before_the_server_runs_waits_without_refusal():
+def test_connection_before_the_server_runs_waits_and_is_not_refused():
     with Listening("127.0.0.1", 0).open() as listener:
         socket.create_connection(listener.getsockname(), timeout=5).close()
 

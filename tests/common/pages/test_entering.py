@@ -70,7 +70,7 @@ def test_sessions_stored_by_a_clock_ahead_end_once_it_is_right(accounts, clock):
     assert accounts.enter_by_password("ada", PASSWORD, address="x")
 
 
-def test_nobody_enters_a_new_page_and_every_screen_leads_to_the_login(browser):
+def test_new_page_admits_nobody_and_redirects_screens_to_the_login(browser):
     for path in ("/", "/people", "/account", "/nowhere"):
         answer = browser.get(path)
         assert (answer.status_code, answer.headers["location"]) == (303, "/login")
@@ -168,7 +168,7 @@ def test_wrong_passwords_delay_only_that_account_at_that_source(accounts, clock)
     accounts.enter_by_password("ada", PASSWORD, address="a")
 
 
-def test_password_guesses_of_one_source_end_and_lock_out_nobody_else(accounts):
+def test_password_guesses_of_one_address_are_stopped_and_lock_out_no_other(accounts):
     accounts.set_password("ada", PASSWORD)
     for number in range(module.SOURCE_FAILURES):
         enter_wrongly(accounts, f"name {number}", "a", 1)
@@ -189,7 +189,7 @@ def test_addresses_one_person_can_choose_among_count_as_one_source(accounts, sou
     accounts.enter_by_password("ada", PASSWORD, address="2001:db8:0:1::1")
 
 
-def test_log_in_tries_under_way_are_bounded_by_source_and_in_all(accounts, monkeypatch):
+def test_simultaneous_log_in_tries_are_limited_per_address_and_in_all(accounts, monkeypatch):
     accounts.set_password("ada", PASSWORD)
     go_on, verify = threading.Event(), PasswordHasher.verify
     monkeypatch.setattr(PasswordHasher, "verify", lambda *given: go_on.wait(20) and verify(*given))
@@ -218,7 +218,7 @@ def test_log_in_tries_under_way_are_bounded_by_source_and_in_all(accounts, monke
     assert len(entered) == module.TRIES_AT_ONCE + 1
 
 
-def test_posts_at_once_check_few_passwords_and_refusals_write_nothing(site, monkeypatch):
+def test_simultaneous_log_ins_check_few_passwords_and_log_no_refusals(site, monkeypatch):
     at_once, most, checked = 0, 0, 0
     lock = threading.Lock()
     verify = PasswordHasher.verify
@@ -255,7 +255,7 @@ def test_posts_at_once_check_few_passwords_and_refusals_write_nothing(site, monk
     assert site.audit.path.read_bytes() == log
 
 
-def test_wrong_links_do_not_keep_a_right_one_out(accounts):
+def test_wrong_log_in_links_do_not_block_a_right_one(accounts):
     secret = accounts.link("ada")
     for _ in range(5):
         with pytest.raises(PrivacyRefusal):
@@ -394,7 +394,7 @@ def test_half_a_surrogate_pair_in_a_form_is_answered_with_403(browser):
     assert browser.client.post("/login", content=body.encode(), headers={"content-type": kind}).status_code == 403
 
 
-def test_one_half_of_a_session_s_secret_opens_nothing(inside, site):
+def test_cookie_or_address_half_of_a_session_secret_gives_no_access(inside, site):
     """Cookies know no ports: whoever serves another port of this host may hold one."""
     PulseStream(site, lambda _topic: Pulse("1"))
     fields = inside.hidden("/")
@@ -420,7 +420,7 @@ def test_one_half_of_a_session_s_secret_opens_nothing(inside, site):
         assert client.get(f"{base}/alive").status_code == 204  # it was not refused for another reason
 
 
-def test_a_report_of_a_violation_keeps_no_secret_of_a_session(inside, site):
+def test_stored_report_of_a_csp_violation_has_no_session_secret(inside, site):
     report = f'{{"csp-report": {{"document-uri": "http://{HOST}{inside.client.base}/runs", "referrer": ""}}}}'
     inside.client.post("/csp-report", content=report.encode())
     assert "/s/.../runs" in site.violations[0]
@@ -451,7 +451,7 @@ def test_shown_strings_are_escaped_and_control_characters_visible(inside):
 
 
 @pytest.mark.slow
-def test_reports_of_violations_are_kept_and_bounded(site, browser):
+def test_reports_of_csp_violations_are_stored_up_to_a_limit(site, browser):
     for _ in range(120):
         assert browser.client.post("/csp-report", content=b'{"csp-report": {"blocked-uri": "\x1b"}}').status_code == 204
     assert len(site.violations) == 100

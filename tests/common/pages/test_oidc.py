@@ -160,7 +160,7 @@ def test_log_in_that_was_not_begun_at_this_browser_is_refused(site):
     assert "not begun here" in came_back(Browser(site), f"/oidc/return?code=x&state={state}").text
 
 
-def test_a_provider_needs_tls_a_name_and_a_secret():
+def test_identity_provider_without_tls_name_or_secret_is_refused():
     for issuer in (
         "http://idp.example",
         "http://localhost:80@idp.example",
@@ -261,7 +261,7 @@ def fake(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_token_that_is_not_for_this_log_in_is_refused(fake):
+def test_oidc_token_that_is_not_for_this_log_in_is_refused(fake):
     assert fake.enter() == 303
     assert fake.enter(azp="console") == 303
     assert fake.enter(aud=["console"]) == 303
@@ -337,7 +337,7 @@ def test_certificates_of_the_environment_are_not_trusted(tmp_path, monkeypatch):
     assert "password" not in str(caught.value)
 
 
-def test_a_short_key_of_the_provider_is_refused(fake):
+def test_short_signing_key_of_the_identity_provider_is_refused(fake):
     fake.key = RSAKey.generate_key(1024)
     assert fake.enter() == 403
     fake.key = signing_key()
@@ -378,7 +378,7 @@ def test_begun_log_in_expires_and_its_state_cannot_be_forged(fake, monkeypatch, 
     assert not fake.asked
 
 
-def test_a_slow_provider_holds_few_threads_of_the_page(tmp_path):
+def test_slow_identity_provider_occupies_few_threads_of_the_page(tmp_path):
     fake = FakeProvider(tmp_path / "page")
     waiting, go = threading.Semaphore(0), threading.Event()
     answered = fake.answered
@@ -399,7 +399,7 @@ def test_a_slow_provider_holds_few_threads_of_the_page(tmp_path):
     fake.site.close()
 
 
-def test_the_code_is_exchanged_with_the_verifier_that_was_announced(fake):
+def test_oidc_code_is_exchanged_with_the_announced_pkce_verifier(fake):
     assert fake.enter() == 303
     exchange = [each for each in fake.asked if each.method == "POST"][-1]
     sent = dict(parse_qsl(exchange.content.decode()))
@@ -432,7 +432,7 @@ def test_issuer_addresses_are_compared_by_their_url_parts(tmp_path, issuer, stat
     fake.site.close()
 
 
-def test_no_address_of_the_provider_is_asked_in_clear(tmp_path):
+def test_log_in_fails_if_an_address_of_the_provider_lacks_tls(tmp_path):
     fake = FakeProvider(tmp_path / "page", roles={"it": "operator"})
     for place in ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint"):
         before = dict(fake.metadata)
@@ -504,7 +504,7 @@ def test_same_subject_of_another_issuer_is_another_person(fake):
     other.site.close()
 
 
-def test_return_from_the_provider_needs_the_form_of_this_page(fake):
+def test_return_from_the_provider_in_another_browser_needs_a_confirmation(fake):
     attacker, victim = Browser(fake.site), Browser(fake.site)
     place = fake.led_back(attacker.get("/oidc/start"))
     victim.client.cookies = dict(attacker.client.cookies)  # planted from another port of this machine

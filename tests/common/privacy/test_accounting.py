@@ -41,7 +41,7 @@ def z(target: float, at: float = 1e-5) -> float:
 @pytest.mark.parametrize(
     ("target", "at", "sigma"), [(4, 1e-5, 3.5310), (4, 4e-5, 3.295), (1, 1e-5, 12.184), (8, 1e-5, 1.960)]
 )
-def test_wasp_plan_is_calibrated_to_the_contract_s_sigma(target: float, at: float, sigma: float) -> None:
+def test_wasp_plan_is_calibrated_to_the_documented_sigma(target: float, at: float, sigma: float) -> None:
     found = calibrate(lambda s: [Gaussian(s / NEAR_AND_FAR, count=4)], target, at)
     assert found == pytest.approx(sigma, rel=2e-4)
     assert found == pytest.approx(2 * NEAR_AND_FAR * z(target, at), rel=1e-6)
@@ -70,7 +70,7 @@ HALF = [(1, 17.566), (2, 9.389), (4, 5.079)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "sigma"), slow_but(HALF, HALF[2:]))
-def test_dpga_votes_at_half_the_budget_have_the_contract_s_sigma(target: float, sigma: float) -> None:
+def test_dpga_votes_at_half_the_budget_have_the_documented_sigma(target: float, sigma: float) -> None:
     found = calibrate(lambda s: [Gaussian(s, 0.8, 10)], target / 2, DPGA_DELTA)
     assert found == pytest.approx(sigma, rel=1e-4)
 
@@ -80,7 +80,7 @@ JOINTLY = [(1, 13.406), (2, 7.454), (4, 4.222)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "sigma"), slow_but(JOINTLY, JOINTLY[2:]))
-def test_dpga_plan_composed_jointly_has_the_contract_s_sigma(target: float, sigma: float) -> None:
+def test_dpga_plan_composed_jointly_has_the_documented_sigma(target: float, sigma: float) -> None:
     def build(s: float) -> list[Event]:
         return [Pure(0.1 * target, 2), Laplace(10 / target, 3), Gaussian(s, 0.8, 10)]
 
@@ -201,7 +201,7 @@ def test_events_have_a_mu_exactly_if_they_are_one_gaussian(events: list[Event]) 
 
 @settings(max_examples=15, deadline=None)
 @given(st.floats(0.05, 20), st.floats(1e-9, 1e-3), st.integers(1, 400))
-def test_calibration_is_tight_and_never_short(target: float, at: float, count: int) -> None:
+def test_calibrated_noise_is_sufficient_and_within_2e_6_of_the_smallest(target: float, at: float, count: int) -> None:
     scale = calibrate(lambda s: [Gaussian(s, count=count)], target, at)
     assert epsilon([Gaussian(scale, count=count)], at) <= target * (1 + 1e-12)
     assert epsilon([Gaussian(scale * (1 - 2e-6), count=count)], at) > target
@@ -219,7 +219,7 @@ def test_calibrated_noise_is_the_same_in_any_unit_of_scale(monkeypatch: pytest.M
     )
 
 
-def test_a_plan_that_cannot_be_afforded_is_refused() -> None:
+def test_calibration_to_an_unreachable_epsilon_is_refused() -> None:
     with raises(PrivacyRefusal, "no-noise-suffices"):
         calibrate(lambda s: [Pure(2.0), Gaussian(s)], 1.0, 1e-5)
     assert calibrate(lambda s: [Pure(0.5)], 1.0, 1e-5) == 0.0
@@ -261,7 +261,7 @@ def test_sampler_s_statistical_distance_is_subtracted_from_delta() -> None:
         lambda: gaussian_mu(1.0, 0.0),
     ],
 )
-def test_values_out_of_range_are_named(wrong: object) -> None:
+def test_accounting_values_out_of_range_are_refused(wrong: object) -> None:
     assert callable(wrong)
     with pytest.raises(ConfigurationError, match="give"):
         wrong()

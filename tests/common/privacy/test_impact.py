@@ -51,7 +51,7 @@ def _chance_of_loss(above, mu):
         json.dumps(GOOD).replace('"hits": 1', '"hits": 1e400'),
     ],
 )
-def test_figures_that_no_audit_wrote_are_refused(tmp_path, written):
+def test_malformed_audit_results_file_is_refused(tmp_path, written):
     file = tmp_path / "audit.json"
     file.write_text(written)
     with raises(ConfigurationError, "no-audit-result"):

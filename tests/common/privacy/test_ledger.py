@@ -97,7 +97,7 @@ def test_ledger_that_two_threads_share_is_not_locked_for_good(path: Path, monkey
     assert Ledger.read(path).state(vote(1)) == "charged"
 
 
-def test_the_same_attempt_is_charged_once(path: Path) -> None:
+def test_charging_the_same_attempt_again_adds_no_cost(path: Path) -> None:
     ledger = Ledger.open(path, "f")
     for _ in range(3):
         ledger.charge(vote(1))
@@ -115,7 +115,7 @@ def test_the_same_attempt_is_charged_once(path: Path) -> None:
     assert len(ledger.charges()) == 2
 
 
-def test_gaussian_runs_add_mu_squared(path: Path) -> None:
+def test_ledger_adds_squared_mu_of_gaussian_runs(path: Path) -> None:
     ledger = Ledger.open(path, "f")
     assert ledger.spent(1e-5) == 0.0
     for run in ("a", "b", "c"):
@@ -125,7 +125,7 @@ def test_gaussian_runs_add_mu_squared(path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_other_runs_add_epsilon_and_delta(path: Path) -> None:
+def test_ledger_adds_epsilon_and_delta_of_runs_that_are_not_gaussian(path: Path) -> None:
     ledger = Ledger.open(path, "f")
     ledger.charge(vote(1, "a"))
     ledger.charge(vote(1, "b"))
@@ -159,7 +159,7 @@ def test_charge_beyond_the_budget_is_refused_and_not_written(path: Path) -> None
     assert Ledger.open(path, "f").budget is None
 
 
-def test_void_attempts_do_not_count_and_stay_void(path: Path) -> None:
+def test_ledger_does_not_count_void_attempts_and_keeps_them_void(path: Path) -> None:
     ledger = Ledger.open(path, "f", Budget(2.5, 1e-5))
     ledger.charge(vote(1))
     ledger.send(vote(1), VECTOR)
@@ -245,7 +245,7 @@ def test_sent_vector_is_recorded_by_hash_and_another_one_is_refused(path: Path) 
     assert [entry["kind"] for entry in ledger.entries()] == ["genesis", "charge", "sent"]
 
 
-def test_an_attempt_that_sent_nothing_is_withdrawn_for_good(path: Path) -> None:
+def test_charge_of_an_attempt_that_sent_nothing_is_withdrawn_for_good(path: Path) -> None:
     ledger = Ledger.open(path, "f", Budget(2.5, 1e-5))
     ledger.withdraw(vote(1))
     ledger.charge(vote(1))
@@ -293,7 +293,7 @@ def test_charge_for_an_older_data_set_is_refused_for_the_newer_one(path: Path) -
     ledger.send(vote(2), VECTOR)  # what left may leave again
 
 
-def test_a_run_that_has_ended_is_charged_no_more(path: Path) -> None:
+def test_charge_for_an_ended_run_is_refused(path: Path) -> None:
     ledger = Ledger.open(path, "f")
     ledger.charge(vote(1))
     ledger.close("r", HASH)
@@ -414,7 +414,7 @@ def test_the_whole_plan_is_charged_once_and_a_gaussian_run_as_it_goes(path: Path
 
 
 @pytest.mark.heavy
-def test_the_budget_is_checked_for_the_whole_plan(path: Path) -> None:
+def test_budget_check_of_a_run_counts_its_whole_plan(path: Path) -> None:
     """A run that stops after one sum leaves what its plan leaves, also if its sums so far are Gaussian."""
     whole = accounting.epsilon([Gaussian(2.0), Laplace(1.0, 3)], 5e-6)
     plan = PlanPrice((Gaussian(2.0), Laplace(1.0, 3)))
@@ -440,7 +440,7 @@ def test_budget_with_fewer_than_one_part_is_refused(parts: int) -> None:
 # What was lost
 
 
-def test_lost_charges_count_and_end_their_runs(path: Path) -> None:
+def test_charges_recorded_as_lost_are_counted_and_end_their_runs(path: Path) -> None:
     ledger = Ledger.open(path, "f", Budget(4.0, 1e-5))
     gone = Charge("gone", HASH, "", 0, (Gaussian(2.0, count=3),), "", (Gaussian(1.0, count=3),))
     ledger.lose([gone])
@@ -493,7 +493,7 @@ def test_other_privacy_unit_is_refused_also_by_a_restored_ledger(tmp_path: Path)
 # Receipts and statements
 
 
-def test_entries_of_a_run_reveal_no_data_other_runs_or_time(tmp_path: Path) -> None:
+def test_receipt_entries_of_a_run_show_no_data_set_other_runs_or_times(tmp_path: Path) -> None:
     shown = []
     for number, fingerprint in enumerate(("aa", "bb")):
         ledger = Ledger.open(tmp_path / str(number), fingerprint, at=float(number))
@@ -618,7 +618,7 @@ def test_charges_missing_from_an_older_ledger_are_added_once(tmp_path: Path) -> 
     )
 
 
-def test_another_data_set_is_refused_until_adopted(path: Path) -> None:
+def test_ledger_refuses_another_data_set_until_it_is_adopted(path: Path) -> None:
     Ledger.open(path, "old").charge(vote(1))
     with refuses("other-data-set"):
         Ledger.open(path, "new")
@@ -661,7 +661,7 @@ def test_last_ledger_line_cut_at_any_byte_is_repaired(path: Path) -> None:
 
 
 @pytest.mark.parametrize("zeros", [1, 300, 4096])
-def test_zeros_that_a_lost_write_left_are_dropped(path: Path, zeros: int) -> None:
+def test_zero_bytes_that_a_lost_write_left_in_the_ledger_are_dropped(path: Path, zeros: int) -> None:
     """A file system may keep a file's new length and not the bytes of the write: nobody acted upon them."""
     data = filled(path)
     path.write_bytes(data + bytes(zeros))
@@ -694,7 +694,7 @@ def test_ledger_snapshot_does_not_change_with_later_charges(path: Path) -> None:
 @pytest.mark.heavy
 @settings(max_examples=examples(30, 120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_a_changed_byte_is_found_and_its_line_named(path: Path, data: st.DataObject) -> None:
+def test_changed_byte_in_the_ledger_is_detected_naming_its_line(path: Path, data: st.DataObject) -> None:
     if path.exists():
         path.unlink()
     whole = filled(path)
@@ -711,7 +711,7 @@ def test_a_changed_byte_is_found_and_its_line_named(path: Path, data: st.DataObj
 
 
 @pytest.mark.parametrize("removed", range(8))
-def test_removed_and_swapped_lines_are_found(path: Path, removed: int) -> None:
+def test_removed_and_swapped_ledger_lines_are_detected(path: Path, removed: int) -> None:
     lines = filled(path).splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:removed] + lines[removed + 1 :]))
     with pytest.raises(PrivacyRefusal, match=f"line {removed + 1}"):
@@ -722,7 +722,7 @@ def test_removed_and_swapped_lines_are_found(path: Path, removed: int) -> None:
         Ledger.verify(path)
 
 
-def test_lines_that_vanish_under_an_open_ledger_are_noticed(path: Path) -> None:
+def test_lines_removed_from_an_open_ledger_are_detected(path: Path) -> None:
     data = filled(path)
     ledger = Ledger.open(path, "f")
     path.write_bytes(data[: data.rstrip(b"\n").rfind(b"\n") + 1])
@@ -730,7 +730,7 @@ def test_lines_that_vanish_under_an_open_ledger_are_noticed(path: Path) -> None:
         ledger.charge(vote(7))
 
 
-def test_replaced_ledger_of_equal_length_is_noticed_while_open(path: Path) -> None:
+def test_open_ledger_replaced_by_one_of_equal_length_is_detected(path: Path) -> None:
     ledger = Ledger.open(path, "f")
     ledger.charge(vote(1))
     copy = path.with_name("copy.jsonl")

@@ -70,7 +70,7 @@ def _goodness_of_fit(drawn: np.ndarray, law: tuple[np.ndarray, np.ndarray]) -> f
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("sigma", [0.5, 1, 3, 7.25, 120, 452, 4095, 4097, 9000, 50_000])
-def test_gaussian_draws_follow_the_law(sigma: float) -> None:
+def test_discrete_gaussian_draws_follow_their_distribution(sigma: float) -> None:
     """A fresh seed would fail one case in 1000; the seed is fixed."""
     drawn = DiscreteGaussian(sigma).sample(KeyStream(SEED), 200_000)
     if sigma <= 452:
@@ -134,7 +134,7 @@ def test_wide_gaussian_probabilities_equal_the_law_in_exact_arithmetic() -> None
 
 
 @pytest.mark.parametrize("scale", [0.5, 2, 25.5, 300])
-def test_discrete_laplace_follows_the_law(scale: float) -> None:
+def test_discrete_laplace_draws_follow_their_distribution(scale: float) -> None:
     """A fresh seed would fail one case in 1000."""
     drawn = DiscreteLaplaceShare(scale, 1).sample(KeyStream(SEED), 200_000)
     assert _goodness_of_fit(drawn, _laplace_law(scale)) > 1e-3
@@ -218,7 +218,7 @@ def test_laplace_scale_out_of_range_is_refused(scale: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sigma", [1, 3, 30.5, 452, 3500, 20_000])
-def test_fresh_seeds_follow_the_law_at_five_million_draws(sigma: float) -> None:
+def test_five_million_draws_of_fresh_seeds_follow_their_distribution(sigma: float) -> None:
     """False alarm 1e-9 a test, two tests a case."""
     law = DiscreteGaussian(sigma)
     drawn = law.sample(KeyStream(os.urandom(32)), 5_000_000)
@@ -265,7 +265,7 @@ def test_table_draws_at_and_around_every_boundary_follow_the_definition(table: C
     assert table.draw(*_words(words)).tolist() == expected
 
 
-def test_tied_draw_is_settled_without_another_tie_beside_it() -> None:
+def test_single_draw_at_a_table_boundary_equals_the_definition() -> None:
     """One draw a call: in a guided bucket, in a searched one, in the last one."""
     for table in (GAUSSIAN, SMALL):
         edges = _boundaries(table)
@@ -279,7 +279,7 @@ def test_tied_draw_is_settled_without_another_tie_beside_it() -> None:
     st.lists(st.integers(0, 2**70), min_size=1, max_size=40).filter(any),
     st.lists(st.integers(0, 2**128 - 1), min_size=1, max_size=20),
 )
-def test_cumulative_table_draws_any_law_by_its_definition(weights: list[int], words: list[int]) -> None:
+def test_cumulative_table_draws_any_distribution_by_its_definition(weights: list[int], words: list[int]) -> None:
     table = CumulativeTable.of_weights(weights, Fraction(0))
     words += _boundaries(table)[:5]
     assert table.draw(*_words(words)).tolist() == [_draw_plainly(table, word) for word in words]
@@ -317,11 +317,11 @@ def test_polya_probabilities_agree_with_the_binomial_formula() -> None:
             assert abs(mpmath.mpf(edges[k + 1] - edges[k]) / mpmath.mpf(2) ** 128 - exact) < mpmath.mpf(2) ** -112
 
 
-def test_law_of_one_value_always_draws_that_value() -> None:
+def test_distribution_of_one_value_always_draws_that_value() -> None:
     assert CumulativeTable.of_weights([5], Fraction(0)).draw(*_words([0, 2**128 - 1])).tolist() == [0, 0]
 
 
-def test_weights_that_are_no_law_are_refused() -> None:
+def test_weights_that_are_no_distribution_are_refused() -> None:
     for weights in ([0, 0], [1, -1, 2]):
         with raises(InternalError, "no-law"):
             CumulativeTable.of_weights(weights, Fraction(0))

@@ -96,7 +96,7 @@ def test_a_short_stream_may_be_as_long_as_a_chunk() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 16, 31, 33])
-def test_a_seed_of_another_length_is_refused(size: int) -> None:
+def test_key_stream_seed_of_a_wrong_length_is_refused(size: int) -> None:
     with raises(InternalError, "seed-length"):
         KeyStream(bytes(size))
     with raises(InternalError, "seed-length"):
@@ -105,7 +105,7 @@ def test_a_seed_of_another_length_is_refused(size: int) -> None:
         ShortStreams([bytes(32), bytes(size)])
 
 
-def test_wipe_leaves_zeros_and_repr_shows_nothing() -> None:
+def test_wiping_a_key_stream_leaves_zeros_and_its_repr_shows_no_seed() -> None:
     buffer = bytearray(b"secret")
     wipe(memoryview(buffer))
     assert buffer == bytes(6)

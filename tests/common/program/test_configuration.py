@@ -94,7 +94,7 @@ def test_overrides_reach_nested_keys_and_leave_the_original_unchanged():
 
 
 @pytest.mark.parametrize("assignment", ["epsilon", "=4", "a..b=1", "entries.7.epsilon=1", "privacy.epsilon.deep=1"])
-def test_a_faulty_override_is_named(assignment):
+def test_faulty_override_of_a_task_setting_is_refused(assignment):
     with pytest.raises(ConfigurationError, match="--set"):
         override({"privacy": {"epsilon": 4}, "entries": [{"epsilon": 1}]}, [assignment])
 
@@ -102,7 +102,7 @@ def test_a_faulty_override_is_named(assignment):
 @pytest.mark.parametrize(
     ("content", "words"), [(b"a = ", "not valid TOML"), (b"a = '\xff'", "not UTF-8"), (None, "no such file")]
 )
-def test_an_unreadable_file_is_named(tmp_path, content, words):
+def test_unreadable_task_file_is_refused_naming_it(tmp_path, content, words):
     path = tmp_path / "task.toml"
     if content is not None:
         path.write_bytes(content)
@@ -111,7 +111,7 @@ def test_an_unreadable_file_is_named(tmp_path, content, words):
     assert str(path) in str(caught.value)
 
 
-def test_nearest_lists_all_words_where_none_is_near():
+def test_suggestion_lists_all_known_words_if_none_is_near():
     assert nearest("zzz", ["wasp", "dpkps"]) == "known: dpkps, wasp"
 
 

@@ -56,7 +56,7 @@ def test_exit_code_is_the_error_s_where_the_output_s_disk_is_full(monkeypatch, s
     assert end.value.code == 2
 
 
-def test_lack_of_memory_is_the_machine_s_fault(capsys):
+def test_lack_of_memory_is_reported_as_a_machine_fault(capsys):
     def fill():
         raise MemoryError
 
@@ -64,7 +64,7 @@ def test_lack_of_memory_is_the_machine_s_fault(capsys):
     assert (code, said) == (75, "error: there is not enough memory\n  remedy: free memory, or give this machine more\n")
 
 
-def test_argument_that_is_no_text_is_refused_by_its_number(capsys, monkeypatch):
+def test_command_argument_that_is_not_utf_8_is_refused_by_its_number(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["undersong-party", "add", os.fsdecode(b"notes\xff.csv")])
     code, said = ended(capsys, lambda: pytest.fail("the command was run"))
     assert code == 2
@@ -215,7 +215,7 @@ def test_every_command_line_error_is_of_the_class_that_is_caught(words):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("length", [1, 200_000])  # a short line waits in the buffer
-def test_a_closed_output_is_told_in_one_line(length):
+def test_closed_standard_output_is_reported_in_one_line(length):
     program = f"from undersong_common.program import entry; entry.run(lambda: print('x' * {length}))"
     started = [sys.executable, "-c", program]
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}

@@ -57,7 +57,7 @@ def test_every_package_of_an_extra_is_found_by_its_module():
         assert extras.extra_of(package) is not None, package
 
 
-def test_the_first_extra_that_brings_a_package_is_named():
+def test_missing_package_is_attributed_to_the_first_extra_that_has_it():
     extra = {
         "sklearn": "coordinator",
         "torch": "embed",
@@ -109,7 +109,7 @@ def test_missing_package_error_has_code_cause_and_extra():
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 
 
-def test_required_module_is_imported_or_named():
+def test_required_module_is_imported_or_refused_naming_its_extra():
     extras.require("sklearn", "json")
     with pytest.raises(ModuleNotFoundError) as caught:
         extras.require("json", "no_such_module")
@@ -148,7 +148,7 @@ def test_packages_that_a_run_lacks_are_named_before_it_starts(hidden, generator,
     assert f'pip install "undersong[{extra}]"' in caught.value.remedy
 
 
-def test_a_test_file_needs_torch_only_for_an_encoder(monkeypatch):
+def test_task_with_a_test_file_needs_torch_only_if_it_names_an_encoder(monkeypatch):
     found = extras.find_spec
     monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "torch" else found(name))
     changes = [f'evaluation.test="{ROOT}/examples/clinic/data/test.jsonl"']

@@ -66,7 +66,7 @@ def test_json_log_carries_the_code_of_our_own_errors(capsys):
     assert json.loads(capsys.readouterr().err)["code"] == "missing-file"
 
 
-def test_lock_has_only_one_holder(tmp_path):
+def test_lock_that_is_held_cannot_be_taken_again(tmp_path):
     path = tmp_path / "lock"
     assert not is_held(path)
     with holding(path, RuntimeError("held")):

@@ -27,7 +27,7 @@ def system_error(name, path="/srv/home/journal.sqlite"):
 
 
 @pytest.mark.parametrize("name", OF_MACHINE)
-def test_what_the_machine_lacks_names_file_reason_and_remedy(name):
+def test_machine_fault_names_file_reason_and_remedy(name):
     fault = fault_of(system_error(name))
     assert isinstance(fault, MachineFault)
     assert (fault.exit_code, fault.code) == (75, name.lower())
@@ -43,7 +43,7 @@ def test_system_error_that_people_must_correct_is_a_configuration_error(name):
     assert fault.exit_code == 2
 
 
-def test_a_socket_that_timed_out_is_no_fault_of_the_machine():
+def test_socket_timeout_is_no_machine_fault():
     assert isinstance(fault_of(TimeoutError(errno.ETIMEDOUT, "timed out")), ConfigurationError)
     assert isinstance(fault_of(TimeoutError(errno.ETIMEDOUT, "timed out", "/mnt/far")), MachineFault)
 
@@ -129,7 +129,7 @@ def fail(name="ENOSPC"):
     raise system_error(name)
 
 
-def test_a_step_is_tried_again_after_pauses_that_grow(tmp_path):
+def test_held_up_step_is_retried_after_growing_pauses(tmp_path):
     held, clock = held_in(tmp_path)
     pauses = []
     for _ in range(8):

@@ -65,7 +65,7 @@ def test_notice_follows_no_redirect_and_counts_as_undelivered(code):
     assert set(paths) == {"/"}
 
 
-def test_a_command_gets_the_notice_on_its_input(tmp_path):
+def test_notice_command_gets_the_notice_on_standard_input(tmp_path):
     assert deliver(f"tee '{tmp_path}/a file'", NOTICE)
     assert json.loads((tmp_path / "a file").read_text()) == SAID
     waited: list[float] = []
@@ -73,7 +73,7 @@ def test_a_command_gets_the_notice_on_its_input(tmp_path):
     assert waited == list(RETRY_S)
 
 
-def test_each_event_gives_one_notice(tmp_path):
+def test_repeated_event_sends_one_notice(tmp_path):
     said = tmp_path / "said"
     notices = Notices(f"tee -a {said}", "alpha", clock=lambda: 12.0)
     for _ in range(3):
@@ -101,7 +101,7 @@ TARGETS = (
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_notices_go_to_https_to_this_machine_or_to_a_command(target):
+def test_notice_target_may_be_https_this_machine_or_a_command(target):
     check_target(target)
 
 

@@ -33,13 +33,13 @@ def test_a_folder_of_another_account_is_refused_with_the_whole_line(tmp_path, mo
     assert "chown" not in str(refused.value)
 
 
-def test_own_or_missing_folder_is_not_another_account_s(tmp_path):
+def test_own_or_missing_folder_passes_the_owner_check(tmp_path):
     owner.check_owner(tmp_path)
     owner.check_owner(tmp_path / "missing")
     owner.check_owner(tmp_path, "coordinator.json")
 
 
-def test_a_folder_that_may_not_be_looked_into_is_another_account_s(tmp_path, monkeypatch):
+def test_unreadable_folder_counts_as_another_account_s(tmp_path, monkeypatch):
     def closed(path, *_arguments, **_options):
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -72,7 +72,7 @@ def test_file_left_by_another_account_gives_a_remedy_without_sudo(tmp_path, monk
     assert "sudo" not in fault.remedy
 
 
-def test_an_account_without_a_name_has_its_number():
+def test_account_without_a_name_is_shown_by_its_number():
     assert owner.account_name(NOBODY) == f"#{NOBODY}"
     assert owner.account_name(2**70) == f"#{2**70}"
 
@@ -141,12 +141,12 @@ def test_settable_variables_do_not_prove_who_typed_a_command(monkeypatch, proces
     assert typed_by.uid in (PARTY, ADA, BERT, NOBODY)
 
 
-def test_root_is_root_whatever_account_runs_the_command(monkeypatch):
+def test_root_that_started_a_command_counts_as_root_under_any_account(monkeypatch):
     assert caller(monkeypatch, stated=0).uid == 0
     assert caller(monkeypatch, login=0).uid == 0
 
 
-def test_only_an_account_with_a_shell_is_a_person_s(monkeypatch):
+def test_only_an_account_with_a_login_shell_counts_as_a_person_s(monkeypatch):
     assert not owner._is_of_a_person(NOBODY)
     assert not owner._is_of_a_person(2**70)
     for shell, is_person in (("/bin/bash", True), ("", True), ("/usr/sbin/nologin", False), ("/bin/false", False)):

@@ -112,7 +112,7 @@ def test_scripts_without_spaces_are_compared_by_character():
     assert find_overlap(["患者は胸痛を訴えて来院した"], ["昨日、患者は胸痛を訴えて来院"]).runs == {1: 11}
 
 
-def test_the_report_holds_no_word_of_either_file():
+def test_overlap_report_contains_no_word_of_either_file():
     shown = str(find_overlap([NOTE], [NOTE]).as_dict()) + repr(find_overlap([NOTE], [NOTE]))
     assert not any(word in shown for word in ("ambulance", "gardening", "spray"))
 
@@ -155,7 +155,7 @@ def test_copies_of_training_records_are_closer_than_held_out_ones() -> None:
     assert asdict(found)["closer"]["value"] == found.closer.value
 
 
-def test_equal_distances_count_half() -> None:
+def test_texts_at_equal_distances_count_half() -> None:
     same = directions(20, 5)
     assert closest_records(same, same, same).closer.value == 0.5
 

@@ -74,7 +74,7 @@ def test_a_number_that_a_model_takes_for_a_date_is_a_number() -> None:
     assert found == [("numbers", 5, 18)]
 
 
-def test_longest_of_equally_sure_findings_counts() -> None:
+def test_longest_of_equally_confident_personal_data_findings_counts() -> None:
     text = "call 020 7946 0018"
     found = _separate_places([Result("PHONE_NUMBER", 9, 18, 0.4), Result("PHONE_NUMBER", 5, 18, 0.4)], text)
     assert found == [("numbers", 5, 18)]

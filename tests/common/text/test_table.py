@@ -21,7 +21,7 @@ def write_jsonl(path, rows):
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
-def test_three_table_formats_give_the_same_rows(tmp_path, suffix):
+def test_csv_jsonl_and_parquet_give_the_same_rows(tmp_path, suffix):
     rows = [
         {"text": 'a "note"\nwith, commas', "label": "x", "patient": "p1"},
         {"text": "é", "label": "y", "patient": "p2"},
@@ -89,7 +89,7 @@ def test_user_ids_of_two_types_are_one_user(tmp_path):
         ("data.parquet", b"PAR", "not a readable Parquet"),
     ],
 )
-def test_malformed_table_files_are_named(tmp_path, name, content, words):
+def test_malformed_table_files_are_refused_naming_them(tmp_path, name, content, words):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(ConfigurationError, match=words):

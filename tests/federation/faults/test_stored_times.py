@@ -83,7 +83,7 @@ TIMES_IN_FILES = {
     ("client/undersong_client/consent/trust.py", "not_valid_after_utc"): ("its beginning lies ahead too", TRUST),
     ("client/undersong_client/consent/two_people.py", "Wish.at_s"): (
         "nobody has wished it",
-        "tests/client/consent/test_two_people.py::test_loosening_wish_dated_in_the_future_does_not_count",
+        "tests/client/consent/test_two_people.py::test_wish_for_a_looser_policy_dated_in_the_future_does_not_count",
     ),
     ("client/undersong_client/consent/two_people.py", "at_s"): ("the wish's, above", SHOWN),
     ("client/undersong_client/home.py", "PartySettings.keep_until"): ("a day that a person names", RETENTION),

@@ -260,7 +260,7 @@ def _bend_body(reply: wire.Reply, how: Bend) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @settings(QUIET, max_examples=examples(5, 1500))
 @given(data=st.data())
-def test_randomly_bent_requests_open_no_secret(mode: str, data: st.DataObject) -> None:
+def test_randomly_altered_requests_open_no_secret(mode: str, data: st.DataObject) -> None:
     check_lying_coordinator(mode, data)
 
 
@@ -269,5 +269,5 @@ def test_randomly_bent_requests_open_no_secret(mode: str, data: st.DataObject) -
 @pytest.mark.parametrize("mode", MODES)
 @settings(QUIET, max_examples=examples(5, 1500))
 @given(data=st.data())
-def test_randomly_bent_replies_open_no_wrong_sum(mode: str, data: st.DataObject) -> None:
+def test_randomly_altered_replies_open_no_wrong_sum(mode: str, data: st.DataObject) -> None:
     check_lying_party(mode, data)

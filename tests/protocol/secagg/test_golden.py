@@ -36,7 +36,7 @@ def _open(parameters: SumParameters, name: str, party: dict[str, Any]) -> PartyM
 
 
 @pytest.mark.heavy
-def test_golden_vectors_are_what_this_program_writes() -> None:
+def test_golden_vectors_of_secure_aggregation_are_what_this_program_writes() -> None:
     assert json.loads(json.dumps(vectors())) == GOLDEN, "python -m tests.doubles.secagg_vectors (a new version?)"
 
 

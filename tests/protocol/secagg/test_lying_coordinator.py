@@ -283,7 +283,7 @@ def test_terms_that_differ_from_the_approved_plan_are_refused(field: str) -> Non
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("stage", "lie", "error", "words"), _cases(TEN))
-def test_party_among_ten_refuses_a_bent_request(
+def test_party_among_ten_refuses_an_altered_request(
     stage: Stage, lie: Lie, error: type[UndersongError], words: str
 ) -> None:
     check_refused(parameters_of(10), stage, lie, error, words)
@@ -291,7 +291,7 @@ def test_party_among_ten_refuses_a_bent_request(
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("stage", "lie", "error", "words"), _cases(GRAPH))
-def test_party_on_the_regular_graph_refuses_a_bent_request(
+def test_party_on_the_regular_graph_refuses_an_altered_request(
     stage: Stage, lie: Lie, error: type[UndersongError], words: str
 ) -> None:
     check_refused(parameters_of(20, graph_above=7, tolerated_dropouts=2), stage, lie, error, words)
@@ -401,7 +401,7 @@ def _refuse_one(parameters: SumParameters, lost: Stage, stage: Stage, bend: Bend
         raise refusals[VICTIM]
 
 
-def test_u2_with_a_party_that_did_not_advertise_is_refused() -> None:
+def test_masking_set_with_a_party_that_did_not_advertise_is_refused() -> None:
     everyone = set(range(10))
     _refuse_one(
         parameters_of(10, tolerated_dropouts=2),
@@ -412,7 +412,7 @@ def test_u2_with_a_party_that_did_not_advertise_is_refused() -> None:
     )
 
 
-def test_a_party_refuses_u3_that_exceeds_u2() -> None:
+def test_party_refuses_survivors_who_are_not_in_the_masking_set() -> None:
     _refuse_one(
         parameters_of(10, tolerated_dropouts=2),
         Stage.SHARE,
@@ -460,7 +460,7 @@ def test_signature_skipped_by_one_party_s_check_is_checked_by_another() -> None:
         adverts_from_wire(parameters, adverts, (other.party, other.body, other.signature))
 
 
-def test_signatures_of_parties_outside_u3_are_refused() -> None:
+def test_signatures_of_parties_that_are_no_survivors_are_refused() -> None:
     parameters = parameters_of(10, tolerated_dropouts=2)
 
     def bend(message: wire.Request) -> None:
@@ -689,7 +689,7 @@ def test_party_refuses_too_many_claimed_dropouts_among_its_neighbours(stage: Sta
 
 
 @pytest.mark.parametrize("cut", [100, 0, 299])
-def test_dropouts_placed_to_cut_the_circle_are_refused(cut: int) -> None:
+def test_dropouts_that_empty_an_arc_of_the_neighbour_circle_are_refused(cut: int) -> None:
     """No party loses too many neighbours, yet a run of places is almost empty: the second rule of topology."""
     parameters = parameters_of(300, tolerated_dropouts=30, colluders=20)
     assert parameters.graph is not None

@@ -178,7 +178,7 @@ ONE: dict[Stage, dict[str, list[Bend]]] = {
 @pytest.mark.parametrize(
     ("words", "sign", "bend"), [(words, sign, bend) for words, (sign, bends) in ANY.items() for bend in bends]
 )
-def test_party_with_a_reply_bent_in_its_frame_is_left_out(stage: Stage, words: str, sign: bool, bend: Bend) -> None:
+def test_party_whose_reply_frame_is_altered_is_left_out(stage: Stage, words: str, sign: bool, bend: Bend) -> None:
     check_left_out(_sum(), stage, bend, words, sign)
 
 
@@ -187,7 +187,7 @@ def test_party_with_a_reply_bent_in_its_frame_is_left_out(stage: Stage, words: s
     ("stage", "words", "bend"),
     [(stage, words, bend) for stage, faults in ONE.items() for words, bends in faults.items() for bend in bends],
 )
-def test_party_with_a_bent_reply_is_left_out(stage: Stage, words: str, bend: Bend) -> None:
+def test_party_whose_reply_is_altered_is_left_out(stage: Stage, words: str, bend: Bend) -> None:
     check_left_out(_sum(), stage, bend, words)
 
 
@@ -306,7 +306,7 @@ def test_wrong_noise_seed_leaves_excess_noise_in_and_names_the_party(value: byte
     assert opened.variance > expected_variance(parameters, 0)
 
 
-def test_variance_counts_the_excess_of_a_party_lost_before_it_opens() -> None:
+def test_opened_variance_counts_excess_noise_of_a_party_lost_at_the_end() -> None:
     parameters = _sum()
     opened = drive(parameters, open_parties(parameters), lambda name, at: name == LIAR and at is Stage.UNMASK)
     assert opened.faults == ()
@@ -332,7 +332,7 @@ def test_too_many_wrong_shares_abort_the_sum_naming_every_liar() -> None:
 # --- evidence -------------------------------------------------------------------------------------------------------
 
 
-def test_evidence_is_bound_to_its_sum_and_its_signers() -> None:
+def test_signed_evidence_is_valid_only_for_its_sum_and_its_signers() -> None:
     parameters = _sum()
     opened = drive(parameters, open_parties(parameters))
     assert check_evidence(parameters, opened.evidence).signers == tuple(names_of(10))

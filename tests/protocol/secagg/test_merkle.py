@@ -97,7 +97,7 @@ def test_merkle_tree_with_a_repeated_last_leaf_has_another_root(size: int) -> No
     assert merkle.Tree("tree", leaves).root != merkle.Tree("tree", [*leaves, leaves[-1]]).root
 
 
-def test_merkle_node_does_not_pass_for_a_leaf() -> None:
+def test_merkle_node_is_not_accepted_as_a_leaf() -> None:
     leaves = leaves_of(4)
     tree = merkle.Tree("tree", leaves)
     upper = [bytes(tree._levels[1][index]) for index in range(2)]
@@ -178,7 +178,7 @@ def test_noise_plan_counts_stray_parties_as_colluders() -> None:
     assert parameters.noise_plan.colluders == parameters.colluders + 2
 
 
-def test_the_graph_is_chosen_by_the_terms() -> None:
+def test_terms_of_a_sum_decide_if_it_uses_the_merkle_graph() -> None:
     small, large = parameters_of(12), parameters_of(12, merkle_above=7)
     assert not small.merkle
     assert large.merkle
@@ -378,7 +378,7 @@ LIES: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]] = {
         for number, lie in enumerate(lies)
     ],
 )
-def test_party_on_the_merkle_graph_refuses_a_bent_request(
+def test_party_on_the_merkle_graph_refuses_an_altered_request(
     stage: Stage, lie: Lie, error: type[UndersongError], words: str
 ) -> None:
     check_refused(parameters_of(20, **TWENTY), stage, lie, error, words)

@@ -47,7 +47,7 @@ def test_noise_components_left_after_any_dropouts_have_planned_variance(parties:
     assert plan.share_variance == variance / (parties - colluders - dropouts)
 
 
-def test_reference_of_ten_parties_and_three_dropouts() -> None:
+def test_noise_shares_of_ten_parties_equal_the_documented_example() -> None:
     """docs/privacy.md, number 6: any 7 survivors reach sigma^2; two dropped: the share is sigma^2/8."""
     plan = NoisePlan(452, 10, 3, 0)
     assert plan.removal

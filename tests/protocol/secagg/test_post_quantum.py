@@ -63,7 +63,7 @@ def _ten(**changes: object) -> SumParameters:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("lost", [("p00",), (-1,), ("p04", "p05"), ("p00", -1)], ids=str)
-def test_parties_that_dealt_and_vanished_are_rebuilt_from_their_seeds(mode: str, lost: tuple[Any, ...]) -> None:
+def test_masks_of_parties_that_vanished_are_rebuilt_from_dealt_seeds(mode: str, lost: tuple[Any, ...]) -> None:
     """The lowest index dealt every secret of its pairs, the highest received all; two neighbours vanish at once."""
     parameters = parameters_in(mode)
     names = names_of(parameters.size)
@@ -108,7 +108,7 @@ def _spoilt(shares: wire.Shares, _liar: object = None) -> None:
 
 
 @pytest.mark.parametrize(("dropped", "change"), [(LIAR, _deal_to_last(bytes(32))), ("p09", _spoilt)])
-def test_false_secret_names_its_dealer_once_a_party_dropped_out(
+def test_false_pair_secret_aborts_naming_its_dealer_after_a_dropout(
     dropped: str, change: Callable[[wire.Shares, PartyMachine], object]
 ) -> None:
     aborted = _drive_with_false_pairs(dropped, change)
@@ -179,7 +179,7 @@ def _not_canonical(key: bytes) -> bytes:
         ("short", "bytes of ML-KEM-768 keys with advertise keys instead of 2368"),
     ],
 )
-def test_a_partys_false_ml_kem_key_is_left_out_by_name(how: str, words: str, place: int) -> None:
+def test_party_with_a_false_ml_kem_key_is_left_out_by_name(how: str, words: str, place: int) -> None:
     parameters = _ten()
     first = wire.Reply.FromString(open_party(parameters, "p01").advertise().payload)
 
@@ -285,7 +285,7 @@ def test_an_advert_without_hashes_of_ml_kem_keys_is_refused() -> None:
     ],
     ids=["swapped", "ML-KEM ciphertext", "AEAD", "missing"],
 )
-def test_bent_secrets_of_pairs_are_refused(mode: str, change: Callable[[bytes], bytes], words: str) -> None:
+def test_altered_pair_secrets_are_refused(mode: str, change: Callable[[bytes], bytes], words: str) -> None:
     parameters = parameters_in(mode)
     last = names_of(parameters.size)[-1]  # all its neighbours dealt to it
     check_refused(parameters, Stage.MASK, bytes_of("mask", "pairs", change), PeerFault, words, (last,))
@@ -328,7 +328,7 @@ def _vectors_and_transcript(parameters: SumParameters) -> tuple[dict[str, np.nda
 @pytest.mark.heavy
 @pytest.mark.parametrize("broken", ["X25519", "ML-KEM-768", "both"])
 @pytest.mark.parametrize("mode", ["complete", "direct"])
-def test_breaking_one_of_x25519_and_ml_kem_opens_nothing(mode: str, broken: str) -> None:
+def test_breaking_only_one_of_x25519_and_ml_kem_reveals_no_vector(mode: str, broken: str) -> None:
     """All X25519 secrets, or all secrets of pairs: a vector's masks follow from both together only."""
     changes = {"tolerated_dropouts": 0, "colluders": 2} if mode == "direct" else {}
     parameters = parameters_of(4, post_quantum=True, dimension=4000, modulus_bits=32, **changes)

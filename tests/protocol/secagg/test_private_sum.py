@@ -176,7 +176,7 @@ def test_regular_graph_sums_exactly_in_direct_mode() -> None:
 
 
 @pytest.mark.heavy
-def test_regular_graph_rolls_its_nonces_again_and_gives_up_in_the_end() -> None:
+def test_regular_graph_redraws_after_dropouts_and_aborts_in_the_end() -> None:
     parameters = parameters_of(60, tolerated_dropouts=10, colluders=1, graph_above=7)
     rolls = dict.fromkeys(names_of(60), 0)
 
@@ -204,7 +204,7 @@ class Restarting(dict[str, PartyMachine]):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("changes", [{}, {"graph_above": 7}, {"tolerated_dropouts": 0, "colluders": 3}])
-def test_restored_parties_continue_to_the_bit(changes: dict[str, int]) -> None:
+def test_restored_parties_continue_with_identical_bytes(changes: dict[str, int]) -> None:
     parameters = parameters_of(12, sigma=50.0, **changes)
     recording = RecordedEncapsulation()
     plain: list[bytes] = []

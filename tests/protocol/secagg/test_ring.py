@@ -58,7 +58,7 @@ def test_ring_sum_is_lifted_into_the_centred_range(bits: int, data: st.DataObjec
 
 @settings(deadline=None, max_examples=examples(20, 80))
 @given(st.integers(1, 12), st.integers(1, 50), st.integers(1, 300), st.integers(1, 2000), st.data())
-def test_the_largest_sum_fits_and_one_bit_less_does_not_hold_it(
+def test_ring_holds_the_largest_sum_and_one_bit_less_does_not(
     parties: int, records: int, linf: int, scale: int, data: st.DataObject
 ) -> None:
     sigma = data.draw(st.integers(0, 5000))
@@ -75,7 +75,7 @@ def test_the_largest_sum_fits_and_one_bit_less_does_not_hold_it(
     "case",
     [(0, 1, 1, 1, 0), (1, 0, 1, 1, 0), (1, 1, 0, 1, 0), (1, 1, 1, -1, 0), (1, 1, 1, 1, -1), (1, 1, math.inf, 1, 0)],
 )
-def test_senseless_bounds_of_a_ring_are_refused(case: tuple[int, int, float, float, float]) -> None:
+def test_impossible_bounds_of_a_ring_are_refused(case: tuple[int, int, float, float, float]) -> None:
     with pytest.raises(ConfigurationError):
         ring.modulus_bits(*case)
 

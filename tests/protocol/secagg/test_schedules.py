@@ -221,7 +221,9 @@ DEFAULT = [("shares", True)]
 @pytest.mark.parametrize("cut", list(Cut))
 @pytest.mark.parametrize("stage", [stage for stage in Stage if stage is not Stage.VOID])
 @pytest.mark.parametrize(("mode", "post_quantum"), slow_but(product(MODES, [False, True]), DEFAULT))
-def test_a_power_cut_at_every_point_resumes_to_the_bit(mode: str, post_quantum: bool, stage: Stage, cut: Cut) -> None:
+def test_party_resumes_with_identical_bytes_after_a_power_cut_at_any_step(
+    mode: str, post_quantum: bool, stage: Stage, cut: Cut
+) -> None:
     changes = MODES[mode]
     parameters = parameters_of(
         12 if "graph" in mode or mode == "merkle" else 6, sigma=100.0, post_quantum=post_quantum, **changes

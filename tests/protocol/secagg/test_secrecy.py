@@ -70,7 +70,7 @@ def test_whole_transcript_holds_no_secret_and_no_clean_vector(
 
 
 @pytest.mark.parametrize("changes", [{}, {"merkle": (5, 3)}])
-def test_both_kinds_of_share_of_one_peer_are_never_released(changes: dict[str, object]) -> None:
+def test_self_mask_and_mask_key_shares_of_one_peer_are_never_both_released(changes: dict[str, object]) -> None:
     parameters = parameters_of(7, tolerated_dropouts=2, **changes)
     parties = open_parties(parameters)
     held: dict[str, dict[int, tuple[bytes, bytes]]] = {}
@@ -124,7 +124,7 @@ def test_masked_vectors_are_uniform() -> None:
         assert np.abs(correlations).max() < 5 / np.sqrt(40_000)
 
 
-def test_a_single_partys_vector_leaves_masked_too() -> None:
+def test_vector_of_a_sum_of_one_party_is_masked_too() -> None:
     parameters = parameters_of(1, dimension=64, modulus_bits=32)
     vectors: list[bytes] = []
     opened = drive(
@@ -217,7 +217,7 @@ def test_every_copy_of_a_masked_vector_asks_the_ledger_for_its_charge() -> None:
     assert restored.receive(request) == first
 
 
-def test_reprs_show_nothing_private() -> None:
+def test_reprs_of_secure_aggregation_show_no_secret() -> None:
     machine, request = _until_mask()
     wants = machine.receive(request)
     reply = machine.provide(vector_of("p01", 17), QUESTION)

@@ -19,7 +19,7 @@ def _seeded(seed: int) -> random.Random:
     return random.Random(seed)
 
 
-def test_the_modulus_is_prime() -> None:
+def test_shamir_modulus_is_prime() -> None:
     """Miller-Rabin with 64 fixed bases."""
     odd, twos = PRIME - 1, 0
     while odd % 2 == 0:
@@ -73,13 +73,13 @@ def test_entropy_is_asked_once_for_all_coefficients() -> None:
 
 
 @given(SECRETS, st.binary(min_size=64, max_size=64))
-def test_coefficients_use_all_the_entropy_of_the_field(secret: bytes, drawn: bytes) -> None:
+def test_shamir_coefficients_use_all_64_bytes_of_entropy(secret: bytes, drawn: bytes) -> None:
     """With threshold 2 the share at x is secret + x * coefficient."""
     at_three = share_value(share(secret, 2, [3, 4], lambda size: drawn)[3], "x")
     assert at_three == (int.from_bytes(secret, "little") + 3 * int.from_bytes(drawn, "little")) % PRIME
 
 
-def test_a_combination_beyond_32_bytes_aborts() -> None:
+def test_combined_shares_beyond_32_bytes_abort_the_sum() -> None:
     constant = (2**256 + 5).to_bytes(SHARE_BYTES, "little")
     with raises(RoundAborted, "shares-do-not-combine"):
         combine({1: constant, 2: constant}, 2)
@@ -101,7 +101,7 @@ def test_shamir_refuses_an_empty_list_of_points() -> None:
 
 
 @pytest.mark.parametrize("threshold", [0, -1, 4])
-def test_thresholds_outside_the_holders_are_refused(threshold: int) -> None:
+def test_threshold_outside_1_to_the_number_of_holders_is_refused(threshold: int) -> None:
     with raises(ConfigurationError, "threshold-out-of-range"):
         share(bytes(32), threshold, [1, 2, 3], os.urandom)
 
@@ -114,7 +114,7 @@ def test_wrong_length_of_secret_or_entropy_is_an_internal_error() -> None:
         share(bytes(32), 2, [1, 2, 3], lambda size: bytes(size - 1))
 
 
-def test_too_few_shares_abort() -> None:
+def test_too_few_shares_abort_the_reconstruction() -> None:
     shares = share(bytes(32), 3, [1, 2, 3, 4], os.urandom)
     with raises(RoundAborted, "too-few-shares"):
         combine({1: shares[1], 2: shares[2]}, 3)

@@ -182,7 +182,7 @@ def test_the_coordinator_names_who_answered_another_question(mode: str) -> None:
     assert played.faults == sorted(small)
 
 
-def test_in_direct_mode_the_coordinator_opens_nothing_and_names_them() -> None:
+def test_direct_mode_sum_aborts_naming_who_answered_another_question() -> None:
     played, small, _ = split("direct", 1)
     assert played.aborted is not None
     assert played.faults == sorted(small)

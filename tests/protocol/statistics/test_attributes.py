@@ -25,7 +25,7 @@ def counted(statistic):
     return statistic.rows(RECORDS, public, {}).take(np.arange(4)).toarray()
 
 
-def test_marginals_are_counted_by_hand():
+def test_attribute_marginals_equal_counts_by_hand():
     one = AttributeMarginals(3, (2, 2))
     assert counted(one).tolist() == [
         [1, 0, 0, 1, 0, 1, 0],
@@ -70,6 +70,6 @@ def test_column_values_are_counted_and_missing_is_one_of_the_values():
 
 
 @pytest.mark.parametrize("published", [(), ("sex", "female"), ("sex", "female", "male", "other")])
-def test_columns_of_other_numbers_of_values_are_refused(published):
+def test_attribute_columns_with_another_number_of_values_are_refused(published):
     with pytest.raises(ConfigurationError):
         AttributeMarginals(3, columns=(3,)).check_inputs(PublicInputs(texts={"columns": published}), FACTS)

@@ -137,7 +137,7 @@ def test_rows_at_the_bound_are_not_changed_by_clipping(form: str) -> None:
     assert total.values.tolist() == [5, 2, -1]
 
 
-def test_rounding_goes_toward_zero() -> None:
+def test_rounding_to_the_grid_goes_toward_zero() -> None:
     rows = Rows(np.array([[0.999, -0.999, 0.5]]), np.array([0]))
     assert contribute(anything(3, Sensitivity(3, 3, 1)), rows, scale=1).values.tolist() == [0, 0, 0]
     assert contribute(anything(3, Sensitivity(3, 3, 1)), rows, scale=10).values.tolist() == [9, -9, 5]

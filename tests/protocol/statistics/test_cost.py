@@ -226,7 +226,7 @@ def test_memory_per_record_does_not_grow_with_the_numbers_of_the_plan(name: str,
 
 
 @pytest.mark.heavy
-def test_scores_of_few_records_and_many_candidates_come_in_blocks_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_of_few_records_and_many_candidates_are_computed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, best = [], nearest._best_keys
 
     def watched(scores: Any, *rest: Any) -> Any:
@@ -255,7 +255,7 @@ def is_refused(statistic: str, parameters: dict[str, Any]) -> bool:
 
 @pytest.mark.heavy
 @EVERY
-def test_every_number_of_a_plan_has_a_bound(name: str) -> None:
+def test_every_number_in_a_statistic_s_parameters_has_a_limit(name: str) -> None:
     statistic, _ = PLANNED[name](4)
     given = statistics.parameters(statistic)
     assert statistics.build(statistic.name, given) == statistic

@@ -149,7 +149,7 @@ def test_torch_s_random_state_stays_as_it_was(model):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("half", slow_after([True, False], 1))
-def test_teachers_tell_records_from_candidates(model, half, monkeypatch):
+def test_teacher_votes_separate_records_from_candidates(model, half, monkeypatch):
     monkeypatch.setattr(teacher_votes, "STEPS", 40)
     statistic = dataclasses.replace(STATISTIC, teachers=2, half=half)
     rows = statistic.rows(hold_rows(ROWS, model), inputs(), {})
@@ -183,7 +183,7 @@ def test_teachers_leave_nothing_in_files_memory_or_logs(model, tmp_path, monkeyp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("half", [True, False])
-def test_a_teacher_that_diverged_votes_nothing(model, half, monkeypatch):
+def test_teacher_that_diverged_casts_no_votes(model, half, monkeypatch):
     monkeypatch.setattr(teacher_votes.fine_tuning, "logits", lambda *_: np.full((8, 2), np.nan))
     rows = dataclasses.replace(STATISTIC, half=half).rows(hold_rows(ROWS, model), inputs(), {})
     assert not rows.take(np.arange(len(rows))).any()

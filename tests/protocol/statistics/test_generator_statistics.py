@@ -49,7 +49,7 @@ def draw_inputs(seed, records=20, candidates=30, generators=3, labels=3):
 
 
 @pytest.mark.parametrize("k", [2, 3, 4, 5, 6, 7])
-def test_the_bound_of_centred_answers_is_reached_and_never_passed(k):
+def test_bound_of_centred_classifier_answers_is_reached_never_exceeded(k):
     answers = np.array(list(product([0.0, 1.0], repeat=k)))
     centred = answers - answers.mean(axis=1, keepdims=True)
     bound = ClassifierVotes(classifiers=k, labels=2).sensitivity
@@ -202,7 +202,7 @@ def test_corpus_gain_is_the_mean_over_embedding_and_word_classifiers(heads, by_w
     assert np.asarray(rows.take(np.array([0]))).tolist() == [[gain, 0.5 * gain**2]]
 
 
-def test_a_record_without_label_casts_nothing_and_no_row_exceeds_the_bound():
+def test_unlabelled_record_casts_no_vote_and_no_row_exceeds_the_bound():
     statistic = CorpusComparison(LABELS)
     rows = statistic.rows(records(["a", "b", "", "d"], [-1, 1, 9, 0]), public((0, 1), (0, 1)), {})
     found = np.asarray(rows.take(np.arange(4)))

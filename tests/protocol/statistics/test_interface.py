@@ -63,7 +63,7 @@ def test_subclass_of_a_statistic_must_state_attribute_whole_itself():
         type("Inheriting", (LabelHistogram,), {"name": "inheriting"})
 
 
-def test_a_statistic_without_a_bound_cannot_be_made():
+def test_statistic_class_without_sensitivity_cannot_be_instantiated():
     class Boundless(Statistic):
         name: ClassVar[str] = "boundless"
         whole: ClassVar[bool] = False
@@ -73,7 +73,7 @@ def test_a_statistic_without_a_bound_cannot_be_made():
         Boundless()
 
 
-def test_only_statistics_are_registered():
+def test_class_that_is_no_statistic_cannot_be_registered():
     @dataclasses.dataclass(frozen=True)
     class Alike(_Body):
         name: ClassVar[str] = "alike"
@@ -84,7 +84,7 @@ def test_only_statistics_are_registered():
     assert "alike" not in statistics.names()
 
 
-def test_a_parameter_s_type_is_readable_when_a_statistic_is_registered():
+def test_statistic_with_an_unreadable_parameter_type_is_not_registered():
     """Not first when a plan asks for it, which would end as an internal error at every party."""
 
     class Guarded(LabelHistogram):
@@ -98,7 +98,7 @@ def test_a_parameter_s_type_is_readable_when_a_statistic_is_registered():
     assert "guarded" not in statistics.names()
 
 
-def test_a_party_can_contribute_unless_the_statistic_says_otherwise():
+def test_party_check_of_a_statistic_passes_by_default():
     LabelHistogram(2).check_party("")
 
 

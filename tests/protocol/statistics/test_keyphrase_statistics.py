@@ -76,12 +76,12 @@ def test_only_the_first_distinct_terms_count():
         (("fever", " ".join(f"w{n}" for n in range(17))), "term 2, .* more than 16 words"),
     ],
 )
-def test_bad_vocabularies_are_refused_by_name(terms, message):
+def test_malformed_keyphrase_vocabularies_are_refused(terms, message):
     with pytest.raises(ConfigurationError, match=message):
         Terms(terms)
 
 
-def test_a_record_is_one_vector_of_norm_exactly_sqrt_m_in_its_class_only():
+def test_fourier_vector_of_a_record_has_exact_norm_in_its_class_only():
     statistic = FourierFeatures(pairs=6, classes=3, lengths=(1, 2), phrases=2)
     rows = rows_of(statistic, Records(["fever and pain", "heart", "no term", "pain"], [2, 0, 1, -1]))
     matrix = dense(rows)

@@ -48,7 +48,7 @@ def test_labels_may_share_word_cells_in_different_orders():
 
 
 @pytest.mark.parametrize("distinct", [1, 3, 4, 64])
-def test_the_bound_is_reached_and_never_passed(distinct):
+def test_label_words_bound_is_reached_and_never_exceeded(distinct):
     rng = np.random.default_rng(distinct)
     listed = tuple(f"w{number}" for number in range(9))
     order = np.stack([rng.permutation(9) for _ in range(2)])
@@ -101,7 +101,7 @@ def test_one_record_more_moves_the_sum_by_its_own_row_alone():
         PublicInputs(texts={"words": LISTED}),
     ],
 )
-def test_lists_that_are_not_well_formed_are_refused(given):
+def test_malformed_word_lists_are_refused(given):
     statistic().check_inputs(public_words(), FACTS)
     with pytest.raises(ConfigurationError):
         statistic().check_inputs(given, FACTS)

@@ -54,7 +54,7 @@ def test_without_labels_every_record_counts_and_votes():
         (MetadataHistograms(labels=0, length_bins=100, count_labels=False), 1),
     ],
 )
-def test_metadata_sums_have_the_contract_s_sensitivity(statistic, histograms):
+def test_metadata_sums_have_the_documented_sensitivity(statistic, histograms):
     bound = statistic.sensitivity
     assert (bound.l1, bound.l2, bound.linf) == (histograms, math.sqrt(histograms), 1)
     assert statistics.build(statistic.name, statistics.parameters(statistic)) == statistic

@@ -91,7 +91,7 @@ def test_a_teacher_s_parameters_have_no_bit_of_another_shard(seed, changed, empt
     assert np.array_equal(bias[others], moved[others])
 
 
-def test_teacher_votes_have_the_contract_s_sensitivity_and_noise():
+def test_teacher_votes_have_the_documented_sensitivity_and_noise():
     """docs/privacy.md, "Statistics": L2 sqrt(r); 1 000 queries at (3.6, 1e-5) need sigma 37.5."""
     statistic = TeacherVotes(queries=1000, teachers=15)
     assert statistic.sensitivity == statistics.Sensitivity(1000.0, math.sqrt(1000), 1.0)

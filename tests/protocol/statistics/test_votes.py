@@ -136,7 +136,7 @@ def test_votes_without_records_or_candidates_are_zero() -> None:
         lambda: statistics.build("bottom_q_votes", {}),
     ],
 )
-def test_wrong_parameters_of_votes_are_named(wrong: Any) -> None:
+def test_malformed_parameters_of_votes_are_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError):
         wrong()
 

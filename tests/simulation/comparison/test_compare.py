@@ -57,7 +57,7 @@ def figures(accuracy, frechet=0.1):
     }
 
 
-def test_variant_is_not_run_again_for_what_it_does_not_depend_on():
+def test_comparison_runs_a_variant_once_for_axes_it_does_not_depend_on():
     cells = grid().cells()
     per_variant = {
         name: sum(cell.variant.name == name for cell in cells) for name in ("wasp", "mixture", "private-only")
@@ -244,7 +244,7 @@ def test_comparison_table_has_precision_recall_and_f1_of_every_method():
 
 
 @pytest.mark.heavy
-def test_finished_cells_are_not_measured_again_and_failed_ones_are(bench, tmp_path, monkeypatch):
+def test_comparison_skips_finished_cells_and_repeats_failed_ones(bench, tmp_path, monkeypatch):
     shape = grid(methods=["wasp", "mixture"], parties=[], records=[])
     asked = []
 
@@ -325,7 +325,7 @@ ONE = {"command": "one", "progress": Silent()}
 
 
 @pytest.mark.slow
-def test_second_command_adds_to_a_table_that_is_written_as_cells_end(bench, tmp_path, monkeypatch):
+def test_second_compare_command_adds_to_the_table_written_so_far(bench, tmp_path, monkeypatch):
     out, written = tmp_path / "out", []
 
     def measure(self, cell):
@@ -367,7 +367,7 @@ def test_second_command_adds_to_a_table_that_is_written_as_cells_end(bench, tmp_
 
 
 @pytest.mark.slow
-def test_two_commands_do_not_write_into_one_folder_at_once(bench, tmp_path, monkeypatch):
+def test_second_compare_command_on_a_folder_in_use_is_refused(bench, tmp_path, monkeypatch):
     given = {**COMMAND, "test": bench.test, "out": tmp_path / "out", "seeds": [0]}
     refused = []
 

@@ -140,7 +140,7 @@ def test_plan_of_the_library_prices_paid_calls():
 
 
 @pytest.mark.slow
-def test_a_simulation_gives_corpus_weights_ledger_report_and_judges_it():
+def test_simulation_returns_corpus_weights_ledger_report_and_evaluation():
     made = make_notebook_task(test=frame(10))
     run = us.simulate(made, insecure_noise_seed=1, progress=Silent())
     assert {"text", "label", "generator", "round", "prompt_kind"} <= set(run.corpus.columns)

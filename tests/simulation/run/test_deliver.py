@@ -107,7 +107,7 @@ def finished(tmp_path_factory):
     return folder, delivered
 
 
-def test_the_report_counts_long_and_cut_texts_of_the_corpus(tmp_path):
+def test_report_counts_long_corpus_texts_and_those_read_only_in_part(tmp_path):
     rows: list[Row] = [
         {"text": " ".join(f"{kind}{place}" for place in range(count)), "label": "a"}
         for kind, count in (("short", 1), ("full", 50), ("long", 51), ("longest", 400), ("cut", 401))
@@ -145,7 +145,7 @@ def test_simulation_writes_every_output_and_they_agree(finished):
         ]
 
 
-def test_lineage_leads_from_every_row_to_texts_that_were_written_before(finished):
+def test_lineage_links_every_row_to_texts_of_earlier_rounds(finished):
     folder, delivered = finished
     lines = [json.loads(line) for line in (folder / "out" / "lineage.jsonl").read_text().splitlines()]
     assert sorted(line["row"] for line in lines if "row" in line) == list(range(len(delivered.report.samples)))
@@ -245,7 +245,7 @@ def test_the_same_command_again_changes_no_text_and_charges_nothing(finished):
     assert again.report.plan_hash == delivered.report.plan_hash
 
 
-def test_a_folder_with_another_run_is_refused_and_fresh_starts_over(finished):
+def test_folder_of_another_run_is_refused_unless_fresh_is_given(finished):
     folder, _ = finished
     task_path = folder / "task" / "task.toml"
     with raises(ConfigurationError, "other-run"):
@@ -301,7 +301,7 @@ def test_a_killed_run_continues_to_the_same_bytes(tmp_path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_says_that_nothing_is_lost(tmp_path):
+def test_interrupted_simulation_says_that_nothing_is_lost(tmp_path):
     task_path = make_task(tmp_path / "task", samples=4000)
     process = _process(task_path, tmp_path / "out", tmp_path / "cache")
     while not (tmp_path / "out" / ".undersong" / "journal.sqlite-wal").exists() and process.poll() is None:
@@ -341,7 +341,7 @@ def test_a_delta_that_is_too_large_for_a_partys_units_is_refused_by_name(tmp_pat
         run(task_path, tmp_path / "out")
 
 
-def test_an_empty_private_file_is_named(tmp_path):
+def test_empty_private_file_is_refused_naming_it(tmp_path):
     task_path = make_task(tmp_path / "task")
     (tmp_path / "task/private/site-1.jsonl").write_text("")
     with pytest.raises(ConfigurationError, match=r"site-1.jsonl: has no rows"):
@@ -374,7 +374,7 @@ def test_changed_private_records_stop_a_continued_run(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_disk_is_named_and_nothing_half_written_stays(tmp_path, monkeypatch):
+def test_full_disk_is_reported_and_no_half_written_file_stays(tmp_path, monkeypatch):
     task_path = make_task(tmp_path / "task", method={"rounds": 1})
     run(task_path, tmp_path / "out")
     before = _outputs(tmp_path / "out")
@@ -391,7 +391,7 @@ def test_a_full_disk_is_named_and_nothing_half_written_stays(tmp_path, monkeypat
     assert not list((tmp_path / "out").glob("*.part"))
 
 
-def test_one_file_is_dealt_to_any_parties_and_an_empty_one_answers_too(tmp_path):
+def test_party_that_is_dealt_no_records_still_takes_part(tmp_path):
     task_path = make_task(tmp_path / "task", parties=1, records=6, method={"rounds": 2})
     dealt = ["data.path=private/site-0.jsonl", "federation.parties=8", "federation.alpha=1.0"]
     assert min(map(len, private_tables(tasks.load(task_path, dealt), 3).values())) == 0
@@ -418,7 +418,7 @@ def test_card_states_the_epsilon_if_others_collude_as_verify_does(finished):
     assert ran in (folder / "out" / "README.md").read_text()
 
 
-def test_what_is_published_of_a_ledger_names_no_data_set(finished):
+def test_published_ledger_entries_name_no_data_set(finished):
     folder, _ = finished
     out = folder / "out"
     entries = charges(out)
@@ -448,7 +448,7 @@ def test_the_key_of_a_simulated_data_set_is_drawn_anew_for_every_run(tmp_path):
     assert drawn[2] == drawn[3]  # the tests' noise seed fixes this too
 
 
-def test_stated_seed_reaches_every_draw_and_the_noise_seed_the_parties(tmp_path, monkeypatch):
+def test_seed_reaches_every_random_draw_and_noise_seed_every_party(tmp_path, monkeypatch):
     seeds = {}
 
     def spy(module, name, seed_of, replacement=None):

@@ -67,7 +67,7 @@ STOPPING = ("balance", "billing", "balance-in-200", "key-revoked", "parameter", 
     ("scenario", "moment"),
     slow_but(product(STOPPING, MOMENTS), [("balance", "later"), ("key-revoked", "first")]),
 )
-def test_a_fallback_writes_what_the_endpoint_does_not(tmp_path: Path, scenario: str, moment: str) -> None:
+def test_fallback_endpoint_writes_the_texts_that_the_first_does_not(tmp_path: Path, scenario: str, moment: str) -> None:
     good = GOOD if moment == "later" else 0
     with Endpoint(beginning(scenario, good)) as first, Endpoint(lambda n, _: answer(1000 + n)) as second:
         result = run(tmp_path, first.url, as_fallback(second.url), concurrency=1, max_retries=1)

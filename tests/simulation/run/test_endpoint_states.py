@@ -384,7 +384,7 @@ def test_trial_of_a_trickling_endpoint_ends_within_fifteen_seconds(tmp_path: Pat
     assert "answers lost on the way cost" in outcome.stdout
 
 
-def test_a_plan_says_that_lost_answers_come_on_top_of_its_cost(tmp_path: Path) -> None:
+def test_plan_says_that_lost_answers_add_to_its_cost(tmp_path: Path) -> None:
     path = make_task(tmp_path)
     words = "answer that is lost on the way comes on top"
     assert words not in " ".join(CliRunner().invoke(app, ["plan", str(path)]).stdout.split())

@@ -304,7 +304,7 @@ def test_a_process_that_is_killed_between_answers_pays_nothing_twice(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "style"), list(product(("base", "t5"), ("chat", "completion"))))
-def test_a_local_base_model_and_a_t5_are_run_whole(
+def test_local_base_model_and_t5_write_a_corpus_without_their_prompts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, style: str
 ) -> None:
     """What they write is noise, and stands in the corpus as any text would; none of it is their prompt."""

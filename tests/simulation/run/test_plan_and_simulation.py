@@ -182,7 +182,7 @@ def within(found: float, promised: tuple[float, float]) -> None:
 
 
 @pytest.mark.parametrize("method", methods.names())
-def test_a_run_of_the_clinic_with_paid_generators_takes_what_its_plan_says(
+def test_run_of_the_clinic_with_paid_generators_costs_what_its_plan_states(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embeds_by_hash(monkeypatch)
@@ -196,7 +196,7 @@ def test_a_run_of_the_clinic_with_paid_generators_takes_what_its_plan_says(
 
 
 @pytest.mark.parametrize("path", [*TASKS, CLINIC], ids=lambda path: path.stem)
-def test_a_run_of_a_shipped_task_takes_what_its_plan_says(
+def test_run_of_a_shipped_task_takes_the_calls_that_its_plan_states(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embeds_by_hash(monkeypatch)
