@@ -539,5 +539,7 @@ def read_input(path: Path, largest: int = 2**20) -> bytes:
             f"{path}: cannot be read: {error.strerror}", "check the path", code="unreadable"
         ) from None
     if len(input_bytes) > largest:
-        raise ConfigurationError(f"{path}: is longer than {largest} bytes", "check which file goes where")
+        raise ConfigurationError(
+            f"{path}: is longer than {largest} bytes", "check that it is the file that this step takes"
+        )
     return input_bytes

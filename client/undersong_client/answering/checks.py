@@ -45,13 +45,18 @@ def check_one_manifest(manifest: Manifest, signed_hash: bytes | None) -> None:
 def check_signed(manifest: Manifest, signed_hash: bytes | None) -> None:
     """Raises PrivacyRefusal unless this party has signed the manifest itself."""
     if signed_hash != manifest.hash:
-        raise PrivacyRefusal("this party has not signed that manifest", "propose it first")
+        raise PrivacyRefusal(
+            f"this party has not signed the manifest of run {manifest.run!r} that it shall agree to",
+            "propose that manifest first",
+        )
 
 
 def check_agreed(manifest: Manifest | None) -> Manifest:
     """Returns the agreed manifest. Raises PrivacyRefusal if there is none."""
     if manifest is None:
-        raise PrivacyRefusal("that manifest was not agreed on", "agree on the manifest before asking for a sum")
+        raise PrivacyRefusal(
+            "the request names a manifest that was not agreed on here", "agree on the manifest before asking for a sum"
+        )
     return manifest
 
 
@@ -78,7 +83,10 @@ def check_opened(attempt: Attempt | None, sum_name: str, number: int) -> Attempt
 def check_inputs_named(attempt: Attempt) -> tuple[Input, ...]:
     """Returns the references to the attempt's public inputs. Raises PrivacyRefusal if they were never named."""
     if attempt.inputs is None:
-        raise PrivacyRefusal(f"{attempt.query}: a vector is asked for before its public inputs", "open the sum first")
+        raise PrivacyRefusal(
+            f"{attempt.query}: a vector is asked for before its public inputs were named",
+            "open the sum with them first",
+        )
     return attempt.inputs
 
 

@@ -348,8 +348,7 @@ class Answering:
                 raise PeerFault(
                     "coordinator",
                     f"asks faster than this party answers: {len(request_sizes)} requests of {sum(request_sizes)} bytes"
-                    " wait, and"
-                    f" {len(self._computing_threads)} vectors",
+                    f" wait, and {len(self._computing_threads)} vectors; at most {WAITING_REQUESTS} of each may",
                     "the coordinator sends a run's next request after the reply to the last one",
                     code="too-many-requests",
                 )

@@ -126,7 +126,7 @@ def _number(words: str) -> float:
     try:
         return float(words)
     except ValueError:
-        raise ConfigurationError(f"{words!r} is not a number", "write for example 4") from None
+        raise ConfigurationError(f"the epsilon {words!r} is not a number", "write for example 4") from None
 
 
 # By option, the function that reads a typed answer.

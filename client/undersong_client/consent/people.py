@@ -131,7 +131,7 @@ def check_another(earlier_approvers: Sequence[Person], person: Person, roles: Se
     if roles and person.role not in roles:
         raise ConfigurationError(
             f"your policy asks for the approval of {' and '.join(roles)}; your role is {person.role}",
-            "have them approve",
+            "have people with these roles approve",
             code="other-role",
         )
     for earlier_approver in earlier_approvers if roles else ():

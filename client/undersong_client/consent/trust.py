@@ -62,7 +62,10 @@ def coordinator(home: PartyHome) -> TrustedCoordinator:
         enrolment.coordinator_fingerprint(trusted_coordinator.ca_certificate, trusted_coordinator.signing_key)
         != trusted_coordinator.fingerprint
     ):
-        raise ConfigurationError(f"{home.coordinator}: was changed by hand", "enroll again with a new package")
+        raise ConfigurationError(
+            f"{home.coordinator}: the fingerprint in it does not belong to its keys, so it was changed by hand",
+            "enroll again with a new package",
+        )
     return trusted_coordinator
 
 

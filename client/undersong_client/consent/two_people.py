@@ -106,7 +106,7 @@ def check_one_of_two(home: PartyHome, person: Person, deciders: Sequence[Person]
                 )
         if not issuer and not person.log_in:
             raise PrivacyRefusal(
-                "the rule of two people counts accounts of people, and this is none",
+                "the rule of two people counts accounts of people, and this request comes from none",
                 f"log in to the page, or {OWN_ACCOUNT}",
                 code="not-identified",
             )

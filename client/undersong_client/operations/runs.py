@@ -73,7 +73,7 @@ def only_waiting(home: Path) -> str:
     ]
     if len(waiting_plans) != 1:
         raise ConfigurationError(
-            f"{counted(len(waiting_plans), 'plan waits', 'plans wait')} for a decision",
+            f"no RUN is named, and {counted(len(waiting_plans), 'plan waits', 'plans wait')} for a decision",
             "see `undersong-party requests`, and name the RUN",
             code="which-run",
         )

@@ -288,7 +288,9 @@ def _identifiers(declared: Declared, *, has_bars: bool) -> Iterator[tuple[str, P
         for row in select(path, declared.database):
             if len(row.values) != 1:
                 raise ConfigurationError(
-                    f"{path}: selects {len(row.values)} columns", "select the identifier alone", code="no-exclusions"
+                    f"{path}: selects {len(row.values)} columns, and a list of objections has one",
+                    "select the identifier alone",
+                    code="no-exclusions",
                 )
             (cell_value,) = row.values.values()
             yield row.place, _read_listed_id(cell_value, row.place, has_bars=has_bars)
@@ -321,7 +323,7 @@ def _read_listed_id(value: object, place: str, *, has_bars: bool) -> PatientId:
             return listed_identity
     if not has_bars:
         raise ConfigurationError(
-            f"{place}: holds a bar, and no id of the source does: it would be a second column",
+            f"{place}: holds a bar (|), which no id of the source does: a second column would begin there",
             _REMEDY,
             code="no-exclusions",
         )

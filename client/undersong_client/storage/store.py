@@ -290,7 +290,7 @@ class PartyJournal:
             return
         if version or self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'entry'").fetchone():
             raise ConfigurationError(
-                f"{self._path}: journal of version {version}, this program knows version {VERSION}",
+                f"{self._path}: the journal is of version {version}, and this program reads version {VERSION} only",
                 "run the version that wrote it until its runs have ended, then move the journal away",
                 code="other-version",
             )
