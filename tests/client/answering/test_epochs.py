@@ -135,7 +135,7 @@ def test_request_frames_with_appended_epoch_decode_as_one_request():
     bodies = [wire.Request(version=codec.VERSION, close_run=wire.CloseRun(manifest_hash=bytes(32)))]
     bodies.append(wire.Request(version=codec.VERSION, introduce=wire.Introduce()))
     requests = {str(number): body.SerializeToString() for number, body in enumerate(bodies)}
-    for body, sent in zip(bodies, grpc_transport._packed(requests, epoch).values(), strict=True):
+    for body, sent in zip(bodies, grpc_transport._pack(requests, epoch).values(), strict=True):
         body.epoch = 2**40
         assert codec.decode_request(b"".join(frame.whole for frame in sent.frames())) == body
 
