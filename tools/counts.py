@@ -22,7 +22,7 @@ def word_set(text: str) -> frozenset[str]:
 
 
 PACKAGES = ("common", "protocol", "client", "server", "simulation")
-# First words of subordinate clauses.
+# First words of subordinate clauses, with which no docstring should open.
 CLAUSES = word_set("what whether of as where who whose how that which when why until because if")
 # A comment that opens with one of these continues a line of code instead of being a sentence.
 FRAGMENTS = (CLAUSES - {"when", "because", "if"}) | word_set(
@@ -56,7 +56,7 @@ class Size:
     clauses: int = 0
 
     def add(self, source: str) -> None:
-        """Counts one file."""
+        """Adds the lines, statements and docstrings of one file's ``source`` to the sums."""
         nodes = list(ast.walk(ast.parse(source)))
         openings = [
             opening(text) for node in nodes if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node))
@@ -97,7 +97,7 @@ def sizes(folders: Collection[str] = (*PACKAGES, "tools", "tests"), *, rooms: bo
 
 
 def figures(product: Mapping[str, str], tests: Mapping[str, str], documents: Collection[str]) -> list[Figure]:
-    """Returns the figures of sources by path, and of the documents' texts."""
+    """Returns how the code reads, in figures: of product and test sources by path, and of the documents' texts."""
     trees = [ast.parse(source) for source in product.values()]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     test_nodes = [node for source in tests.values() for node in ast.walk(ast.parse(source))]

@@ -14,7 +14,10 @@ UNUSED: dict[str, list[str]] = PYPROJECT["tool"]["undersong"]["unused"]
 
 
 def extras_of(build: str) -> list[str]:
-    """Returns the extras of "hospital", "party-image", "coordinator-image" or "environment"."""
+    """Returns the extras with which a build installs undersong.
+
+    The builds are "hospital", "party-image", "coordinator-image" and "environment".
+    """
     return list(PYPROJECT["tool"]["undersong"]["extras"][build])
 
 

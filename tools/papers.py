@@ -82,7 +82,7 @@ def is_reference(method: str) -> bool:
 
 
 def table_of(method: str) -> Mapping[str, Any]:
-    """Returns the contents of a method's table."""
+    """Returns the table that lays a method beside its paper, as its TOML file states it."""
     if is_reference(method):
         file = resources.files(reference_methods).joinpath(Path(source(method)).name)
         return tomllib.loads(file.read_text(encoding="utf-8"))

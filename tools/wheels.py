@@ -79,7 +79,7 @@ def run(installed: Path, *command: str) -> str:
 
 
 def installed_closure(extras: str, folder: Path) -> list[str]:
-    """Packs what an install of undersong with these extras has brought into this environment, as wheels again.
+    """Packs as wheels the packages that an install of undersong with these extras has put into this environment.
 
     Returns the names of the packages that are not installed here.
     """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "docs" / "pictures" / "clinic.svg"
-COLOURS = ("#2f6cb3", "#c0681c", "#25876c", "#b0437f", "#7463b8")  # report.css: --c0 and on
+COLOURS = ("#2f6cb3", "#c0681c", "#25876c", "#b0437f", "#7463b8")  # --c0 to --c4 of report.css
 STYLE = """text { font: 12.5px sans-serif; fill: #5d606b; } .middle { text-anchor: middle; } .end { text-anchor: end; }
 .note { fill: #1c1d22; font-weight: 600; } .grid { stroke: #e4e1da; }
 .budget { stroke: #1c1d22; stroke-dasharray: 5 4; }

@@ -101,7 +101,7 @@ class Manifest:
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise PrivacyRefusal(f"the manifest cannot be read ({type(error).__name__})", PLAN_ANEW) from None
         if not is_canonical:
-            raise PrivacyRefusal("the manifest is not in canonical form", PLAN_ANEW)
+            raise PrivacyRefusal("the manifest is not written as canonical JSON", PLAN_ANEW)
         manifest.check_names()
         return manifest
 

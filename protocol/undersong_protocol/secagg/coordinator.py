@@ -192,7 +192,7 @@ class _Attempt:
             Stage.CONSISTENCY, replies, survivors, partial(self._parse_statement, statement_body)
         )
         if parameters.direct and len(self._faults) > earlier_fault_count:
-            # Nobody's mask is opened here, so a vector of another question would leave its masks in the sum.
+            # In direct mode no mask is opened, so a vector that answers another question would leave masks in the sum.
             raise self._abort_error(
                 Stage.CONSISTENCY, "a party signed another question or other sets of parties than were asked of all"
             )

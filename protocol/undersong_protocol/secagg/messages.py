@@ -215,7 +215,7 @@ def check_fresh(name: str, advert: Advert, used_values: set[bytes]) -> None:
     """Adds an advert's keys and commitments to ``used_values``; raises PeerFault of the party for a used one."""
     field_values = [value for advert_field, value in advert.keys.ListFields() if advert_field.name != "terms"]
     if len(set(field_values)) != len(field_values) or not used_values.isdisjoint(field_values):
-        raise PeerFault(name, "advertised a duplicate key or commitment", "every key must be fresh")
+        raise PeerFault(name, "advertised a duplicate key or commitment", "it must make fresh keys for each attempt")
     used_values.update(field_values)
 
 
@@ -375,7 +375,11 @@ def around_from_wire(
         for agreement_key in (channel_key, mask_key):
             check_public_key(parameters.name(party), agreement_key)
         if channel_key == mask_key or not used_values.isdisjoint((channel_key, mask_key)):
-            raise PeerFault(parameters.name(party), "advertised a duplicate key", "every key must be fresh")
+            raise PeerFault(
+                parameters.name(party),
+                "advertised a duplicate key",
+                "it must make fresh keys for each attempt",
+            )
         used_values.update((channel_key, mask_key))
         peer_by_party[party] = Peer(channel_key=channel_key, mask_key=mask_key)
     return tuple(chooser_entries), peer_by_party

@@ -129,7 +129,9 @@ class NoisePlan:
         Raises InternalError for more dropouts than tolerated; callers abort the attempt before.
         """
         if not 0 <= dropped <= self.dropouts:
-            raise InternalError(f"{dropped} dropouts where {self.dropouts} are tolerated", code="too-many-dropouts")
+            raise InternalError(
+                f"{dropped} dropouts are not from 0 to {self.dropouts}, the tolerated number", code="too-many-dropouts"
+            )
         if self.removal:
             return range(dropped + 1, self.dropouts + 1)
         return range(0)

@@ -232,7 +232,7 @@ class MerkleGraph(CompleteGraph):
 
 
 def graph_of(parameters: SumParameters, index: int) -> CompleteGraph:
-    """Returns the steps of the party at ``index`` for the mask graph that the parameters fix."""
+    """Returns the object with a party's steps for the mask graph that the parameters fix."""
     if parameters.merkle:
         return MerkleGraph(parameters, index)
     if parameters.graph is not None:

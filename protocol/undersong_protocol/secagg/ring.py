@@ -39,11 +39,11 @@ def modulus_bits(parties: int, max_records: int, linf: float, scale: float, sigm
     """
     if min(parties, max_records) < 1:
         raise ConfigurationError(
-            f"no ring fits {parties} parties with max_records {max_records}", "plan at least 1 of each"
+            f"no modulus can be planned for {parties} parties with max_records {max_records}", "plan at least 1 of each"
         )
     if not all(map(math.isfinite, (linf, scale, sigma_total))) or linf <= 0 or scale <= 0 or sigma_total < 0:
         raise ConfigurationError(
-            f"no ring fits the bound {linf}, the scale {scale} and noise of standard deviation {sigma_total}",
+            f"no modulus can be planned for the bound {linf}, the scale {scale} and noise of deviation {sigma_total}",
             "plan a finite bound and scale above 0, and finite noise from 0",
         )
     largest_sum = math.ceil(

@@ -230,7 +230,7 @@ class Reassembler:
         return f"Reassembler({self._peer!r}, {len(self._parts)} in part)"
 
     def held(self) -> list[wire.Held]:
-        """Lists the chunks of unfinished messages that are here, for the first frame of a new stream."""
+        """Lists the chunks that this receiver holds of unfinished messages, for the first frame of a new stream."""
         newest_parts = list(self._parts.items())[-MAX_HELD_PARTS:]
         return [
             wire.Held(content=content_hash, chunks=bytes(partial_body.bitmap))
@@ -299,7 +299,11 @@ class Reassembler:
             raise self._transfer_fault("sent a chunk of a message that it did not announce", "unannounced")
         self._parts[frame.content] = partial_body
         if frame.index >= partial_body.count or len(frame.data) != partial_body.length(frame.index):
-            raise self._transfer_fault("sent a chunk of a wrong length or place", "wrong-chunk")
+            raise self._transfer_fault(
+                f"sent chunk {frame.index} of {partial_body.count} with {len(frame.data)} bytes: no such chunk has that"
+                " length",
+                "wrong-chunk",
+            )
         self.held_bytes += partial_body.put(frame.index, frame.data)
         if self._room is not None:
             self._room.make()

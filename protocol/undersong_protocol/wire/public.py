@@ -21,7 +21,7 @@ from undersong_protocol.wire.codec import field_sizes
 from undersong_protocol.wire.messages import federation_pb2 as wire
 
 # Largest sizes of one block and of all inputs of one sum. A peer cannot make a party allocate more.
-LARGEST_BLOCK_BYTES = 64 * 2**20  # serialised
+LARGEST_BLOCK_BYTES = 64 * 2**20  # of one block, serialised
 LARGEST_BLOCK_ROWS = 2**20
 LARGEST_LABELS_BYTES = 5 * LARGEST_BLOCK_ROWS  # of a block, up to five bytes a label
 LARGEST_WIDTH = 2**13  # coordinates of an embedding
@@ -167,7 +167,7 @@ class _TooLarge(ValueError):
 def _read_block(message: wire.Block, content_hash: bytes) -> Block:
     values_shape = tuple(message.shape)
     if len(values_shape) > 4 or (values_shape and values_shape[0] > LARGEST_BLOCK_ROWS):
-        raise _TooLarge(f"more than {LARGEST_BLOCK_ROWS} rows")
+        raise _TooLarge(f"an array of shape {values_shape}; 4 dimensions and {LARGEST_BLOCK_ROWS} rows are allowed")
     value_count = math.prod(values_shape) if values_shape else 0
     if value_count > LARGEST_NUMBERS:
         raise _TooLarge(f"{value_count} numbers; {LARGEST_NUMBERS} are allowed")
@@ -206,7 +206,7 @@ def _read_block(message: wire.Block, content_hash: bytes) -> Block:
         if not np.isfinite(number_values).all():
             raise ValueError("not finite")
         return Block(content_hash, number_values)
-    raise ValueError("kind")
+    raise ValueError("unknown kind of block")
 
 
 def _texts_problem(joined: bytes, count: int) -> str:

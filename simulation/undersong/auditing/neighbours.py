@@ -114,7 +114,10 @@ def aligned_neighbours(labels: Sequence[str], privacy: Privacy) -> list[Neighbou
 
 
 def aligned_rows(statistic: Statistic, records: RecordView, length: float = 1.0) -> Rows:
-    """Returns rows of ``length`` bounds in the first coordinate, down for texts that begin with ``DOWNWARD_PREFIX``."""
+    """Returns rows whose first coordinate is ``length`` times a record's bound, and whose others are 0.
+
+    It is negative for texts that begin with ``DOWNWARD_PREFIX``.
+    """
     row_bound = statistic.sensitivity
     row_length = min(row_bound.l1, row_bound.l2, row_bound.linf) * length
     signed_lengths = [-row_length if text.startswith(DOWNWARD_PREFIX) else row_length for text in records.texts]

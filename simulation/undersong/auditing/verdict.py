@@ -19,7 +19,7 @@ from undersong_protocol.agreement.plan import Plan
 from undersong_server.runs.planning import RunPlan
 
 NOISE_ALARM = 1e-6  # probability that all checks together accuse the noise of a sound build
-NOISE_CHECKS = 7  # size, law, tails, blocks, repetition within and between sums, known noise
+NOISE_CHECKS = 7  # number of checks: size, law, tails, blocks, repetition within and between sums, known noise
 SMALLEST_LAPLACE = 10.0  # integer scale from which the absolute values of Laplace noise are exponential enough
 LEAST_NOISE = 0.05  # smallest share of the planned noise for which an audit's power is computed
 BOUND_TOLERANCE = 1e-6  # relative; larger than the excess that rounding allows

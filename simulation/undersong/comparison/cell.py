@@ -98,7 +98,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Name of the cell's file, the same for equal cells only."""
+        """Name of the cell's file. Cells that differ have different names."""
         name_parts = [self.variant.name, f"{self.epsilon}", f"{self.parties}", f"{self.records}", f"{self.seed}"]
         readable_name = "".join(c if c.isalnum() or c in "-.=" else "_" for c in "_".join(name_parts))
         return f"{readable_name[:120]}-{hashlib.sha256(json.dumps(name_parts).encode()).hexdigest()[:8]}"

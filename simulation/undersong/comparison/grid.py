@@ -210,7 +210,7 @@ def compared(
         if options.fresh:
             shutil.rmtree(folder / CELLS, ignore_errors=True)
             table_file.unlink(missing_ok=True)
-        # Every corpus has so many texts, although a few orders are always dropped.
+        # At most half of the ordered texts: a few orders are always dropped, and every corpus must have so many.
         frechet_rows = max(2, min(FRECHET_ROWS, len(table), sample_count // 2))
         cell_bench = Bench(
             task_file,

@@ -39,7 +39,8 @@ class Task:
 
     file: Path
     assignments: tuple[str, ...] = ()
-    _folder: tempfile.TemporaryDirectory[str] | None = field(default=None, compare=False)  # removed with the last task
+    # A temporary folder is removed together with the last task that uses it.
+    _folder: tempfile.TemporaryDirectory[str] | None = field(default=None, compare=False)
 
     @classmethod
     @checked

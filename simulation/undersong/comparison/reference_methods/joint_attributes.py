@@ -73,7 +73,11 @@ class AttributeTables(AttributeMarginals, question="counts"):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (self.labels and self.values_of_each):
-            raise ConfigurationError(f"{self.name} needs labels and an attribute", "count attribute_marginals instead")
+            raise ConfigurationError(
+                f"{self.name} counts by label and attribute value, and was given {self.labels} labels and"
+                f" {len(self.values_of_each)} attributes",
+                "count attribute_marginals instead",
+            )
 
     @property
     def asks(self) -> str:
@@ -179,7 +183,7 @@ class JointState(undersong.RunState):
     options: Options
 
     def count_labels(self) -> None:
-        """Opens the tables of label and value; labels and their number follow from their common margin."""
+        """Opens the tables of label and value, and takes the counts of labels from the tables' common margin."""
         setting = self.run.setting
         if not is_joint(self.options, setting):
             super().count_labels()
