@@ -44,9 +44,18 @@ for seed in range(seeds):
 """
 
 
-def measured(tree: Path, method: str, data: Path, seeds: int) -> dict[str, Any]:
+def measure_cells(tree: Path, method: str, data_folder: Path, seeds: int) -> dict[str, Any]:
     """Runs the cells of one method with the code in the folder ``tree``; returns their times and accuracies."""
-    worker_arguments = [str(ROOT / TASK), str(data / TEST), str(data), method, seeds, PARTIES, RECORDS, EPSILON]
+    worker_arguments = [
+        str(ROOT / TASK),
+        str(data_folder / TEST),
+        str(data_folder),
+        method,
+        seeds,
+        PARTIES,
+        RECORDS,
+        EPSILON,
+    ]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(str(tree / source.relative_to(ROOT)) for source in SOURCES)
     }
@@ -66,7 +75,7 @@ def measured(tree: Path, method: str, data: Path, seeds: int) -> dict[str, Any]:
     }
 
 
-def unpacked(commit: str, folder: Path) -> Path:
+def unpack_commit(commit: str, folder: Path) -> Path:
     """Unpacks the project at ``commit`` into ``folder``. Raises ConfigurationError if git lacks the commit."""
     archive = folder / "tree.tar"
     archiving = subprocess.run(
@@ -89,17 +98,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="the first method, three seeds")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     options = parser.parse_args(argv)
-    data = options.data.absolute()
-    if not (data / TEST).exists():
+    data_folder = options.data.absolute()
+    if not (data_folder / TEST).exists():
         raise ConfigurationError(f"--data {options.data}: holds no {TEST}", "name the folder of the data sets")
     seeds = 3 if options.quick else max(2, options.seeds)
     figures: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="undersong-before-") as folder:
-        trees = {"here": ROOT} | ({"before": unpacked(options.before, Path(folder))} if options.before else {})
+        trees = {"here": ROOT} | ({"before": unpack_commit(options.before, Path(folder))} if options.before else {})
         for method in options.methods.split(",")[: 1 if options.quick else None]:
             figures[method] = {}
             for name, tree in reversed(trees.items()):
-                figures[method][name] = cost = measured(tree, method, data, seeds)
+                figures[method][name] = cost = measure_cells(tree, method, data_folder, seeds)
                 if not options.json:
                     print(
                         f"{method:10} {name:7} a cell {cost['cell_s']:6.2f} s, the first {cost['first_s']:6.2f} s",

@@ -54,15 +54,17 @@ def main() -> None:
     arguments = parser.parse_args()
     quick = arguments.quick
     if arguments.torch:
-        result = measure(arguments.texts, texts=120 if quick else None, repetitions=3 if quick else 7)
+        figures_by_kind = measure(arguments.texts, texts=120 if quick else None, repetitions=3 if quick else 7)
     elif arguments.this_kernel:
-        result = {"this kernel": to_plain_batches(words=1_600 if quick else 6_400, repetitions=3 if quick else 7)}
+        figures_by_kind = {
+            "this kernel": to_plain_batches(words=1_600 if quick else 6_400, repetitions=3 if quick else 7)
+        }
     else:
-        result = {kernel: _of_kernel(kernel, quick) for kernel in kernels()}
+        figures_by_kind = {kernel: _of_kernel(kernel, quick) for kernel in kernels()}
     if arguments.json:
-        print(json.dumps(result))
+        print(json.dumps(figures_by_kind))
         return
-    for kind, figures in result.items():
+    for kind, figures in figures_by_kind.items():
         print(kind)
         for name, value in figures.items():
             print(f"  {name:20} {value:.4g}")
@@ -170,18 +172,21 @@ def compare(texts: list[str], repetitions: int) -> dict[str, float]:
     processor_s: dict[str, list[float]] = {name: [] for name in tasks}
     for repetition in range(repetitions + 1):
         for name, task in tasks.items():
-            begun, used = time.perf_counter(), time.process_time()
+            start_s, processor_start_s = time.perf_counter(), time.process_time()
             task()
             if repetition:  # the first warms caches, and tries out the batches
-                wall_s[name].append(time.perf_counter() - begun)
-                processor_s[name].append(time.process_time() - used)
-    seconds, used_s = ({name: statistics.median(each) for name, each in of.items()} for of in (wall_s, processor_s))
+                wall_s[name].append(time.perf_counter() - start_s)
+                processor_s[name].append(time.process_time() - processor_start_s)
+    seconds, processor_median_s = (
+        {name: statistics.median(each) for name, each in times_by_name.items()}
+        for times_by_name in (wall_s, processor_s)
+    )
     return {
         "texts": float(len(texts)),
         "tokens_a_text": statistics.mean(map(len, embedder._load_encoder().ids(texts))),
         "ratio": seconds["numpy"] / seconds["plain"],
-        "processor_ratio": used_s["numpy"] / used_s["plain"],
-        "to_torch": used_s["numpy"] / used_s["torch"],
+        "processor_ratio": processor_median_s["numpy"] / processor_median_s["plain"],
+        "to_torch": processor_median_s["numpy"] / processor_median_s["torch"],
         "plain_s": seconds["plain"],
         "numpy_s": seconds["numpy"],
         "one_text_s": seconds["one_text"],

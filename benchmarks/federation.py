@@ -174,7 +174,7 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path, keepalive_s: float = KEEPALIVE_S) -> Iterator[Served]:
+def serve_coordinator(folder: Path, keepalive_s: float = KEEPALIVE_S) -> Iterator[Served]:
     """Serves a new coordinator from ``folder`` on a free port of 127.0.0.1 until the context ends."""
     from undersong_server.coordinator.grpc_server import GrpcServer
     from undersong_server.coordinator.grpc_transport import GrpcTransport
@@ -185,13 +185,13 @@ def served(folder: Path, keepalive_s: float = KEEPALIVE_S) -> Iterator[Served]:
     home = CoordinatorHome.create(folder, settings, now=time.time())
     metrics = Metrics()
     transport = GrpcTransport(metrics)
-    with closing(home.registry()) as parties:
+    with closing(home.registry()) as registry:
         server = GrpcServer(
             "127.0.0.1",
             0,
             coordinator="coordinator",
             authority=home.authority(),
-            registry=parties,
+            registry=registry,
             transport=transport,
             metrics=metrics,
             renew=home.renew,
@@ -210,7 +210,7 @@ def measure(quick: bool, report: Callable[[str], None] = lambda _words: None) ->
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         os.environ["XDG_STATE_HOME"] = str(folder / "state")  # heads of ledgers, which outlive a party's folder
-        coordinator = stack.enter_context(served(folder / "home"))
+        coordinator = stack.enter_context(serve_coordinator(folder / "home"))
         home, server = coordinator.home, coordinator.server
         report(f"enrolling {parties} parties")
         daemons = stack.enter_context(Daemons(folder, home, parties))
@@ -319,16 +319,16 @@ def _sums(
     }
 
 
-def _connections(home: Any, server: Any, wanted: int, held: int) -> int:
+def _connections(home: Any, server: Any, wanted_count: int, held_count: int) -> int:
     """Opens verified streams until the server has ``wanted``, ``held`` daemons included; returns how many it holds."""
     from tests.doubles.stream import Credentials, Stream
 
     with ExitStack() as stack:
-        for number in range(wanted - held):
+        for number in range(wanted_count - held_count):
             party = f"idle-{number}"
             stream = stack.enter_context(Stream(server.port, Credentials(home, party).for_grpc))
             stream.hello(party)
-        wait(lambda: len(server.connected) >= wanted, 30.0)
+        wait(lambda: len(server.connected) >= wanted_count, 30.0)
         return len(server.connected)
 
 

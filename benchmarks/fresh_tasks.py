@@ -175,10 +175,14 @@ def pick(rng: np.random.Generator, options: Sequence[str]) -> str:
 
 
 def message(
-    rng: np.random.Generator, office: str, offices: Words, asked: Sequence[str] = ASKED, aside: Sequence[str] = BESIDES
+    rng: np.random.Generator,
+    office: str,
+    offices: Words,
+    request_templates: Sequence[str] = ASKED,
+    aside: Sequence[str] = BESIDES,
 ) -> str:
     """Writes a message to one office, which may first or last mention a thing of another office."""
-    sentences = [pick(rng, asked).format(pick(rng, offices[office]))]
+    sentences = [pick(rng, request_templates).format(pick(rng, offices[office]))]
     if rng.random() < ASIDE:
         other_office = pick(rng, [name for name in offices if name != office])
         sentences.insert(int(rng.integers(2)), pick(rng, aside).format(pick(rng, offices[other_office])))
@@ -208,7 +212,7 @@ def rows(
     count: int,
     shares: Mapping[str, float],
     write: Callable[[np.random.Generator, str], str],
-    wrong: float = 0.0,
+    wrong_share: float = 0.0,
 ) -> list[Row]:
     """Returns ``count`` different texts with labels drawn by ``shares``, a share ``wrong`` of them mislabelled."""
     rows_by_text: dict[str, Row] = {}
@@ -217,7 +221,7 @@ def rows(
         text = write(rng, label)
         stated_label = (
             pick(rng, [other_label for other_label in shares if other_label != label])
-            if rng.random() < wrong
+            if rng.random() < wrong_share
             else label
         )
         rows_by_text.setdefault(text, {"text": text, "label": stated_label})
@@ -228,7 +232,7 @@ def equal(labels: Sequence[str]) -> dict[str, float]:
     return {label: 1.0 / len(labels) for label in labels}
 
 
-def known(rng: np.random.Generator, lists: Words) -> Words:
+def draw_phrases(rng: np.random.Generator, lists: Words) -> Words:
     """Draws from each list the phrases that one generator knows."""
     return {name: [phrases[i] for i in rng.permutation(len(phrases))[:KNOWN]] for name, phrases in lists.items()}
 
@@ -244,7 +248,7 @@ def busy_office() -> Setting:
 def city(rng: np.random.Generator, shares: Mapping[str, float]) -> Setting:
     """Returns a setting of messages to offices: records have the label ``shares``, generators equal shares."""
     offices, balanced = {name: OFFICES[name] for name in shares}, equal(list(shares))
-    good, careless, formal = (known(rng, offices) for _ in range(3))
+    good, careless, formal = (draw_phrases(rng, offices) for _ in range(3))
     pools = {
         "good": rows(rng, POOL, balanced, lambda own, label: message(own, label, good)),
         "careless": rows(rng, POOL, balanced, lambda own, label: message(own, label, careless), THIRD),
@@ -258,7 +262,7 @@ def city(rng: np.random.Generator, shares: Mapping[str, float]) -> Setting:
 
 def one_cook() -> Setting:
     rng, shares = np.random.default_rng([SEED, 2]), equal(list(DISHES))
-    known_words = known(rng, DISHES)
+    known_words = draw_phrases(rng, DISHES)
     pool = rows(rng, POOL, shares, lambda own, label: note(own, label, known_words, STEREOTYPED), FIFTH)
     private, test = (
         rows(rng, count, shares, lambda own, label: note(own, label, DISHES, OWN)) for count in (RECORDS, MOST_TESTS)
@@ -269,7 +273,7 @@ def one_cook() -> Setting:
 def quiet_shifts() -> Setting:
     rng, shares = np.random.default_rng([SEED, 3]), {"nothing": 0.9, "injury": 0.05, "loss": 0.05}
     balanced = equal(list(shares))
-    plain, vivid = (known(rng, ENDED) for _ in range(2))
+    plain, vivid = (draw_phrases(rng, ENDED) for _ in range(2))
     pools = {
         "plain": rows(rng, POOL, balanced, lambda own, label: report(own, label, plain, 0.0)),
         "vivid": rows(rng, POOL, balanced, lambda own, label: report(own, label, vivid, NEARLY), TENTH),
@@ -290,7 +294,7 @@ TASKS: dict[str, Callable[[], Setting]] = {
 THREE = tuple(TASKS)[:3]
 
 
-def happened(text: str) -> str:
+def find_event(text: str) -> str:
     """Returns the event that a report tells of, such as "injury"; "no injury" if it nearly happened; "" if none."""
     events = [name for name, endings in ENDED.items() if any(f" {ending}." in text for ending in endings)]
     return events[0] if events else ""
@@ -303,7 +307,7 @@ def wrong_labels(world: judged.World, methods: Sequence[str], seeds: Sequence[in
         counts = []
         for seed in seeds:
             texts, labels, _ = judged.corpus(world, method, seed)
-            pairs = [(happened(text), label) for text, label in zip(texts, labels, strict=True)]
+            pairs = [(find_event(text), label) for text, label in zip(texts, labels, strict=True)]
             near_labels = [label for event, label in pairs if event.startswith("no ")]
             event_labels = [label for event, label in pairs if event in BEGUN]
             right_count = sum(label == (event if event in BEGUN else "nothing") for event, label in pairs)
@@ -341,8 +345,8 @@ def main(argv: list[str] | None = None) -> int:
     cells = {judged_tables.key(row): row for row in judged_settings.json_lines(options.out / "cells.jsonl")}
     against_mixture = [(method, judged_tables.MIXTURE) for method in methods if method != judged_tables.MIXTURE]
     for ours, other in (*against_mixture, (judged_tables.OURS, judged_tables.CLEANED)):
-        if differences := judged_tables.paired(cells, ours, other, list(files), seeds):
-            print(f"{ours} minus {other}\n\n{judged_tables.comparison(differences)}\n")
+        if differences := judged_tables.pair_by_seed(cells, ours, other, list(files), seeds):
+            print(f"{ours} minus {other}\n\n{judged_tables.comparison_table(differences)}\n")
     return 0
 
 

@@ -20,7 +20,7 @@ SPACE = "\u2581"
 WHOLE = ("hello", "world", "card", "patient")  # words that a model of English has as one piece
 
 
-def pieces(path: Path) -> tuple[list[str], list[float], list[int]]:
+def read_pieces(path: Path) -> tuple[list[str], list[float], list[int]]:
     """Returns the pieces of the file's tokenizer with their scores and types."""
     import gguf
 
@@ -38,7 +38,7 @@ def pieces(path: Path) -> tuple[list[str], list[float], list[int]]:
     )
 
 
-def merges(tokens: list[str], scores: list[float], types: list[int]) -> list[tuple[str, str]]:
+def list_merges(tokens: list[str], scores: list[float], types: list[int]) -> list[tuple[str, str]]:
     """Returns every pair of pieces that together are a piece, in falling order of the score of that piece."""
     numbers = {token: number for number, token in enumerate(tokens)}
     scored_pairs = []
@@ -51,15 +51,15 @@ def merges(tokens: list[str], scores: list[float], types: list[int]) -> list[tup
     return [pair for _, pair in scored_pairs]
 
 
-def tokenizer(path: Path) -> Any:
+def make_tokenizer(path: Path) -> Any:
     """Returns the file's tokenizer as a tokenizer of transformers. Exits if a common word is several pieces."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    tokens, scores, types = pieces(path)
+    tokens, scores, types = read_pieces(path)
     numbers = {token: number for number, token in enumerate(tokens)}
     piece_tokenizer = Tokenizer(
-        models.BPE(numbers, merges(tokens, scores, types), unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+        models.BPE(numbers, list_merges(tokens, scores, types), unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     )
     piece_tokenizer.normalizer = normalizers.Replace(" ", SPACE)
     piece_tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("file", type=Path, help="GGUF")
     parser.add_argument("folder", type=Path, help="to write")
     arguments = parser.parse_args()
-    folder_tokenizer = tokenizer(arguments.file)
+    folder_tokenizer = make_tokenizer(arguments.file)
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -48,7 +48,7 @@ def requests(count: int) -> list[GenerationRequest]:
     ]
 
 
-def built(kind: str, arguments: argparse.Namespace, **fields: Any) -> tuple[Any, Generator]:
+def build_generator(kind: str, arguments: argparse.Namespace, **fields: Any) -> tuple[Any, Generator]:
     """Returns the settings of a generator of this kind, and the generator."""
     table = {
         "name": kind,
@@ -61,7 +61,7 @@ def built(kind: str, arguments: argparse.Namespace, **fields: Any) -> tuple[Any,
     return settings, settings.build(Surroundings((), Path(), embeds_nothing, {}))
 
 
-def written(generator: Generator, count: int) -> dict[str, Any]:
+def time_texts(generator: Generator, count: int) -> dict[str, Any]:
     """Returns figures of writing ``count`` texts. The first text is timed apart, because it loads the model."""
     start_s = time.perf_counter()
     list(generator.answer(requests(1)))
@@ -80,15 +80,15 @@ def parts(arguments: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any
     local_fields = {"device": arguments.device, "batch_size": arguments.batch}
 
     def by_transformers() -> dict[str, Any]:
-        return written(built("transformers", arguments, **local_fields)[1], arguments.texts)
+        return time_texts(build_generator("transformers", arguments, **local_fields)[1], arguments.texts)
 
     def over_ray() -> dict[str, Any]:
-        settings, local_generator = built("transformers", arguments, **local_fields)
+        settings, local_generator = build_generator("transformers", arguments, **local_fields)
         with Cluster("local", max(arguments.workers, gpus())) as cluster:
-            return written(spread(settings, local_generator, Path(), cluster), arguments.texts)
+            return time_texts(spread(settings, local_generator, Path(), cluster), arguments.texts)
 
     def tuning() -> dict[str, Any]:
-        _, generator = built("transformers", arguments, **local_fields)
+        _, generator = build_generator("transformers", arguments, **local_fields)
         assert isinstance(generator, TransformersGenerator)
         pairs = [Preference(request, "He has had chest pain since Monday.", "Buy now!") for request in requests(PAIRS)]
         start_s = time.perf_counter()
@@ -127,7 +127,7 @@ def gpus() -> int:
     return int(torch.cuda.device_count())
 
 
-def measured(part: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def measure_part(part: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Runs a part; returns its figures with the largest GPU memory meanwhile, or why it failed."""
     import torch
 
@@ -172,7 +172,7 @@ def main() -> int:
         arguments.model = arguments.model.absolute()
         figures_by_part: dict[str, dict[str, Any]] = {}
         for name, part in parts(arguments).items():
-            figures_by_part[name] = measured(part)
+            figures_by_part[name] = measure_part(part)
             if not arguments.json:
                 row = {
                     key: round(value, 3) if isinstance(value, float) else value

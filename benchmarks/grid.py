@@ -38,7 +38,7 @@ RECORDS, CANDIDATES, KEPT, Q = 1000, 3000, 300, 8
 SHRINK = 2.0**-10
 
 
-def on_grid(rows: Float32, resolution: int) -> Float32:
+def round_to_grid(rows: Float32, resolution: int) -> Float32:
     """Rows rounded to multiples of 1/resolution with norm at most 1."""
     rounded: Float32 = embedding._to_grid(rows, resolution, shrink=SHRINK).astype(np.float32) / np.float32(resolution)
     return rounded
@@ -60,9 +60,9 @@ class Questions:
         self.rows: Float32 = encode([row["text"] for row in rows])
 
 
-def load_questions(data: Path) -> tuple[int, Questions, Questions, Questions]:
+def load_questions(data_folder: Path) -> tuple[int, Questions, Questions, Questions]:
     """Returns the number of labels of banking_groups, its private and its test questions, and all pools as one."""
-    folder = data / "banking_groups"
+    folder = data_folder / "banking_groups"
     labels = sorted({json.loads(line)["label"] for line in (folder / "test.jsonl").read_text().splitlines()})
     encode = CachedEmbedder(Embedder.load(), PublicFileCache(public_cache_path(os.environ))).encode
     pools = sorted((folder / "pools").glob("*.jsonl"))
@@ -72,14 +72,14 @@ def load_questions(data: Path) -> tuple[int, Questions, Questions, Questions]:
     return len(labels), private, test, pool
 
 
-def measure(data: Path, seeds: int) -> dict[str, Any]:
+def measure(data_folder: Path, seeds: int) -> dict[str, Any]:
     """Returns the JSON figures of the module's docstring."""
     from sklearn.linear_model import LogisticRegression
 
-    labels, private, test, pool = load_questions(data)
+    labels, private, test, pool = load_questions(data_folder)
     votes = TopQVotes(q=Q, candidates=CANDIDATES, labels=labels)
     sigma = plan_sums([SumRequest("votes", votes)], Privacy(4.0, 1e-5), Quorum(10, 7, 1, 1))["votes"].sigma
-    published = {grid: pool.rows if grid == GRID else on_grid(pool.rows, grid) for grid in GRIDS}
+    published = {grid: pool.rows if grid == GRID else round_to_grid(pool.rows, grid) for grid in GRIDS}
     accuracy: dict[int, list[float]] = {grid: [] for grid in GRIDS}
     same_chosen: dict[int, list[float]] = {grid: [] for grid in GRIDS}
     for seed in range(seeds):
@@ -90,10 +90,12 @@ def measure(data: Path, seeds: int) -> dict[str, Any]:
         first_chosen: set[int] = set()
         for grid in GRIDS:
             candidates, candidate_labels = published[grid][candidate_rows], pool.labels[candidate_rows]
-            chosen = _chosen(private.rows[records], private.labels[records], candidates, candidate_labels, noise)
-            first_chosen = first_chosen or set(chosen.tolist())
-            same_chosen[grid].append(len(first_chosen & set(chosen.tolist())) / len(chosen))
-            head = LogisticRegression(max_iter=500).fit(pool.rows[candidate_rows][chosen], candidate_labels[chosen])
+            chosen_rows = _chosen(private.rows[records], private.labels[records], candidates, candidate_labels, noise)
+            first_chosen = first_chosen or set(chosen_rows.tolist())
+            same_chosen[grid].append(len(first_chosen & set(chosen_rows.tolist())) / len(chosen_rows))
+            head = LogisticRegression(max_iter=500).fit(
+                pool.rows[candidate_rows][chosen_rows], candidate_labels[chosen_rows]
+            )
             accuracy[grid].append(float(head.score(test.rows, test.labels)))
         print(f"seed {seed}: " + ", ".join(f"1/{g} {accuracy[g][-1]:.4f}" for g in GRIDS), file=sys.stderr)
     lines = []
@@ -111,8 +113,8 @@ def measure(data: Path, seeds: int) -> dict[str, Any]:
 
 def _chosen(x: Float32, x_labels: Int64, c: Float32, c_labels: Int64, noise: Float64) -> Int64:
     exact_votes = np.concatenate(top_q_votes(x, x_labels, c, c_labels, Q)) / 2.0 ** (Q - 1)  # one full vote is 1
-    near, far = np.split(exact_votes + noise, 2)
-    return by_rank(near - far, c_labels, KEPT)
+    near_votes, far_votes = np.split(exact_votes + noise, 2)
+    return by_rank(near_votes - far_votes, c_labels, KEPT)
 
 
 def main() -> int:

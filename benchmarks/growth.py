@@ -77,9 +77,9 @@ def private_sum_costs(parties: int, coordinates: int, post_quantum: bool) -> Cos
 
     def timed(side: str, work: Callable[[], Any]) -> Any:
         start_s = time.process_time()
-        result = work()
+        returned = work()
         processor_s[side] += time.process_time() - start_s
-        return result
+        return returned
 
     machines = {
         member.name: timed("parties", partial(PartyMachine.open, parameters, member.name, identity, os.urandom))
@@ -160,13 +160,13 @@ def slope(sizes: Sequence[float], costs: Sequence[float]) -> float:
 
 
 def rows_of(
-    grows: str, fixed: str, sizes: Sequence[int], measured: Callable[[int], Costs], repeats: int
+    grows: str, fixed: str, sizes: Sequence[int], measure_costs: Callable[[int], Costs], repeats: int
 ) -> list[dict[str, Any]]:
     """Returns a row for each cost that ``measured`` gives; a cost is the least of ``repeats`` at each size."""
     costs_by_name: dict[str, list[float]] = {}
-    measured(sizes[0])  # what is loaded and cached once is no cost of the smallest size
+    measure_costs(sizes[0])  # what is loaded and cached once is no cost of the smallest size
     for size in sizes:
-        runs = [measured(size) for _ in range(repeats)]
+        runs = [measure_costs(size) for _ in range(repeats)]
         for cost_name in runs[0]:
             costs_by_name.setdefault(cost_name, []).append(min(run[cost_name] for run in runs))
     return [
@@ -250,9 +250,9 @@ def draw(figures: dict[str, Any], folder: Path) -> None:
         lines.setdefault("downlink" if is_downlink else row["grows"], {})[f"{name}: {row['exponent']:.2f}"] = points
     for grows, grown_lines in lines.items():
         if grows == "downlink":
-            svg_text = loglog.picture("Bytes to a party and parties, exponents behind", "parties", "kB", grown_lines)
+            svg_text = loglog.draw_chart("Bytes to a party and parties, exponents behind", "parties", "kB", grown_lines)
         else:
-            svg_text = loglog.picture(
+            svg_text = loglog.draw_chart(
                 f"Processor time and {grows}, exponents behind", grows, "milliseconds", grown_lines
             )
         (folder / f"growth-{grows}.svg").write_text(svg_text, encoding="utf-8")

@@ -37,42 +37,44 @@ MOST_OFF = 0.01  # largest share of a corpus that may be off topic
 CLINIC = Path(__file__).parent.parent / "examples" / "clinic" / "data"
 
 
-def half_off(on: Sequence[Row], off: Sequence[Row], seed: int, share: float = 0.5) -> list[Row]:
+def half_off(on_topic_rows: Sequence[Row], off_topic_rows: Sequence[Row], seed: int, share: float = 0.5) -> list[Row]:
     """Returns rows of which ``share`` are off topic: texts of ``off`` under labels of ``on`` by chance."""
     rng = np.random.default_rng([SEED, seed])
-    labels = sorted({row["label"] for row in on})
-    off_count = min(len(off), round(share * POOL))
-    on_count = min(len(on), round(off_count * (1 - share) / share))
-    rows = [on[i] for i in rng.permutation(len(on))[:on_count]]
+    labels = sorted({row["label"] for row in on_topic_rows})
+    off_count = min(len(off_topic_rows), round(share * POOL))
+    on_count = min(len(on_topic_rows), round(off_count * (1 - share) / share))
+    rows = [on_topic_rows[i] for i in rng.permutation(len(on_topic_rows))[:on_count]]
     rows += [
-        {"text": off[i]["text"], "label": labels[int(rng.integers(len(labels)))], "off": "1"}
-        for i in rng.permutation(len(off))[:off_count]
+        {"text": off_topic_rows[i]["text"], "label": labels[int(rng.integers(len(labels)))], "off": "1"}
+        for i in rng.permutation(len(off_topic_rows))[:off_count]
     ]
     return [rows[i] for i in rng.permutation(len(rows))]
 
 
-def some(rows: Sequence[Row], seed: int, count: int = POOL) -> list[Row]:
+def draw_rows(rows: Sequence[Row], seed: int, count: int = POOL) -> list[Row]:
     """Draws ``count`` rows with different texts."""
     rng = np.random.default_rng([SEED, seed])
     distinct_rows = list({row["text"]: row for row in rows}.values())
     return [distinct_rows[i] for i in rng.permutation(len(distinct_rows))[:count]]
 
 
-def films(data: Path, pool: str = "flan-t5-xl") -> list[Row]:
+def films(data_folder: Path, pool: str = "flan-t5-xl") -> list[Row]:
     """Returns film reviews that the language model ``pool`` wrote."""
-    return some(judged_settings.rows_of(data / "movie_reviews" / "pools" / f"{pool}.jsonl"), 1)
+    return draw_rows(judged_settings.rows_of(data_folder / "movie_reviews" / "pools" / f"{pool}.jsonl"), 1)
 
 
-def bank_pool(data: Path, pool: str) -> list[Row]:
+def bank_pool(data_folder: Path, pool: str) -> list[Row]:
     """Returns the bank questions of one pool."""
-    return some(judged_settings.rows_of(data / "banking_groups" / "pools" / f"{pool}.jsonl"), 2, 2 * POOL)
+    return draw_rows(judged_settings.rows_of(data_folder / "banking_groups" / "pools" / f"{pool}.jsonl"), 2, 2 * POOL)
 
 
-def clinical(data: Path) -> list[Row]:
+def clinical(data_folder: Path) -> list[Row]:
     """Sections of clinical notes under their six most common headers."""
-    rows = [row for name in ("train", "test1", "test2") for row in json_rows(data / "mts_dialog" / f"{name}.jsonl")]
+    rows = [
+        row for name in ("train", "test1", "test2") for row in json_rows(data_folder / "mts_dialog" / f"{name}.jsonl")
+    ]
     common_headers = [label for label, _ in Counter(row["label"] for row in rows).most_common(6)]
-    return some([row for row in rows if row["label"] in common_headers], 3, len(rows))
+    return draw_rows([row for row in rows if row["label"] in common_headers], 3, len(rows))
 
 
 def json_rows(path: Path) -> list[Row]:
@@ -80,16 +82,16 @@ def json_rows(path: Path) -> list[Row]:
     return judged_settings.rows_of(path)
 
 
-def dialogues(data: Path) -> list[Row]:
+def dialogues(data_folder: Path) -> list[Row]:
     """Doctor-patient talks on which :func:`clinical` sections were written, each labelled by the section's header."""
     rows = [
         row
         for name in ("train", "test1", "test2")
-        for row in judged_settings.json_lines(data / "mts_dialog" / f"{name}.jsonl")
+        for row in judged_settings.json_lines(data_folder / "mts_dialog" / f"{name}.jsonl")
     ]
-    common_headers = {row["label"] for row in clinical(data)}
+    common_headers = {row["label"] for row in clinical(data_folder)}
     talks = [" ".join(row["dialogue"].split()[:60]) for row in rows]
-    return some(
+    return draw_rows(
         [
             {"text": text, "label": row["label"]}
             for text, row in zip(talks, rows, strict=True)
@@ -109,15 +111,15 @@ def shifts(_data: Path) -> list[Row]:
     return fresh_tasks.quiet_shifts().pools["vivid"]
 
 
-def bank(data: Path, second: Callable[[list[Row]], list[Row]]) -> Setting:
-    setting = judged_settings.mixed(data)
-    good = bank_pool(data, "good")
+def bank(data_folder: Path, second: Callable[[list[Row]], list[Row]]) -> Setting:
+    setting = judged_settings.mixed(data_folder)
+    good = bank_pool(data_folder, "good")
     return setting._replace(pools={"good": good[:POOL], "second": second(good[POOL:])})
 
 
-def bank_other(data: Path, pool: str) -> Setting:
-    return judged_settings.mixed(data)._replace(
-        pools={"good": bank_pool(data, "good")[:POOL], "second": bank_pool(data, pool)[:POOL]}
+def bank_other(data_folder: Path, pool: str) -> Setting:
+    return judged_settings.mixed(data_folder)._replace(
+        pools={"good": bank_pool(data_folder, "good")[:POOL], "second": bank_pool(data_folder, pool)[:POOL]}
     )
 
 
@@ -129,32 +131,34 @@ def clinic(_data: Path, off_share: float = 0.0) -> Setting:
     on_words = {word for row in corpora["handbook"] for word in row["text"].casefold().split()}
     foreign_words = {word for word in words if word not in on_words}
     board_rows = []
-    for row in some(corpora["mixed"], 5, 2 * POOL):
+    for row in draw_rows(corpora["mixed"], 5, 2 * POOL):
         text_words = row["text"].casefold().split()
         is_off = sum(piece in foreign_words for piece in text_words) > 0.25 * len(text_words)
         board_rows.append({**row, "off": "1"} if is_off else row)
     if off_share:
         board_rows = half_off(
-            [row for row in board_rows if "off" not in row], some(corpora["offdomain"], 6), 7, off_share
+            [row for row in board_rows if "off" not in row], draw_rows(corpora["offdomain"], 6), 7, off_share
         )
-    pools = {"handbook": some(corpora["handbook"], 8), "board": board_rows}
+    pools = {"handbook": draw_rows(corpora["handbook"], 8), "board": board_rows}
     return Setting("a nurse's triage note", private, json_rows(CLINIC / "test.jsonl"), pools)
 
 
-def movies(data: Path, second: Callable[[list[Row]], list[Row]], pool: str = "opt-6.7b") -> Setting:
-    rows = judged_settings.rows_of(data / "movie_reviews" / "pools" / f"{pool}.jsonl")
-    setting = judged_settings.movies(data)
-    return setting._replace(pools={"vicuna": some(films(data, "vicuna-7b-1.5v"), 9), "second": second(some(rows, 10))})
+def movies(data_folder: Path, second: Callable[[list[Row]], list[Row]], pool: str = "opt-6.7b") -> Setting:
+    rows = judged_settings.rows_of(data_folder / "movie_reviews" / "pools" / f"{pool}.jsonl")
+    setting = judged_settings.movies(data_folder)
+    return setting._replace(
+        pools={"vicuna": draw_rows(films(data_folder, "vicuna-7b-1.5v"), 9), "second": second(draw_rows(rows, 10))}
+    )
 
 
-def sections(data: Path, second: Callable[[list[Row]], list[Row]]) -> Setting:
-    rows = clinical(data)
+def sections(data_folder: Path, second: Callable[[list[Row]], list[Row]]) -> Setting:
+    rows = clinical(data_folder)
     private, test, first_pool, other_rows = rows[:450], rows[450:650], rows[650:950], rows[950:]
     return Setting("a section of a clinical note", private, test, {"first": first_pool, "second": second(other_rows)})
 
 
-def stars(data: Path, second: Callable[[list[Row]], list[Row]], pool: str = "strict") -> Setting:
-    setting = judged_settings.stars(data)
+def stars(data_folder: Path, second: Callable[[list[Row]], list[Row]], pool: str = "strict") -> Setting:
+    setting = judged_settings.stars(data_folder)
     return _of_two(setting._replace(records=RECORDS), "alike", pool, second)
 
 
@@ -162,8 +166,8 @@ def offices(_data: Path, second: Callable[[list[Row]], list[Row]], pool: str = "
     return _of_two(fresh_tasks.twelve_offices(), "good", pool, second)
 
 
-def thirty(data: Path, second: Callable[[list[Row]], list[Row]], pool: str = "noisy") -> Setting:
-    return _of_two(judged_settings.thirty_labels(data), "right", pool, second)
+def thirty(data_folder: Path, second: Callable[[list[Row]], list[Row]], pool: str = "noisy") -> Setting:
+    return _of_two(judged_settings.thirty_labels(data_folder), "right", pool, second)
 
 
 def _of_two(setting: Setting, first: str, pool: str, second: Callable[[list[Row]], list[Row]]) -> Setting:
@@ -175,18 +179,20 @@ def mixture_of(*pools: Sequence[Row]) -> list[Row]:
     return [row for rows in pools for row in rows[: POOL // len(pools)]]
 
 
-def same(rows: list[Row]) -> list[Row]:
+def first_rows(rows: list[Row]) -> list[Row]:
     return rows[:POOL]
 
 
-def bank_half_of_style(data: Path) -> Setting:
-    setting = bank_other(data, "style")
-    return setting._replace(pools={**setting.pools, "second": half_off(bank_pool(data, "style"), films(data), 12)})
+def bank_half_of_style(data_folder: Path) -> Setting:
+    setting = bank_other(data_folder, "style")
+    return setting._replace(
+        pools={**setting.pools, "second": half_off(bank_pool(data_folder, "style"), films(data_folder), 12)}
+    )
 
 
-def several(data: Path) -> list[Row]:
+def several(data_folder: Path) -> list[Row]:
     """Returns texts of three subjects, which are off topic elsewhere."""
-    return mixture_of(films(data), cook_notes(data), clinical(data))
+    return mixture_of(films(data_folder), cook_notes(data_folder), clinical(data_folder))
 
 
 Build = Callable[[Path], Setting]
@@ -206,19 +212,19 @@ ON_TOPIC: dict[str, Build] = {
     "bank/narrow": lambda d: bank_other(d, "narrow"),
     "bank/label-noise": lambda d: bank_other(d, "label_noise40"),
     "bank/confused": lambda d: bank_other(d, "confused50"),
-    "movies/gpt2": lambda d: movies(d, same, "gpt2-xl"),
-    "movies/flan": lambda d: movies(d, same, "flan-t5-xl"),
+    "movies/gpt2": lambda d: movies(d, first_rows, "gpt2-xl"),
+    "movies/flan": lambda d: movies(d, first_rows, "flan-t5-xl"),
     "sections/dialogues": lambda d: sections(d, lambda _: dialogues(d)),
-    "stars/brief": lambda d: stars(d, same, "brief"),
-    "offices/formal": lambda d: offices(d, same, "formal"),
-    "thirty/swapped": lambda d: thirty(d, same, "swapped"),
+    "stars/brief": lambda d: stars(d, first_rows, "brief"),
+    "offices/formal": lambda d: offices(d, first_rows, "formal"),
+    "thirty/swapped": lambda d: thirty(d, first_rows, "swapped"),
 }
 POOLS = {**PARTLY_OFF, **ON_TOPIC}
 
 
-def build(name: str, data: Path, samples: int, epsilon: float, out: Path) -> tuple[Path, set[str]]:
+def build(name: str, data_folder: Path, samples: int, epsilon: float, out_folder: Path) -> tuple[Path, set[str]]:
     """Writes a pool's files; returns the path of its task file, and the texts that are off topic."""
-    setting = POOLS[name](data)
+    setting = POOLS[name](data_folder)
     off_topic_texts = {row["text"] for rows in setting.pools.values() for row in rows if "off" in row}
     test = (
         [setting.test[i * len(setting.test) // TESTS] for i in range(TESTS)]
@@ -226,12 +232,12 @@ def build(name: str, data: Path, samples: int, epsilon: float, out: Path) -> tup
         else setting.test
     )
     setting = setting._replace(samples=samples, epsilon=epsilon, records=RECORDS, test=test)
-    return judged_settings.write(name.replace("/", "-"), setting, out), off_topic_texts
+    return judged_settings.write(name.replace("/", "-"), setting, out_folder), off_topic_texts
 
 
 def cell(world: judged.World, off_topic_texts: set[str], seed: int) -> dict[str, Any]:
     """Returns figures of one run: rows, off-topic rows, and by generator its texts on topic and those set aside."""
-    samples, run = judged.published(world, f"undersong:rounds={ROUNDS}", seed, judged.OneMachine)
+    samples, run = judged.run_method(world, f"undersong:rounds={ROUNDS}", seed, judged.OneMachine)
     set_aside_rows = [row for _, rows in run.records.get(support.RECORD, ()) for row in rows]
     return {
         "rows": len(samples),

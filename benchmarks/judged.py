@@ -213,7 +213,7 @@ def cell(world: World, method: str, seed: int) -> dict[str, Any]:
     private sums whose names begin with SUM. ``single:NAME`` is the mixture with label shares of one generator.
     """
     texts, labels, records = corpus(world, method, seed)
-    return {**_judged(world, texts, labels, seed), "records": records}
+    return {**_judge_corpus(world, texts, labels, seed), "records": records}
 
 
 def corpus(world: World, method: str, seed: int) -> tuple[list[str], list[str], dict[str, Any]]:
@@ -221,13 +221,13 @@ def corpus(world: World, method: str, seed: int) -> tuple[list[str], list[str], 
     if method == "private-only":
         records = world.records(world.task.data.records or 1, seed)
         return list(records.texts), [world.labels[i] if i >= 0 else "" for i in records.labels], {}
-    samples, run = published(world, method, seed, OneMachine)
+    samples, run = run_method(world, method, seed, OneMachine)
     recorded_names = ("weights", "verdict", "trust", "matched", "corpora", "gains", "dropped")
     recorded = {name: values[-1][1] for name, values in run.records.items() if name in recorded_names}
     return [sample.text for sample in samples], [sample.label for sample in samples], recorded
 
 
-def published(world: World, method: str, seed: int, machine: type[_Machine]) -> tuple[Sequence[Sample], _Machine]:
+def run_method(world: World, method: str, seed: int, machine: type[_Machine]) -> tuple[Sequence[Sample], _Machine]:
     """Runs a method on one machine; returns the samples that it publishes, and the machine with what it recorded."""
     task, names = world.task, world.names
     if method.startswith(SINGLE):
@@ -261,7 +261,7 @@ def without_sum(name: str, start: str) -> Method[Any]:
     return dataclasses.replace(whole_method, plan=plan, run=run)
 
 
-def _judged(world: World, texts: Sequence[str], labels: Sequence[str], seed: int) -> dict[str, Any]:
+def _judge_corpus(world: World, texts: Sequence[str], labels: Sequence[str], seed: int) -> dict[str, Any]:
     """Returns figures of a corpus. A corpus that several settings give is judged once."""
     key = hashlib.sha256(json.dumps([seed, list(texts), list(labels), world.test.texts]).encode()).digest()
     if key not in world.judged:
@@ -286,15 +286,19 @@ def _judged(world: World, texts: Sequence[str], labels: Sequence[str], seed: int
     return world.judged[key]
 
 
-def measure(settings: Mapping[str, Path], chosen: Sequence[str], seeds: Sequence[int], out: Path, embed: Embed) -> None:
+def measure(
+    settings: Mapping[str, Path], methods_to_run: Sequence[str], seeds: Sequence[int], out_folder: Path, embed: Embed
+) -> None:
     """Measures the cells that ``out``/cells.jsonl lacks, all settings and methods of one seed before the next seed."""
-    path, program = out / "cells.jsonl", _program()
-    known_cells = {judged_tables.key(row): row for row in judged_settings.json_lines(path)} if path.exists() else {}
+    cells_file, program = out_folder / "cells.jsonl", _program()
+    known_cells = (
+        {judged_tables.key(row): row for row in judged_settings.json_lines(cells_file)} if cells_file.exists() else {}
+    )
     judged_figures: dict[bytes, dict[str, Any]] = {}
     worlds: dict[str, World] = {}
-    with path.open("a", encoding="utf-8") as file:
+    with cells_file.open("a", encoding="utf-8") as file:
 
-        def measured(name: str, method: str, seed: int, run: str) -> Mapping[str, Any]:
+        def measure_cell(name: str, method: str, seed: int, run: str) -> Mapping[str, Any]:
             if (name, method, seed) not in known_cells:
                 if name not in worlds:
                     worlds[name] = World(settings[name], embed)
@@ -310,15 +314,15 @@ def measure(settings: Mapping[str, Path], chosen: Sequence[str], seeds: Sequence
         for seed in seeds:
             for name, task_file in settings.items():
                 task = tasks.load(task_file)
-                for method in chosen:
+                for method in methods_to_run:
                     if method not in UNLABELLED and not task.task.labels:
                         continue
                     run = method
                     if method == BEST:
                         single_names = [f"{SINGLE}{generator.name}" for generator in task.generators]
                         figure = "panel" if task.task.labels else "accuracy"
-                        run = max(single_names, key=lambda one: measured(name, one, CHOOSING_SEED, one)[figure])
-                    measured(name, method, seed, run)
+                        run = max(single_names, key=lambda one: measure_cell(name, one, CHOOSING_SEED, one)[figure])
+                    measure_cell(name, method, seed, run)
                 print(f"seed {seed}, {name}", file=sys.stderr, flush=True)
 
 

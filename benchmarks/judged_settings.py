@@ -114,25 +114,25 @@ class Setting(NamedTuple):
     column: str = ""
 
 
-def mixed(data: Path) -> Setting:
-    return _bank(data)
+def mixed(data_folder: Path) -> Setting:
+    return _bank(data_folder)
 
 
-def weak(data: Path) -> Setting:
-    setting = _movies(data)
+def weak(data_folder: Path) -> Setting:
+    setting = _movies(data_folder)
     return setting._replace(pools={name: rows for name, rows in setting.pools.items() if name not in CHAT_POOLS})
 
 
-def alike(data: Path) -> Setting:
-    setting = _movies(data)
+def alike(data_folder: Path) -> Setting:
+    setting = _movies(data_folder)
     rows = [row for name in MOVIE_POOLS for row in setting.pools[name]]
     order = np.random.default_rng([SEED, 1]).permutation(len(rows))
     parts = np.array_split(order, len(MOVIE_POOLS))
     return setting._replace(pools={f"pool-{i + 1}": [rows[row] for row in part] for i, part in enumerate(parts)})
 
 
-def specialists(data: Path) -> Setting:
-    setting, test = _bank(data), rows_of(data / "banking_groups" / "test.jsonl")
+def specialists(data_folder: Path) -> Setting:
+    setting, test = _bank(data_folder), rows_of(data_folder / "banking_groups" / "test.jsonl")
     rng = np.random.default_rng([SEED, 2])
     private, test, source_rows = (
         [row for row in rows if row["label"] in SPECIALIST_LABELS]
@@ -150,14 +150,14 @@ def specialists(data: Path) -> Setting:
     return Setting(setting.description, private, _at_most(test, MOST_TESTS), pools)
 
 
-def imbalanced(data: Path) -> Setting:
-    setting, test = _bank(data), rows_of(data / "banking_groups" / "test.jsonl")
+def imbalanced(data_folder: Path) -> Setting:
+    setting, test = _bank(data_folder), rows_of(data_folder / "banking_groups" / "test.jsonl")
     rng = np.random.default_rng([SEED, 3])
     return setting._replace(private=_with_common(setting.private, rng), test=_with_common(test, rng))
 
 
-def nearest_not_useful(data: Path) -> Setting:
-    setting = _movies(data)
+def nearest_not_useful(data_folder: Path) -> Setting:
+    setting = _movies(data_folder)
     rng = np.random.default_rng([SEED, 4])
     opposite = {"negative": "positive", "positive": "negative"}
     pools = dict(setting.pools)
@@ -170,22 +170,22 @@ def nearest_not_useful(data: Path) -> Setting:
     return setting._replace(pools=pools)
 
 
-def one_generator(data: Path) -> Setting:
-    setting = _movies(data)
+def one_generator(data_folder: Path) -> Setting:
+    setting = _movies(data_folder)
     return setting._replace(pools={"vicuna-7b-1.5v": setting.pools["vicuna-7b-1.5v"]})
 
 
-def off_topic(data: Path) -> Setting:
-    setting, rng = _bank(data), np.random.default_rng([SEED, 5])
+def off_topic(data_folder: Path) -> Setting:
+    setting, rng = _bank(data_folder), np.random.default_rng([SEED, 5])
     labels = sorted({row["label"] for row in setting.test})
-    films = _movies(data).pools["flan-t5-xl"]
+    films = _movies(data_folder).pools["flan-t5-xl"]
     mislabelled_films = [{**row, "label": labels[int(rng.integers(len(labels)))]} for row in films]
     return setting._replace(pools={"good": setting.pools["good"], "off-topic": mislabelled_films})
 
 
-def thirty_labels(data: Path) -> Setting:
+def thirty_labels(data_folder: Path) -> Setting:
     rng = np.random.default_rng([SEED, 6])
-    train, test = (rows_of(data / "banking77" / f"{name}.jsonl") for name in ("train", "test"))
+    train, test = (rows_of(data_folder / "banking77" / f"{name}.jsonl") for name in ("train", "test"))
     labels = sorted({row["label"] for row in test})[:MANY_LABELS]
     test = [row for row in test if row["label"] in labels]
     train = [row for row in train if row["label"] in labels]
@@ -195,14 +195,18 @@ def thirty_labels(data: Path) -> Setting:
     neighbour = {label: labels[number ^ 1] for number, label in enumerate(labels)}
     pools = {
         "right": right,
-        "noisy": _mislabelled(noisy, 0.25, rng),
+        "noisy": _mislabel(noisy, 0.25, rng),
         "swapped": [{**row, "label": neighbour[row["label"]]} if rng.random() < 0.5 else row for row in swapped],
     }
     return Setting("a customer's question to an online bank", private, _at_most(test, MOST_TESTS), pools)
 
 
-def skewed(data: Path) -> Setting:
-    setting, test, rng = _bank(data), rows_of(data / "banking_groups" / "test.jsonl"), np.random.default_rng([SEED, 7])
+def skewed(data_folder: Path) -> Setting:
+    setting, test, rng = (
+        _bank(data_folder),
+        rows_of(data_folder / "banking_groups" / "test.jsonl"),
+        np.random.default_rng([SEED, 7]),
+    )
 
     def two(rows: Sequence[Row]) -> list[Row]:
         return [{**row, "label": RARE if row["label"] == RARE else "other"} for row in rows]
@@ -232,52 +236,52 @@ def stars(_data: Path) -> Setting:
     return Setting("a guest's review of a hotel", private, test, pools, records=100)
 
 
-def wrong_records(data: Path) -> Setting:
-    setting = _bank(data)
-    return setting._replace(private=_mislabelled(setting.private, WRONG_RECORDS, np.random.default_rng([SEED, 9])))
+def wrong_records(data_folder: Path) -> Setting:
+    setting = _bank(data_folder)
+    return setting._replace(private=_mislabel(setting.private, WRONG_RECORDS, np.random.default_rng([SEED, 9])))
 
 
-def few_texts(data: Path) -> Setting:
-    return _bank(data)._replace(samples=200)
+def few_texts(data_folder: Path) -> Setting:
+    return _bank(data_folder)._replace(samples=200)
 
 
-def low_epsilon(data: Path) -> Setting:
-    return _bank(data)._replace(epsilon=0.5)
+def low_epsilon(data_folder: Path) -> Setting:
+    return _bank(data_folder)._replace(epsilon=0.5)
 
 
-def declared_tenfold(data: Path) -> Setting:
-    return _bank(data)._replace(expected=3000)
+def declared_tenfold(data_folder: Path) -> Setting:
+    return _bank(data_folder)._replace(expected=3000)
 
 
-def declared_a_tenth(data: Path) -> Setting:
-    return _bank(data)._replace(expected=30)
+def declared_a_tenth(data_folder: Path) -> Setting:
+    return _bank(data_folder)._replace(expected=30)
 
 
-def no_labels(data: Path) -> Setting:
-    setting = _bank(data)
+def no_labels(data_folder: Path) -> Setting:
+    setting = _bank(data_folder)
     return setting._replace(
-        private=_unlabelled(setting.private),
-        test=_unlabelled(setting.test),
-        pools={name: _unlabelled(setting.pools[name]) for name in UNLABELLED_POOLS},
+        private=_remove_labels(setting.private),
+        test=_remove_labels(setting.test),
+        pools={name: _remove_labels(setting.pools[name]) for name in UNLABELLED_POOLS},
     )
 
 
-def movies(data: Path) -> Setting:
-    return _movies(data)
+def movies(data_folder: Path) -> Setting:
+    return _movies(data_folder)
 
 
-def many_movies(data: Path) -> Setting:
-    return _movies(data)._replace(private=rows_of(data / "movie_reviews" / "train.jsonl"), records=1000)
+def many_movies(data_folder: Path) -> Setting:
+    return _movies(data_folder)._replace(private=rows_of(data_folder / "movie_reviews" / "train.jsonl"), records=1000)
 
 
-def only(build_setting: Callable[[Path], Setting], pool: str, data: Path) -> Setting:
-    setting = build_setting(data)
+def only(build_setting: Callable[[Path], Setting], pool: str, data_folder: Path) -> Setting:
+    setting = build_setting(data_folder)
     return setting._replace(pools={pool: setting.pools[pool]})
 
 
-def subjects(data: Path) -> Setting:
-    setting = _bank(data)
-    intents = {row["text"]: row["label"] for row in rows_of(data / "banking77" / "train.jsonl")}
+def subjects(data_folder: Path) -> Setting:
+    setting = _bank(data_folder)
+    intents = {row["text"]: row["label"] for row in rows_of(data_folder / "banking77" / "train.jsonl")}
     private = [
         {**row, "subject": intents[row["text"]].replace("_", " ").lower()}
         for row in setting.private
@@ -286,8 +290,8 @@ def subjects(data: Path) -> Setting:
     return setting._replace(private=private, column="subject")
 
 
-def word_counts(data: Path) -> Setting:
-    setting = _bank(data)
+def word_counts(data_folder: Path) -> Setting:
+    setting = _bank(data_folder)
     private = [
         {**row, "length": LENGTHS[int(np.searchsorted(LENGTH_EDGES, len(row["text"].split()), side="right"))]}
         for row in setting.private
@@ -295,8 +299,8 @@ def word_counts(data: Path) -> Setting:
     return setting._replace(private=private, column="length")
 
 
-def all_movies(data: Path) -> Setting:
-    folder = data / "movie_reviews"
+def all_movies(data_folder: Path) -> Setting:
+    folder = data_folder / "movie_reviews"
     pools = {name: rows_of(folder / "pools" / f"{name}.jsonl") for name in MOVIE_POOLS}
     private, test = (rows_of(folder / f"{name}.jsonl") for name in ("train", "test"))
     return Setting("a movie review", private, test, pools, samples=6000)
@@ -337,14 +341,14 @@ BESIDE: dict[str, Callable[[Path], Setting]] = {
 }
 
 
-def build(name: str, data: Path, out: Path) -> Path:
+def build(name: str, data_folder: Path, out_folder: Path) -> Path:
     """Writes the files of the setting ``name`` into ``out``/NAME; returns the path of its task file."""
-    return write(name, {**SETTINGS, **BESIDE}[name](data), out)
+    return write(name, {**SETTINGS, **BESIDE}[name](data_folder), out_folder)
 
 
-def write(name: str, setting: Setting, out: Path) -> Path:
+def write(name: str, setting: Setting, out_folder: Path) -> Path:
     """Writes the files of ``setting`` into ``out``/NAME; returns the path of its task file."""
-    folder = out / name
+    folder = out_folder / name
     folder.mkdir(parents=True, exist_ok=True)
     files = {"private": setting.private, "test": setting.test, **{f"pool-{k}": v for k, v in setting.pools.items()}}
     for stem, rows in files.items():
@@ -419,16 +423,16 @@ dir = "runs/judged-{name}"
 """
 
 
-def _bank(data: Path) -> Setting:
-    folder = data / "banking_groups"
+def _bank(data_folder: Path) -> Setting:
+    folder = data_folder / "banking_groups"
     pools = {name: rows_of(folder / "pools" / f"{name}.jsonl") for name in BANK_POOLS}
     private, test = rows_of(folder / "private.jsonl"), rows_of(folder / "test.jsonl")
     return Setting("a customer's question to an online bank", private, _at_most(test, MOST_TESTS), pools)
 
 
-def _movies(data: Path) -> Setting:
+def _movies(data_folder: Path) -> Setting:
     """Movie reviews: a quarter of each pool, 1 000 of the records and a sixth of the test set."""
-    folder = data / "movie_reviews"
+    folder = data_folder / "movie_reviews"
     pools = {name: rows_of(folder / "pools" / f"{name}.jsonl")[::4] for name in MOVIE_POOLS}
     private, test = rows_of(folder / "train.jsonl"), rows_of(folder / "test.jsonl")[::6]
     private = private[:1000:2] + private[-1000::2]  # the file has its labels one after the other
@@ -440,7 +444,7 @@ def _at_most(rows: Sequence[Row], count: int) -> list[Row]:
     return [rows[i * len(rows) // count] for i in range(count)] if len(rows) > count else list(rows)
 
 
-def _mislabelled(rows: Sequence[Row], share: float, rng: np.random.Generator) -> list[Row]:
+def _mislabel(rows: Sequence[Row], share: float, rng: np.random.Generator) -> list[Row]:
     """Returns the rows, a share ``share`` of them under another label."""
     labels = sorted({row["label"] for row in rows})
     mislabelled_rows = []
@@ -450,7 +454,7 @@ def _mislabelled(rows: Sequence[Row], share: float, rng: np.random.Generator) ->
     return mislabelled_rows
 
 
-def _unlabelled(rows: Sequence[Row]) -> list[Row]:
+def _remove_labels(rows: Sequence[Row]) -> list[Row]:
     return [{**row, "label": ""} for row in rows]
 
 

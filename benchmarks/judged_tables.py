@@ -75,7 +75,7 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     return mean - half, mean + half, 2 * float(student.sf(abs(mean) / error, len(values) - 1))
 
 
-def paired(
+def pair_by_seed(
     cells: Cells, ours: str, other: str, settings: Sequence[str], seeds: Sequence[int], figure: str = "panel"
 ) -> list[Paired]:
     """Differences of each setting in which both methods have a seed in common, with Holm's p over them."""
@@ -129,21 +129,21 @@ def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join([f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(x)} |" for x in lines)])
 
 
-def marked(setting: str) -> str:
+def mark_name(setting: str) -> str:
     return f"{setting} *" if setting in judged_settings.CHOSEN_ON else setting
 
 
-def labelled() -> list[str]:
+def labelled_settings() -> list[str]:
     return [name for name in judged_settings.SETTINGS if name != UNLABELLED]
 
 
-def worth(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
+def worth_table(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
     """Returns the table of each method minus the cleaned mixture, over all settings and those not used to choose."""
     lines = []
-    unused_settings = [name for name in labelled() if name not in judged_settings.CHOSEN_ON]
+    unused_settings = [name for name in labelled_settings() if name not in judged_settings.CHOSEN_ON]
     for method in methods:
-        for title, settings in (("all", labelled()), ("not used to choose", unused_settings)):
-            rows = paired(cells, method, CLEANED, settings, seeds)
+        for title, settings in (("all", labelled_settings()), ("not used to choose", unused_settings)):
+            rows = pair_by_seed(cells, method, CLEANED, settings, seeds)
             if method == CLEANED or not rows:
                 continue
             pooled, lowest_row = Pooled.of(rows), min(rows, key=lambda row: row.difference)
@@ -159,7 +159,7 @@ def worth(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
     return table(heads, lines)
 
 
-def sums(cells: Cells) -> str:
+def sums_table(cells: Cells) -> str:
     """Returns the table of what each private sum is worth: scores with it minus scores without it."""
     lines = []
     for name, ours, other, settings in SUMS:
@@ -178,21 +178,21 @@ def _beside(row: Paired) -> tuple[float, float, float]:
     return row.worst, row.figures["macro_f1"], row.figures["rarest_recall"]
 
 
-def scores(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
+def scores_table(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
     """Returns the panel's score of each method and setting, means over seeds."""
     lines = []
-    for name in labelled():
+    for name in labelled_settings():
         scores_by_method = [
             [cells[name, method, seed]["panel"] for seed in seeds if (name, method, seed) in cells]
             for method in methods
         ]
-        lines.append([marked(name), *(f"{mean(each):.1f}" if each else "-" for each in scores_by_method)])
+        lines.append([mark_name(name), *(f"{mean(each):.1f}" if each else "-" for each in scores_by_method)])
     return table(["setting", *(f"`{method}`" for method in methods)], lines)
 
 
-def goals(cells: Cells, seeds: Sequence[int]) -> str:
+def goals_table(cells: Cells, seeds: Sequence[int]) -> str:
     """Returns the table of goals of the default method, with the measured figures and whether each goal is met."""
-    mixture, cleaned = (paired(cells, OURS, other, labelled(), seeds) for other in (MIXTURE, CLEANED))
+    mixture, cleaned = (pair_by_seed(cells, OURS, other, labelled_settings(), seeds) for other in (MIXTURE, CLEANED))
     if not mixture or not cleaned:
         return "Not measured yet."
     pooled_mixture, pooled_cleaned = Pooled.of(mixture), Pooled.of(cleaned)
@@ -200,7 +200,7 @@ def goals(cells: Cells, seeds: Sequence[int]) -> str:
     lowest_end = min(mixture, key=lambda row: row.low)
     significant_losses = [row.setting for row in mixture if row.holm < LEVEL and row.difference < 0]
     f1, recall = (min(mixture, key=lambda row: row.figures[name]) for name in ("macro_f1", "rarest_recall"))
-    declared_losses = [abs(row.difference) for row in declared(cells, seeds)]
+    declared_losses = [abs(row.difference) for row in compare_declared(cells, seeds)]
     goal_rows = [
         (
             "minus mixture with label shares, mean",
@@ -238,19 +238,19 @@ def goals(cells: Cells, seeds: Sequence[int]) -> str:
     if declared_losses:
         what = "declared wrong minus declared right, farthest"
         goal_rows.append((what, "within 1.0", f"{max(declared_losses):.1f}", max(declared_losses) <= 1.0))
-    if against_private := paired(cells, OURS, PRIVATE, labelled(), seeds):
+    if against_private := pair_by_seed(cells, OURS, PRIVATE, labelled_settings(), seeds):
         gap = -Pooled.of(against_private).mean
         goal_rows.append(("private records alone minus ours, mean", "at most +2.0", f"{gap:+.2f}", gap <= 2.0))
     lines = [[what, goal, value, "yes" if holds else "**no**"] for what, goal, value, holds in goal_rows]
     return table(["what", "goal", "found", "holds"], lines)
 
 
-def comparison(rows: Sequence[Paired]) -> str:
+def comparison_table(rows: Sequence[Paired]) -> str:
     """Returns the table of one method minus another, a row for each setting."""
     heads = ["setting", "seeds", "texts", "its texts", "score", "its score", "difference", "95 % interval", "p, Holm"]
     lines = [
         [
-            *(marked(row.setting), str(row.seeds), f"{row.rows[0]:.0f}", f"{row.rows[1]:.0f}"),
+            *(mark_name(row.setting), str(row.seeds), f"{row.rows[0]:.0f}", f"{row.rows[1]:.0f}"),
             *(
                 f"{row.ours:.1f}",
                 f"{row.other:.1f}",
@@ -265,11 +265,11 @@ def comparison(rows: Sequence[Paired]) -> str:
     return table([*heads, *BESIDE], lines)
 
 
-def differences(panels: Mapping[str, Sequence[Paired]]) -> str:
+def differences_table(panels: Mapping[str, Sequence[Paired]]) -> str:
     """Returns a row per setting: the default method minus each baseline; bold where Holm's p is below 5 %."""
     settings = dict.fromkeys(row.setting for rows in panels.values() for row in rows)
     columns = [{row.setting: row for row in rows} for rows in panels.values()]
-    lines = [[marked(name), *(_difference(column.get(name)) for column in columns)] for name in settings]
+    lines = [[mark_name(name), *(_difference(column.get(name)) for column in columns)] for name in settings]
     return table(["setting", *(f"minus `{name}`" for name in panels)], lines)
 
 
@@ -281,7 +281,7 @@ def _difference(row: Paired | None) -> str:
     return f"{bold_number} ({row.low:+.1f} to {row.high:+.1f})"
 
 
-def unlabelled(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
+def unlabelled_table(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
     """Returns the table of the setting without labels: next words, MAUVE, and differences from the mixture."""
     lines = []
     for method in methods:
@@ -290,7 +290,7 @@ def unlabelled(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> st
             continue
         line = [f"`{method}`", str(len(method_cells)), f"{mean([cell['rows'] for cell in method_cells]):.0f}"]
         for figure, digits in (("accuracy", 2), ("bits", 3), ("mauve", 1)):
-            rows = paired(cells, method, "mixture", [UNLABELLED], seeds, figure)
+            rows = pair_by_seed(cells, method, "mixture", [UNLABELLED], seeds, figure)
             line.append(f"{mean([cell[figure] for cell in method_cells]):.{digits}f}")
             if method != "mixture" and rows:
                 row = rows[0]
@@ -299,7 +299,7 @@ def unlabelled(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> st
     return table(["method", "seeds", "texts", "next-word accuracy, %", "bits per word", "MAUVE, %"], lines)
 
 
-def declared(cells: Cells, seeds: Sequence[int]) -> list[Paired]:
+def compare_declared(cells: Cells, seeds: Sequence[int]) -> list[Paired]:
     """Compares the default method with wrongly and rightly declared numbers of records, paired by seed."""
     right = {
         (name, "right", seed): cells["mixed", OURS, seed]
@@ -307,10 +307,10 @@ def declared(cells: Cells, seeds: Sequence[int]) -> list[Paired]:
         for seed in seeds
         if ("mixed", OURS, seed) in cells
     }
-    return paired({**cells, **right}, OURS, "right", list(DECLARED), seeds)
+    return pair_by_seed({**cells, **right}, OURS, "right", list(DECLARED), seeds)
 
 
-def programs(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
+def describe_commits(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
     """Says by subject at which commits the cells were measured, and what they cost."""
     methods_by_subject: dict[str, set[str]] = {}
     for (_, method, seed), row in cells.items():
@@ -322,11 +322,11 @@ def programs(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
     return f"Commits, by the first line of their messages: {'; '.join(subject_words)}. {cost}."
 
 
-def missing(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
+def describe_missing(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
     """Says how many cells of each method are not measured yet, and in which settings."""
     missing_words = []
     for method in methods:
-        settings = labelled() if method in (CLEANED, MIXTURE) else list(judged_settings.SETTINGS)
+        settings = labelled_settings() if method in (CLEANED, MIXTURE) else list(judged_settings.SETTINGS)
         unmeasured = [name for name in settings for seed in seeds if (name, method, seed) not in cells]
         if unmeasured:
             missing_words.append(
@@ -335,7 +335,7 @@ def missing(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
     return "Missing cells: " + ("; ".join(missing_words) or "none") + "."
 
 
-def picture(panels: Mapping[str, Sequence[Paired]]) -> str:
+def draw_picture(panels: Mapping[str, Sequence[Paired]]) -> str:
     """Draws the differences with their intervals as SVG, one panel for each baseline."""
     cases = list(dict.fromkeys(row.setting for rows in panels.values() for row in rows))
     case_rows = {case: index for index, case in enumerate(cases)}
@@ -388,18 +388,20 @@ def fill(page: Path, rows: Sequence[Mapping[str, Any]], methods: Sequence[str], 
     """
     cells = {key(row): row for row in rows}
     parts = {
-        "worth": worth(cells, methods, seeds),
-        "goals": goals(cells, seeds),
-        "scores": scores(cells, methods, seeds),
-        "unlabelled": unlabelled(cells, methods, seeds),
-        "sums": sums(cells),
-        "programs": "\n\n".join((programs(cells, methods, seeds), missing(cells, methods, seeds), panel.settings())),
+        "worth": worth_table(cells, methods, seeds),
+        "goals": goals_table(cells, seeds),
+        "scores": scores_table(cells, methods, seeds),
+        "unlabelled": unlabelled_table(cells, methods, seeds),
+        "sums": sums_table(cells),
+        "programs": "\n\n".join(
+            (describe_commits(cells, methods, seeds), describe_missing(cells, methods, seeds), panel.settings())
+        ),
     }
-    panels = {other: paired(cells, OURS, other, labelled(), seeds) for other in AGAINST}
-    parts["differences"] = differences(panels)
+    panels = {other: pair_by_seed(cells, OURS, other, labelled_settings(), seeds) for other in AGAINST}
+    parts["differences"] = differences_table(panels)
     fill_marks(page, parts)
     target = page.parent / "pictures" / "judged.svg"
-    target.write_text(picture({name: panels[name] for name in AGAINST[:3]}), encoding="utf-8")
+    target.write_text(draw_picture({name: panels[name] for name in AGAINST[:3]}), encoding="utf-8")
 
 
 def fill_marks(page: Path, parts: Mapping[str, str]) -> None:

@@ -38,7 +38,7 @@ WHO = ("a farmer", "a child of six", "an elderly woman", "a nurse", "a cyclist",
 MORE = ("no allergies", "brought in by family", "walked in", "pale and sweating", "calm", "in pain", "seen last week")
 
 
-def invented(count: int, seed: int) -> tuple[Table, Float32]:
+def invent_texts(count: int, seed: int) -> tuple[Table, Float32]:
     """Texts with labels, and made-up unit embeddings, float32 [count, 384]."""
     rng = np.random.default_rng(seed)
     shared_rng = np.random.default_rng(7)  # every data set has the same directions of labels and phrases
@@ -64,7 +64,7 @@ def measure(texts: int, embedded: int) -> dict[str, float]:
     from undersong_server.evaluation.options import EvaluationOptions
 
     names = ("synthetic", "test", "private", "others")
-    data_sets = {name: invented(texts, seed) for seed, name in enumerate(names)}
+    data_sets = {name: invent_texts(texts, seed) for seed, name in enumerate(names)}
     embeddings_by_texts = {table.texts: x for table, x in data_sets.values()}
     tables = {name: table for name, (table, _) in data_sets.items()}
     start_s, processor_s = time.perf_counter(), time.process_time()

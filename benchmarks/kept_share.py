@@ -85,7 +85,7 @@ SHOWN = ("good", "bad", "parents", "terms", "told")
 TOKENS, PARALLEL, TIMEOUT_S = 160, 4, 3600.0  # a model beside busy programs writes a token in seconds
 
 
-def orders(texts: int, seed: int) -> Iterator[dict[str, Any]]:
+def make_orders(texts: int, seed: int) -> Iterator[dict[str, Any]]:
     """Yields ``texts`` orders with their prompts for each task, the tasks in turn."""
     for text_number in range(texts):
         for task, (language, description, labels) in TASKS.items():
@@ -120,7 +120,7 @@ def collect(file: Path, url: str, texts: int, seed: int) -> None:
     """Appends the answers that the file lacks, each as it comes."""
     rows = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     answered = {json.loads(row)["n"] for row in rows}
-    missing_orders = [order for order in orders(texts, seed) if order["n"] not in answered]
+    missing_orders = [order for order in make_orders(texts, seed) if order["n"] not in answered]
     with ThreadPoolExecutor(PARALLEL) as pool, file.open("a", encoding="utf-8") as raw:
         for order, body in zip(missing_orders, pool.map(lambda order: ask(url, order), missing_orders), strict=True):
             raw.write(json.dumps({**order, "body": body}, ensure_ascii=False) + "\n")

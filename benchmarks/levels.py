@@ -41,7 +41,7 @@ def row_bytes() -> float:
     return len(encode_embeddings(sample, np.full(len(sample), -1, dtype=np.int64))) / len(sample)
 
 
-def votes(records: int, topics: Int64, candidates: int, rng: np.random.Generator) -> Float64:
+def draw_votes(records: int, topics: Int64, candidates: int, rng: np.random.Generator) -> Float64:
     """Draws the records' exact votes for candidates of their topics, one full vote being 1, float64 [candidates]."""
     topic_of_record = rng.choice(topics, records)
     record_candidates = topic_of_record[:, None] * EACH + rng.integers(0, EACH, (records, Q))
@@ -49,7 +49,7 @@ def votes(records: int, topics: Int64, candidates: int, rng: np.random.Generator
     return np.bincount(record_candidates.ravel(), weights=weights.ravel(), minlength=candidates).astype(np.float64)
 
 
-def best(values: Float64, count: int) -> Int64:
+def best_positions(values: Float64, count: int) -> Int64:
     """Positions of the ``count`` highest values, in any order."""
     positions: Int64 = np.argpartition(-values, count - 1)[:count]
     return positions
@@ -63,31 +63,35 @@ def measure(regions: int, records: int, epsilon: float, together: bool, seeds: i
     sizes = (regions, chosen_counts[0] * TOPICS, chosen_counts[1] * EACH)
     privacy = Privacy(epsilon, 1e-5)
     levels, flat = (
-        plan_sums([SumRequest(f"of {c}", TopQVotes(q=Q, candidates=c, furthest=False)) for c in asked], privacy, QUORUM)
-        for asked in (sizes, (candidates,))
+        plan_sums(
+            [SumRequest(f"of {c}", TopQVotes(q=Q, candidates=c, furthest=False)) for c in candidate_counts],
+            privacy,
+            QUORUM,
+        )
+        for candidate_counts in (sizes, (candidates,))
     )
     sigmas, held_shares, flat_held_shares = [each.sigma for each in levels.sums], [], []
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
-        exact_votes = votes(records, record_topics, candidates, rng)
-        best_votes = np.sort(exact_votes[best(exact_votes, kept_count)]).sum()
+        exact_votes = draw_votes(records, record_topics, candidates, rng)
+        best_votes = np.sort(exact_votes[best_positions(exact_votes, kept_count)]).sum()
         # A full vote is for a record's own region or topic. Its seven smaller votes say nothing and are left out.
         topic_votes = np.rint(exact_votes.reshape(topics, EACH).sum(axis=1) / (2.0 - 2.0 ** (1 - Q)))
-        region = best(
+        region = best_positions(
             topic_votes.reshape(regions, TOPICS).sum(axis=1) + rng.normal(0, sigmas[0], regions), chosen_counts[0]
         )
         inside = (region[:, None] * TOPICS + np.arange(TOPICS)).ravel()
-        topic = inside[best(topic_votes[inside] + rng.normal(0, sigmas[1], len(inside)), chosen_counts[1])]
+        topic = inside[best_positions(topic_votes[inside] + rng.normal(0, sigmas[1], len(inside)), chosen_counts[1])]
         last_candidates = (topic[:, None] * EACH + np.arange(EACH)).ravel()
-        chosen = last_candidates[
-            best(
+        chosen_candidates = last_candidates[
+            best_positions(
                 exact_votes[last_candidates] + rng.normal(0, sigmas[2], len(last_candidates)),
                 min(kept_count, len(last_candidates)),
             )
         ]
-        held_shares.append(exact_votes[chosen].sum() / best_votes)
+        held_shares.append(exact_votes[chosen_candidates].sum() / best_votes)
         flat_held_shares.append(
-            exact_votes[best(exact_votes + rng.normal(0, flat.sums[0].sigma, candidates), kept_count)].sum()
+            exact_votes[best_positions(exact_votes + rng.normal(0, flat.sums[0].sigma, candidates), kept_count)].sum()
             / best_votes
         )
     row, dimension = row_bytes(), sum(sizes)

@@ -38,7 +38,7 @@ from pydantic import TypeAdapter
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks.live_model import CONTEXT_TOKENS, MODELS, PARALLEL, serving
-from benchmarks.live_pool import POOLS, Generator, endpoint, heated, ngrams, prefixed, with_generators
+from benchmarks.live_pool import POOLS, Generator, endpoint, ngrams, prefix_tables, temperature_tables, with_generators
 from undersong.comparison.cell import read_test
 from undersong.comparison.grid import compared
 from undersong.run.options import ComparisonOptions
@@ -240,7 +240,7 @@ def prompts(bench: Bench, arguments: argparse.Namespace) -> Iterator[tuple[list[
         if not prompt_names or name in prompt_names:
             yield bench.written(name, bench.orders(kind, shown))
     for table in (
-        *(each for each in heated(arguments) if each["temperature"] != 1.0),
+        *(each for each in temperature_tables(arguments) if each["temperature"] != 1.0),
         *others(bench, arguments, own_texts),
     ):
         if not prompt_names or table["name"] in prompt_names:
@@ -249,14 +249,14 @@ def prompts(bench: Bench, arguments: argparse.Namespace) -> Iterator[tuple[list[
 
 def others(bench: Bench, arguments: argparse.Namespace, own: Sequence[tuple[str, str]]) -> list[Generator]:
     """Returns the mixed pool's generators besides temperatures; ``own`` are the model's zero-shot texts."""
-    return [*prefixed(arguments), *ngrams(bench.task, own, arguments.out / "written.jsonl")]
+    return [*prefix_tables(arguments), *ngrams(bench.task, own, arguments.out / "written.jsonl")]
 
 
 def pool(arguments: argparse.Namespace) -> list[Generator]:
     """The generators of ``--methods``."""
     if arguments.pool == "one":
         return [endpoint(arguments, arguments.temperature)]
-    tables = heated(arguments)
+    tables = temperature_tables(arguments)
     if arguments.pool == "mixed":
         bench = Bench(arguments)
         samples, _ = bench.written("zero_shot", bench.orders("zero_shot"))

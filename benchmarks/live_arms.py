@@ -126,9 +126,9 @@ def collect(arguments: argparse.Namespace, upstream: str) -> None:
                 continue
 
 
-def kept(out: Path) -> list[dict[str, Any]]:
+def read_cells(out_folder: Path) -> list[dict[str, Any]]:
     """Returns all cells of a folder, in the order of models, tasks, records, arms and seeds."""
-    cells = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob("*/*/*-*-*.json")]
+    cells = [json.loads(path.read_text(encoding="utf-8")) for path in out_folder.glob("*/*/*-*-*.json")]
     order = list(ARMS)
     return sorted(
         cells, key=lambda each: (each["model"], each["task"], each["records"], order.index(each["arm"]), each["seed"])
@@ -166,7 +166,7 @@ def _pair(cell: dict[str, Any], base_arm: str) -> tuple[Any, ...]:
     return cell["model"], cell["task"], cell["seed"], base_arm == ZERO_SHOT or cell["records"]
 
 
-def table(cells: Sequence[dict[str, Any]], base_arm: str = ZERO_SHOT) -> str:
+def table_by_arm(cells: Sequence[dict[str, Any]], base_arm: str = ZERO_SHOT) -> str:
     """Returns a table line for each model, task, number of records and arm, compared by seed with ``base_arm``."""
     halves = (*SHOWN, *(f"{half} - {base_arm}" for half in SHOWN))
     heads = ("model", "task", "records", "arm", "seeds", "texts", *halves, "words a text", "calls")
@@ -228,9 +228,9 @@ def _text(cell: dict[str, Any], label: str, number: int) -> str:
 
 def write_page(arguments: argparse.Namespace) -> None:
     """Prints the table and writes it into --out with ten texts of every arm; --page gets the texts of one task."""
-    all_cells = kept(arguments.out)
+    all_cells = read_cells(arguments.out)
     judge(arguments, all_cells)
-    arms_table = table(all_cells, arguments.minus)
+    arms_table = table_by_arm(all_cells, arguments.minus)
     print(arms_table)
     replace_file(
         arguments.out / "arms.md", f"{arms_table}\n\n{side_by_side(all_cells, arguments.first_seed).strip()}".encode()

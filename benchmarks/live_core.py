@@ -146,7 +146,7 @@ def run(arguments: argparse.Namespace, task: str, cell: Cell, judges: dict[str, 
     return {"task": task, **facts, **judges[task].figures(texts, labels, cell.seed), "texts": texts, "labels": labels}
 
 
-def why(arguments: argparse.Namespace, cells: Sequence[dict[str, Any]]) -> str:
+def print_label_costs(arguments: argparse.Namespace, cells: Sequence[dict[str, Any]]) -> str:
     """Prints each method's score with its ordered labels, and with labels by a classifier of real texts.
 
     The classifier is trained on all records, which no method has. The second score measures the texts alone; the
@@ -181,12 +181,12 @@ def why(arguments: argparse.Namespace, cells: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def kept(out: Path) -> list[dict[str, Any]]:
+def read_cells(out_folder: Path) -> list[dict[str, Any]]:
     """Returns all cells of a folder."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("*/*.json"))]
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out_folder.glob("*/*.json"))]
 
 
-def table(cells: Sequence[dict[str, Any]]) -> str:
+def methods_table(cells: Sequence[dict[str, Any]]) -> str:
     """Returns a table line for each task, size and method, and lines of the differences over all tasks."""
     shown = ("mauve", "adherence", "distinct_bigrams", "rows", "generator_calls")
     heads = ("task", "epsilon", "records", "method", "panel score, each seed", "mean", "minus undersong", "macro-F1")
@@ -251,11 +251,11 @@ def main() -> None:
     if arguments.full:
         arguments.epsilons, arguments.records = list(GRID["epsilons"]), list(GRID["records"])
     if arguments.table or arguments.show or arguments.why:
-        stored_cells = kept(arguments.out)
+        stored_cells = read_cells(arguments.out)
         if arguments.table:
-            print(table(stored_cells))
+            print(methods_table(stored_cells))
         if arguments.why:
-            print(why(arguments, stored_cells))
+            print(print_label_costs(arguments, stored_cells))
         for each in (each for each in stored_cells if each["seed"] == arguments.first_seed and arguments.show):
             print(f"\n## {each['task']}, {each['method']}")
             for text, label in list(zip(each["texts"], each["labels"], strict=True))[: arguments.show]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks import judged_tables
 from benchmarks.live import TASKS, data_root
-from benchmarks.live_arms import SHOWN, difference, judge, judge_of, kept, with_panel
+from benchmarks.live_arms import SHOWN, difference, judge, judge_of, read_cells, with_panel
 from benchmarks.outside_judge import Judge
 from undersong_common.arrays import Float64
 from undersong_server.generators.reading import until_length
@@ -34,7 +34,7 @@ def cut_texts(texts: Sequence[str], lengths: Sequence[int]) -> list[str]:
     return [until_length(text, words) for text, words in zip(texts, lengths, strict=True)]
 
 
-def judged_cut(panel: Judge, cell: dict[str, Any], lengths: Sequence[int]) -> tuple[dict[str, Float64], float]:
+def judge_cut_texts(panel: Judge, cell: dict[str, Any], lengths: Sequence[int]) -> tuple[dict[str, Float64], float]:
     """Returns each half's scores on real texts after training on cut texts, and the texts' mean number of words."""
     rng = np.random.default_rng(cell["seed"])
     draws, words = [], []
@@ -56,11 +56,11 @@ def main() -> None:
     lengths = [len(text.split()) for table in read_private_files(task) for text in table.texts]
     heads = ("model", "records", "arm", "seed", "words a text", "cut", *(f"{half}, cut - whole" for half in SHOWN))
     lines = []
-    cells = [cell for cell in kept(arguments.out) if cell["task"] == arguments.dataset]
+    cells = [cell for cell in read_cells(arguments.out) if cell["task"] == arguments.dataset]
     judge(arguments, cells)
     panel = judge_of(arguments, arguments.dataset)
     for cell in cells:
-        cut, words = judged_cut(panel, cell, lengths)
+        cut, words = judge_cut_texts(panel, cell, lengths)
         words_before = float(np.mean([len(text.split()) for text in cell["texts"]]))
         cell_facts = [str(cell[name]) for name in ("model", "records", "arm", "seed")]
         difference_words = [difference([cut[half] - cell["right"][half]]) for half in SHOWN]

@@ -63,12 +63,12 @@ def endpoint(arguments: argparse.Namespace, temperature: float = 1.0, name: str 
     }
 
 
-def heated(arguments: argparse.Namespace) -> list[Generator]:
+def temperature_tables(arguments: argparse.Namespace) -> list[Generator]:
     """Returns a table of the model for each temperature."""
     return [endpoint(arguments, temperature, f"live-{temperature:g}") for temperature in TEMPERATURES]
 
 
-def prefixed(arguments: argparse.Namespace) -> list[Generator]:
+def prefix_tables(arguments: argparse.Namespace) -> list[Generator]:
     """Returns a table of the model for each prefix."""
     return [endpoint(arguments, name=f"live-{name}", system=text) for name, text in PREFIXES.items()]
 

@@ -11,7 +11,7 @@ COLOURS = ("#0b6e99", "#b3541e", "#4c7a34", "#7a4a8f", "#8a6d00")
 DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 3")  # told apart without colours too
 
 
-def picture(title: str, across: str, up: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+def draw_chart(title: str, across: str, up: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
     """Returns a whole SVG picture.
 
     Args:

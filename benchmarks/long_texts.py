@@ -54,21 +54,21 @@ def main() -> None:
     tasks = {"invented": list(notes(count))}
     if options.data is not None:
         tasks["encounters"] = encounters(options.data, count)
-    result = {name: measure(*zip(*rows, strict=True)) for name, rows in tasks.items()}
+    figures_by_task = {name: measure(*zip(*rows, strict=True)) for name, rows in tasks.items()}
     if options.json:
-        print(json.dumps(result))
+        print(json.dumps(figures_by_task))
         return
-    for name, figures in result.items():
+    for name, figures in figures_by_task.items():
         print(name)
         for key, value in figures.items():
             print(f"  {key:22} {value:.4g}")
 
 
-def encounters(data: Path, count: int) -> list[tuple[str, str]]:
+def encounters(data_folder: Path, count: int) -> list[tuple[str, str]]:
     """Joined talks and the header of the last. Raises ConfigurationError for a folder without them."""
-    path = data / "mts_dialog" / "train.jsonl"
+    path = data_folder / "mts_dialog" / "train.jsonl"
     if not path.is_file():
-        raise ConfigurationError(f"--data {data}: holds no mts_dialog", "name the folder of the data sets")
+        raise ConfigurationError(f"--data {data_folder}: holds no mts_dialog", "name the folder of the data sets")
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     frequent = {label for label, _ in Counter(row["label"] for row in rows).most_common(MOST_FREQUENT)}
     last_rows = [row for row in rows if row["label"] in frequent]

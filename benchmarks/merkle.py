@@ -125,30 +125,30 @@ def measure(parties: int, colluders: int, post_quantum: bool, report: Callable[[
     """Runs one sum with this number of parties; returns the JSON figures of the module's docstring."""
     identities = [Ed25519PrivateKey.generate() for _ in range(parties)]
     roster = tuple(Member(f"party-{i:05}", key.public_key().public_bytes_raw()) for i, key in enumerate(identities))
-    full = parameters(roster, colluders, post_quantum)
+    sum_parameters = parameters(roster, colluders, post_quantum)
     vector = GridVector(np.random.default_rng(1).integers(-100, 101, COORDINATES))
     processor_s = {"party": 0.0, "coordinator": 0.0}
     down_bytes, up_bytes = dict.fromkeys((each.name for each in roster), 0), 0
 
     def timed(side: str, work: Callable[[], Any]) -> Any:
-        begun = time.process_time()
-        result = work()
-        processor_s[side] += time.process_time() - begun
-        return result
+        start_s = time.process_time()
+        returned = work()
+        processor_s[side] += time.process_time() - start_s
+        return returned
 
-    def opened(index: int) -> PartyMachine:
+    def open_machine(index: int) -> PartyMachine:
         required = (index + 1) % parties
         shown = {each: roster[each] for each in (index, required)}
-        proof = timed("coordinator", lambda: full.roster_tree.proof(merkle.places(parties, shown)))
+        proof = timed("coordinator", lambda: sum_parameters.roster_tree.proof(merkle.places(parties, shown)))
         down_bytes[roster[index].name] += len(proof) + sum(36 + len(member.name) for member in shown.values())
-        part = RosterPart.opened(full.roster_hash, parties, shown, proof, "coordinator")
-        own = dataclasses.replace(full, roster=part)
+        part = RosterPart.opened(sum_parameters.roster_hash, parties, shown, proof, "coordinator")
+        own = dataclasses.replace(sum_parameters, roster=part)
         port = keys.encapsulate if roster[index].name in measured_names else shortcuts.encapsulate
         return PartyMachine.open(own, roster[index].name, identities[index], os.urandom, port)
 
     shortcuts, measured_names = Shortcuts(), {member.name for member in roster[1::20]}
-    machines = {member.name: opened(index) for index, member in enumerate(roster)}
-    coordinator = private_sum(full, lambda: QUESTION)
+    machines = {member.name: open_machine(index) for index, member in enumerate(roster)}
+    coordinator = private_sum(sum_parameters, lambda: QUESTION)
     requests = timed("coordinator", lambda: next(coordinator))
     silent_names = {member.name for member in roster[::10]}
     while True:
@@ -185,7 +185,7 @@ def measure(parties: int, colluders: int, post_quantum: bool, report: Callable[[
         except StopIteration as stop:
             opened_sum = stop.value
             break
-    plan = full.draw
+    plan = sum_parameters.draw
     return {
         **{
             "parties": parties,
@@ -207,8 +207,8 @@ def measure(parties: int, colluders: int, post_quantum: bool, report: Callable[[
 def sizes(parties: int, colluders: int, post_quantum: bool) -> dict[str, Any]:
     """Sizes of the requests to the party that most others drew, and to two hundred others, from a graph drawn anew."""
     roster = tuple(Member(f"party-{i:05}", i.to_bytes(32, "little")) for i in range(parties))
-    full = parameters(roster, colluders, post_quantum)
-    plan = full.draw
+    sum_parameters = parameters(roster, colluders, post_quantum)
+    plan = sum_parameters.draw
     drawn_neighbours = [draw(parties, party, plan.degree, os.urandom(32)) for party in range(parties)]
     choosers: dict[int, list[int]] = {party: [] for party in range(parties)}
     for party, others in enumerate(drawn_neighbours):
@@ -237,7 +237,7 @@ def sizes(parties: int, colluders: int, post_quantum: bool) -> dict[str, Any]:
                 roster=members,
                 roster_proof=proof(drawn),
                 choosers=bytes(messages.CHOOSER_BYTES * chooser_count),
-                kem_keys=bytes(full.kem_keys_bytes * len(drawn)),
+                kem_keys=bytes(sum_parameters.kem_keys_bytes * len(drawn)),
             ),
             "mask": wire.MaskRequest(
                 sharers=everybody,
@@ -251,9 +251,14 @@ def sizes(parties: int, colluders: int, post_quantum: bool) -> dict[str, Any]:
         }
         own_proof = proof([party, (party + 1) % parties])
         request_bytes = sum(
-            len(messages.request_bytes(full, **{stage: message})) for stage, message in requests.items()
+            len(messages.request_bytes(sum_parameters, **{stage: message})) for stage, message in requests.items()
         )
-        return len(own_proof) + 2 * (36 + len(roster[0].name)) + len(messages.advertise_request(full)) + request_bytes
+        return (
+            len(own_proof)
+            + 2 * (36 + len(roster[0].name))
+            + len(messages.advertise_request(sum_parameters))
+            + request_bytes
+        )
 
     most_chosen = max(choosers, key=lambda party: len(choosers[party]))
     sample = [down(party) for party in range(0, parties, max(1, parties // 200))]

@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.federation import ROOT, cpu_seconds, environment, served, wait
+from benchmarks.federation import ROOT, cpu_seconds, environment, serve_coordinator, wait
 from undersong_client import keys
 from undersong_client.consent import policy
 from undersong_client.consent import trust as joining
@@ -60,7 +60,7 @@ IDLE_S = 20.0
 EMBEDDER = "00" * 32
 
 
-def hosted(folder: Path, names: list[str]) -> None:
+def host_parties(folder: Path, names: list[str]) -> None:
     """Runs the daemons of these parties, each in a thread, until the process is ended."""
     only_tls_1_3()  # must be set before gRPC is imported
     from tests.doubles.parties import DIMENSION, embed
@@ -133,12 +133,12 @@ def measure(parties: int, processes: int, patience_s: float, keepalive_s: float)
     silent = names[:tenth]
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
-        coordinator = stack.enter_context(served(folder / "home", keepalive_s))
+        coordinator = stack.enter_context(serve_coordinator(folder / "home", keepalive_s))
         home, server, metrics = coordinator.home, coordinator.server, coordinator.metrics
         for each in names:
             enrol(folder, home, each)
         shares = [silent, *(names[tenth:][start::processes] for start in range(processes))]
-        workers = [stack.enter_context(_ended(_start(folder, share))) for share in shares]
+        workers = [stack.enter_context(_ending(_start(folder, share))) for share in shares]
         wait(lambda: len(server.connected) == parties, 60.0 + parties)
         quorum = Quorum(*(parties, default_threshold(parties, 1), tenth, 1), post_quantum=parties <= COMPLETE_UP_TO)
         with closing(home.registry()) as registry:
@@ -214,7 +214,7 @@ def _start(folder: Path, names: list[str]) -> subprocess.Popen[bytes]:
 
 
 @contextmanager
-def _ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+def _ending(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
     """Ends ``process`` when the context ends."""
     try:
         yield process
@@ -246,7 +246,7 @@ def main() -> int:
     parser.add_argument("--host", nargs="+", metavar=("FOLDER", "NAME"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.host:
-        hosted(Path(options.host[0]), options.host[1:])
+        host_parties(Path(options.host[0]), options.host[1:])
         return 0
     only_tls_1_3()
     sizes = (20,) if options.quick else options.parties

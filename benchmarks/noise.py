@@ -56,7 +56,7 @@ def raw_aes_seconds(size: int, keys: int, repeats: int) -> float:
     return best_seconds(expand, repeats)
 
 
-def time_law(build: Callable[[], IntegerNoise], samples: int, repeats: int) -> dict[str, float]:
+def time_noise_law(build: Callable[[], IntegerNoise], samples: int, repeats: int) -> dict[str, float]:
     """Returns a noise law's time a sample, its ratio to the AES-CTR bytes consumed, and the time to build its table."""
     for cache in (noise._gaussian_table, noise._polya_table):
         cache.cache_clear()
@@ -78,13 +78,13 @@ def time_law(build: Callable[[], IntegerNoise], samples: int, repeats: int) -> d
 def measure(quick: bool) -> dict[str, Any]:
     """All figures as a JSON-able mapping."""
     samples, repeats = (100_000, 3) if quick else (1_000_000, 7)
-    gaussian = [{"sigma": s, **time_law(lambda s=s: DiscreteGaussian(s), samples, repeats)} for s in SIGMAS]  # type: ignore[misc]
+    gaussian = [{"sigma": s, **time_noise_law(lambda s=s: DiscreteGaussian(s), samples, repeats)} for s in SIGMAS]  # type: ignore[misc]
     pure = [
         {
             "law": "DiscreteLaplaceShare",
             "scale": 256,
             "n_min": 7,
-            **time_law(lambda: DiscreteLaplaceShare(256, 7), samples, repeats),
+            **time_noise_law(lambda: DiscreteLaplaceShare(256, 7), samples, repeats),
         },
     ]
     masks = []

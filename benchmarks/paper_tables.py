@@ -24,7 +24,7 @@ LEAST_SEEDS = 3  # that a row needs to be shown on a page
 LEAST_REACH = 1.0  # points; even where seeds agree, another kernel may decide a few test texts otherwise
 
 
-def plan() -> dict[str, Any]:
+def read_plan() -> dict[str, Any]:
     """Returns the papers and their tables, as papers.toml has them."""
     return tomllib.loads((HERE / "papers.toml").read_text(encoding="utf-8"))
 
@@ -59,7 +59,7 @@ class Line(NamedTuple):
 
 def lines_of(names: Iterable[str], tables: Sequence[str] = ("",)) -> list[Line]:
     """Returns the rows of these papers' tables whose names begin so, in the order of papers.toml."""
-    papers = plan()
+    papers = read_plan()
     return [
         Line(name, table["name"], table["judged"], row)
         for name in names
@@ -102,7 +102,7 @@ def adopt(measured: Iterable[Mapping[str, Any]], path: Path = FIGURES) -> int:
     """
     new_figures = by_cell(measured)
     figures = by_cell(read_cells(path)) | new_figures
-    keys = [line.key(seed) for line in lines_of(plan()) for seed in range(line.row["seeds"])]
+    keys = [line.key(seed) for line in lines_of(read_plan()) for seed in range(line.row["seeds"])]
     chosen_keys = [key for key in dict.fromkeys(keys) if key in figures]
     rows = [
         {"cell": json.loads(key), "commit": figures[key]["commit"]}
@@ -136,7 +136,7 @@ def reach_of(values: Iterable[float]) -> float:
 
 def section(name: str, cells: Iterable[Mapping[str, Any]]) -> list[str]:
     """Returns the lines of a paper's page that say what was measured here; none if nothing was."""
-    paper = plan().get(name, {})
+    paper = read_plan().get(name, {})
     figures_by_cell = by_cell(cells)
     lines: list[str] = []
     unmeasured: list[str] = []

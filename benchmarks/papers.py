@@ -43,9 +43,9 @@ from benchmarks.paper_tables import (
     append_cell,
     by_cell,
     lines_of,
-    plan,
     reach_of,
     read_cells,
+    read_plan,
     rows_of,
     section,
     shares_by_seed,
@@ -71,8 +71,8 @@ ATTACKED = 300  # members and others of a membership attack
 class Papers:
     """The cells of one paper's tables."""
 
-    def __init__(self, name: str, data: Path, encoder: str, causal: Path | None) -> None:
-        self._name, self._paper, self._data = name, plan()[name], data
+    def __init__(self, name: str, data_folder: Path, encoder: str, causal: Path | None) -> None:
+        self._name, self._paper, self._data = name, read_plan()[name], data_folder
         self._encoder, self._causal = encoder, causal
         self._benches: dict[tuple[Any, ...], Bench] = {}
         self._folder = Path(tempfile.mkdtemp(prefix="undersong-papers-"))
@@ -125,7 +125,7 @@ class Papers:
         model = learning.fine_tune(corpus.texts, corpus.labels or (), settings, seed=seed)
         scores = score(test.labels, learning.predict(model, test.texts))
         records = bench.made(Cell(Variant.parse(PRIVATE_ONLY), None, cell.parties, cell.records, seed)).corpus
-        attacks = attacked(model, records, test, seed=seed) if records is not None else {}
+        attacks = attack_model(model, records, test, seed=seed) if records is not None else {}
         figures = {"accuracy": scores.accuracy, **scores.averages, **attacks}
         return {"tuned": figures | {"processor": round(time.process_time() - start_s, 1)}}
 
@@ -166,7 +166,7 @@ class Papers:
         rows = overlap.equal_choice(len(corpus), len(real), rows=min(FRECHET_ROWS, len(corpus), len(real)), seed=seed)
         figures = {"frechet": metrics.frechet_distance(embeddings[rows[0]], real[rows[1]])}
         for name in corpus.columns:
-            figures["variation"] = variation(corpus, self._records(bench, row, seed), name)
+            figures["variation"] = total_variation(corpus, self._records(bench, row, seed), name)
         return figures
 
     def shuffled(self, row: Mapping[str, Any], times: int) -> dict[str, list[float]]:
@@ -176,13 +176,13 @@ class Papers:
         assert outcome.corpus is not None  # every method of these tables writes a corpus
         sequence_table = _drawn(outcome.records["sequences"][0][1])
         test_sequences = sequences_of(test, sequence_table, keep_empty=True)
-        sides = {
+        inputs_by_side = {
             "texts": (outcome.corpus, real, test),
             "sequences": (sequence_table, bench._embed_public(test_sequences.texts), test_sequences),
         }
-        accuracies: dict[str, list[float]] = {name: [] for name in sides}
+        accuracies: dict[str, list[float]] = {name: [] for name in inputs_by_side}
         for seed in range(times):
-            for name, (table, embeddings, truth) in sides.items():
+            for name, (table, embeddings, truth) in inputs_by_side.items():
                 labels = np.random.default_rng(seed).permutation(np.array(table.labels)).tolist()
                 layers = learning.train(bench._embed_public(table.texts), labels, head="three-layer", seed=seed)
                 accuracies[name].append(score(truth.labels or (), learning.predict(layers, embeddings)).accuracy)
@@ -203,7 +203,7 @@ class Papers:
         }
 
 
-def variation(corpus: Table, records: Table, column: str) -> float:
+def total_variation(corpus: Table, records: Table, column: str) -> float:
     """Total variation distance between two tables' joint shares of labels and values of ``column``, ignoring case."""
     shares = [
         {pair: count / len(table) for pair, count in Counter(_pairs(table, column)).items()}
@@ -225,24 +225,26 @@ def _cell(row: Mapping[str, Any], seed: int) -> Cell:
     return Cell(Variant.parse(row["method"]), epsilon, parties, records, seed)
 
 
-def attacked(model: Any, records: Table, test: Table, *, seed: int = 0) -> dict[str, float]:
+def attack_model(model: Any, records: Table, test: Table, *, seed: int = 0) -> dict[str, float]:
     """Membership attacks by entropy and by confidence (DPGA-TextSyn, appendix F) on a model that labels texts.
 
     Returns balanced accuracy and area under the curve of telling ``records`` from ``test``; 0.5 is guessing.
     """
-    sides = [table.take(range(min(ATTACKED, len(table)))) for table in (records, test)]
-    members, others = ((table, table.texts) for table in sides)
+    tables = [table.take(range(min(ATTACKED, len(table)))) for table in (records, test)]
+    members, others = ((table, table.texts) for table in tables)
     attacks = membership("corpus", model, members, others, seed=seed)
     return {f"{each.name} attack": each.accuracy.value for each in attacks.attacks} | {
         f"{each.name} area": each.auc.value for each in attacks.attacks
     }
 
 
-def _with_keywords(task: Path, data: Path, *, labelled: bool) -> None:
+def _with_keywords(task: Path, data_folder: Path, *, labelled: bool) -> None:
     """Adds a generator that proposes the 77 intents of banking77, public names, as the groups' keywords."""
-    intents = {row["text"]: row["label"] for row in judged_settings.json_lines(data / "banking77" / "test.jsonl")}
+    intents = {
+        row["text"]: row["label"] for row in judged_settings.json_lines(data_folder / "banking77" / "test.jsonl")
+    }
     keywords_by_label: dict[str, list[str]] = {}
-    for row in judged_settings.json_lines(data / "banking_groups" / "test.jsonl"):
+    for row in judged_settings.json_lines(data_folder / "banking_groups" / "test.jsonl"):
         name, own = intents[row["text"]].replace("_", " ").lower(), keywords_by_label.setdefault(row["label"], [])
         own += [] if name in own else [name]
     text = (
@@ -259,8 +261,8 @@ def _with_keywords(task: Path, data: Path, *, labelled: bool) -> None:
 class Measurement:
     """Measures cells of several papers. A paper's embeddings and tasks are loaded at its first cell."""
 
-    def __init__(self, data: Path, encoder: str, causal: Path | None) -> None:
-        self._data, self._encoder, self._causal = data, encoder, causal
+    def __init__(self, data_folder: Path, encoder: str, causal: Path | None) -> None:
+        self._data, self._encoder, self._causal = data_folder, encoder, causal
         self._papers: dict[str, Papers] = {}
 
     def paper(self, name: str) -> Papers:
@@ -280,9 +282,9 @@ def measure_missing(
 ) -> None:
     """Measures the cells that the journal does not have, cheapest rows first, and adds each at once."""
     measured_cells = by_cell(read_cells(journal))
-    known, commit = by_cell(read_cells()) | measured_cells, current_commit()
+    known_cells, commit = by_cell(read_cells()) | measured_cells, current_commit()
     cost_key = "tuned" if fine_tuned else "processor"
-    for line in sorted(lines, key=lambda line: _cost(line, known)):
+    for line in sorted(lines, key=lambda line: _cost(line, known_cells)):
         for seed in range(line.row["seeds"] if seeds is None else seeds):
             if cost_key in measured_cells.get(line.key(seed), {}) or (fine_tuned and not line.row.get("fine_tuned")):
                 continue
@@ -293,10 +295,10 @@ def measure_missing(
             print(f"{line.paper}, {line.row['name']}, seed {seed}: {printed_figures}", flush=True)
 
 
-def _cost(line: Line, known: Mapping[str, Mapping[str, Any]]) -> float:
+def _cost(line: Line, known_cells: Mapping[str, Mapping[str, Any]]) -> float:
     """Estimates a cell's processor seconds: as last measured, as papers.toml states, or like the paper's other rows."""
-    own_seconds = [known.get(line.key(seed), {}).get("processor") for seed in range(line.row["seeds"])]
-    other_seconds = [cell.get("processor") for key, cell in known.items() if json.loads(key)[0] == line.paper]
+    own_seconds = [known_cells.get(line.key(seed), {}).get("processor") for seed in range(line.row["seeds"])]
+    other_seconds = [cell.get("processor") for key, cell in known_cells.items() if json.loads(key)[0] == line.paper]
     for seconds in (own_seconds, [line.row.get("seconds")], other_seconds):
         if known_seconds := [value for value in seconds if value is not None]:
             return float(statistics.median(known_seconds))
@@ -312,11 +314,11 @@ def current_commit() -> str:
     return description.stdout.strip() or "unknown"
 
 
-def drawn_cells(lines: Sequence[Line], figures: Mapping[str, Any], count: int, seed: int) -> list[tuple[Line, int]]:
+def draw_cells(lines: Sequence[Line], figures: Mapping[str, Any], count: int, seed: int) -> list[tuple[Line, int]]:
     """Draws ``count`` cells to check, each a row and a seed: one of each paper first, then any."""
     rng = np.random.default_rng(seed)
     repeated_lines = [line for line in lines if len(_measured(line, figures)) > 1]
-    shuffled_lines = [repeated_lines[place] for place in rng.permutation(len(repeated_lines))]
+    shuffled_lines = [repeated_lines[line_number] for line_number in rng.permutation(len(repeated_lines))]
     first_lines = list({line.paper: line for line in shuffled_lines}.values())
     other_lines = [line for line in shuffled_lines if not any(line is first for first in first_lines)]
     chosen_lines = [*first_lines, *other_lines][: max(count, len(first_lines))]
@@ -331,7 +333,7 @@ def _measured(line: Line, figures: Mapping[str, Any]) -> dict[int, float]:
 def check(measurement: Measurement, lines: Sequence[Line], count: int, draw: int) -> int:
     """Measures drawn cells anew and prints how far they are from their rows' means; returns how many are too far."""
     figures, failures = by_cell(read_cells()), 0
-    for line, seed in drawn_cells(lines, figures, count, draw):
+    for line, seed in draw_cells(lines, figures, count, draw):
         values = _measured(line, figures)
         new_figures = measurement.figures(line, seed, fine_tuned=line.is_fine_tuned)
         value = shares_by_seed({seed: new_figures}, line.judged).get(seed, float("nan"))
@@ -349,7 +351,7 @@ def check(measurement: Measurement, lines: Sequence[Line], count: int, draw: int
 def print_shuffled(measurement: Measurement, names: Sequence[str], times: int) -> None:
     """Prints the accuracy of task models trained on shuffled labels, which is the level of chance."""
     for name in names:
-        row = rows_of(plan()[name], plan()[name]["tables"][0])[0]
+        row = rows_of(read_plan()[name], read_plan()[name]["tables"][0])[0]
         for side, values in measurement.paper(name).shuffled(row, times).items():
             shares = 100 * np.array(values)
             print(f"{row['name']}, {side}: {shares.mean():.1f}, deviation {shares.std(ddof=1):.1f}")
@@ -387,7 +389,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    names = list(plan())
+    names = list(read_plan())
     parser = argparse.ArgumentParser(prog="python -m benchmarks.papers", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder that holds the data sets")
     parser.add_argument("--papers", nargs="+", choices=names, default=names)

@@ -124,18 +124,18 @@ def measure(folder: Path, records: int, *, words: int, made_up: bool, report: Ca
     embedder = Embedder.load()
     if made_up:
         embedder._encoder = RandomVectors(embedder._load_encoder())
-    computed = _counted(embedder)
+    computed = _count_records(embedder)
     os.environ["XDG_STATE_HOME"] = str(folder / "state")
     with mock.patch.object(embedders, "load", return_value=embedder):
         return {
             "words": words,
             "made_up_embeddings": "yes" if made_up else "no",
-            **_measured(folder, records, words, report),
+            **_measure_party(folder, records, words, report),
             "embedded_now": sum(computed),
         }
 
 
-def _measured(folder: Path, records: int, words: int, report: Callable[[str], None]) -> dict[str, Any]:
+def _measure_party(folder: Path, records: int, words: int, report: Callable[[str], None]) -> dict[str, Any]:
     from undersong_client.answering.assemble import assemble
     from undersong_client.answering.computation import HospitalComputation
     from undersong_client.cli.options import checkpoints_folder
@@ -169,7 +169,7 @@ def _measured(folder: Path, records: int, words: int, report: Callable[[str], No
     }
 
 
-def _counted(embedder: Embedder) -> list[int]:
+def _count_records(embedder: Embedder) -> list[int]:
     """Counts the records of each call of ``embedder`` that reports progress; other calls only try out the model."""
     counts: list[int] = []
     encode = embedder.encode

@@ -27,11 +27,11 @@ from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 EPSILONS, QS, VOTES, DRAWS, NOISES = (1.0, 4.0), (1, 4, 8), 3, 5, 20
 
 
-def noisy(scores: Float64, sigma: float, rng: np.random.Generator) -> Float64:
+def add_noise(scores: Float64, sigma: float, rng: np.random.Generator) -> Float64:
     return scores + rng.normal(0.0, sigma, scores.shape)
 
 
-def shares(ranked: Int64, right: Int64, rejected: int) -> tuple[int, int, int, int]:
+def count_right(ranked: Int64, right: Int64, rejected: int) -> tuple[int, int, int, int]:
     """Counts right texts in the preference pairs of ranked groups: the first text, and that at rank ``rejected``.
 
     Returns pairs whose chosen text is right, whose rejected text is right, those in the right order, and those with
@@ -41,7 +41,7 @@ def shares(ranked: Int64, right: Int64, rejected: int) -> tuple[int, int, int, i
     return int(first.sum()), int(second.sum()), int((first > second).sum()), int((first != second).sum())
 
 
-def ranks(scores: Float64, groups: Int64) -> Int64:
+def rank_groups(scores: Float64, groups: Int64) -> Int64:
     return np.take_along_axis(groups, np.argsort(-scores[groups], axis=1), axis=1)
 
 
@@ -78,14 +78,14 @@ def main() -> None:
                     plan = plan_sums([SumRequest(f"votes/{t}", vote_statistic) for t in range(VOTES)], privacy, quorum)
                     near, _ = top_q_votes(records[record_rows], of_records[record_rows], texts, stated_labels, kind)
                     exact_votes, sigma = near / 2.0 ** (kind - 1), plan["votes/0"].sigma
-                    scores = [noisy(exact_votes, sigma, rng) for _ in range(NOISES)]
+                    scores = [add_noise(exact_votes, sigma, rng) for _ in range(NOISES)]
                 else:
                     sums = _sums(records[record_rows], of_records[record_rows], len(names))
                     asked_once = [SumRequest("sum", EmbeddingSum(sums.shape[1], len(names)))]
                     sigma = plan_sums(asked_once, privacy, quorum)["sum"].sigma
-                    scores = [(texts * noisy(sums, sigma, rng)[stated_labels]).sum(axis=1) for _ in range(NOISES)]
+                    scores = [(texts * add_noise(sums, sigma, rng)[stated_labels]).sum(axis=1) for _ in range(NOISES)]
                 for each in scores:
-                    pair_counts += shares(ranks(each, groups), right, arguments.texts // 2)
+                    pair_counts += count_right(rank_groups(each, groups), right, arguments.texts // 2)
             pairs = len(groups) * DRAWS * NOISES
             line = {"epsilon": epsilon, "by": kind, "sigma": sigma, "chosen": pair_counts[0] / pairs}
             print(

@@ -73,16 +73,16 @@ def real_task(setting: Setting, rows: Sequence[Row], held_out: int) -> Real:
     return Real(setting._replace(private=drawable_rows, test=drawable_rows[:200], samples=SAMPLES), shuffled, held_out)
 
 
-def real_tasks(data: Path, names: Sequence[str]) -> Iterator[tuple[str, Real]]:
+def real_tasks(data_folder: Path, names: Sequence[str]) -> Iterator[tuple[str, Real]]:
     """Yields the named tasks: several generators, one generator, and long texts of two labels."""
-    one_pool = judged_settings.only(judged_settings.mixed, "narrow", data)
+    one_pool = judged_settings.only(judged_settings.mixed, "narrow", data_folder)
     for name, setting, folder, files in (
-        ("mixed", judged_settings.mixed(data), "banking_groups", ("private", "test")),
+        ("mixed", judged_settings.mixed(data_folder), "banking_groups", ("private", "test")),
         ("one-pool", one_pool, "banking_groups", ("private", "test")),
-        ("movies", judged_settings.movies(data), "movie_reviews", ("train", "test")),
+        ("movies", judged_settings.movies(data_folder), "movie_reviews", ("train", "test")),
     ):
         if name in names:
-            rows = [row for file in files for row in judged_settings.rows_of(data / folder / f"{file}.jsonl")]
+            rows = [row for file in files for row in judged_settings.rows_of(data_folder / folder / f"{file}.jsonl")]
             yield name, real_task(setting, rows, HELD_OUT)
 
 
@@ -116,51 +116,51 @@ class Scored(NamedTuple):
         }
 
 
-def scored(world: judged.World, real: Real, all_records: judged.Records, seed: int, runs: int) -> Scored:
+def score_runs(world: judged.World, real: Real, all_records: judged.Records, seed: int, runs: int) -> Scored:
     """Runs the method once, and repeats its last sum, the verdict on its corpora, for further draws of records."""
-    _, run = judged.published(world, "undersong", seed, VerdictMachine)
+    _, run = judged.run_method(world, "undersong", seed, VerdictMachine)
     is_taken = bool(run.records["verdict"][-1][1]["taken"])
     statistic, verdict, labels = run.planned("verdict").build(), run.planned("verdict"), run.planned("labels")
     rows = statistic.rows(all_records, PublicInputs({}, run.verdict), {})
     answers = np.asarray(rows.take(np.arange(len(rows), dtype=np.int64)))
-    sides = (1.0, -1.0) if is_taken else (-1.0, 1.0)
-    right_shares = np.stack([(1.0 + answers[:, 1] + side * answers[:, 0]) / 2.0 for side in sides], axis=1)
+    signs = (1.0, -1.0) if is_taken else (-1.0, 1.0)
+    right_shares = np.stack([(1.0 + answers[:, 1] + side * answers[:, 0]) / 2.0 for side in signs], axis=1)
     count, rng, spread = real.setting.records, np.random.default_rng([seed, 5]), labels.sigma * labels.dimension**0.5
 
-    def measured(chosen: Any) -> tuple[PrivateScore, PrivateScore]:
-        noisy_sums = answers[chosen].sum(axis=0) + rng.normal(0.0, verdict.sigma, answers.shape[1])
+    def draw_scores(record_rows: Any) -> tuple[PrivateScore, PrivateScore]:
+        noisy_sums = answers[record_rows].sum(axis=0) + rng.normal(0.0, verdict.sigma, answers.shape[1])
         opened = NoisySum(np.rint(noisy_sums * verdict.scale).astype(np.int64), verdict.scale, verdict.sigma, ("all",))
-        record_count = max(len(chosen) + rng.normal(0.0, spread), spread, 1.0)
+        record_count = max(len(record_rows) + rng.normal(0.0, spread), spread, 1.0)
         own, other = (score_of(opened, record_count, spread, second=second) for second in (is_taken, not is_taken))
         return own, other
 
     drawable_count, scores, anew = len(answers) - real.held_out, [], []
     method_score = PrivateScore.from_json(run.records[RECORD][-1][1])
     for number in range(runs):
-        chosen = rng.permutation(drawable_count)[:count]
-        own, other = measured(chosen)
+        record_rows = rng.permutation(drawable_count)[:count]
+        own, other = draw_scores(record_rows)
         scores.append((own if number else method_score, other))
-        other_rows = np.setdiff1d(np.arange(len(answers)), chosen)
+        other_rows = np.setdiff1d(np.arange(len(answers)), record_rows)
         anew.append(right_shares[rng.permutation(other_rows)[: real.held_out], 0].mean())
     held_out_truth = right_shares[drawable_count:].mean(axis=0)
     return Scored(scores, (float(held_out_truth[0]), float(held_out_truth[1])), np.array(anew))
 
 
 def measure(
-    tasks: Iterator[tuple[str, Real]], out: Path, embed: Embed, runs: int, corpora: int
+    tasks: Iterator[tuple[str, Real]], out_folder: Path, embed: Embed, runs: int, corpora: int
 ) -> list[dict[str, Any]]:
     """Returns the figures of each task and epsilon."""
     figure_rows = []
     for name, real in tasks:
-        path = judged_settings.write(name, real.setting, out)
+        path = judged_settings.write(name, real.setting, out_folder)
         world = judged.World(path, embed)
         numbers = {label: number for number, label in enumerate(world.labels)}
         texts = [row["text"] for row in real.rows]
         all_records = judged.Records(texts, np.array([numbers[row["label"]] for row in real.rows]), embed(texts))
         for epsilon in EPSILONS:
             world.task = load(path, [f"privacy.epsilon={epsilon}"])
-            begun, parts = time.process_time(), np.diff(np.linspace(0, runs, corpora + 1).astype(int)).tolist()
-            scored_runs = [scored(world, real, all_records, FIRST_SEED + n, part) for n, part in enumerate(parts)]
+            start_s, parts = time.process_time(), np.diff(np.linspace(0, runs, corpora + 1).astype(int)).tolist()
+            scored_runs = [score_runs(world, real, all_records, FIRST_SEED + n, part) for n, part in enumerate(parts)]
             scores = [own for scored_run in scored_runs for own, _ in scored_run.scores]
             row = {"task": name, "epsilon": epsilon, "runs": len(scores), "corpora": corpora}
             row |= {key: int(sum(scored_run.counts()[key] for scored_run in scored_runs)) for key in FIGURES}
@@ -168,14 +168,14 @@ def measure(
                 "truth": 100 * float(np.mean([scored_run.truths[0] for scored_run in scored_runs])),
                 "score": 100 * float(np.mean([score.value for score in scores])),
                 "reach": 50 * float(np.mean([score.high - score.low for score in scores])),
-                "seconds": round(time.process_time() - begun),
+                "seconds": round(time.process_time() - start_s),
             }
             figure_rows.append(row)
             print(json.dumps(row), flush=True)
     return figure_rows
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
+def figures_table(rows: Sequence[dict[str, Any]]) -> str:
     """The figures as a Markdown table."""
     heads = ("task", "epsilon", "on held-out texts, %", "private score, %", "+-", "runs", "covered", "held out anew")
     lines = []
@@ -201,7 +201,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.quick:
         options.runs, options.corpora, tasks = 20, 2, invented_task
     embed = CachedEmbedder(Embedder.load(), PublicFileCache(public_cache_path(os.environ))).encode
-    print(table(measure(tasks(), options.out, embed, options.runs, options.corpora)))
+    print(figures_table(measure(tasks(), options.out, embed, options.runs, options.corpora)))
     return 0
 
 

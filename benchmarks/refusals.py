@@ -35,7 +35,7 @@ def main() -> None:
     for path, text in matched:
         print(f"{path.relative_to(arguments.data)}: {' '.join(text.split())[:100]}")
     print(f"real texts called refusals: {len(matched)} of {len(texts)} ({100 * len(matched) / len(texts):.2f} %)")
-    phrases = [phrase for each in REFUSALS.values() for phrase in each]
+    phrases = [phrase for language_phrases in REFUSALS.values() for phrase in language_phrases]
     print(f"refusals found: {sum(map(is_refusal, phrases))} of {len(phrases)} in {len(REFUSALS)} languages")
     print(f"{text_ms:.2f} ms per text")
 

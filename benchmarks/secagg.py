@@ -133,13 +133,13 @@ def time_ours(case: Case, vector: GridVector, post_quantum: bool) -> Side:
     requests = next(coordinator)
     stages: dict[str, dict[str, float]] = {}
 
-    def opened() -> None:
+    def open_machine() -> None:
         PartyMachine.open(parameters, measured_name, fed.identities[fed.me], os.urandom).advertise()
 
-    stages["setup"] = {"seconds": cpu_seconds(opened, case.repeats), "bytes": 0.0}
+    stages["setup"] = {"seconds": cpu_seconds(open_machine, case.repeats), "bytes": 0.0}
     masked_input: Callable[[], float] = lambda: math.nan  # noqa: E731
 
-    def restored(snapshot: bytes) -> PartyMachine:
+    def restore_machine(snapshot: bytes) -> PartyMachine:
         return PartyMachine.restore(parameters, measured_name, fed.identities[fed.me], snapshot)
 
     def handle(machine: PartyMachine, request: bytes) -> tuple[float, int]:
@@ -151,9 +151,9 @@ def time_ours(case: Case, vector: GridVector, post_quantum: bool) -> Side:
         return time.process_time() - start, len(reply.payload)
 
     def after_restart(snapshot: bytes, request: bytes) -> float:
-        return handle(restored(snapshot), request)[0]
+        return handle(restore_machine(snapshot), request)[0]
 
-    copies = [restored(fed.machines[fed.me].snapshot()) for _ in range(case.repeats)]
+    copies = [restore_machine(fed.machines[fed.me].snapshot()) for _ in range(case.repeats)]
     for stage in ("setup", "reveal", "share_keys", "masked_input", "consistency", "unmask"):
         request = requests[measured_name]
         if wire.Request.FromString(request).WhichOneof("stage") != _WIRE_NAMES[stage]:

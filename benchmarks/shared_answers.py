@@ -28,13 +28,13 @@ _OTHER_LABELS = re.compile(r" and not, for example: .*?\.(?=\s)", re.DOTALL)
 _HINTS = re.compile(r"\s*So that it is unlike other texts, let this shape it where it fits: [^\n]*")
 
 
-def question(body: dict[str, Any]) -> str:
+def question_of(body: dict[str, Any]) -> str:
     """Returns a request's body without the hints that only make the prompts of a batch differ."""
-    messages = [turn | {"content": plain(str(turn["content"]))} for turn in body.get("messages", [])]
+    messages = [turn | {"content": remove_hints(str(turn["content"]))} for turn in body.get("messages", [])]
     return json.dumps(body | {"messages": messages}, sort_keys=True)
 
 
-def plain(prompt: str) -> str:
+def remove_hints(prompt: str) -> str:
     """Returns a prompt without its hints and without the names of other labels.
 
     >>> plain('It is "a" and not, for example: b, c. Use about 8 words.\\nSo that it is unlike other texts, let this '
@@ -67,7 +67,7 @@ class Answers:
 
         Raises urllib.error.HTTPError as the model's server does.
         """
-        key = hashlib.sha256(f"{draw}\n{question(body)}".encode()).hexdigest()
+        key = hashlib.sha256(f"{draw}\n{question_of(body)}".encode()).hexdigest()
         with self._lock:
             counts = self._counts.setdefault(run, Counter())
             number = counts[key]

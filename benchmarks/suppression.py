@@ -30,8 +30,8 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(figures))
     else:
-        for name, value in figures.items():
-            print(f"{name:24} {value:.4g}")
+        for name, figure in figures.items():
+            print(f"{name:24} {figure:.4g}")
 
 
 def measure() -> dict[str, float]:

@@ -91,17 +91,17 @@ class TextRecords:
         return len(self.texts)
 
 
-def measure_texts(data: Path, model: str, records: int, teachers: int) -> list[dict[str, Any]]:
+def measure_texts(data_folder: Path, model: str, records: int, teachers: int) -> list[dict[str, Any]]:
     """Compares linear and fine-tuned teachers over the same records, candidates and queries."""
-    folder, rng = data / "banking_groups", np.random.default_rng(0)
+    folder, rng = data_folder / "banking_groups", np.random.default_rng(0)
 
-    def drawn(paths: list[Path], count: int) -> list[dict[str, str]]:
+    def draw_rows(paths: list[Path], count: int) -> list[dict[str, str]]:
         rows = [json.loads(line) for path in paths for line in path.open(encoding="utf-8")]
         return [rows[at] for at in rng.permutation(len(rows))[:count]]
 
     half_queries = TEXT_QUERIES // 2
-    candidates = drawn(sorted((folder / "pools").glob("*.jsonl")), TEXT_CONTRAST + half_queries)
-    private, real = drawn([folder / "private.jsonl"], records), drawn([folder / "test.jsonl"], half_queries)
+    candidates = draw_rows(sorted((folder / "pools").glob("*.jsonl")), TEXT_CONTRAST + half_queries)
+    private, real = draw_rows([folder / "private.jsonl"], records), draw_rows([folder / "test.jsonl"], half_queries)
     labels = sorted({row["label"] for row in [*candidates, *private, *real]})
     embed = CachedEmbedder(Embedder.load(), MemoryCache()).encode
     private_records = TextRecords(private, labels, embed, model)

@@ -41,7 +41,7 @@ DIMENSION, Q = 384, 8
 QUORUM = Quorum(10, 6, 1, 1)
 
 
-def invented(rows: int, topics: Float64, rng: np.random.Generator) -> tuple[Float64, Int64]:
+def invent_vectors(rows: int, topics: Float64, rng: np.random.Generator) -> tuple[Float64, Int64]:
     """Unit vectors around topics, float64 [n, d], and the topic of each, int64 [n]."""
     topic_of_row = rng.integers(0, len(topics), rows)
     values = topics[topic_of_row] + rng.normal(0.0, 0.9 / math.sqrt(DIMENSION), (rows, DIMENSION))
@@ -114,9 +114,9 @@ def measure(candidates: int, records: int, seeds: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     topics = rng.normal(size=(topic_count, DIMENSION))
     topics /= np.linalg.norm(topics, axis=1, keepdims=True)
-    values, topic_of_candidate = invented(candidates, topics, rng)
+    values, topic_of_candidate = invent_vectors(candidates, topics, rng)
     c = publishable(values)
-    x = quantise(invented(records, topics[: topic_count // 20], rng)[0])
+    x = quantise(invent_vectors(records, topics[: topic_count // 20], rng)[0])
     del values
     forget_peak()  # memory for inventing the data does not count
     peak_before = resident_peak()

@@ -39,11 +39,11 @@ def draw_units(rng: np.random.Generator, users: int) -> Int64:
     return np.repeat(np.arange(users), np.minimum(rng.integers(FEWEST, MOST + 1, users), COUNTED))
 
 
-def measure(data: Path, seeds: int, users: int) -> dict[str, Any]:
+def measure(data_folder: Path, seeds: int, users: int) -> dict[str, Any]:
     """Returns accuracy, norm and signal of both forms, a number for each seed."""
     from sklearn.linear_model import LogisticRegression
 
-    labels, private, test, pool = load_questions(data)
+    labels, private, test, pool = load_questions(data_folder)
     statistic = TopQVotes(q=Q, candidates=CANDIDATES, labels=labels)
     privacy = Privacy(4.0, 1e-5, unit="user", max_per_unit=COUNTED)
     planned = plan_sums([SumRequest("votes", statistic)], privacy, Quorum(10, 7, 1, 1))["votes"]
@@ -66,8 +66,8 @@ def measure(data: Path, seeds: int, users: int) -> dict[str, Any]:
         noise = rng.normal(0.0, planned.sigma, 2 * CANDIDATES)
         for form, user_votes in votes_by_form.items():
             votes = user_votes.sum(axis=0)
-            near, far = np.split(votes + noise, 2)
-            best_candidates = by_rank(near - far, candidates.labels, KEPT)
+            near_votes, far_votes = np.split(votes + noise, 2)
+            best_candidates = by_rank(near_votes - far_votes, candidates.labels, KEPT)
             head = LogisticRegression(max_iter=500).fit(
                 candidates.values[best_candidates], candidates.labels[best_candidates]
             )

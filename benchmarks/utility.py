@@ -30,9 +30,9 @@ BASELINES = ["augpe", "pretext", "fusegen"]
 PARTIES, RECORDS = [1, 10], [100, 300]  # with ten, the task files deal labels by a Dirichlet of alpha 1
 
 
-def measure(task: str, data: Path, out: Path, *, quick: bool, jobs: int) -> dict[str, Any]:
+def measure(task: str, data_folder: Path, out: Path, *, quick: bool, jobs: int) -> dict[str, Any]:
     """Returns the tables of one task: methods over epsilon, and Aug-PE with each generator alone."""
-    root = f"data.root={json.dumps(str(data.absolute()))}"
+    root = f"data.root={json.dumps(str(data_folder.absolute()))}"
     single_generators = [
         f"augpe@{generator.name}" for generator in tasks.load(TASKS / f"{task}.toml", [root]).generators
     ]
@@ -46,7 +46,7 @@ def measure(task: str, data: Path, out: Path, *, quick: bool, jobs: int) -> dict
             tables[name] = compared(
                 TASKS / f"{task}.toml",
                 ComparisonOptions(
-                    test=data / TESTS[task],
+                    test=data_folder / TESTS[task],
                     methods=methods,
                     epsilons=epsilons,
                     parties=PARTIES,
@@ -74,9 +74,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=0, help="worker processes; 0 is one a core")
     options = parser.parse_args(argv)
     task_names = ["banking_groups"] if options.quick else list(TESTS)
-    missing = [TESTS[task] for task in task_names if not (options.data / TESTS[task]).exists()]
-    if missing:
-        raise ConfigurationError(f"--data {options.data}: holds no {missing[0]}", "name the folder of the data sets")
+    missing_files = [TESTS[task] for task in task_names if not (options.data / TESTS[task]).exists()]
+    if missing_files:
+        raise ConfigurationError(
+            f"--data {options.data}: holds no {missing_files[0]}", "name the folder of the data sets"
+        )
     task_tables = [
         measure(task, options.data, options.out, quick=options.quick, jobs=options.jobs) for task in task_names
     ]

@@ -51,11 +51,11 @@ def main() -> None:
             ratios = "  ".join(f"{name} {value:.2f}" for name, value in row.items() if name.endswith("ratio"))
             print(f"{kernel:10} {ratios}  ratio_to_matmul {row['ratio_to_matmul']:.2f}", flush=True)
         return
-    result = measure(7 if arguments.quick else 31)
+    figures = measure(7 if arguments.quick else 31)
     if arguments.json:
-        print(json.dumps(result))
+        print(json.dumps(figures))
     else:
-        for name, value in result.items():
+        for name, value in figures.items():
             print(f"{name:24} {value:.4g}")
 
 
@@ -83,18 +83,18 @@ def measure(repetitions: int) -> dict[str, float]:
     for repetition in range(repetitions + 2):
         for name, task in tasks.items():
             time.sleep(PAUSE_S)
-            begun, used = time.perf_counter(), time.process_time()
+            start_s, processor_start_s = time.perf_counter(), time.process_time()
             task()
             if repetition >= 2:  # the first two warm caches and threads
-                seconds[name].append(time.perf_counter() - begun)
-                processor[name].append(time.process_time() - used)
+                seconds[name].append(time.perf_counter() - start_s)
+                processor[name].append(time.process_time() - processor_start_s)
     medians = {name: statistics.median(values) for name, values in seconds.items()}
-    used_s = {name: statistics.median(values) for name, values in processor.items()}
+    processor_median_s = {name: statistics.median(values) for name, values in processor.items()}
     return {
         "ratio_to_matmul": medians["votes_s"] / medians["matmul_s"],
-        "processor_ratio": used_s["votes_s"] / used_s["matmul_s"],
+        "processor_ratio": processor_median_s["votes_s"] / processor_median_s["matmul_s"],
         "extend_ratio": medians["extend_s"] / medians["new_matmul_s"],
-        "extend_processor_ratio": used_s["extend_s"] / used_s["new_matmul_s"],
+        "extend_processor_ratio": processor_median_s["extend_s"] / processor_median_s["new_matmul_s"],
         **medians,
     }
 

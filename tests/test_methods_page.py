@@ -95,7 +95,7 @@ def test_commands_that_reproduce_papers_tables_can_be_planned(
         if words[0] == "python":
             assert measured.main([*words[3:], "--page"]) == 0
             chosen = words[words.index("--tables") + 1]
-            assert any(each["name"].startswith(chosen) for each in paper_tables.plan()[name]["tables"])
+            assert any(each["name"].startswith(chosen) for each in paper_tables.read_plan()[name]["tables"])
         else:
             own, _, given = command_of("undersong", words[1:])
             own.make_parser(Context(own)).parse_args(given)

@@ -47,14 +47,14 @@ def test_fresh_task_generator_has_its_stated_share_of_wrong_labels():
 
 @pytest.mark.slow
 def test_labels_of_invented_shift_reports_match_their_texts():
-    events = {row["label"] for row in fresh_tasks.quiet_shifts().test if fresh_tasks.happened(row["text"]) == ""}
+    events = {row["label"] for row in fresh_tasks.quiet_shifts().test if fresh_tasks.find_event(row["text"]) == ""}
     assert events == {"nothing"}
     for row in fresh_tasks.quiet_shifts().pools["plain"]:
-        assert (fresh_tasks.happened(row["text"]) or "nothing") == row["label"]
+        assert (fresh_tasks.find_event(row["text"]) or "nothing") == row["label"]
 
 
 def test_fresh_task_generator_knows_a_part_of_each_word_list():
-    part = fresh_tasks.known(np.random.default_rng(0), fresh_tasks.OFFICES)
+    part = fresh_tasks.draw_phrases(np.random.default_rng(0), fresh_tasks.OFFICES)
     for name, own in part.items():
         assert len(set(own)) == fresh_tasks.KNOWN < len(fresh_tasks.OFFICES[name])
         assert set(own) <= set(fresh_tasks.OFFICES[name])

@@ -51,7 +51,7 @@ def test_differences_are_paired_by_seed_and_corrected_for_all_settings():
         **cells("weak", "undersong", [70.0, 72.0, 71.0]),
         **cells("weak", "wasp", [71.0, 71.0, 71.0]),
     }
-    mixed, weak = judged_tables.paired(found, "undersong", "wasp", ["mixed", "weak", "stars"], range(4))
+    mixed, weak = judged_tables.pair_by_seed(found, "undersong", "wasp", ["mixed", "weak", "stars"], range(4))
     assert (mixed.seeds, mixed.difference, weak.difference) == (3, pytest.approx(2.0), pytest.approx(0.0))
     half = 4.302653 / 3**0.5  # Student's, two degrees of freedom; the differences deviate by 1
     assert (mixed.low, mixed.high) == (pytest.approx(2 - half, abs=1e-5), pytest.approx(2 + half, abs=1e-5))

@@ -54,11 +54,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def test_shared_answers_treats_prompts_that_differ_only_in_hints_as_one() -> None:
     assert body(1) != body(2)
-    assert shared_answers.question(body(1)) == shared_answers.question(body(2))
+    assert shared_answers.question_of(body(1)) == shared_answers.question_of(body(2))
     for other in (body(1, label="rate"), body(1, words=12), body(1) | {"temperature": 0.5}):
-        assert shared_answers.question(other) != shared_answers.question(body(1))
+        assert shared_answers.question_of(other) != shared_answers.question_of(body(1))
     prompts = [Prompts(TASK).render("worded", label="fee", good=(good,), terms=("pay",)) for good in ("a", "b")]
-    assert len({shared_answers.plain(prompt.user) for prompt in prompts}) == 2
+    assert len({shared_answers.remove_hints(prompt.user) for prompt in prompts}) == 2
 
 
 def test_shared_answers_asks_the_model_once_for_all_runs(tmp_path: Path, asked: list[dict[str, Any]]) -> None:
@@ -95,18 +95,18 @@ def cell(arm: str, seed: int, right: float, records: int = 300) -> dict[str, Any
 
 def test_live_table_compares_each_method_with_zero_shot_by_seed() -> None:
     found = [cell("zero-shot", 0, 0.0), cell("zero-shot", 1, 0.5), cell("form", 0, 0.5), cell("form", 1, 0.5)]
-    zero, form = live_arms.table(found).splitlines()[2:]
+    zero, form = live_arms.table_by_arm(found).splitlines()[2:]
     assert zero.startswith("| m | t | 300 | zero-shot | 2 | 4 | 62.5 | 62.5 | 62.5 |")
     assert "| +12.5 (" in form  # 25 and 0 points
     assert form.endswith("| 3.0 | 4 |")
-    alone = live_arms.table([cell("zero-shot", 0, 0.0), cell("form", 0, 0.5, records=1400)]).splitlines()[3]
+    alone = live_arms.table_by_arm([cell("zero-shot", 0, 0.0), cell("form", 0, 0.5, records=1400)]).splitlines()[3]
     assert "+25.0 (-9.6 to +59.6)" in alone  # over the real texts, of which one differs
 
 
 def test_live_table_compares_with_another_method_at_equal_record_counts() -> None:
     arms = [cell("zero-shot", 0, 0.5), cell("default", 0, 0.0), cell("default", 0, 1.0, records=1400)]
     found = [*arms[:2], cell("form", 0, 0.5), arms[2], cell("form", 0, 0.5, records=1400)]
-    heads, _, zero, default, form, _, many = live_arms.table(found, "default").splitlines()
+    heads, _, zero, default, form, _, many = live_arms.table_by_arm(found, "default").splitlines()
     assert "| meaning - default | words - default | panel - default |" in heads
     assert "| +25.0 (" in zero
     assert "| +25.0 (" in form

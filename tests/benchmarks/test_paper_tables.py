@@ -10,7 +10,7 @@ from benchmarks import next_token, paper_tables, papers
 from undersong.comparison.cell import Variant
 from undersong_common.text.table import Table
 
-PLAN = paper_tables.plan()
+PLAN = paper_tables.read_plan()
 LINES = paper_tables.lines_of(PLAN)
 TABLE = {
     "name": "Table 9",
@@ -74,7 +74,7 @@ ROWS = {"one": [0.80, 0.82, 0.81], "other": [0.70, 0.73, 0.71], "third": [0.9, 0
 
 
 def test_paper_page_states_means_commits_and_which_claims_hold(monkeypatch):
-    monkeypatch.setattr(paper_tables, "plan", lambda: {"wasp": PAPER})
+    monkeypatch.setattr(paper_tables, "read_plan", lambda: {"wasp": PAPER})
     cells = invented(ROWS)
     tuned = {"cell": cells[0]["cell"], "commit": "0123abcd", "figures": {"tuned": {"accuracy": 0.5}}}
     page = paper_tables.section("wasp", [*cells, tuned])
@@ -95,14 +95,14 @@ def test_paper_page_states_means_commits_and_which_claims_hold(monkeypatch):
         "not judged, a row is not measured yet."
     ] * 2
     bare = {**TABLE, "name": "Table 8", "rows": [{"name": name, "method": f"{name}:8"} for name in ROWS]}
-    monkeypatch.setattr(paper_tables, "plan", lambda: {"wasp": {**PAPER, "tables": [TABLE, bare]}})
+    monkeypatch.setattr(paper_tables, "read_plan", lambda: {"wasp": {**PAPER, "tables": [TABLE, bare]}})
     assert "Not measured by three seeds yet: Table 8." in paper_tables.section("wasp", cells)
     assert paper_tables.section("wasp", []) == []
     assert paper_tables.section("augpe", cells) == []
 
 
 def test_stored_older_figure_is_kept_beside_new_ones_with_its_commit(monkeypatch, tmp_path):
-    monkeypatch.setattr(paper_tables, "plan", lambda: {"wasp": PAPER})
+    monkeypatch.setattr(paper_tables, "read_plan", lambda: {"wasp": PAPER})
     old = invented({"one": [0.5], "other": [0.6, 0.6, 0.6]}, "oldoldol")
     old[0]["figures"]["tuned"] = {"accuracy": 0.9}
     kept, journal = tmp_path / "papers.jsonl", tmp_path / "cells" / "journal.jsonl"
@@ -124,7 +124,7 @@ def invented_papers(monkeypatch, tmp_path):
     """Two papers of one table each, whose cells are measured by a function of the row and the seed."""
     papers_plan = {name: {**PAPER, "tables": [{**TABLE, "claims": []}]} for name in ("wasp", "dpga")}
     for module in (papers, paper_tables):
-        monkeypatch.setattr(module, "plan", lambda: papers_plan)
+        monkeypatch.setattr(module, "read_plan", lambda: papers_plan)
     measured: list[tuple[str, str, int]] = []
 
     def measure(paper, row, seed):
@@ -211,7 +211,7 @@ def test_membership_attacks_find_texts_that_a_model_was_trained_on():
 
     members, others = (Table(tuple(f"{name} {n}" for n in range(40)), ("a",) * 40, None) for name in ("own", "new"))
     remembered = set(members.texts)
-    found = papers.attacked(Model(), members, others)
+    found = papers.attack_model(Model(), members, others)
     assert found["entropy attack"] == found["confidence attack"] == found["entropy area"] == 1.0
     remembered = set()
-    assert papers.attacked(Model(), members, others)["entropy area"] == 0.5
+    assert papers.attack_model(Model(), members, others)["entropy area"] == 0.5

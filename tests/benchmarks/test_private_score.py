@@ -39,7 +39,7 @@ def test_private_score_benchmark_figures_count_its_runs(tasks, tmp_path):
     assert all(0 <= row[figure] <= 7 for figure in private_score.FIGURES)
     assert 0 < row["truth"] < 100
     assert row["anew"] >= 5  # of seven; so few held-out texts have a chance of their own
-    assert "| stars | 4 |" in private_score.table([row])
+    assert "| stars | 4 |" in private_score.figures_table([row])
 
 
 def test_private_score_benchmark_counts_intervals_that_cover_the_truth():

@@ -65,9 +65,9 @@ class Options(dpsgd.Training):
     def train(
         self, task: Task, records: Table, test: Table, *, embed: Embed, seed: int, insecure_noise_seed: int | None
     ) -> ReferenceResult:
-        """Trains on the records (:func:`trained`) and predicts the labels of the test texts."""
+        """Trains on the records (:func:`train_classifier`) and predicts the labels of the test texts."""
         names = task.task.labels
-        classifier = trained(
+        classifier = train_classifier(
             task, self, records, names, embed=embed, seed=seed, insecure_noise_seed=insecure_noise_seed
         )
         return ReferenceResult(
@@ -89,7 +89,7 @@ class Classifier:
     facts: dict[str, Any]
 
 
-def trained(
+def train_classifier(
     task: Task,
     options: Options,
     records: Table,

@@ -13,7 +13,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.models.embedding import Embed
 from undersong_common.models.fine_tuning import load
 from undersong_common.printable import encodable
-from undersong_dpsgd.dpsgd_training import AGREEMENT, Trainer, quiet_hooks, refused
+from undersong_dpsgd.dpsgd_training import AGREEMENT, Trainer, quiet_hooks, unsupported_error
 
 
 @dataclass(frozen=True, repr=False)
@@ -185,7 +185,7 @@ class GhostTrainer(ClassifierTrainer):
             self._first_pass(public)
             batch_norms = self._hooked.get_norm_sample()
         except Exception as error:  # noqa: BLE001 - a layer that Opacus does not know fails in any way
-            raise refused(self._hooked, error) from None
+            raise unsupported_error(self._hooked, error) from None
         finally:
             self._clear()
         largest_error = max(
@@ -193,4 +193,6 @@ class GhostTrainer(ClassifierTrainer):
             for batch_norm, single_norm in zip(batch_norms, single_norms, strict=True)
         )
         if not largest_error < AGREEMENT:
-            raise refused(self._hooked, ValueError(f"the norm of one text's gradient is off by {largest_error:.2g}"))
+            raise unsupported_error(
+                self._hooked, ValueError(f"the norm of one text's gradient is off by {largest_error:.2g}")
+            )

@@ -109,10 +109,11 @@ def check_training(task: Task, options: Training, packages: Sequence[str]) -> No
             f"{options.name}: its (epsilon, delta) would be a record's, privacy.unit is {task.privacy.unit!r}",
             'compare it with unit = "sample" (--set privacy.unit=sample), or leave it out',
         )
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
+    missing_packages = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing_packages:
         raise ConfigurationError(
-            f"{options.name}: {' and '.join(missing)} not installed", "pip install 'undersong[coordinator,dpsgd]'"
+            f"{options.name}: {' and '.join(missing_packages)} not installed",
+            "pip install 'undersong[coordinator,dpsgd]'",
         )
 
 

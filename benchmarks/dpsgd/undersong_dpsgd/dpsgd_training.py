@@ -83,7 +83,7 @@ class Trainer:
         try:
             self._hooked = self._wrapped(model)
         except NotImplementedError as error:
-            raise refused(model, error) from None
+            raise unsupported_error(model, error) from None
 
     def _wrapped(self, model: Any) -> Any:
         from opacus import GradSampleModule
@@ -229,12 +229,14 @@ class Trainer:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - a layer that Opacus does not know fails in any way
-            raise refused(self._hooked, error) from None
+            raise unsupported_error(self._hooked, error) from None
         finally:
             _fill(zero_weights, 0.0)
             self._clear()
         if not largest_error < AGREEMENT:
-            raise refused(self._hooked, ValueError(f"one text's gradient is off by {largest_error:.2g} of its length"))
+            raise unsupported_error(
+                self._hooked, ValueError(f"one text's gradient is off by {largest_error:.2g} of its length")
+            )
 
 
 @contextmanager
@@ -273,7 +275,7 @@ def _distance(found: Sequence[Any], expected: Sequence[Any]) -> float:
     return float((squared_distance / squared_norm) ** 0.5) if squared_norm else float(squared_distance > 0)
 
 
-def refused(model: Any, error: Exception) -> ConfigurationError:
+def unsupported_error(model: Any, error: Exception) -> ConfigurationError:
     """Returns the error for a model whose layers Opacus does not understand."""
     model_class = type(getattr(model, "_module", model)).__name__
     reason = " ".join(str(error).split())[:300]

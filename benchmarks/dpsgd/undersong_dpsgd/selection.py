@@ -108,7 +108,7 @@ class Options(dp_classifier.Options):
         )
         privacy = task.privacy.model_copy(update={"epsilon": task.privacy.epsilon - self.tutor_epsilon, "delta": delta})
         data = task.data.model_copy(update={"records": None, "file_records": len(sides)})
-        discriminator = dp_classifier.trained(
+        discriminator = dp_classifier.train_classifier(
             task.model_copy(update={"privacy": privacy, "data": data}), self, sides, SIDES, embed=embed, seed=seed,
             insecure_noise_seed=insecure_noise_seed,
         )  # fmt: skip
