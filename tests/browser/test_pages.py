@@ -144,7 +144,7 @@ def test_charts_fill_the_width_of_their_container_after_a_resize(console, window
 
 
 @pytest.mark.slow
-def test_axe_finds_nothing_on_the_main_screens(console, page, party, window):
+def test_axe_finds_no_accessibility_fault_on_the_main_screens(console, page, party, window):
     """Narrow; test_every_screen.py has all of them, in both widths, light and dark."""
     operator = window(console.address, width=390).enter(console.link("op"))
     for name in ("home", "run"):

@@ -81,7 +81,7 @@ def test_one_folder_runs_one_daemon_only(home):
     assert not home.is_running
 
 
-def test_keys_are_drawn_once_and_their_damage_is_named(home):
+def test_party_keys_are_made_once_and_a_damaged_key_is_refused(home):
     identity = keys.secret(home, "identity")
     with pytest.raises(FileExistsError):
         keys.create(home)

@@ -708,7 +708,7 @@ TESTED = {
         "tests/client/records/test_snapshot.py::test_damaged_sealed_copy_of_the_records_is_refused"
     ),
     "client/undersong_client/storage/public_blocks.py DiskBlocks.get": (
-        "tests/client/storage/test_public_blocks.py::test_blocks_survive_a_restart"
+        "tests/client/storage/test_public_blocks.py::test_public_blocks_survive_a_restart"
     ),
     "server/undersong_server/cluster.py _check_reachable": (
         "tests/server/test_cluster.py::test_unreachable_cluster_address_is_refused_before_ray_starts"

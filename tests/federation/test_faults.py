@@ -119,7 +119,7 @@ def test_party_that_never_returns_is_waited_for_and_then_left_out(unattended, tm
 
 
 @pytest.mark.slow
-def test_a_slow_party_is_waited_for(unattended, tmp_path):
+def test_run_waits_for_a_slow_party(unattended, tmp_path):
     run = "slow"
     each = unattended.hospitals["childrens"]
     wait_for(lambda: connected(unattended, "childrens"), 60.0)

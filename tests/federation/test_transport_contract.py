@@ -128,7 +128,7 @@ def test_every_transport_opens_the_survivors_sum_after_dropouts(kind, tmp_path, 
 
 
 @pytest.mark.parametrize("kind", unhurried(TRANSPORTS))
-def test_every_transport_carries_the_merkle_graph(kind, tmp_path, reference, monkeypatch):
+def test_sum_on_the_merkle_graph_opens_over_every_transport(kind, tmp_path, reference, monkeypatch):
     """The graph of thousands of parties, among four: the same sums open as on the complete graph, with its noise."""
     monkeypatch.setattr(parameters.SumParameters, "merkle", property(lambda self: True))
     monkeypatch.setattr(parameters, "choose_draw", lambda *_: Draw(3, 2, choosers=3, stray=0))

@@ -45,7 +45,7 @@ def test_a_laplace_sum_is_charged_by_its_integer_l1_sensitivity():
 
 
 @pytest.mark.slow
-def test_gaussian_sums_get_what_fixed_laplace_sums_leave():
+def test_gaussian_sums_get_the_epsilon_that_fixed_laplace_sums_leave():
     """The joint plan of docs/privacy.md, number 3, with the two pure releases as Laplace sums of their own epsilon."""
     delta = 1.31818e-5
     requests = [laplace(f"pure/{t}", epsilon=0.1) for t in range(2)]

@@ -112,7 +112,7 @@ def test_a_wrong_command_line_exits_with_2_and_one_message(undersong, arguments,
 
 
 @pytest.mark.slow
-def test_a_process_ends_with_the_same_code_and_message(undersong):
+def test_separate_process_ends_with_the_same_exit_code_and_message(undersong):
     here, there = undersong("plan", "nowhere.toml"), processes.command(OPERATOR, ["plan", "nowhere.toml"])
     assert (there.returncode, there.stdout, there.stderr) == (here.returncode, here.stdout, here.stderr)
 

@@ -56,7 +56,7 @@ def test_changing_trusted_statistics_by_hand_makes_the_policy_invalid(home):
     assert former_trust(PartyHome(home)) == ""
 
 
-def test_statistic_names_in_a_former_trust_are_made_printable(home):
+def test_names_of_formerly_trusted_statistics_are_shown_escaped(home):
     sign_former_trust(home, "\x1b[2Jnothing\n" + "x" * 1000)
     sentence = former_trust(PartyHome(home))
     assert sentence.isprintable()

@@ -339,7 +339,7 @@ def open_sum(party, manifest, name, attempt=0, payload=b""):
     return codec.decode_reply(party.handle(data), party.name)
 
 
-def test_a_sum_outside_the_plan_is_refused(parties):
+def test_request_for_a_sum_outside_the_plan_is_refused(parties):
     manifest = make_manifest(plan_of(), parties, LABELS)
     agree(parties, manifest)
     assert "'labels/9' is not in the approved plan" in refused(open_sum(parties["p0"], manifest, "labels/9"))

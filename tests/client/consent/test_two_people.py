@@ -251,7 +251,7 @@ def test_former_policy_with_parties_and_threshold_takes_the_larger_number(party,
     assert policy.read(party).minimum_parties == 5
 
 
-def test_policy_read_during_its_replacement_is_the_new_one(party, monkeypatch):
+def test_policy_read_while_it_is_replaced_is_the_new_one(party, monkeypatch):
     before = party.policy.read_bytes()
     policy.write(party, replace(POLICY, two_people=True, minimum_parties=9))
     after = party.policy.read_bytes()
@@ -342,7 +342,7 @@ def test_page_account_and_machine_account_are_not_two_people():
 
 
 @pytest.mark.parametrize("name", ["Ada", "ADA", "ada"])
-def test_one_name_in_other_letters_is_not_two_people(name):
+def test_one_name_in_capital_or_small_letters_is_not_two_people(name):
     ada = Person("Ada", "privacy officer", account="ada", log_in="password")
     with raises(ConfigurationError, "same-person"):
         check_another([ada], Person(name, "IT", account="bert", log_in="password"), ROLES_OF_TWO)

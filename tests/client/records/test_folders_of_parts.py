@@ -40,7 +40,7 @@ def read_folder(folder, **choices):
 
 
 @pytest.mark.parametrize("suffix", ["json", "jsonl", "ndjson", "json.gz", "jsonl.gz"])
-def test_parts_in_json_lines_are_one_table(folder, suffix):
+def test_part_files_in_json_lines_are_read_as_one_table(folder, suffix):
     parts = [[row(1), row(2)], [], [row(1)], [{"text": "note 3", "patient": 3}, row(4)]]
     for number, rows in enumerate(parts):
         content = lines(rows)

@@ -212,7 +212,7 @@ def test_id_like_an_objector_s_stops_data_add_until_somebody_decides(party, tmp_
 
 
 @pytest.mark.heavy
-def test_confirmed_look_alike_is_asked_about_again_only_with_a_new_one(party, tmp_path):
+def test_confirmed_look_alike_ids_need_a_new_answer_only_with_new_ones(party, tmp_path):
     notes, wishes = tmp_path / "notes.jsonl", tmp_path / "wishes.txt"
     write_patients(notes, ["0042", "8"])
     wishes.write_text("42\n")

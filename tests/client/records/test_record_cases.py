@@ -130,7 +130,7 @@ def test_error_names_three_places_and_counts_the_others(count, words):
     assert first_places([f"row {number}" for number in range(1, count + 1)]) == words
 
 
-def test_rows_without_text_are_named_with_their_places(home):
+def test_rows_without_text_are_reported_with_their_row_numbers(home):
     _, value, _ = dry(home, CASES / "csv_empty_text.csv", "--user-field", "person_id")
     assert [row["where"].rpartition(": ")[2] for row in value["skipped"]] == ["row 2", "row 3"]
     assert {row["why"] for row in value["skipped"]} == {"its text is empty"}
@@ -230,7 +230,7 @@ def test_a_declared_column_that_a_query_selects_twice_is_refused(home, tmp_path,
     assert "the column 'text' stands 2 times" in error
 
 
-def test_repeated_json_key_is_refused_only_if_it_is_declared(home, tmp_path):
+def test_repeated_json_key_is_refused_only_if_its_column_is_used(home, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a", "text": "b", "patient": {"id": 1, "x": 1, "x": 2}}\n')
     fields = ("--user-field", "patient.id")
     code, _, error = dry(home, tmp_path / "a.jsonl", *fields)
@@ -241,7 +241,7 @@ def test_repeated_json_key_is_refused_only_if_it_is_declared(home, tmp_path):
     assert (code, value["records"], value["refused"]) == (2, 1, 1)  # a key that is left out is a missing value
 
 
-def test_a_folder_of_parts_is_one_table(home, tmp_path):
+def test_folder_of_part_files_is_read_as_one_table(home, tmp_path):
     folder = tmp_path / "notes.parquet"
     folder.mkdir()
     (folder / "_SUCCESS").write_text("")
@@ -253,7 +253,7 @@ def test_a_folder_of_parts_is_one_table(home, tmp_path):
     assert (code, value["records"], value["users"]) == (0, 2, 2)
 
 
-def test_a_folder_of_compressed_parts_is_one_table(home, tmp_path):
+def test_folder_of_compressed_part_files_is_read_as_one_table(home, tmp_path):
     (tmp_path / "notes").mkdir()
     for part in range(2):
         content = f"text,patient\nnote {part},{part}\n".encode()
@@ -346,7 +346,7 @@ def test_label_map_finds_a_label_in_any_form_of_unicode(home, tmp_path):
     assert value["labels"] == {"ward": 2, "other": 1}
 
 
-def test_label_is_shown_on_one_line_without_what_cannot_be_seen(home, tmp_path):
+def test_label_is_shown_on_one_line_without_invisible_characters(home, tmp_path):
     (tmp_path / "a.csv").write_text('text,label\na,"x\ny\x1b[2J"\nb,x y[2J\nc,caf\u00e9\nd,cafe\u0301\n', "utf-8")
     add = ("data", "add", tmp_path / "a.csv", "--label-field", "label", "--dry-run", "--home", home)
     assert "labels: caf\u00e9 2, x y[2J 2\n" in command(*add)

@@ -27,7 +27,7 @@ def test_adding_a_unit_displaces_no_other_even_above_max_records(unit):
     assert before - after == set()
 
 
-def test_a_user_keeps_at_most_its_cap_whatever_the_order_of_the_file():
+def test_records_of_a_user_are_capped_whatever_the_order_of_the_file():
     privacy = Privacy(1.0, 1e-5, "user", 2)
     texts, users = [f"note {number}" for number in range(9)], [f"patient {number % 3}" for number in range(9)]
     found = select_rows(texts, users, privacy)

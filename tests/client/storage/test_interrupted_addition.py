@@ -49,7 +49,7 @@ def versions(tmp_path):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("place", STOPS)
-def test_interrupted_addition_is_repeated_to_the_same_end(home, tmp_path, monkeypatch, place):
+def test_interrupted_data_add_gives_the_same_state_when_repeated(home, tmp_path, monkeypatch, place):
     older, newer = versions(tmp_path)
     declare_and_add(home, older, tmp_path)
     spent = release(home, tmp_path).spent(1e-4)
@@ -68,7 +68,7 @@ def test_interrupted_addition_is_repeated_to_the_same_end(home, tmp_path, monkey
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", STOPS)
-def test_interrupted_addition_gives_no_budget_of_the_older_file_back(home, tmp_path, monkeypatch, place):
+def test_interrupted_data_add_returns_no_budget_of_the_older_file(home, tmp_path, monkeypatch, place):
     """The attack: what the newer version released is in no checkpoint of the older file, whose ledger has a backup."""
     older, newer = versions(tmp_path)
     declare_and_add(home, older, tmp_path)

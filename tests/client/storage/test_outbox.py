@@ -69,7 +69,7 @@ def test_outbox_keeps_each_message_byte_for_byte_and_decodes_it(home):
         journal.data(9)
 
 
-def test_every_kind_of_reply_can_be_decoded():
+def test_outbox_decodes_every_kind_of_reply():
     replies = {
         "introduction": federation_pb2.Introduction(name="a", identity=b"i" * 32, statistics=["x", "y"]),
         "missing": federation_pb2.MissingBlocks(blocks=[b"b" * 32]),

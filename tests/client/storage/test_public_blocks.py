@@ -18,7 +18,7 @@ def block(seed: int = 0, rows: int = 20) -> bytes:
     return public.encode_embeddings(values, np.zeros(rows, dtype=np.int64))
 
 
-def test_blocks_survive_a_restart_and_damage_counts_as_absent(tmp_path):
+def test_public_blocks_survive_a_restart_and_a_damaged_one_is_absent(tmp_path):
     data = block()
     identity = DiskBlocks(tmp_path).add(data).id
     again = DiskBlocks(tmp_path)

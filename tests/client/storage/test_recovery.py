@@ -188,7 +188,7 @@ def test_newer_of_two_checkpoints_decides_what_was_spent(home, tmp_path, marks, 
     assert restored.spending.spent == pytest.approx(spent), "one sum of three, since the run has ended"
 
 
-def test_owner_can_state_past_spending_where_nothing_is_left(home, tmp_path, marks):
+def test_owner_can_state_past_spending_if_no_record_of_it_is_left(home, tmp_path, marks):
     release(home, tmp_path)
     shutil.rmtree(home.path)
     shutil.rmtree(marks)

@@ -51,7 +51,7 @@ LAYERS = [
         (EVERYWHERE, EVERYWHERE, None),
     ],
 )
-def test_matrix_places_are_alike_where_the_kernel_treats_them_alike(
+def test_matrix_places_count_as_alike_if_the_kernel_computes_them_alike(
     monkeypatch: pytest.MonkeyPatch, features_first: Bools, tokens_first: Bools, expected: tuple[int, ...] | None
 ) -> None:
     monkeypatch.setattr(places, "PRODUCTS", products := (kernel(features_first), kernel(tokens_first)))
@@ -116,7 +116,7 @@ def test_a_window_has_the_same_bits_among_any_others_on_any_kernel(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["edges", "sixes", "no two"])
-def test_without_the_table_of_places_bits_depend_on_the_batch(
+def test_embedding_bits_depend_on_the_batch_without_table_of_like_places(
     monkeypatch: pytest.MonkeyPatch, folder: Path, name: str
 ) -> None:
     product = kernel(KERNELS[name][-1])
@@ -126,7 +126,7 @@ def test_without_the_table_of_places_bits_depend_on_the_batch(
     assert different_rows(NumpyBert(folder)) > 0
 
 
-def test_batches_hold_every_window_once_and_waste_few_places(folder: Path) -> None:
+def test_batches_hold_every_window_once_and_waste_few_token_positions(folder: Path) -> None:
     bert = NumpyBert(folder)
     lengths = np.random.default_rng(1).integers(2, 64, 500).tolist()
     batches = bert.batches(lengths)

@@ -50,7 +50,7 @@ def accounts(tmp_path, clock):
 AHEAD_S = 400 * 86_400.0
 
 
-def test_sessions_stored_by_a_clock_ahead_end_once_it_is_right(accounts, clock):
+def test_sessions_stored_under_a_fast_clock_end_once_it_is_right(accounts, clock):
     accounts.set_password("ada", PASSWORD)
     clock.now += AHEAD_S
     link, token, session = (
@@ -341,7 +341,7 @@ def test_a_change_needs_the_sessions_token_and_this_pages_origin(inside, site):
     assert outside.client.post("/login", data={"name": "ada", "password": "x"}).status_code == 403
 
 
-def test_the_same_form_sent_twice_acts_once(inside, site):
+def test_form_sent_twice_performs_its_action_once(inside, site):
     fields = inside.hidden("/")
     answers = [inside.client.post("/act", data={**fields, "what": "once"}) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [303, 303]

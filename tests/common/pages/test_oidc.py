@@ -119,7 +119,7 @@ def person(site, name, browser=None, begin="/oidc/start"):
 
 
 @pytest.mark.slow
-def test_a_person_of_the_provider_enters_with_the_role_of_the_account_here(site):
+def test_provider_log_in_gives_the_role_of_the_local_account(site):
     assert "Log in with your organisation" in Browser(site).get("/login").text
     connecting = Browser(site).enter(site.accounts.link("ada@hospital.example"))
     assert "Log in with your organisation" not in connecting.get("/account").text
@@ -496,7 +496,7 @@ def test_provider_log_in_without_groups_opens_no_account_by_its_name(fake):
     assert (refused.status_code, "connect the identity provider under Your account" in refused.text) == (403, True)
 
 
-def test_same_subject_of_another_issuer_is_another_person(fake):
+def test_same_oidc_subject_of_another_issuer_is_another_person(fake):
     fake.site.accounts.remove("ada@hospital.example")
     other = FakeProvider(None, "https://other.example", roles={"it": "viewer"}, site=Site(fake.site.settings))
     assert other.enter(groups=["it"]) == 303
@@ -532,7 +532,7 @@ def test_state_admits_once_however_often_the_provider_takes_the_code(fake):
         assert (answer.status_code, "was used already" in answer.text) == (403, True)
 
 
-def test_an_account_is_connected_from_its_own_session_while_it_lasts(fake):
+def test_account_is_connected_with_a_provider_only_in_its_own_session(fake):
     accounts = fake.site.accounts
     accounts.set_role("bo", "viewer")
     secret = accounts.link("bo")

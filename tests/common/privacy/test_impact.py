@@ -72,7 +72,7 @@ def test_dossier_says_which_epsilon_an_audit_could_have_refuted():
     assert any("no epsilon" in point for point in could_not.points)
 
 
-def test_guess_right_in_99_of_100_cases_is_practically_no_protection():
+def test_guess_right_in_99_of_100_cases_is_marked_as_no_protection():
     assert impact.NO_PROTECTION not in impact.whole_budget_of(8.0, 1e-5)
     assert impact.NO_PROTECTION in impact.whole_budget_of(50.0, 1e-3)
     assert impact.NO_PROTECTION in impact.guess(0.99, "one patient")

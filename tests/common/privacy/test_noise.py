@@ -141,7 +141,7 @@ def test_discrete_laplace_draws_follow_their_distribution(scale: float) -> None:
 
 
 @pytest.mark.parametrize(("scale", "parties"), [(2, 3), (25.5, 10)])
-def test_shares_of_discrete_laplace_sum_to_it(scale: float, parties: int) -> None:
+def test_shares_of_discrete_laplace_noise_sum_to_its_distribution(scale: float, parties: int) -> None:
     """A fresh seed would fail one case in 1000."""
     law = DiscreteLaplaceShare(scale, parties)
     total = np.zeros(100_000, dtype=np.int64)

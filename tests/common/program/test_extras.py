@@ -74,7 +74,7 @@ def test_missing_package_is_attributed_to_the_first_extra_that_has_it():
     assert extras.extra_of("numpy") is None
 
 
-def test_extra_all_has_every_extra_that_users_install_together():
+def test_extra_all_contains_every_extra_that_users_install_together():
     (everything,) = map(Requirement, EXTRAS["all"])
     apart = {"dpsgd", "presidio", "large-models", "gpu"}
     assert everything.extras == EXTRAS.keys() - apart - {"all", *OF_DEVELOPERS}
@@ -122,7 +122,7 @@ def test_missing_module_of_no_extra_keeps_its_own_error(name):
         raise ModuleNotFoundError("private words", name=name)
 
 
-def test_library_names_the_extra_of_a_missing_package():
+def test_library_error_names_the_extra_of_a_missing_package():
     def missing():
         raise ModuleNotFoundError("No module named 'pandas'", name="pandas")
 
@@ -160,7 +160,7 @@ def test_task_with_a_test_file_needs_torch_only_if_it_names_an_encoder(monkeypat
 
 
 @pytest.mark.slow
-def test_a_base_install_plans_and_names_the_extra_of_everything_else(tmp_path):
+def test_base_install_can_plan_and_names_the_extra_for_anything_else(tmp_path):
     test = ["--test", str(ROOT / "examples" / "clinic" / "data" / "test.jsonl")]
     expected = {
         "plan": (["plan", TASK], None),

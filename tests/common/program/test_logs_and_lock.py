@@ -78,7 +78,7 @@ def test_lock_that_is_held_cannot_be_taken_again(tmp_path):
     assert not is_held(path)
 
 
-def test_asking_whether_a_lock_is_held_blocks_nobody(tmp_path, monkeypatch):
+def test_checking_if_a_lock_is_held_stops_no_program_from_taking_it(tmp_path, monkeypatch):
     """The console asks once a second, and a coordinator that started at that moment was refused."""
     path = tmp_path / "lock"
     with path.open("w") as asking:

@@ -50,7 +50,7 @@ def test_csv_jsonl_and_parquet_give_the_same_rows(tmp_path, suffix):
         ([], "has no rows"),
     ],
 )
-def test_a_faulty_row_is_named_and_never_shown(tmp_path, rows, words):
+def test_faulty_row_is_refused_by_number_without_its_content(tmp_path, rows, words):
     path = write_jsonl(tmp_path / "data.jsonl", rows)
     with pytest.raises(ConfigurationError, match=words) as caught:
         read_table(path, "text", "label", labels=["x", "y"])
@@ -66,7 +66,7 @@ def test_text_of_invisible_characters_counts_as_empty(tmp_path, text):
     assert read_table(write_jsonl(path, [{"text": f"{text}."}]), "text").texts == (f"{text}.",)
 
 
-def test_an_undecodable_file_is_named_without_its_content(tmp_path):
+def test_undecodable_file_is_refused_without_its_content(tmp_path):
     path = tmp_path / "data.jsonl"
     path.write_bytes(b'{"text": "ok", "label": "x"}\n{"text": "' + SECRET.encode() + b'\xff"}\n')
     with pytest.raises(ConfigurationError, match="line 2 is not UTF-8") as caught:

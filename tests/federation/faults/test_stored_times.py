@@ -9,7 +9,7 @@ import pytest
 
 from tests.doubles.processes import ROOT
 
-ENTERING = "tests/common/pages/test_entering.py::test_sessions_stored_by_a_clock_ahead_end_once_it_is_right"
+ENTERING = "tests/common/pages/test_entering.py::test_sessions_stored_under_a_fast_clock_end_once_it_is_right"
 AHEAD = "tests/server/coordinator/test_certificates_ahead.py::test_records_of_a_fast_clock_do_not_block_enrolment"
 TWO = "tests/client/page/test_hospital_page.py::test_person_who_let_an_account_in_cannot_be_an_approver_for_a_day"
 UNFETCHED = "tests/server/console/test_console.py::test_file_dated_in_the_future_counts_at_once_as_not_downloaded"

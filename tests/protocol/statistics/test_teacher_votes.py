@@ -55,7 +55,7 @@ ROWS = st.lists(
 @pytest.mark.heavy
 @settings(max_examples=15, deadline=None)
 @given(ROWS, st.booleans(), st.booleans())
-def test_votes_are_zero_or_one_one_row_a_shard(rows, half, labels):
+def test_teacher_votes_are_zero_or_one_with_one_row_per_shard(rows, half, labels):
     statistic = TeacherVotes(queries=15, teachers=5, labels=2 if labels else 0, half=half)
     memory = {}
     found = statistic.rows(private(rows), PUBLIC, memory)

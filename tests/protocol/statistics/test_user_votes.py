@@ -85,7 +85,7 @@ def test_a_user_moves_the_sum_by_the_whole_bound_and_no_more(
     assert norm >= 0.99 * charged * scale if has_votes else norm == 0
 
 
-def test_mean_of_eight_records_of_a_user_had_less_than_half_of_the_norm() -> None:
+def test_sum_of_a_user_s_records_keeps_the_norm_that_their_mean_loses() -> None:
     rng = np.random.default_rng(5)
     public, statistic = public_inputs(rng, 400), TopQVotes(8, 400)
     values = rng.standard_normal((8, 4)).astype(np.float32)
@@ -111,7 +111,7 @@ def test_rows_of_zero_or_unusable_norm_count_as_zero(row: list[float]) -> None:
         assert bool(sent.any()) == (1.0 in row)
 
 
-def test_plan_for_users_has_the_noise_of_samples_and_room_for_the_norm() -> None:
+def test_plan_for_users_has_sigma_of_samples_and_at_most_two_bits_more() -> None:
     quorum = Quorum(5, 4, 1, 1)
     requests = [SumRequest("votes", TopQVotes(8, 100, 4)), SumRequest("labels", LabelHistogram(4))]
     samples = plan_sums(requests, Privacy(4.0, 1e-5), quorum)

@@ -70,7 +70,7 @@ def test_class_centre_scores_equal_cosines_computed_by_hand(score):
     assert centre_scores(x, labels, sums * np.array([[0.1], [7.0], [300.0]]), score) == pytest.approx(found)
 
 
-def test_plan_charges_one_sum_of_norm_one(task_file):
+def test_class_centres_plan_charges_one_sum_of_norm_one(task_file):
     reference_methods.offer("class-centres")
     plan = plan_run(tasks.load(task_file, ["method={name='class-centres'}", "privacy.epsilon=4"])).plan
     assert [planned.name for planned in plan.sums] == ["centres"]

@@ -27,7 +27,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[ComparisonOptions]:
 
 
 @pytest.mark.parametrize(("options", "test"), [([], "test.jsonl"), (["--test", "other.jsonl"], "other.jsonl")])
-def test_comparison_without_a_test_file_takes_the_task_s(
+def test_comparison_without_a_test_file_uses_that_of_the_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: list[ComparisonOptions], options: list[str], test: str
 ) -> None:
     path = make_task(tmp_path, evaluation=JUDGED)

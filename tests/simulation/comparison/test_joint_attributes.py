@@ -219,7 +219,7 @@ def test_topic_is_described_by_the_words_that_other_topics_lack():
     assert named == [("pin",), ("rate",)]
 
 
-def test_without_attributes_and_topics_it_is_the_default_method(task_file):
+def test_joint_attributes_without_either_option_equals_default_method(task_file):
     given = tasks.load(task_file, ["method={name='undersong', samples=120}"])
     setting = plan_run(given).setting
     assert joint_attributes.plan(Options(samples=120), setting) == undersong.plan(given.options, setting)

@@ -552,7 +552,7 @@ def test_ranges_arrays_and_iterators_are_taken_as_grid_axes(some_task, monkeypat
     assert {type(each) for axis in (options.every_seed, *axes) for each in axis} <= {int, float}
 
 
-def test_numbers_and_labels_of_numpy_are_arguments():
+def test_numpy_numbers_and_labels_are_accepted_as_arguments():
     made = make_notebook_task(parties=np.int64(3), epsilon=np.float32(4), labels=frame(2)["topic"].unique())
     assert made.settings().task.labels == LABELS
     assert us.try_(made, "good", texts=np.int64(2))["label"].tolist() == list(LABELS)

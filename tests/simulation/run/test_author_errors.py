@@ -154,7 +154,7 @@ def test_a_traceback_is_shown_if_all_our_frames_hold_public_values(way, shown):
     assert (SECRET in traceback_of(raised(function))) is shown
 
 
-def test_an_error_of_another_process_and_a_group_are_not_shown():
+def test_traceback_of_another_process_or_an_error_group_is_not_shown():
     with concurrent.futures.ProcessPoolExecutor(1) as pool:
         assert traceback_of(raised(in_module("undersong_server.methods.x", pool.submit(fails).result))) == ""
 
