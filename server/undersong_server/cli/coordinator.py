@@ -55,10 +55,12 @@ def init(new: defaults.NewCoordinator, output: Output, home: HomeFolder = DEFAUL
     coordinator_facts = operations.coordinator.create(home, new)
     lines = made_lines(home, coordinator_facts)
     if new.drill:
-        plan = f"undersong run plan {shell_path(home / 'drill' / 'task.toml')} --name drill --home {shell_path(home)}"
+        plan_command = (
+            f"undersong run plan {shell_path(home / 'drill' / 'task.toml')} --name drill --home {shell_path(home)}"
+        )
         lines += [
             "continue as in a real federation; each hospital begins with: undersong-party init NAME --drill",
-            f"  {plan}",
+            f"  {plan_command}",
         ]
     print_result(
         coordinator_facts, *lines, as_json=output.as_json, quiet=output.quiet, brief=coordinator_facts.fingerprint

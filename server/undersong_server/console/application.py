@@ -83,29 +83,28 @@ def build(context: ConsoleContext, *, hosts: tuple[str, ...], port: int, tls: bo
 
 
 def _home(visit: Visit, context: ConsoleContext) -> Response:
-    all_runs = partial(context.list_runs, visit)
-    parties = cache(lambda: enrolment.parties(context.home))
-    needs = cache(lambda: overview.needs(context.home, all_runs(), parties(), visit.site.store.offers()))
-    needy_names = cache(lambda: {need.name for need in needs()})
-    shown_runs = cache(lambda: overview.listed_runs(all_runs()))
-    other_runs = cache(
-        lambda: [run for run in shown_runs() if run.run not in needy_names()]
-    )  # The others stand among the needs.
-    enrolled = cache(lambda: [party for party in parties() if party.party.state == "enrolled"])
+    read_runs = partial(context.list_runs, visit)
+    read_parties = cache(lambda: enrolment.parties(context.home))
+    read_needs = cache(lambda: overview.needs(context.home, read_runs(), read_parties(), visit.site.store.offers()))
+    read_needy_names = cache(lambda: {need.name for need in read_needs()})
+    read_shown_runs = cache(lambda: overview.listed_runs(read_runs()))
+    # Runs that need the operator stand among the needs.
+    read_other_runs = cache(lambda: [run for run in read_shown_runs() if run.run not in read_needy_names()])
+    read_enrolled = cache(lambda: [party for party in read_parties() if party.party.state == "enrolled"])
     parts: dict[str, Part] = {
-        "first_steps": lambda: {"steps": beginning.first_steps(context.home, all_runs(), parties())},
-        "needs": lambda: {"needs": needs()[:MOST_NEEDS], "more": max(0, len(needs()) - MOST_NEEDS)},
+        "first_steps": lambda: {"steps": beginning.first_steps(context.home, read_runs(), read_parties())},
+        "needs": lambda: {"needs": read_needs()[:MOST_NEEDS], "more": max(0, len(read_needs()) - MOST_NEEDS)},
         "under_way": lambda: {
-            "under_way": [run for run in other_runs() if run.status.state in runs.UNDER_WAY][:20],
-            "any_under_way": any(run.status.state in runs.UNDER_WAY for run in shown_runs()),
-            "latest": other_runs()[:5],
-            "compare_query": _compare_query(shown_runs()),
+            "under_way": [run for run in read_other_runs() if run.status.state in runs.UNDER_WAY][:20],
+            "any_under_way": any(run.status.state in runs.UNDER_WAY for run in read_shown_runs()),
+            "latest": read_other_runs()[:5],
+            "compare_query": _compare_query(read_shown_runs()),
         },
         "figures": lambda: {
-            "enrolled": len(enrolled()),
-            "connected": sum(party.connected for party in enrolled()),
-            "states": Counter(run.status.state for run in all_runs()),
-            "spent": overview.spending(context.home, all_runs()),
+            "enrolled": len(read_enrolled()),
+            "connected": sum(party.connected for party in read_enrolled()),
+            "states": Counter(run.status.state for run in read_runs()),
+            "spent": overview.spending(context.home, read_runs()),
         },
         "coordinator": lambda: {"facts": coordinator.show(context.home)},
     }
@@ -171,7 +170,7 @@ class PartyScreens:
         find, wanted_state = visit.query.get("find", "").strip(), visit.query.get("state", "")
         offers = visit.site.store.offers
 
-        def parties() -> dict[str, Any]:
+        def read_parties() -> dict[str, Any]:
             all_parties = enrolment.parties(self._home)
             fitting_parties = overview.fitting(all_parties, find=find, state=wanted_state)
             count_by_embedder = overview.embedders(all_parties)
@@ -185,17 +184,17 @@ class PartyScreens:
             shown = {"unfetched": partial(_unfetched, visit, offers()), "left": self._epsilon_left(visit)}
             return {**visit.listed(fitting_parties), **choices, **shown}
 
-        return visit.page("Hospitals", {"parties": parties}, **self._context.live("all"))
+        return visit.page("Hospitals", {"parties": read_parties}, **self._context.live("all"))
 
     def _one(self, visit: Visit) -> Response:
         name = visit.path["name"]
         offers = visit.site.store.offers
 
-        def party() -> dict[str, Any]:
+        def read_party() -> dict[str, Any]:
             unfetched = partial(_unfetched, visit, offers())
             return {"facts": self._find(name), "unfetched": unfetched, "left": self._epsilon_left(visit)}
 
-        return visit.page(name, {"party": party}, **self._context.live("all"))
+        return visit.page(name, {"party": read_party}, **self._context.live("all"))
 
     def _epsilon_left(self, visit: Visit) -> Callable[[enrolment.PartyFacts], overview.EpsilonLeft | None]:
         return lambda facts: overview.epsilon_left(self._home, facts, self._context.list_runs(visit))
@@ -209,17 +208,19 @@ class PartyScreens:
         return party_facts
 
     def _invite_form(self, visit: Visit) -> Response:
-        key, name = visit.query.get("package", ""), visit.query.get("name", "")
-        is_waiting = visit.site.downloads.waits(key, visit.person.name)
+        download_key, name = visit.query.get("package", ""), visit.query.get("name", "")
+        is_waiting = visit.site.downloads.waits(download_key, visit.person.name)
         downloaded_at = _fetched_at(visit, f"{name}.{enrolment.PACKAGE}")
+        # The name is not filled in again after an invitation, because a second one would end the first.
+        proposed_name = "" if download_key and (is_waiting or downloaded_at) else name
         return visit.show(
             "invite.html.j2",
             "Invite a hospital",
             facts=coordinator.show(self._home),
-            package=key if is_waiting else "",
+            package=download_key if is_waiting else "",
             made=name,
             is_again="second" in visit.query,
-            prefilled="" if key and (is_waiting or downloaded_at) else name,  # a second invitation would end the first
+            prefilled=proposed_name,
             downloaded_at=downloaded_at,
             days=defaults.INVITATION_DAYS,
         )
@@ -236,17 +237,17 @@ class PartyScreens:
             full_name=visit.form.get("full_name", "").strip(),
         )
         visit.note("invite", name)
-        key = visit.offer(f"{name}.{enrolment.PACKAGE}", invitation.package)
+        download_key = visit.offer(f"{name}.{enrolment.PACKAGE}", invitation.package)
         second_query = "&second=yes" if is_again else ""
-        return visit.go(f"/parties/invite?package={key}&name={quote(name)}{second_query}")
+        return visit.go(f"/parties/invite?package={download_key}&name={quote(name)}{second_query}")
 
     def _sign_form(self, visit: Visit) -> Response:
-        key, name = visit.query.get("grant", ""), visit.query.get("name", "")
-        is_waiting = visit.site.downloads.waits(key, visit.person.name)
+        download_key, name = visit.query.get("grant", ""), visit.query.get("name", "")
+        is_waiting = visit.site.downloads.waits(download_key, visit.person.name)
         return visit.show(
             "sign.html.j2",
             "Sign a hospital's request",
-            grant=key if is_waiting else "",
+            grant=download_key if is_waiting else "",
             made=name,
             downloaded_at=_fetched_at(visit, f"{name}.{enrolment.GRANT}"),
         )
@@ -264,7 +265,7 @@ class PartyScreens:
             visit.note("sign refused", error.words)
             raise
         visit.note("sign", f"{enrolled.party} {enrolled.kind}, request {enrolled.request_fingerprint}")
-        key = visit.offer(f"{enrolled.party}.{enrolment.GRANT}", enrolled.grant)
+        download_key = visit.offer(f"{enrolled.party}.{enrolment.GRANT}", enrolled.grant)
         result_words = {
             "enrolled": "is enrolled",
             "renewed": "has a new certificate",
@@ -272,7 +273,7 @@ class PartyScreens:
         }
         message = f"The fingerprints match: {enrolled.party} {result_words[enrolled.kind]}."
         return visit.go(
-            f"/parties/sign?grant={key}&name={quote(enrolled.party)}", message if fingerprint else "Renewed."
+            f"/parties/sign?grant={download_key}&name={quote(enrolled.party)}", message if fingerprint else "Renewed."
         )
 
     def _letter(self, visit: Visit) -> Response:
@@ -334,11 +335,11 @@ def _unfetched(visit: Visit, offers: Mapping[str, Offer], facts: enrolment.Party
     if file is None:
         return None
     party = quote(facts.party.name)
-    key = visit.site.downloads.key_of(file.name, visit.person.name)
-    if not key:
+    download_key = visit.site.downloads.key_of(file.name, visit.person.name)
+    if not download_key:
         return FetchLink(file, f"/parties/invite?name={party}", f"make a new {file.kind}: invite it again")
     screen = "invite?package" if file.kind == "package" else "sign?grant"
-    return FetchLink(file, f"/parties/{screen}={key}&name={party}", "download it")
+    return FetchLink(file, f"/parties/{screen}={download_key}&name={party}", "download it")
 
 
 def _parse_days(text: str) -> float:
@@ -388,7 +389,7 @@ class OversightScreens:
     def _generators(self, visit: Visit) -> Response:
         newest_names = [run.run for run in self._context.list_runs(visit)[:RUNS_COUNTED]]
 
-        def generators() -> dict[str, Any]:
+        def read_generators() -> dict[str, Any]:
             usages = overview.generator_usage(self._home, newest_names)
             has_written = any(usage.counts for usage in usages)
             return {
@@ -398,7 +399,7 @@ class OversightScreens:
                 "columns": overview.usage_columns(usages),
             }
 
-        return visit.page("Generators", {"generators": generators})
+        return visit.page("Generators", {"generators": read_generators})
 
     def _test(self, visit: Visit) -> str:
         run, name = visit.form.get("run", ""), visit.form.get("generator", "")
@@ -418,14 +419,14 @@ class OversightScreens:
     def _audit(self, visit: Visit) -> Response:
         find = visit.query.get("find", "").strip().casefold()
 
-        def audit() -> dict[str, Any]:
+        def read_audit() -> dict[str, Any]:
             entries = visit.site.audit.entries()[::-1]
             fitting_entries = [
                 entry for entry in entries if find in f"{entry.who} {entry.what} {entry.about}".casefold()
             ]
             return {**visit.listed(fitting_entries), "checked": len(entries), "find": visit.query.get("find", "")}
 
-        return visit.page("Audit", {"audit": audit})
+        return visit.page("Audit", {"audit": read_audit})
 
     def _audit_file(self, visit: Visit) -> Response:
         path = visit.site.audit.path
@@ -438,18 +439,18 @@ class OversightScreens:
     # These methods serve the screens of people.
 
     def _people(self, visit: Visit) -> Response:
-        key = visit.query.get("secret", "")
+        download_key = visit.query.get("secret", "")
         secret = ""
-        if visit.site.downloads.waits(key, visit.person.name):
-            secret = visit.site.downloads.take(key, visit.person.name).data.decode()
+        if visit.site.downloads.waits(download_key, visit.person.name):
+            secret = visit.site.downloads.take(download_key, visit.person.name).data.decode()
         session_number = visit.session.number if visit.session is not None else 0
         accounts = visit.site.accounts
 
-        def people() -> dict[str, Any]:
+        def read_people() -> dict[str, Any]:
             access_lists = {"people": accounts.people(), "sessions": accounts.sessions(), "tokens": accounts.tokens()}
             return {**access_lists, "roles": ROLES, "secret": secret, "own": session_number}
 
-        return visit.page("People", {"people": people})
+        return visit.page("People", {"people": read_people})
 
     def _set_person(self, visit: Visit) -> str:
         name, role = visit.form.get("name", "").strip(), visit.form.get("role", "")
@@ -462,8 +463,8 @@ class OversightScreens:
         secret = visit.site.accounts.link(name, by=visit.identities)
         visit.note("link", name)
         address = f"{visit.request.url.scheme}://{visit.request.headers['host']}/enter#{secret}"
-        key = visit.offer("link", f"Lets {name} in once, within 15 minutes: {address}".encode())
-        return visit.go(f"/people?secret={key}")
+        download_key = visit.offer("link", f"Lets {name} in once, within 15 minutes: {address}".encode())
+        return visit.go(f"/people?secret={download_key}")
 
     def _remove(self, visit: Visit) -> str:
         name = visit.form.get("name", "")
@@ -484,10 +485,10 @@ class OversightScreens:
         name, label = visit.form.get("name", ""), visit.form.get("label", "").strip() or "script"
         token = visit.site.accounts.make_token(name, label, days=defaults.TOKEN_DAYS)
         visit.note("make token", f"{name}: {label}")
-        key = visit.offer(
+        download_key = visit.offer(
             "token", f"The token {label} of {name}, valid for {defaults.TOKEN_DAYS:.0f} days: {token}".encode()
         )
-        return visit.go(f"/people?secret={key}")
+        return visit.go(f"/people?secret={download_key}")
 
     def _end_token(self, visit: Visit) -> str:
         visit.site.accounts.end_token(visit.form.get("token", ""))

@@ -187,7 +187,7 @@ class RunScreens:
         find, wanted_state, tag = (visit.query.get(key, "").strip() for key in ("find", "state", "tag"))
         is_archive = wanted_state == ARCHIVE
 
-        def listed() -> dict[str, Any]:
+        def read_list() -> dict[str, Any]:
             all_runs = self._context.list_runs(visit)
             fitting_runs = overview.listed_runs(
                 all_runs, find=find, state="" if is_archive else wanted_state, tag=tag, archive=is_archive
@@ -197,7 +197,7 @@ class RunScreens:
             archived_runs = [] if is_archive else overview.listed_runs(all_runs, find=find, tag=tag, archive=True)
             return {**visit.listed(fitting_runs), **filters, "any": bool(all_runs), "in_archive": len(archived_runs)}
 
-        return visit.page("Runs", {"runs": listed}, **self._context.live("all"))
+        return visit.page("Runs", {"runs": read_list}, **self._context.live("all"))
 
     def _sources(self, visit: Visit) -> Response:
         return visit.show(
@@ -268,23 +268,23 @@ class RunScreens:
         Args:
             checked: shows the faults of empty fields, too.
         """
-        planned_run, faults = None, {**draft.missing, **draft.contact_faults}
-        general: list[str] = []
+        planned_run, fault_by_path = None, {**draft.missing, **draft.contact_faults}
+        general_faults: list[str] = []
         try:
             planned_run = runs.preview(
                 self._home, draft.data, Path(draft.folder), draft.parties, check=self._limits(draft)
             )
         except ConfigurationError as error:
             if error.code != "no-generator":  # The form has a sentence of its own for that, beside its button.
-                faults |= error.places or {"": f"{error.problem}; {error.remedy}"}
+                fault_by_path |= error.places or {"": f"{error.problem}; {error.remedy}"}
         sections = draft.sections
         fields = {field.path: field for section in sections for field in section.fields}
         faults_by_field: dict[str, list[str]] = {}
         todo: list[str] = []  # paths of empty fields
-        for place, words in faults.items():
+        for place, words in fault_by_path.items():
             fault_paths = form_faults.fault_places(sections, place, words)
             if not fault_paths:
-                general.append(form_faults.form_words(sections, words))
+                general_faults.append(form_faults.form_words(sections, words))
             elif len(fault_paths) == 1 and fault_paths[0] in fields and not fields[fault_paths[0]].text:
                 todo.append(fault_paths[0])
             for field_path in fault_paths:
@@ -296,7 +296,7 @@ class RunScreens:
             "planned": planned_run,
             "beside": {path: faults_by_field[path] for path in _by_place(faults_by_field, in_form)},
             "todo": _by_place(todo, in_form),
-            "general": general,
+            "general": general_faults,
             "warnings": permissions.test_file_warnings(draft, self._context.tasks),
             "other_labels": self._limits(draft).other_labels(),
             "words": {form_faults.PARTIES: "Hospitals"}
@@ -408,10 +408,10 @@ class RunScreens:
 
     def _one(self, visit: Visit) -> Response:
         run = visit.path["run"]
-        plan = cache(lambda: overview.run_plan(self._home, run))
-        live_run = cache(lambda: overview.live(self._home, run, plan()))
+        read_plan = cache(lambda: overview.run_plan(self._home, run))
+        read_live = cache(lambda: overview.live(self._home, run, read_plan()))
 
-        def standing() -> dict[str, Any]:
+        def read_standing() -> dict[str, Any]:
             status = runs.status(self._home, run)
             put_away = runs.is_put_away(self._home, run)
             awaited, revision = runs.awaited(self._home, status), runs.revision(self._home, run)
@@ -427,20 +427,20 @@ class RunScreens:
             return {**standing, "may_resume": runs.may_resume(self._home, status), "others": other_words}
 
         parts: dict[str, Part] = {
-            "standing": standing,
+            "standing": read_standing,
             "notes": lambda: {"run": run, "annotations": curation.show(self._home, run)},
-            "timeline": lambda: {"events": runs.timeline(self._home, run, plan().titles)},
+            "timeline": lambda: {"events": runs.timeline(self._home, run, read_plan().titles)},
             "live": lambda: {
-                "live": live_run(),
+                "live": read_live(),
                 **_phase(runs.status(self._home, run)),
-                "plan": plan(),
-                "caps": _caps(plan().planned.task),
+                "plan": read_plan(),
+                "caps": _caps(read_plan().planned.task),
                 "rate": overview.answer_rate,
                 "latency": overview.mean_latency_s,
-                **_charts(live_run(), plan()),
+                **_charts(read_live(), read_plan()),
             },
-            "texts": lambda: {"live": live_run(), "rows": live_run().texts[:TEXTS_SHOWN]},
-            "run_plan": lambda: {"figures": plan().figures, "planned": plan().planned},
+            "texts": lambda: {"live": read_live(), "rows": read_live().texts[:TEXTS_SHOWN]},
+            "run_plan": lambda: {"figures": read_plan().figures, "planned": read_plan().planned},
             "log": lambda: {"lines": runs.timed_log(self._home, run)},
         }
         return visit.page(f"Run {run}", parts, template="run.html.j2", run=run, **self._context.live(f"run {run}"))
@@ -470,23 +470,23 @@ class RunScreens:
         run = visit.path["run"]
         query = {key: visit.query.get(key, "") for key in SEARCHED}
 
-        corpus_search = cache(lambda: self._search(run, query))
-        file_names = cache(lambda: releases.files(self._home, run))
+        search_corpus = cache(lambda: self._search(run, query))
+        list_files = cache(lambda: releases.files(self._home, run))
         parts: dict[str, Part] = {
             "evaluation": lambda: self._evaluation(run),
             "verdict": lambda: {"verdict": releases.verdict(self._home, run)},
             "files": lambda: {
-                "files": file_names(),
+                "files": list_files(),
                 "marks": releases.count_marks(self._home, run),
-                "lacking": [name for name in file_names() if name in releases.LEFT_OUT_NAMES],
+                "lacking": [name for name in list_files() if name in releases.LEFT_OUT_NAMES],
                 "downloaded_at": curation.show(self._home, run).downloaded_at,
                 "bar": open_points.bar_to_publication(self._home, run),
                 "run": run,
             },
             "corpus": lambda: {
-                "remainder": comparison.corpus_remainder(self._home, run, corpus_search()),
-                **visit.listed(list(zip(corpus_search().numbers, corpus_search().texts, strict=True))),
-                "found": corpus_search(),
+                "remainder": comparison.corpus_remainder(self._home, run, search_corpus()),
+                **visit.listed(list(zip(search_corpus().numbers, search_corpus().texts, strict=True))),
+                "found": search_corpus(),
                 "most_texts": overview.run_plan(self._home, run).figures.published,
                 "wanted": query,
                 "is_asked": bool(visit.query.keys() & {*SEARCHED, "page"}),

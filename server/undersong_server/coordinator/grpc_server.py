@@ -367,14 +367,14 @@ class GrpcServer:
     async def _stream(self, peer: PartyStream, hello: wire.Hello, context: Any) -> None:
         software_words = printable(hello.software, 80)
         party_link = Link(peer, hello.boot)
-        has_spending = hello.HasField("epsilon_left") and math.isfinite(hello.epsilon_left)
+        states_budget = hello.HasField("epsilon_left") and math.isfinite(hello.epsilon_left)
         await self._note(
             self._registry.seen,
             peer.name,
             now=self._clock(),
             software=software_words,
             embedder=hello.embedder.hex()[:64],
-            epsilon_left=hello.epsilon_left if has_spending else None,
+            epsilon_left=hello.epsilon_left if states_budget else None,
             paused=hello.paused,
             policy=hello.policy[:LONGEST_JSON],
         )
@@ -568,8 +568,8 @@ class _HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         await context.send_initial_metadata(((framing.CLOCK_METADATA, f"{self._clock():.3f}"),))
         if request.service not in ("", framing.SERVICE):
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
-        status = health_pb2.HealthCheckResponse
-        return status(status=status.NOT_SERVING if self._stopping() else status.SERVING)
+        response_class = health_pb2.HealthCheckResponse
+        return response_class(status=response_class.NOT_SERVING if self._stopping() else response_class.SERVING)
 
 
 async def _hello(context: Any, peer: PartyStream) -> wire.Hello:

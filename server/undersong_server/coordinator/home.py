@@ -221,13 +221,13 @@ class CoordinatorHome:
 
     def finished(self, name: str, remedy: str) -> RunFolder:
         """The folder of a finished run. Raises ConfigurationError, with ``remedy``, for a run that has not finished."""
-        folder = self.run(name)
-        run_state = folder.status().state
+        run_folder = self.run(name)
+        run_state = run_folder.status().state
         if run_state != "finished":
             raise ConfigurationError(
                 f"run {name!r} is {run_state}, and has not finished", remedy, code="run-not-finished"
             )
-        return folder
+        return run_folder
 
     def runs(self) -> list[RunFolder]:
         """The folder of every run, sorted by name."""

@@ -105,7 +105,7 @@ class RunDriver(Progress, ABC):
 
     def __init__(
         self,
-        folder: RunFolder,
+        run_folder: RunFolder,
         *,
         public_cache: Path,
         environment: Mapping[str, str],
@@ -116,7 +116,7 @@ class RunDriver(Progress, ABC):
         epoch: int | None = None,
         held: HeldSteps | None = None,
     ) -> None:
-        self.folder = folder
+        self.folder = run_folder
         self._held = held or HeldSteps()
         self._epoch = epoch
         self.number = number
@@ -128,7 +128,7 @@ class RunDriver(Progress, ABC):
         self._journal: Journal | None = None
         self._interrupted: State | None = None
         self._embedding_phase = EMBEDDING
-        is_charged = folder.status().charged
+        is_charged = run_folder.status().charged
         self._status = RunStatus(state="waiting", number=number, since=time.time(), phase=PREPARING, charged=is_charged)
         self._written_s = 0.0
         self._last_message = ""
@@ -486,12 +486,12 @@ class GrpcRunDriver(RunDriver):
         rest: see :class:`RunDriver`.
     """
 
-    def __init__(self, folder: RunFolder, transport: GrpcTransport, **rest: Any) -> None:
-        super().__init__(folder, **rest)
+    def __init__(self, run_folder: RunFolder, transport: GrpcTransport, **rest: Any) -> None:
+        super().__init__(run_folder, **rest)
         self.carrier = self
         self._transport = transport
         self._gone: dict[str, float] = {}  # time at which a party that did not answer in time went away, by party
-        self.thread = threading.Thread(target=self.run, name=f"run {folder.name}", daemon=True)
+        self.thread = threading.Thread(target=self.run, name=f"run {run_folder.name}", daemon=True)
 
     def start(self) -> None:
         self._show(durable=True)
@@ -661,20 +661,25 @@ class Endings:
 
     def _work(self) -> None:
         while not self._stopping.wait(ENDINGS_POLL_S):
-            silent: set[str] = set()  # names of parties that did not answer, which are not waited for again
-            for run, status, waiting in list(self._endings.values()):
-                presences = self._transport.presence(waiting - silent)
+            silent_names: set[str] = set()  # names of parties that did not answer, which are not waited for again
+            for run, status, untold_names in list(self._endings.values()):
+                presences = self._transport.presence(untold_names - silent_names)
                 connected = [party_name for party_name, presence in presences.items() if presence.connected]
                 if not connected or self._stopping.is_set():
                     continue
                 # A damaged folder must not keep the other runs' parties waiting.
                 step = f"telling the parties how run {run.name} ended"
-                tell = partial(self._tell, run, status, waiting, connected, silent)
+                tell = partial(self._tell, run, status, untold_names, connected, silent_names)
                 self._held.attempt(step, tell)
 
     def _tell(
-        self, run: RunFolder, status: RunStatus, waiting: set[str], connected: Sequence[str], silent: set[str]
+        self,
+        run: RunFolder,
+        status: RunStatus,
+        untold_names: set[str],
+        connected: Sequence[str],
+        silent_names: set[str],
     ) -> None:
         told_parties = tell_ending(self._transport, run, status, connected)
-        waiting.difference_update(told_parties)
-        silent |= set(connected) - told_parties
+        untold_names.difference_update(told_parties)
+        silent_names |= set(connected) - told_parties

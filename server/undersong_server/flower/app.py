@@ -65,12 +65,12 @@ def main(grid: Grid, context: Context) -> None:
             "make a coordinator without --storage for Flower",
             code="storage",
         )
-    folder = coordinator_home.run(planned_run(settings, context.run_id))
-    busy_error = ConfigurationError(f"run {folder.name!r} is under way already", "wait for it, or stop it")
-    with holding(folder.path / "driver.lock", busy_error):  # Two drivers of one run would both write its journal.
-        drive(grid, coordinator_home, folder)
+    run_folder = coordinator_home.run(planned_run(settings, context.run_id))
+    busy_error = ConfigurationError(f"run {run_folder.name!r} is under way already", "wait for it, or stop it")
+    with holding(run_folder.path / "driver.lock", busy_error):  # Two drivers of one run would both write its journal.
+        drive(grid, coordinator_home, run_folder)
     if settings.out is not None:
-        exported_run = releases.export(coordinator_home.path, folder.name, settings.out)
+        exported_run = releases.export(coordinator_home.path, run_folder.name, settings.out)
         print(f"wrote {', '.join(exported_run.files)} into {settings.out}", flush=True)
 
 
@@ -126,25 +126,25 @@ def planned_run(settings: FlowerRunSettings, flower_run: int) -> str:
     return new_run.run
 
 
-def drive(grid: Grid, home: CoordinatorHome, folder: RunFolder) -> None:
+def drive(grid: Grid, home: CoordinatorHome, run_folder: RunFolder) -> None:
     """Drives the run to its end. Raises UndersongError with its reason where it did not finish."""
     environment = dict(os.environ)
     identities = enrolment.identities(home.path)
     run_driver = FlowerRunDriver(
-        folder,
+        run_folder,
         grid,
         identities,
         home.storage.last_turn[0],
         public_cache=public_cache_path(environment),
         environment=environment,
-        number=folder.requested().number,
+        number=run_folder.requested().number,
         signer=Signer(home.settings.name, home.authority(), identities),
     )
     run_driver.run()
-    status = folder.status()
+    status = run_folder.status()
     if status.state == "failed":
-        stored_plan = folder.planned()
-        tell_ending(run_driver.carrier, folder, status, stored_plan.roster, stored_plan.patience_s)
+        stored_plan = run_folder.planned()
+        tell_ending(run_driver.carrier, run_folder, status, stored_plan.roster, stored_plan.patience_s)
     if status.state != "finished":
         error = status.error
         raise UndersongError(
@@ -162,9 +162,9 @@ class FlowerRunDriver(RunDriver):
     """
 
     def __init__(
-        self, folder: RunFolder, grid: Grid, identities: Mapping[str, bytes], heard: int = 0, **rest: Any
+        self, run_folder: RunFolder, grid: Grid, identities: Mapping[str, bytes], heard: int = 0, **rest: Any
     ) -> None:
-        super().__init__(folder, **rest)
+        super().__init__(run_folder, **rest)
         self._reported: list[str] = []
         self.carrier = self._transport = FlowerTransport(
             grid,
@@ -310,9 +310,11 @@ class FlowerTransport:
                 arrived_messages = []
             for message in arrived_messages:
                 message_metadata, request_id = message.metadata, message.metadata.reply_to_message_id
-                asked_node = asked_by_message.get(request_id)
+                node_and_count = asked_by_message.get(request_id)
                 # Errors come from the SuperLink. A node's reply counts only for a message that this node was sent.
-                if asked_node is None or (message_metadata.src_node_id != asked_node[0] and not message.has_error()):
+                if node_and_count is None or (
+                    message_metadata.src_node_id != node_and_count[0] and not message.has_error()
+                ):
                     self._say(
                         f"the SuperNode of {self._party_of_node(message_metadata.src_node_id)} brings a reply to no"
                         " message that it"
@@ -320,8 +322,8 @@ class FlowerTransport:
                     )
                     continue
                 del asked_by_message[request_id]
-                if (replies := self._read_replies(*asked_node, message)) is not None:
-                    replies_by_node[asked_node[0]] = replies
+                if (replies := self._read_replies(*node_and_count, message)) is not None:
+                    replies_by_node[node_and_count[0]] = replies
             if time.monotonic() > give_up_at:
                 break
             self._watch()

@@ -174,8 +174,8 @@ def _differing_grounds(
 
 def _still_open(runs: Sequence[RunSummary]) -> list[RunSummary]:
     """Returns the runs down to the newest finished one, and of older ones those that are under way; newest first."""
-    newest_result = next((place for place, run in enumerate(runs) if run.status.state == "finished"), len(runs))
-    return [run for place, run in enumerate(runs) if place <= newest_result or run.status.state in UNDER_WAY]
+    finished_index = next((place for place, run in enumerate(runs) if run.status.state == "finished"), len(runs))
+    return [run for place, run in enumerate(runs) if place <= finished_index or run.status.state in UNDER_WAY]
 
 
 def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
@@ -230,8 +230,8 @@ def _step_after_download(home: Path, run: str) -> OperatorStep:
 
 def _step_of_result(home: Path, run: RunSummary, result_address: str) -> OperatorStep:
     """The step that a finished run needs, whose texts nobody has downloaded yet."""
-    folder = CoordinatorHome(home).run(run.run)
-    if not _is_evaluated(folder):
+    run_folder = CoordinatorHome(home).run(run.run)
+    if not _is_evaluated(run_folder):
         if run.status.evaluation_error is not None:
             return OperatorStep(f"Evaluate {run.run} again: its evaluation failed", f"{result_address}#evaluate")
         return OperatorStep(f"Read the result of {run.run}, and evaluate it on a public test file", result_address)
@@ -242,16 +242,16 @@ def _step_of_result(home: Path, run: RunSummary, result_address: str) -> Operato
         return OperatorStep(f"Read what is bad about {run.run} before you publish it", f"{result_address}#evaluation")
     if _lacks_terms(home, run.run):
         return OperatorStep(f"Read what is open on {run.run} before you publish it", f"{result_address}#publish")
-    if _has_marks(folder):
+    if _has_marks(run_folder):
         words = f"Download {run.run} without the marked texts, and publish it"
     else:
         words = f"Read texts of {run.run}, mark what nobody shall receive, then download and publish it"
     return OperatorStep(words, f"{result_address}#files")
 
 
-def _is_evaluated(folder: RunFolder) -> bool:
+def _is_evaluated(run_folder: RunFolder) -> bool:
     try:
-        return evaluated(folder) is not None
+        return evaluated(run_folder) is not None
     except UnreadableRun:  # The result tells of the damage, which another evaluation replaces.
         return False
 
@@ -263,9 +263,9 @@ def _lacks_terms(home: Path, run: str) -> bool:
         return False
 
 
-def _has_marks(folder: RunFolder) -> bool:
+def _has_marks(run_folder: RunFolder) -> bool:
     try:
-        return bool(folder.annotations().marked)
+        return bool(run_folder.annotations().marked)
     except UnreadableRun:  # The result tells of the damage.
         return False
 

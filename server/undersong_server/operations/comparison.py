@@ -328,8 +328,8 @@ class RunComparison:
 
     def _help_words(self) -> str:
         runs_by_help: dict[str, list[str]] = {}
-        for number_of_run, run in enumerate(self.runs, 1):
-            runs_by_help.setdefault(run.help or NOT_MEASURED, []).append(f"run {number_of_run}")
+        for run_number, run in enumerate(self.runs, 1):
+            runs_by_help.setdefault(run.help or NOT_MEASURED, []).append(f"run {run_number}")
         return " ".join(
             f"{HELP[0].upper()}{HELP[1:]}, {words}: {joined(run_names)}." for words, run_names in runs_by_help.items()
         )
@@ -526,12 +526,14 @@ def named_scores(home: Path, run: str, figures: Sequence[Figure]) -> NamedScores
     """
     evaluation = evaluated(CoordinatorHome(home).run(run))
     words_by_name = {figure.name: figure.cells[0].words for figure in figures if figure.cells[0].is_known}
-    panel, private = "", ""
+    panel_sentence, private_sentence = "", ""
     if evaluation is not None and PANEL_SCORE in words_by_name:
-        panel = f"Panel score, on the test file {evaluation.file_name}: this corpus {words_by_name[PANEL_SCORE]}."
+        panel_sentence = (
+            f"Panel score, on the test file {evaluation.file_name}: this corpus {words_by_name[PANEL_SCORE]}."
+        )
     if PRIVATE_SCORE in words_by_name:
-        private = f"Private score, on the hospitals' own records: this corpus {words_by_name[PRIVATE_SCORE]}."
-    return NamedScores(panel, private)
+        private_sentence = f"Private score, on the hospitals' own records: this corpus {words_by_name[PRIVATE_SCORE]}."
+    return NamedScores(panel_sentence, private_sentence)
 
 
 # The colour of a result's box, by the sign of the records' help.
@@ -547,8 +549,8 @@ def judge(home: Path, run: str) -> ResultJudgement:
     return _judge(CoordinatorHome(home).run(run), plan, live(home, run, plan).score)
 
 
-def _judge(folder: RunFolder, plan: RunPlanFacts, score: PrivateScore | None) -> ResultJudgement:
-    evaluation = evaluated(folder)
+def _judge(run_folder: RunFolder, plan: RunPlanFacts, score: PrivateScore | None) -> ResultJudgement:
+    evaluation = evaluated(run_folder)
     low_shares: list[float] = []
     wrong_labels = math.nan
     if score is not None and score.is_share:
@@ -562,7 +564,7 @@ def _judge(folder: RunFolder, plan: RunPlanFacts, score: PrivateScore | None) ->
     if score is not None and score.zero_shot is not None:
         by_similarity = similarity_help(score.value, score.zero_shot)
         return ResultJudgement(alarm_sentences, by_similarity.words, GRADES[by_similarity.sign], by_similarity)
-    records_help = kept_help(folder)
+    records_help = kept_help(run_folder)
     if not low_shares:
         return ResultJudgement(alarm_sentences, UNMEASURED, help=records_help)
     if HARDLY in alarm_sentences:
@@ -663,7 +665,7 @@ def _sorted(comparison: RunComparison, sort: str) -> RunComparison:
 def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn_count: int) -> ComparedRun:
     plan = run_plan(home, run)
     live_run = live(home, run, plan)
-    folder = CoordinatorHome(home).run(run)
+    run_folder = CoordinatorHome(home).run(run)
     last_weights: Sequence[float] = ()
     if live_run.weights:
         last_weights = live_run.weights[-1]
@@ -672,7 +674,7 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn_count: in
         spent = live_run.sums[-1].epsilon_after
     compared_run = ComparedRun(
         run=run,
-        state=folder.status().state_words,
+        state=run_folder.status().state_words,
         method=plan.figures.method,
         epsilon=finite(plan.figures.privacy.epsilon),
         delta=plan.figures.privacy.delta,
@@ -695,12 +697,12 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn_count: in
     text_figures: Mapping[str, Interval] = {}
     if texts:
         text_figures = _text_figures(texts, drawn_count)
-    judgement = _judge(folder, plan, live_run.score)
+    judgement = _judge(run_folder, plan, live_run.score)
     return replace(
         compared_run,
         judgement=judgement.sentences,
         help="" if judgement.help is None else judgement.help.word,
-        texts=len(texts) - len(folder.annotations().marked),
+        texts=len(texts) - len(run_folder.annotations().marked),
         text_figures=text_figures,
     )
 

@@ -23,9 +23,9 @@ _WRITE_LOCK = threading.Lock()
 
 def show(home: Path, run: str) -> Annotations:
     """Reads note, tags and marks of a run. Raises ConfigurationError for an unknown run."""
-    folder = CoordinatorHome(home).run(run)
-    folder.status()
-    return folder.annotations()
+    run_folder = CoordinatorHome(home).run(run)
+    run_folder.status()
+    return run_folder.annotations()
 
 
 def describe(home: Path, run: str, *, note: str | None = None, tags: Iterable[str] | None = None) -> Annotations:

@@ -177,8 +177,8 @@ def _example_generators(home: Path, folder: Path) -> list[dict[str, Any]]:
 
 def _example_file(home: Path, folder: Path, name: str) -> str:
     """Puts a file of the example among the uploads, and returns its name as a task in ``folder`` states it."""
-    content = resources.files("undersong_server.operations").joinpath("example", name).read_bytes()
-    return _name_from(folder, keep_upload(home, f"example-{name}", content))
+    file_bytes = resources.files("undersong_server.operations").joinpath("example", name).read_bytes()
+    return _name_from(folder, keep_upload(home, f"example-{name}", file_bytes))
 
 
 def _name_from(folder: Path, path: Path) -> str:

@@ -32,16 +32,18 @@ def fault_places(sections: Sequence[FormSection], place: str, words: str) -> lis
 
 
 def _find_named_fields(sections: Sequence[FormSection], nearest: str, words: str) -> Iterator[str]:
-    header = re.match(r"\[(\w+)\]", words)
+    header_match = re.match(r"\[(\w+)\]", words)
     for form_section in sections:
-        is_of_rule = form_section.path == nearest or (header is not None and header[1] == form_section.title)
+        is_of_rule = form_section.path == nearest or (
+            header_match is not None and header_match[1] == form_section.title
+        )
         for field in form_section.fields:
             key = field.path.rpartition(".")[2]
             if _holds(words, f"{form_section.title}.{key}") or (is_of_rule and _holds(words, key)):
                 yield field.path
         if form_section.kind and form_section.fields and _holds(words, f"generator {form_section.fields[0].text}"):
             yield form_section.path
-    if _holds(words, "federation.parties") or (header is not None and header[1] == "federation"):
+    if _holds(words, "federation.parties") or (header_match is not None and header_match[1] == "federation"):
         yield PARTIES
     yield from (field.path for field in _of_same_value(sections, words))
 

@@ -96,10 +96,10 @@ def count_open_points(home: Path, run: str) -> int:
 def _quality_points(
     home: Path, run: str, result_address: str, judgement: comparison.ResultJudgement
 ) -> Iterator[OpenPoint]:
-    folder = CoordinatorHome(home).run(run)
+    run_folder = CoordinatorHome(home).run(run)
     for alarm in judgement.alarms:
         yield OpenPoint(alarm, "How good", f"{result_address}#evaluation")
-    if evaluated(folder) is None:
+    if evaluated(run_folder) is None:
         yield OpenPoint("No public test file says how good the texts are.", "Evaluate", f"{result_address}#evaluate")
     if judgement.help is not None and judgement.help.sign != 1:
         clause = judgement.help.clause
@@ -112,11 +112,11 @@ def _texts_to_read(home: Path, run: str, corpus: Found, result_address: str) -> 
         words = f"{counted(texts.texts, 'text')} of {texts.generator}: {texts.reason}."
         yield OpenPoint(words, "Read them", f"{result_address}?{query}#corpus")
     phrases = frequent_phrases([str(row["text"]) for row in corpus.texts])
-    rows_with_phrase = len(phrases.by_row)
-    if phrases.rows and rows_with_phrase >= MANY_ROWS * phrases.rows:
+    phrase_row_count = len(phrases.by_row)
+    if phrases.rows and phrase_row_count >= MANY_ROWS * phrases.rows:
         least_percent = 100 * phrases.least_rows / phrases.rows
         words = (
-            f"{number(rows_with_phrase)} of {counted(phrases.rows, 'row')} hold a phrase of {PHRASE_WORDS} words that"
+            f"{number(phrase_row_count)} of {counted(phrases.rows, 'row')} hold a phrase of {PHRASE_WORDS} words that"
             f" stands in {phrases.least_rows} or more of these rows ({least_percent:.0f} %)."
         )
         yield OpenPoint(words, "Read these rows", f"{result_address}?marked={WITH_PHRASE}#corpus")

@@ -350,7 +350,9 @@ def spending(home: Path, runs: Sequence[RunSummary]) -> RecentCosts:
     started_runs = [run for run in runs if run.status.since is not None][:200]
     charged_runs = [run for run in started_runs if run.status.charged or run.status.state == "finished"]
     privacy_sections = [
-        planned.task["privacy"] for run in charged_runs if (planned := _readable_plan(coordinator_home.run(run.run)))
+        stored_plan.task["privacy"]
+        for run in charged_runs
+        if (stored_plan := _readable_plan(coordinator_home.run(run.run)))
     ]
     usages = [usage for run in started_runs for usage in _readable_usage(coordinator_home.run(run.run)).values()]
     return RecentCosts(
@@ -394,18 +396,18 @@ def epsilon_left(home: Path, facts: PartyFacts, runs: Sequence[RunSummary]) -> E
     return EpsilonLeft(stated, stated_at, len(later_runs), promised)
 
 
-def _readable_plan(folder: RunFolder) -> Planned | None:
+def _readable_plan(run_folder: RunFolder) -> Planned | None:
     """The plan of a run; None where it cannot be read: the run's own notice says so."""
     try:
-        return folder.planned()
+        return run_folder.planned()
     except UnreadableRun:
         return None
 
 
-def _readable_usage(folder: RunFolder) -> Mapping[str, Mapping[str, Any]]:
+def _readable_usage(run_folder: RunFolder) -> Mapping[str, Mapping[str, Any]]:
     """Usage of each generator of a run, by name; {} where it cannot be read."""
     try:
-        return folder.usage()
+        return run_folder.usage()
     except UnreadableRun:
         return {}
 
@@ -580,8 +582,8 @@ def run_plan(home: Path, run: str) -> RunPlanFacts:
 
 @lru_cache(maxsize=200)
 def _computed_plan(home: Path, run: str, _version: object) -> RunPlanFacts:
-    planned = CoordinatorHome(home).run(run).planned()
-    planned_task = planned.load()
+    stored_plan = CoordinatorHome(home).run(run).planned()
+    planned_task = stored_plan.load()
     plan = planned_task.plan
     is_private = math.isfinite(plan.privacy.epsilon)
     if is_private:
@@ -589,7 +591,7 @@ def _computed_plan(home: Path, run: str, _version: object) -> RunPlanFacts:
     else:
         epsilons = ()
     sum_names = tuple(planned_sum.name for planned_sum in plan.sums)
-    return RunPlanFacts(planned, plan_figures(planned_task), sum_names, epsilons, sum_titles(plan.sums))
+    return RunPlanFacts(stored_plan, plan_figures(planned_task), sum_names, epsilons, sum_titles(plan.sums))
 
 
 def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
@@ -678,12 +680,12 @@ def generator_usage(home: Path, runs: Sequence[str]) -> tuple[GeneratorUsage, ..
         runs: newest first.
     """
     coordinator_home = CoordinatorHome(home)
-    plans = {run: planned for run in runs if (planned := _readable_plan(coordinator_home.run(run)))}
+    plans = {run: stored_plan for run in runs if (stored_plan := _readable_plan(coordinator_home.run(run)))}
     usages = [_readable_usage(coordinator_home.run(run)) for run in plans]
     newest_run_by_name = {
         str(table.get("name", "")): (str(table.get("kind", "")), run)
-        for run, planned in reversed(plans.items())
-        for table in planned.task.get("generators", ())
+        for run, stored_plan in reversed(plans.items())
+        for table in stored_plan.task.get("generators", ())
     }
     return tuple(
         _usage_of(name, kind, run, [usage[name] for usage in usages if name in usage])
@@ -715,12 +717,12 @@ def _usage_of(name: str, kind: str, run: str, usages: Sequence[Mapping[str, Any]
 
 def _sum(parts: Sequence[Mapping[str, object]]) -> dict[str, float]:
     """Adds the numbers of ``parts`` by key; values of other types are left out."""
-    total: dict[str, float] = defaultdict(int)
+    totals: dict[str, float] = defaultdict(int)
     for part in parts:
         for key, value in part.items():
             if isinstance(value, int | float):
-                total[key] += value
-    return dict(total)
+                totals[key] += value
+    return dict(totals)
 
 
 @dataclass(frozen=True)

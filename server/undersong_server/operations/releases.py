@@ -171,9 +171,9 @@ def dossier(
     """
     folder = Path(run)
     if not (folder / MANIFEST_NAME).exists():
-        coordinator = CoordinatorHome(home)
-        folder = coordinator.finished(run, "write its dossier when it has finished").output
-        fingerprint = fingerprint or coordinator.authority().fingerprint
+        coordinator_home = CoordinatorHome(home)
+        folder = coordinator_home.finished(run, "write its dossier when it has finished").output
+        fingerprint = fingerprint or coordinator_home.authority().fingerprint
     audit_result = None if audit is None else impact.read_audit(audit)
     privacy_verdict = verify(folder, fingerprint=fingerprint, parties=parties)
     return dossier_page(folder, privacy_verdict, fingerprint=fingerprint, audit=audit_result), privacy_verdict
@@ -187,8 +187,8 @@ def archive(home: Path, run: str, *, without_aside: bool = False) -> bytes:
 
     Raises ConfigurationError for a run that has not finished.
     """
-    names = _archived_names(home, run, without_aside=without_aside)
-    published_files = {name: read_file(home, run, name) for name in names}
+    archived_names = _archived_names(home, run, without_aside=without_aside)
+    published_files = {name: read_file(home, run, name) for name in archived_names}
     return _pack_archive(home, run, published_files, {})
 
 
@@ -210,10 +210,10 @@ def archive_without_marked(home: Path, run: str, *, without_aside: bool = False)
         raise ConfigurationError(f"run {run!r} has no marked text", "mark texts on its Result first", code="no-marks")
     if len(marked_rows) >= len(_rows(output_folder)):
         raise ConfigurationError(f"run {run!r}: every text is marked", "take some marks away", code="no-text-left")
-    corpus, left_out = corpus_without(output_folder, marked_rows)
-    names = _archived_names(home, run, without_aside=without_aside)
-    files_without_texts = {name: read_file(home, run, name) for name in names if name in FILES_WITHOUT_TEXTS}
-    return _pack_archive(home, run, files_without_texts, corpus, left_out)
+    corpus_contents, left_out = corpus_without(output_folder, marked_rows)
+    archived_names = _archived_names(home, run, without_aside=without_aside)
+    files_without_texts = {name: read_file(home, run, name) for name in archived_names if name in FILES_WITHOUT_TEXTS}
+    return _pack_archive(home, run, files_without_texts, corpus_contents, left_out)
 
 
 def _pack_archive(
@@ -393,8 +393,8 @@ def search(home: Path, run: str, *, find: str = "", label: str = "", generator: 
     """
     output_folder = _output(home, run)
     corpus_rows, aside_rows = _rows(output_folder), _aside_rows(output_folder)
-    folder = CoordinatorHome(home).run(run)
-    marked_rows, mismatches = folder.annotations().marked, kept_mismatches(folder)
+    run_folder = CoordinatorHome(home).run(run)
+    marked_rows, mismatches = run_folder.annotations().marked, kept_mismatches(run_folder)
     folded_find, phrases_by_row = find.casefold(), dict[int, set[str]]()
     if texts == WITH_PHRASE:
         phrases_by_row = dict(frequent_phrases([str(row.get("text", "")) for row in corpus_rows]).by_row)
@@ -460,20 +460,20 @@ def evaluate_run(home: Path, run: str, options: EvaluationOptions, *, test_name:
     Raises ConfigurationError for a run that has not finished, if a generator has read the file, if a run of this
     coordinator has written some of its texts, and as :func:`evaluate` does.
     """
-    folder = CoordinatorHome(home).finished(run, "evaluate it when it has finished")
+    run_folder = CoordinatorHome(home).finished(run, "evaluate it when it has finished")
     test_file = options.test
     if not isinstance(test_file, Path):
         raise ConfigurationError(f"{run}: is evaluated beside a test file only", "name a test file (--test)")
-    _check_unread(folder.planned(), test_file, test_name or test_file.name)
+    _check_unread(run_folder.planned(), test_file, test_name or test_file.name)
     _check_unwritten(home, test_file, options.text_field, test_name or test_file.name)
-    report = evaluate(folder.output, options, largest=DRAWN_TEXTS)
+    report = evaluate(run_folder.output, options, largest=DRAWN_TEXTS)
     new_evaluation = make_evaluation(
         name_test(test_file, test_name),
         measures_of(report),
         report.trained[0].accuracy_by_texts if report.trained else None,
         report.synthetic_rows,
     )
-    keep_evaluation(folder, new_evaluation)
+    keep_evaluation(run_folder, new_evaluation)
     return new_evaluation
 
 

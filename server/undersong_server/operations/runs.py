@@ -210,9 +210,9 @@ def _revised_name(home: Path, data: Mapping[str, Any]) -> str:
 
 def is_proposed_name(run: str, task: str) -> bool:
     """True for a name that :func:`proposed_name`, now or in earlier releases, made for a run of this task."""
-    stem = re.escape(task[:LONGEST_STEM].rstrip())
-    date_and_time = r"\d{4}-\d\d-\d\d(?: \d\d\.\d\d(?:\.\d\d)?)?"
-    return re.fullmatch(rf"{stem}((?: epsilon \S+)? {date_and_time}| [0-9a-f]{{8}})(?: \d+)?", run) is not None
+    stem_pattern = re.escape(task[:LONGEST_STEM].rstrip())
+    time_pattern = r"\d{4}-\d\d-\d\d(?: \d\d\.\d\d(?:\.\d\d)?)?"
+    return re.fullmatch(rf"{stem_pattern}((?: epsilon \S+)? {time_pattern}| [0-9a-f]{{8}})(?: \d+)?", run) is not None
 
 
 @dataclass(frozen=True)
@@ -234,11 +234,11 @@ class Revision:
 def revision(home: Path, run: str) -> Revision:
     """Returns which run a run replaces, and which one replaces it. Raises ConfigurationError for an unknown run."""
     coordinator_home = CoordinatorHome(home)
-    folder = coordinator_home.run(run)
-    stored_plan = folder.planned()
+    run_folder = coordinator_home.run(run)
+    stored_plan = run_folder.planned()
     before = stored_plan.task["task"].get("revises", "")
-    begun_with = "" if before else _begun_with(folder)
-    run_revision = Revision(before, folder.successor, begun_with=begun_with)
+    begun_with = "" if before else _begun_with(run_folder)
+    run_revision = Revision(before, run_folder.successor, begun_with=begun_with)
     earlier_name = before or begun_with
     if not earlier_name or not (earlier_run := coordinator_home.run(earlier_name)).exists:
         return run_revision
@@ -280,9 +280,9 @@ def _generators_by_name(plan: Planned) -> dict[str, Mapping[str, Any]]:
     return {str(table.get("name")): table for table in plan.task.get("generators", ())}
 
 
-def _begun_with(folder: RunFolder) -> str:
+def _begun_with(run_folder: RunFolder) -> str:
     try:
-        return folder.annotations().begun_with
+        return run_folder.annotations().begun_with
     except UnreadableRun:  # The screen's part of notes tells of the damage.
         return ""
 
@@ -302,15 +302,15 @@ def put_away(home: Path, run: str) -> None:
 
     One that fails anew comes back by itself. Raises ConfigurationError for a run that is unknown or under way.
     """
-    folder = CoordinatorHome(home).run(run)
-    run_state = folder.status().state
+    run_folder = CoordinatorHome(home).run(run)
+    run_state = run_folder.status().state
     if run_state in UNDER_WAY:
         raise ConfigurationError(
             f"run {run!r} is {run_state}, and cannot be put away yet",
             "put it away when it has ended, or stop it first",
             code="under-way",
         )
-    folder.put_away()
+    run_folder.put_away()
 
 
 def take_back(home: Path, run: str) -> None:
@@ -455,23 +455,23 @@ def request(home: Path, run: str, action: Action, assignments: Sequence[str] = (
     is left out of new runs, and for an assignment that would change anything else.
     """
     coordinator_home = CoordinatorHome(home)
-    folder = coordinator_home.run(run)
+    run_folder = coordinator_home.run(run)
     if assignments:
-        _amend(folder, assignments)
-    run_state = folder.status().state
+        _amend(run_folder, assignments)
+    run_state = run_folder.status().state
     if run_state in FINAL:
         raise ConfigurationError(
             f"run {run!r} is {run_state} for good", "plan a new one: undersong run plan", code="run-ended"
         )
     if action == "run" and run_state == "planned":
         with contextlib.suppress(UnreadableRun):  # The process that drives the run reports a damaged plan.
-            refuse_left_out(home, folder.planned().roster, run)
-    folder.request(action)
+            refuse_left_out(home, run_folder.planned().roster, run)
+    run_folder.request(action)
     return ActionRequest(run, action, coordinator_home.served)
 
 
-def _amend(folder: RunFolder, assignments: Sequence[str]) -> None:
-    stored_plan = folder.planned()
+def _amend(run_folder: RunFolder, assignments: Sequence[str]) -> None:
+    stored_plan = run_folder.planned()
     amended_plan = replace(stored_plan, task=configuration.override(stored_plan.task, assignments))
     planned_task = stored_plan.load().task
     amended_task = amended_plan.load().task
@@ -481,11 +481,11 @@ def _amend(folder: RunFolder, assignments: Sequence[str]) -> None:
         (generator.identity(), generator.words) for generator in amended_task.generators
     ]:
         raise ConfigurationError(
-            f"run {folder.name!r}: what the parties have signed cannot be changed (--set)",
+            f"run {run_folder.name!r}: what the parties have signed cannot be changed (--set)",
             "set limits, money, keys and request fields of generators only; for anything else plan a new run",
             code="signed-by-parties",
         )
-    folder.amend(amended_plan)
+    run_folder.amend(amended_plan)
 
 
 @dataclass(frozen=True)
@@ -564,19 +564,19 @@ class RunDetails(RunSummary):
 
 def show(home: Path, run: str) -> RunDetails:
     """Returns plan, parties, status and log of a run. Raises ConfigurationError for an unknown one."""
-    folder = CoordinatorHome(home).run(run)
-    stored_plan = folder.planned()
+    run_folder = CoordinatorHome(home).run(run)
+    stored_plan = run_folder.planned()
     figures_of_plan = plan_figures(stored_plan.load())
-    run_annotations = folder.annotations()
+    run_annotations = run_folder.annotations()
     return RunDetails(
         run,
         stored_plan.roster,
-        folder.status(),
-        tuple(folder.log()[-LOG_LINES:]),
+        run_folder.status(),
+        tuple(run_folder.log()[-LOG_LINES:]),
         figures_of_plan,
         note=run_annotations.note,
         tags=run_annotations.tags,
-        put_away=folder.is_put_away,
+        put_away=run_folder.is_put_away,
     )
 
 
@@ -625,18 +625,18 @@ def watch(home: Path, run: str, *, timeout_s: float | None = None) -> Iterator[R
         TransportError: the run did not end in time; it goes on.
     """
     coordinator_home = CoordinatorHome(home)
-    folder = coordinator_home.run(run)
+    run_folder = coordinator_home.run(run)
     start_s = time.monotonic()
-    lines_read = max(0, len(folder.log()) - LOG_LINES)
+    lines_read = max(0, len(run_folder.log()) - LOG_LINES)
     last_shown: tuple[object, ...] | None = None
     while True:
-        if len(folder.log()) > lines_read:
+        if len(run_folder.log()) > lines_read:
             time.sleep(POLL_S)  # A run's last log line comes just before its final status: both are one event.
-        status = folder.status()
+        status = run_folder.status()
         is_served = coordinator_home.served
-        new_lines = tuple(folder.log()[lines_read:])
+        new_lines = tuple(run_folder.log()[lines_read:])
         lines_read += len(new_lines)
-        has_ended = status.state in FINAL or (status.state in ENDED and status.number >= folder.requested().number)
+        has_ended = status.state in FINAL or (status.state in ENDED and status.number >= run_folder.requested().number)
         event = RunEvent(new_lines, status, is_served, awaited(home, status))
         shown_words = (status.words, is_served, *event.away_because)
         if new_lines or shown_words != last_shown or has_ended:
@@ -673,9 +673,9 @@ def awaited(home: Path, status: RunStatus) -> dict[str, PartyFacts]:
 
 def log(home: Path, run: str, lines: int = 200) -> tuple[str, ...]:
     """The last lines of a run's log. Raises ConfigurationError for an unknown run."""
-    folder = CoordinatorHome(home).run(run)
-    folder.planned()
-    return tuple(folder.log()[-lines:])
+    run_folder = CoordinatorHome(home).run(run)
+    run_folder.planned()
+    return tuple(run_folder.log()[-lines:])
 
 
 def timed_log(home: Path, run: str) -> tuple[tuple[float | None, str], ...]:
@@ -719,14 +719,16 @@ def timeline(home: Path, run: str, sum_titles: Mapping[str, str] = MappingProxyT
 
     Raises ConfigurationError for an unknown run.
     """
-    folder = CoordinatorHome(home).run(run)
-    stored_plan = folder.planned()
-    status = folder.status()
-    run_moments = [Moment((folder.path / "plan.json").stat().st_mtime, f"planned with {', '.join(stored_plan.roster)}")]
-    requested_path = folder.path / "requested.json"
+    run_folder = CoordinatorHome(home).run(run)
+    stored_plan = run_folder.planned()
+    status = run_folder.status()
+    run_moments = [
+        Moment((run_folder.path / "plan.json").stat().st_mtime, f"planned with {', '.join(stored_plan.roster)}")
+    ]
+    requested_path = run_folder.path / "requested.json"
     if requested_path.exists():
-        run_moments.append(Moment(requested_path.stat().st_mtime, f"requested: {folder.requested().action}"))
-    for time_s, line_words in map(_split_stamp, folder.log()):
+        run_moments.append(Moment(requested_path.stat().st_mtime, f"requested: {run_folder.requested().action}"))
+    for time_s, line_words in map(_split_stamp, run_folder.log()):
         if time_s is not None:
             is_refusal = status.error is not None and line_words == logged(status.error.problem)
             moment_grade: Literal["done", "bad"] = (
@@ -734,7 +736,7 @@ def timeline(home: Path, run: str, sum_titles: Mapping[str, str] = MappingProxyT
             )
             shown_words = _without_error(line_words, status.error).partition(PLAN_WORDS)[0]
             run_moments.append(Moment(time_s, shown_words, moment_grade))
-    for event in folder.live():
+    for event in run_folder.live():
         if event["kind"] == "sum":
             survivor_words = f"{len(event['survivors'])} of {counted(len(stored_plan.roster), 'hospital')}"
             title = sum_titles.get(event["name"], event["name"])

@@ -261,8 +261,8 @@ def _name_makers(data: ReportData, maker_names: str) -> str:
         makers_words += " They have stated no contact."
     elif not maker_names:
         makers_words += f" Contact: {contact}."
-    where = mark_example(publication.where.rstrip("."))
-    where_words = f"Where it is published: {where}." if where else ""
+    publication_place = mark_example(publication.where.rstrip("."))
+    where_words = f"Where it is published: {publication_place}." if publication_place else ""
     return " ".join(filter(None, (operator_words if operator else "", makers_words, where_words)))
 
 

@@ -40,7 +40,7 @@ def read_card_facts(card: str) -> CardFacts:
         is_here=True,
         test_hash=test_hash[1] if test_hash else "",
         score=float(score[1]) if score else None,
-        sources={_unescape(source["name"]): _unescape(source["statement"]) for source in _SOURCE.finditer(card)},
+        sources={_unescape(match["name"]): _unescape(match["statement"]) for match in _SOURCE.finditer(card)},
         invented_records=any(line.startswith(DEMONSTRATION) for line in card.splitlines()),
     )
 

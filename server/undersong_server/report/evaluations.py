@@ -120,60 +120,60 @@ def _kept_measure(measure: Measure, interval: Interval | None) -> KeptMeasure:
     return KeptMeasure(measure.value, measure.good, measure.percent, interval_ends, mark)
 
 
-def keep_evaluation(folder: RunFolder, evaluation: Evaluated) -> None:
+def keep_evaluation(run_folder: RunFolder, evaluation: Evaluated) -> None:
     """Writes a run's figures beside one test file, in the place of earlier ones beside the same file alone.
 
     The first figures are the run's own. Those beside another test file stand beside them and never replace them.
     """
     own_evaluation = None
     with contextlib.suppress(UnreadableRun):  # Damaged figures are replaced.
-        own_evaluation = evaluated(folder)
+        own_evaluation = evaluated(run_folder)
     if own_evaluation is None or own_evaluation.file_hash == evaluation.file_hash:
         file_name = EVALUATION_FILE
     else:
         file_name = BESIDE_FILES.format(evaluation.file_hash)
-    replace_json(folder.path / file_name, asdict(evaluation), durable=False)
+    replace_json(run_folder.path / file_name, asdict(evaluation), durable=False)
 
 
-def evaluated(folder: RunFolder) -> Evaluated | None:
+def evaluated(run_folder: RunFolder) -> Evaluated | None:
     """Reads a run's own figures, the first that :func:`keep_evaluation` wrote; None if there are none yet.
 
     Raises UnreadableRun if they are damaged.
     """
-    return folder.read_object(EVALUATION_FILE, _EVALUATED.validate_python)
+    return run_folder.read_object(EVALUATION_FILE, _EVALUATED.validate_python)
 
 
-def evaluated_beside(folder: RunFolder) -> tuple[Evaluated, ...]:
+def evaluated_beside(run_folder: RunFolder) -> tuple[Evaluated, ...]:
     """Reads a run's figures beside other test files than its own, by their day.
 
     Raises UnreadableRun if some are damaged.
     """
-    paths = sorted(folder.path.glob(BESIDE_FILES.format("*")))
-    evaluations = (folder.read_object(path.name, _EVALUATED.validate_python) for path in paths)
+    paths = sorted(run_folder.path.glob(BESIDE_FILES.format("*")))
+    evaluations = (run_folder.read_object(path.name, _EVALUATED.validate_python) for path in paths)
     return tuple(sorted(filter(None, evaluations), key=lambda evaluation: evaluation.day))
 
 
-def keep_help(folder: RunFolder, data: ReportData) -> None:
+def keep_help(run_folder: RunFolder, data: ReportData) -> None:
     """Writes what a run's card says of the records' help."""
-    replace_json(folder.path / HELP_FILE, asdict(records_help(data)), durable=False)
+    replace_json(run_folder.path / HELP_FILE, asdict(records_help(data)), durable=False)
 
 
-def kept_help(folder: RunFolder) -> RecordsHelp | None:
+def kept_help(run_folder: RunFolder) -> RecordsHelp | None:
     """Reads what :func:`keep_help` wrote; None if the run has not finished, or finished in an earlier version.
 
     Raises UnreadableRun if it is damaged.
     """
-    return folder.read_object(HELP_FILE, _RECORDS_HELP.validate_python)
+    return run_folder.read_object(HELP_FILE, _RECORDS_HELP.validate_python)
 
 
-def keep_mismatches(folder: RunFolder, data: ReportData) -> None:
+def keep_mismatches(run_folder: RunFolder, data: ReportData) -> None:
     """Writes the rows of a run that read like another label."""
-    replace_json(folder.path / MISMATCHES_FILE, asdict(data.mismatches), durable=False)
+    replace_json(run_folder.path / MISMATCHES_FILE, asdict(data.mismatches), durable=False)
 
 
-def kept_mismatches(folder: RunFolder) -> LabelMismatches | None:
+def kept_mismatches(run_folder: RunFolder) -> LabelMismatches | None:
     """Reads what :func:`keep_mismatches` wrote; None if the run has not finished, or finished in an earlier version.
 
     Raises UnreadableRun if it is damaged.
     """
-    return folder.read_object(MISMATCHES_FILE, _MISMATCHES.validate_python)
+    return run_folder.read_object(MISMATCHES_FILE, _MISMATCHES.validate_python)

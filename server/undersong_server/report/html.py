@@ -327,7 +327,7 @@ def series_chart(
         planned: names of what is planned and not measured, whose lines are dashed.
         names: what the ticks stand for, in the table and the marks' titles; () for the ticks themselves.
     """
-    full_names = names or ticks
+    tick_names = names or ticks
     has_legend = len(series) > 1 or bool(planned)
     series, planned = _merge_series(series, planned, are_shares=percent)
     present_points = [point for series_points in series.values() for point in series_points if point is not None]
@@ -385,14 +385,14 @@ def series_chart(
         if form == "line":
             path_points = " ".join(f"{mark_x:.1f},{y(mean):.1f}" for mark_x, _, mean, _ in point_marks)
             svg_parts.append(_fill_markup('<polyline points="{}"/>', path_points))
-        for across, tick_index, mean, half in point_marks:
+        for centre_x, tick_index, mean, half in point_marks:
             value_words = f"{100 * mean:.1f} %" if percent else f"{mean:.4g}" + (f" ± {half:.2g}" if half else "")
-            title = f"{series_name}, {full_names[tick_index]}: {value_words}"
-            svg_parts.append(_draw_line("interval", across, across, y(mean - half), y(mean + half)))
+            title = f"{series_name}, {tick_names[tick_index]}: {value_words}"
+            svg_parts.append(_draw_line("interval", centre_x, centre_x, y(mean - half), y(mean + half)))
             if form == "bars":
-                svg_parts.append(_draw_bar(across, 0.8 * (right_edge - LEFT) / len(ticks), y(mean), y(0.0), title))
+                svg_parts.append(_draw_bar(centre_x, 0.8 * (right_edge - LEFT) / len(ticks), y(mean), y(0.0), title))
             else:
-                svg_parts.append(_draw_mark(across, y(mean), title, rank))
+                svg_parts.append(_draw_mark(centre_x, y(mean), title, rank))
         legend_y = height + 20 + ROW * rank
         if has_legend:
             legend_mark = (
@@ -409,7 +409,7 @@ def series_chart(
         '<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>',
         *(width, height + 12 + ROW * len(series) * has_legend, description, Markup("").join(svg_parts)),
     )
-    return svg_markup + _figure_table(full_names, series, axis=axis, percent=percent)
+    return svg_markup + _figure_table(tick_names, series, axis=axis, percent=percent)
 
 
 def _leaves_at_right(series: Mapping[str, Points], mark: float) -> bool:

@@ -28,9 +28,9 @@ def final_screen(data: ReportData, folder: Path) -> RenderableType:
     screen_rows.add_row("verdict", Text(" ".join(dict.fromkeys([verdict(data), *alarms_of(data)]))))
     accuracy = _accuracy_lines(data)
     if len(data.generators) > 1 and data.weights:
-        weight_rows = max(FEWEST_WEIGHTS, LINES - 5 - len(accuracy) - (data.score is not None))
+        weight_row_count = max(FEWEST_WEIGHTS, LINES - 5 - len(accuracy) - (data.score is not None))
         screen_rows.add_row(
-            "weights", _equal_weights_text(data) if data.has_equal_weights else _weight_table(data, weight_rows)
+            "weights", _equal_weights_text(data) if data.has_equal_weights else _weight_table(data, weight_row_count)
         )
     if accuracy:
         screen_rows.add_row("panel", Group(*accuracy))
@@ -89,11 +89,11 @@ def _weight_table(data: ReportData, most_rows: int) -> Table:
 def _equal_weights_text(data: ReportData) -> Text:
     """Returns the sentence on weights that differ by noise only: their range, in place of bars."""
     lowest_percent, highest_percent = (round(100 * weight) for weight in (min(data.weights[-1]), max(data.weights[-1])))
-    error = round(100 * max(data.weight_errors))
+    error_percent = round(100 * max(data.weight_errors))
     share_words = (
         f"{lowest_percent} % each" if lowest_percent == highest_percent else f"{lowest_percent} to {highest_percent} %"
     )
-    return Text(f"{EQUAL_WEIGHTS}: {share_words}" + (f", s.e. up to {error} %" if error else ""))
+    return Text(f"{EQUAL_WEIGHTS}: {share_words}" + (f", s.e. up to {error_percent} %" if error_percent else ""))
 
 
 def _accuracy_lines(data: ReportData) -> list[Text]:

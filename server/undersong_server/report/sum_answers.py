@@ -129,17 +129,17 @@ def _tell_sum(planned_sum: PlannedSum, run: OpenedRun) -> SumAnswer:
 
 def _tell_answer(planned_sum: PlannedSum, noisy_sum: NoisySum, run: OpenedRun) -> str:
     """Returns the sentence on a sum's result; for a statistic without its own sentence, the range of the values."""
-    numbers, error = noisy_sum.natural, float(noisy_sum.sigma)
+    numbers, standard_error = noisy_sum.natural, float(noisy_sum.sigma)
     match planned_sum.statistic:
         case LabelHistogram.name:
-            return f"Answer: {_list_figures(run.labels, numbers)}, each {_give_or_take(error)}."
+            return f"Answer: {_list_figures(run.labels, numbers)}, each {_give_or_take(standard_error)}."
         case SupportVotes.name if "support" in run.records:
             return _tell_support(run)
         case ClassifierVotesInBlocks.name:
             # A row is centred: it counts by how much a classifier is above the generators' mean. Blocks that no label
             # uses hold noise alone, so the sum over all of them is right on average.
             by_generator = numbers.reshape(-1, len(run.generators)).sum(axis=0)
-            sum_error = error * float(np.sqrt(len(numbers) / len(run.generators)))
+            sum_error = standard_error * float(np.sqrt(len(numbers) / len(run.generators)))
             figures = [
                 f"{printable(name, 60)} {abs(value):.0f} {'more' if value >= 0 else 'fewer'}"
                 for name, value in zip(run.generators, by_generator.tolist(), strict=True)
@@ -152,10 +152,10 @@ def _tell_answer(planned_sum: PlannedSum, noisy_sum: NoisySum, run: OpenedRun) -
         case CorpusComparison.name | ScoredComparison.name | ScoredSimilarity.name:
             return f'Its answer stands under "{WORTH}".'
     if len(numbers) <= MOST_FIGURES:
-        return f"Answer: {', '.join(f'{value:.0f}' for value in numbers)}, each {_give_or_take(error)}."
+        return f"Answer: {', '.join(f'{value:.0f}' for value in numbers)}, each {_give_or_take(standard_error)}."
     return (
         f"Answer: {len(numbers):,} numbers from {numbers.min():.4g} to {numbers.max():.4g}, each"
-        f" {_give_or_take(error)}."
+        f" {_give_or_take(standard_error)}."
     )
 
 

@@ -199,13 +199,13 @@ def kind_of(writer: str) -> str:
     ('openai', 'replay')
     """
     _, kind_words = words.split_writer(writer)
-    kinds: Mapping[str, str] = {
+    kind_by_words: Mapping[str, str] = {
         words.NGRAM_WRITER: NGRAM,
         words.LOCAL_MODEL_WRITER: TRANSFORMERS,
         words.WRITTEN_BEFORE: "replay",
     }
-    if kind_words in kinds:
-        return kinds[kind_words]
+    if kind_words in kind_by_words:
+        return kind_by_words[kind_words]
     is_program = not kind_words or kind_words.endswith((words.OF_ANOTHER_PACKAGE, words.OF_THIS_PROCESS))
     return "function" if is_program else NAMES_ITS_MODEL
 

@@ -756,8 +756,8 @@ def _estimate_generator(run: RunPlan, generator: GeneratorSettings, calls_range:
     )
     prompt_words = [len(f"{request.system} {request.prompt}".split()) for request in requests.values()]
     lowest_estimate, highest_estimate = (
-        generator.estimate(call_count, extreme(prompt_words), fewest_words)
-        for call_count, extreme in zip(calls_range, (min, max), strict=True)
+        generator.estimate(call_count, pick_extreme(prompt_words), fewest_words)
+        for call_count, pick_extreme in zip(calls_range, (min, max), strict=True)
     )
     if lowest_estimate.price_usd is None or highest_estimate.price_usd is None:
         price_usd = None
