@@ -96,14 +96,14 @@ def groups(digest: bytes) -> str:
     return "-".join(fingerprint_hex[i : i + 4] for i in range(0, 32, 4))
 
 
-def bare_fingerprint(typed: str) -> str:
+def bare_fingerprint(typed_fingerprint: str) -> str:
     """Normalises a typed fingerprint: lower case, without spaces, dashes and colons."""
-    return re.sub(r"[\s:-]", "", typed).lower()
+    return re.sub(r"[\s:-]", "", typed_fingerprint).lower()
 
 
-def same_fingerprint(typed: str, computed: str) -> bool:
+def same_fingerprint(typed_fingerprint: str, computed: str) -> bool:
     """Returns True if a typed fingerprint equals ``computed``, ignoring spaces, case, dashes and colons."""
-    typed_digits = bare_fingerprint(typed)
+    typed_digits = bare_fingerprint(typed_fingerprint)
     return hmac.compare_digest(typed_digits.encode(), computed.replace("-", "").encode())
 
 

@@ -374,6 +374,6 @@ def plan_words(manifest_hash: bytes) -> str:
     return " ".join(WORDS[(digest_number >> (BITS * word_place)) % 2**BITS] for word_place in range(COUNT))
 
 
-def same_words(typed: str, plan_words: str) -> bool:
+def same_words(typed_words: str, plan_words: str) -> bool:
     """Returns True if the words that somebody typed are those of the plan, ignoring case, commas and hyphens."""
-    return typed.lower().replace(",", " ").replace("-", " ").split() == plan_words.split()
+    return typed_words.lower().replace(",", " ").replace("-", " ").split() == plan_words.split()

@@ -97,13 +97,13 @@ def questions(plan: Plan) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(question, plan.sums)))
 
 
-def split_writer(writer: str) -> tuple[str, str]:
-    """Splits a plan's description of a generator (``writer``) into its name and its kind, which stands in brackets.
+def split_writer(description: str) -> tuple[str, str]:
+    """Splits a plan's description of a generator into its name and its kind, which stands in brackets.
 
     >>> split_writer("big (a model (an n-gram model))"), split_writer("big")
     (('big', 'a model (an n-gram model)'), ('big', ''))
     """
-    name, bracket, kind = writer.partition(" (")
+    name, bracket, kind = description.partition(" (")
     return name, kind.removesuffix(")") if bracket else ""
 
 
@@ -125,16 +125,16 @@ def join_writers(writers: Sequence[str]) -> str:
     return "; ".join(groups)
 
 
-def is_copied(writer: str) -> bool:
+def is_copied(description: str) -> bool:
     """Returns True if the plan's description of a generator says that it takes its texts from a file."""
-    return writer.endswith(f"({WRITTEN_BEFORE})")
+    return description.endswith(f"({WRITTEN_BEFORE})")
 
 
-def _origin(writer: str) -> str:
+def _origin(description: str) -> str:
     """Returns the origin of a generator's texts, a key of ``_PROGRAMS``, from the plan's description of it."""
-    if is_copied(writer):
+    if is_copied(description):
         return "file"
-    return "program" if writer.endswith((f"{OF_ANOTHER_PACKAGE})", f"{OF_THIS_PROCESS})")) else "model"
+    return "program" if description.endswith((f"{OF_ANOTHER_PACKAGE})", f"{OF_THIS_PROCESS})")) else "model"
 
 
 _PROGRAMS = {
@@ -202,32 +202,32 @@ def run_by(operator: str, contact: str) -> str:
     return f"{printable(operator, LONGEST_FOREIGN)}{contact_words}"
 
 
-def publication(stated: str) -> str:
+def publication(publication_text: str) -> str:
     """Returns a plan's ``publication`` text for readers: no full stop before a semicolon, and "made by" explained.
 
     >>> publication("Our page.; made by: the alliance")
     'Our page; published in the name of: the alliance'
     """
-    return stated.replace(".; ", "; ").replace("; made by: ", "; published in the name of: ")
+    return publication_text.replace(".; ", "; ").replace("; made by: ", "; published in the name of: ")
 
 
-def publication_place(stated: str) -> str:
+def publication_place(publication_text: str) -> str:
     """Returns where a plan says that a data set is published; "" where it does not state it.
 
     >>> publication_place("Our page.; licence: CC0"), publication_place("licence: CC0")
     ('Our page', '')
     """
-    return _PUBLICATION_KEY.split(f"; {stated}", maxsplit=1)[0].removeprefix("; ").rstrip(".")
+    return _PUBLICATION_KEY.split(f"; {publication_text}", maxsplit=1)[0].removeprefix("; ").rstrip(".")
 
 
-def publication_part(stated: str, key: str) -> str:
+def publication_part(publication_text: str, key: str) -> str:
     """Returns one part of a plan's words on its publication, by its key; "" where the plan does not state it.
 
     >>> stated = "Our page; licence: CC0; made by: five clinics; contact: desk"
     >>> publication_part(stated, "licence"), publication_part(stated, "made by"), publication_part("A page", "licence")
     ('CC0', 'five clinics', '')
     """
-    _, _, following_words = f"; {stated}".partition(f"; {key}: ")
+    _, _, following_words = f"; {publication_text}".partition(f"; {key}: ")
     return _PUBLICATION_KEY.split(following_words, maxsplit=1)[0].rstrip(".")
 
 
@@ -314,7 +314,7 @@ def plan_name(run: str, nine_words: str) -> str:
     return f"{run_words}, nine words: {nine_words}" if nine_words else run_words
 
 
-def first_difference(typed: Sequence[str], plan_words: Sequence[str]) -> str:
+def first_difference(typed_words: Sequence[str], plan_words: Sequence[str]) -> str:
     """Returns which of the typed words differs first, for a log. It never names the wanted one, which would be copied.
 
     >>> first_difference(["oak", "elm"], ["oak", "ash"])
@@ -324,11 +324,11 @@ def first_difference(typed: Sequence[str], plan_words: Sequence[str]) -> str:
     >>> first_difference(["oak"], ["oak"])
     'no word differs'
     """
-    for number, word in enumerate(typed, 1):
+    for number, word in enumerate(typed_words, 1):
         if number > len(plan_words) or word.lower() != plan_words[number - 1].lower():
             return f"word {number}, {printable(word, 40)!r}, differs"
-    if len(typed) < len(plan_words):
-        return f"word {len(typed) + 1} is missing"
+    if len(typed_words) < len(plan_words):
+        return f"word {len(typed_words) + 1} is missing"
     return "no word differs"
 
 

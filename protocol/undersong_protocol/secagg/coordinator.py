@@ -377,7 +377,7 @@ class _Attempt:
         self,
         topology: MaskGraph,
         sharers: tuple[int, ...],
-        dealt: Mapping[int, _Dealt],
+        dealt_by_party: Mapping[int, _Dealt],
         signed_adverts: list[wire.SignedAdvert],
         nonces: bytes,
     ) -> Requests:
@@ -402,10 +402,12 @@ class _Attempt:
                     adverts=signed_adverts,
                     nonces=nonces,
                     sharers=bitmap,
-                    ciphertexts=b"".join(dealt[dealer].sealed[party_index] for dealer in dealers),
-                    hashes=b"".join(dealt[dealer].hashes[party_index] for dealer in dealers),
-                    pairs=b"".join(dealt[dealer].pairs[party_index] for dealer in lower_neighbours),
-                    pair_hashes=b"".join(dealt[dealer].pair_hashes[party_index] for dealer in lower_neighbours),
+                    ciphertexts=b"".join(dealt_by_party[dealer].sealed[party_index] for dealer in dealers),
+                    hashes=b"".join(dealt_by_party[dealer].hashes[party_index] for dealer in dealers),
+                    pairs=b"".join(dealt_by_party[dealer].pairs[party_index] for dealer in lower_neighbours),
+                    pair_hashes=b"".join(
+                        dealt_by_party[dealer].pair_hashes[party_index] for dealer in lower_neighbours
+                    ),
                 ),
             )
 
@@ -427,26 +429,26 @@ class _Attempt:
 
     def _remove_masks(
         self,
-        total: Ring,
+        masked_total: Ring,
         topology: MaskGraph,
         mask_binding: tuple[bytes, bytes],
         adverts: Mapping[int, Advert],
-        dealt: Mapping[int, _Dealt],
+        dealt_by_party: Mapping[int, _Dealt],
         survivors: tuple[int, ...],
         openings: Mapping[int, tuple[dict[int, bytes], bytes]],
     ) -> None:
-        """Takes every mask out of ``total``: the survivors' self masks, the dropped parties' pairwise ones.
+        """Takes every mask out of ``masked_total``: the survivors' self masks, the dropped parties' pairwise ones.
 
         Args:
-            total: sum of the masked vectors, ring words [d], changed in place.
+            masked_total: sum of the masked vectors, ring words [d], changed in place.
             mask_binding: transcript and q (Merkle graph: ``sid.masked_among``), to which pairwise masks are bound.
-            dealt: the shares that each party in U2 dealt.
+            dealt_by_party: the shares that each party in U2 dealt.
         """
         parameters = self._parameters
         survivor_set = set(survivors)
         masks: list[tuple[bytes, Sign]] = []
         weights_by_points: dict[tuple[int, ...], dict[int, int]] = {}
-        for party in dealt:
+        for party in dealt_by_party:
             secret = self._combine_shares(party, topology.holders(party, openings), openings, weights_by_points)
             if party in survivor_set:
                 if keys.self_mask_commitment(parameters.sid, party, secret) != adverts[party].keys.commitment:
@@ -466,13 +468,13 @@ class _Attempt:
                     else:
                         dealer, holder = neighbour, party
                     shared_secret += self._rebuild_pair_secret(
-                        mask_binding[0], mask_keys, shared_secret, dealer, holder, party == dealer, dealt
+                        mask_binding[0], mask_keys, shared_secret, dealer, holder, party == dealer, dealt_by_party
                     )
                 # A neighbour with the lower index added the mask, one with the higher subtracted it: this undoes it.
                 masks.append(
                     (keys.mask_key(*mask_binding, shared_secret, party, neighbour), -1 if neighbour < party else 1)
                 )
-        add_masks(total, masks)
+        add_masks(masked_total, masks)
 
     def _rebuild_pair_secret(
         self,
@@ -482,16 +484,16 @@ class _Attempt:
         dealer: int,
         holder: int,
         dealer_dropped: bool,
-        dealt: Mapping[int, _Dealt],
+        dealt_by_party: Mapping[int, _Dealt],
     ) -> bytes:
         """Rebuilds the secret of a dropped party's pair with a survivor from the dropped party's seed alone."""
-        pair_hash = dealt[dealer].pair_hashes[holder]
+        pair_hash = dealt_by_party[dealer].pair_hashes[holder]
         secret: bytes | None
         if dealer_dropped:
             secret = mask_keys.pair_secret(transcript, holder)
         else:
             secret = mask_keys.open_pair(
-                transcript, x25519_secret, dealer, holder, dealt[dealer].pairs[holder], pair_hash
+                transcript, x25519_secret, dealer, holder, dealt_by_party[dealer].pairs[holder], pair_hash
             )
         if secret is None or keys.ShareHasher(transcript).one("pair", dealer, holder, secret) != pair_hash:
             raise self._record_false_dealer(dealer, f"secret of its pair with {self._parameters.name(holder)}")
@@ -522,13 +524,13 @@ class _Attempt:
 
     def _remove_noise(
         self,
-        total: Ring,
+        masked_total: Ring,
         adverts: Mapping[int, Advert],
         survivors: tuple[int, ...],
         openings: Mapping[int, tuple[dict[int, bytes], bytes]],
         dropped: int,
     ) -> int:
-        """Takes the opened excess noise out of ``total``. Returns the number of survivors whose excess stays in it."""
+        """Takes the opened excess noise out of ``masked_total``. Returns the number of survivors whose excess stays."""
         plan = self._parameters.noise_plan
         if not plan.opened_components(dropped):
             return 0
@@ -546,7 +548,7 @@ class _Attempt:
                 if party in openings:
                     self._faults.append(fault)
                 continue
-            remove_opened(total, plan, dropped, opened_value)
+            remove_opened(masked_total, plan, dropped, opened_value)
         return unopened_count
 
     # --- what a reply must be ---------------------------------------------------------------------------------------
@@ -599,7 +601,7 @@ class _Attempt:
         transcript: bytes,
         sharers: tuple[int, ...],
         survivors: tuple[int, ...],
-        dealt: Mapping[int, _Dealt],
+        dealt_by_party: Mapping[int, _Dealt],
     ) -> Callable[[int, Parsed], tuple[dict[int, bytes], bytes]]:
         parameters = self._parameters
         survivor_set = set(survivors)
@@ -614,7 +616,7 @@ class _Attempt:
                 message.shares, shamir.SHARE_BYTES, len(dealers), party_name, "its opened shares"
             )
             for dealer, share in zip(dealers, opened_shares, strict=True):
-                share_hashes = dealt[dealer].hashes[party]
+                share_hashes = dealt_by_party[dealer].hashes[party]
                 if dealer in survivor_set:
                     share_kind = "self"
                     expected_hash = share_hashes[: keys.SHARE_HASH_BYTES]

@@ -110,10 +110,10 @@ class Agreement:
         """The public key, 32 bytes."""
         return self._secret.public_key().public_bytes_raw()
 
-    def shared(self, party: str, public: bytes) -> bytes:
+    def shared(self, party: str, peer_key: bytes) -> bytes:
         """Returns the raw shared secret, 32 bytes, with ``party``'s key. Raises PeerFault for a key of low order."""
         try:
-            return self._secret.exchange(load_der_public_key(_DER_HEAD + public))  # type: ignore[arg-type]
+            return self._secret.exchange(load_der_public_key(_DER_HEAD + peer_key))  # type: ignore[arg-type]
         except ValueError:
             raise PeerFault(party, "advertised a low-order X25519 key") from None
 
@@ -285,12 +285,12 @@ Encapsulate = Callable[[bytes], tuple[bytes, bytes]]
 """Public key of 1184 bytes -> (secret of 32 bytes, ciphertext of 1088 bytes); ValueError for a malformed key."""
 
 
-def encapsulate(public: bytes) -> tuple[bytes, bytes]:
+def encapsulate(kem_key: bytes) -> tuple[bytes, bytes]:
     """Encapsulates a fresh secret to an ML-KEM-768 public key (1184 bytes): (secret of 32 bytes, ciphertext of 1088).
 
     Raises ValueError for a malformed key.
     """
-    return MLKEM768PublicKey.from_public_bytes(public).encapsulate()
+    return MLKEM768PublicKey.from_public_bytes(kem_key).encapsulate()
 
 
 class KemSecretKey:
@@ -318,23 +318,23 @@ class KemSecretKey:
         return self._secret.decapsulate(ciphertext)
 
 
-def kem_key_hash(public: bytes) -> bytes:
+def kem_key_hash(kem_key: bytes) -> bytes:
     """Returns the hash (32 bytes) of an ML-KEM-768 public key, which the party's advert carries.
 
     It does not depend on the party, so that copied keys are found.
     """
-    return digest("ml-kem-768 key", public)
+    return digest("ml-kem-768 key", kem_key)
 
 
-def check_kem_key(party: str, public: bytes, expected: bytes) -> None:
-    """Raises PeerFault that names ``party`` unless ``public`` is a canonical ML-KEM-768 key with the hash ``expected``.
+def check_kem_key(party: str, kem_key: bytes, expected: bytes) -> None:
+    """Raises PeerFault that names ``party`` unless ``kem_key`` is a canonical ML-KEM-768 key with hash ``expected``.
 
     The party has signed that hash in its advert.
     """
-    if kem_key_hash(public) != expected:
+    if kem_key_hash(kem_key) != expected:
         raise PeerFault(party, "sent another ML-KEM-768 key than the one whose hash it signed")
     try:
-        MLKEM768PublicKey.from_public_bytes(public)
+        MLKEM768PublicKey.from_public_bytes(kem_key)
     except ValueError:
         raise malformed(party) from None
 

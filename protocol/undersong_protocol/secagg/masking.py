@@ -169,14 +169,14 @@ class MaskKeys:
     def _key_agreement(self) -> keys.Agreement:
         return keys.Agreement(self._secret)
 
-    def agreed(self, party: str, public: bytes) -> bytes:
+    def agreed(self, party: str, peer_key: bytes) -> bytes:
         """Returns the X25519 secret with ``party``'s mask key, computed once per key.
 
         Raises PeerFault for a key of low order.
         """
-        secret = self._agreed.get(public)
+        secret = self._agreed.get(peer_key)
         if secret is None:
-            secret = self._agreed[public] = self._key_agreement.shared(party, public)
+            secret = self._agreed[peer_key] = self._key_agreement.shared(party, peer_key)
         return secret
 
     @cached_property
@@ -192,18 +192,18 @@ class MaskKeys:
         return keys.hkdf(transcript, self._seed, b"pair" + neighbour.to_bytes(4, "little"))
 
     def open_pair(
-        self, transcript: bytes, shared_secret: bytes, dealer: int, holder: int, sealed: bytes, hashed: bytes
+        self, transcript: bytes, shared_secret: bytes, dealer: int, holder: int, sealed: bytes, secret_hash: bytes
     ) -> bytes | None:
         """Decrypts the pair secret that ``dealer`` sealed for this party; None if it was changed.
 
         Args:
             shared_secret: X25519 secret with the dealer's mask key.
-            hashed: hash of the pair secret, which the dealer published.
+            secret_hash: hash of the pair secret, which the dealer published.
         """
         ciphertext = sealed[: keys.CIPHERTEXT_BYTES]
         sealed_secret = sealed[keys.CIPHERTEXT_BYTES :]
         seal_key = keys.pair_seal_key(transcript, shared_secret + self.kem.decapsulate(ciphertext), dealer, holder)
-        return keys.unseal(seal_key, transcript, dealer, holder, sealed_secret, ciphertext + hashed)
+        return keys.unseal(seal_key, transcript, dealer, holder, sealed_secret, ciphertext + secret_hash)
 
 
 def seal_pair(
@@ -213,21 +213,21 @@ def seal_pair(
     dealer: int,
     holder: int,
     secret: bytes,
-    hashed: bytes,
+    secret_hash: bytes,
 ) -> bytes:
     """Encrypts a pair secret r_ij for its holder: ML-KEM ciphertext, followed by AES-256-GCM ciphertext.
 
     Args:
         shared_secret: X25519 secret of the pair's mask keys.
         encapsulated: result of ``keys.Encapsulate`` for the holder's ML-KEM key.
-        hashed: hash of ``secret``, which is published.
+        secret_hash: hash of ``secret``, which is published.
     """
     kem_secret, ciphertext = encapsulated
     seal_key = keys.pair_seal_key(transcript, shared_secret + kem_secret, dealer, holder)
-    return ciphertext + keys.seal(seal_key, transcript, dealer, holder, secret, ciphertext + hashed)
+    return ciphertext + keys.seal(seal_key, transcript, dealer, holder, secret, ciphertext + secret_hash)
 
 
-def masked_body(noisy: NoisyVector, masks: Sequence[tuple[bytes, Sign]], bits: int) -> tuple[list[bytes], bytes]:
+def masked_body(noisy_vector: NoisyVector, masks: Sequence[tuple[bytes, Sign]], bits: int) -> tuple[list[bytes], bytes]:
     """Returns the masked vector, packed to ``bits`` bits per coordinate, as a list of chunks, and the SHA-256 of all.
 
     The chunks joined are ``ring.pack`` of the vector after :func:`add_masks`.
@@ -235,7 +235,7 @@ def masked_body(noisy: NoisyVector, masks: Sequence[tuple[bytes, Sign]], bits: i
     Args:
         masks: (32-byte key, 1 to add or -1 to subtract) of each mask.
     """
-    noisy_words = noisy.values
+    noisy_words = noisy_vector.values
     word_type = ring.ring_dtype(bits)
     streams = MaskStreams(masks, word_type, len(noisy_words))
     # With several chunks this is a multiple of 64 words, so that each packed chunk ends at a whole byte.

@@ -139,12 +139,12 @@ def reply_bytes(
 _BODY_TAG = b"\x2a"
 
 
-def _encode_varint(value: int) -> bytes:
+def _encode_varint(number: int) -> bytes:
     encoded_bytes = bytearray()
-    while value > 0x7F:
-        encoded_bytes.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded_bytes.append(value)
+    while number > 0x7F:
+        encoded_bytes.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded_bytes.append(number)
     return bytes(encoded_bytes)
 
 
@@ -288,7 +288,9 @@ def _check_advert(parameters: SumParameters, party: int, body: bytes, signature:
     check_signature(member.identity, member.name, parameters.sid, Stage.ADVERTISE, party, body, signature, "its advert")
 
 
-def adverts_from_wire(parameters: SumParameters, signed: Sequence[wire.SignedAdvert], reader_entry: Entry) -> Adverts:
+def adverts_from_wire(
+    parameters: SumParameters, signed_adverts: Sequence[wire.SignedAdvert], reader_entry: Entry
+) -> Adverts:
     """Parses and checks all adverts in a request (enrolment, signature, contents, fresh keys); by roster index.
 
     Equal requests for one attempt give the same object: the parties of a simulation are all shown the same adverts.
@@ -298,7 +300,7 @@ def adverts_from_wire(parameters: SumParameters, signed: Sequence[wire.SignedAdv
 
     Raises PeerFault that names the party of a wrong advert, or the coordinator if indices are not strictly ascending.
     """
-    signed_entries = tuple([(entry.party, entry.body, entry.signature) for entry in signed])
+    signed_entries = tuple([(entry.party, entry.body, entry.signature) for entry in signed_adverts])
     cache_key = parameters.sid, parameters.terms, signed_entries
     cached_adverts = _LAST.get(cache_key)
     if cached_adverts is None:

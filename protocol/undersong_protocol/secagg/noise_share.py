@@ -275,5 +275,5 @@ def _advance_chain(chain_value: bytes, steps: int) -> bytes:
     return chain_value
 
 
-def _hash_link(domain: bytes, value: bytes) -> bytes:
-    return hashlib.sha256(domain + value).digest()
+def _hash_link(domain: bytes, chain_value: bytes) -> bytes:
+    return hashlib.sha256(domain + chain_value).digest()

@@ -372,9 +372,9 @@ class PartyMachine:
             kem_keys[party] = channel_key, mask_key
         return kem_keys
 
-    def _encapsulate_for(self, party: int, public: bytes) -> tuple[bytes, bytes]:
+    def _encapsulate_for(self, party: int, kem_key: bytes) -> tuple[bytes, bytes]:
         try:
-            return self._encapsulate(public)
+            return self._encapsulate(kem_key)
         except ValueError:
             raise keys.malformed(self._parameters.name(party)) from None
 

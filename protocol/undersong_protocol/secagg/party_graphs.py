@@ -101,10 +101,10 @@ class CompleteGraph:
                 "start a new attempt when more parties are present",
             )
 
-    def _adopt_adverts(self, next_state: PartyState, signed: Sequence[wire.SignedAdvert]) -> None:
+    def _adopt_adverts(self, next_state: PartyState, signed_adverts: Sequence[wire.SignedAdvert]) -> None:
         """Checks the adverts of all parties and stores their keys. They fix U1, who advertised, and the transcript."""
         reader_entry = self._index, *next_state.recorded_reply(Stage.ADVERTISE)
-        adverts = adverts_from_wire(self._parameters, signed, reader_entry)
+        adverts = adverts_from_wire(self._parameters, signed_adverts, reader_entry)
         present_parties = tuple(adverts)
         self.check_set(present_parties, "the list of adverts")
         if adverts[self._index].body != next_state.advert:

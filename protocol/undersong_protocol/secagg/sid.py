@@ -80,11 +80,11 @@ def roll_hash(adverts: bytes, roll: int, present: bytes) -> bytes:
     return digest("roll", adverts, roll, present)
 
 
-def advance(value: bytes, steps: int) -> bytes:
-    """Hashes ``value`` ``steps`` times, along a nonce chain in which each nonce's hash is the commitment to it."""
+def advance(nonce: bytes, steps: int) -> bytes:
+    """Hashes ``nonce`` ``steps`` times, along a nonce chain in which each nonce's hash is the commitment to it."""
     for _ in range(steps):
-        value = digest("nonce", value)
-    return value
+        nonce = digest("nonce", nonce)
+    return nonce
 
 
 def opened_set(transcript: bytes, question: bytes, sharers: bytes, survivors: bytes) -> bytes:

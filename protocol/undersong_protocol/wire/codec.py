@@ -52,10 +52,12 @@ _KINDS: dict[type[UndersongError], wire.Refusal.Kind] = {  # kind of refusal, by
 }
 
 
-def parsed(kind: type[_Message], data: bytes, sender: str, problem: str, remedy: str = "", code: str = "") -> _Message:
-    """Parses a message of this kind. Raises PeerFault that names ``sender``, with ``problem``, for malformed bytes."""
+def parsed(
+    message_class: type[_Message], data: bytes, sender: str, problem: str, remedy: str = "", code: str = ""
+) -> _Message:
+    """Parses a message of this class. Raises PeerFault that names ``sender``, with ``problem``, for malformed bytes."""
     try:
-        return kind.FromString(data)
+        return message_class.FromString(data)
     except DecodeError:
         raise PeerFault(sender, problem, remedy, code=code) from None
 
