@@ -39,7 +39,7 @@ def test_invented_reviews_use_words_by_their_stars_and_are_all_different():
     assert sum(row["label"] == "5 stars" for row in low) < sum(row["label"] == "5 stars" for row in rows)
 
 
-def test_missing_benchmark_data_are_named(tmp_path):
+def test_missing_benchmark_data_folder_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="no such file"):
         judged_settings.build("mixed", tmp_path, tmp_path)
 

@@ -1224,7 +1224,7 @@ def test_administrator_adds_and_removes_people_links_and_tokens(console, site):
     assert token not in written
 
 
-def test_the_support_bundle_holds_no_text_and_no_key(console, home, tasks):
+def test_support_bundle_contains_no_texts_and_no_keys(console, home, tasks):
     runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="bundled"))
     folder = CoordinatorHome(home).run("bundled")
     folder.tell("texts", {"step": "1", "round": 0, "texts": [("a secret sentence", "", "g")]})

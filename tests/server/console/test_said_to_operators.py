@@ -118,7 +118,7 @@ def test_no_error_on_a_screen_names_an_option_command_or_toml_table(site):
         ("x", "choose one: --sheet NAME; go on", "Remedy: choose one; go on"),
     ],
 )
-def test_a_page_says_what_to_click_where_a_command_names_an_option(console, home, tasks, problem, remedy, shown):
+def test_errors_that_name_options_are_shown_with_the_field_to_click(console, home, tasks, problem, remedy, shown):
     folder = plan_run(home, tasks, "options")
     folder.write_status(RunStatus("failed", 1, since=1.0, error=RunFailure(problem, remedy, 2)))
     try:

@@ -311,7 +311,7 @@ def renewal(keys):
     return EnrolmentRequest.make(keys.name, keys.tls, keys.identity, None).sign(keys.identity)
 
 
-def test_certificate_renews_over_its_stream_and_the_old_one_stays_good(served, home):
+def test_certificate_is_renewed_over_its_stream_while_the_old_one_is_valid(served, home):
     keys = half_spent(home, "brain")
     with Stream(served.port, keys.for_grpc) as stream:
         stream.hello("brain")

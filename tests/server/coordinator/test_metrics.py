@@ -97,7 +97,7 @@ def test_error_for_a_taken_metrics_port_names_the_port(metrics, endpoint):
     assert f"127.0.0.1:{endpoint.port}" in refused.value.problem
 
 
-def test_every_metric_stands_in_the_manual(metrics, endpoint):
+def test_every_metric_is_described_in_the_manual(metrics, endpoint):
     metrics.streams.labels(party="heart").inc()
     metrics.refused.labels(reason="does not speak TLS").inc()
     metrics.exchange_missing.labels(party="lung").inc()

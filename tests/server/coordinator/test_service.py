@@ -150,7 +150,7 @@ def test_notice_command_gets_missing_approvals_ends_and_certificates(home, tmp_p
 
 
 @pytest.mark.heavy
-def test_run_that_ended_before_this_process_gives_no_notice(home, served, monkeypatch):
+def test_no_notice_is_sent_of_a_run_that_ended_before_this_process(home, served, monkeypatch):
     told = []
     monkeypatch.setattr(served._notices, "tell", lambda *event, **_: told.append(event))
     runs.request(home, "first", "stop")

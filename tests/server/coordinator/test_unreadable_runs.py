@@ -261,7 +261,7 @@ def test_new_request_replaces_an_unreadable_request(home):
     assert json.loads(path.read_text())["action"] == "stop"
 
 
-def test_a_run_whose_plan_is_damaged_while_it_is_driven_waits_and_goes_on(home, monkeypatch):
+def test_run_with_a_damaged_plan_file_waits_until_it_is_restored(home, monkeypatch):
     ended = []
 
     def conduct(driver):

@@ -24,7 +24,7 @@ def test_precision_and_recall_equal_a_plain_loop(monkeypatch):
     assert found["recall"] == pytest.approx(covered(b, a))
 
 
-def test_duplicates_do_not_hide_a_point_from_itself():
+def test_precision_of_identical_sets_is_one_despite_duplicate_points():
     points = np.zeros((6, 3), dtype=np.float32)
     assert neighbourhoods(points, points)["precision"] == 1
 

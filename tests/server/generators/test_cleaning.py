@@ -157,7 +157,7 @@ def test_one_tagged_word_counts_as_a_text_only_when_it_stands_alone():
     assert clean("It stands between <text>and</text>: My card.").tagged == []
 
 
-def test_last_of_several_tagged_texts_is_the_text() -> None:
+def test_cleaning_takes_the_last_of_several_tagged_texts() -> None:
     answer = "<text>The card was lost.</text> Better: <text>The card was declined.</text>"
     assert clean(answer).text == "The card was declined."
 
@@ -177,7 +177,7 @@ def test_cleaning_any_answer_is_fast(piece: str) -> None:
     "sequence",
     ["\x1b[2J", "\x1b[1;31m", "\x1b[?25l", "\x1b[2 q", "\x9b31m", "\x1b]0;title\x07", "\x1b]8;;a\x1b\\", "\x1b(B"],
 )
-def test_control_sequence_of_a_terminal_leaves_nothing_in_a_text(sequence: str) -> None:
+def test_cleaning_removes_terminal_control_sequences_completely(sequence: str) -> None:
     assert readable(f"seen at {sequence}noon{sequence}") == "seen at noon"
 
 

@@ -334,7 +334,7 @@ def test_text_that_repeats_itself_is_rejected() -> None:
     assert fault(refrain) == ""
 
 
-def test_answer_with_unfilled_gaps_is_no_text() -> None:
+def test_answer_with_an_unfilled_placeholder_is_rejected() -> None:
     filled = GenerationRequest("fill_in", "card", "Fill in.", 1, parents=("my card is gone",))
     assert read(Completion("my _ is gone"), filled).fault == "placeholder"
     assert read(Completion("my card_number is gone"), filled).fault == ""

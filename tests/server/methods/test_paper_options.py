@@ -63,7 +63,7 @@ def test_noise_of_weights_is_recorded_after_every_sum_that_has_noise(ran, epsilo
 
 
 @pytest.mark.heavy
-def test_weights_shrink_to_equal_as_far_as_their_noise_explains_them(ran):
+def test_wasp_weights_are_shrunk_to_equal_by_the_share_of_noise_in_them(ran):
     for epsilon, equal in (("1.0", True), ("inf", False)):
         _, _, shrunk, _ = ran("wasp", [f"privacy.epsilon={epsilon}"])
         _, _, noisy, _ = ran("wasp", [f"privacy.epsilon={epsilon}", "method.shrink=false"])

@@ -52,7 +52,7 @@ def test_same_samples_give_the_same_corpus_bytes(tmp_path):
     assert first == [path.read_bytes() for path in write_corpus(tmp_path / "2", SAMPLES)]
 
 
-def test_empty_corpus_and_broken_character_are_written(tmp_path):
+def test_corpus_without_rows_and_text_with_a_lone_surrogate_are_written(tmp_path):
     jsonl, parquet = write_corpus(tmp_path, [])
     assert jsonl.read_bytes() == b""
     assert pyarrow.parquet.read_table(parquet).column_names == list(RESERVED_COLUMNS)

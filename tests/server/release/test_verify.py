@@ -241,12 +241,12 @@ def _unknown(entries):
         (_unknown, "p0: entry 1 of its receipt is of an unknown kind"),
     ],
 )
-def test_a_party_that_signs_a_false_receipt_is_named(tmp_path, published, change, words):
+def test_verify_names_a_party_that_signed_a_false_receipt(tmp_path, published, change, words):
     verdict = verdict_of(tmp_path, resigned(json.loads(json.dumps(published[0])), "p0", change))
     assert any(words in fault for fault in verdict.faults), verdict.faults
 
 
-def test_receipt_has_no_time_and_no_position_in_the_partys_ledger(published):
+def test_published_receipt_has_no_time_and_no_ledger_position(published):
     """Its chain begins at the manifest and runs over the run's own entries; no time, no place in the ledger."""
     for party, found in published[0]["receipts"].items():
         body = json.loads(found["body"])
@@ -325,7 +325,9 @@ def test_coordinator_s_signature_and_fingerprint_are_checked(tmp_path, published
         (True, True, ("Files: CHANGED: 1 fault", "By: nobody", "Promise: none that counts")),
     ],
 )
-def test_last_three_lines_state_completeness_signer_and_promise(tmp_path, published, signer, stated, changed, ends):
+def test_last_three_lines_of_verify_state_completeness_signer_and_promise(
+    tmp_path, published, signer, stated, changed, ends
+):
     signed = signer.sign({**published[0], "files": {"synthetic.jsonl": hashlib.sha256(b"the corpus").hexdigest()}})
     (tmp_path / "manifest.json").write_text(json.dumps(signed))
     (tmp_path / "synthetic.jsonl").write_bytes(b"another" if changed else b"the corpus")

@@ -197,7 +197,7 @@ def test_same_data_give_the_same_report_with_its_figures():
         run(seconds=(("generation", 0.0),)),
     ],
 )
-def test_report_renders_for_every_shape_of_run(data):
+def test_report_and_card_render_for_runs_of_every_shape(data):
     page = Page(render_html(data))
     assert len([tag for tag, _ in page.elements if tag == "article"]) == min(len(data.samples), html.SHOWN_TEXTS)
     assert render_card(data).endswith("\n")

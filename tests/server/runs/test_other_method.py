@@ -13,7 +13,7 @@ from undersong_server.runs import task
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("path", [*TASKS, CLINIC], ids=lambda path: path.stem)
-def test_every_shipped_task_takes_every_method(path):
+def test_every_shipped_task_can_be_loaded_with_every_method(path):
     for name in methods.names():
         loaded = task.load(path, [f"method.name={name}"])
         assert type(loaded.options) is methods.load(name).Options

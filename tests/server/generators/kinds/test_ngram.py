@@ -197,7 +197,7 @@ def test_wanted_length_steers_ngram_texts(tmp_path: Path, words: int) -> None:
     assert max(lengths) <= 1.25 * words + 3
 
 
-def test_a_text_ends_at_the_first_sentence_end_from_the_wanted_length_on(tmp_path: Path) -> None:
+def test_ngram_text_ends_with_the_sentence_that_reaches_the_wanted_length(tmp_path: Path) -> None:
     rows = [{"text": "Alpha beta gamma. " * 40, "label": "cardiac"}]
     assert {len(text.split()) for text in ask(ngram(tmp_path, rows), 20, words=20)} == {21}
 

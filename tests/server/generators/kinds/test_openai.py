@@ -279,7 +279,7 @@ def test_every_format_of_the_retry_after_header_is_read(headers: dict[str, str],
 # Faults that no retry cures
 
 
-def test_a_missing_key_variable_is_found_at_the_start() -> None:
+def test_missing_api_key_variable_is_refused_at_the_start() -> None:
     settings = OpenAISettings(name="far", kind="openai", model="m", api_key_env="TEST_API_KEY")
     with pytest.raises(ConfigurationError) as refused:
         settings.build(Surroundings((), Path(), no_embedding, {"TEST_API_KEY": " "}))
@@ -621,7 +621,7 @@ def test_unreadable_answer_is_requested_again_and_counted() -> None:
     assert (answer.text, far.counts["lost_attempts"]) == ("One", 3)
 
 
-def test_generator_s_system_part_stands_before_the_text_to_continue(server: ChatServer) -> None:
+def test_completion_prompt_begins_with_the_generators_system_words(server: ChatServer) -> None:
     far = generator(server.url, system="From the bank's archive.", kinds={"random": {"system": ""}})
     for kind in ("zero_shot", "random"):
         dict(far.answer([GenerationRequest(kind, "card", "Text:", 1, style="completion")]))
