@@ -40,13 +40,15 @@ def _is_argument(parameter: click.Parameter) -> bool:
 
 def _cells(parameter: click.Parameter) -> list[str]:
     """Returns the cells of an option's line: how it is typed, and its meaning."""
-    names = [parameter.human_readable_name] if _is_argument(parameter) else [*parameter.opts, *parameter.secondary_opts]
+    option_names = (
+        [parameter.human_readable_name] if _is_argument(parameter) else [*parameter.opts, *parameter.secondary_opts]
+    )
     meaning = _help_text(parameter)
     if parameter.required and not _is_argument(parameter):
         meaning = f"{meaning} Required.".strip()
     elif isinstance(parameter.default, str | int | float) and not isinstance(parameter.default, bool):
         meaning = f"{meaning} Default: `{parameter.default}`.".strip() if parameter.default != "" else meaning
-    return [", ".join(f"`{name}`" for name in names), meaning.replace("|", "\\|")]
+    return [", ".join(f"`{name}`" for name in option_names), meaning.replace("|", "\\|")]
 
 
 def _help_text(parameter: click.Parameter) -> str:

@@ -90,9 +90,9 @@ def sizes(folders: Collection[str] = (*PACKAGES, "tools", "tests"), *, rooms: bo
     """Returns the sizes by top folder, or with ``rooms`` by folder."""
     rows: defaultdict[str, Size] = defaultdict(Size)
     for path in tracked("*.py"):
-        parts = path.relative_to(ROOT).parts
-        if parts[0] in folders and not path.name.endswith("_pb2.py"):
-            rows["/".join(parts[:-1][:3]) if rooms else parts[0]].add(path.read_text(encoding="utf-8"))
+        path_parts = path.relative_to(ROOT).parts
+        if path_parts[0] in folders and not path.name.endswith("_pb2.py"):
+            rows["/".join(path_parts[:-1][:3]) if rooms else path_parts[0]].add(path.read_text(encoding="utf-8"))
     return dict(sorted(rows.items()))
 
 

@@ -65,9 +65,9 @@ def build(engine: Engine, options: list[str]) -> list[str]:
     for image in IMAGES:
         start_s = time.monotonic()
         engine.run("build", *options, "-f", f"docker/{image}.Dockerfile", "-t", f"undersong-{image}", ".")
-        size = int(json.loads(engine.run("image", "inspect", f"undersong-{image}"))[0]["Size"])
-        print(f"undersong-{image}: built in {time.monotonic() - start_s:.0f} s, {size / 1e9:.2f} GB", flush=True)
-        if size > LARGEST_BYTES[image]:
+        image_bytes = int(json.loads(engine.run("image", "inspect", f"undersong-{image}"))[0]["Size"])
+        print(f"undersong-{image}: built in {time.monotonic() - start_s:.0f} s, {image_bytes / 1e9:.2f} GB", flush=True)
+        if image_bytes > LARGEST_BYTES[image]:
             too_large.append(image)
     return too_large
 

@@ -44,10 +44,10 @@ main()
 def run(command: Sequence[str | Path]) -> None:
     """Runs a program. Raises SystemExit with all its output if it fails."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    words = list(map(str, command))
-    process = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    command_words = list(map(str, command))
+    process = subprocess.run(command_words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if process.returncode:
-        raise SystemExit(f"{' '.join(words)}\n{process.stdout}{process.stderr}")
+        raise SystemExit(f"{' '.join(command_words)}\n{process.stdout}{process.stderr}")
 
 
 def download(python: Path, wheel: Path, folder: Path) -> None:

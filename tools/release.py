@@ -40,10 +40,10 @@ def run(command: Sequence[str | Path]) -> str:
     """Runs a program and returns its output. Raises SystemExit with all of it if the program fails."""
     # Without PYTHONPATH a program in another environment cannot import this checkout in place of the wheel.
     variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    words = [str(word) for word in command]
-    process = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    command_words = [str(word) for word in command]
+    process = subprocess.run(command_words, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     if process.returncode:
-        raise SystemExit(f"{' '.join(words)}\n{process.stdout}{process.stderr}")
+        raise SystemExit(f"{' '.join(command_words)}\n{process.stdout}{process.stderr}")
     return process.stdout
 
 

@@ -55,11 +55,11 @@ def page() -> str:
 
 
 def _section(title: str, model: type[BaseModel]) -> list[str]:
-    words = " ".join((model.__doc__ or "").partition("\n\n")[0].split())
+    docstring_words = " ".join((model.__doc__ or "").partition("\n\n")[0].split())
     lines = [
         f"## {title}",
         "",
-        _sentence(words.removeprefix(f"{title}: ")),
+        _sentence(docstring_words.removeprefix(f"{title}: ")),
         "",
         "| key | value | default | |",
         "|---|---|---|---|",
@@ -94,15 +94,17 @@ def _words(info: FieldInfo) -> str:
 
 
 def _kind(annotation: Any) -> str:
-    origin, parts = get_origin(annotation), get_args(annotation)
+    origin, type_arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _kind(parts[0])
+        return _kind(type_arguments[0])
     if origin is Literal:
-        return ", ".join(f"`{_toml(part)}`" for part in parts)
+        return ", ".join(f"`{_toml(type_argument)}`" for type_argument in type_arguments)
     if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(_kind(part) for part in parts if part is not type(None)))
+        return " or ".join(
+            dict.fromkeys(_kind(type_argument) for type_argument in type_arguments if type_argument is not type(None))
+        )
     if origin in (tuple, list):
-        return f"list of {_kind(parts[0])}s" if parts else "list"
+        return f"list of {_kind(type_arguments[0])}s" if type_arguments else "list"
     if origin is dict or annotation is dict:
         return "table"
     return {str: "text", int: "whole number", float: "number", bool: "true or false", Path: "path"}.get(

@@ -68,14 +68,14 @@ def mixed(rng: Random, count: int) -> list[dict[str, str]]:
 
 
 def _draw_values(patient: Patient, rng: Random, left: str, right: str) -> dict[str, str]:
-    values = {
+    template_values = {
         **patient.words,
         "age": str(max(patient.age, 1)),
         "person": _person(patient),
         "side": pick(rng, (left, right)),
         "n": str(whole(rng, 2, 5)),
     }
-    return values | {"onset": expand(pick(rng, _ONSET), rng, values)}
+    return template_values | {"onset": expand(pick(rng, _ONSET), rng, template_values)}
 
 
 def _person(patient: Patient) -> str:
@@ -89,67 +89,69 @@ def _sentence(text: str) -> str:
 
 
 def _advice_line(case: Case, patient: Patient, rng: Random) -> str:
-    values = _draw_values(patient, rng, "left", "right")
+    template_values = _draw_values(patient, rng, "left", "right")
     caller = pick(rng, ("Caller reports", "The caller describes", "Call about", "Asked for advice about"))
-    parts = [f"{caller} {expand(case.complaint['plain'], rng, values)} {values['onset']}."]
-    parts.append(f"{values['age']} year old {values['person']}.")
-    parts += [_sentence(expand(sign, rng, values)) for sign in case.findings["plain"]]
+    sentences = [f"{caller} {expand(case.complaint['plain'], rng, template_values)} {template_values['onset']}."]
+    sentences.append(f"{template_values['age']} year old {template_values['person']}.")
+    sentences += [_sentence(expand(sign, rng, template_values)) for sign in case.findings["plain"]]
     if chance(rng, 0.5):
-        parts.append(_sentence(" and ".join(pick_some(rng, _NEGATIVES, 2))))
-    parts.append(
+        sentences.append(_sentence(" and ".join(pick_some(rng, _NEGATIVES, 2))))
+    sentences.append(
         pick(rng, ("", "Told to come in.", "Sent an ambulance.", "Advised to be seen today.", "Will ring back."))
     )
-    return " ".join(part for part in parts if part)
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def _vignette(case: Case, patient: Patient, rng: Random) -> str:
-    values = _draw_values(patient, rng, "left", "right")
-    opening = (
-        f"A {values['age']}-year-old {values['person']} presents with {expand(case.complaint['plain'], rng, values)}"
-    )
-    parts = [f"{opening} {values['onset']}."]
-    parts += [_sentence(expand(sign, rng, values)) for sign in case.findings["plain"]]
+    template_values = _draw_values(patient, rng, "left", "right")
+    complaint = expand(case.complaint["plain"], rng, template_values)
+    opening = f"A {template_values['age']}-year-old {template_values['person']} presents with {complaint}"
+    sentences = [f"{opening} {template_values['onset']}."]
+    sentences += [_sentence(expand(sign, rng, template_values)) for sign in case.findings["plain"]]
     vitals = case.vitals
     if chance(rng, 0.6):
-        parts.append(
+        sentences.append(
             f"Blood pressure is {round(vitals['sys'])}/{round(vitals['sys'] * 0.6)}, pulse {round(vitals['hr'])}, "
             f"temperature {vitals['temp']:.1f}, oxygen saturation {round(vitals['spo2'])} percent."
         )
-    return " ".join(parts)
+    return " ".join(sentences)
 
 
 def _exercise(case: Case, patient: Patient, rng: Random) -> str:
-    values = _draw_values(patient, rng, "L", "R")
-    parts = [f"{values['age']} yr {values['person']} c/o {expand(case.complaint['terse'], rng, values)}"]
-    parts.append(values["onset"])
-    parts += [expand(sign, rng, values) for sign in case.findings[pick(rng, ("terse", "plain"), (2, 1))]]
-    parts += pick_some(rng, _NEGATIVES, whole(rng, 0, 1))
+    template_values = _draw_values(patient, rng, "L", "R")
+    complaint = expand(case.complaint["terse"], rng, template_values)
+    phrases = [f"{template_values['age']} yr {template_values['person']} c/o {complaint}"]
+    phrases.append(template_values["onset"])
+    phrases += [expand(sign, rng, template_values) for sign in case.findings[pick(rng, ("terse", "plain"), (2, 1))]]
+    phrases += pick_some(rng, _NEGATIVES, whole(rng, 0, 1))
     if patient.history and chance(rng, 0.6):
-        parts.append("hx " + ", ".join(patient.history))
+        phrases.append("hx " + ", ".join(patient.history))
     vitals = case.vitals
     if chance(rng, 0.7):
-        parts.append(f"BP {round(vitals['sys'])}/{round(vitals['sys'] * 0.6)} HR {round(vitals['hr'])}")
-        parts.append(f"SpO2 {round(vitals['spo2'])}% temp {vitals['temp']:.1f}")
-    return ". ".join(parts)
+        phrases.append(f"BP {round(vitals['sys'])}/{round(vitals['sys'] * 0.6)} HR {round(vitals['hr'])}")
+        phrases.append(f"SpO2 {round(vitals['spo2'])}% temp {vitals['temp']:.1f}")
+    return ". ".join(phrases)
 
 
 def _post(case: Case, patient: Patient, rng: Random) -> str:
-    values = _draw_values(patient, rng, "left", "right")
+    template_values = _draw_values(patient, rng, "left", "right")
     opening = pick(rng, ("I have", "My neighbour has", "Does anyone else get", "Third time this year:", "Help,"))
-    parts = [f"{opening} {expand(case.complaint['plain'], rng, values)} {values['onset']}."]
-    parts += [_sentence(expand(sign, rng, values)) for sign in case.findings["plain"]]
-    parts.append(
+    sentences = [f"{opening} {expand(case.complaint['plain'], rng, template_values)} {template_values['onset']}."]
+    sentences += [_sentence(expand(sign, rng, template_values)) for sign in case.findings["plain"]]
+    sentences.append(
         pick(rng, ("Any ideas?", "Tea did not help.", "Waiting for my turn.", "Thanks in advance.", "Is it bad?"))
     )
-    return " ".join(parts)
+    return " ".join(sentences)
 
 
 def _off_topic(rng: Random, label: str) -> dict[str, str]:
     topic: dict[str, Any] = next(entry for entry in _topics() if entry["label"] == label)
-    values = {"room": str(whole(rng, 102, 619)), "n": str(whole(rng, 2, 9))}
-    parts = [f"{expand(pick(rng, topic['who']), rng, values)}: {expand(pick(rng, topic['what']), rng, values)}"]
-    parts += [expand(item, rng, values) for item in pick_some(rng, topic["then"], whole(rng, 1, 3))]
-    return {"text": " ".join(_sentence(part) for part in parts), "label": label}
+    template_values = {"room": str(whole(rng, 102, 619)), "n": str(whole(rng, 2, 9))}
+    who = expand(pick(rng, topic["who"]), rng, template_values)
+    what = expand(pick(rng, topic["what"]), rng, template_values)
+    phrases = [f"{who}: {what}"]
+    phrases += [expand(item, rng, template_values) for item in pick_some(rng, topic["then"], whole(rng, 1, 3))]
+    return {"text": " ".join(_sentence(phrase) for phrase in phrases), "label": label}
 
 
 def _topics() -> list[dict[str, Any]]:

@@ -129,7 +129,7 @@ def hospital_notes(hospital: Hospital, rng: Random, count: int) -> list[dict[str
 
 def write(hospital: Hospital, patient: Patient, case: Case, is_returning: bool, rng: Random) -> str:
     """Returns one triage note, as the desk of this hospital would type it."""
-    values = {
+    template_values = {
         **patient.words,
         **_vitals(hospital, case, rng),
         "age": f"{patient.age}" if patient.age else f"{whole(rng, 3, 11)}/12",
@@ -140,22 +140,22 @@ def write(hospital: Hospital, patient: Patient, case: Case, is_returning: bool, 
         "n": str(whole(rng, 2, 5)),
         "history": ", ".join(patient.history) or pick(rng, ("nil", "nil PMH", "nil sig")),
     }
-    values["onset"] = expand(pick(rng, hospital.onset), rng, values)
-    complaint = expand(case.complaint["terse"], rng, values)
-    opening = f"{expand(pick(rng, hospital.who), rng, values)} {pick(rng, hospital.opener)} {complaint}"
-    if not _SAYS_WHEN.search(complaint) and values["onset"] not in complaint and chance(rng, 0.7):
-        opening += f" {values['onset']}"
-    middle = [expand(sign, rng, values) for sign in case.findings["terse"]]
+    template_values["onset"] = expand(pick(rng, hospital.onset), rng, template_values)
+    complaint = expand(case.complaint["terse"], rng, template_values)
+    opening = f"{expand(pick(rng, hospital.who), rng, template_values)} {pick(rng, hospital.opener)} {complaint}"
+    if not _SAYS_WHEN.search(complaint) and template_values["onset"] not in complaint and chance(rng, 0.7):
+        opening += f" {template_values['onset']}"
+    middle = [expand(sign, rng, template_values) for sign in case.findings["terse"]]
     middle += pick_some(rng, NEGATIVES, whole(rng, 0, 2))
     if chance(rng, 0.6):
-        middle.append(expand(hospital.history, rng, values))
+        middle.append(expand(hospital.history, rng, template_values))
     if is_returning:
         middle.insert(0, pick(rng, ("re-attends", "back again", "seen here last wk", "2nd visit")))
-    parts = [opening, *middle]
+    note_parts = [opening, *middle]
     if chance(rng, 0.8):
-        parts.append(expand(hospital.vitals, rng, values))
-    parts.append(pick(rng, hospital.closing))
-    note = hospital.joint.join(part for part in parts if part)
+        note_parts.append(expand(hospital.vitals, rng, template_values))
+    note_parts.append(pick(rng, hospital.closing))
+    note = hospital.joint.join(part for part in note_parts if part)
     return note.upper() if hospital.capitals else note
 
 

@@ -116,9 +116,9 @@ def shape_of(scores: Float32) -> Shape:
     squared_scores = scores.astype(np.float64) ** 2
     score_slices = [
         *(
-            slice(score_count * part // parts, score_count * (part + 1) // parts)
-            for parts in (1, 2, 4)
-            for part in range(parts)
+            slice(score_count * part_number // part_count, score_count * (part_number + 1) // part_count)
+            for part_count in (1, 2, 4)
+            for part_number in range(part_count)
         ),
         *(slice(residue, None, modulus) for modulus in range(2, 9) for residue in range(modulus)),
     ]

@@ -395,19 +395,21 @@ class TableSection:
 def sections(grid: ComparisonGrid, table: Frame) -> list[TableSection]:
     """Returns the tables in reading order: usefulness, precision and recall, closeness and diversity, any weights."""
     useful = usefulness(table)
-    measures = [(heading, _format_figures(table[f"{name}_mean"], ".4g")) for name, heading in HEADINGS.items()]
+    measure_columns = [(heading, _format_figures(table[f"{name}_mean"], ".4g")) for name, heading in HEADINGS.items()]
     tables = [TableSection("", explanation(grid, useful), _usefulness_columns(table, useful))]
     if useful is ACCURACY:
-        scores = [
+        average_columns = [
             (f"{heading} %", _format_figures(table[f"{name}_mean"], ".2f", 100.0)) for name, heading in AVERAGES.items()
         ]
-        tables.append(TableSection("Precision, recall and F1", AVERAGED, [*_cell_columns(table), *scores]))
-    tables.append(TableSection("Closeness and diversity", MEASURES, [*_cell_columns(table), *measures]))
+        tables.append(TableSection("Precision, recall and F1", AVERAGED, [*_cell_columns(table), *average_columns]))
+    tables.append(TableSection("Closeness and diversity", MEASURES, [*_cell_columns(table), *measure_columns]))
     weights = table.filter(regex=f"^{WEIGHT}")
     if len(weights.columns):
         weighted_rows = table[weights.notna().any(axis=1)]
-        shares = [(name.removeprefix(WEIGHT), _format_figures(weighted_rows[name], ".3f")) for name in weights]
-        tables.append(TableSection("Weights of the generators", WEIGHTS, [*_cell_columns(weighted_rows), *shares]))
+        weight_columns = [(name.removeprefix(WEIGHT), _format_figures(weighted_rows[name], ".3f")) for name in weights]
+        tables.append(
+            TableSection("Weights of the generators", WEIGHTS, [*_cell_columns(weighted_rows), *weight_columns])
+        )
     return tables
 
 
