@@ -408,6 +408,8 @@ def refresh(
             f" {counted(refreshed_data.joined_patients, 'patient')}:"
             " such a patient has paid for each of these ids in earlier runs"
         )
+    if refreshed_data.added.lapse_words:
+        change_words.append(refreshed_data.added.lapse_words)
     survey_lines = _survey_lines(refreshed_data.added.survey, PartyHome(folder).settings.user_is)
     fingerprint_words = f"data set {refreshed_data.added.ledger.fingerprint[:16]}...; nothing was sent"
     print_result(as_json, refreshed_data.to_json(), *survey_lines, *change_words, fingerprint_words)

@@ -24,14 +24,16 @@ NAME_STAYS = (
 )
 IN_ORDER = "What you do, in order"
 CHECK_OBJECTIONS = (
-    "Ask IT for the list of {people} who object, or for word that there are none, and have the file added anew with the"
-    " list{period}. Do not approve before: the sheet is then made anew, and the nine words stay."
+    "Ask IT for the list of {people} who object, and have the file added anew with it; if nobody objects, have that"
+    " confirmed in writing, and an empty list added{period}. Do not approve before: the sheet is then made anew, and"
+    " the nine words stay."
 )
 ASK_FIRST = (
     "Look up the operator's telephone number elsewhere than on this sheet. Ask whether this run is theirs, under which"
     " agreement with your hospital, and what its own words above leave open, such as whether the texts are published in"
     " your hospital's name.{names} On which legal basis your hospital computes these numbers from its records is for"
-    " you to judge. Do not approve before you have the agreement and the legal basis in writing."
+    " you to judge. Do not approve before you have the agreement, the legal basis and what else the lines beside the"
+    " signature ask in writing."
 )
 ASK_PERIOD = "; ask which period the records cover, too"
 TWO_PEOPLE = (
@@ -48,18 +50,19 @@ TWO_PEOPLE_FIRST = " IT can approve while you wait: do step 1 first."
 ASK_NAMES = " Ask for full name and town of {hospitals}."
 COMPARE = (
     "Compare the nine words, and the fingerprints {place}, by telephone with the operator{hospitals}."
-    "{uncalled} If anything differs: Reject."
+    "{uncalled} If anything differs, have it read out once more; if it still differs: Reject. A hospital that you do"
+    " not reach counts as one that you do not call."
 )
 DECIDE = (
     "Decide in this software, which IT runs: Approve or Reject, on its page under Requests. Only a decision in it"
     " counts."
 )
 APPROVAL_STANDS = (
-    "An approval is for the plan that the nine words name and for your file. It is signed with this sheet's figures,"
-    " and Log shows the account that approved (the name beside it is what that person typed). If file, budget or policy"
-    " changes before it, the sheet has to be read again. If IT adds another file after it, the approval lapses, and a"
-    " run for which your budget was charged ends at your hospital. It stays if IT has the same file or database read"
-    " again, with what it holds by then."
+    "An approval is for the plan that the nine words name, and for your records as they were read for this sheet. It is"
+    " signed with this sheet's figures, and Log shows the account that approved (the name beside it is what that person"
+    " typed). If records, budget or policy change before it, the sheet has to be read again. If IT has other records"
+    " read after it, from this file or another one, the approval lapses; if your budget was charged for the run by"
+    " then, the run ends at your hospital instead."
 )
 TO_WRITE_ON = "______________"  # on the printed sheet
 

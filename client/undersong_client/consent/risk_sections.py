@@ -20,6 +20,7 @@ from undersong_client.home import case_caution, unit_word
 from undersong_common.printable import counted
 from undersong_common.privacy import accounting, impact
 from undersong_common.program.printed_page import PageSection
+from undersong_common.version import SOFTWARE
 from undersong_protocol.agreement import words
 
 BEYOND_PARTICIPATION = (
@@ -56,8 +57,8 @@ def meaning_section(sheet: Sheet) -> list[PageSection]:
     if sheet.ended is None:
         sentences.append(
             "Not in these figures: the time of an answer, and what people in your own house see."
-            " The figures hold if this software does what it states, which no figure shows: ask IT for its version, and"
-            " who has examined it."
+            f" The figures hold if this software, {SOFTWARE}, does what it states, which no figure shows: ask IT who"
+            " has examined this version."
         )
     return [PageSection("What the figures of the risk mean", tuple(sentences))]
 
@@ -181,7 +182,10 @@ def more_help(sheet: Sheet, surroundings: Surroundings) -> list[PageSection]:
         one_more_words = counted(sheet.colluders + 1, "other")
         rows.append(_help_row(one_more_words, *one_more, *_one_more_of_all(sheet, surroundings)))
         if has_all_runs and cost is not None and cost.before:
-            sentences.append(f"For the earlier runs, the row of {one_more_words} counts that all others helped.")
+            sentences.append(
+                f"For {one_more_words}, the columns of all runs are too high: of the earlier runs, only the figure if"
+                " all others helped is kept, and it is counted."
+            )
     rows.append(_help_row("all others", *_worst_risks(sheet)))
     return [PageSection(MORE_HELP, (" ".join(sentences),), table=(table_head, *rows))]
 
@@ -234,7 +238,8 @@ def _excepted_of_all_units(sheet: Sheet, delta: float, chooser: str) -> str:
     reason = f", because {chooser} counts with {impact.chance(delta)}"
     if share > 0.5:
         return f"; for {people_words} together, nothing is promised{reason}"
-    return f"; 1 in {math.floor(1.0 / share):,} for {people_words} together{reason if share > MOST_EXCEPTED else ''}"
+    reason_words = reason if share > MOST_EXCEPTED else ""
+    return f"; for at least one of {people_words}, 1 of {math.floor(1.0 / share):,} runs{reason_words}"
 
 
 def _unit_total(sheet: Sheet) -> int:
@@ -422,6 +427,8 @@ def _rare_of_all(sheet: Sheet, cost: BudgetEffect) -> str:
     """Says what a guess from all runs reaches with bad luck, and the excepted series where delta is another one."""
     delta = _delta_of_all(sheet, cost)
     bad_luck = f"; with bad luck, in up to {impact.cases(_certainty_of_all(cost.after, cost, delta))}"
+    if cost.before and are_one_gaussian(cost):
+        bad_luck += f" ({impact.cases(_certainty_of_all(cost.before, cost, delta))} before)"
     if delta == sheet.privacy.delta:
         return bad_luck
     of_all_units = _excepted_of_all_units(sheet, delta, "your hospital's budget")

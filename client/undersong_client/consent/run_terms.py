@@ -37,9 +37,10 @@ def duration_section(sheet: Sheet) -> PageSection:
     """Returns the section on the run's length, its end date, and everything that ends it."""
     sum_count = sum(release.releases for release in sheet.releases)
     given_up_words = (
-        "its operator gives it up, or proposes another plan under its name. If this software is not told, the run"
-        f" stays listed here as approved; {ABANDONED_S / 86400:.0f} days after a sum was begun, this software erases"
-        " the secrets with which that sum could still be opened."
+        "its operator gives it up, or proposes another plan under its name. Until the operator's software tells this"
+        " one so, the run stays listed here as approved. Told or not,"
+        f" {ABANDONED_S / 86400:.0f} days after a sum was begun, this software erases the secrets with which that sum"
+        " could still be opened."
     )
     return PageSection(
         "How long it takes, and what ends it",

@@ -215,7 +215,7 @@ def refresh(
         home,
         Declared.of(party_home.settings).decided(same_patient, other_patient),
         checkpoints=checkpoints,
-        options=replace(options, cache=Path(party_home.settings.cache), new_version=True, keeps_approvals=True),
+        options=replace(options, cache=Path(party_home.settings.cache), new_version=True),
         progress=progress,
     )
     record_table = datasets.load(party_home).table

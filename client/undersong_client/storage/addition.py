@@ -56,8 +56,6 @@ class AdditionOptions:
         cache: folder for encrypted embeddings; None takes the one beside the data.
         new_version: True replaces the present data set; what was spent stays spent.
         abandon: True ends the runs under way, at what they have charged; they never meet another version.
-        keeps_approvals: True if the declared source was read again. Otherwise an approval that people gave for another
-            data set lapses, unless its run was charged.
         source: sources of the ledger, if it is missing or older.
         confirm: called with warnings about this data set, if there are any; raises an error to refuse.
         rows_read: called with the number of rows that were read, now and then.
@@ -66,7 +64,6 @@ class AdditionOptions:
     cache: Path | None = None
     new_version: bool = False
     abandon: bool = False
-    keeps_approvals: bool = False
     source: Source = field(default_factory=Source)
     confirm: Callable[[Sequence[str]], None] = lambda _cautions: None
     rows_read: Callable[[int], None] = lambda _rows: None
@@ -200,9 +197,8 @@ class Addition:
         lapsed_runs: tuple[str, ...] = ()
         if is_changed and ledger is not None:
             _end_runs(ledger, self.options.abandon, self.at)
-            if not self.options.keeps_approvals:
-                begun_runs = {(run_total.run, run_total.manifest) for run_total in ledger.totals()}
-                lapsed_runs = tuple(Proposals(party_home).lapse_unbegun(begun_runs, at=self.at))
+            begun_runs = {(run_total.run, run_total.manifest) for run_total in ledger.totals()}
+            lapsed_runs = tuple(Proposals(party_home).lapse_unbegun(begun_runs, at=self.at))
         ledger = ledger or Ledger.open(party_home.ledger, fingerprint, budget_of(self.policy), at=self.at)
         ledger.adopt(fingerprint, at=self.at)
         declare(ledger, self.policy, at=self.at)

@@ -388,7 +388,8 @@ def test_each_figure_of_the_risk_appears_once_in_the_sheet_s_short_part(home):
         f"With bad luck in this one run, in up to {sure}. In at most 2 of 100,000 such runs (the excepted" in this_run
     )
     assert (
-        "excepted runs; 1 in 8,333 for all 6 patients together), nothing is promised. This holds only while" in this_run
+        "excepted runs; for at least one of all 6 patients, 1 of 8,333 runs), nothing is promised. This holds only"
+        " while" in this_run
     )
     assert "From all runs over these records (none before this one) and" in all_runs
     assert all_runs.endswith(  # the first run, at its own delta, though the budget has a larger one
@@ -415,8 +416,8 @@ def test_each_figure_of_the_risk_appears_once_in_the_sheet_s_short_part(home):
 @pytest.mark.parametrize(
     ("delta", "says"),
     [
-        (1e-5, "outside at most 2 of 100,000 such series (1 in 8,333 for all 6 patients together)"),
-        (1e-2, "(1 in 8 for all 6 patients together, because your hospital's budget counts with 1 in"),
+        (1e-5, "outside at most 2 of 100,000 such series (for at least one of all 6 patients, 1 of 8,333 runs)"),
+        (1e-2, "(for at least one of all 6 patients, 1 of 8 runs, because your hospital's budget counts with 1 in"),
         (1e-1, "(for all 6 patients together, nothing is promised, because your hospital's budget counts with"),
     ],
 )
@@ -940,7 +941,7 @@ def test_sheet_s_short_part_names_the_cap_on_records_and_the_next_steps(home):
     limit = value["privacy"]["max_per_unit"]
     assert more["Records that count"].startswith(f"Of one patient, at most {limit} record")
     assert "hold for any other yes-or-no question about one patient" in meaning.sentences[0]
-    assert "The figures hold if this software does what it states" in meaning.sentences[-1]
+    assert "The figures hold if this software, undersong 0.3.0, does what it states" in meaning.sentences[-1]
     factor = f"{odds_factor(value['privacy']['epsilon'], value['privacy']['delta']):.3g}"
     assert (
         f"; outside the excepted runs, the run shifts the odds of that guess by a factor of at most {factor}: a chance"
@@ -957,7 +958,10 @@ def test_sheet_s_short_part_names_the_cap_on_records_and_the_next_steps(home):
     assert "by changing the software's files, IT could undo it alone" in two_people
     assert objections.startswith("Ask IT for the list of patients who object")
     assert "under which agreement with your hospital" in ask
-    assert "is for you to judge. Do not approve before you have the agreement and the legal basis in writing." in ask
+    assert (
+        "is for you to judge. Do not approve before you have the agreement, the legal basis and what else the lines"
+        in ask
+    )
     assert "full name and town of the other hospitals" in ask
     assert "with the operator and with 3 of the other hospitals (look up the numbers" in compare
     assert f" {choice_sections.count_uncalled(Sheet.from_json(value))} If one more" in compare
@@ -1202,14 +1206,16 @@ def test_a_lapsed_approval_consents_to_nothing_until_it_is_given_again(home):
 
 
 @pytest.mark.heavy
-def test_an_approval_stays_when_the_same_file_is_read_again(home):
+@pytest.mark.parametrize("has_changed", [False, True])
+def test_an_approval_outlives_a_refresh_that_brings_the_same_records(home, has_changed):
     manifest = proposed(home)
     command("preview", "spring", "--home", home)
     command("approve", "spring", plan_words(manifest.hash), "--home", home)
-    write_notes(Path(PartyHome(home).settings.data), 30)
-    command("data", "refresh", "--home", home)
-    assert own_figures(PartyHome(home)).records == 30
-    assert Proposals(PartyHome(home)).reason_to_wait(manifest) == ""
+    if has_changed:
+        write_notes(Path(PartyHome(home).settings.data), 30)
+    said = command("data", "refresh", "--home", home)
+    assert ("the approval of spring was for the data set before" in " ".join(said.split())) == has_changed
+    assert (Proposals(PartyHome(home)).reason_to_wait(manifest) == "") != has_changed
 
 
 def test_approval_is_refused_if_the_records_changed_since_the_sheet(home):
