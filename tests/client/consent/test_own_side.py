@@ -968,7 +968,7 @@ def test_sheet_s_short_part_names_the_cap_on_records_and_the_next_steps(home):
     assert choice_sections.CALL_PROVES in compare
     assert f"If one more helps, “{risk_sections.MORE_HELP}” says what holds. If" in compare
     assert risk_sections.MORE_HELP in [section.title for section in sections]
-    assert compare.endswith("If anything differs: Reject.")
+    assert compare.endswith("A hospital that you do not reach counts as one that you do not call.")
     (choices,) = [section for section in sections if section.title == "What you can do"]
     assert "do step 1 first" in choices.points[4]
     assert repr(sections).count(WITHDRAWAL) == 1
