@@ -314,10 +314,10 @@ class Author:
         """Labels without a text in any step, because endpoints refused each of their orders for its content."""
         return [label for label, is_refused in self._unwritten.items() if label and is_refused]
 
-    def _note_labels(self, work: "_StepWork") -> None:
+    def _note_labels(self, step_work: "_StepWork") -> None:
         written_labels = {origin.sample.label for origin in self.origins}
-        refused_numbers = work.refused
-        for order_number, order in enumerate(work.orders):
+        refused_numbers = step_work.refused
+        for order_number, order in enumerate(step_work.orders):
             if order.label in written_labels:
                 self._unwritten.pop(order.label, None)
             else:
@@ -348,44 +348,53 @@ class Author:
             self.usage[orders[index].generator].dropped += 1
         return step_work
 
-    def _ask_all(self, work: "_StepWork", screening: Screening, first: Collection[str]) -> None:
+    def _ask_all(self, step_work: "_StepWork", screening: Screening, untried_generators: Collection[str]) -> None:
         """Asks for the orders of a step until each has a text or has had all its attempts."""
-        length_factors = [1] * len(work.orders)
-        refusals = Counter[int]()
-        open_numbers = list(work.remaining)
+        length_factors = [1] * len(step_work.orders)
+        refusal_counts = Counter[int]()
+        open_numbers = list(step_work.remaining)
         for attempt in range(1 + RETRIES):
             if not open_numbers:
                 break
-            attempt_step = f"{work.step}/{attempt}"
+            attempt_step = f"{step_work.step}/{attempt}"
             batch_replies = self._ask_and_read(
-                attempt_step, work.orders, open_numbers, length_factors, screening, () if attempt else first
+                attempt_step,
+                step_work.orders,
+                open_numbers,
+                length_factors,
+                screening,
+                () if attempt else untried_generators,
             )
             faulty_replies = [reply for reply in batch_replies if reply.reading.fault]
-            work.useless += faulty_replies
+            step_work.useless += faulty_replies
             if attempt == 0:
-                self._judge_first_batch([reply for reply in faulty_replies if reply.name in first], work.ordered)
+                self._judge_first_batch(
+                    [reply for reply in faulty_replies if reply.name in untried_generators], step_work.ordered
+                )
             self._note_verdict(attempt_step, batch_replies)
             for reply in batch_replies:
                 self._count_answer(self.usage[reply.name], reply.answer)
                 if reply.reading.fault == FAILED:
                     self.usage[reply.name].notes[f"failed: {_failure_reason(reply)}"] += 1
                 if not reply.reading.fault:
-                    work.take(reply)
+                    step_work.take(reply)
                     self.usage[reply.name].kept += 1
             for reply in faulty_replies:
                 self.usage[reply.name].faults[reply.reading.fault] += 1
                 length_factors[reply.number] *= 1 + (reply.reading.fault == CUT)
-                refusals[reply.number] += _is_refused_by_endpoint(reply.answer)
-            open_numbers = [reply.number for reply in faulty_replies if refusals[reply.number] < REFUSALS_BY_ENDPOINT]
+                refusal_counts[reply.number] += _is_refused_by_endpoint(reply.answer)
+            open_numbers = [
+                reply.number for reply in faulty_replies if refusal_counts[reply.number] < REFUSALS_BY_ENDPOINT
+            ]
             for reply in faulty_replies:
                 self.usage[reply.name].retried += attempt < RETRIES and reply.number in open_numbers
 
-    def _note_verdict(self, step: str, batch: Sequence["_ReadAnswer"]) -> None:
+    def _note_verdict(self, step: str, replies: Sequence["_ReadAnswer"]) -> None:
         """Journals the faults of a batch's answers. If an order failed, the entry waits for :meth:`close_orders`."""
         if self._journal.get(_verdict_key(step)) is not None:
             return
-        verdict_entry = (_verdict_key(step), json_bytes([reply.reading.fault for reply in batch]))
-        reason_by_number = {reply.number: _failure_reason(reply) for reply in batch if reply.reading.fault == FAILED}
+        verdict_entry = (_verdict_key(step), json_bytes([reply.reading.fault for reply in replies]))
+        reason_by_number = {reply.number: _failure_reason(reply) for reply in replies if reply.reading.fault == FAILED}
         if reason_by_number or self._open:
             self._open += [
                 (
@@ -418,7 +427,7 @@ class Author:
             )
         self.close_orders()
 
-    def _check_step(self, work: "_StepWork") -> None:
+    def _check_step(self, step_work: "_StepWork") -> None:
         """Raises GenerationError if less than half of the orders that models were asked for became texts.
 
         Orders that an endpoint refused for their content do not count. But if all were refused, some of them for labels
@@ -427,26 +436,26 @@ class Author:
         """
         judged_numbers = [
             order_number
-            for order_number, order in enumerate(work.orders)
+            for order_number, order in enumerate(step_work.orders)
             if self._requests.form_of(order.generator).reads
         ]
-        missing_numbers = [n for n in judged_numbers if work.written[n] is None]
+        missing_numbers = [n for n in judged_numbers if step_work.written[n] is None]
         text_count = len(judged_numbers) - len(missing_numbers)
-        refused_numbers = work.refused
+        refused_numbers = step_work.refused
         judged_count = len(set(judged_numbers) - refused_numbers)
         written_labels = {origin.sample.label for origin in self.origins}
         if judged_count:
             is_short = text_count < FEWEST_WRITTEN * judged_count
         else:
             is_short = bool(judged_numbers) and (
-                not written_labels or any(work.orders[n].label in written_labels for n in judged_numbers)
+                not written_labels or any(step_work.orders[n].label in written_labels for n in judged_numbers)
             )
         if not is_short:
             return
-        last_replies = work.last_useless
+        last_replies = step_work.last_useless
         for generator_name in {reply.name for reply in last_replies.values()}:
             useless_replies = [
-                reply for reply in work.useless if reply.name == generator_name and reply.number in last_replies
+                reply for reply in step_work.useless if reply.name == generator_name and reply.number in last_replies
             ]
             self._throw_away(generator_name, [(reply.step, reply.number, reply.answer) for reply in useless_replies])
         self._open = []
@@ -458,12 +467,12 @@ class Author:
             or "none"
         )
         example = next(
-            (answer_words for reply in reversed(work.useless) if (answer_words := _quote_answer(reply.answer))),
+            (answer_words for reply in reversed(step_work.useless) if (answer_words := _quote_answer(reply.answer))),
             "nothing at all",
         )
         raise GenerationError(
-            f"{work.step}: {text_count} of {len(judged_numbers)} orders became texts; {failed_count} have no answer,"
-            f" {sum(count_by_fault.values())} have useless ones ({fault_words}); one of them: {example}",
+            f"{step_work.step}: {text_count} of {len(judged_numbers)} orders became texts; {failed_count} have no"
+            f" answer, {sum(count_by_fault.values())} have useless ones ({fault_words}); one of them: {example}",
             _remedy_for([last_replies[n].answer for n in missing_numbers]),
             code="step-short",
         )
@@ -536,7 +545,7 @@ class Author:
         remaining: Sequence[int],
         length_factors: Sequence[int],
         screening: Screening,
-        unproven: Collection[str],
+        untried_generators: Collection[str],
     ) -> list[_ReadAnswer]:
         """Asks for the remaining orders; returns their answers with the texts and faults that were read in them.
 
@@ -544,30 +553,30 @@ class Author:
         has are taken from it.
         """
         requests, trimmed_numbers = self._requests.make(step, orders, remaining, length_factors)
-        verdict = self._journal.get_json(_verdict_key(step))
-        if verdict is not None and len(verdict) != len(remaining):
+        journaled_faults = self._journal.get_json(_verdict_key(step))
+        if journaled_faults is not None and len(journaled_faults) != len(remaining):
             raise ConfigurationError(
                 f"the step {step.rpartition('/')[0]!r} orders {counted(len(remaining), 'text')}, and this run has asked"
-                f" for {len(verdict)} there: the method's code is not that with which the run began",
+                f" for {len(journaled_faults)} there: the method's code is not that with which the run began",
                 "put the former code back, or start over: --fresh, in Python fresh=True",
                 code="step-changed",
             )
-        asked_names = [orders[index].generator for index in remaining]
-        for generator_name in unproven if verdict is None else ():
+        asked_names = [orders[order_number].generator for order_number in remaining]
+        for generator_name in untried_generators if journaled_faults is None else ():
             self._ask_anew(
                 step, generator_name, {i: requests[i] for i in remaining if orders[i].generator == generator_name}
             )
         failed_numbers = {
-            index
-            for index, known_fault in zip(remaining, verdict or (), strict=verdict is not None)
+            order_number
+            for order_number, known_fault in zip(remaining, journaled_faults or (), strict=journaled_faults is not None)
             if known_fault == FAILED
         }
-        if verdict is None:
+        if journaled_faults is None:
             failed_numbers |= self._answered_later(step, remaining, asked_names)
         numbers_and_names = [
-            (index, asked_name)
-            for index, asked_name in zip(remaining, asked_names, strict=True)
-            if index not in failed_numbers
+            (order_number, asked_name)
+            for order_number, asked_name in zip(remaining, asked_names, strict=True)
+            if order_number not in failed_numbers
         ]
         answers = self._ask_generators(step, numbers_and_names, requests)
         if failed_numbers:
@@ -575,22 +584,26 @@ class Author:
         else:
             reasons = {}
         answers |= {
-            index: GenerationError(reasons.get(str(index), "failed before this program was started"))
-            for index in failed_numbers
+            order_number: GenerationError(reasons.get(str(order_number), "failed before this program was started"))
+            for order_number in failed_numbers
         }
-        for index in trimmed_numbers:
-            self.usage[orders[index].generator].fewer_examples += 1
+        for order_number in trimmed_numbers:
+            self.usage[orders[order_number].generator].fewer_examples += 1
         readings = [
             self._read_answer(answers[i], requests[i], asked_name)
             for i, asked_name in zip(remaining, asked_names, strict=True)
         ]
         if step.endswith("/0"):  # a text of another length than ordered is a fault at the first attempt only
             readings = [_judged_by_length(reading, requests[i]) for reading, i in zip(readings, remaining, strict=True)]
-        faults = self._find_faults(verdict, [orders[index] for index in remaining], readings, screening)
-        self._tell_caches(asked_names, [requests[index] for index in remaining], faults)
+        faults = self._find_faults(
+            journaled_faults, [orders[order_number] for order_number in remaining], readings, screening
+        )
+        self._tell_caches(asked_names, [requests[order_number] for order_number in remaining], faults)
         return [
-            _ReadAnswer(step, index, name, answers[index], ReadText(reading.text, fault), requests[index])
-            for index, name, reading, fault in zip(remaining, asked_names, readings, faults, strict=True)
+            _ReadAnswer(
+                step, order_number, name, answers[order_number], ReadText(reading.text, fault), requests[order_number]
+            )
+            for order_number, name, reading, fault in zip(remaining, asked_names, readings, faults, strict=True)
         ]
 
     def _tell_caches(
@@ -615,21 +628,27 @@ class Author:
         answers: dict[int, Completion | GenerationError] = {}
         missing_requests: dict[str, dict[int, GenerationRequest]] = {}
         for generator_name in dict.fromkeys(generator_name for _, generator_name in numbers_and_names):
-            order_numbers = [index for index, asked_name in numbers_and_names if asked_name == generator_name]
+            order_numbers = [
+                order_number for order_number, asked_name in numbers_and_names if asked_name == generator_name
+            ]
             journaled_answers = self._journaled_answers(step, generator_name, order_numbers)
             answers |= journaled_answers
             self._generators[generator_name].observe(
-                [requests[index] for index in journaled_answers], list(journaled_answers.values())
+                [requests[order_number] for order_number in journaled_answers], list(journaled_answers.values())
             )
-            if missed_requests := {index: requests[index] for index in order_numbers if index not in journaled_answers}:
+            if missed_requests := {
+                order_number: requests[order_number]
+                for order_number in order_numbers
+                if order_number not in journaled_answers
+            }:
                 missing_requests[generator_name] = missed_requests
         unwritten_entries: list[tuple[str, bytes]] = []
         settled_attempts: list[str] = []  # keys of attempts, which are removed with the write of their answers
         try:
-            for generator_name, index, answer in answers_of(self._generators, missing_requests, self.speed):
-                answers[index] = answer
+            for generator_name, order_number, answer in answers_of(self._generators, missing_requests, self.speed):
+                answers[order_number] = answer
                 if isinstance(answer, Completion):
-                    unwritten_entries.append((_answer_key(step, generator_name, index), _encode_answer(answer)))
+                    unwritten_entries.append((_answer_key(step, generator_name, order_number), _encode_answer(answer)))
                     settled_attempts += [answer.attempt] if answer.attempt else []
                 # An answer of a language model took time or money: it is kept at once.
                 if unwritten_entries and (
@@ -640,25 +659,29 @@ class Author:
                 self._progress.update(step_phase(step), len(answers), len(numbers_and_names))
         finally:
             self._journal.exchange(settled_attempts, unwritten_entries)
-        for index, generator_name in numbers_and_names:
-            if index not in answers:
-                raise GenerationError(f"{generator_name}: gave no answer to request {index} of {step}")
+        for order_number, generator_name in numbers_and_names:
+            if order_number not in answers:
+                raise GenerationError(f"{generator_name}: gave no answer to request {order_number} of {step}")
         return answers
 
-    def _journaled_answers(self, step: str, name: str, indices: Sequence[int]) -> dict[int, Completion]:
-        journaled = self._journal.items(_answer_key(step, name, ""))  # one query: a run has thousands of orders
+    def _journaled_answers(self, step: str, name: str, order_numbers: Sequence[int]) -> dict[int, Completion]:
+        entry_by_key = self._journal.items(_answer_key(step, name, ""))  # one query: a run has thousands of orders
         return {
-            index: _decode_answer(journaled[answer_key])
-            for index in indices
-            if (answer_key := _answer_key(step, name, index)) in journaled
+            order_number: _decode_answer(entry_by_key[answer_key])
+            for order_number in order_numbers
+            if (answer_key := _answer_key(step, name, order_number)) in entry_by_key
         }
 
-    def _answered_later(self, step: str, indices: Sequence[int], names: Sequence[str]) -> set[int]:
+    def _answered_later(self, step: str, order_numbers: Sequence[int], generator_names: Sequence[str]) -> set[int]:
         """Returns the orders that failed at this attempt and were paid for at a later one, before this process."""
         step_name, _, attempt = step.rpartition("/")
         paid_later: set[int] = set()
-        for generator_name in dict.fromkeys(names):
-            generator_indices = [index for index, owner in zip(indices, names, strict=True) if owner == generator_name]
+        for generator_name in dict.fromkeys(generator_names):
+            generator_indices = [
+                order_number
+                for order_number, generator_of_order in zip(order_numbers, generator_names, strict=True)
+                if generator_of_order == generator_name
+            ]
             for later_attempt in range(int(attempt) + 1, 1 + RETRIES):
                 paid_later |= (
                     self._journaled_answers(f"{step_name}/{later_attempt}", generator_name, generator_indices).keys()
@@ -697,7 +720,7 @@ class Author:
         ]
         thrown_count = len(self._journal.items(_thrown_away_key(name)))
         dropped_keys = {_verdict_key(step) for step, _, _ in useless} | {
-            _answer_key(step, name, index) for step, index, _ in useless
+            _answer_key(step, name, order_number) for step, order_number, _ in useless
         }
         self._journal.exchange(
             [*dropped_keys, *self._journal.items(batch_prefix(name))],
@@ -715,25 +738,31 @@ class Author:
             self._count_answer(self.usage[name], answer)
             self.usage[name].faults[THROWN_AWAY] += 1
 
-    def _read_answer(self, answer: Completion | GenerationError, request: GenerationRequest, name: str) -> ReadText:
+    def _read_answer(
+        self, answer: Completion | GenerationError, request: GenerationRequest, generator_name: str
+    ) -> ReadText:
         return read(
             answer,
             request,
             language=self._language,
             line_breaks=self._line_breaks,
-            whole=self._requests.form_of(name).reads,
+            whole=self._requests.form_of(generator_name).reads,
         )
 
     def _find_faults(
-        self, verdict: Sequence[str] | None, orders: Sequence[Order], readings: Sequence[ReadText], screening: Screening
+        self,
+        journaled_faults: Sequence[str] | None,
+        orders: Sequence[Order],
+        readings: Sequence[ReadText],
+        screening: Screening,
     ) -> Sequence[str]:
-        faults = [reading.fault for reading in readings] if verdict is None else verdict
+        faults = [reading.fault for reading in readings] if journaled_faults is None else journaled_faults
         text_rows = [row for row, row_fault in enumerate(faults) if not row_fault]
         texts = [readings[text_row].text for text_row in text_rows]
         text_labels = [orders[text_row].label for text_row in text_rows]
-        if verdict is not None:
+        if journaled_faults is not None:
             screening.add(texts, text_labels)
-            return verdict
+            return journaled_faults
         new_faults = screening.faults(
             texts,
             text_labels,
@@ -748,34 +777,35 @@ class Author:
 
     def _judge_first_batch(self, faulty: Sequence[_ReadAnswer], order_counts: Mapping[str, int]) -> None:
         """Raises GenerationError, as :meth:`write` does, for all generators with useless first batches together."""
-        useless_replies: dict[str, list[_ReadAnswer]] = {}
+        useless_by_generator: dict[str, list[_ReadAnswer]] = {}
         for reply in faulty:
             if _is_useless(reply.reading):
-                useless_replies.setdefault(reply.name, []).append(reply)
+                useless_by_generator.setdefault(reply.name, []).append(reply)
         stopping_names = {
             generator_name
-            for generator_name, replies in useless_replies.items()
+            for generator_name, replies in useless_by_generator.items()
             if _stops_run(order_counts[generator_name], [reply.answer for reply in replies])
         }
         if stopping_names:
             # A small batch without any text is named beside them: it could be the next reason to stop.
             stopped_names = stopping_names | {
                 generator_name
-                for generator_name, replies in useless_replies.items()
+                for generator_name, replies in useless_by_generator.items()
                 if len(replies) == order_counts[generator_name]
             }
             self._stop(
-                [reply for generator_name in stopped_names for reply in useless_replies[generator_name]], order_counts
+                [reply for generator_name in stopped_names for reply in useless_by_generator[generator_name]],
+                order_counts,
             )
 
-    def _stop(self, useless: Sequence[_ReadAnswer], order_counts: Mapping[str, int]) -> None:
+    def _stop(self, useless_replies: Sequence[_ReadAnswer], order_counts: Mapping[str, int]) -> None:
         """Raises GenerationError for first batches without texts, if there are any.
 
         Their useless answers are asked for anew next time.
         """
         problems = []
-        for generator_name in sorted({reply.name for reply in useless}):
-            answers = [reply for reply in useless if reply.name == generator_name]
+        for generator_name in sorted({reply.name for reply in useless_replies}):
+            answers = [reply for reply in useless_replies if reply.name == generator_name]
             self._throw_away(generator_name, [(reply.step, reply.number, reply.answer) for reply in answers])
             faults = Counter(reply.reading.fault for reply in answers)
             fault_words = ", ".join(f"{fault_count} {fault_kind}" for fault_kind, fault_count in faults.most_common())
@@ -790,7 +820,7 @@ class Author:
         if problems:
             raise GenerationError(
                 "\n".join(problems),
-                _remedy_for([reply.answer for reply in useless]),
+                _remedy_for([reply.answer for reply in useless_replies]),
                 code="answers-useless",
             )
 
@@ -806,8 +836,8 @@ class Author:
 
 
 def _judged_by_length(reading: ReadText, request: GenerationRequest) -> ReadText:
-    missed = not reading.fault and misses_length(reading.text, request)
-    if missed:
+    misses_ordered_length = not reading.fault and misses_length(reading.text, request)
+    if misses_ordered_length:
         return ReadText(reading.text, MISSED_LENGTH)
     return reading
 

@@ -141,7 +141,7 @@ class CallBudget:
     """
 
     def __init__(self, name: str, tokens: int | None, price_usd: float | None) -> None:
-        """None means unlimited. ``name`` is the generator's, for messages."""
+        """Sets the limits; None is unlimited. ``name`` is the generator's, for messages."""
         self._name = name
         self._limits = np.array([tokens, price_usd], dtype=np.float64)  # NaN without a limit, which nothing exceeds
         self._spent = np.zeros(2)
@@ -214,7 +214,7 @@ class Pace:
         longest_wait_s: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """None means unlimited. ``longest_wait_s`` bounds the pauses that an endpoint's headers ask for."""
+        """Sets the limits; None is unlimited. ``longest_wait_s`` bounds the pauses that the endpoint asks for."""
         self._most = concurrency
         # The first calls show whether an endpoint has a low limit; more at once would all meet it.
         self._allowed = float(min(concurrency, _FIRST_AT_ONCE))
@@ -323,7 +323,7 @@ class CachedGenerator:
     """A generator that answers from a file of earlier answers first, and asks its endpoint only for the others."""
 
     def __init__(self, generator: Generator, cache_parts: Callable[[GenerationRequest], Any], path: Path) -> None:
-        """Opens or makes the file.
+        """Opens the file of earlier answers, or makes it.
 
         Args:
             cache_parts: returns everything that decides the answer to a request, as JSON values.
@@ -382,18 +382,18 @@ class CachedGenerator:
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Completion | GenerationError]]:
         request_keys = [self._request_key(request) for request in requests]
-        missed_rows = []
+        missed_indices = []
         for index, request_key in enumerate(request_keys):
             answer_row = self._database.execute("SELECT value FROM answer WHERE key = ?", (request_key,)).fetchone()
             if answer_row is None:
-                missed_rows.append(index)
+                missed_indices.append(index)
                 continue
             self._hits += 1
             self._unjudged.setdefault(requests[index], []).append((request_key, ""))
             answer_entry = json.loads(answer_row[0])
             yield index, Completion(answer_entry["text"], note=NOTE, finish=answer_entry["finish"])
-        for position, answer in self._asked.answer([requests[index] for index in missed_rows]):
-            index = missed_rows[position]
+        for position, answer in self._asked.answer([requests[index] for index in missed_indices]):
+            index = missed_indices[position]
             if isinstance(answer, Completion):
                 answer_json = json.dumps({"text": answer.text, "finish": answer.finish})
                 self._unjudged.setdefault(requests[index], []).append((request_keys[index], answer_json))
@@ -439,11 +439,11 @@ def merged(
     for source_name in sources:
         threading.Thread(target=work, args=(source_name,), daemon=True, name=source_name).start()
     try:
-        running_sources = len(sources)
-        while running_sources:
+        running_count = len(sources)
+        while running_count:
             source_name, items = arrived_items.get()
             yield from items
-            running_sources -= not items
+            running_count -= not items
             semaphore_by_source[source_name].release()
     finally:
         stop_event.set()

@@ -67,13 +67,13 @@ class Requests:
     draw_words: DrawWords | None = None
 
     def make(
-        self, step: str, orders: Sequence[Order], numbers: Sequence[int], rooms: Sequence[int]
+        self, step: str, orders: Sequence[Order], numbers: Sequence[int], length_factors: Sequence[int]
     ) -> tuple[dict[int, GenerationRequest], list[int]]:
         """Makes the requests for the orders at ``numbers`` of a batch, no two of them with the same hints.
 
         Args:
             step: differs in every batch and every attempt.
-            rooms: how many times the usual length each order's answer may have.
+            length_factors: how many times the usual length each order's answer may have.
 
         Returns:
             The requests by number, and the numbers of those that show less than was ordered.
@@ -84,7 +84,7 @@ class Requests:
         }
         requests = {
             number: self._make_request(
-                step, number, first_hint + number, orders[number], wanted_texts[number], rooms[number]
+                step, number, first_hint + number, orders[number], wanted_texts[number], length_factors[number]
             )
             for number in numbers
         }
@@ -92,7 +92,7 @@ class Requests:
         return requests, [number for number in numbers if shown_texts[number] != wanted_texts[number]]
 
     def _make_request(
-        self, step: str, index: int, number: int, order: Order, shown: PromptTexts, room: int
+        self, step: str, index: int, number: int, order: Order, shown: PromptTexts, length_factor: int
     ) -> GenerationRequest:
         label = ""
         if order.named:
@@ -140,7 +140,7 @@ class Requests:
             style=prompt_format.style,
             stop=prompt.stop,
             told=prompt.told,
-            room=room,
+            room=length_factor,
             steering=order.steering,
             mask_rate=order.mask_rate,
         )
@@ -170,28 +170,28 @@ def shown_once(order: Order, style: Style = "chat") -> PromptTexts:
     order_good, order_bad = order.good, order.bad
     if style == "completion" and not (order.bad_continued and order.bad):
         order_good, order_bad = order.good + order.good_for_bad, ()
-    good: dict[str, str] = {}
+    good_by_key: dict[str, str] = {}
     for text in order_good:
-        good.setdefault(duplicate_key(text), text)
-    shown_count = len(good) + len(order_bad)
+        good_by_key.setdefault(duplicate_key(text), text)
+    shown_count = len(good_by_key) + len(order_bad)
     if style == "completion" and shown_count < FEWEST_CONTINUED and not order.good_terms:
         return PromptTexts(parents=order.parents)
-    bad: dict[str, str] = {}
+    bad_by_key: dict[str, str] = {}
     for text in order_bad:
-        if duplicate_key(text) not in good:
-            bad.setdefault(duplicate_key(text), text)
-    return PromptTexts(tuple(good.values()), tuple(bad.values()), order.parents)
+        if duplicate_key(text) not in good_by_key:
+            bad_by_key.setdefault(duplicate_key(text), text)
+    return PromptTexts(tuple(good_by_key.values()), tuple(bad_by_key.values()), order.parents)
 
 
-def _terms_of(order: Order, shown: Sequence[str]) -> tuple[str, ...]:
+def _terms_of(order: Order, shown_texts: Sequence[str]) -> tuple[str, ...]:
     """Returns the terms of each shown example, with commas between them; those that a shortened example still has."""
     if order.good_terms:
         terms_by_example = list(zip(order.good, order.good_terms, strict=True))
     else:
         terms_by_example = []
     terms_by_text = [
-        (text, next(terms for whole, terms in terms_by_example if whole.startswith(text)))
-        for text in shown
+        (text, next(terms for full_text, terms in terms_by_example if full_text.startswith(text)))
+        for text in shown_texts
         if terms_by_example
     ]
     return tuple(

@@ -313,7 +313,7 @@ def until_length(text: str, words: int) -> str:
 
 
 def misses_length(text: str, request: GenerationRequest) -> bool:
-    """Returns True if the text is much shorter or longer than its request wants, where that is bounded.
+    """Returns True if the text is much shorter or longer than its request wants, and the request is ``bounded``.
 
     >>> misses_length("a b c d e f", GenerationRequest("zero_shot", "", "", 0, words=3, bounded=True))
     False
@@ -363,7 +363,7 @@ def _is_echo(text: str, request: GenerationRequest) -> bool:
 
 
 def _word_runs(words: Sequence[str], length: int) -> list[tuple[str, ...]]:
-    """Returns the ``length`` words in a row that begin at each word, as far as there are so many."""
+    """Returns every run of ``length`` words in a row."""
     return list(zip(*(words[start:] for start in range(length)), strict=False))
 
 

@@ -64,13 +64,13 @@ def files_of(handle: Any) -> dict[str, bytes]:
 
 
 def optimise(
-    handle: Any, pairs: Sequence[Pair], tuning: Tuning, device: torch.device, told: Callable[[int], None]
+    handle: Any, pairs: Sequence[Pair], tuning: Tuning, device: torch.device, report_progress: Callable[[int], None]
 ) -> None:
-    """Trains the adapter in place. ``told`` reports progress: it is called with the pairs done, over all epochs."""
+    """Trains the adapter in place. ``report_progress`` is called with the number of pairs done, over all epochs."""
     with torch.no_grad(), handle.disable_adapter():
-        reference = [log_probabilities(handle, pair, device) for pair in pairs]
-    weights = [parameter for parameter in handle.parameters() if parameter.requires_grad]
-    optimiser = torch.optim.AdamW(weights, lr=tuning.learning_rate, weight_decay=0.0)
+        reference_log_probabilities = [log_probabilities(handle, pair, device) for pair in pairs]
+    adapter_weights = [parameter for parameter in handle.parameters() if parameter.requires_grad]
+    optimiser = torch.optim.AdamW(adapter_weights, lr=tuning.learning_rate, weight_decay=0.0)
     rng = np.random.default_rng(tuning.seed)
     done_count = 0
     for _ in range(tuning.epochs):
@@ -78,11 +78,13 @@ def optimise(
         for batch_start in range(0, len(pairs), tuning.batch):
             batch = pair_order[batch_start : batch_start + tuning.batch]
             for pair_number in batch:
-                chosen, rejected = log_probabilities(handle, pairs[pair_number], device) - reference[pair_number]
+                chosen, rejected = (
+                    log_probabilities(handle, pairs[pair_number], device) - reference_log_probabilities[pair_number]
+                )
                 loss = -torch.nn.functional.logsigmoid(tuning.beta * (chosen - rejected)) / len(batch)
                 loss.backward()
                 done_count += 1
-                told(done_count)
+                report_progress(done_count)
             optimiser.step()
             optimiser.zero_grad()
 

@@ -220,9 +220,9 @@ class NgramGenerator(StatelessGenerator):
         self._learn_words(tokens)
         encoded_texts = [self._encode_tokens(text_tokens) for text_tokens in tokens]
         all_counts = Counts(encoded_texts, settings.order, settings.temperature)
-        texts_with_token = Counter(token for text in encoded_texts for token in set(text))
+        text_count_by_token = Counter(token for text in encoded_texts for token in set(text))
         self._common = frozenset(
-            token for token, count in texts_with_token.items() if count > _COMMON * len(encoded_texts)
+            token for token, count in text_count_by_token.items() if count > _COMMON * len(encoded_texts)
         )
         self._models = {"": self._build_model(encoded_texts, (all_counts,))}
         for label in labels:
@@ -479,16 +479,16 @@ class NgramGenerator(StatelessGenerator):
         contexts = [tuple(context[len(context) - size :]) for size in range(self._order - 1, 0, -1)]
         if influence.weight and rng.random() < influence.weight:
             for known_context in contexts:
-                if cached_counts := influence.cache.get(known_context):
-                    return cached_counts[int(rng.random() * len(cached_counts))]
+                if cached_tokens := influence.cache.get(known_context):
+                    return cached_tokens[int(rng.random() * len(cached_tokens))]
         if rng.random() < self._settings.shared:
             count_sources = model.counts[-1:]
         else:
             count_sources = model.counts
         for known_context in contexts:
-            counts_after = next((counts[known_context] for counts in count_sources if known_context in counts), None)
-            if counts_after is not None and rng.random() >= counts_after.escape:
-                return counts_after.pick(rng.random())
+            successors = next((counts[known_context] for counts in count_sources if known_context in counts), None)
+            if successors is not None and rng.random() >= successors.escape:
+                return successors.pick(rng.random())
         token = END
         for _ in range(_TRIES):  # a word that was never seen here is a poor reason to end
             token = count_sources[0][()].pick(rng.random())

@@ -258,12 +258,12 @@ class ReplayGenerator:
                 direction_by_request[index] = np.sum(mean_vectors, axis=0, dtype=np.float64)
         products_by_request: dict[int, Float64] = {}
         for label in {requests[index].label for index in direction_by_request} & self._slices.keys():
-            label_requests = [index for index in direction_by_request if requests[index].label == label]
+            label_indices = [index for index in direction_by_request if requests[index].label == label]
             label_products = (
-                np.stack([direction_by_request[index] for index in label_requests])
+                np.stack([direction_by_request[index] for index in label_indices])
                 @ self._pool_embeddings[self._slices[label]].T
             )
-            products_by_request.update(zip(label_requests, label_products, strict=True))
+            products_by_request.update(zip(label_indices, label_products, strict=True))
         for index, request in enumerate(requests):
             label_slice = self._slices.get(request.label, slice(0, 0))
             text_scores = products_by_request.get(index)

@@ -135,10 +135,10 @@ class TransformersSettings(LanguageModelSettings):
         """Returns the longest context of the model, in tokens, as its folder states it; None if it does not."""
         try:
             model_config = json.loads((folder / self.path / "config.json").read_text(encoding="utf-8"))
-            positions: int | None = model_config.get("max_position_embeddings") or model_config.get("n_positions")
+            position_count: int | None = model_config.get("max_position_embeddings") or model_config.get("n_positions")
         except (OSError, ValueError, AttributeError):
             return None
-        return positions
+        return position_count
 
     def prompt_format(self, folder: Path) -> PromptFormat:
         return PromptFormat(style=self.style, prompt_tokens=prompt_room(self.context(folder), self.max_new_tokens))
@@ -391,19 +391,21 @@ class TransformersGenerator(StatelessGenerator):
     def _decode_answer(
         self, tokenizer: Any, tokens: list[int], ends: set[int], prompt: list[int], stop: Sequence[str]
     ) -> Completion:
-        end = next((position for position, token in enumerate(tokens) if token in ends), None)
-        tokens = tokens if end is None else tokens[:end]
-        length = len(tokens) + (end is not None)
+        end_position = next((position for position, token in enumerate(tokens) if token in ends), None)
+        tokens = tokens if end_position is None else tokens[:end_position]
+        length = len(tokens) + (end_position is not None)
         if stop:
             lengths = range(1, len(tokens) + 1)
         else:
             lengths = range(0)
         first_stop = bisect_left(lengths, True, key=lambda n: _has_stopped(tokenizer, tokens[:n], stop))
-        stopped = None
+        stop_length = None
         if first_stop < len(lengths):
-            stopped = lengths[first_stop]
-        text = text_after_thinking(tokenizer, prompt, tokens[:stopped])
-        return Completion(text, len(prompt), stopped or length, finish="length" if end is stopped is None else "")
+            stop_length = lengths[first_stop]
+        text = text_after_thinking(tokenizer, prompt, tokens[:stop_length])
+        return Completion(
+            text, len(prompt), stop_length or length, finish="length" if end_position is stop_length is None else ""
+        )
 
     def _sampling_steps(
         self, streams: Sequence[torch.Generator], device: torch.device, temperature: float
@@ -546,7 +548,7 @@ def load(
         # Weights that are pickles are never loaded: reading a pickle runs the code in it.
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        model_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
         # Any other model is loaded whole and moved to its device; one that is in fewer bits already cannot be moved.
         is_placed = bool(device_map or quantization or hasattr(config, "quantization_config"))
@@ -554,8 +556,8 @@ def load(
             options["device_map"] = device_map or {"": torch_device}
         if quantization:
             options["quantization_config"] = _fewer_bits(quantization, double_quantization, dtype)
-        model, loading = kind.from_pretrained(path, dtype=dtype, output_loading_info=True, **options)
-        if absent := sorted({*loading["missing_keys"], *(str(key) for key in loading["mismatched_keys"])}):
+        model, loading_info = model_class.from_pretrained(path, dtype=dtype, output_loading_info=True, **options)
+        if absent := sorted({*loading_info["missing_keys"], *(str(key) for key in loading_info["mismatched_keys"])}):
             raise ValueError(f"its weights lack {len(absent)} of the model's, such as {absent[0]}")
         model = (model if is_placed else model.to(torch_device)).eval()
     except Exception as error:  # noqa: BLE001 - a broken folder makes the library fail in any way
@@ -604,9 +606,9 @@ def prompt_ids(tokenizer: Any, prompt: str, *, system: str = "", chat: bool = Tr
         system: how the model is to behave; a template that knows no such role gets it at the head of the prompt.
         chat: True makes the prompt a user's turn if the tokenizer has a chat template; False has the model continue it.
     """
-    templated = chat and bool(tokenizer.chat_template)
+    is_templated = chat and bool(tokenizer.chat_template)
     text = f"{system}\n\n{prompt}" if system else prompt
-    if templated:
+    if is_templated:
         from jinja2 import TemplateError
 
         template = partial(tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True)
@@ -615,7 +617,7 @@ def prompt_ids(tokenizer: Any, prompt: str, *, system: str = "", chat: bool = Tr
             text = template([*turns, {"role": "user", "content": prompt}])
         except TemplateError:  # such as Gemma's, which raises for a system's turn
             text = template([{"role": "user", "content": text}])
-    ids = tokenizer(text, add_special_tokens=not templated)["input_ids"]  # a template writes them itself
+    ids = tokenizer(text, add_special_tokens=not is_templated)["input_ids"]  # a template writes them itself
     return [int(token) for token in ids]
 
 
@@ -663,9 +665,11 @@ def text_after_thinking(tokenizer: Any, prompt: Sequence[int], tokens: Sequence[
     """Returns the text of an answer without the thinking that the folder's special tokens and template mark."""
     full_text = _decode_tokens(tokenizer, tokens, specials=True)
     marks = template_marks(tokenizer)
-    tail = _decode_tokens(tokenizer, prompt[-16:], specials=True)
+    prompt_end = _decode_tokens(tokenizer, prompt[-16:], specials=True)
     # A template may open the thinking at the end of the prompt.
-    opening_mark = next((match[0] for opening, _ in marks if (match := re.search(rf"(?:{opening})\s*\Z", tail))), "")
+    opening_mark = next(
+        (match[0] for opening, _ in marks if (match := re.search(rf"(?:{opening})\s*\Z", prompt_end))), ""
+    )
     text = without_thinking(opening_mark + full_text, (*THINKING_MARKS, *marks))
     if text == opening_mark + full_text:
         return _decode_tokens(tokenizer, tokens)
@@ -736,15 +740,15 @@ def _missing_room(model: Any, prompt_tokens: int, longest_answer: int) -> int | 
 
     A model without absolute positions, such as T5, reads as much as memory holds.
     """
-    positions: int | None = getattr(model.config, "max_position_embeddings", None)
-    if positions is None:
+    position_count: int | None = getattr(model.config, "max_position_embeddings", None)
+    if position_count is None:
         return None
     if model.config.is_encoder_decoder:
         tokens = max(prompt_tokens, longest_answer)
     else:
         tokens = prompt_tokens + longest_answer
-    if tokens > positions:
-        return positions
+    if tokens > position_count:
+        return position_count
     return None
 
 

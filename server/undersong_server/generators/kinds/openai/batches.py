@@ -84,15 +84,15 @@ class Result(NamedTuple):
 
     identifier: str
     key: str
-    verdict: ExchangeOutcome
+    outcome: ExchangeOutcome
 
 
 class _Gone(Exception):
     """Raised if the endpoint no longer has what it accepted, or not for this key."""
 
-    def __init__(self, verdict: ExchangeOutcome) -> None:
-        super().__init__(verdict.words)
-        self.verdict = verdict
+    def __init__(self, outcome: ExchangeOutcome) -> None:
+        super().__init__(outcome.words)
+        self.outcome = outcome
 
 
 class _Line(NamedTuple):
@@ -104,7 +104,7 @@ class _Line(NamedTuple):
     """
 
     identifier: str
-    verdict: ExchangeOutcome
+    outcome: ExchangeOutcome
     is_exchange: bool = True
 
 
@@ -147,7 +147,7 @@ class Batches:
         key or address has no batches either, and what was paid would be asked for again.
         """
         answered_names: set[str] = set()
-        lost_outcome: ExchangeOutcome | None = None
+        gone_outcome: ExchangeOutcome | None = None
         for batch in self._journaled_batches(requests):
             open_names = [
                 request_name
@@ -156,17 +156,17 @@ class Batches:
             ]
             if not open_names:
                 continue
-            verdicts, _, lost_verdict = self._batch_verdicts(batch, requests)
-            is_first = lost_verdict is not None and self._note_gone(batch)
-            lost_outcome = lost_verdict if is_first else lost_outcome
+            outcomes, _, lost_outcome = self._batch_outcomes(batch, requests)
+            is_first = lost_outcome is not None and self._note_gone(batch)
+            gone_outcome = lost_outcome if is_first else gone_outcome
             for request_name in open_names:
-                if is_first and verdicts[request_name].kind == "gone":
+                if is_first and outcomes[request_name].kind == "gone":
                     continue
-                if verdicts[request_name].completion is not None:
+                if outcomes[request_name].completion is not None:
                     answered_names.add(request_name)
-                yield Result(request_name, self._log.batch_key(batch.stem, request_name), verdicts[request_name])
-        if lost_outcome is not None:
-            raise self._stopped(lost_outcome, _NOT_THERE)
+                yield Result(request_name, self._log.batch_key(batch.stem, request_name), outcomes[request_name])
+        if gone_outcome is not None:
+            raise self._stopped(gone_outcome, _NOT_THERE)
 
     def results(self, requests: Mapping[str, BatchRequest], endpoint: Path) -> Iterator[Result]:
         """Yields one result per request, from new batches.
@@ -175,16 +175,16 @@ class Batches:
         nothing back.
         """
         for batch in [self._submit_part(request_part, endpoint) for request_part in _split_requests(requests)]:
-            stem, verdicts = self._batch_outcome(batch, requests, endpoint)
-            pauses_s = [verdict.pause_s or 0.0 for verdict in verdicts.values() if verdict.state is ExchangeState.WAIT]
+            stem, outcomes = self._batch_outcome(batch, requests, endpoint)
+            pauses_s = [outcome.pause_s or 0.0 for outcome in outcomes.values() if outcome.state is ExchangeState.WAIT]
             allowed_pauses_s = [pause_s for pause_s in pauses_s if pause_s <= self._settings.deadline_s]
             self._next_s = time.monotonic() + max(allowed_pauses_s, default=0.0)
             if self._empty_in_a_row >= EMPTY_IN_A_ROW:
-                for request_name, verdict in verdicts.items():
-                    self._log.end(self._log.batch_key(stem, request_name), lost=verdict.billed, words=verdict.words)
-                raise self._stopped(next(iter(verdicts.values())), "nothing came back of its last batches")
-            for request_name, verdict in verdicts.items():
-                yield Result(request_name, self._log.batch_key(stem, request_name), verdict)
+                for request_name, outcome in outcomes.items():
+                    self._log.end(self._log.batch_key(stem, request_name), lost=outcome.billed, words=outcome.words)
+                raise self._stopped(next(iter(outcomes.values())), "nothing came back of its last batches")
+            for request_name, outcome in outcomes.items():
+                yield Result(request_name, self._log.batch_key(stem, request_name), outcome)
 
     # These methods wait for the end of one batch and read its results.
 
@@ -198,42 +198,42 @@ class Batches:
         started_s = time.monotonic()
         pause_s = max(self._settings.poll_s, _FIRST_PAUSE_S)
         while True:
-            verdicts, any_came_back, lost_verdict = self._batch_verdicts(batch, requests)
-            if lost_verdict is not None:
+            outcomes, any_came_back, lost_outcome = self._batch_outcomes(batch, requests)
+            if lost_outcome is not None:
                 self._note_gone(batch)
-                raise self._stopped(lost_verdict, _NOT_THERE)
-            any_verdict = next(iter(verdicts.values()))
-            if any_came_back or any_verdict.state is not ExchangeState.WAIT or any_verdict.billed:
+                raise self._stopped(lost_outcome, _NOT_THERE)
+            any_outcome = next(iter(outcomes.values()))
+            if any_came_back or any_outcome.state is not ExchangeState.WAIT or any_outcome.billed:
                 break
             for request_name in batch.identifiers:
                 self._log.end(self._log.batch_key(batch.stem, request_name), lost=False)
             if time.monotonic() + pause_s > started_s + self._settings.patience_s:
-                raise self._stopped(any_verdict, "its batch was put off again and again")
+                raise self._stopped(any_outcome, "its batch was put off again and again")
             time.sleep(pause_s)
             pause_s = min(2.0 * pause_s, max(self._settings.max_wait_s, pause_s))
             batch = self._submit_part(
                 {request_name: requests[request_name] for request_name in batch.identifiers}, endpoint
             )
         self._empty_in_a_row = 0 if any_came_back else self._empty_in_a_row + 1
-        return batch.stem, verdicts
+        return batch.stem, outcomes
 
-    def _batch_verdicts(
+    def _batch_outcomes(
         self, batch: _Submitted, requests: Mapping[str, BatchRequest]
     ) -> tuple[dict[str, ExchangeOutcome], bool, ExchangeOutcome | None]:
-        """Waits until a batch has ended. Returns the verdict on each of its requests, and whether any came back.
+        """Waits until a batch has ended. Returns the outcome of each of its requests, and whether any came back.
 
         The third item says why a request cannot be found any more: the batch or a file of it is gone. Else it is None.
         """
         try:
             batch_body = self._wait_for_end(batch.number)
         except _Gone as error:
-            return dict.fromkeys(batch.identifiers, error.verdict), False, error.verdict
-        lines, lost_verdict = self._read_files(batch, requests, batch_body)
-        verdicts: dict[str, ExchangeOutcome] = {}
+            return dict.fromkeys(batch.identifiers, error.outcome), False, error.outcome
+        lines, lost_outcome = self._read_files(batch, requests, batch_body)
+        outcomes: dict[str, ExchangeOutcome] = {}
         for line in lines:
             if line.identifier in batch.identifiers:
-                verdicts.setdefault(line.identifier, line.verdict)
-        answered_names = {line.identifier for line in lines if line.is_exchange and line.identifier in verdicts}
+                outcomes.setdefault(line.identifier, line.outcome)
+        answered_names = {line.identifier for line in lines if line.is_exchange and line.identifier in outcomes}
         unreadable_count = sum(not line.identifier for line in lines)
         outcome_of_rest = self._batch_failure(batch_body)
         if unreadable_count:
@@ -241,14 +241,14 @@ class Batches:
         else:
             unreadable_words = outcome_of_rest.words
         is_billed = unreadable_count > 0 or _may_bill_the_rest(
-            batch_body, [verdicts[request_name] for request_name in answered_names]
+            batch_body, [outcomes[request_name] for request_name in answered_names]
         )
-        outcome_of_rest = lost_verdict or replace(outcome_of_rest, words=unreadable_words, billed=is_billed)
-        missing_names = [request_name for request_name in batch.identifiers if request_name not in verdicts]
+        outcome_of_rest = lost_outcome or replace(outcome_of_rest, words=unreadable_words, billed=is_billed)
+        missing_names = [request_name for request_name in batch.identifiers if request_name not in outcomes]
         return (
-            verdicts | dict.fromkeys(missing_names, outcome_of_rest),
+            outcomes | dict.fromkeys(missing_names, outcome_of_rest),
             bool(answered_names),
-            lost_verdict if missing_names else None,
+            lost_outcome if missing_names else None,
         )
 
     def _wait_for_end(self, number: str) -> Mapping[str, Any]:
@@ -271,15 +271,15 @@ class Batches:
         longest_answer = max((request.worst[1] for request in requests.values()), default=0)
         most_bytes = max(_SMALL_BYTES, 2 * len(batch.identifiers) * longest_body(longest_answer))
         lines: list[_Line] = []
-        lost_verdict = None
+        lost_outcome = None
         for file_field in ("output_file_id", "error_file_id"):
             if not isinstance(batch_body.get(file_field), str):
                 continue
             try:
                 lines += self._read_lines(batch_body[file_field], batch, requests, most_bytes)
             except _Gone as error:
-                lost_verdict = error.verdict
-        return lines, lost_verdict
+                lost_outcome = error.outcome
+        return lines, lost_outcome
 
     def _read_lines(
         self, file: str, batch: _Submitted, requests: Mapping[str, BatchRequest], most_bytes: int
@@ -323,8 +323,8 @@ class Batches:
             worst = requests[identifier].worst
         else:
             worst = 0, 0
-        verdict = self._judge(Exchange(status, body=body_text.encode("utf-8", "surrogatepass")), worst)
-        return _Line(identifier, verdict, is_exchange)
+        outcome = self._judge(Exchange(status, body=body_text.encode("utf-8", "surrogatepass")), worst)
+        return _Line(identifier, outcome, is_exchange)
 
     def _note_gone(self, batch: _Submitted) -> bool:
         """Notes that a batch cannot be found; returns True if this was not noted before."""
@@ -353,7 +353,7 @@ class Batches:
             yield _Submitted(stem, batch_id, identifiers)
 
     def _submit_part(self, part: Mapping[str, BatchRequest], endpoint: Path) -> _Submitted:
-        """Submits one batch; the journal says so before, and knows its number after."""
+        """Submits one batch; the journal notes that before, and the batch's number after."""
         time.sleep(max(0.0, self._next_s - time.monotonic()))
         prefix = batch_prefix(self._name)
         identifiers = list(part)
@@ -379,9 +379,9 @@ class Batches:
         )
         self._journal.put(f"{prefix}{stem}/requests", json.dumps(identifiers).encode())
 
-        def end_attempts(verdict: ExchangeOutcome) -> None:
+        def end_attempts(outcome: ExchangeOutcome) -> None:
             for attempt_key in attempt_keys:
-                self._log.end(attempt_key, lost=verdict.billed, words=verdict.words)
+                self._log.end(attempt_key, lost=outcome.billed, words=outcome.words)
 
         body = json.dumps(batch_fields).encode()
         batch_id = self._text_field(
@@ -416,33 +416,33 @@ class Batches:
 
         Raises _Gone if it has nothing there at ``LOOKS`` calls: a thing that was just made may not be shown at once.
         """
-        pause = _FIRST_PAUSE_S
+        pause_s = _FIRST_PAUSE_S
         for attempt in range(1, LOOKS + 1):
             try:
                 return self._call_patiently("GET", path, most_bytes=most_bytes, timeout_s=timeout_s)
             except _Gone:
                 if attempt == LOOKS:
                     raise
-            time.sleep(min(pause, self._settings.max_wait_s))
-            pause *= 2.0
+            time.sleep(min(pause_s, self._settings.max_wait_s))
+            pause_s *= 2.0
         raise AssertionError
 
-    def _get_object(self, path: str, key: str, kind: type) -> Mapping[str, Any]:
-        """Returns the JSON object at a path, with a value of the type ``kind`` under ``key``.
+    def _get_object(self, path: str, key: str, value_type: type) -> Mapping[str, Any]:
+        """Returns the JSON object at a path, with a value of the type ``value_type`` under ``key``.
 
         It is asked for again while another body comes. Raises GenerationError if that goes on for ``patience_s``.
         """
         started_s = time.monotonic()
-        pause = _FIRST_PAUSE_S
+        pause_s = _FIRST_PAUSE_S
         while True:
             body_json = _json_object(self._fetch_path(path))
-            if isinstance(body_json.get(key), kind):
+            if isinstance(body_json.get(key), value_type):
                 return body_json
-            pause = min(pause, self._settings.max_wait_s)
-            if time.monotonic() + pause > started_s + self._settings.patience_s:
+            pause_s = min(pause_s, self._settings.max_wait_s)
+            if time.monotonic() + pause_s > started_s + self._settings.patience_s:
                 raise self._unreachable_error(f"an answer about its batch has no {key}")
-            time.sleep(pause)
-            pause *= 2.0
+            time.sleep(pause_s)
+            pause_s *= 2.0
 
     def _text_field(self, value: Mapping[str, Any], key: str) -> str:
         if isinstance(value.get(key), str) and value[key]:
@@ -468,7 +468,7 @@ class Batches:
         """
         settings = self._settings
         started_s = time.monotonic()
-        pause = _FIRST_PAUSE_S
+        pause_s = _FIRST_PAUSE_S
         while True:
             exchange = self._connection.exchange(
                 method,
@@ -480,28 +480,28 @@ class Batches:
             )
             if not exchange.fault and 200 <= exchange.status < 300:
                 return exchange.body
-            verdict = self._judge(exchange, (0, 0))
-            is_repeatable = verdict.state in (ExchangeState.WAIT, ExchangeState.LOST)
-            if verdict.pause_s is None:
-                wait_s = min(pause, settings.max_wait_s)
+            outcome = self._judge(exchange, (0, 0))
+            is_repeatable = outcome.state in (ExchangeState.WAIT, ExchangeState.LOST)
+            if outcome.pause_s is None:
+                wait_s = min(pause_s, settings.max_wait_s)
             else:
-                wait_s = verdict.pause_s
-            is_safe = on_failure is None or verdict.throttled or verdict.kind == "unreachable"
+                wait_s = outcome.pause_s
+            is_safe = on_failure is None or outcome.throttled or outcome.kind == "unreachable"
             is_over = not is_safe or time.monotonic() + wait_s > started_s + settings.patience_s
             if on_failure is not None and (is_over or not is_repeatable):
-                on_failure(verdict)
+                on_failure(outcome)
             if not is_repeatable:
-                if method == "GET" and verdict.kind in _GONE:
-                    raise _Gone(replace(verdict, state=ExchangeState.LOST, kind="gone", billed=True))
+                if method == "GET" and outcome.kind in _GONE:
+                    raise _Gone(replace(outcome, state=ExchangeState.LOST, kind="gone", billed=True))
                 if method == "GET":
                     problem = "its batch cannot be asked after"
                 else:
                     problem = "its batch is not accepted"
-                raise self._stopped(verdict, problem)
+                raise self._stopped(outcome, problem)
             if is_over:
-                raise self._unreachable_error(verdict.words)
+                raise self._unreachable_error(outcome.words)
             time.sleep(wait_s)
-            pause *= 2.0
+            pause_s *= 2.0
 
     def _unreachable_error(self, words: str) -> GenerationError:
         return GenerationError(
@@ -529,7 +529,7 @@ def _may_bill_the_rest(batch_body: Mapping[str, Any], answered_outcomes: Sequenc
     total_tokens = None
     if isinstance(usage, dict):
         total_tokens = usage.get("total_tokens")
-    usages = [verdict.completion.usage for verdict in answered_outcomes if verdict.completion is not None]
+    usages = [outcome.completion.usage for outcome in answered_outcomes if outcome.completion is not None]
     if isinstance(total_tokens, int) and total_tokens > sum(usage.prompt + usage.completion for usage in usages):
         return True
     completed_count = None
@@ -547,14 +547,14 @@ def _request_line(identifier: str, request: BatchRequest, endpoint: Path) -> byt
 def _split_requests(requests: Mapping[str, BatchRequest]) -> Iterator[dict[str, BatchRequest]]:
     """Yields the requests in parts that a batch's file can hold."""
     part: dict[str, BatchRequest] = {}
-    size = 0
+    part_bytes = 0
     for name, request in requests.items():
-        length = len(_request_line(name, request, "/v1/chat/completions")) + 1
-        if part and (len(part) == MOST_LINES or size + length > MOST_BYTES):
+        line_bytes = len(_request_line(name, request, "/v1/chat/completions")) + 1
+        if part and (len(part) == MOST_LINES or part_bytes + line_bytes > MOST_BYTES):
             yield part
-            part, size = {}, 0
+            part, part_bytes = {}, 0
         part[name] = request
-        size += length
+        part_bytes += line_bytes
     if part:
         yield part
 

@@ -57,13 +57,13 @@ class _Patience:
     attempts: int = 0
     busy_since_s: float | None = None
 
-    def pause_s(self, verdict: ExchangeOutcome, settings: EndpointSettings, *, answered: bool) -> float | None:
+    def pause_s(self, outcome: ExchangeOutcome, settings: EndpointSettings, *, answered: bool) -> float | None:
         """Returns the pause before the next attempt; None if there is none."""
         now_s = time.monotonic()
         self.attempts += 1
         deadline_s = self.begun_s + settings.deadline_s
-        announced_pause_s = verdict.pause_s
-        is_put_off = announced_pause_s is not None and not verdict.billed
+        announced_pause_s = outcome.pause_s
+        is_put_off = announced_pause_s is not None and not outcome.billed
         self.counted += not is_put_off
         if announced_pause_s is None:
             next_pause_s = self._growing_pause_s(settings)
@@ -74,9 +74,9 @@ class _Patience:
         if is_put_off:
             return next_pause_s
         retries = settings.max_retries
-        if verdict.kind == "unreachable" and not answered:
+        if outcome.kind == "unreachable" and not answered:
             retries = min(retries, _RETRIES_OF_UNREACHABLE)
-        elif verdict.state is ExchangeState.WAIT and not verdict.billed:
+        elif outcome.state is ExchangeState.WAIT and not outcome.billed:
             self.busy_since_s = now_s if self.busy_since_s is None else self.busy_since_s
             if now_s - self.busy_since_s < PATIENCE_S:
                 return next_pause_s
@@ -298,59 +298,59 @@ class OpenAIGenerator:
             attempt = self._attempt_call(request, patience, stop)
             if attempt is None or isinstance(attempt, Completion):
                 return attempt
-            verdict, connection = attempt
-            if verdict.state not in (ExchangeState.WAIT, ExchangeState.LOST):
-                return self._end_request(verdict, connection)
-            pause = patience.pause_s(verdict, self._settings, answered=self._answered)
-            if pause is None:
-                return self._end_request(verdict, connection, f"no answer after {patience.attempts} attempts")
+            outcome, connection = attempt
+            if outcome.state not in (ExchangeState.WAIT, ExchangeState.LOST):
+                return self._end_request(outcome, connection)
+            pause_s = patience.pause_s(outcome, self._settings, answered=self._answered)
+            if pause_s is None:
+                return self._end_request(outcome, connection, f"no answer after {patience.attempts} attempts")
             self._count_event("retries")
-            if len(self._connections) == 1 and verdict.pause_s is not None and verdict.throttled:
-                self._pace.hold(pause)
-            if stop.wait(pause):
+            if len(self._connections) == 1 and outcome.pause_s is not None and outcome.throttled:
+                self._pace.hold(pause_s)
+            if stop.wait(pause_s):
                 return None
 
     def _end_request(
-        self, verdict: ExchangeOutcome, connection: EndpointConnection, problem_words: str = ""
+        self, outcome: ExchangeOutcome, connection: EndpointConnection, problem_words: str = ""
     ) -> Completion | GenerationError:
         """Returns what becomes of a request without an answer. Raises GenerationError if the run stops with it."""
-        if verdict.kind == "content":
+        if outcome.kind == "content":
             self._count_event("failed")
-            return Completion(verdict.words, note=f"refused by the endpoint ({verdict.words})", finish="filter")
+            return Completion(outcome.words, note=f"refused by the endpoint ({outcome.words})", finish="filter")
         if problem_words:
-            words = f"{problem_words} ({verdict.words})"
+            words = f"{problem_words} ({outcome.words})"
         else:
-            words = verdict.words
-        is_fatal = verdict.state is ExchangeState.ACCOUNT or verdict.kind == "unreachable"
+            words = outcome.words
+        is_fatal = outcome.state is ExchangeState.ACCOUNT or outcome.kind == "unreachable"
         health = self._healths[self._connections.index(connection)]
-        if verdict.kind == "forbidden" and health.answered:
+        if outcome.kind == "forbidden" and health.answered:
             with self._lock:
                 health.forbidden_in_a_row += 1
                 is_fatal = health.forbidden_in_a_row >= states.FORBIDDEN_IN_A_ROW
         if is_fatal:
-            raise self._stopped_error(verdict, connection, words)
+            raise self._stopped_error(outcome, connection, words)
         self._count_event("failed")
         with self._lock:
-            health.failed_in_a_row += verdict.state is not ExchangeState.REQUEST and verdict.kind != "forbidden"
+            health.failed_in_a_row += outcome.state is not ExchangeState.REQUEST and outcome.kind != "forbidden"
             failures = health.failed_in_a_row
         if failures >= states.FAILURES_IN_A_ROW:
             raise GenerationError(
                 f"generator {self.name}: {failures} requests in a row have failed, the last one: {words}",
-                self._verdict_remedy(verdict, connection),
+                self._outcome_remedy(outcome, connection),
                 code="endpoint-fails",
             )
-        return GenerationError(f"generator {self.name}: {words}", self._verdict_remedy(verdict, connection))
+        return GenerationError(f"generator {self.name}: {words}", self._outcome_remedy(outcome, connection))
 
-    def _stopped_error(self, verdict: ExchangeOutcome, connection: EndpointConnection, words: str) -> GenerationError:
+    def _stopped_error(self, outcome: ExchangeOutcome, connection: EndpointConnection, words: str) -> GenerationError:
         return GenerationError(
             f"generator {self.name}: {connection.base_url}, model {self._settings.model!r}: {words}",
-            self._verdict_remedy(verdict, connection),
-            code=verdict.problem.code,
+            self._outcome_remedy(outcome, connection),
+            code=outcome.problem.code,
         )
 
-    def _verdict_remedy(self, verdict: ExchangeOutcome, connection: EndpointConnection) -> str:
+    def _outcome_remedy(self, outcome: ExchangeOutcome, connection: EndpointConnection) -> str:
         variable = self._settings.addresses[self._connections.index(connection)].api_key_env or "api_key_env"
-        return verdict.problem.remedy.format(variable=variable)
+        return outcome.problem.remedy.format(variable=variable)
 
     def _count_event(self, counter_name: str, increase: int = 1) -> None:
         with self._lock:
@@ -375,7 +375,7 @@ class OpenAIGenerator:
     def _attempt_call(
         self, request: GenerationRequest, patience: _Patience, stop: threading.Event
     ) -> Completion | tuple[ExchangeOutcome, EndpointConnection] | None:
-        """Makes one call within the limits. Returns the answer, the verdict of any other state, or None if stopped.
+        """Makes one call within the limits. Returns the answer, the outcome of any other state, or None if stopped.
 
         Under a cap the calls before the first answer are made one at a time: what an endpoint bills beyond what it was
         allowed is then seen before several calls take it at once.
@@ -389,33 +389,33 @@ class OpenAIGenerator:
         settings = self._settings
         body, token_bounds = settings.body_of(request)
         worst = self._worst_case(token_bounds)
-        reserved = (sum(worst), settings.price_usd(*worst))
-        self._budget.reserve(*reserved)
-        self._pace.start(reserved[0], stop)
-        took = (0, 0.0)
-        throttled = False
+        reserved_amounts = (sum(worst), settings.price_usd(*worst))
+        self._budget.reserve(*reserved_amounts)
+        self._pace.start(reserved_amounts[0], stop)
+        used_amounts = (0, 0.0)
+        is_throttled = False
         connection = self._connections[next(self._turns) % len(self._connections)]
         try:
             if stop.is_set():
                 return None
-            attempt_key = self._log.begin(*reserved)
-            verdict = self._judge_body(connection, request.kind, body, worst, patience)
-            throttled = verdict.throttled
-            completion = verdict.completion
+            attempt_key = self._log.begin(*reserved_amounts)
+            outcome = self._judge_body(connection, request.kind, body, worst, patience)
+            is_throttled = outcome.throttled
+            completion = outcome.completion
             if completion is None:
-                self._log.end(attempt_key, lost=verdict.billed, words=verdict.words)
-                if verdict.billed:
-                    took = reserved
+                self._log.end(attempt_key, lost=outcome.billed, words=outcome.words)
+                if outcome.billed:
+                    used_amounts = reserved_amounts
                     self._count_event("lost_attempts")
-                    self._budget.last_loss = verdict.words
-                return verdict, connection
+                    self._budget.last_loss = outcome.words
+                return outcome, connection
             answer = self._answer_of(completion, attempt_key, token_bounds[1], time.monotonic() - patience.begun_s)
-            took = (answer.prompt_tokens + answer.completion_tokens, answer.price_usd)
+            used_amounts = (answer.prompt_tokens + answer.completion_tokens, answer.price_usd)
             self._note_answer(request, answer, self._healths[self._connections.index(connection)])
             return answer
         finally:
-            self._pace.end(throttled=throttled, tokens=reserved[0], took=took[0])
-            self._budget.settle(reserved, took)
+            self._pace.end(throttled=is_throttled, tokens=reserved_amounts[0], took=used_amounts[0])
+            self._budget.settle(reserved_amounts, used_amounts)
 
     def _judge_body(
         self,
@@ -443,10 +443,12 @@ class OpenAIGenerator:
     def _judge_exchange(self, exchange: Exchange, worst: tuple[int, int]) -> ExchangeOutcome:
         return judge(exchange, worst, self._secrets, time.time())
 
-    def _answer_of(self, completion: states.ReadCompletion, key: str, allowed: int, seconds: float = 0.0) -> Completion:
+    def _answer_of(
+        self, completion: states.ReadCompletion, key: str, allowed_tokens: int, seconds: float = 0.0
+    ) -> Completion:
         """Returns the answer that settles an attempt, of a request that was allowed so many tokens."""
         usage = completion.usage
-        is_overlong = not completion.finish and len(completion.text) > MOST_CHARACTERS * allowed
+        is_overlong = not completion.finish and len(completion.text) > MOST_CHARACTERS * allowed_tokens
         return Completion(
             completion.text,
             usage.prompt,
@@ -477,55 +479,57 @@ class OpenAIGenerator:
             ),
             name=self.name,
             judge=self._judge_exchange,
-            stopped=lambda verdict, said: self._stopped_error(verdict, connection, f"{said}: {verdict.words}"),
+            stopped=lambda outcome, said: self._stopped_error(outcome, connection, f"{said}: {outcome.words}"),
         )
 
     def _answer_by_batches(
         self, requests: Sequence[GenerationRequest], batches: Batches
     ) -> Iterator[tuple[int, Completion | GenerationError]]:
         """Yields answers from batch files. The worst cases of new ones are reserved before anything is submitted."""
-        indices: dict[str, int] = {}
+        index_by_identifier: dict[str, int] = {}
         for index, request in enumerate(requests):
             content = json.dumps([self._settings.body_of(request)[0], request.seed], sort_keys=True)
-            indices[hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:32]] = index
-        for result in batches.earlier_results(self._batch_requests(requests, indices)):
+            index_by_identifier[hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:32]] = index
+        for result in batches.earlier_results(self._batch_requests(requests, index_by_identifier)):
             # Its worst case was charged when this process began; the true cost takes its place.
-            charged = self._log.take_over(result.key)
-            self._budget.charge(-charged.tokens, -charged.price_usd)
-            charge = (charged.tokens, charged.price_usd)
-            answer, took = self._batch_result(requests[indices[result.identifier]], result, charge)
-            self._budget.charge(*took)
+            charged_loss = self._log.take_over(result.key)
+            self._budget.charge(-charged_loss.tokens, -charged_loss.price_usd)
+            charged_amounts = (charged_loss.tokens, charged_loss.price_usd)
+            answer, used_amounts = self._batch_result(
+                requests[index_by_identifier[result.identifier]], result, charged_amounts
+            )
+            self._budget.charge(*used_amounts)
             if answer is not None:
-                yield indices.pop(result.identifier), answer
-        while indices:
+                yield index_by_identifier.pop(result.identifier), answer
+        while index_by_identifier:
             # The first request is sent alone, as with single calls, so that a bill above its bound is seen early.
             if self._is_capped and not self._answered:
-                part = dict(list(indices.items())[:1])
+                part = dict(list(index_by_identifier.items())[:1])
             else:
-                part = indices
+                part = index_by_identifier
             yield from self._ask_new_batches(requests, part, batches)
-            indices = {name: index for name, index in indices.items() if name not in part}
+            index_by_identifier = {name: index for name, index in index_by_identifier.items() if name not in part}
 
     def _batch_requests(
-        self, requests: Sequence[GenerationRequest], indices: Mapping[str, int]
+        self, requests: Sequence[GenerationRequest], index_by_identifier: Mapping[str, int]
     ) -> dict[str, BatchRequest]:
         batch_requests = {}
-        for identifier, index in indices.items():
+        for identifier, index in index_by_identifier.items():
             body, token_bounds = self._settings.body_of(requests[index])
             worst = self._worst_case(token_bounds)
             batch_requests[identifier] = BatchRequest(body, worst, self._settings.price_usd(*worst))
         return batch_requests
 
     def _ask_new_batches(
-        self, requests: Sequence[GenerationRequest], indices: Mapping[str, int], batches: Batches
+        self, requests: Sequence[GenerationRequest], index_by_identifier: Mapping[str, int], batches: Batches
     ) -> Iterator[tuple[int, Completion | GenerationError]]:
-        batch_requests = self._batch_requests(requests, indices)
-        reserved = (
+        batch_requests = self._batch_requests(requests, index_by_identifier)
+        reserved_amounts = (
             sum(sum(reservation.worst) for reservation in batch_requests.values()),
             sum(reservation.price_usd for reservation in batch_requests.values()),
         )
-        self._budget.reserve(*reserved)
-        spent = (0, 0.0)
+        self._budget.reserve(*reserved_amounts)
+        spent_amounts = (0, 0.0)
         if requests[0].style == "chat":
             path: BatchPath = "/v1/chat/completions"
         else:
@@ -536,38 +540,43 @@ class OpenAIGenerator:
                     sum(batch_requests[result.identifier].worst),
                     batch_requests[result.identifier].price_usd,
                 )
-                answer, took = self._batch_result(requests[indices[result.identifier]], result, request_reserve)
-                spent = (spent[0] + took[0], spent[1] + took[1])
-                yield indices[result.identifier], answer or self._batch_failure(result.verdict)
+                answer, used_amounts = self._batch_result(
+                    requests[index_by_identifier[result.identifier]], result, request_reserve
+                )
+                spent_amounts = (spent_amounts[0] + used_amounts[0], spent_amounts[1] + used_amounts[1])
+                yield index_by_identifier[result.identifier], answer or self._batch_failure(result.outcome)
         finally:
             unsettled_loss = self._log.give_up()
-            self._budget.settle(reserved, (spent[0] + unsettled_loss.tokens, spent[1] + unsettled_loss.price_usd))
+            self._budget.settle(
+                reserved_amounts,
+                (spent_amounts[0] + unsettled_loss.tokens, spent_amounts[1] + unsettled_loss.price_usd),
+            )
 
     def _batch_result(
-        self, request: GenerationRequest, result: BatchResult, worst: tuple[int, float]
+        self, request: GenerationRequest, result: BatchResult, worst_amounts: tuple[int, float]
     ) -> tuple[Completion | None, tuple[int, float]]:
         """Settles the attempt that a batch made; returns its answer, None for none, and what it took."""
-        verdict = result.verdict
+        outcome = result.outcome
         self._count_event("calls")
-        if verdict.completion is None:
-            self._log.end(result.key, lost=verdict.billed, words=verdict.words)
-            if not verdict.billed:
+        if outcome.completion is None:
+            self._log.end(result.key, lost=outcome.billed, words=outcome.words)
+            if not outcome.billed:
                 return None, (0, 0.0)
             self._count_event("lost_attempts")
-            self._budget.last_loss = verdict.words
-            return None, worst
-        _, (_, allowed) = self._settings.body_of(request)
-        answer = self._answer_of(verdict.completion, result.key, allowed)
+            self._budget.last_loss = outcome.words
+            return None, worst_amounts
+        _, (_, allowed_tokens) = self._settings.body_of(request)
+        answer = self._answer_of(outcome.completion, result.key, allowed_tokens)
         self._log.settle(result.key)
         self._note_answer(request, answer, self._healths[0])
         return answer, (answer.prompt_tokens + answer.completion_tokens, answer.price_usd)
 
-    def _batch_failure(self, verdict: ExchangeOutcome) -> Completion | GenerationError:
+    def _batch_failure(self, outcome: ExchangeOutcome) -> Completion | GenerationError:
         """Returns what becomes of a line of a batch without an answer. Raises GenerationError if the run stops."""
-        if verdict.state is ExchangeState.ACCOUNT and verdict.kind != "forbidden":
-            raise self._stopped_error(verdict, self._connections[0], f"a line of its batch: {verdict.words}")
-        if verdict.kind == "content":
-            return self._end_request(verdict, self._connections[0])
+        if outcome.state is ExchangeState.ACCOUNT and outcome.kind != "forbidden":
+            raise self._stopped_error(outcome, self._connections[0], f"a line of its batch: {outcome.words}")
+        if outcome.kind == "content":
+            return self._end_request(outcome, self._connections[0])
         self._count_event("failed")
-        remedy = self._verdict_remedy(verdict, self._connections[0])
-        return GenerationError(f"generator {self.name}: no answer in its batch ({verdict.words})", remedy)
+        remedy = self._outcome_remedy(outcome, self._connections[0])
+        return GenerationError(f"generator {self.name}: no answer in its batch ({outcome.words})", remedy)

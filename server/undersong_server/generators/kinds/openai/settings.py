@@ -304,8 +304,8 @@ class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
         kind_fields = self.kinds.get(kind)
         if kind_fields is None:
             return self
-        update: dict[str, Any] = {name: getattr(kind_fields, name) for name in kind_fields.model_fields_set}
-        return self.model_copy(update={**update, "headers": {**self.headers, **kind_fields.headers}})
+        own_values: dict[str, Any] = {name: getattr(kind_fields, name) for name in kind_fields.model_fields_set}
+        return self.model_copy(update={**own_values, "headers": {**self.headers, **kind_fields.headers}})
 
     def prompt_format(self, folder: Path) -> PromptFormat:
         field_sets = [self, *(self.request_fields(kind) for kind in self.kinds)]

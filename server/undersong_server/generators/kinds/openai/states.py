@@ -195,7 +195,7 @@ _KEY = re.compile(r"api[ _-]?key|authenticat|unauthori[sz]ed|invalid.{0,12}(toke
 
 @dataclass(frozen=True)
 class Exchange:
-    """Outcome of one attempt.
+    """The response to one attempt: a status with headers and body, or a fault of the connection.
 
     Attributes:
         status: the HTTP status; 0 if none came.
@@ -231,7 +231,7 @@ class ReadCompletion:
 
 @dataclass(frozen=True)
 class ExchangeOutcome:
-    """The state of an exchange.
+    """The state of an exchange, with its completion or its problem.
 
     Attributes:
         kind: key of ``PROBLEMS``; "" for an answer.
@@ -257,7 +257,7 @@ class ExchangeOutcome:
 def judge(
     exchange: Exchange, worst: tuple[int, int], secrets: Sequence[str] = (), now_s: float = 0.0
 ) -> ExchangeOutcome:
-    """Returns the state of an exchange.
+    """Judges an exchange: returns its state, with its completion or its problem.
 
     Args:
         worst: most tokens that the request can read and write.
@@ -286,56 +286,56 @@ def judge(
     return _judge_answer(body_json, endpoint_words, pause_s, worst)
 
 
-def _judge_answer(value: Any, words: str, pause: float | None, worst: tuple[int, int]) -> ExchangeOutcome:
+def _judge_answer(body_json: Any, words: str, pause_s: float | None, worst: tuple[int, int]) -> ExchangeOutcome:
     """Returns the state of a body that came with a good status."""
-    answer_choices = _as_object(value).get("choices")
+    answer_choices = _as_object(body_json).get("choices")
     first_choice = None
     if isinstance(answer_choices, list) and answer_choices and isinstance(answer_choices[0], dict):
         first_choice = answer_choices[0]
     error = next(
         (
             error_node["error"]
-            for error_node in (value, first_choice)
+            for error_node in (body_json, first_choice)
             if isinstance(error_node, dict) and error_node.get("error")
         ),
         None,
     )
-    if error is None and first_choice is None and isinstance(value, dict) and _status_in(value):
-        error = value
+    if error is None and first_choice is None and isinstance(body_json, dict) and _status_in(body_json):
+        error = body_json
     if error is not None:
-        status = _status_in(error) or _status_in(value)
-        status_verdict = _judge_status(status or 200, value, words, pause)
-        if not status and first_choice is not None and status_verdict.state is ExchangeState.REFUSED:
+        status = _status_in(error) or _status_in(body_json)
+        status_outcome = _judge_status(status or 200, body_json, words, pause_s)
+        if not status and first_choice is not None and status_outcome.state is ExchangeState.REFUSED:
             error_words = _with_words("the answer ended by an error", words)
-            return ExchangeOutcome(ExchangeState.LOST, "lost", error_words, pause, billed=True)
-        return status_verdict
+            return ExchangeOutcome(ExchangeState.LOST, "lost", error_words, pause_s, billed=True)
+        return status_outcome
     if first_choice is None:
         completion = None
     else:
-        completion = _read_completion(value, first_choice, worst)
+        completion = _read_completion(body_json, first_choice, worst)
     if completion is not None:
         return ExchangeOutcome(ExchangeState.ANSWER, completion=completion)
     # Some vendors state an error by words and a code of their own, under a good status.
-    if first_choice is None and isinstance(value, dict):
+    if first_choice is None and isinstance(body_json, dict):
         problem_kind = _kind_of_words(200, words)
     else:
         problem_kind = "refused"
     if problem_kind != "refused":
-        return ExchangeOutcome(PROBLEMS[problem_kind].state, problem_kind, words, pause)
+        return ExchangeOutcome(PROBLEMS[problem_kind].state, problem_kind, words, pause_s)
     error_words = "the answer is no complete completion"
     if words:
         error_words += f" ({words})"
     return ExchangeOutcome(ExchangeState.LOST, "lost", error_words, billed=True)
 
 
-def _judge_status(status: int, value: Any, words: str, pause: float | None) -> ExchangeOutcome:
-    status_signs = f"{words} {' '.join(_codes_of(value))}"
-    problem_kind = _kind_of(status, status_signs, announced=pause is not None)
+def _judge_status(status: int, body_json: Any, words: str, pause_s: float | None) -> ExchangeOutcome:
+    status_signs = f"{words} {' '.join(_codes_of(body_json))}"
+    problem_kind = _kind_of(status, status_signs, announced=pause_s is not None)
     if problem_kind == "refused" and (status == 410 or _WITHDRAWN.search(status_signs)):
         problem_kind = "withdrawn"
     status_words = _with_words(f"status {status}", words)
-    if pause is not None:
-        status_words += f", which asks for a pause of {pause:.0f} s"
+    if pause_s is not None:
+        status_words += f", which asks for a pause of {pause_s:.0f} s"
     if status == 407:
         status_words = f"the proxy answers with {status_words}"
     is_throttled = status in (429, 503, 529) or (problem_kind == "busy" and bool(_THROTTLED.search(status_signs)))
@@ -343,7 +343,7 @@ def _judge_status(status: int, value: Any, words: str, pause: float | None) -> E
         PROBLEMS[problem_kind].state,
         problem_kind,
         status_words,
-        pause,
+        pause_s,
         billed=status in BILLED_STATUSES,
         throttled=is_throttled,
     )
@@ -365,15 +365,15 @@ def _host_and_path(location: str) -> str:
         return ""
 
 
-def _kind_of(status: int, signs: str, *, announced: bool) -> str:
+def _kind_of(status: int, words_and_codes: str, *, announced: bool) -> str:
     """Returns the key of ``PROBLEMS`` for a status and the words and codes that came with it."""
     if 300 <= status < 400:
         return "redirect"
     if status in WORDED_STATUSES:
-        return _kind_of_words(status, signs)
-    if status == 429 and _BILLING.search(signs) and not announced and not _A_WHILE.search(signs):
+        return _kind_of_words(status, words_and_codes)
+    if status == 429 and _BILLING.search(words_and_codes) and not announced and not _A_WHILE.search(words_and_codes):
         return "quota"
-    if status == 429 and _QUOTA.search(signs):
+    if status == 429 and _QUOTA.search(words_and_codes):
         return "used-up"
     exchange_state = STATUS_STATES.get(status, ExchangeState.WAIT if status >= 500 else ExchangeState.REFUSED)
     if exchange_state is ExchangeState.ACCOUNT:
@@ -383,18 +383,18 @@ def _kind_of(status: int, signs: str, *, announced: bool) -> str:
     return "refused"
 
 
-def _kind_of_words(status: int, signs: str) -> str:
-    if _CONTENT.search(signs) and not _SUSPENDED.search(signs):
+def _kind_of_words(status: int, words_and_codes: str) -> str:
+    if _CONTENT.search(words_and_codes) and not _SUSPENDED.search(words_and_codes):
         return "content"
-    if _BILLING.search(signs):
+    if _BILLING.search(words_and_codes):
         return "quota"
-    if _BUSY.search(signs):
+    if _BUSY.search(words_and_codes):
         return "busy"
-    if status == 413 or _LONG.search(signs):
+    if status == 413 or _LONG.search(words_and_codes):
         return "long"
     if status == 403:
         return "forbidden"
-    if _KEY.search(signs):
+    if _KEY.search(words_and_codes):
         return "key"
     return "refused"
 
