@@ -62,7 +62,7 @@ CORAL_DROPOUT = 0.3
 
 @dataclass(frozen=True, eq=False)
 class TaskModel:
-    """A trained head: a linear layer, on the embeddings or on hidden layers of rectified units.
+    """A trained classifier ("head"): a linear layer, on the embeddings or on hidden layers of rectified units.
 
     Attributes:
         labels: names of the columns that ``probabilities`` returns.
@@ -154,7 +154,7 @@ def _number_labels(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], I
 
 
 def _split_rows(label_numbers: Int64, seed: int) -> tuple[Int64, Int64]:
-    """Returns the rows to fit on and the rows to hold out: a fifth of each label's rows, at least one of two."""
+    """Returns the rows to fit on and the rows to hold out: a fifth of each label's rows, at least one if it has two."""
     rng = np.random.default_rng([seed, 0x5711])
     held_parts = []
     for label in range(int(label_numbers.max()) + 1):
@@ -535,9 +535,9 @@ def adapt(
     return replace(adapted_model, chosen=coral_weight, description=description)
 
 
-def _no_worse(excess: Float64) -> bool:
+def _no_worse(excess_losses: Float64) -> bool:
     """Returns True if the mean of the excess losses, float64 [n], is at most its own standard error."""
-    return bool(float(excess.mean()) <= float(excess.std()) / len(excess) ** 0.5)
+    return bool(float(excess_losses.mean()) <= float(excess_losses.std()) / len(excess_losses) ** 0.5)
 
 
 def covariance_distance(head: TaskModel, source: Float32, target: Float32) -> float:

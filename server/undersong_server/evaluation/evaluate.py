@@ -104,7 +104,7 @@ class EvaluationReport:
     personal: PersonalData | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; NaN becomes None."""
+        """Returns the report as plain JSON values; NaN becomes None."""
         label_errors = None
         if self.label_errors is not None:
             label_errors = self.label_errors.to_json()
@@ -461,8 +461,8 @@ def sequences_of(table: Table, sequences: Table, *, keep_empty: bool = False) ->
         for term in sequence:
             term_of_words.setdefault(" ".join(words(term)), term)
     known_terms = list(term_of_words.values())
-    matcher, longest_sequence = Terms(known_terms), max(map(len, term_lists))
-    term_rows = [matcher.of(text, longest_sequence) for text in table.texts]
+    term_matcher, longest_sequence = Terms(known_terms), max(map(len, term_lists))
+    term_rows = [term_matcher.of(text, longest_sequence) for text in table.texts]
     rows = [row for row, terms_found in enumerate(term_rows) if terms_found or keep_empty]
     return Table(
         tuple(sequence_text([known_terms[term] for term in term_rows[row]]) for row in rows),
@@ -571,32 +571,32 @@ def _judge_attack(name: str, scores: Sequence[Float64], seed: int) -> Attack:
     """Judges ``scores`` of members and of others; no threshold is judged on the records that chose it."""
     rng = np.random.default_rng([seed, 0x3E3B])
     members, nonmembers = (rng.permutation(side) for side in scores)
-    half_members, half_nonmembers = len(members) // 2, len(nonmembers) // 2
-    threshold = _best_threshold(members[:half_members], nonmembers[:half_nonmembers])
+    member_split, nonmember_split = len(members) // 2, len(nonmembers) // 2
+    threshold = _best_threshold(members[:member_split], nonmembers[:nonmember_split])
     member_hits, nonmember_hits = (
-        int((members[half_members:] >= threshold).sum()),
-        int((nonmembers[half_nonmembers:] >= threshold).sum()),
+        int((members[member_split:] >= threshold).sum()),
+        int((nonmembers[nonmember_split:] >= threshold).sum()),
     )
     # Two intervals of 97.5 % hold together with 95 %.
     joint_level = 1.0 - (1.0 - CONFIDENCE_LEVEL) / 2
-    true_positive_rate = clopper_pearson(member_hits, len(members) - half_members, joint_level)
-    false_positive_rate = clopper_pearson(nonmember_hits, len(nonmembers) - half_nonmembers, joint_level)
+    true_positive_rate = clopper_pearson(member_hits, len(members) - member_split, joint_level)
+    false_positive_rate = clopper_pearson(nonmember_hits, len(nonmembers) - nonmember_split, joint_level)
     attack_accuracy = Interval(
         (true_positive_rate.value + 1 - false_positive_rate.value) / 2,
         (true_positive_rate.low + 1 - false_positive_rate.high) / 2,
         (true_positive_rate.high + 1 - false_positive_rate.low) / 2,
     )
-    rare_threshold = float(np.quantile(nonmembers[:half_nonmembers], 1.0 - FALSE_POSITIVES, method="higher"))
-    rare_rate = clopper_pearson(int((members[half_members:] > rare_threshold).sum()), len(members) - half_members)
+    rare_threshold = float(np.quantile(nonmembers[:nonmember_split], 1.0 - FALSE_POSITIVES, method="higher"))
+    rare_rate = clopper_pearson(int((members[member_split:] > rare_threshold).sum()), len(members) - member_split)
     return Attack(
         name,
         auc_interval(members, nonmembers),
         attack_accuracy,
         rare_rate,
         found=member_hits,
-        judged_members=len(members) - half_members,
+        judged_members=len(members) - member_split,
         false_alarms=nonmember_hits,
-        judged_others=len(nonmembers) - half_nonmembers,
+        judged_others=len(nonmembers) - nonmember_split,
     )
 
 

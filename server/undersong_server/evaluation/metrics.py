@@ -324,9 +324,9 @@ class Trigrams:
         for context_length in range(len(context) + 1):
             context_end = context[len(context) - context_length :]
             if followers := self._followers[context_length].get(context_end):
-                distinct_followers, follower_total = len(followers), self._totals[context_length][context_end]
-                word_probability = (followers.get(word, 0.0) + distinct_followers * word_probability) / (
-                    follower_total + distinct_followers
+                distinct_count, follower_total = len(followers), self._totals[context_length][context_end]
+                word_probability = (followers.get(word, 0.0) + distinct_count * word_probability) / (
+                    follower_total + distinct_count
                 )
         return word_probability
 
@@ -357,7 +357,7 @@ class LabelErrors:
         return float("nan")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; rows are counted from 1, as in the corpus file."""
+        """Returns the share and the suspected rows, counted from 1 as in the corpus file, as plain JSON values."""
         return {"share": self.share, "rows": [int(index) + 1 for index in self.suspected]}
 
 

@@ -66,7 +66,7 @@ class Scores:
         return {figure_name: getattr(self, figure_name) for figure_name in FIGURES}
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Returns figures, averages, labels and confusion matrix as plain JSON values."""
         return {
             **self.figures(),
             **self.averages,
@@ -179,7 +179,7 @@ class PanelScores:
         return next(iter(self.models.values())).rows
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Returns the mean figures and the scores of each model as plain JSON values."""
         return {
             **self.figures(),
             "rows": self.rows,
@@ -302,7 +302,7 @@ class TrainedModels:
         return replace(clopper_pearson(round(accuracy * row_count), row_count), value=accuracy)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values: the first seed's scores, and with several seeds the mean of all with its interval."""
+        """Returns plain JSON values: the first seed's scores and, of several seeds, the mean with its interval."""
         models_json: dict[str, Any] = {
             "data": self.data,
             "rows": self.rows,

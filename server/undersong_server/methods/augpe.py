@@ -196,12 +196,12 @@ class Options(VocabularyOptions):
         return "laplace"
 
     def seen(self, population: int) -> int:
-        """Most texts of a population that a vote by cells asks for in its second sum."""
+        """Largest number of a population's texts that are candidates in the second sum of a vote by cells."""
         return max(1, round(self.within * population))
 
     @property
     def populations(self) -> tuple[int, ...]:
-        """Texts of each round, all but the last of which are voted on.
+        """Number of texts in the population of each round; a vote follows each but the last.
 
         Without a schedule all are as large as the calls of all rounds and lookaheads within ``samples`` allow.
         """
@@ -221,20 +221,20 @@ class Options(VocabularyOptions):
         return (population_size,) * self.rounds
 
     def _grown(self, variations: int) -> int:
-        """Population of selected texts with so many variations of them, or of the variations alone with sampling."""
+        """Size of a population of selected texts and so many variations of them; with sampling, of these alone."""
         if self.selection == "sampling":
             return variations
         return max(1, variations // (self.expansion - 1)) * self.expansion
 
     def selected(self, population: int) -> int:
-        """Texts that are selected for a population of this size."""
+        """Number of texts that are selected for a population of this size."""
         if self.selection == "sampling":
             return population
         return population // self.expansion
 
     @property
     def variations(self) -> int:
-        """Rounds that write variations: one after each vote, but none after the last one if its texts are published."""
+        """Number of rounds of variations: one after each vote, but none after the last if its texts are published."""
         return self.rounds - 1 - (self.corpus == "selected")
 
 

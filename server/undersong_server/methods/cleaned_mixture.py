@@ -27,7 +27,12 @@ Judge = tuple[Any, Fit]  # the texts as rows, dense or sparse, and what learns f
 
 
 def cleaned(
-    embeddings: Float32, label_of: Int64, author: Int64, labels: int, rng: np.random.Generator, *others: Judge
+    embeddings: Float32,
+    label_of: Int64,
+    generator_of: Int64,
+    labels: int,
+    rng: np.random.Generator,
+    *further_judges: Judge,
 ) -> Int64:
     """Label of each text after cleaning, int64 [n], or ``DROPPED``.
 
@@ -45,14 +50,14 @@ def cleaned(
 
     Args:
         embeddings: unit, float32 [n, d].
-        label_of, author: label and generator of each text, int64 [n]; ``labels`` is the number of labels.
-        others: judges beside the linear classifier of embeddings.
+        label_of, generator_of: label and generator of each text, int64 [n]; ``labels`` is the number of labels.
+        further_judges: judges beside the linear classifier of embeddings.
     """
-    fold_groups = [rng.permutation(len(label_of)) % FOLDS, author]
+    fold_groups = [rng.permutation(len(label_of)) % FOLDS, generator_of]
     fold_groups = [group for group in fold_groups if len(np.unique(group)) > 1]
     if not fold_groups:
         return label_of.copy()
-    judges: tuple[Judge, ...] = ((embeddings, partial(classifier, strength=STRENGTH)), *others)
+    judges: tuple[Judge, ...] = ((embeddings, partial(classifier, strength=STRENGTH)), *further_judges)
     probabilities_by_judge = [
         np.mean([_estimate_held_out(group, *judge, label_of, labels) for group in fold_groups], axis=0)
         for judge in judges
@@ -76,9 +81,9 @@ def cleaned(
         )
         thresholds += threshold / len(probabilities_by_judge)
     for label in range(labels):
-        label_suspects = np.flatnonzero(contradicted & (label_of == label))
-        suspect_rows = label_suspects[
-            np.argsort(label_probability[label_suspects] - best_probability[label_suspects], kind="stable")[
+        contradicted_rows = np.flatnonzero(contradicted & (label_of == label))
+        suspect_rows = contradicted_rows[
+            np.argsort(label_probability[contradicted_rows] - best_probability[contradicted_rows], kind="stable")[
                 : int(MOST_LOST * text_count_of_label[label])
             ]
         ]

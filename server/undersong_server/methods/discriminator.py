@@ -236,12 +236,12 @@ def kept(scores: Float64, label_of: Int64, label_shares: Float64, share: float) 
     >>> kept(np.array([3.0, 1.0, 2.0, 0.0]), np.array([0, 0, 0, 1]), np.array([0.5, 0.5]), 0.5)
     [0, 3]
     """
-    candidates_of_label = np.bincount(label_of, minlength=len(label_shares))
+    candidate_count_of_label = np.bincount(label_of, minlength=len(label_shares))
     corpus_size = max(1, round(share * len(scores)))
-    places_of_label = places_by_label(candidates_of_label, label_shares, corpus_size)
+    kept_count_of_label = places_by_label(candidate_count_of_label, label_shares, corpus_size)
     chosen_rows: list[int] = []
-    for label, place_count in enumerate(places_of_label):
-        chosen_rows += highest(scores, np.flatnonzero(label_of == label), int(place_count)).tolist()
+    for label, kept_count in enumerate(kept_count_of_label):
+        chosen_rows += highest(scores, np.flatnonzero(label_of == label), int(kept_count)).tolist()
     return sorted(chosen_rows)
 
 
@@ -542,10 +542,10 @@ def linear_discriminant(
         sums: noisy sums of embeddings, float64 [classes, d]; ``sigma`` is the noise of a coordinate.
         counts: noisy numbers of records, float64 [classes]; ``count_sigma`` is the noise of each.
     """
-    records_of_class = np.maximum(counts, max(1.0, count_sigma))[:, None]
+    record_count_of_class = np.maximum(counts, max(1.0, count_sigma))[:, None]
     eigenvectors, variances = whitening.axes, whitening.variances
-    observed_means = (sums / records_of_class - whitening.means) @ eigenvectors
-    noise = (sigma / records_of_class) ** 2 + variances / records_of_class
+    observed_means = (sums / record_count_of_class - whitening.means) @ eigenvectors
+    noise = (sigma / record_count_of_class) ** 2 + variances / record_count_of_class
     common_level, class_level = max(
         ((a, b) for a in LEVELS for b in (LEVELS if len(sums) > 1 else (0.0,))),
         key=lambda pair: _log_likelihood(observed_means, noise, pair[0] * variances, pair[1] * variances),

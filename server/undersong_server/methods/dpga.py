@@ -224,7 +224,7 @@ class Sizes:
     keyword_calls: int
 
     def offspring(self, t: int) -> int:
-        """Texts that the expansion after vote ``t`` writes; the last population is as large as the one before it."""
+        """Number of texts that are written after vote ``t``; the last population is as large as the one before it."""
         return self.populations[min(t, len(self.populations) - 1)] - self.elite
 
 
@@ -322,7 +322,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
 
 def _metadata(options: Options, run: RunContext) -> Metadata:
-    """Shares of labels, lengths and keywords, from one release (with "paper" accounting, from one each)."""
+    """Opens the shares of labels, lengths and keywords, in one release or, with "paper" accounting, in one each."""
     label_count = len(run.setting.labels)
     sum_inputs: list[Input] = []
     edges = None
@@ -396,21 +396,21 @@ def _histograms(
 def _metadata_statistic(options: Options, labels: int) -> MetadataHistograms:
     bin_count = options.length_bins if options.asks_length else 0
     if options.asks_keywords:
-        keywords = max(1, labels) * options.keywords_per_label
+        keyword_count = max(1, labels) * options.keywords_per_label
     else:
-        keywords = 0
-    return MetadataHistograms(labels, bin_count, keywords)
+        keyword_count = 0
+    return MetadataHistograms(labels, bin_count, keyword_count)
 
 
 def _proposed(options: Options, run: RunContext) -> list[Sample]:
     """Has one generator propose keywords of subclasses for each label (3.2.2, step 1); the corpus has none of them."""
-    author = options.proposer(run.setting)
+    proposer_name = options.proposer(run.setting)
     task_labels = run.setting.labels or ("",)
     asks_all_labels = options.keyword_request == "all" and len(task_labels) > 1
     asked_labels = ("",) if asks_all_labels else task_labels
     keyword_orders = [
         Order(
-            author,
+            proposer_name,
             "keywords_by_label" if asks_all_labels else "keywords",
             label,
             terms=task_labels if asks_all_labels else (),
@@ -435,7 +435,7 @@ def _proposed(options: Options, run: RunContext) -> list[Sample]:
         )
     run.record("keywords", 0, dict(zip(task_labels, keyword_lists, strict=True)))
     return [
-        Sample(word, label, author, 0, "keyword")
+        Sample(word, label, proposer_name, 0, "keyword")
         for label, label_keywords in zip(task_labels, keyword_lists, strict=True)
         for word in label_keywords
     ]
@@ -448,11 +448,15 @@ def _mean_tau(options: Options, run: RunContext, metadata: Metadata) -> float | 
     if not options.estimates_similarity:
         return options.fallback_similarity
     similarity_sum = run.private_sum("similarity", [])
-    estimate = mean_similarity(similarity_sum.natural, similarity_sum.sigma, metadata.records, metadata.records_sigma)
-    is_precise = options.curator or estimate.error <= LARGEST_ERROR
-    run.record("tau", 0, {"estimate": estimate.value, "error": estimate.error, "believed": is_precise})
+    similarity_estimate = mean_similarity(
+        similarity_sum.natural, similarity_sum.sigma, metadata.records, metadata.records_sigma
+    )
+    is_precise = options.curator or similarity_estimate.error <= LARGEST_ERROR
+    run.record(
+        "tau", 0, {"estimate": similarity_estimate.value, "error": similarity_estimate.error, "believed": is_precise}
+    )
     if is_precise:
-        return float(np.clip(estimate.value, -1.0, 1.0))
+        return float(np.clip(similarity_estimate.value, -1.0, 1.0))
     return options.fallback_similarity
 
 
@@ -591,9 +595,9 @@ def _divided(
         )
         if options.curator:
             range_request = SumRequest("length range", LengthHistogram(tuple(range(LONGEST + 1))), noise_multiplier=0.0)
-        lengths = MetadataHistograms(labels, length_bins=metadata.length_bins, count_labels=False)
+        length_statistic = MetadataHistograms(labels, length_bins=metadata.length_bins, count_labels=False)
         sum_requests.append(range_request)
-        sum_requests.append(SumRequest("metadata/length", lengths, law="laplace", epsilon=histogram_epsilon))
+        sum_requests.append(SumRequest("metadata/length", length_statistic, law="laplace", epsilon=histogram_epsilon))
     sum_requests.append(
         SumRequest("metadata/label", MetadataHistograms(labels), law="laplace", epsilon=histogram_epsilon)
     )

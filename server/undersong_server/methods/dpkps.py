@@ -185,15 +185,15 @@ def warnings(options: Options, setting: Setting, public_texts: PublicTexts) -> l
     if not texts:
         return []
     term_matcher = matcher(options.terms(setting))
-    median_terms = statistics.median(len(term_matcher.of(text)) for text in texts)
-    if options.length <= median_terms:
+    median_term_count = statistics.median(len(term_matcher.of(text)) for text in texts)
+    if options.length <= median_term_count:
         return []
     filler_effect = "further places of a sequence are filler"
     if options.ends and options.sampler != "independent":
         filler_effect = "a sequence ends there only where noise does not hide that the records do"
     return [
-        f"method.length is {options.length}, and half of the public texts have at most {median_terms:g} terms of the"
-        f" vocabulary: {filler_effect}, so set a length that most texts have"
+        f"method.length is {options.length}, and half of the public texts have at most {median_term_count:g} terms of"
+        f" the vocabulary: {filler_effect}, so set a length that most texts have"
     ]
 
 
@@ -282,7 +282,9 @@ def _validation_texts(options: Options, setting: Setting) -> Table:
     return read_table(setting.folder / options.validation, "text", "label", labels=setting.labels)
 
 
-def _validated(options: Options, run: RunContext, drawn: Mapping[str, Sequences], terms: Sequence[str]) -> Sequences:
+def _validated(
+    options: Options, run: RunContext, sequences_by_sampler: Mapping[str, Sequences], terms: Sequence[str]
+) -> Sequences:
     """Returns the sequences of the sampler that labels more of the public texts rightly, of equal ones the independent.
 
     As in B.2.4 and Table 5, a classifier is trained on sequences and asked for the labels of real texts' sequences.
@@ -301,7 +303,7 @@ def _validated(options: Options, run: RunContext, drawn: Mapping[str, Sequences]
     ]
     right_shares = {
         sampler: _right_share(run, sequences, real_sequences) if real_sequences else 0.0
-        for sampler, sequences in drawn.items()
+        for sampler, sequences in sequences_by_sampler.items()
     }
     best_sampler = max(right_shares, key=lambda sampler: right_shares[sampler])  # the first of equal ones
     run.record("sampler", 0, {"chosen": best_sampler, "texts": len(real_sequences), "right": right_shares})
@@ -313,13 +315,13 @@ def _validated(options: Options, run: RunContext, drawn: Mapping[str, Sequences]
         " vocabulary, a"
         f" program labels {share_words} rightly.",
     )
-    return drawn[best_sampler]
+    return sequences_by_sampler[best_sampler]
 
 
-def _right_share(run: RunContext, sequences: Sequences, real: Sequences) -> float:
-    """Share of the ``real`` sequences that a classifier, trained on the drawn ``sequences``, gives their own label."""
+def _right_share(run: RunContext, sequences: Sequences, real_sequences: Sequences) -> float:
+    """Share of the ``real_sequences`` whose label a classifier finds that was trained on the drawn ``sequences``."""
     embedded_sides = []
-    for side_sequences in (sequences, real):
+    for side_sequences in (sequences, real_sequences):
         samples = [
             Sample(sequence_text(sequence_terms), label, "", 0, "sequence") for label, sequence_terms in side_sequences
         ]

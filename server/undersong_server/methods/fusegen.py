@@ -70,12 +70,12 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     sample_weights = np.ones(0)
     for round_index, round_size in enumerate(divided(options.samples, options.rounds)):
         rng, round_orders = run.rng(f"round {round_index + 1}"), []
-        written_of_label = np.zeros(len(task_labels), dtype=np.int64)
+        written_count_of_label = np.zeros(len(task_labels), dtype=np.int64)
         for generator_name, order_count in zip(
             generator_names, largest_remainder(np.ones(len(generator_names)), round_size), strict=True
         ):
-            ordered_labels = deal_labels(int(order_count), shares, written_of_label)
-            written_of_label += np.bincount(ordered_labels, minlength=len(task_labels))
+            ordered_labels = deal_labels(int(order_count), shares, written_count_of_label)
+            written_count_of_label += np.bincount(ordered_labels, minlength=len(task_labels))
             round_orders += [
                 _example_order(generator_name, task_labels[label], examples[label], rng) for label in ordered_labels
             ]

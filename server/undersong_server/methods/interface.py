@@ -387,13 +387,13 @@ class RunContext:
         """Each generator's share of the votes for its texts, and the standard deviation that the noise gives it."""
         votes = noisy_sum.natural[: len(self.pool)]
         generator_count = len(self.setting.generators)
-        votes_by_generator = np.bincount(self.pool.generator_of, weights=votes, minlength=generator_count)
-        texts_by_generator = np.bincount(self.pool.generator_of, minlength=generator_count)
+        vote_sum_by_generator = np.bincount(self.pool.generator_of, weights=votes, minlength=generator_count)
+        text_count_by_generator = np.bincount(self.pool.generator_of, minlength=generator_count)
         total_votes = float(votes.sum())
         if total_votes <= 0:
             return {}
-        noise = noisy_sum.sigma * np.sqrt(texts_by_generator) / total_votes
-        return {"shares": (votes_by_generator / total_votes).tolist(), "noise": noise.tolist()}
+        noise = noisy_sum.sigma * np.sqrt(text_count_by_generator) / total_votes
+        return {"shares": (vote_sum_by_generator / total_votes).tolist(), "noise": noise.tolist()}
 
     def publish_pool(self) -> Input:
         """The pool as the public input "candidates"; only samples that were not published before are sent."""

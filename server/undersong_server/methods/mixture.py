@@ -42,12 +42,12 @@ def orders(options: Options, setting: Setting) -> list[Order]:
     """One zero-shot order per sample, balanced over generators, and over labels by their shares."""
     shares = public_shares(options.label_shares, setting.labels)
     task_labels = setting.labels or ("",)
-    texts_by_generator = largest_remainder(np.ones(len(setting.generators)), options.samples)
-    written_of_label = np.zeros(len(task_labels), dtype=np.int64)
+    text_count_by_generator = largest_remainder(np.ones(len(setting.generators)), options.samples)
+    written_count_of_label = np.zeros(len(task_labels), dtype=np.int64)
     text_orders = []
-    for generator, text_count in zip(setting.generators, texts_by_generator, strict=True):
-        ordered_labels = deal_labels(int(text_count), shares, written_of_label)
-        written_of_label += np.bincount(ordered_labels, minlength=len(task_labels))
+    for generator, text_count in zip(setting.generators, text_count_by_generator, strict=True):
+        ordered_labels = deal_labels(int(text_count), shares, written_count_of_label)
+        written_count_of_label += np.bincount(ordered_labels, minlength=len(task_labels))
         text_orders += [Order(generator, "zero_shot", task_labels[label]) for label in ordered_labels]
     return text_orders
 

@@ -206,10 +206,10 @@ def publish(state: "RunState") -> Sequence[Sample]:
     # likeliest, or cleaned in public. Texts that are missing are written anew.
     chosen_corpus = state.completed()
     # Step 5. This run's mixture is everything that is not set aside, cleaned in public.
-    mixture = state.at_most(state.cleaned(state.not_aside()))
+    mixture_rows = state.at_most(state.cleaned(state.not_aside()))
     # Step 7, the verdict. The chosen texts are published if they are better than all texts that are left, cleaned.
     if "verdict" in state.asked:
-        chosen_corpus = state.by_verdict(mixture, chosen_corpus)
+        chosen_corpus = state.by_verdict(mixture_rows, chosen_corpus)
     elif "score" in state.asked:
         state.score_by_similarity(chosen_corpus)
     state.report_set_aside(chosen_corpus)
@@ -294,15 +294,15 @@ class RunState:
 
     def write(self, step: str, t: int, count: int) -> None:
         """Orders ``count`` texts in round ``t``, so that all texts come near to the shares of labels and generators."""
-        run, published_texts = self.run, self._table(self.not_aside()) * self.chosen
-        texts_to_write = shares.to_write(
-            published_texts, self.weights, self._shares_with_rare(published_texts, count), self.spent, count
+        run, published_counts = self.run, self._table(self.not_aside()) * self.chosen
+        order_counts = shares.to_write(
+            published_counts, self.weights, self._shares_with_rare(published_counts, count), self.spent, count
         )
-        texts_before, rng = self._table(), run.rng(step)
-        run.generate(step, t, self._orders(texts_to_write, rng))
+        counts_before, rng = self._table(), run.rng(step)
+        run.generate(step, t, self._orders(order_counts, rng))
         self._drop_unsupported()
         run.state_corpus(t, self.samples_left())
-        self.spent |= shares.spent(texts_to_write, self._table() - texts_before)
+        self.spent |= shares.spent(order_counts, self._table() - counts_before)
         if not len(run.pool):
             raise no_texts("first round")
 
@@ -429,9 +429,9 @@ class RunState:
         It also decides whether the choice is made label by label. ``name`` is that of the planned sum.
         """
         run, generator_count, label_count = self.run, *self.chosen.shape
-        embeddings, label_of, author = self._texts()
+        embeddings, label_of, generator_of = self._texts()
         classifier_heads = learning.classifiers(
-            embeddings, label_of, author, generator_count, self.shares, TUNING.strength
+            embeddings, label_of, generator_of, generator_count, self.shares, TUNING.strength
         )
         block_of_label = np.arange(label_count) * self.by_label
         sum_inputs = [
@@ -466,17 +466,19 @@ class RunState:
             first_example_index = int(form.WORDS in self.asked)
             self.examples = form.voted_examples(self.run, name, self.samples_left(), first_example_index)
             return
-        correction, author = hubness_correction(*self._texts()[:2]), self.run.pool.generator_of
-        sum_inputs = [self.run.publish_pool(), self.run.publish_numbers("hubness correction", correction)]
+        hubness, generator_of = hubness_correction(*self._texts()[:2]), self.run.pool.generator_of
+        sum_inputs = [self.run.publish_pool(), self.run.publish_numbers("hubness correction", hubness)]
         votes_sum = self.run.private_sum(name, sum_inputs)
-        votes = votes_sum.natural[: len(author)]  # later coordinates, of texts that were not written, hold noise only
+        votes = votes_sum.natural[
+            : len(generator_of)
+        ]  # later coordinates, of texts that were not written, hold noise only
         open_positions = self.not_aside()
         shortlist_size = min(TUNING.shortlist, round(TUNING.kept_share * len(open_positions)))
         is_above_noise = float(votes.std()) >= votes_sum.sigma
         self.examples = [
             self.run.pool.texts_of(highest(votes, open_positions, shortlist_size)) if is_above_noise else []
         ]
-        weights_and_noise = weigh_generators(votes, author, self.chosen[:, 0], votes_sum.sigma)
+        weights_and_noise = weigh_generators(votes, generator_of, self.chosen[:, 0], votes_sum.sigma)
         if weights_and_noise is not None:
             self.weights = weights_and_noise[0][:, None]
             self.run.record("weights noise", t + 1, weights_and_noise[1].tolist())
@@ -493,12 +495,14 @@ class RunState:
         judged_labels = by_centres(self.centres, self.records, embeddings, label_of, self.rare)
         kept_rows = np.arange(len(position))
         if len(position) > self.options.published:
-            texts_of_label = np.bincount(judged_labels.label_of, minlength=len(self.shares))
-            places_of_label = places_by_label(texts_of_label, self.shares, self.options.published)
-            rows_by_label = [np.flatnonzero(judged_labels.label_of == label) for label in range(len(places_of_label))]
+            text_count_of_label = np.bincount(judged_labels.label_of, minlength=len(self.shares))
+            kept_count_of_label = places_by_label(text_count_of_label, self.shares, self.options.published)
+            rows_by_label = [
+                np.flatnonzero(judged_labels.label_of == label) for label in range(len(kept_count_of_label))
+            ]
             likeliest_rows = [
-                highest(judged_labels.probability, label_rows, label_places)
-                for label_rows, label_places in zip(rows_by_label, places_of_label, strict=True)
+                highest(judged_labels.probability, label_rows, kept_count)
+                for label_rows, kept_count in zip(rows_by_label, kept_count_of_label, strict=True)
             ]
             kept_rows = np.sort(np.concatenate(likeliest_rows))
         return LabelRows(position[kept_rows], judged_labels.label_of[kept_rows], surplus=len(position) - len(kept_rows))
@@ -613,8 +617,8 @@ class RunState:
     def published(self) -> Int64:
         """Positions of the chosen generators' texts; a rare label has others too, up to the mixture's number."""
         open_positions = self.not_aside()
-        _, label_of, author = self._texts(open_positions)
-        is_chosen = self.chosen[author, label_of]
+        _, label_of, generator_of = self._texts(open_positions)
+        is_chosen = self.chosen[generator_of, label_of]
         published_rows = [np.flatnonzero(is_chosen)]
         for label in np.flatnonzero(self.rare):
             missing_count = round(self.shares[label] * len(is_chosen)) - int((is_chosen & (label_of == label)).sum())
@@ -623,11 +627,13 @@ class RunState:
 
     def cleaned(self, position: Int64) -> LabelRows:
         """The texts at ``position`` with their labels after public cleaning; without labels, all of them."""
-        embeddings, label_of, author = self._texts(position)
+        embeddings, label_of, generator_of = self._texts(position)
         if len(self.run.setting.labels) < 2:
             return LabelRows(position, label_of)
         word_model = word_rows(self.run.pool.texts_of(position)), word_classifier
-        cleaned_labels = cleaned(embeddings, label_of, author, len(self.shares), self.run.rng("folds"), word_model)
+        cleaned_labels = cleaned(
+            embeddings, label_of, generator_of, len(self.shares), self.run.rng("folds"), word_model
+        )
         is_kept = cleaned_labels != DROPPED
         return LabelRows(position[is_kept], cleaned_labels[is_kept], contradicted=int((~is_kept).sum()))
 
@@ -737,10 +743,10 @@ def drawn_attributes(
     )
 
 
-def attribute_terms(setting: Setting, chosen: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+def attribute_terms(setting: Setting, attribute_values: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """Returns the words of a prompt for (name, value) pairs: the value, after its column's name if it has a column."""
     column_names = {attribute.name for attribute in setting.attributes if attribute.column}
-    return tuple(f"{name} {value}" if name in column_names else value for name, value in chosen if value)
+    return tuple(f"{name} {value}" if name in column_names else value for name, value in attribute_values if value)
 
 
 # Choices of the method, and their constants.
@@ -822,12 +828,12 @@ class GeneratorUsefulness(NamedTuple):
         # Without blocks all labels share one answer, and so one error.
         error = np.sqrt(np.square(errors).sum()) if self.by_label else errors.sum()
         if dropped.all():
-            labels_words = ""
+            labels_clause = ""
         else:
-            labels_words = f", for {len(label_numbers)} of {len(dropped)} labels"
+            labels_clause = f", for {len(label_numbers)} of {len(dropped)} labels"
         return (
             f"a classifier that its texts taught labels {fewer_right:.0f} fewer of the hospitals' records right than"
-            f" one that the best writer's taught, give or take {error:.0f}{labels_words}"
+            f" one that the best writer's taught, give or take {error:.0f}{labels_clause}"
         )
 
 
@@ -845,13 +851,13 @@ def usefulness(opened: NoisySum, block_of: Int64, records_of_label: Float64, tex
     right_answers = opened.natural.reshape(label_count, -1).T[:, :block_count]  # the other blocks hold noise alone
     noise_variance = (opened.sigma / record_count) ** 2
     right_share = right_answers.sum(axis=1) / record_count
-    texts_of_cell = np.maximum(texts, 1)
-    training_variance = TUNING.training_variance / texts_of_cell.sum(axis=1)
+    text_counts = np.maximum(texts, 1)
+    training_variance = TUNING.training_variance / text_counts.sum(axis=1)
     variance = block_count * noise_variance + TUNING.answer_variance / record_count + training_variance
     if block_count > 1:
         right_by_label = right_answers / records_of_label
         answer_variance = (opened.sigma / records_of_label) ** 2 + TUNING.answer_variance / records_of_label
-        answer_variance = answer_variance + TUNING.training_variance / texts_of_cell
+        answer_variance = answer_variance + TUNING.training_variance / text_counts
         label_differences = right_by_label - right_share[:, None]
         label_effect = float((label_differences**2 - answer_variance).mean())
         if label_effect > TUNING.by_label_variance:

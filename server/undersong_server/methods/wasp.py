@@ -200,17 +200,17 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
                 positive_votes = np.maximum(near_votes, 0.0)
             else:
                 positive_votes = near_votes
-            texts_of_generator = np.bincount(run.pool.generator_of, minlength=generator_count)
-            votes_of_generator = np.bincount(
+            text_count_of_generator = np.bincount(run.pool.generator_of, minlength=generator_count)
+            vote_sum_of_generator = np.bincount(
                 run.pool.generator_of, weights=positive_votes, minlength=generator_count
             ).astype(np.float64)
-            vote_deviations = run.sigma(f"votes/{round_index + 1}") * np.sqrt(texts_of_generator)
-            weigh_votes = _weighing(options, votes_of_generator, texts_of_generator, vote_deviations)
-            generator_weights = weigh_votes(votes_of_generator)
+            vote_deviations = run.sigma(f"votes/{round_index + 1}") * np.sqrt(text_count_of_generator)
+            weigh_votes = _weighing(options, vote_sum_of_generator, text_count_of_generator, vote_deviations)
+            generator_weights = weigh_votes(vote_sum_of_generator)
             run.record(
                 "weights noise",
                 round_index + 1,
-                noise_effect(weigh_votes, votes_of_generator, vote_deviations).tolist(),
+                noise_effect(weigh_votes, vote_sum_of_generator, vote_deviations).tolist(),
             )
     if not options.prune:
         return run.pool.samples
@@ -235,14 +235,14 @@ def _round_orders(
     options: Options, run: RunContext, t: int, counts: Int64, good: list[list[str]], bad: list[list[str]]
 ) -> list[Order]:
     rng = run.rng(f"round {t + 1}")
-    written_of_label, label_shares = (
+    written_count_of_label, label_shares = (
         np.zeros(len(good), dtype=np.int64),
         public_shares(options.label_shares, run.setting.labels),
     )
     round_orders = []
     for generator, text_count in zip(run.setting.generators, counts, strict=True):
-        ordered_labels = deal_labels(int(text_count), label_shares, written_of_label)
-        written_of_label += np.bincount(ordered_labels, minlength=len(good))
+        ordered_labels = deal_labels(int(text_count), label_shares, written_count_of_label)
+        written_count_of_label += np.bincount(ordered_labels, minlength=len(good))
         for label in ordered_labels:
             label_name = run.setting.labels[label] if run.setting.labels else ""
             if t == 0 or not good[label]:

@@ -46,13 +46,13 @@ def language_name(stated: str) -> str:
     >>> language_name("de-AT"), language_name("swiss german"), language_name(" ")
     ('German', 'swiss german', '')
     """
-    words = " ".join(stated.split())
-    names = _NAMES_BY_CODE.get(_code_of(words).partition("-")[0])
+    stated_words = " ".join(stated.split())
+    names = _NAMES_BY_CODE.get(_code_of(stated_words).partition("-")[0])
     if names:
         return names[0]
-    if not words or any(word in _CODES_BY_NAME for word in words.casefold().split()):
-        return words
-    raise ValueError(_unknown_words(words))
+    if not stated_words or any(word in _CODES_BY_NAME for word in stated_words.casefold().split()):
+        return stated_words
+    raise ValueError(_unknown_words(stated_words))
 
 
 def language_code(stated: str) -> str:
@@ -63,15 +63,15 @@ def language_code(stated: str) -> str:
     >>> language_code("English"), language_code("pt_br"), language_code("gsw"), language_code("")
     ('en', 'pt-BR', 'gsw', '')
     """
-    words = " ".join(stated.split())
-    code = _code_of(words)
-    if not words or code:
+    stated_words = " ".join(stated.split())
+    code = _code_of(stated_words)
+    if not stated_words or code:
         return code
-    raise ValueError(_unknown_words(words))
+    raise ValueError(_unknown_words(stated_words))
 
 
 def for_text(reading: Callable[[str], str]) -> Callable[[Stated], Stated | str]:
-    """Returns a validator that reads a text, and leaves a value of another type to whoever checks types."""
+    """Returns a validator that applies ``reading`` to a text and returns values of other types as they are."""
     return lambda stated: reading(stated) if isinstance(stated, str) else stated
 
 
@@ -82,8 +82,8 @@ def _code_of(words: str) -> str:
     code = _CODE.fullmatch(words)
     if code is None or (len(code[1]) == 2 and code[1].lower() not in _NAMES_BY_CODE):
         return ""
-    parts = re.split("[-_]", code[2])[1:]
-    regions = [part.upper() if len(part) == 2 else part for part in parts]
+    region_parts = re.split("[-_]", code[2])[1:]
+    regions = [part.upper() if len(part) == 2 else part for part in region_parts]
     return "-".join([code[1].lower(), *regions])
 
 

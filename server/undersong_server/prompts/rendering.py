@@ -66,7 +66,7 @@ class Texts(tuple[str, ...]):
 
 
 class Names(tuple[str, ...]):
-    """Labels, terms or attributes. As a string, a list with commas."""
+    """Labels, terms or attributes. As a string they are a list with commas."""
 
     def __str__(self) -> str:
         return ", ".join(self)
@@ -92,13 +92,13 @@ def fenced(texts: Sequence[str] | str, name: str = "example") -> str:
 
 
 def mask_words(text: str, probability: float, seed: int | str) -> str:
-    """Replaces each word by ``_`` with that probability, independently; white space stays as it is.
+    """Replaces each word by ``_`` with the given probability, independently; white space stays as it is.
 
     >>> mask_words("pain in the\\nleft knee", 1.0, 0)
     '_ _ _\\n_ _'
     """
-    word_draw = random.Random(seed)
-    return _WORD.sub(lambda word: MASK if word_draw.random() < probability else word[0], text)
+    rng = random.Random(seed)
+    return _WORD.sub(lambda word: MASK if rng.random() < probability else word[0], text)
 
 
 _STRIDE = 7919  # a prime, so that its multiples reach every combination of lists whose lengths it does not divide
@@ -118,12 +118,12 @@ def hints_of(lists: Sequence[Sequence[str]], number: int) -> tuple[str, ...]:
 
 
 @cache
-def built_in_hints(language: str = "", asked: frozenset[str] = frozenset()) -> tuple[tuple[str, ...], ...]:
-    """Returns the lists of hints in the language with that English name, or in English if it has none.
+def built_in_hints(language: str = "", stated_subjects: frozenset[str] = frozenset()) -> tuple[tuple[str, ...], ...]:
+    """Returns the lists of hints in ``language``, an English name, or in English if that has none.
 
     Args:
-        asked: what the prompt asks for by itself, "length" or "words". The hints on it are left out: they could ask for
-            the opposite.
+        stated_subjects: what the prompt asks for by itself, "length" or "words". The hints on it are left out: they
+            could ask for the opposite.
     """
     folder = resources.files("undersong_server.prompts").joinpath("hints")
     file_names = {file.name for file in folder.iterdir()}
@@ -131,7 +131,7 @@ def built_in_hints(language: str = "", asked: frozenset[str] = frozenset()) -> t
     hint_file = folder.joinpath(file_name if file_name in file_names else "english.toml").read_bytes()
     hint_lists = tomllib.loads(hint_file.decode("utf-8"))
     hints_by_subject = hint_lists.pop("left_out")
-    left_out = {hint for subject in asked for hint in hints_by_subject[subject]}
+    left_out = {hint for subject in stated_subjects for hint in hints_by_subject[subject]}
     return tuple(tuple(hint for hint in hint_list if hint not in left_out) for hint_list in hint_lists.values())
 
 
@@ -338,9 +338,9 @@ class Prompts:
         return built_in_hints(self._task.language, frozenset(name for name, value in asking_values.items() if value))
 
     def _draw_attributes(self, number: int) -> list[str]:
-        attribute_draw = random.Random(f"attributes {number}")
+        rng = random.Random(f"attributes {number}")
         return [
-            f"{attribute_name}: {attribute_draw.choice(attribute_values)}"
+            f"{attribute_name}: {rng.choice(attribute_values)}"
             for attribute_name, attribute_values in self._attributes.items()
         ]
 
@@ -365,9 +365,9 @@ def _template_value(name: str, value: Value) -> Any:
     return Names(value)
 
 
-def _fill_template(kind: str, template: Template, shown: Mapping[str, Any]) -> str:
+def _fill_template(kind: str, template: Template, field_values: Mapping[str, Any]) -> str:
     try:
-        return template.render(shown).strip()
+        return template.render(field_values).strip()
     except UndefinedError as error:
         raise ConfigurationError(
             f"prompt {kind!r}: {error.message}",
@@ -462,15 +462,15 @@ def estimated_tokens(text: str) -> int:
 
 
 def fitted(
-    render: Callable[[PromptTexts], Prompt], shown: PromptTexts, longest: int | None
+    render: Callable[[PromptTexts], Prompt], shown: PromptTexts, most_tokens: int | None
 ) -> tuple[Prompt, PromptTexts]:
-    """Shortens a prompt to ``longest`` estimated tokens if possible; returns it with the texts that it still shows.
+    """Shortens a prompt to ``most_tokens`` estimated tokens if possible; returns it with the texts that it still shows.
 
     Whole examples are left out first, then their last sentences. A prompt that shows no text stays as it is:
     the endpoint then reports that it is too long.
     """
     prompt = render(shown)
-    while longest is not None and estimated_tokens(prompt.text) > longest:
+    while most_tokens is not None and estimated_tokens(prompt.text) > most_tokens:
         shorter = _drop_texts(shown)
         if shorter == shown:
             break

@@ -34,16 +34,19 @@ def with_distance(requests: Sequence[SumRequest], size: int, share: float) -> li
     return append_sum(requests, SumRequest(NAME, EmbeddingSum(size)), share, "privacy.distance")
 
 
-def append_sum(requests: Sequence[SumRequest], asked: SumRequest, share: float, key: str) -> list[SumRequest]:
-    """Returns the requests and, after them, ``asked``, which gets ``share`` of the budget.
+def append_sum(requests: Sequence[SumRequest], further_request: SumRequest, share: float, key: str) -> list[SumRequest]:
+    """Returns the requests and, after them, ``further_request``, which gets ``share`` of the budget.
 
-    If each other request has a noise of its own, such as its paper's, ``asked`` gets all that they leave. Raises
-    ConfigurationError, which names the option ``key``, for Laplace sums, because these divide epsilon otherwise.
+    If each other request has a noise of its own, such as its paper's, ``further_request`` gets all that they leave.
+    Raises ConfigurationError, which names the option ``key``, for Laplace sums, because these divide epsilon otherwise.
     """
     if any(request.law != "gaussian" for request in requests):
         raise ConfigurationError(f"{key}: the method's sums have Laplace noise", f"set {key} = false")
     total_share = sum(request.budget_share for request in requests if request.noise_multiplier is None)
-    return [*requests, replace(asked, budget_share=total_share * share / (1.0 - share) if total_share else 1.0)]
+    return [
+        *requests,
+        replace(further_request, budget_share=total_share * share / (1.0 - share) if total_share else 1.0),
+    ]
 
 
 def squared_distance(opened: NoisySum, records: int, mean: Float64) -> DistanceEstimate:

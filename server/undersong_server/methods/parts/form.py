@@ -35,7 +35,7 @@ PRIOR = 0.5  # added to each count of texts with a word and without it, so that 
 
 @dataclass(frozen=True)
 class Form:
-    """Constants of the three questions. ``FORM`` is the only instance that runs use."""
+    """Constants of the three questions about the form of texts. ``FORM`` is the only instance that runs use."""
 
     part_lengths: float = constant(2.0, "part of the budget", "joined with the labels, each with the noise of one")
     part_words: float = constant(5.0, "part of the budget", "its noise is spread over many words")
@@ -124,8 +124,8 @@ def length_edges(run: RunContext) -> Input:
 
 def length_drawer(run: RunContext, opened: NoisySum, labels: int) -> Callable[[np.random.Generator], int]:
     """Returns a function that draws a length in words by the opened histogram, which stands behind counts of labels."""
-    draw = draw_lengths(run, replace(opened, values=opened.values[labels:]))
-    return lambda rng: draw(Random(int(rng.integers(2**62))))
+    draw_length = draw_lengths(run, replace(opened, values=opened.values[labels:]))
+    return lambda rng: draw_length(Random(int(rng.integers(2**62))))
 
 
 def words_request(setting: Setting) -> SumRequest:
@@ -212,7 +212,7 @@ class WordLists:
     order: Int64
 
     def are_told(self, records: Float64, sigma: float) -> bool:
-        """True if the ``records`` of each label, float64 [C], are expected to tell any word from noise of ``sigma``.
+        """True if, with so many ``records`` of each label, float64 [C], any word is expected to stand out of the noise.
 
         A word that tells of a label is expected in a quarter of the records of the labels that read it.
         """
@@ -264,19 +264,17 @@ def telling(texts: Sequence[str], label_of: Int64, labels: int) -> tuple[list[st
     for text, label in zip(texts, label_of.tolist(), strict=True):
         text_words = sorted({word for word in words(text) if _is_listed(word)})
         word_occurrences += [(index_of_word.setdefault(word, len(index_of_word)), label) for word in text_words]
-    texts_with_word = np.zeros((len(index_of_word), labels))
-    np.add.at(texts_with_word, tuple(np.array(word_occurrences, dtype=np.int64).reshape(-1, 2).T), 1.0)
-    texts_of_label = np.bincount(label_of, minlength=labels)
-    others_with_word, texts_of_others = (
-        texts_with_word.sum(axis=1, keepdims=True) - texts_with_word,
-        texts_of_label.sum() - texts_of_label,
+    text_counts = np.zeros((len(index_of_word), labels))
+    np.add.at(text_counts, tuple(np.array(word_occurrences, dtype=np.int64).reshape(-1, 2).T), 1.0)
+    text_count_of_label = np.bincount(label_of, minlength=labels)
+    other_counts, other_text_count = (
+        text_counts.sum(axis=1, keepdims=True) - text_counts,
+        text_count_of_label.sum() - text_count_of_label,
     )
-    log_odds = np.log((texts_with_word + PRIOR) / (texts_of_label - texts_with_word + PRIOR))
-    log_odds -= np.log((others_with_word + PRIOR) / (texts_of_others - others_with_word + PRIOR))
-    z_scores = log_odds / np.sqrt(1.0 / (texts_with_word + PRIOR) + 1.0 / (others_with_word + PRIOR))
-    return list(index_of_word), np.where(
-        (texts_with_word > 0) & (log_odds >= np.log(FORM.least_odds)), z_scores, -np.inf
-    )
+    log_odds = np.log((text_counts + PRIOR) / (text_count_of_label - text_counts + PRIOR))
+    log_odds -= np.log((other_counts + PRIOR) / (other_text_count - other_counts + PRIOR))
+    z_scores = log_odds / np.sqrt(1.0 / (text_counts + PRIOR) + 1.0 / (other_counts + PRIOR))
+    return list(index_of_word), np.where((text_counts > 0) & (log_odds >= np.log(FORM.least_odds)), z_scores, -np.inf)
 
 
 def _is_listed(word: str) -> bool:
@@ -372,9 +370,9 @@ def counted_words(run: RunContext, samples: Sequence[Sample], chosen: Bools, rec
 def words_remark(lists: WordLists, frequent: Sequence[Frequent], apart: int) -> str:
     """Returns the sentence for the report on how many words the records have."""
     distinct_terms = {term for label_words in frequent for term in label_words.terms}
-    sharing_labels = len(frequent) - apart
+    sharing_label_count = len(frequent) - apart
     sharing_subject = "Labels with few records share" if apart else "All labels share"
-    sharing_sentence = f" {sharing_subject} one list." if sharing_labels else ""
+    sharing_sentence = f" {sharing_subject} one list." if sharing_label_count else ""
     return (
         f"Words: of {len(lists.listed)} that public texts name, {len(distinct_terms)} stand in more of the hospitals'"
         f" records than noise explains, and prompts name some of them.{sharing_sentence}"

@@ -24,7 +24,7 @@ from undersong_server.methods.parts.papers import PresetOptions
 def significant_terms(
     counts: Float64, sigma: float, *, most: int, false_share: float, law: Literal["gaussian", "laplace"]
 ) -> Int64:
-    """The at most ``most`` terms with the highest noisy counts, of which about ``false_share`` are noise alone.
+    """Returns the at most ``most`` terms with the highest noisy counts, of which about ``false_share`` are noise alone.
 
     Benjamini and Hochberg 1995 with the public law of the noise. The paper takes the N highest whatever they are: of a
     large vocabulary most of those are terms that no record uses. ``false_share`` 1 does as the paper does.
@@ -126,7 +126,7 @@ class Densities:
         sharpness: float = 1.0,
         highest: int | None = None,
     ) -> Int64:
-        """``count`` sequences of terms, each drawn from the density over the terms, int64 [count, length].
+        """Draws ``count`` sequences of terms, each term from the density over the terms, int64 [count, length].
 
         Terms are drawn in proportion to the density to the power of ``sharpness`` (1: the paper), among the ``highest``
         of the highest density; among all if that is None.
@@ -150,7 +150,7 @@ class Densities:
         highest: int | None = None,
         ends: bool = False,
     ) -> Int64:
-        """``count`` sequences, each next term drawn by the density of the prefix that it makes, int64 [count, length].
+        """Draws ``count`` sequences, each next term by the density of the prefix that it makes, int64 [count, length].
 
         The prefix's features are multiplied once with those of all terms, so that a step of all sequences together is
         one matrix product [count, 2m] x [2m, N]. A kernel on l' phrases is l' times as wide a phrase as one on a
@@ -183,10 +183,10 @@ class Densities:
                 chosen_terms[has_ended, position] = UNFILLED
         return chosen_terms
 
-    def _taken_terms(self, drawn: Int64) -> Int64:
+    def _taken_terms(self, drawn_terms: Int64) -> Int64:
         if self._repeats:
-            return drawn[:, :0]
-        return drawn
+            return drawn_terms[:, :0]
+        return drawn_terms
 
     def _structure_of(self, length: int) -> int:
         structures = [
@@ -281,7 +281,7 @@ def read_vocabulary(path: Path) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4)
 def english_words(count: int, skip: int) -> tuple[str, ...]:
-    """About ``count`` English words by frequency (wordfreq), without the ``skip`` commonest of the language.
+    """Returns about ``count`` English words by frequency (wordfreq), without the ``skip`` commonest of the language.
 
     Common words say nothing about a class and would use up a record's first S terms. Words with other characters than
     letters, or fewer than three, are left out.

@@ -78,7 +78,7 @@ def length_range(counts: Float64, sigma: float, edges: Sequence[int] = RANGE_EDG
 
 
 def length_edges(shortest: int, longest: int, bins: int) -> Float64:
-    """At most ``bins`` bins of whole numbers of words from ``shortest`` to below ``longest``: float64 [<= bins + 1]."""
+    """Edges of at most ``bins`` bins of lengths, from ``shortest`` to below ``longest`` words: float64 [<= bins + 1]."""
     return np.unique(np.rint(np.linspace(shortest, longest, min(bins, longest - shortest) + 1)))
 
 
@@ -128,7 +128,7 @@ class Metadata:
     records_sigma: float = 0.0
 
     def draw_labels(self, count: int, rng: np.random.Generator) -> Int64:
-        """Labels by their shares, int64 [count], in random order: each label's number is within 1 of its expectation.
+        """Draws labels by their shares, int64 [count], in random order; each label's number is within 1 of its mean.
 
         Systematic sampling, with one random start. Independent draws would give a label that expects 7 texts fewer than
         4 in every twelfth run.
@@ -142,14 +142,14 @@ class Metadata:
         return rng.permutation(label_numbers).astype(np.int64)
 
     def draw_words(self, rng: np.random.Generator) -> int | None:
-        """A length in words: a bin drawn by its share, uniform within the bin; None where lengths are not used."""
+        """Draws a length in words: a bin by its share, uniform within the bin; None where lengths are not used."""
         if self.edges is None or self.lengths is None:
             return None
         length_bin = int(rng.choice(len(self.lengths), p=self.lengths))
         return max(1, int(rng.integers(int(self.edges[length_bin]), int(self.edges[length_bin + 1]))))
 
     def draw_terms(self, label: int, rng: np.random.Generator) -> tuple[str, ...]:
-        """One keyword of the label, drawn by its share; empty if the label has no keywords."""
+        """Draws one keyword of the label by its share; empty if the label has no keywords."""
         if not self.keywords or not self.keywords[label]:
             return ()
         return (self.keywords[label][int(rng.choice(len(self.keywords[label]), p=self.keyword_shares[label]))],)
@@ -254,7 +254,7 @@ _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 
 
 def keywords(answers: Sequence[Sequence[str]], most: int) -> list[list[str]]:
-    """At most ``most`` different keywords of each label, from the ``answers`` that generators gave for that label.
+    """Returns at most ``most`` different keywords of each label, from the generators' ``answers`` for that label.
 
     A language model answers with a list. The embedded generators follow no instructions and answer with texts of the
     label: keywords are then the words that are frequent in its texts and rare in the others' (tf-idf over labels).
@@ -280,7 +280,7 @@ def keywords(answers: Sequence[Sequence[str]], most: int) -> list[list[str]]:
 
 
 def keywords_by_label(answers: Sequence[str], labels: Sequence[str], most: int) -> list[list[str]]:
-    """At most ``most`` keywords of each label, from answers that hold a JSON object of lists. No two labels share one.
+    """Returns at most ``most`` keywords of each label, no keyword twice, from answers with a JSON object of lists.
 
     >>> keywords_by_label(['Sure: {"a card": ["lost", "Stolen"], "fee": ["lost", "yearly"]}'], ["a_card", "fee"], 9)
     [['lost', 'Stolen'], ['yearly']]

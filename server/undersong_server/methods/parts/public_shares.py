@@ -40,5 +40,7 @@ def deal_labels(count: int, shares: Float64, already: Int64) -> Int64:
     """
     if (shares == shares[0]).all():  # Equal shares are counted in integers, so that rounding decides no tie.
         return balanced_labels(count, len(shares), already)
-    missing_texts = np.maximum(shares * (already.sum() + count) - already, 0.0)
-    return np.repeat(np.arange(len(shares)), largest_remainder(missing_texts if missing_texts.any() else shares, count))
+    missing_counts = np.maximum(shares * (already.sum() + count) - already, 0.0)
+    return np.repeat(
+        np.arange(len(shares)), largest_remainder(missing_counts if missing_counts.any() else shares, count)
+    )

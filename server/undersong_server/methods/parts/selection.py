@@ -77,8 +77,8 @@ def significant_votes(scores: Float64, among: Int64, sigma: float) -> Int64:
 
     if not len(among):
         return among
-    least_votes = sigma * float(ndtri(1.0 - FALSE_RATE / len(among)))
-    return among[scores[among] > least_votes]
+    vote_threshold = sigma * float(ndtri(1.0 - FALSE_RATE / len(among)))
+    return among[scores[among] > vote_threshold]
 
 
 def weights_by_votes(received: Float64, written: Int64) -> Float64:
@@ -233,14 +233,16 @@ def suppressed(embeddings: Float32, votes: Float64, size: int, tau: float, step:
     while accepted_count < size:
         next_row = 0
         while accepted_count < size:
-            block = (
+            block_rows = (
                 next_row
                 + np.flatnonzero(is_open[next_row:] & (nearest_similarity[next_row:] <= similarity_limit))[:BLOCK]
             )
-            if not len(block):
+            if not len(block_rows):
                 break
-            next_row = int(block[-1]) + 1
-            accepted_rows = block[_rows_apart(ordered_embeddings[block], similarity_limit, size - accepted_count)]
+            next_row = int(block_rows[-1]) + 1
+            accepted_rows = block_rows[
+                _rows_apart(ordered_embeddings[block_rows], similarity_limit, size - accepted_count)
+            ]
             is_open[accepted_rows] = False
             accepted_count += len(accepted_rows)
             accepted_blocks.append(accepted_rows)
@@ -282,9 +284,9 @@ def median_nearest(embeddings: Float32, groups: Sequence[Int64]) -> float:
     """
     nearest_similarities = []
     for group_rows in groups:
-        vectors = embeddings[group_rows]
+        group_embeddings = embeddings[group_rows]
         for block_start in range(0, len(group_rows) if len(group_rows) > 1 else 0, BLOCK):
-            similarities = vectors[block_start : block_start + BLOCK] @ vectors.T
+            similarities = group_embeddings[block_start : block_start + BLOCK] @ group_embeddings.T
             row_numbers = np.arange(len(similarities))
             similarities[row_numbers, block_start + row_numbers] = -np.inf
             nearest_similarities.append(similarities.max(axis=1))

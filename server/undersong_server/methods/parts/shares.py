@@ -145,10 +145,10 @@ def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Boo
         weights: of the generators for each label, float64 [K, C]; ``label_shares`` of the labels, float64 [C].
         spent: which generator has no more of which label, bool [K, C].
     """
-    total_texts = written.sum() + count
-    texts_of_label = largest_remainder(np.maximum(label_shares * total_texts - written.sum(axis=0), 0.0), count)
-    orders_of_cell = np.zeros_like(written)
-    for label, label_total in enumerate(texts_of_label):
+    total_count = written.sum() + count
+    count_of_label = largest_remainder(np.maximum(label_shares * total_count - written.sum(axis=0), 0.0), count)
+    order_counts = np.zeros_like(written)
+    for label, label_total in enumerate(count_of_label):
         can_write = (weights[:, label] > 0) & ~spent[:, label]
         if can_write.any():
             generator_weights = np.where(can_write, weights[:, label], 0.0)
@@ -162,10 +162,10 @@ def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Boo
         )
         # The generator that gets a remainder changes from label to label.
         generator_turns = np.roll(np.arange(len(weights)), -label)
-        orders_of_cell[generator_turns, label] = largest_remainder(
+        order_counts[generator_turns, label] = largest_remainder(
             (missing_counts if missing_counts.sum() > 0.0 else generator_weights)[generator_turns], int(label_total)
         )
-    return orders_of_cell
+    return order_counts
 
 
 def table(generator_of: Int64, label_of: Int64, generators: int, labels: int) -> Int64:

@@ -28,13 +28,13 @@ class Signal(NamedTuple):
         return f"{self.expected:.3g} expected, noise up to {self.noise:.3g}"
 
 
-def least_count(sigma: float, counted: int) -> float:
-    """Returns the count from which on a word is told from noise, which alone reaches it once in ``counted`` words."""
-    return sigma * math.sqrt(2.0 * math.log(max(2, counted)))
+def least_count(sigma: float, word_count: int) -> float:
+    """Returns the count from which on a word is told from noise, which reaches it once among ``word_count`` words."""
+    return sigma * math.sqrt(2.0 * math.log(max(2, word_count)))
 
 
 def expected_signal(statistic: Statistic, sigma: float, records: float) -> Signal:
-    """Returns what ``records`` records are expected to answer, and the noise of ``sigma`` that hides less.
+    """Returns what ``records`` records are expected to answer, and the answer up to which noise of ``sigma`` hides it.
 
     Nobody declares how many records each label has, so labels count as equally frequent. For counted words the answer
     is the count of a word that only one label's records have. For any other sum it is what each coordinate gets if

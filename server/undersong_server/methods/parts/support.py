@@ -187,7 +187,7 @@ class ClassifierTrial:
 
     @property
     def sentence(self) -> str:
-        """How far the classifier's judgement is to be trusted."""
+        """Sentence on how far the classifier's judgement is to be trusted."""
         bad_generators, good_generators = (
             "the generator" if count == 1 else f"the {count} generators" for count in (self.unsupported, self.supported)
         )
@@ -227,13 +227,15 @@ def _recorded(run: RunContext, support: Support) -> Support:
     return support
 
 
-def support_of(opened: NoisySum, label_of: Int64, authors: Int64, generators: int, label_shares: Float64) -> Support:
+def support_of(
+    opened: NoisySum, label_of: Int64, generator_of: Int64, generators: int, label_shares: Float64
+) -> Support:
     """Estimates support from the opened votes; label and generator of each text are int64 [n]."""
     label_count = len(label_shares)
-    texts_by_cell = np.bincount(authors * label_count + label_of, minlength=generators * label_count).reshape(
+    text_counts = np.bincount(generator_of * label_count + label_of, minlength=generators * label_count).reshape(
         generators, label_count
     )
-    author_shares = (texts_by_cell / np.maximum(texts_by_cell.sum(axis=0), 1)) @ label_shares
+    author_shares = (text_counts / np.maximum(text_counts.sum(axis=0), 1)) @ label_shares
     votes = opened.natural
     records_error = float(opened.sigma * np.sqrt(generators))
     record_count = max(float(votes.sum()), records_error, 1.0)
@@ -243,20 +245,20 @@ def support_of(opened: NoisySum, label_of: Int64, authors: Int64, generators: in
     return Support(record_count, votes, expected_votes, error, records_error, opened.survivors)
 
 
-def judgement(support: Support, texts: Sequence[str], authors: Int64, rng: np.random.Generator) -> Judgement:
+def judgement(support: Support, texts: Sequence[str], generator_of: Int64, rng: np.random.Generator) -> Judgement:
     """Judges texts by their generators, and those of generators in between one by one, in public.
 
     Of a generator in between nothing is published where no classifier can judge it, or finds many of its texts off the
     subject: it overlooks some, and a supported generator writes instead.
 
     Args:
-        authors: generator of each text, int64 [n].
+        generator_of: generator of each text, int64 [n].
         rng: public randomness, which deals texts to folds.
     """
     left_out, trial, too_few = support.unsupported, None, False
-    reason_of_text = np.where(left_out[authors], GENERATOR, "").astype(object)
+    reason_of_text = np.where(left_out[generator_of], GENERATOR, "").astype(object)
     if left_out.any():
-        is_good, is_bad = support.supported[authors], left_out[authors]
+        is_good, is_bad = support.supported[generator_of], left_out[generator_of]
         too_few = are_too_few(is_good, is_bad)
         is_off_subject = off_subject(texts, is_good, is_bad, rng)
         is_doubtful = support.in_between
@@ -268,12 +270,13 @@ def judgement(support: Support, texts: Sequence[str], authors: Int64, rng: np.ra
             )
             reason_of_text[is_off_subject & (reason_of_text == "")] = SUBJECT
             generator_count = len(left_out)
-            texts_of_author = np.maximum(np.bincount(authors, minlength=generator_count), 1)
+            text_count_of_generator = np.maximum(np.bincount(generator_of, minlength=generator_count), 1)
             is_doubtful &= (
-                np.bincount(authors, weights=is_off_subject, minlength=generator_count) > FEW * texts_of_author
+                np.bincount(generator_of, weights=is_off_subject, minlength=generator_count)
+                > FEW * text_count_of_generator
             )
         doubt_reason = UNJUDGED if is_off_subject is None else DOUBT
-        reason_of_text[is_doubtful[authors] & (reason_of_text == "")] = doubt_reason
+        reason_of_text[is_doubtful[generator_of] & (reason_of_text == "")] = doubt_reason
         left_out = left_out | is_doubtful
     return Judgement([str(reason) for reason in reason_of_text], left_out, trial, too_few)
 
@@ -284,7 +287,7 @@ def are_too_few(good: Bools, bad: Bools) -> bool:
 
 
 def off_subject(texts: Sequence[str], good: Bools, bad: Bools, rng: np.random.Generator) -> Bools | None:
-    """Marks the texts that look like bad ones, and as at most ``LENIENCE`` of the good ones look, bool [n].
+    """Marks the texts that look like bad ones, and like at most ``LENIENCE`` of the good ones, bool [n].
 
     A text is as good as its least likely window of words: half of it may be of another subject, and a classifier of the
     whole text sees the mean of both halves. It is compared with good texts as classifiers see them that did not learn
@@ -300,8 +303,8 @@ def off_subject(texts: Sequence[str], good: Bools, bad: Bools, rng: np.random.Ge
     supported_chances = _least_chances(texts, good, bad, fold_of_text)
     usual_chances = np.sort(supported_chances[good])
     # A good text counts among those that it is compared with. Any other text is counted in by adding 1.
-    texts_as_unlike = np.searchsorted(usual_chances, supported_chances, side="right") + ~good
-    is_unlike: Bools = (supported_chances < 0.5) & (texts_as_unlike <= LENIENCE * (len(usual_chances) + ~good))
+    unlike_counts = np.searchsorted(usual_chances, supported_chances, side="right") + ~good
+    is_unlike: Bools = (supported_chances < 0.5) & (unlike_counts <= LENIENCE * (len(usual_chances) + ~good))
     if is_unlike[bad].mean() >= RECALL:
         return is_unlike
     return None
@@ -397,7 +400,7 @@ def record_set_aside(run: RunContext, support: Support, samples: Sequence[Sample
 
 
 def unjudged_remark(support: Support, authors: Sequence[str], generators: Sequence[str]) -> str:
-    """Says of which generators in between nothing judged the texts, since none was refused; "" if there are none.
+    """Says which generators in between have texts that nothing judged, as no generator was refused; "" for none.
 
     Args:
         authors: generator of each text that was kept.
@@ -456,5 +459,8 @@ def remark(
 
 
 def _because(reason: str, support: Support, generator_number: int, names: Sequence[str]) -> str:
-    ratio, standing = support.ratio_words(generator_number, names), support.standing(generator_number, names)
-    return BECAUSE[reason].format(ratio=ratio, standing=standing)
+    ratio_words, standing_words = (
+        support.ratio_words(generator_number, names),
+        support.standing(generator_number, names),
+    )
+    return BECAUSE[reason].format(ratio=ratio_words, standing=standing_words)

@@ -57,10 +57,10 @@ def word_classifier(rows: Any, label_of: Int64, labels: int, weights: Float64 | 
     if len(present_labels) < 2:
         weight_table[-1, present_labels] = 0.0
         return weight_table
-    texts_with_feature = np.bincount(rows.indices, minlength=BUCKETS)
+    text_count_by_feature = np.bincount(rows.indices, minlength=BUCKETS)
     # The other columns would get weights of zero, and take half of the fit's time.
-    used_columns = np.flatnonzero(texts_with_feature)
-    inverse_frequencies = np.log((1 + len(label_of)) / (1 + texts_with_feature[used_columns])) + 1.0
+    used_columns = np.flatnonzero(text_count_by_feature)
+    inverse_frequencies = np.log((1 + len(label_of)) / (1 + text_count_by_feature[used_columns])) + 1.0
     with one_library_thread():
         model = LogisticRegression(C=STRENGTH, max_iter=MOST_STEPS)
         model.fit(rows[:, used_columns] * inverse_frequencies, label_of, weights)
