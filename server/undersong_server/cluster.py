@@ -43,7 +43,7 @@ AUTHENTICATION = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"  # variables that make Ray as
 FOLDER = "RAY_TMPDIR"  # names the folder of sockets and logs
 REACHED_S = 10.0  # longest wait for a cluster to answer
 RESTARTS = 1  # repeats of a call whose worker or machine was lost
-_LOST = "its worker was lost: killed, or out of memory"
+_LOST = "the worker process of a call was lost twice: killed, or out of memory"
 
 TEXTS_A_CALL = 512  # one core embeds so many in some seconds
 FEWEST = 2048  # smallest number of texts for which loading the model in other processes saves time

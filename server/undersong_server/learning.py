@@ -141,7 +141,9 @@ def predict(model: "TaskModel | FineTunedModel", inputs: Any) -> list[str]:
 def _number_labels(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], Int64]:
     if len(labels) != rows:
         raise ConfigurationError(
-            f"{rows} texts but {len(labels)} labels", "give one label per text", code="labels-do-not-fit"
+            f"the training data have {rows} texts but {len(labels)} labels",
+            "give one label per text",
+            code="labels-do-not-fit",
         )
     label_names, label_numbers = np.unique(np.asarray(labels, dtype=object).astype(str), return_inverse=True)
     if len(label_names) < 2:

@@ -440,7 +440,7 @@ def read_sequences(path: Path) -> Table:
     if not path.is_file():
         raise ConfigurationError(
             f"{path.parent}: holds no {path.name}",
-            "only a method that writes from keyphrases (dpkps) leaves one",
+            "leave out --sequences, or evaluate a run of a method that writes from keyphrases (dpkps)",
             code="sequences-missing",
         )
     json_rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -533,8 +533,8 @@ def membership(data: str, model: Any, members: Records, nonmembers: Records, *, 
     for side_name, (table, _) in zip(("members", "non-members"), sides, strict=True):
         if len(table) < FEWEST_RECORDS:
             raise ConfigurationError(
-                f"--membership: {len(table)} {side_name}",
-                f"give at least {FEWEST_RECORDS} records of each",
+                f"--membership: {len(table)} {side_name} are too few to attack a task model with",
+                f"give at least {FEWEST_RECORDS} members and as many non-members",
                 code="too-few-records",
             )
     probabilities = [model.probabilities(inputs) for _, inputs in sides]

@@ -301,7 +301,9 @@ class Author:
         """
         if step in self._steps:
             raise ConfigurationError(
-                f"the step {step!r} was written before", "give each call a step of its own", code="step-repeated"
+                f"the method writes the step {step!r} twice",
+                "name another step in each call of run.generate and run.write",
+                code="step-repeated",
             )
         self._steps.add(step)
         step_work = self._write_step(step, round_, orders, self._screening)
@@ -422,7 +424,7 @@ class Author:
             raise GenerationError(
                 f"{len(self._open_problems)} orders of the last step have no answer; the last one:"
                 f" {self._open_problems[-1]}",
-                "mend what the endpoint names, or wait, then run the same command again: it asks for them alone",
+                "mend what the endpoint names, or wait, then run the same command again: it asks for these orders only",
                 code="orders-open",
             )
         self.close_orders()

@@ -39,13 +39,13 @@ def offer(name: str, method: Method[Any]) -> None:
     if not isinstance(name, str) or not name.strip():
         raise ConfigurationError(
             "the first argument of offer() is not the name of a method",
-            'offer("NAME", Method(...))',
+            'call offer("NAME", Method(...))',
             code="method-form",
         )
     if not isinstance(method, Method):
         raise ConfigurationError(
             f"what is offered as {name!r} is no Method",
-            f'offer("{name}", Method(Options=Options, plan=plan, run=run))',
+            f'call offer("{name}", Method(Options=Options, plan=plan, run=run))',
             code="method-form",
         )
     if name in own_names():

@@ -135,7 +135,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         check_folder(_student_folder(options, setting))
     if options.accounting == "paper" and (discriminator_kind != "teachers" or math.isfinite(setting.privacy.epsilon)):
         raise ConfigurationError(
-            'method.accounting = "paper" charges all answers of the teachers as one',
+            'method.accounting = "paper" charges all answers of the teachers as one, which is not private',
             'set privacy.epsilon = inf and method.discriminator = "teachers" in a simulation, or "exact"',
             code="not-private",
         )

@@ -252,7 +252,9 @@ class TransformersGenerator(StatelessGenerator):
 
     def _too_long(self, tokens: int, room: int) -> GenerationError:
         self.counts["prompts_too_long"] += 1
-        return GenerationError(f"{self.name}: a prompt of {tokens} tokens leaves no room for max_new_tokens in {room}")
+        return GenerationError(
+            f"generator {self.name}: a prompt of {tokens} tokens leaves no room for max_new_tokens in a model of {room}"
+        )
 
     def _find_batch_size(self) -> int:
         """Returns the number of prompts in a batch: 1 if the texts of a batch differ from those written singly.

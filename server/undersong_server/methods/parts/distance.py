@@ -41,7 +41,9 @@ def append_sum(requests: Sequence[SumRequest], further_request: SumRequest, shar
     Raises ConfigurationError, which names the option ``key``, for Laplace sums, because these divide epsilon otherwise.
     """
     if any(request.law != "gaussian" for request in requests):
-        raise ConfigurationError(f"{key}: the method's sums have Laplace noise", f"set {key} = false")
+        raise ConfigurationError(
+            f"{key}: this sum cannot be added to a method whose sums have Laplace noise", f"set {key} = false"
+        )
     total_share = sum(request.budget_share for request in requests if request.noise_multiplier is None)
     return [
         *requests,

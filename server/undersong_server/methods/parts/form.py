@@ -91,14 +91,14 @@ def wanted(options: FormOptions, setting: Setting) -> frozenset[str]:
     first_option = f"method.{min(option_names)}"
     if setting.attributes:
         raise ConfigurationError(
-            f"{first_option}: the task has [[attributes]], and a prompt names either those or form",
+            f"{first_option}: the task has [[attributes]], and no prompt names both these and lengths, words or examples",
             f"take the attributes out, or {first_option}; privacy.lengths measures lengths beside attributes",
             code="form-with-attributes",
         )
     if option_names & {WORDS, EXAMPLES} and len(setting.labels) < 2:
         raise ConfigurationError(
-            f"method.{min(option_names & {WORDS, EXAMPLES})} asks by label, and the task has fewer than two",
-            "name task.labels, or take it out",
+            f"method.{min(option_names & {WORDS, EXAMPLES})} asks by label, and the task has fewer than two labels",
+            "name two labels or more in task.labels, or take this option out",
             code="form-without-labels",
         )
     if option_names >= {WORDS, EXAMPLES} and options.rounds < LEAST_ROUNDS:

@@ -78,7 +78,7 @@ def length_range(counts: Float64, sigma: float, edges: Sequence[int] = RANGE_EDG
 
 
 def length_edges(shortest: int, longest: int, bins: int) -> Float64:
-    """Edges of at most ``bins`` bins of lengths, from ``shortest`` to below ``longest`` words: float64 [<= bins + 1]."""
+    """Edges of at most ``bins`` bins of lengths, from ``shortest`` to below ``longest`` words, float64 [bins + 1]."""
     return np.unique(np.rint(np.linspace(shortest, longest, min(bins, longest - shortest) + 1)))
 
 
@@ -169,7 +169,7 @@ def with_lengths(requests: Sequence[SumRequest], share: float) -> list[SumReques
     lengths_request = SumRequest(NAME, LengthHistogram(RANGE_EDGES), 1.0)
     if any(request.epsilon is not None or request.noise_multiplier is not None for request in requests):
         raise ConfigurationError(
-            "privacy.lengths: the method divides its budget itself",
+            "privacy.lengths: a sum cannot be added, because the method divides its budget itself",
             'set privacy.lengths = false, or accounting = "joint"',
         )
     total_share = sum(request.budget_share for request in requests)

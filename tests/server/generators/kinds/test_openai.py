@@ -512,7 +512,7 @@ def test_model_and_fallback_share_one_token_budget(
     ("fields", "words"),
     [
         ({"batch": True}, "without endpoints and fallback"),
-        ({"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0}, "names both prices"),
+        ({"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0}, "give both prices"),
     ],
 )
 def test_fallback_with_contradictory_settings_is_refused(

@@ -241,16 +241,17 @@ class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
             )
             if has_key_sign or header_name.casefold() == self.key_header.casefold():
                 raise ValueError(
-                    f"headers: {header_name} is not the task file's to set; a key is named by api_key_env, and its"
-                    " header by"
-                    " key_header"
+                    f"headers: {header_name} cannot be set in a task file; name the key's variable as api_key_env, and"
+                    " its header as key_header"
                 )
         return self
 
     @model_validator(mode="after")
     def _keys_of_the_table_fit_together(self) -> Self:
         if self.batch and (self.endpoints or self.fallback):
-            raise ValueError("batch: is asked of one address and model, without endpoints and fallback")
+            raise ValueError(
+                "batch: a batch goes to one address and one model; leave out endpoints and fallback, or batch"
+            )
         for kind, fields in self.kinds.items():
             if kind not in KINDS:
                 raise ValueError(f"kinds: no prompt is of the kind {kind!r}; there are {', '.join(sorted(KINDS))}")
@@ -269,7 +270,7 @@ class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
             fallback_settings.price_per_1k_prompt is not None,
             fallback_settings.price_per_1k_completion is not None,
         ] != list(stated_prices):
-            raise ValueError("fallback: names both prices where the generator does, and none where it does not")
+            raise ValueError("fallback: give both prices if the generator has prices, and none if it has none")
         return self
 
     @property
