@@ -189,7 +189,7 @@ def evaluate_tables(
     note_lines: list[str] = []
     seeds = range(seed, seed + max(1, options.repeats))
     corpus = _Texts("synthetic", synthetic, np.zeros((0, 0), dtype=np.float32))
-    if test_texts is not None or private_texts is not None or member_tables:  # an overlap alone needs no model
+    if test_texts is not None or private_texts is not None or member_tables:  # an overlap alone needs no embeddings
         corpus = corpus._replace(x=embed(synthetic.texts))
     trainings: list[tuple[_Texts, Train, _Texts]] = []
     if test_texts is None:
@@ -232,9 +232,9 @@ def evaluate_tables(
         reference_texts.append(test_texts)
     if private_texts is not None:
         reference_texts.append(private_texts._replace(name="private training file"))
-    import sklearn.cluster  # noqa: F401 - the threads of what is loaded later would not be limited
+    import sklearn.cluster  # noqa: F401 - one_library_thread limits only libraries that are loaded
 
-    with one_library_thread():  # the same sums in the same order anywhere
+    with one_library_thread():  # one thread adds in the same order on every machine
         label_errors_by_seed = []
         if not only_task_models and len(corpus.x) and len(set(corpus.labels)) > 1:
             label_errors_by_seed = [

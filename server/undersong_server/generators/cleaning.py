@@ -86,7 +86,7 @@ _MARKS_AROUND = re.compile(rf"\A(?:\s*{_MARK})+|(?:{_MARK}\s*)+\Z")
 # Lower case only: <A>, <B>, <I> are a model's stand-ins for names
 _MARKUP = re.compile(r"</?(?:br|p|div|span|b|i|em|strong|u|a|ul|ol|li|h[1-6])(?:\s+[\w-]+\s*=[^<>]{0,200})?\s*/?>")
 _BREAK = re.compile(r"<br[ \t]*/?>|</(?:p|div|li|h[1-6])>", re.IGNORECASE)
-_ENTITY = re.compile(r"&(?:#\d{1,7}|#x[0-9a-f]{1,6}|\w{1,31});", re.IGNORECASE)  # an address has &copy=1
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#x[0-9a-f]{1,6}|\w{1,31});", re.IGNORECASE)  # a web address may hold &copy=1
 _FENCE = re.compile(r"(?:```|~~~)([\w+-]*)[^\n`~]*\n(.*?)(?:\n?(?:```|~~~)|\Z)", re.DOTALL)
 _CODE = re.compile(r"(?:ya?ml|toml|[ct]sv|ini|py(?:thon)?|sql|js|javascript|html|css|bash|sh)", re.IGNORECASE)
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|__)(?=[^\s*_])([^\n*]{1,400}?)(?<=[^\s*_])\1(?![\w*])")
@@ -326,7 +326,7 @@ def data_strings(text: str) -> list[str]:
     """Returns the strings in JSON or a Python literal that have a letter or digit; none of a server's error message."""
     for parse_data in (json.JSONDecoder(strict=False).decode, ast.literal_eval):
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a backslash in a Python string
+            warnings.simplefilter("ignore")  # Python warns of backslashes in strings
             return list(_string_values(parse_data(text)))
     return []
 

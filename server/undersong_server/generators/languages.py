@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 
-FIRST_CHARACTERS = 300  # in which a refusal shows itself
+FIRST_CHARACTERS = 300  # characters at the beginning of an answer in which a refusal is looked for
 _APOSTROPHES = str.maketrans({"’": "'", "ʼ": "'", "`": "'", "´": "'"})
 _QUOTED = re.compile(r'\A["“„«][^"“”„«»]{1,200}["”“»],?(?=\s\w)')
 # A comma ends a clause, but not before a German infinitive: "nicht in der Lage, dies zu schreiben"
@@ -20,7 +20,7 @@ _CLAUSE_END = re.compile(r"[.!?…;:।؟。！？；：，、،؛–—]|,(?![^
 _ASIDE = re.compile(r", [^,.!?]{1,30},")  # "I cannot, in good conscience, write this"
 
 _FEWEST_WORDS = 6
-_FEWEST_HITS = 3  # different common words
+_FEWEST_HITS = 3  # different common words of another language in a text of that language
 _SCRIPTS = {
     "russian": r"[\u0400-\u04ff]",
     "ukrainian": r"[\u0400-\u04ff]",
@@ -98,7 +98,7 @@ def _compile_refusals() -> tuple[Mapping[str, re.Pattern[str]], ...]:
     )
 
 
-# Languages: by the script of a text, and by its commonest words
+# The function below judges the language of a text by its script and its commonest words.
 
 
 def is_other_language(text: str, language: str) -> bool:

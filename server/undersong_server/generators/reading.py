@@ -351,9 +351,8 @@ def _is_echo(text: str, request: GenerationRequest) -> bool:
         for start, run in enumerate(_word_runs(words, run_length))
         if (run in repeatable_runs or run in instruction_runs) and " ".join(run) not in shown_texts
     ]
-    echoed_positions = {
-        position for start, _ in echoes for position in range(start, start + run_length)
-    }  # words that the task says
+    # Positions of the words that repeat the task's own.
+    echoed_positions = {position for start, _ in echoes for position in range(start, start + run_length)}
     return (
         bool(TAG.search(text))
         or any(run not in repeatable_runs for _, run in echoes)

@@ -265,9 +265,8 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
             votes.append(SumRequest(f"votes/{iteration}", vote))
     if not options.private_vocabulary:
         return votes
-    vocabulary_weight = (
-        (options.rounds - 1) * options.vocabulary_share / (1.0 - options.vocabulary_share)
-    )  # a vote's share is 1
+    # Each vote has the weight 1.
+    vocabulary_weight = (options.rounds - 1) * options.vocabulary_share / (1.0 - options.vocabulary_share)
     if math.isfinite(setting.privacy.epsilon):
         epsilon = options.vocabulary_epsilon
     else:

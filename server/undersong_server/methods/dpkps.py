@@ -213,9 +213,8 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         density_name = _density_name(options, alternative)
         density_sums = run.private_sum(density_name, [run.publish_texts("terms", keyphrases), vectors_input])
         densities = Densities(alternative.features(run.setting), density_sums.natural, vectors, repeats=options.repeats)
-        sequences_by_sampler[alternative.sampler] = _draw_sequences(
-            alternative, run, densities, keyphrases
-        )  # Step 4: sequences
+        # Step 4: sequences
+        sequences_by_sampler[alternative.sampler] = _draw_sequences(alternative, run, densities, keyphrases)
     if len(sequences_by_sampler) > 1:
         sequences = _validated(options, run, sequences_by_sampler, keyphrases)
     else:

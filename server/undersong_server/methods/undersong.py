@@ -395,10 +395,8 @@ class RunState:
         attempt = 0
         while anew_left > 0 and (missing_count := self.options.published - len(chosen_corpus.position)) > 0:
             attempt += 1
-            pool_size, ordered_count = (
-                len(self.run.pool),
-                min(anew_left, missing_count + attempt),
-            )  # a few of the new ones are dropped too
+            # A few more than are missing are ordered, because some of the new texts are dropped too.
+            pool_size, ordered_count = len(self.run.pool), min(anew_left, missing_count + attempt)
             self.write(f"{ANEW}{attempt}", self.options.rounds - 1, ordered_count)
             if len(self.run.pool) == pool_size:
                 break
@@ -469,9 +467,8 @@ class RunState:
         hubness, generator_of = hubness_correction(*self._texts()[:2]), self.run.pool.generator_of
         sum_inputs = [self.run.publish_pool(), self.run.publish_numbers("hubness correction", hubness)]
         votes_sum = self.run.private_sum(name, sum_inputs)
-        votes = votes_sum.natural[
-            : len(generator_of)
-        ]  # later coordinates, of texts that were not written, hold noise only
+        # Later coordinates, of planned texts that were not written, hold noise only.
+        votes = votes_sum.natural[: len(generator_of)]
         open_positions = self.not_aside()
         shortlist_size = min(TUNING.shortlist, round(TUNING.kept_share * len(open_positions)))
         is_above_noise = float(votes.std()) >= votes_sum.sigma

@@ -37,10 +37,8 @@ from undersong_server.methods.parts.shares import (
 )
 
 PART_COUNTS, PART_VECTORS = 1.0, 9.0  # parts of the budget
-EVERYONE = (
-    0,
-    1 << 30,
-)  # edges of a length histogram, in words: its one bin counts every record of a task without labels
+# Edges of a length histogram, in words, whose one bin counts every record of a task without labels.
+EVERYONE = (0, 1 << 30)
 
 
 class Options(MethodOptions):

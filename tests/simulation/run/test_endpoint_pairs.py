@@ -165,7 +165,7 @@ def test_batch_mode_with_a_fallback_or_second_address_is_refused(tmp_path: Path,
         for command in ("plan", "simulate"):
             outcome = CliRunner().invoke(app, [command, str(path), "--set", assignment])
             assert outcome.exit_code == 2 or getattr(outcome.exception, "exit_code", None) == 2
-            assert "without endpoints and fallback" in " ".join(f"{outcome.output} {outcome.exception}".split())
+            assert "leave out endpoints and fallback" in " ".join(f"{outcome.output} {outcome.exception}".split())
         assert first.calls == second.calls == len(first.batches) == 0
 
 

@@ -490,7 +490,7 @@ class NgramGenerator(StatelessGenerator):
             if successors is not None and rng.random() >= successors.escape:
                 return successors.pick(rng.random())
         token = END
-        for _ in range(_TRIES):  # a word that was never seen here is a poor reason to end
+        for _ in range(_TRIES):  # an unknown context is a poor reason to end, so END has to be drawn several times
             token = count_sources[0][()].pick(rng.random())
             if token != END:
                 break
@@ -507,7 +507,7 @@ def _read_corpus(path: Path, name: str) -> list[tuple[str, str]]:
     return list(zip(corpus_table.texts, corpus_table.labels or ("",) * len(corpus_table), strict=True))
 
 
-# Text to tokens and back: words, numbers, punctuation marks and line breaks
+# The functions below turn a text into tokens (words, numbers, punctuation marks, line breaks) and back.
 
 
 def tokenise(text: str) -> list[str]:

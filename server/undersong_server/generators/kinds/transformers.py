@@ -619,7 +619,9 @@ def prompt_ids(tokenizer: Any, prompt: str, *, system: str = "", chat: bool = Tr
             text = template([*turns, {"role": "user", "content": prompt}])
         except TemplateError:  # such as Gemma's, which raises for a system's turn
             text = template([{"role": "user", "content": text}])
-    ids = tokenizer(text, add_special_tokens=not is_templated)["input_ids"]  # a template writes them itself
+    ids = tokenizer(text, add_special_tokens=not is_templated)[
+        "input_ids"
+    ]  # a chat template writes the special tokens itself
     return [int(token) for token in ids]
 
 

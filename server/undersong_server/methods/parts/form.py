@@ -91,7 +91,7 @@ def wanted(options: FormOptions, setting: Setting) -> frozenset[str]:
     first_option = f"method.{min(option_names)}"
     if setting.attributes:
         raise ConfigurationError(
-            f"{first_option}: the task has [[attributes]], and no prompt names both these and lengths, words or examples",
+            f"{first_option}: the task has [[attributes]], and a prompt names these or lengths, words and examples",
             f"take the attributes out, or {first_option}; privacy.lengths measures lengths beside attributes",
             code="form-with-attributes",
         )
@@ -196,7 +196,7 @@ def notes(requests: Requests, options: FormOptions, setting: Setting) -> list[st
     return note_lines
 
 
-# Words: a public list for each label, ordered by public texts.
+# Words: a public list for each label, in an order that public texts decide.
 
 
 @dataclass(frozen=True, eq=False)
@@ -379,7 +379,7 @@ def words_remark(lists: WordLists, frequent: Sequence[Frequent], apart: int) -> 
     )
 
 
-# Examples: votes of the records among texts that have form and words.
+# Examples: votes of the records among texts that were ordered with lengths and words.
 
 
 def voted_examples(run: RunContext, name: str, samples: Sequence[Sample], first: int) -> list[list[str]]:

@@ -223,9 +223,8 @@ def suppressed(embeddings: Float32, votes: Float64, size: int, tau: float, step:
     vote_order = np.argsort(-votes, kind="stable")
     ordered_embeddings = np.ascontiguousarray(embeddings[vote_order])
     size = min(size, len(ordered_embeddings))
-    nearest_similarity = np.full(
-        len(ordered_embeddings), -np.inf, dtype=np.float32
-    )  # largest similarity to any chosen sample
+    # The largest similarity of each sample to any chosen one.
+    nearest_similarity = np.full(len(ordered_embeddings), -np.inf, dtype=np.float32)
     is_open = np.ones(len(ordered_embeddings), dtype=np.bool_)
     accepted_blocks: list[Int64] = []
     accepted_count, raise_count = 0, 0

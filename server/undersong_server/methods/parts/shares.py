@@ -109,9 +109,8 @@ def shrink_to_mean(values: Float64, noise: float, caution: float = 1.0) -> Float
     >>> shrink_to_mean(np.array([3.0, 1.0]), 0.0).tolist()
     [1.0, -1.0]
     """
-    shrunk_values: Float64 = (values - values.mean()) * signal_fraction(
-        values, noise, caution
-    ) + 0.0  # + 0.0: no minus zero
+    # Adding 0.0 turns minus zero to zero.
+    shrunk_values: Float64 = (values - values.mean()) * signal_fraction(values, noise, caution) + 0.0
     return shrunk_values
 
 

@@ -511,7 +511,7 @@ def test_model_and_fallback_share_one_token_budget(
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"batch": True}, "without endpoints and fallback"),
+        ({"batch": True}, "leave out endpoints and fallback"),
         ({"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0}, "give both prices"),
     ],
 )

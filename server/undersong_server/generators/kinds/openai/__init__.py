@@ -16,7 +16,7 @@ class OpenAISettings(EndpointSettings):
     """Settings of an OpenAI-compatible endpoint. Its RequestFields hold for every kind of prompt not in ``kinds``."""
 
     def check(self, around: Surroundings) -> None:
-        OpenAIGenerator(self, environment=around.environment, folder=around.folder)  # connects at the first question
+        OpenAIGenerator(self, environment=around.environment, folder=around.folder)  # connects at the first request
 
     def build(self, around: Surroundings) -> Generator:
         generator = OpenAIGenerator(self, environment=around.environment, folder=around.folder, journal=around.journal)

@@ -266,7 +266,7 @@ class OpenAIGenerator:
         if failures:
             raise failures[0]
 
-    # One request: several attempts
+    # These methods answer one request by several attempts.
 
     def _answer_or_fall_back(
         self, request: GenerationRequest, stop: threading.Event

@@ -129,7 +129,7 @@ class Endpoint(BaseModel):
         if not key_variable:
             return
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*_API_KEY", key_variable):
-            # not repeated if it may be a key in place of its variable's name
+            # The value is not shown if it may be a key in place of its variable's name.
             named_words = ""
             if re.fullmatch(r"[A-Z]+(_[A-Z]+)+", key_variable):
                 named_words = f" {key_variable!r}"
