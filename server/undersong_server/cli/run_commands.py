@@ -330,7 +330,9 @@ def search(
     wanted: dict[operations.releases.Texts, bool] = {"marked": marked, "aside": aside, "mismatched": mismatched}
     chosen_kinds = [texts for texts, is_wanted in wanted.items() if is_wanted]
     if len(chosen_kinds) > 1:
-        raise ConfigurationError("--marked, --set-aside and --other-label name different texts", "name one of them")
+        raise ConfigurationError(
+            "more than one of --marked, --set-aside and --other-label was given", "give one of them"
+        )
     texts: operations.releases.Texts = next(iter(chosen_kinds), "")
     search_result = operations.releases.search(home, name, find=find, label=label, generator=generator, texts=texts)
     lines = [

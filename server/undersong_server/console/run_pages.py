@@ -227,7 +227,7 @@ class RunScreens:
         elif kind == "template":
             draft = drafts.from_template(self._home, source, self._context.tasks)
         else:
-            raise ConfigurationError("nothing was chosen", "choose a template, or upload a task file")
+            raise ConfigurationError("no start of the new run was chosen", "choose a template, or upload a task file")
         return visit.go(f"/runs/new/{draft.identity}")
 
     def _form(self, visit: Visit) -> Response:

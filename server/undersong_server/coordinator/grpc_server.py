@@ -129,7 +129,7 @@ class GrpcServer:
         except Exception as failure:  # noqa: BLE001 - of another thread: all that kept it from listening
             raise TransportError(
                 f"cannot listen on {host}:{port}: {failure}",
-                "undersong coordinator change --bind HOST:PORT, or stop what listens there",
+                "stop what listens there, or: undersong coordinator change --bind HOST:PORT",
                 code="address-in-use",
             ) from None
 
@@ -294,7 +294,7 @@ class GrpcServer:
         try:
             await asyncio.wait([own_greeting], timeout=HELLO_S)
             if not own_greeting.done():
-                raise _Refused(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello came")
+                raise _Refused(grpc.StatusCode.DEADLINE_EXCEEDED, f"no Hello came within {HELLO_S:g} s")
             if own_greeting.cancelled():
                 raise _Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "this party opened another stream")
             hello_message = own_greeting.result()

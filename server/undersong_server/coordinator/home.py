@@ -131,7 +131,8 @@ class CoordinatorHome:
         check_party_name(settings.name)
         if not 1 <= len(settings.addresses) <= MOST_ADDRESSES:
             raise ConfigurationError(
-                f"the coordinator has {counted(len(settings.addresses), 'address', 'addresses')} for hospitals",
+                f"the coordinator has {counted(len(settings.addresses), 'address', 'addresses')} for hospitals,"
+                " too few or too many",
                 f"give 1 to {MOST_ADDRESSES}",
                 code="address-count",
             )

@@ -160,7 +160,9 @@ class Registry:
         party_row = self._require_row(name)
         if party_row["state"] == REVOKED or not party_row["token"]:
             raise ConfigurationError(
-                f"{name}: its invitation was used already", "look at `undersong parties`", code="invitation-used"
+                f"{name}: its invitation was used already, or the party was revoked",
+                "see its state in `undersong parties`",
+                code="invitation-used",
             )
         # An invitation of a time to come was made while the clock was wrong, and would be valid for too long.
         if party_row["token_expires_at"] < now or party_row["invited_at"] > now + CLOCKS_DIFFER_S:

@@ -54,7 +54,7 @@ def main(grid: Grid, context: Context) -> None:
     if "coordinator" not in stated_settings:
         raise ConfigurationError(
             "the run configuration does not name the coordinator's folder",
-            'flwr run . --run-config \'coordinator="/path" task-file="/path/task.toml"\'',
+            'name it: flwr run . --run-config \'coordinator="/path" task-file="/path/task.toml"\'',
         )
     settings = configuration.validate(FlowerRunSettings, stated_settings, "the run configuration")
     coordinator_home = CoordinatorHome(settings.coordinator)

@@ -510,7 +510,7 @@ def _add(archive: zipfile.ZipFile, path: Path, name_in_archive: Path, scratch_fi
 def _unpack(file: Path, folder: Path) -> Backup:
     damage_error = ConfigurationError(f"{file}: is damaged, or no backup", "use another backup", code="backup-damaged")
     format_error = ConfigurationError(
-        f"{file}: is of another format than {SCHEMA_VERSION}",
+        f"{file}: is a backup of another format than {SCHEMA_VERSION}",
         "restore it with the program that made it",
         code="backup-format",
     )

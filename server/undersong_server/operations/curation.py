@@ -39,7 +39,8 @@ def describe(home: Path, run: str, *, note: str | None = None, tags: Iterable[st
             note_text = note.replace("\r\n", "\n").strip()
             if len(note_text) > LONGEST_NOTE or _CONTROLS.search(note_text):
                 raise ConfigurationError(
-                    "the note is too long, or holds control characters", f"write at most {LONGEST_NOTE:,} characters"
+                    "the note is too long, or holds control characters",
+                    f"write at most {LONGEST_NOTE:,} visible characters",
                 )
             run_annotations = replace(run_annotations, note=note_text)
         if tags is not None:

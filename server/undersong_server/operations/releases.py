@@ -260,7 +260,7 @@ def _check_target(folder: Path, output: Path) -> None:
         target_hash = None
     if target_hash != published_manifest(output).get("manifest_hash"):
         raise ConfigurationError(
-            f"{folder}: holds another run", "name another folder with --out", code="another-run-there"
+            f"{folder}: holds the files of another run", "name another folder with --out", code="another-run-there"
         )
 
 

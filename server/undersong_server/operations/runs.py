@@ -146,7 +146,9 @@ def plan_task(
     revised_run = data.get("task", {}).get("revises")
     if revised_run and status(home, str(revised_run)).state == "finished":
         raise ConfigurationError(
-            f"run {revised_run!r} has finished", "plan a new run without revising it", code="run-ended"
+            f"run {revised_run!r} has finished, so that nothing revises it",
+            "plan a new run without revising it",
+            code="run-ended",
         )
     settings = CoordinatorHome(home).settings
     if settings.drill:

@@ -130,7 +130,8 @@ def _task_sums(task: Task) -> tuple[Setting, list[SumRequest]]:
     if task.privacy.distance and method.makes_private_sums:
         if "expected_records" not in task.privacy.model_fields_set:
             raise ConfigurationError(
-                "privacy.distance needs the number of records", "state privacy.expected_records, a public guess"
+                "privacy.distance is on, but privacy.expected_records is not stated",
+                "state it; a public guess is enough",
             )
         requests = with_distance(requests, embedders.dimension(task.embedder.model), task.privacy.distance_share)
     # The default method asks for the support of several generators by itself.
