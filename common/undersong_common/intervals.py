@@ -11,13 +11,13 @@ from undersong_common.arrays import Float64
 CONFIDENCE_LEVEL = 0.95
 CHANCE_ERRORS = 2.0  # standard errors within which a difference is chance
 DIFFERENCE_WORDS: Mapping[int | None, str] = {1: "better", 0: "within chance", -1: "worse", None: "not measured"}
-"""The word that every page has for a difference, by its sign (:func:`told_apart`); None for one not measured."""
+"""The word that every page has for a difference, by its sign (:func:`difference_sign`); None for one not measured."""
 
 
-def told_apart(difference: float, standard_error: float) -> int:
+def difference_sign(difference: float, standard_error: float) -> int:
     """Returns the sign of a difference beyond ``CHANCE_ERRORS`` standard errors; 0 where chance explains it.
 
-    >>> told_apart(-17.0, 7.0), told_apart(13.0, 7.0), told_apart(17.0, 7.0)
+    >>> difference_sign(-17.0, 7.0), difference_sign(13.0, 7.0), difference_sign(17.0, 7.0)
     (-1, 0, 1)
     """
     if abs(difference) <= CHANCE_ERRORS * standard_error:

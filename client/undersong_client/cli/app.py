@@ -334,7 +334,7 @@ def notify(
         notices.check_target(target)
     if target is not None or none:
         party_home.change(notify="" if none else target)
-    target_json, target_words, has_arrived = notices.shown(
+    target_json, target_words, has_arrived = notices.describe_target(
         party_home.settings.notify, party_home.settings.party, test=test
     )
     print_result(as_json, target_json, target_words)

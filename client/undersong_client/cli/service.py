@@ -39,7 +39,7 @@ def install(
     services = operations.services
     service_installation = services.installation(_folder_to_move(home), _state_to_move(state))
     if print_only:
-        print(*service_installation.printed(), sep="\n")
+        print(*service_installation.describe_steps(), sep="\n")
         return
     record = service_installation.install()
     program_path = shell_path(Path(sys.executable).parent / "undersong-party")

@@ -16,7 +16,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.intervals import Interval, auc_interval
 from undersong_common.models.embedding import Progress
 from undersong_common.text.overlap import ClosestRecords, Overlap, closest_distances, closest_records, find_overlap
-from undersong_common.text.personal_data import PersonalData, patterns, personal_data
+from undersong_common.text.personal_data import PersonalData, count_personal_data, patterns
 from undersong_common.text.table import Table, read_table
 
 FEWEST_RECORDS = 20  # records in and outside the data set, at least; with fewer an interval says nothing
@@ -76,7 +76,7 @@ def check(
     other_records = _held_out(party_home, held_out)
     if other_records is not None:
         _check_apart(record_table, other_records)
-    identifiers = personal_data(corpus_texts, record_table.texts, patterns, "titles and long numbers")
+    identifiers = count_personal_data(corpus_texts, record_table.texts, patterns, "titles and long numbers")
     corpus_check = CorpusCheck(
         texts=len(corpus_texts),
         records=len(record_table),

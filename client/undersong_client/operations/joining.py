@@ -17,7 +17,7 @@ from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import replace_file
 from undersong_common.models import embedders
 from undersong_common.models.model_files import MAX_WINDOWS
-from undersong_common.program.drill import invented
+from undersong_common.program.drill import invent_records
 from undersong_protocol.agreement.enrolment import Package, check_party_name, party_fingerprint
 from undersong_protocol.agreement.words import first_difference
 
@@ -63,7 +63,7 @@ def create(
     keys.create(party_home)
     policy.write(party_home, policy.HospitalPolicy())
     if drill:
-        invented_records = invented(DRILL_RECORDS, random.SystemRandom())
+        invented_records = invent_records(DRILL_RECORDS, random.SystemRandom())
         json_lines = (
             json.dumps({"text": record.text, "label": record.label, "keeper": record.person})
             for record in invented_records

@@ -22,7 +22,7 @@ from undersong_common.text.patient_ids import (
     clean_text,
     look_alike_kinds,
     patient_id,
-    reduced,
+    reduce_id,
 )
 from undersong_common.text.row_files import has_suffix, read_text
 from undersong_common.text.table import Table
@@ -255,11 +255,11 @@ def _look_alikes(
     """
     names_by_form: dict[str, list[str]] = defaultdict(list)
     for source_name in remaining_places if absent_places else ():
-        names_by_form[reduced(source_name, KINDS)].append(source_name)
+        names_by_form[reduce_id(source_name, KINDS)].append(source_name)
     place_pairs: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
     resembling_by_kinds: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for absent_unit, place in absent_places.items():
-        if alike_names := names_by_form.get(reduced(absent_unit, KINDS)):
+        if alike_names := names_by_form.get(reduce_id(absent_unit, KINDS)):
             resembling_kinds = look_alike_kinds(absent_unit, alike_names[0], Choice(same_kinds))
             place_pairs[resembling_kinds].append((remaining_places[alike_names[0]], place))
             resembling_by_kinds[resembling_kinds] |= {f"{absent_unit}\n{alike_name}" for alike_name in alike_names}

@@ -72,12 +72,12 @@ class ForeignEmbedder(Embedder):
         super().__init__(
             name, tagged_hash("undersong embedder of another package", source.encode(), foreign_fingerprint).hex()
         )
-        self._foreign = model
+        self._foreign_model = model
         self._call_lock = threading.Lock()
 
     @cached_property
     def dimension(self) -> int:
-        return int(self._foreign.dimension)
+        return int(self._foreign_model.dimension)
 
     def try_out(self) -> None:
         """Tries the model out as :meth:`Embedder.try_out`; also raises whatever the package raises."""
@@ -115,7 +115,7 @@ class ForeignEmbedder(Embedder):
 
         Raises ValueError for a coordinate that is no finite number or another length, and what the package raises.
         """
-        vector_values: Float64 = np.asarray(self._foreign.embed(text), dtype=np.float64).reshape(self.dimension)
+        vector_values: Float64 = np.asarray(self._foreign_model.embed(text), dtype=np.float64).reshape(self.dimension)
         if not np.isfinite(vector_values).all():
             raise ValueError("a coordinate is no finite number")
         return vector_values / np.maximum(row_norms(vector_values), 1e-12)

@@ -88,13 +88,13 @@ class TorchModel:
                 model_kwargs={"use_safetensors": True},
             )
         self.model = model.eval()
-        self._lower = bool(getattr(model[0], "do_lower_case", False))
+        self._is_lower_case = bool(getattr(model[0], "do_lower_case", False))
         self.window = int(model.max_seq_length or _DEFAULT_WINDOW)
         self.special = special_around(model.tokenizer(_PROBE, return_special_tokens_mask=True)["special_tokens_mask"])
         self.pad = int(model.tokenizer.pad_token_id or 0)
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        clean_texts = [encodable(text.strip().lower() if self._lower else text.strip()) for text in texts]
+        clean_texts = [encodable(text.strip().lower() if self._is_lower_case else text.strip()) for text in texts]
         ids_of_texts: list[list[int]] = self.model.tokenizer(
             clean_texts, truncation=False, padding=False, verbose=False
         )["input_ids"]

@@ -149,9 +149,9 @@ class Accounts:
         self.duties = Duties(store, clock=clock)
         self._clock = clock
         self._hasher = hasher or PasswordHasher()
-        self._hashing = threading.BoundedSemaphore(HASHES_AT_ONCE)
+        self._hash_slots = threading.BoundedSemaphore(HASHES_AT_ONCE)
         self._tries: Counter[str] = Counter()  # number of log-ins under way, by source
-        self._counting = threading.Lock()
+        self._tries_lock = threading.Lock()
         # It is checked for an unknown name, which must take as long as a known one.
         self._unknown_hash = self._hasher.hash(secrets.token_urlsafe(16))
 
@@ -308,7 +308,7 @@ class Accounts:
                 code="password-length",
             )
         self.person(name)
-        with self._hashing:
+        with self._hash_slots:
             password_hash = self._hasher.hash(password)
         with self._store.transaction() as database:
             database.execute("UPDATE account SET password = ? WHERE name = ?", (password_hash, name))
@@ -331,7 +331,7 @@ class Accounts:
             else:
                 password_hash = self._unknown_hash
             try:
-                with self._hashing:
+                with self._hash_slots:
                     self._hasher.verify(password_hash, password[:LONGEST_PASSWORD])
                 is_right = password_hash != self._unknown_hash
             except (VerificationError, InvalidHashError):
@@ -347,14 +347,14 @@ class Accounts:
     @contextmanager
     def _count_try(self, source: str) -> Iterator[None]:
         """Counts a log-in from ``source`` as under way in the block. Raises TooManyAttempts if there are too many."""
-        with self._counting:
+        with self._tries_lock:
             if self._tries[source] >= SOURCE_TRIES_AT_ONCE or self._tries.total() >= TRIES_AT_ONCE:
                 raise TooManyAttempts(1.0, "too many people log in at once")
             self._tries[source] += 1
         try:
             yield
         finally:
-            with self._counting:
+            with self._tries_lock:
                 self._tries[source] -= 1
                 self._tries += Counter()  # adding an empty Counter drops sources with no tries left
 

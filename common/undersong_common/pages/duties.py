@@ -194,7 +194,7 @@ class Duties:
         them other rights. Whoever names either while two people decide may have let themselves in, as by a role.
 
         Args:
-            tables: what gives the provider's people their names, roles and duties.
+            tables: settings that give the provider's people their names, roles and duties, in one line.
 
         Raises ConfigurationError if the rule of two counts the people of another one, or those of no provider, or gives
         them their roles by other tables.

@@ -134,7 +134,7 @@ class BrowserConnection(H11Protocol):  # type: ignore[misc]  # uvicorn is untype
     Beyond ``MOST_CONNECTIONS`` the one that has waited longest is closed. Bytes that trickle in extend no time limit.
     """
 
-    _ends: asyncio.TimerHandle | None = None
+    _end_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -167,11 +167,11 @@ class BrowserConnection(H11Protocol):  # type: ignore[misc]  # uvicorn is untype
     def _start_waiting(self) -> None:
         self._stop_waiting()
         self.since = self.loop.time()
-        self._ends = self.loop.call_later(PATIENCE_S, self._end_if_waiting)
+        self._end_timer = self.loop.call_later(PATIENCE_S, self._end_if_waiting)
 
     def _stop_waiting(self) -> None:
-        if self._ends is not None:
-            self._ends.cancel()
+        if self._end_timer is not None:
+            self._end_timer.cancel()
 
     def _end_if_waiting(self) -> None:
         if self.waiting:

@@ -152,13 +152,13 @@ class _OidcLogin:
         self._http = http
         # State and secrets of a log-in follow from this key and the cookie, so that beginning one needs no memory.
         self._key = secrets.token_bytes(32)
-        self._asking = threading.BoundedSemaphore(MOST_ASKING)
+        self._request_slots = threading.BoundedSemaphore(MOST_ASKING)
         # Time until which the provider's addresses are used without asking again, and the addresses.
         self._known_addresses: tuple[float, Mapping[str, Any]] | None = None
         self._cookie = f"{site.settings.cookie}_oidc"
         self._lock = threading.Lock()
         self._used_states: dict[str, float] = {}  # end of validity (seconds since the epoch) by state that was used
-        self._connecting: dict[str, tuple[str, str]] = {}  # state and session's secret, by account
+        self._pending_connections: dict[str, tuple[str, str]] = {}  # state and session's secret, by account
         site.raw("/oidc/start", self._guard_route(self._begin_login))
         site.entrance("/oidc/return", "Log in", self._finish_login)
         site.get("/account/organisation", self._begin_connecting)
@@ -195,12 +195,12 @@ class _OidcLogin:
 
         Raises TransportError for one more.
         """
-        if not self._asking.acquire(blocking=False):
+        if not self._request_slots.acquire(blocking=False):
             raise TransportError("too many people log in at this moment", "try again in a few seconds")
         try:
             yield
         finally:
-            self._asking.release()
+            self._request_slots.release()
 
     def _begin_login(self, _request: Request) -> Response:
         return self._lead_to_provider()[1]
@@ -213,7 +213,7 @@ class _OidcLogin:
             )
         login_state, login_answer = self._lead_to_provider()
         with self._lock:
-            self._connecting[visit.person.name] = login_state, visit.secret
+            self._pending_connections[visit.person.name] = login_state, visit.secret
         return login_answer
 
     def _lead_to_provider(self) -> tuple[str, Response]:
@@ -312,14 +312,14 @@ class _OidcLogin:
             asking_name = next(
                 (
                     account_name
-                    for account_name, (connecting_state, _) in self._connecting.items()
+                    for account_name, (connecting_state, _) in self._pending_connections.items()
                     if connecting_state == returned_state
                 ),
                 None,
             )
             if asking_name is None:
                 return None
-            return self._connecting.pop(asking_name)[1]
+            return self._pending_connections.pop(asking_name)[1]
 
     def _claimed_groups(self, claims: Mapping[str, Any]) -> tuple[str, ...]:
         claimed_groups = claims.get(self._provider.groups)

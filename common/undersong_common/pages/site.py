@@ -241,7 +241,7 @@ class Visit:
         """Returns ``location``, where an action sends the browser; ``message`` is shown there once.
 
         Args:
-            grade: of what the message says, which colours its box (:func:`undersong_common.pages.frame.box_class`).
+            grade: kind of the message, which colours its box (:func:`undersong_common.pages.frame.box_class`).
         """
         if message:
             self.site.accounts.leave_message(self.secret, Message(message, grade))

@@ -219,26 +219,26 @@ class WorkUnderWay:
     """Long actions that this program carries out now, by their subject: none is begun twice. Threads may share it."""
 
     def __init__(self) -> None:
-        self._begun: dict[str, float] = {}
+        self._begin_times: dict[str, float] = {}
         self._lock = threading.Lock()
 
     @contextmanager
     def only(self, subject: str) -> Iterator[None]:
         """Marks the subject as under way within the block. Raises StillRunning if it already is."""
         with self._lock:
-            if subject in self._begun:
-                since_words = time.strftime("%H:%M:%S", time.gmtime(self._begun[subject]))
+            if subject in self._begin_times:
+                since_words = time.strftime("%H:%M:%S", time.gmtime(self._begin_times[subject]))
                 raise StillRunning(f"{subject} has been under way since {since_words} UTC", STILL_RUNNING, code=RUNNING)
-            self._begun[subject] = time.time()
+            self._begin_times[subject] = time.time()
         try:
             yield
         finally:
             with self._lock:
-                del self._begun[subject]
+                del self._begin_times[subject]
 
     def since(self, subject: str) -> float | None:
         """Returns when the subject was begun, seconds since the epoch; None if it is not under way."""
-        return self._begun.get(subject)
+        return self._begin_times.get(subject)
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ class Downloads:
     """Keeps files in memory, for a short time, until their owners fetch them. Threads may share an object."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, Download] = {}
+        self._files: dict[str, Download] = {}
         self._lock = threading.Lock()
 
     def keep(self, owner: str, name: str, data: bytes) -> str:
@@ -263,8 +263,8 @@ class Downloads:
         download_key = new_key()
         now_s = time.monotonic()
         with self._lock:
-            live_files = [(file_key, file) for file_key, file in self._kept.items() if file.until > now_s]
-            self._kept = {
+            live_files = [(file_key, file) for file_key, file in self._files.items() if file.until > now_s]
+            self._files = {
                 **dict(live_files[-MOST_DOWNLOADS + 1 :]),
                 download_key: Download(owner, name, data, now_s + DOWNLOAD_S),
             }
@@ -272,12 +272,12 @@ class Downloads:
 
     def waits(self, key: str, owner: str) -> bool:
         """Returns True if ``owner`` can still fetch the file with this key."""
-        file = self._kept.get(key)
+        file = self._files.get(key)
         return file is not None and file.owner == owner and file.until > time.monotonic()
 
     def key_of(self, name: str, owner: str) -> str:
         """Returns the key of the file of this name that ``owner`` can still fetch; "" if there is none."""
-        return next((key for key, file in [*self._kept.items()] if file.name == name and self.waits(key, owner)), "")
+        return next((key for key, file in [*self._files.items()] if file.name == name and self.waits(key, owner)), "")
 
     def take(self, key: str, owner: str) -> Download:
         """Returns and forgets a file. Raises ConfigurationError if it was fetched, has expired or has another owner."""
@@ -285,7 +285,7 @@ class Downloads:
             if not self.waits(key, owner):
                 problem = "this file was fetched already, or has been forgotten"
                 raise ConfigurationError(problem, "make it again", code="download-gone")
-            return self._kept.pop(key)
+            return self._files.pop(key)
 
 
 def new_key() -> str:
@@ -332,7 +332,7 @@ class AuditLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._restored = path.with_name(f"restored-{path.name}")
+        self._restored_path = path.with_name(f"restored-{path.name}")
         self._chain = HashChain(path, TAG)
         self._lock = threading.Lock()
 
@@ -349,7 +349,7 @@ class AuditLog:
 
     def saved(self) -> bytes:
         """Returns the log as one file of whole chains, those that came back from a backup first."""
-        return _file_bytes(self._restored) + _file_bytes(self.path)
+        return _file_bytes(self._restored_path) + _file_bytes(self.path)
 
     def bring_back(self, saved: bytes) -> int:
         """Adds the chains of a saved log that this log lacks; returns the number of entries that were added.
@@ -357,7 +357,7 @@ class AuditLog:
         Raises PrivacyRefusal as :meth:`entries`, for the saved log too.
         """
         local_hashes = {entry["hash"] for chain in self._saved_chains(_file_bytes(self.path)) for entry in chain}
-        restored_chains = {chain[0]["hash"]: chain for chain in self._saved_chains(_file_bytes(self._restored))}
+        restored_chains = {chain[0]["hash"]: chain for chain in self._saved_chains(_file_bytes(self._restored_path))}
         added_entries = 0
         for chain in self._saved_chains(saved):
             first_hash = chain[0]["hash"]
@@ -369,7 +369,7 @@ class AuditLog:
         if added_entries:
             chain_lines = [canonical_json(entry) + b"\n" for chain in restored_chains.values() for entry in chain]
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            replace_file(self._restored, b"".join(chain_lines))
+            replace_file(self._restored_path, b"".join(chain_lines))
         return added_entries
 
     def _saved_chains(self, saved: bytes) -> list[list[dict[str, Any]]]:

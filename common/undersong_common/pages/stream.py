@@ -33,19 +33,19 @@ class Pulse:
 
 
 class _Counted(StreamingResponse):  # type: ignore[misc]  # fastapi is untyped here
-    """A response that counts in ``watching`` as an open stream of its watcher until its connection ends."""
+    """A response that counts in ``stream_counts`` as an open stream of its watcher until its connection ends."""
 
-    def __init__(self, events: AsyncIterator[str], watching: Counter[object], watcher: object) -> None:
+    def __init__(self, events: AsyncIterator[str], stream_counts: Counter[object], watcher: object) -> None:
         super().__init__(events, media_type="text/event-stream")
-        self._watching = watching
+        self._stream_counts = stream_counts
         self._watcher = watcher
-        watching[watcher] += 1
+        stream_counts[watcher] += 1
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._watching[self._watcher] -= 1
+            self._stream_counts[self._watcher] -= 1
 
 
 class PulseStream:
@@ -60,9 +60,9 @@ class PulseStream:
     def __init__(self, site: Site, look: Callable[[str], Pulse]) -> None:
         self._site = site
         self._look = look
-        self._seen: dict[str, tuple[float, Pulse]] = {}  # time and pulse of the last look, by topic
-        self._looking: dict[str, asyncio.Lock] = {}
-        self._watching: Counter[object] = Counter()  # number of open streams, by session
+        self._last_pulses: dict[str, tuple[float, Pulse]] = {}  # time and pulse of the last look, by topic
+        self._topic_locks: dict[str, asyncio.Lock] = {}
+        self._stream_counts: Counter[object] = Counter()  # number of open streams, by session
         site.raw("/stream", self._stream_endpoint)
         site.raw("/alive", self._answer_alive)
 
@@ -72,10 +72,10 @@ class PulseStream:
             return JSONResponse({"problem": "nobody is logged in"}, status_code=401)
         visiting_account, session = page_visitor
         watcher_name = visiting_account.name if session is None else session.number
-        if self._watching[watcher_name] >= MOST_OF_SESSION or self._watching.total() >= MOST_STREAMS:
+        if self._stream_counts[watcher_name] >= MOST_OF_SESSION or self._stream_counts.total() >= MOST_STREAMS:
             return JSONResponse({"problem": "too many pages are open"}, status_code=429)
         page_topic = request.query_params.get("topic", "")[:200]
-        return _Counted(self._stream_events(request, page_topic), self._watching, watcher_name)
+        return _Counted(self._stream_events(request, page_topic), self._stream_counts, watcher_name)
 
     def _answer_alive(self, request: Request) -> Response:
         """Answers 204 if a stream would be given, else 401: a browser's event source does not say why it ended."""
@@ -93,14 +93,14 @@ class PulseStream:
                 return
 
     async def _topic_pulse(self, topic: str) -> Pulse:
-        lock = self._looking.setdefault(topic, asyncio.Lock())
+        lock = self._topic_locks.setdefault(topic, asyncio.Lock())
         async with lock:
-            looked_at_s, seen_pulse = self._seen.get(topic, (0.0, Pulse("")))
+            looked_at_s, seen_pulse = self._last_pulses.get(topic, (0.0, Pulse("")))
             if time.monotonic() - looked_at_s >= BEAT_S * 0.9:
                 seen_pulse = await run_in_threadpool(self._safe_look, topic)
-                if len(self._seen) > 500:
-                    self._seen.clear()
-                self._seen[topic] = (time.monotonic(), seen_pulse)
+                if len(self._last_pulses) > 500:
+                    self._last_pulses.clear()
+                self._last_pulses[topic] = (time.monotonic(), seen_pulse)
             return seen_pulse
 
     def _safe_look(self, topic: str) -> Pulse:

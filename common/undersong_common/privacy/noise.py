@@ -251,7 +251,7 @@ class DiscreteGaussian(IntegerNoise):
         self.check_variance(variance)
         self.variance = variance
         self._stride = 0
-        self._coarse: CumulativeTable | None = None
+        self._coarse_table: CumulativeTable | None = None
         fine_variance = variance
         if variance > self.TABLE_SIGMA**2:
             # A coarse variance of at most 2^24 keeps both tables below 2^16 entries.
@@ -259,12 +259,12 @@ class DiscreteGaussian(IntegerNoise):
             coarse_variance = math.floor(variance / stride**2) - 5
             fine_variance = variance - coarse_variance * stride**2
             self._stride = stride
-            self._coarse = _gaussian_table(coarse_variance, 1)
-        self._fine = _gaussian_table(fine_variance.numerator, fine_variance.denominator)
-        self.blocks = 1 if self._coarse is None else 2
-        self.distance = self._fine.distance
-        if self._coarse is not None:
-            self.distance += self._coarse.distance + Fraction(1, 2**139)
+            self._coarse_table = _gaussian_table(coarse_variance, 1)
+        self._fine_table = _gaussian_table(fine_variance.numerator, fine_variance.denominator)
+        self.blocks = 1 if self._coarse_table is None else 2
+        self.distance = self._fine_table.distance
+        if self._coarse_table is not None:
+            self.distance += self._coarse_table.distance + Fraction(1, 2**139)
         if self.distance >= STATISTICAL_DISTANCE:
             raise InternalError("a noise table misses its stated statistical distance")
 
@@ -277,9 +277,9 @@ class DiscreteGaussian(IntegerNoise):
         return math.sqrt(self.variance)
 
     def _draw(self, words: UInt64) -> Int64:
-        drawn_value = _signed_draw(self._fine, words[:, 0], words[:, 1])
-        if self._coarse is not None:
-            drawn_value += self._stride * _signed_draw(self._coarse, words[:, 2], words[:, 3])
+        drawn_value = _signed_draw(self._fine_table, words[:, 0], words[:, 1])
+        if self._coarse_table is not None:
+            drawn_value += self._stride * _signed_draw(self._coarse_table, words[:, 2], words[:, 3])
         return drawn_value
 
 

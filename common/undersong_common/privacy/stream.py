@@ -82,23 +82,23 @@ def long_stream(seed: bytes) -> tuple[XorInto, XorInto]:
 class LongStream:
     """The same bytes as a :class:`KeyStream`'s, faster from ``LONG_BYTES`` on (:func:`long_stream`)."""
 
-    __slots__ = ("_head", "_rest")
+    __slots__ = ("_xor_head", "_xor_rest")
 
     def __init__(self, seed: bytes) -> None:
-        xor_head, self._rest = long_stream(seed)
-        self._head: XorInto | None = xor_head
+        xor_head, self._xor_rest = long_stream(seed)
+        self._xor_head: XorInto | None = xor_head
 
     def __repr__(self) -> str:
         return "LongStream(AES-256-CTR)"
 
     def fill(self, out: memoryview) -> None:
         """Writes the next bytes as :meth:`KeyStream.fill` does; the first ``out`` has at least ``HEAD_BYTES``."""
-        if self._head is not None:
-            self._head(ZEROS[:HEAD_BYTES], out[:HEAD_BYTES])
-            self._head, out = None, out[HEAD_BYTES:]
+        if self._xor_head is not None:
+            self._xor_head(ZEROS[:HEAD_BYTES], out[:HEAD_BYTES])
+            self._xor_head, out = None, out[HEAD_BYTES:]
         for chunk_start in range(0, out.nbytes, CHUNK_BYTES):
             out_chunk = out[chunk_start : chunk_start + CHUNK_BYTES]
-            self._rest(ZEROS[: out_chunk.nbytes], out_chunk)
+            self._xor_rest(ZEROS[: out_chunk.nbytes], out_chunk)
 
 
 class ShortStreams:

@@ -42,17 +42,17 @@ class HashChain:
         self.path = path
         self.entries: list[dict[str, Any]] = []
         self.head = START
-        self._name = str(path)
+        self._path_text = str(path)
         self._tag = tag
         self._apply = apply
         self._read_bytes = 0
         self._identity: FileIdentity | None = None  # identity of the file that was read
-        self._file = -1  # file descriptor while the file is locked, else -1
+        self._descriptor = -1  # file descriptor while the file is locked, else -1
 
     def refresh(self) -> None:
         """Reads the entries that other processes have appended. Raises as :meth:`locked`."""
         with suppress(FileNotFoundError):
-            status = os.stat(self._name)
+            status = os.stat(self._path_text)
             # Entries are never changed, so that a file of the same size holds no new one.
             if status.st_size == self._read_bytes and file_identity(status) == self._identity:
                 return
@@ -81,7 +81,7 @@ class HashChain:
         A missing file is created. Raises PrivacyRefusal if the file became shorter, was replaced by one with other
         entries, or holds a line with a wrong number or hash.
         """
-        descriptor = self._file = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = self._descriptor = os.open(self._path_text, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             status = os.fstat(descriptor)
@@ -91,9 +91,9 @@ class HashChain:
             if file_identity(status) != self._identity:
                 self._check_replaced()
                 self._identity = file_identity(status)
-            self.take(os.pread(self._file, status.st_size - self._read_bytes, self._read_bytes))
+            self.take(os.pread(self._descriptor, status.st_size - self._read_bytes, self._read_bytes))
             if self._read_bytes < status.st_size:  # no newline: a crash cut this write off
-                os.ftruncate(self._file, self._read_bytes)
+                os.ftruncate(self._descriptor, self._read_bytes)
                 self.sync()
             yield
         finally:
@@ -101,7 +101,7 @@ class HashChain:
 
     def sync(self) -> None:
         """Flushes all entries to the disk, those of other processes included; call it while the file is locked."""
-        os.fsync(self._file)
+        os.fsync(self._descriptor)
 
     def append(self, **content: Any) -> None:
         """Adds an entry while the file is locked; it is on the disk when this returns.
@@ -111,18 +111,18 @@ class HashChain:
         content |= {"entry": len(self.entries) + 1, "previous": self.head}
         entry_line = canonical_json({**content, "hash": entry_hash(self._tag, content)}) + b"\n"
         try:
-            if os.write(self._file, entry_line) != len(entry_line):  # the disk was full in the middle of the line
+            if os.write(self._descriptor, entry_line) != len(entry_line):  # the disk was full in the middle of the line
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self.sync()
         except OSError as error:
-            os.ftruncate(self._file, self._read_bytes)
+            os.ftruncate(self._descriptor, self._read_bytes)
             raise fault_of(error, self.path) from None
         self.take(entry_line)
 
     def _check_replaced(self) -> None:
         """Checks that another file than the one that was read begins with the same entries."""
         new_chain = HashChain(self.path, self._tag)
-        new_chain.take(os.pread(self._file, self._read_bytes, 0))
+        new_chain.take(os.pread(self._descriptor, self._read_bytes, 0))
         if new_chain.head != self.head:
             raise PrivacyRefusal(
                 f"{self.path} was replaced by another file while it was in use",

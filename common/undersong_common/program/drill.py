@@ -57,7 +57,7 @@ class LogEntry:
     person: str
 
 
-def invented(count: int, chance: random.Random) -> list[LogEntry]:
+def invent_records(count: int, chance: random.Random) -> list[LogEntry]:
     """Returns ``count`` invented records; their labels alternate, and their authors are drawn by ``chance``."""
     drill_records = []
     for record_number in range(count):

@@ -29,9 +29,9 @@ class LibraryThreads:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._users = {False: 0, True: 0}  # number of users that do not limit torch (False), and that do (True)
-        self._before: dict[str, int] = {}  # the process's own numbers of threads, by library
-        self._thread = threading.local()
+        self._user_counts = {False: 0, True: 0}  # number of users that do not limit torch (False), and that do (True)
+        self._threads_before: dict[str, int] = {}  # the process's own numbers of threads, by library
+        self._thread_state = threading.local()
 
     def enter(self, *, torch_too: bool = True) -> None:
         """Makes this thread compute with one library thread until :meth:`leave`.
@@ -42,10 +42,10 @@ class LibraryThreads:
         Raises InternalError if a library has another number of threads afterwards.
         """
         with self._lock:
-            self._users[torch_too] += 1
+            self._user_counts[torch_too] += 1
             libraries = [library for library in _loaded_libraries() if torch_too or library.user_api == "blas"]
             thread_libraries = [(library, library.num_threads) for library in libraries if _holds_for_thread(library)]
-            vars(self._thread).setdefault("numbers", []).append(thread_libraries)
+            vars(self._thread_state).setdefault("numbers", []).append(thread_libraries)
             try:
                 self._set_process(libraries, torch_too)
                 for library, _ in thread_libraries:
@@ -58,24 +58,24 @@ class LibraryThreads:
     def leave(self, *, torch_too: bool = True) -> None:
         """Ends the limit that this thread's last :meth:`enter` began; the last user restores the former numbers."""
         with self._lock:
-            self._users[torch_too] -= 1
-            if not self._users[True] and (threads_before := self._before.pop(_TORCH, None)) is not None:
+            self._user_counts[torch_too] -= 1
+            if not self._user_counts[True] and (threads_before := self._threads_before.pop(_TORCH, None)) is not None:
                 sys.modules[_TORCH].set_num_threads(threads_before)
-            if not any(self._users.values()):
-                _set_from_own_thread(self._before)
-                self._before.clear()
-            for library, threads_before in vars(self._thread)["numbers"].pop():
+            if not any(self._user_counts.values()):
+                _set_from_own_thread(self._threads_before)
+                self._threads_before.clear()
+            for library, threads_before in vars(self._thread_state)["numbers"].pop():
                 library.set_num_threads(threads_before)
 
     def _set_process(self, libraries: list[Any], torch_too: bool) -> None:
         thread_counts = {}
         for library in libraries:
             if not _holds_for_thread(library) and library.num_threads not in (None, 1):
-                self._before.setdefault(library.filepath, library.num_threads)
+                self._threads_before.setdefault(library.filepath, library.num_threads)
                 thread_counts[library.filepath] = 1
         _set_from_own_thread(thread_counts)
         if torch_too and (torch_threads := _torch_threads()) not in (None, 1):
-            self._before.setdefault(_TORCH, torch_threads)
+            self._threads_before.setdefault(_TORCH, torch_threads)
             sys.modules[_TORCH].set_num_threads(1)
 
 

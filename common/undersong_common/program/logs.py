@@ -123,7 +123,7 @@ class Repeats:
     def __init__(self, quiet_s: float = QUIET_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._quiet_s = quiet_s
         self._clock = clock
-        self._last: tuple[Hashable, float] = (None, 0.0)  # key and time of the last message that was shown
+        self._last_shown: tuple[Hashable, float] = (None, 0.0)  # key and time of the last message that was shown
         self._suppressed_count = 0
         self._lock = threading.Lock()
 
@@ -136,13 +136,13 @@ class Repeats:
         alike = without_numbers(message) if alike is None else alike
         with self._lock:
             now_s = self._clock()
-            last_key, last_time_s = self._last
+            last_key, last_time_s = self._last_shown
             if alike == last_key and now_s - last_time_s < self._quiet_s:
                 self._suppressed_count += 1
                 return ()
             suppressed = self._suppressed_count
             self._suppressed_count = 0
-            self._last = (alike, now_s)
+            self._last_shown = (alike, now_s)
         if suppressed:
             return (f"({suppressed} more like it)", message)
         return (message,)

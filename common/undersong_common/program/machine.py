@@ -283,11 +283,11 @@ class HeldSteps:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._steps: dict[str, HeldStep] = {}
-        self._again: dict[str, tuple[float, float]] = {}  # pause (s) and time of the next try, by step
-        self._file: int | None = None
+        self._retry_times: dict[str, tuple[float, float]] = {}  # pause (s) and time of the next try, by step
+        self._record_descriptor: int | None = None
         if file is not None:
             with suppress(OSError):
-                self._file = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+                self._record_descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
                 self._write_record()
 
     def attempt(self, step: str, act: Callable[[], object]) -> bool:
@@ -304,7 +304,7 @@ class HeldSteps:
 
     def is_due(self, step: str) -> bool:
         """Returns False while the step is paused after a fault."""
-        _, due_s = self._again.get(step, (0.0, 0.0))
+        _, due_s = self._retry_times.get(step, (0.0, 0.0))
         return self._monotonic() >= due_s
 
     def hold(self, step: str, error: Exception) -> HeldStep:
@@ -312,9 +312,9 @@ class HeldSteps:
         step_fault = fault_of(error, root=self._root)
         with self._lock:
             previous_step = self._steps.get(step)
-            pause_s, _ = self._again.get(step, (FIRST_PAUSE_S / 2, 0.0))
+            pause_s, _ = self._retry_times.get(step, (FIRST_PAUSE_S / 2, 0.0))
             pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
-            self._again[step] = pause_s, self._monotonic() + pause_s
+            self._retry_times[step] = pause_s, self._monotonic() + pause_s
             if previous_step is None:
                 since_s = self._clock()
             else:
@@ -335,7 +335,7 @@ class HeldSteps:
 
     def pause_s(self, step: str) -> float:
         """Returns the seconds until a step that is held up is tried again."""
-        _, due_s = self._again.get(step, (0.0, 0.0))
+        _, due_s = self._retry_times.get(step, (0.0, 0.0))
         return max(0.0, due_s - self._monotonic())
 
     def release(self, step: str) -> None:
@@ -344,7 +344,7 @@ class HeldSteps:
             return
         with self._lock:
             held_step = self._steps.pop(step)
-            self._again.pop(step, None)
+            self._retry_times.pop(step, None)
             self._write_record()
         log.warning("%s goes on after %.0f s", step, max(0.0, self._clock() - held_step.since_s))
 
@@ -356,7 +356,7 @@ class HeldSteps:
         with self._lock:
             for step in ended_steps:
                 self._steps.pop(step, None)
-                self._again.pop(step, None)
+                self._retry_times.pop(step, None)
             self._write_record()
 
     def all(self) -> tuple[HeldStep, ...]:
@@ -369,18 +369,18 @@ class HeldSteps:
         with self._lock:
             self._steps.clear()
             self._write_record()
-            if self._file is not None:
-                os.close(self._file)
-                self._file = None
+            if self._record_descriptor is not None:
+                os.close(self._record_descriptor)
+                self._record_descriptor = None
 
     def _write_record(self) -> None:
         """Overwrites the record in its place, in one write of always the same length."""
-        if self._file is None:
+        if self._record_descriptor is None:
             return
         shortened_steps = [_shorten_step(step) for step in list(self._steps.values())[:MOST_RECORDED]]
         record_bytes = json.dumps(shortened_steps).encode("ascii")
         with suppress(OSError):  # A disk may take nothing at all; the log and the program's page still show the step.
-            os.pwrite(self._file, record_bytes.ljust(RECORD_BYTES)[:RECORD_BYTES], 0)
+            os.pwrite(self._record_descriptor, record_bytes.ljust(RECORD_BYTES)[:RECORD_BYTES], 0)
 
 
 def _shorten_step(step: HeldStep) -> dict[str, object]:

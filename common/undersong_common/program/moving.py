@@ -43,7 +43,7 @@ class Move:
 
     Attributes:
         settings: name of the settings file by which such a folder is known.
-        owner: whose the folder is at its new place.
+        owner: account to which the folder belongs at its new place.
         rewrite: returns the settings as they are at the new place.
     """
 

@@ -90,7 +90,7 @@ def check_target(target: str) -> None:
         raise ConfigurationError(f"{target}: holds more than an address", remedy, code="notice-target")
 
 
-def shown(target: str, name: str, *, test: bool) -> tuple[dict[str, Any], str, bool]:
+def describe_target(target: str, name: str, *, test: bool) -> tuple[dict[str, Any], str, bool]:
     """Describes where notices go, as JSON and in words. With ``test`` it sends a test notice to that target.
 
     The third value is False if the test notice did not arrive.

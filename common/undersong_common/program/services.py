@@ -178,11 +178,11 @@ class Installation:
         self._folder = folder
         self._machine = machine
         self._home = machine.path(service.home)
-        self._top = machine.path(service.folder)
+        self._account_folder = machine.path(service.folder)
         self._record_path = machine.path(service.record)
         self._record = self._read_record()
 
-    def printed(self) -> Iterator[str]:
+    def describe_steps(self) -> Iterator[str]:
         """Yields lines with the steps of the installation and its units, and changes nothing."""
         service = self._service
         yield f"# account {service.account} without log-in, its folder {service.folder}"
@@ -212,7 +212,7 @@ class Installation:
             account = self._machine.account(self._service.account)
             self._save_record(state=INSTALLING, made_account=self._record.made_account or account is None)
             account = account or self._make_account()
-            self._give_folder(self._top, account)
+            self._give_folder(self._account_folder, account)
             self._bring_folder(account)
             for unit_name, text in unit_files.items():
                 replace_file(self._machine.path(ADMINISTRATOR_UNITS) / unit_name, text.encode("utf-8"), mode=0o644)
@@ -249,10 +249,12 @@ class Installation:
             self._machine.systemctl("daemon-reload")
             if self._record.moved_from:
                 self._send_back()
-            if self._record.made_account and not (self._top.exists() and any(self._top.iterdir())):
+            if self._record.made_account and not (
+                self._account_folder.exists() and any(self._account_folder.iterdir())
+            ):
                 if self._machine.account(self._service.account) is not None:
                     self._machine.call("userdel", self._service.account)
-                moving.remove(self._top)
+                moving.remove(self._account_folder)
             self._record_path.unlink()
         return record
 

@@ -52,9 +52,9 @@ class TerminalTable:
         self._cells = cells
         self._title = title
         if left is None:
-            self._left = len(headings)
+            self._left_columns = len(headings)
         else:
-            self._left = left
+            self._left_columns = left
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
         from rich.padding import Padding
@@ -63,7 +63,7 @@ class TerminalTable:
 
         table = Table(title=self._title or None, title_justify="left")
         for column_number, heading in enumerate(self._headings):
-            table.add_column(heading, justify="left" if column_number < self._left else "right", no_wrap=True)
+            table.add_column(heading, justify="left" if column_number < self._left_columns else "right", no_wrap=True)
         for row in self._cells:
             table.add_row(*(Text(cell) for cell in row))
         if console.measure(table, options=options.update(width=UNBOUNDED)).maximum <= options.max_width:

@@ -344,10 +344,10 @@ class Choice:
         text = patient.text
         if "bases" in self.other and patient.system and not patient.is_identifier:
             text = f"{patient.system}/Patient/{patient.name}"
-        return reduced(text, self.same)
+        return reduce_id(text, self.same)
 
 
-def reduced(text: str, kinds: Iterable[str]) -> str:
+def reduce_id(text: str, kinds: Iterable[str]) -> str:
     """Returns an id without what these kinds of difference concern, such as leading zeros for "zeros".
 
     It removes them again until the id no longer changes.
@@ -472,7 +472,7 @@ def _alike_groups(units: Iterable[str], kinds: Iterable[str]) -> Iterator[list[s
     units_by_form: dict[str, list[str]] = defaultdict(list)
     kind_names = tuple(kinds)
     for unit in units:
-        units_by_form[reduced(unit, kind_names)].append(unit)
+        units_by_form[reduce_id(unit, kind_names)].append(unit)
     return (group for group in units_by_form.values() if len(group) > 1)
 
 
@@ -490,7 +490,7 @@ def _fewest_differences(
         for kind_names in itertools.combinations(kinds, kind_count):
             first_by_form: dict[str, str] = {}
             for unit in list(unmatched_units):
-                first_unit = first_by_form.setdefault(reduced(unit, {*same_kinds, *kind_names}), unit)
+                first_unit = first_by_form.setdefault(reduce_id(unit, {*same_kinds, *kind_names}), unit)
                 if first_unit is not unit:
                     del unmatched_units[unit]
                     yield kind_names, first_unit, unit
@@ -499,7 +499,7 @@ def _fewest_differences(
 
 
 def _acting_kinds(unit: str) -> set[str]:
-    """Returns the kinds that change a unit, or one of the forms that it has while :func:`reduced` by every kind."""
+    """Returns the kinds that change a unit, or one of its forms while :func:`reduce_id` removes every kind."""
     acting = {kind_name for kind_name, kind in _KINDS.items() if kind.reduce(unit) != unit}
     text = unit
     for _ in range(len(unit) + 1):

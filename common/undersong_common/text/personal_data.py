@@ -54,7 +54,7 @@ class PersonalData:
     finder: str
 
 
-def personal_data(texts: Sequence[str], private: Sequence[str] | None, find: Find, finder: str) -> PersonalData:
+def count_personal_data(texts: Sequence[str], private: Sequence[str] | None, find: Find, finder: str) -> PersonalData:
     """Counts the personal data that ``find`` finds in the texts, and its values that occur in the private texts too.
 
     Args:

@@ -86,8 +86,8 @@ class FileForm:
     """The form of a file, as far as the file does not show it.
 
     Attributes:
-        encoding: of a text file that does not start with a byte order mark.
-        quoting: "csv" or "none", of a CSV or TSV file that can be read either way; "" asks where this matters.
+        encoding: encoding of a text file that does not start with a byte order mark.
+        quoting: "csv" or "none" for a CSV or TSV file that can be read in both ways; "" refuses such a file.
         sheet: name of the sheet of a workbook; "" for the only one that is filled.
     """
 
@@ -597,19 +597,19 @@ class _Keys:
     """Notes which declared keys no row has had so far, to report them after the last row."""
 
     def __init__(self, columns: Collection[str]) -> None:
-        self._absent = dict.fromkeys(columns, "")
-        self._names: dict[str, None] = {}
+        self._absent_columns = dict.fromkeys(columns, "")
+        self._row_keys: dict[str, None] = {}
 
     def add(self, values: Mapping[str, Any]) -> None:
-        if self._absent:
-            self._names.update(dict.fromkeys(values))
-            for column in [name for name in self._absent if name in values]:
-                del self._absent[column]
+        if self._absent_columns:
+            self._row_keys.update(dict.fromkeys(values))
+            for column in [name for name in self._absent_columns if name in values]:
+                del self._absent_columns[column]
 
     def check(self, path: Path) -> None:
         """Raises ConfigurationError for keys that no row had, if there were rows."""
-        if self._names and self._absent:
-            raise absent_column(str(path), self._absent, self._names)
+        if self._row_keys and self._absent_columns:
+            raise absent_column(str(path), self._absent_columns, self._row_keys)
 
 
 def _jsonl_rows(path: Path, file_text: str, columns: Collection[str], dotted_columns: DottedColumns) -> Iterator[Row]:

@@ -264,7 +264,7 @@ def read_table(
         text, label, user: names of the columns with these contents.
         columns: names of further columns, by the attribute of each; only in these may a value be missing.
         labels: the allowed labels; () allows any.
-        encoding: of a JSONL, CSV or TSV file that does not start with a byte order mark.
+        encoding: encoding of a JSONL, CSV or TSV file that does not start with a byte order mark.
 
     Raises ConfigurationError that names the file, the row and the remedy.
     """

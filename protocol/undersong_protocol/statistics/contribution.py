@@ -127,7 +127,7 @@ def contribute(
         max_records: each coordinate is clamped to what so many rows at the bound reach, for which the modulus is
             large enough. Clamping moves two vectors that differ by one unit no further apart, in any norm. Dropping
             records instead would let one unit displace another and double the distance.
-        law: of the noise, which decides in which norm a unit's votes are scaled.
+        law: law of the noise; it decides in which norm a unit's votes are scaled.
 
     Returns:
         int64 [dimension]; the sum over units of trunc(scale x mean, sum or scaled votes of the unit's clipped rows),

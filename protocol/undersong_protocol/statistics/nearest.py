@@ -58,7 +58,7 @@ class NearestFurthest:
         self._q = q
         self.candidates = 0
         self._furthest = furthest
-        self._near, self._far = (np.full((len(private), q), _EMPTY) for _ in range(2))
+        self._near_keys, self._far_keys = (np.full((len(private), q), _EMPTY) for _ in range(2))
 
     def __repr__(self) -> str:
         return f"NearestFurthest(q={self._q}, candidates={self.candidates})"
@@ -66,12 +66,12 @@ class NearestFurthest:
     @property
     def near(self) -> Int64:
         """Indices of each record's nearest candidates, int64 [M, q], nearest first, filled up with ``NONE``."""
-        return _key_indices(self._near)
+        return _key_indices(self._near_keys)
 
     @property
     def far(self) -> Int64:
         """Indices of each record's furthest candidates, int64 [M, q], furthest first; filled up with ``NONE``."""
-        return _key_indices(self._far)
+        return _key_indices(self._far_keys)
 
     def extend(self, candidates: Float32, labels: Int64 | None, correction: Float32 | None = None) -> None:
         """Compares the records with n further candidates, float32 [n, d]; their indices follow the earlier ones.
@@ -115,10 +115,12 @@ class NearestFurthest:
         def compare(start: int) -> None:
             record_block = rows[start : start + block_size]
             block_scores = candidate_matrix @ _double_records(self._private[record_block]).T  # [n, b]
-            self._near[record_block] = _best_keys(block_scores, candidate_indices, self._near[record_block], np.maximum)
+            self._near_keys[record_block] = _best_keys(
+                block_scores, candidate_indices, self._near_keys[record_block], np.maximum
+            )
             if self._furthest:
-                self._far[record_block] = _best_keys(
-                    block_scores, candidate_indices, self._far[record_block], np.minimum
+                self._far_keys[record_block] = _best_keys(
+                    block_scores, candidate_indices, self._far_keys[record_block], np.minimum
                 )
 
         for_each(compare, range(0, len(rows), block_size))
@@ -138,17 +140,17 @@ class Candidates:
             self._correction = np.einsum("nd,nd->n", values, values)
         else:
             self._correction = correction
-        self._ready: dict[int, Float32] = {}  # finished matrices, by the first candidate of their label
+        self._matrices: dict[int, Float32] = {}  # finished matrices, by the first candidate of their label
 
     def with_norms(self, columns: Int64) -> Float32:
         """Returns [c, -correction] of one label's candidates ``columns``, in groups, float32 [n, d + 1]."""
         first_column = int(columns[0])
-        if first_column not in self._ready:
+        if first_column not in self._matrices:
             chosen_columns: Int64 | slice = columns
             if len(columns) == len(self.values):
                 chosen_columns = slice(None)
-            self._ready[first_column] = _with_norms(self.values[chosen_columns], self._correction[chosen_columns])
-        return self._ready[first_column]
+            self._matrices[first_column] = _with_norms(self.values[chosen_columns], self._correction[chosen_columns])
+        return self._matrices[first_column]
 
 
 def by_label(

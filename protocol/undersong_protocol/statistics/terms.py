@@ -84,8 +84,8 @@ class Terms:
     def __init__(self, terms: Sequence[str]) -> None:
         if not terms:
             raise ConfigurationError("the vocabulary is empty", "name a file with one term a line")
-        self._index: dict[str, int] = {}
-        self._longest: dict[str, int] = {}  # number of words of the longest term, by its first word
+        self._number_by_term: dict[str, int] = {}
+        self._longest_by_word: dict[str, int] = {}  # number of words of the longest term, by its first word
         for term_number, term in enumerate(terms):
             term_words = words(term)
             if not term_words:
@@ -95,13 +95,13 @@ class Terms:
                     f"vocabulary term {term_number + 1}, {term[:80]!r}, has more than {LONGEST_TERM} words",
                     "shorten it",
                 )
-            first_number = self._index.setdefault(" ".join(term_words), term_number)
+            first_number = self._number_by_term.setdefault(" ".join(term_words), term_number)
             if first_number != term_number:
                 raise ConfigurationError(
                     f"vocabulary terms {terms[first_number]!r} and {term!r} differ only in case, spaces or punctuation",
                     "keep one of them",
                 )
-            self._longest[term_words[0]] = max(self._longest.get(term_words[0], 0), len(term_words))
+            self._longest_by_word[term_words[0]] = max(self._longest_by_word.get(term_words[0], 0), len(term_words))
 
     def each(self, text: str) -> Iterator[int]:
         """Yields the indices of the terms in ``text``, in the order in which they occur, repeats included.
@@ -111,9 +111,9 @@ class Terms:
         text_words = words(text)
         position = 0
         while position < len(text_words):
-            length = min(self._longest.get(text_words[position], 0), len(text_words) - position)
+            length = min(self._longest_by_word.get(text_words[position], 0), len(text_words) - position)
             while length:
-                term_number = self._index.get(" ".join(text_words[position : position + length]))
+                term_number = self._number_by_term.get(" ".join(text_words[position : position + length]))
                 if term_number is not None:
                     yield term_number
                     break

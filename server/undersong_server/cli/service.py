@@ -30,7 +30,7 @@ def install(
     services = operations.services
     installation = services.installation(_folder_to_move(home))
     if print_only:
-        print(*installation.printed(), sep="\n")
+        print(*installation.describe_steps(), sep="\n")
         return
     record = installation.install()
     program = shell_path(Path(sys.executable).parent / "undersong")

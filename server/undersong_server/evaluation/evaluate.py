@@ -20,7 +20,7 @@ from undersong_common.printable import counted, finite, first_named
 from undersong_common.program.library_threads import one_library_thread
 from undersong_common.text import overlap
 from undersong_common.text.overlap import ClosestRecords, Overlap, closest_records, find_overlap
-from undersong_common.text.personal_data import Find, PersonalData, personal_data, presidio
+from undersong_common.text.personal_data import Find, PersonalData, count_personal_data, presidio
 from undersong_common.text.table import Table, count_shared, fold_texts, read_table
 from undersong_protocol.statistics.terms import Terms, words
 from undersong_server import learning
@@ -327,8 +327,8 @@ def _count_personal(
     if data_finder is None:
         return None
     if compared is None:
-        return personal_data(synthetic.texts, None, *data_finder)
-    return personal_data(synthetic.texts, compared.texts, *data_finder)
+        return count_personal_data(synthetic.texts, None, *data_finder)
+    return count_personal_data(synthetic.texts, compared.texts, *data_finder)
 
 
 Train: TypeAlias = Callable[..., tuple[str, panel.Predicted]]

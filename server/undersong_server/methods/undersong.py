@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from undersong_common.arrays import Bools, Float32, Float64, Int64
-from undersong_common.intervals import DIFFERENCE_WORDS, told_apart
+from undersong_common.intervals import DIFFERENCE_WORDS, difference_sign
 from undersong_common.models import embedders
 from undersong_common.printable import joined
 from undersong_common.program.library_threads import one_library_thread
@@ -583,7 +583,7 @@ class RunState:
         more_right, more_right_error = gain.value * records, gain.error * records
         chance_clause = (
             ""
-            if told_apart(gain.value, gain.error)
+            if difference_sign(gain.value, gain.error)
             else f": this is {DIFFERENCE_WORDS[0]}, so neither is shown to be better"
         )
         mixture_words = (

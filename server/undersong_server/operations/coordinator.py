@@ -181,7 +181,7 @@ def change(
 
 
 def notify(home: Path, target: str | None, *, test: bool = False) -> tuple[dict[str, Any], str, bool]:
-    """Sets the command or address that is told when something waits for people; returns :func:`notices.shown`.
+    """Sets the command or address that gets notices for people; returns what :func:`notices.describe_target` does.
 
     Args:
         target: the command or address; "" tells nobody, None changes nothing.
@@ -192,14 +192,14 @@ def notify(home: Path, target: str | None, *, test: bool = False) -> tuple[dict[
         notices.check_target(target)
     if target is not None:
         coordinator_home.change(notify=target)
-    return notices.shown(coordinator_home.settings.notify, coordinator_home.settings.name, test=test)
+    return notices.describe_target(coordinator_home.settings.notify, coordinator_home.settings.name, test=test)
 
 
 def _write_drill_task(folder: Path) -> None:
     """Writes the task and its two corpora: invented texts with their labels, and the same with shuffled labels."""
     folder.mkdir()
     random_source = random.SystemRandom()
-    invented_texts = invented_records.invented(DRILL_TEXTS, random_source)
+    invented_texts = invented_records.invent_records(DRILL_TEXTS, random_source)
     invented_labels = [record.label for record in invented_texts]
     for generator_name in ("logbook", "jumble"):
         json_rows = (

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from undersong_common.intervals import DIFFERENCE_WORDS, compare_words, told_apart
+from undersong_common.intervals import DIFFERENCE_WORDS, compare_words, difference_sign
 from undersong_common.printable import counted, joined, that_hold
 from undersong_server.methods.parts.private_score import SUMS, ZeroShot, measured_words
 from undersong_server.report.card_facts import RIGHT_ON
@@ -248,7 +248,7 @@ class RecordsHelp:
 
 def similarity_help(value: float, zero_shot: ZeroShot) -> RecordsHelp:
     """Says if texts are nearer to the records than texts without records, by the mean similarity of both."""
-    sign = told_apart(value - zero_shot.value, zero_shot.error)
+    sign = difference_sign(value - zero_shot.value, zero_shot.error)
     comparison = compare_words(sign, "texts that no record has steered")
     return RecordsHelp(f"By similarity to the hospitals' records, this corpus is {comparison}.", sign)
 
@@ -264,7 +264,7 @@ def records_help(data: ReportData) -> RecordsHelp:
         return RecordsHelp(without_records(data), min(signs))
     if data.gain is None:
         return RecordsHelp(UNMEASURED_HELP, None)
-    sign = told_apart(*data.gain)
+    sign = difference_sign(*data.gain)
     comparison = compare_words(sign, "all texts")
     published_words = f", {UNPUBLISHED_CHOICE}" if sign == -1 else ""
     return RecordsHelp(

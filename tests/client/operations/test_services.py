@@ -142,7 +142,7 @@ def test_systemd_units_run_the_programs_of_this_environment(place):
 
 def test_service_install_print_shows_every_unit_and_changes_nothing(place):
     before = digests(place.machine.root), digests(place.person)
-    lines = list(place.installation().printed())
+    lines = list(place.installation().describe_steps())
     assert (digests(place.machine.root), digests(place.person), place.machine.calls) == (*before, [])
     assert [line for line in lines if line.startswith("# /etc/")] == [
         f"# {machinery.ADMINISTRATOR_UNITS}/{name}" for name in services.service().units

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 import pytest
 
-from undersong_common.text.personal_data import MODELS, _separate_places, patterns, personal_data, presidio
+from undersong_common.text.personal_data import MODELS, _separate_places, count_personal_data, patterns, presidio
 
 
 def capitals(text: str) -> list[tuple[str, str]]:
@@ -14,13 +14,13 @@ def capitals(text: str) -> list[tuple[str, str]]:
 
 def test_personal_values_are_counted_and_searched_in_the_private_file() -> None:
     texts = ["Ann saw Bo", "Bo saw nobody", "Hannah left"]
-    found = personal_data(texts, ["yesterday ann  fell", "Hannahs dog"], capitals, "capitals")
+    found = count_personal_data(texts, ["yesterday ann  fell", "Hannahs dog"], capitals, "capitals")
     assert found.found["names"] == 4
     assert found.different["names"] == 3
     assert found.in_private == {"names": 1, "dates": 0, "numbers": 0}  # Hannah is no word of the file, Bo nowhere
     assert found.private_rows == (1,)
     assert "Ann" not in str(asdict(found))
-    assert personal_data(texts, None, capitals, "capitals").in_private is None
+    assert count_personal_data(texts, None, capitals, "capitals").in_private is None
 
 
 @pytest.mark.heavy

@@ -889,7 +889,7 @@ def test_pages_say_that_a_hospitals_file_is_not_downloaded_until_it_is(tmp_path,
         assert said in console.get(path).text.lower(), path
     link = re.search(r'href="/s/[^/]+(/parties/(?:invite|sign)\?[^"]+)">download it</a>', console.get("/parties").text)
     assert unescape(link[1]) == made
-    console.site.downloads._kept.clear()  # fifteen minutes later, or after a restart
+    console.site.downloads._files.clear()  # fifteen minutes later, or after a restart
     shown = console.get("/parties").text
     assert said in shown
     again = re.search(r'href="/s/[^/]+([^"]+)">make a new [^<]+: invite it again</a>', shown)[1]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from undersong_common.arrays import Bools
-from undersong_common.intervals import DIFFERENCE_WORDS, told_apart
+from undersong_common.intervals import DIFFERENCE_WORDS, difference_sign
 from undersong_protocol.statistics.classifier_votes import SQUARE
 from undersong_protocol.statistics.similarity import COUNT, FIRST, SECOND
 from undersong_protocol.statistics.vectors import NoisySum
@@ -95,7 +95,7 @@ class PrivateScore:
                 f" {method_words}"
             )
         zero_shot, gain = self.zero_shot, self.value - self.zero_shot.value
-        if told_apart(gain, zero_shot.error):
+        if difference_sign(gain, zero_shot.error):
             chance_clause = ""
         else:
             chance_clause = f", which is {DIFFERENCE_WORDS[0]}"
