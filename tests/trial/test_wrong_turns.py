@@ -57,7 +57,7 @@ TURNS = [
     (U, "run list --home nowhere", 2, "holds no coordinator", "undersong coordinator init"),
     (U, "coordinator init --address localhost:1 --home office", 2, "holds a coordinator already", "--home"),
     (U, "coordinator init --address localhost --home new", 2, "localhost", ""),
-    (U, "coordinator healthy --home office", 2, "is not served", "undersong coordinator serve"),
+    (U, "coordinator healthy --home office", 2, "no process serves this coordinator", "undersong coordinator serve"),
     (U, "invite heart --home office", 2, "is enrolled already", "undersong invite heart --again"),
     (U, "invite 'Heart!' --home office", 2, "Heart!", ""),
     (U, "sign lung.request.json --home office", 2, "was not compared", "--fingerprint"),
