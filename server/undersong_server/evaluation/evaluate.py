@@ -440,7 +440,7 @@ def read_sequences(path: Path) -> Table:
     if not path.is_file():
         raise ConfigurationError(
             f"{path.parent}: holds no {path.name}",
-            "leave out --sequences, or evaluate a run of a method that writes from keyphrases (dpkps)",
+            "leave the sequences out, or evaluate a run of a method that writes from keyphrases (dpkps)",
             code="sequences-missing",
         )
     json_rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
