@@ -49,7 +49,7 @@ from undersong_server.generators.interface import Completion, GenerationRequest
 from undersong_server.generators.kinds.replay import ReplayGenerator, ReplaySettings
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, Setting
-from undersong_server.pool import Pool, Sample, each_once
+from undersong_server.pool import Pool, Sample, keep_each_once
 from undersong_server.runs import task as tasks
 
 METHODS = (
@@ -243,7 +243,7 @@ def run_method(world: World, method: str, seed: int, machine: type[_Machine]) ->
     )
     plan = plan_sums(chosen_method.plan(options, setting), privacy, quorum)
     run = machine(world, setting, plan, world.records(task.data.records or 1, seed), seed)
-    return each_once(chosen_method.run(options, run)), run  # type: ignore[arg-type]
+    return keep_each_once(chosen_method.run(options, run)), run  # type: ignore[arg-type]
 
 
 def without_sum(name: str, start: str) -> Method[Any]:

@@ -16,7 +16,7 @@ import time
 import numpy as np
 
 from undersong_common.models.embedding import quantise
-from undersong_server.methods.parts.selection import suppressed
+from undersong_server.methods.parts.selection import select_with_suppression
 
 SAMPLES, DIMENSION, ELITE, CLUSTERS, TAU = 10_000, 384, 2_000, 77, 0.2
 
@@ -42,7 +42,7 @@ def measure() -> dict[str, float]:
     x = quantise((embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)).astype(np.float32))
     votes = rng.standard_normal(SAMPLES)
     start_s, processor_s = time.perf_counter(), time.process_time()
-    elite, tau = suppressed(x, votes, ELITE, TAU)
+    elite, tau = select_with_suppression(x, votes, ELITE, TAU)
     return {
         "seconds": time.perf_counter() - start_s,
         "processor_seconds": time.process_time() - processor_s,

@@ -93,7 +93,7 @@ class TwoLevels:
     def choice(self, sigmas: tuple[float, float], kept: int, noise: np.random.Generator) -> Int64:
         """Votes in both levels with noise; returns the candidates with the most noisy votes, int64 [kept]."""
         noisy_votes = self._votes + noise.normal(0.0, sigmas[0], self.cells)
-        positions = augpe.members(self.made, self._c, augpe.standing_out(noisy_votes, sigmas[0]), self.within)
+        positions = augpe.members(self.made, self._c, augpe.outstanding_cells(noisy_votes, sigmas[0]), self.within)
         key = positions.tobytes()
         if key not in self._asked:
             near, seconds = nearest(self._x, np.ascontiguousarray(self._c[positions]))
@@ -156,7 +156,9 @@ def measure(candidates: int, records: int, seeds: int) -> dict[str, Any]:
         ]
         level_rows.append(line(epsilon, 0, choices, flat_plan))
         for level in levels:
-            level_plan = plan_sums(augpe.sums("votes", cells=level.cells, within=within, q=Q), privacy, QUORUM)
+            level_plan = plan_sums(
+                augpe.plan_cell_votes("votes", cells=level.cells, within=within, q=Q), privacy, QUORUM
+            )
             sigmas = (level_plan.sums[0].sigma, level_plan.sums[1].sigma)
             choices = [level.choice(sigmas, kept_count, np.random.default_rng(seed)) for seed in range(seeds)]
             level_rows.append(line(epsilon, level.cells, choices, level_plan))

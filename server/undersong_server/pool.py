@@ -54,15 +54,15 @@ class Origin:
         return (*self.parents, *self.good, *self.bad)
 
 
-def no_texts(step: str) -> ConfigurationError:
+def no_texts_error(step: str) -> ConfigurationError:
     """Returns the error of a run whose generators wrote no text at a step, such as "first round"."""
     return ConfigurationError(f"no generator wrote a usable text of the {step}", TRIAL_REMEDY, code="no-samples")
 
 
-def each_once(samples: Sequence[Sample]) -> list[Sample]:
+def keep_each_once(samples: Sequence[Sample]) -> list[Sample]:
     """Keeps each text once, at its first position, under the label that most of its samples have (of equals the first).
 
-    >>> each_once([Sample("a", label, "one", 0, "") for label in ("x", "y", "y")])[0].label
+    >>> keep_each_once([Sample("a", label, "one", 0, "") for label in ("x", "y", "y")])[0].label
     'y'
     """
     label_counts: dict[str, Counter[str]] = {}

@@ -245,7 +245,7 @@ def evaluate_tables(
             run=run,
             synthetic_rows=len(synthetic),
             trained=tuple(
-                panel.judged(
+                panel.score_models(
                     texts.name,
                     len(texts.table),
                     [train(texts, tested_texts, model_seed) for model_seed in seeds],

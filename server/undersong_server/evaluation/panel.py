@@ -326,7 +326,7 @@ class TrainedModels:
         }
 
 
-def judged(
+def score_models(
     data: str,
     rows: int,
     runs: Sequence[tuple[str, Predicted]],

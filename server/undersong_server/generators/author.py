@@ -19,7 +19,7 @@ from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_common.printable import counted
 from undersong_server.database.journal import Journal, json_bytes
 from undersong_server.generators.cleaning import Screening
-from undersong_server.generators.endpoints import batch_prefix, merged
+from undersong_server.generators.endpoints import batch_prefix, merge_sources
 from undersong_server.generators.interface import (
     CachingGenerator,
     Completion,
@@ -129,7 +129,9 @@ def answers_of(
             yield name, request_numbers[position], generator_answer
 
     ask_failures: list[BaseException] = []
-    yield from merged({generator_name: partial(ask, generator_name) for generator_name in requests}, ask_failures)
+    yield from merge_sources(
+        {generator_name: partial(ask, generator_name) for generator_name in requests}, ask_failures
+    )
     if ask_failures:
         raise _join_failures(ask_failures)
 

@@ -406,7 +406,7 @@ class CachedGenerator:
         return f"{request_hash}/{self._seen[request_hash]}"
 
 
-def merged(
+def merge_sources(
     sources: Mapping[str, Callable[[threading.Event], Iterator[T]]], failures: list[BaseException]
 ) -> Iterator[T]:
     """Yields the items of all sources as they come; each source is at most one item ahead of the reader.

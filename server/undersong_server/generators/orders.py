@@ -8,7 +8,7 @@ from typing import Literal
 from undersong_common.canonical import tagged_hash
 from undersong_server.generators.cleaning import duplicate_key
 from undersong_server.generators.interface import GenerationRequest, PromptFormat
-from undersong_server.prompts.rendering import MASK_RATE, Prompt, Prompts, PromptTexts, Style, fitted
+from undersong_server.prompts.rendering import MASK_RATE, Prompt, Prompts, PromptTexts, Style, fit_prompt
 
 DrawWords = Callable[[Random], int]  # draws the length of a text, in words
 
@@ -107,7 +107,7 @@ class Requests:
         prompt_format = self.form_of(order.generator)
         prompt = Prompt("", "")
         if prompt_format.rendered:
-            prompt, shown = fitted(
+            prompt, shown = fit_prompt(
                 lambda shown: self.prompts.render(
                     order.kind,
                     style=prompt_format.style,

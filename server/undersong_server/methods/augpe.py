@@ -69,7 +69,9 @@ def cells_of(embeddings: Float32, count: int, seed: int) -> Cells:
     return Cells(publishable(clustering.cluster_centers_[cluster_numbers].astype(np.float32)), cell_of.astype(np.int64))
 
 
-def sums(name: str, *, cells: int, within: int, q: int, labels: int = 0, share: float = 1.0) -> list[SumRequest]:
+def plan_cell_votes(
+    name: str, *, cells: int, within: int, q: int, labels: int = 0, share: float = 1.0
+) -> list[SumRequest]:
     """Plans the two private sums of one nearest vote: votes for cells, then for candidates of the best cells.
 
     Args:
@@ -87,10 +89,10 @@ def sums(name: str, *, cells: int, within: int, q: int, labels: int = 0, share: 
     ]
 
 
-def standing_out(votes: Float64, sigma: float) -> Int64:
+def outstanding_cells(votes: Float64, sigma: float) -> Int64:
     """Returns the cells with more votes than noise of deviation ``sigma`` explains, best first, int64; if none, all.
 
-    >>> standing_out(np.array([0.0, 90.0, 70.0, 1.0]), 1.0).tolist()
+    >>> outstanding_cells(np.array([0.0, 90.0, 70.0, 1.0]), 1.0).tolist()
     [1, 2]
     """
     positions = np.arange(len(votes))
@@ -116,21 +118,23 @@ def members(cells: Cells, embeddings: Float32, order: Int64, most_candidates: in
     return np.sort(np.concatenate(selected))
 
 
-def votes(run: RunContext, name: str, embeddings: Float32, labels: Int64, *, cells: int, within: int) -> Float64:
-    """Opens the two sums planned as ``name`` (:func:`sums`); returns noisy nearest votes, float64 [N], in votes.
+def open_cell_votes(
+    run: RunContext, name: str, embeddings: Float32, labels: Int64, *, cells: int, within: int
+) -> Float64:
+    """Opens the sums ``name`` (:func:`plan_cell_votes`); returns noisy nearest votes, float64 [N], in votes.
 
     Candidates outside the best cells get ``UNSEEN``.
 
     Args:
         embeddings: of the candidates, as published, float32 [N, d].
         labels: their labels, int64 [N].
-        cells, within: as in :func:`sums`.
+        cells, within: as in :func:`plan_cell_votes`.
     """
     voting_cells = cells_of(embeddings, cells, int(run.rng(f"{name}/cells").integers(2**31)))
     no_labels = np.full(len(voting_cells.centres), -1, dtype=np.int64)
     candidates = run.publish_vectors("candidates", f"{name}/cells", voting_cells.centres, no_labels)
     cell_sums = run.private_sum(f"{name}/cells", [candidates])
-    cell_order = standing_out(cell_sums.natural[: len(voting_cells.centres)], cell_sums.sigma)
+    cell_order = outstanding_cells(cell_sums.natural[: len(voting_cells.centres)], cell_sums.sigma)
     seen_positions = members(voting_cells, embeddings, cell_order, within)
     candidates = run.publish_vectors("candidates", f"{name}/within", embeddings[seen_positions], labels[seen_positions])
     votes = np.full(len(embeddings), UNSEEN)
@@ -259,7 +263,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     for iteration, population_size in enumerate(voted_populations, start=1):
         if options.cells:
             cell_sizes = {"cells": options.cells, "within": options.seen(population_size)}
-            votes += sums(f"votes/{iteration}", **cell_sizes, q=options.votes, labels=label_count)
+            votes += plan_cell_votes(f"votes/{iteration}", **cell_sizes, q=options.votes, labels=label_count)
         else:
             vote = TopQVotes(q=options.votes, candidates=population_size, labels=label_count, furthest=False)
             votes.append(SumRequest(f"votes/{iteration}", vote))
@@ -322,7 +326,7 @@ def _noisy_votes(options: Options, run: RunContext, t: int, embeddings: Float32,
     sum_name = f"votes/{t}"
     if options.cells:
         seen_size = options.seen(options.populations[t - 1])
-        return votes(run, sum_name, embeddings, labels, cells=options.cells, within=seen_size)
+        return open_cell_votes(run, sum_name, embeddings, labels, cells=options.cells, within=seen_size)
     candidates = run.publish_vectors("candidates", f"population/{t}", embeddings, labels)
     return run.private_sum(sum_name, [candidates]).natural[: len(embeddings)]
 

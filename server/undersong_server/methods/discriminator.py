@@ -403,7 +403,7 @@ def _distilled(options: Options, run: RunContext, order: Int64) -> "Discriminato
             - (
                 _all_teachers(options, run.setting, noisy_votes) / 2
                 if targets_are_hard
-                else averaged(vote_counts, query_classes)
+                else average_by_group(vote_counts, query_classes)
             ),
             _student_folder(options, run.setting),
             seed=int(run.rng("student").integers(1 << 31)),
@@ -411,7 +411,7 @@ def _distilled(options: Options, run: RunContext, order: Int64) -> "Discriminato
             rate=options.student_rate,
         )
     whitening = Whitening(run.embeddings(contrast_samples), _classes(run, contrast_samples), class_count)
-    return distilled(
+    return fit_student(
         whitening,
         run.embeddings(queries),
         _classes(run, queries),
@@ -483,7 +483,7 @@ class Discriminator:
         return class_scores
 
 
-def distilled(
+def fit_student(
     whitening: Whitening,
     queries: Float32,
     query_classes: Int64,
@@ -506,7 +506,7 @@ def distilled(
         teachers: largest number of teachers, in all, that voted.
     """
     whitened = whitening(queries, query_classes).astype(np.float64)
-    centred_votes = counts - averaged(counts, query_classes)
+    centred_votes = counts - average_by_group(counts, query_classes)
     is_same_class = query_classes[:, None] == query_classes
     kernel = whitened @ whitened.T * (1.0 + OWN_SHARE * is_same_class)
     kernel_scale = max(float(np.trace(kernel)) / max(1, len(centred_votes)), 1e-12)
@@ -574,7 +574,7 @@ def _log_likelihood(observed: Float64, noise: Float64, common: Float64, own: Flo
     return float(-0.5 * (np.log(class_variances).sum() + np.log1p(common * precision).sum() + mahalanobis_term))
 
 
-def averaged(values: Float64, group: Int64) -> Float64:
+def average_by_group(values: Float64, group: Int64) -> Float64:
     """Replaces each value by the mean of its group: float64 [n]; groups are numbered from 0, int64 [n]."""
     return (np.bincount(group, weights=values) / np.maximum(np.bincount(group), 1))[group]
 

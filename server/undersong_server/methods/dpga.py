@@ -52,10 +52,10 @@ from undersong_server.methods.parts.selection import (
     mean_similarity,
     median_nearest,
     places_by_label,
-    suppressed,
+    select_with_suppression,
 )
 from undersong_server.methods.parts.shares import LabelShares, check_named, shares_beside
-from undersong_server.pool import no_texts
+from undersong_server.pool import no_texts_error
 from undersong_server.prompts.rendering import MASK_RATE
 
 Part = Annotated[float, Field(gt=0)]
@@ -299,7 +299,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     first_metadata = replace(metadata, edges=prompt_edges, keywords=prompt_keywords)
     population = run.generate("round 0", 0, _fresh(options, run, first_metadata, sizes.populations[0], "round 0"))
     if not population:
-        raise no_texts("first population")
+        raise no_texts_error("first population")
     selected_samples: list[Sample] = []
     # Sections 3.3 (votes and selection) and 3.4 (expansion) of the paper.
     for t in range(1, options.rounds + 1):
@@ -329,7 +329,7 @@ def _metadata(options: Options, run: RunContext) -> Metadata:
     if options.asks_length:
         range_sum = run.private_sum("length range", [])
         if options.curator:
-            shortest_and_longest = curators_length_range(
+            shortest_and_longest = find_curators_length_range(
                 range_sum.natural, options.stated_epsilon, run.rng("length range")
             )
         else:
@@ -514,7 +514,7 @@ def _elite(
             continue
         if options.suppression:
             embeddings = run.embeddings([population[position] for position in group_rows.tolist()])
-            best_positions, raised_tau = suppressed(embeddings, votes[group_rows], group_size, tau)
+            best_positions, raised_tau = select_with_suppression(embeddings, votes[group_rows], group_size, tau)
             last_tau = max(last_tau, raised_tau)
             chosen_rows += group_rows[best_positions].tolist()
         else:
@@ -613,7 +613,7 @@ def _divided(
     ]
 
 
-def curators_length_range(counts: Float64, epsilon: float | None, rng: np.random.Generator) -> tuple[int, int]:
+def find_curators_length_range(counts: Float64, epsilon: float | None, rng: np.random.Generator) -> tuple[int, int]:
     """Finds the shortest and the longest length by two searches (3.2.1, 4.1), each with half of the range's epsilon.
 
     From 0 up, the first search ends at the length that no more records exceed than a noisy threshold of 0. From there

@@ -22,7 +22,7 @@ from undersong_server.methods.interface import Method, Order, RunContext, Sample
 from undersong_server.methods.parts.papers import PresetOptions
 from undersong_server.methods.parts.public_shares import PublicShares, deal_labels, public_shares
 from undersong_server.methods.parts.schedules import Counts, divided, one_value_a_round, total
-from undersong_server.methods.parts.selection import drawn_by_weight, highest, largest_remainder
+from undersong_server.methods.parts.selection import draw_by_weight, highest, largest_remainder
 from undersong_server.methods.parts.shares import check_named
 
 STRENGTH = 3.0  # inverse regularisation of the task models
@@ -85,15 +85,15 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         embeddings, label_of = run.embeddings(run.pool.samples), run.pool.label_of
         opinion_spread = variability(_classifier_opinions(run, embeddings, label_of))
         # Self-boosting, the paper's name, raises the weights of texts with whose labels a task model agrees.
-        sample_weights = self_boosted(embeddings, label_of, len(task_labels), boosts=options.boosts, rate=options.rate)
+        sample_weights = boost_weights(embeddings, label_of, len(task_labels), boosts=options.boosts, rate=options.rate)
         for label in range(len(task_labels)):
             label_rows = run.pool.of_label(label)
             examples[label] = run.pool.texts_of(
-                cross_selected(
+                select_examples(
                     opinion_spread, sample_weights, label_rows, options.candidates, options.examples, options.easy
                 )
             )
-    return [run.pool.samples[i] for i in drawn_by_weight(sample_weights, run.rng("corpus"))]
+    return [run.pool.samples[i] for i in draw_by_weight(sample_weights, run.rng("corpus"))]
 
 
 def variability(opinions: Float64) -> Float64:
@@ -102,7 +102,9 @@ def variability(opinions: Float64) -> Float64:
     return label_spread
 
 
-def cross_selected(spread: Float64, weights: Float64, members: Int64, candidates: int, size: int, easy: float) -> Int64:
+def select_examples(
+    spread: Float64, weights: Float64, members: Int64, candidates: int, size: int, easy: float
+) -> Int64:
     """Positions of the ``size`` heaviest of the candidates among ``members``, int64.
 
     Candidates are the members with the least spread, for the share ``easy``, and those with the most.
@@ -117,7 +119,7 @@ def cross_selected(spread: Float64, weights: Float64, members: Int64, candidates
     return highest(weights, np.sort(np.concatenate([easy_rows, ambiguous_rows])), size)
 
 
-def self_boosted(embeddings: Float32, labels: Int64, classes: int, *, boosts: int, rate: float) -> Float64:
+def boost_weights(embeddings: Float32, labels: Int64, classes: int, *, boosts: int, rate: float) -> Float64:
     """Weighs texts by whether a model trained with the weights agrees with their labels: float64 [n] of mean 1.
 
     After each of ``boosts`` trainings a weight becomes w exp(rate) if it agrees, w exp(-rate) if not, normalised.

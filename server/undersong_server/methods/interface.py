@@ -121,7 +121,7 @@ class MethodOptions(BaseModel):
 _Options = TypeVar("_Options", bound=MethodOptions)
 
 
-def a_call_per_sample(options: MethodOptions, setting: Setting) -> int:
+def count_samples(options: MethodOptions, setting: Setting) -> int:
     """Returns the number of texts that a method orders if its option ``samples`` states it."""
     assert options.samples is not None
     return options.samples
@@ -158,7 +158,7 @@ class Method(Generic[_Options]):
 
     Options: type[_Options]
     plan: Callable[[_Options, Setting], Sequence[SumRequest]]
-    generator_calls: Callable[[_Options, Setting], int] = a_call_per_sample
+    generator_calls: Callable[[_Options, Setting], int] = count_samples
     run: "Callable[[_Options, RunContext], Sequence[Sample]]"
     published: Callable[[_Options], int | None] = lambda _options: None
     unpublished: str = "write texts to choose from"

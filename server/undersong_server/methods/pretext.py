@@ -95,7 +95,9 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
             "candidates", f"round/{t + 1}", run.embeddings(written_samples), label_numbers
         )
         histogram_sum = run.private_sum(f"histogram/{t + 1}", [candidates_input])
-        histogram = thresholded(histogram_sum.natural[: len(written_samples)], options.threshold * histogram_sum.sigma)
+        histogram = subtract_threshold(
+            histogram_sum.natural[: len(written_samples)], options.threshold * histogram_sum.sigma
+        )
         seeds |= dict.fromkeys(written_samples[i] for i in np.flatnonzero(histogram))
         run.state_corpus(t, list(seeds))
         if t + 1 == options.rounds:
@@ -121,10 +123,10 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     return run.pool.samples
 
 
-def thresholded(histogram: Float64, threshold: float) -> Float64:
+def subtract_threshold(histogram: Float64, threshold: float) -> Float64:
     """Subtracts the threshold from every count and sets negative rests to zero: float64 of the same shape.
 
-    >>> thresholded(np.array([3.0, 1.0, -2.0]), 1.5).tolist()
+    >>> subtract_threshold(np.array([3.0, 1.0, -2.0]), 1.5).tolist()
     [1.5, 0.0, 0.0]
     """
     return np.maximum(histogram - threshold, 0.0)

@@ -163,7 +163,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
             ]
             preference_pairs += [
                 (round_orders[group_start], *text_pair)
-                for text_pair in preferred(order_samples, score_of_text, options.pairs, options.rejected)
+                for text_pair in pair_by_rank(order_samples, score_of_text, options.pairs, options.rejected)
             ]
         run.record("preferences", t, len(preference_pairs))
         # 4. The model is trained on the pairs.
@@ -186,13 +186,13 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     ]
 
 
-def preferred(group: Sequence[Sample], scores: dict[str, float], pairs: int, rejected: int) -> list[tuple[str, str]]:
+def pair_by_rank(group: Sequence[Sample], scores: dict[str, float], pairs: int, rejected: int) -> list[tuple[str, str]]:
     """Returns pairs (chosen, rejected) of one prompt's texts: rank i and rank i + rejected - 1, for i = 1 .. pairs.
 
     If texts were dropped, the last rank stands for ranks that do not exist; no text is paired with itself.
 
     >>> a, b, c = (Sample(text, "", "g", 0, "zero_shot") for text in "abc")
-    >>> preferred([a, b, c], {"a": 0.2, "b": 4.0, "c": 1.0}, pairs=2, rejected=2)
+    >>> pair_by_rank([a, b, c], {"a": 0.2, "b": 4.0, "c": 1.0}, pairs=2, rejected=2)
     [('b', 'c'), ('c', 'a')]
     """
     ranked_texts = sorted((sample.text for sample in group), key=lambda text: -scores[text])

@@ -59,7 +59,7 @@ from undersong_server.methods.parts.selection import (
 )
 from undersong_server.methods.parts.weighing import weigh_generators
 from undersong_server.methods.parts.words import STRENGTH, word_classifier, word_rows
-from undersong_server.pool import no_texts
+from undersong_server.pool import no_texts_error
 
 CLEANED = "without those whose label models of words and of embeddings both contradict"  # in the report's words
 
@@ -126,7 +126,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     not.
     """
     shares.check_named(options.label_shares, setting.labels)
-    return list(form.heard(partial(requests, options, setting), options, setting))
+    return list(form.sums_to_ask(partial(requests, options, setting), options, setting))
 
 
 def requests(options: Options, setting: Setting, wanted: Collection[str]) -> list[SumRequest]:
@@ -304,7 +304,7 @@ class RunState:
         run.state_corpus(t, self.samples_left())
         self.spent |= shares.spent(order_counts, self._table() - counts_before)
         if not len(run.pool):
-            raise no_texts("first round")
+            raise no_texts_error("first round")
 
     def _shares_with_rare(self, published: Int64, count: int) -> Float64:
         """Label shares of what is published after ``count`` more texts: a rare label has as many as in the mixture."""
@@ -328,7 +328,7 @@ class RunState:
         label_name, has_form = (setting.labels or ("",))[label], bool(self.form) and len(setting.labels) > 1
         if has_form and is_recorded:
             return Order(generator, "zero_shot", label_name)
-        attributes = drawn_attributes(setting, self.values[label], rng)
+        attributes = draw_attributes(setting, self.values[label], rng)
         terms = attribute_terms(setting, attributes) or self.frequent[label].draw(rng)
         voted_texts = sample_without_replacement(
             rng, self.examples[label], self.options.voted_examples or TUNING.examples
@@ -726,7 +726,7 @@ def attribute_shares(run: RunContext, counts: Float64) -> list[Float64]:
     return shares_by_attribute
 
 
-def drawn_attributes(
+def draw_attributes(
     setting: Setting, shares_by_attribute: Sequence[Float64], rng: np.random.Generator
 ) -> tuple[tuple[str, str], ...]:
     """Draws one value of each attribute. Returns pairs (name, value); "" is a column's missing value.

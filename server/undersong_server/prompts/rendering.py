@@ -461,7 +461,7 @@ def estimated_tokens(text: str) -> int:
     return -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
 
 
-def fitted(
+def fit_prompt(
     render: Callable[[PromptTexts], Prompt], shown: PromptTexts, most_tokens: int | None
 ) -> tuple[Prompt, PromptTexts]:
     """Shortens a prompt to ``most_tokens`` estimated tokens if possible; returns it with the texts that it still shows.

@@ -27,7 +27,7 @@ from undersong_server.federation.sums import Federation
 from undersong_server.generators.author import Author, AuthorUsage
 from undersong_server.methods.interface import Method, Observe, RunContext
 from undersong_server.methods.parts import distance, metadata, support
-from undersong_server.pool import Origin, Sample, each_once, no_texts
+from undersong_server.pool import Origin, Sample, keep_each_once, no_texts_error
 from undersong_server.progress import Progress
 from undersong_server.runs.planning import RunPlan
 
@@ -254,9 +254,9 @@ def _read_corpus(method_name: str, method_output: Any) -> list[Sample]:
             "correct its run(); what was opened and written is kept",
             code="method-return",
         )
-    samples = each_once(method_output)  # a plug-in may return a text several times
+    samples = keep_each_once(method_output)  # a plug-in may return a text several times
     if not samples:
-        raise no_texts("corpus")
+        raise no_texts_error("corpus")
     return samples
 
 

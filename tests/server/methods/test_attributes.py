@@ -96,7 +96,7 @@ def test_missing_attribute_value_is_drawn_but_not_put_into_the_prompt():
     run = SimpleNamespace(setting=setting, record=lambda *_: None)
     opened = undersong.attribute_shares(run, np.array([9.0, 0.0, 0.0, 5.0]))
     assert [share.tolist() for share in opened] == [[1.0], [0.0, 0.0, 1.0]]
-    named = undersong.drawn_attributes(setting, opened, np.random.default_rng(0))
+    named = undersong.draw_attributes(setting, opened, np.random.default_rng(0))
     assert named == (("tone", "calm"), ("sex", ""))
     assert undersong.attribute_terms(setting, named) == ("calm",)
     assert undersong.attribute_terms(setting, (("tone", "calm"), ("sex", "m"))) == ("calm", "sex m")

@@ -50,7 +50,7 @@ def test_sampling_without_a_positive_vote_is_uniform():
 
 
 def test_pretext_vote_threshold_is_subtracted_from_every_count():
-    counts = pretext.thresholded(np.array([2.0, 5.0, 4.5, -9.0]), 4.5)
+    counts = pretext.subtract_threshold(np.array([2.0, 5.0, 4.5, -9.0]), 4.5)
     assert counts.tolist() == [0.0, 0.5, 0.0, 0.0]
 
 
@@ -76,7 +76,7 @@ def test_fusegen_cross_selection_follows_the_paper():
     by_spread = sorted(members, key=lambda i: spread[i])
     pool = by_spread[:3] + by_spread[-5:]  # R = 8, three easy and five ambiguous
     expected = sorted(pool, key=lambda i: -weights[i])[:4]
-    assert fusegen.cross_selected(spread, weights, members, 8, 4, 3 / 8).tolist() == expected
+    assert fusegen.select_examples(spread, weights, members, 8, 4, 3 / 8).tolist() == expected
 
 
 def test_fusegen_variability_is_the_standard_deviation_over_models():
@@ -91,7 +91,7 @@ def test_fusegen_self_boosting_lowers_the_weight_of_wrong_labels():
     embeddings = (centres[true] + 0.1 * rng.normal(size=(100, 8))).astype(np.float32)
     labels = true.copy()
     labels[:5] = 1
-    weights = fusegen.self_boosted(embeddings, labels, 2, boosts=3, rate=0.2)
+    weights = fusegen.boost_weights(embeddings, labels, 2, boosts=3, rate=0.2)
     assert weights[:5].max() < weights[5:].min()
     assert weights.mean() == pytest.approx(1.0)
 
@@ -173,7 +173,7 @@ def test_fusegen_corpus_has_the_effective_size_of_its_weights(task_file):
     task = tasks.load(task_file, own)
     samples, run = run_method(task, plan_run(task), seed=0)
     embeddings = run.embeddings(run.pool.samples)
-    weights = fusegen.self_boosted(embeddings, run.pool.label_of, 2, boosts=3, rate=2.0)
+    weights = fusegen.boost_weights(embeddings, run.pool.label_of, 2, boosts=3, rate=2.0)
     assert len(samples) == int(effective_size(weights) * (1 + 1e-12)) < len(run.pool)
 
 

@@ -80,7 +80,7 @@ def student(sigma, votes):
     truth -= np.array([truth[of == label].mean() for label in range(CLASSES)])[of]
     counts = votes * (0.5 + np.clip(truth / truth.std() / 6, -0.5, 0.5))
     counts += sigma * np.random.default_rng(4).normal(size=len(q))
-    return discriminator.distilled(
+    return discriminator.fit_student(
         Whitening(x, classes, CLASSES), q, of, counts, sigma=sigma, teachers=100, classes=CLASSES
     )
 
@@ -92,7 +92,7 @@ def test_student_learns_from_clear_votes_but_not_from_noise():
     drowned = student(10_000.0, 100.0)
     clear = student(0.0, 100.0)
     assert np.linalg.norm(drowned.directions) < 0.2 * np.linalg.norm(clear.directions)
-    silent = discriminator.distilled(
+    silent = discriminator.fit_student(
         Whitening(*candidates(), CLASSES), *candidates(30), np.zeros(30), sigma=5.0, teachers=9, classes=CLASSES
     )
     assert not silent.directions.any()

@@ -373,7 +373,7 @@ def test_above_threshold_stops_with_the_probability_of_its_laplace_noise():
     expected = float((answers * above).sum() * (grid[1] - grid[0]))
     assert stopped / runs == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / runs))
     counts = np.bincount([4, 5, 5, 7, 9], minlength=20).astype(float)
-    assert dpga.curators_length_range(counts, None, rng) == (4, 10)  # half open: of lengths 4 to 9
+    assert dpga.find_curators_length_range(counts, None, rng) == (4, 10)  # half open: of lengths 4 to 9
 
 
 def test_keywords_are_drawn_by_the_softmax_of_their_noisy_votes():

@@ -169,7 +169,7 @@ def left_out(requests: Requests, options: FormOptions, setting: Setting) -> dict
     return signal_by_part
 
 
-def heard(requests: Requests, options: FormOptions, setting: Setting) -> Sequence[SumRequest]:
+def sums_to_ask(requests: Requests, options: FormOptions, setting: Setting) -> Sequence[SumRequest]:
     """Returns the sums to ask: without the questions about form whose answers would be noise."""
     return requests(wanted(options, setting) - left_out(requests, options, setting).keys())
 

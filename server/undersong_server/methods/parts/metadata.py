@@ -191,7 +191,7 @@ def likely_lengths(opened: NoisySum) -> Float64:
     return bin_shares
 
 
-def draw_by(opened: NoisySum) -> Callable[[Random], int]:
+def make_length_draw(opened: NoisySum) -> Callable[[Random], int]:
     """Returns a function that draws a length in words: a bin of the opened histogram by its share, uniform within it.
 
     Bins outside the :func:`length_range` of the histogram are left out.
@@ -241,9 +241,9 @@ def compare_lengths(records: Sequence[float], texts: Sequence[str]) -> str:
 
 
 def draw_lengths(run: RunContext, opened: NoisySum) -> Callable[[Random], int]:
-    """Returns :func:`draw_by`, and records the histogram's quantiles, by which the report compares the corpus."""
+    """Returns :func:`make_length_draw`, and records the quantiles of the lengths, with which the report compares."""
     run.record(RECORD, 0, length_quantiles(opened))
-    return draw_by(opened)
+    return make_length_draw(opened)
 
 
 # Keywords of each label from a generator's answers: lists that it wrote, or the distinctive words of its texts.

@@ -158,12 +158,12 @@ def effective_size(weights: Float64) -> float:
     return float(relative_weights.sum() ** 2 / (relative_weights**2).sum())
 
 
-def drawn_by_weight(weights: Float64, rng: np.random.Generator) -> Int64:
+def draw_by_weight(weights: Float64, rng: np.random.Generator) -> Int64:
     """Draws texts that represent a weighted corpus without weights: positions, int64, ascending.
 
     They are as many as its effective size; a text is drawn with a chance in proportion to its weight, at most 1.
 
-    >>> drawn_by_weight(np.array([2.0, 2.0, 0.0, 2.0]), np.random.default_rng(0)).tolist()
+    >>> draw_by_weight(np.array([2.0, 2.0, 0.0, 2.0]), np.random.default_rng(0)).tolist()
     [0, 1, 3]
     """
     text_count = int(effective_size(weights) * (1 + 1e-12))  # rounding must not take a text from equal weights
@@ -204,7 +204,9 @@ STEP = 0.01  # by which tau rises when no text is left below it
 BLOCK = 512  # candidates that are compared among themselves at a time: the largest array is [n, 512] float32
 
 
-def suppressed(embeddings: Float32, votes: Float64, size: int, tau: float, step: float = STEP) -> tuple[Int64, float]:
+def select_with_suppression(
+    embeddings: Float32, votes: Float64, size: int, tau: float, step: float = STEP
+) -> tuple[Int64, float]:
     """Selects the elite: in descending votes, each chosen sample excludes all others more similar to it than tau.
 
     When none is left, tau rises by ``step`` and the samples that are no longer too similar to any chosen one may be

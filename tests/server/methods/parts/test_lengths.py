@@ -19,8 +19,8 @@ from undersong_server.generators.kinds.ngram import NgramGenerator
 from undersong_server.methods.parts.metadata import (
     RANGE_EDGES,
     compare_lengths,
-    draw_by,
     length_quantiles,
+    make_length_draw,
     with_lengths,
 )
 from undersong_server.runs.planning import plan_run
@@ -46,12 +46,12 @@ def opened(counts: dict[int, float], sigma: float) -> NoisySum:
 
 
 def test_drawn_lengths_follow_the_histogram_of_the_records_lengths() -> None:
-    draw = draw_by(opened({9: 300.0, 30: 100.0}, 3.0))
+    draw = make_length_draw(opened({9: 300.0, 30: 100.0}, 3.0))
     drawn = [draw(Random(seed)) for seed in range(4000)]
     assert 0.65 < np.mean([8 <= words < 11 for words in drawn]) < 0.8
     assert 0.2 < np.mean([26 <= words < 34 for words in drawn]) < 0.3
     assert draw(Random(5)) == draw(Random(5))
-    assert min(draw_by(opened({}, 3.0))(Random(seed)) for seed in range(200)) >= 1
+    assert min(make_length_draw(opened({}, 3.0))(Random(seed)) for seed in range(200)) >= 1
 
 
 def test_length_quantiles_are_read_from_the_noisy_histogram() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.doubles.pace import examples
 from undersong_server.methods.parts.selection import (
     balanced_labels,
-    drawn_by_weight,
+    draw_by_weight,
     effective_size,
     highest,
     largest_remainder,
@@ -88,7 +88,7 @@ def test_only_votes_above_what_noise_explains_are_significant():
 @settings(max_examples=examples(50, 200), deadline=None)
 def test_weighted_draw_gives_distinct_texts_as_many_as_the_effective_size(weights, seed):
     w = np.array(weights)
-    drawn = drawn_by_weight(w, np.random.default_rng(seed)).tolist()
+    drawn = draw_by_weight(w, np.random.default_rng(seed)).tolist()
     assert drawn == sorted(set(drawn))
     assert all(weights[row] > 0 for row in drawn)
     assert effective_size(w) - 1 < len(drawn) <= effective_size(w) + 1e-6
@@ -99,7 +99,7 @@ def test_text_is_drawn_in_proportion_to_its_weight_but_at_most_once():
     weights = np.repeat([1.5, 0.5, 0.1], 400)
     drawn = np.zeros(1200)
     for seed in range(400):
-        drawn[drawn_by_weight(weights, np.random.default_rng(seed))] += 1 / 400
+        drawn[draw_by_weight(weights, np.random.default_rng(seed))] += 1 / 400
     assert drawn.sum() == pytest.approx(int(effective_size(weights)))
     chance = np.repeat(drawn.reshape(3, 400).mean(axis=1), 400)
     assert chance[0] == pytest.approx(1.0)
@@ -111,4 +111,4 @@ def test_text_is_drawn_in_proportion_to_its_weight_but_at_most_once():
 
 def test_weighted_draw_keeps_all_texts_when_weights_are_equal():
     for weight in (0.1, 0.3, 1e300, 1e-300):
-        assert drawn_by_weight(np.full(12345, weight), np.random.default_rng(0)).tolist() == list(range(12345))
+        assert draw_by_weight(np.full(12345, weight), np.random.default_rng(0)).tolist() == list(range(12345))

@@ -9,7 +9,7 @@ from tests.doubles.pace import examples
 from undersong_common.models.embedding import quantise
 from undersong_server.evaluation.metrics import self_similarity
 from undersong_server.methods.parts import selection
-from undersong_server.methods.parts.selection import mean_similarity, median_nearest, suppressed
+from undersong_server.methods.parts.selection import mean_similarity, median_nearest, select_with_suppression
 
 
 def plain(x, votes, size, tau, step=0.01):
@@ -60,7 +60,7 @@ def test_suppression_equals_a_simple_reference_implementation(seed, count, size,
     x, votes = clustered(rng, count), rng.integers(0, 6, count).astype(np.float64)  # many ties
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection, "BLOCK", block)
-        chosen, last = suppressed(x, votes, size, tau)
+        chosen, last = select_with_suppression(x, votes, size, tau)
     expected, expected_tau = plain(x, votes, size, tau)
     assert chosen.tolist() == expected
     assert last == pytest.approx(expected_tau)
@@ -68,7 +68,7 @@ def test_suppression_equals_a_simple_reference_implementation(seed, count, size,
 
 def test_suppression_terminates_when_texts_are_duplicates():
     x = quantise(np.ones((5, 4), dtype=np.float32) / 2)
-    chosen, last = suppressed(x, np.arange(5.0), 4, 0.9)
+    chosen, last = select_with_suppression(x, np.arange(5.0), 4, 0.9)
     assert chosen.tolist() == [4, 3, 2, 1]
     assert last == pytest.approx(1.0)
 
@@ -77,7 +77,7 @@ def test_suppression_makes_the_elite_more_diverse_than_ranking_by_votes():
     rng = np.random.default_rng(3)
     x = clustered(rng, 400, dimension=32, clusters=10)
     votes = (x @ x[0]).astype(np.float64)  # everybody votes for one region
-    elite, _ = suppressed(x, votes, 40, 0.1)
+    elite, _ = select_with_suppression(x, votes, 40, 0.1)
     assert self_similarity(x[elite]) < self_similarity(x[np.argsort(-votes)[:40]]) - 0.2
     assert elite[0] == np.argmax(votes)
 

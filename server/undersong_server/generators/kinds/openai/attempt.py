@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.version import SOFTWARE
-from undersong_server.generators.kinds.openai.states import Exchange, decompressed
+from undersong_server.generators.kinds.openai.states import Exchange, decompress
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,7 +127,7 @@ class EndpointConnection:
             if body_bytes is None:
                 return Exchange(fault="large", detail=f"the answer is longer than {most_bytes} bytes")
             content_encoding = received_headers.get("content-encoding", "").strip().casefold()
-            plain_body = decompressed(body_bytes, content_encoding, most_bytes)
+            plain_body = decompress(body_bytes, content_encoding, most_bytes)
             if plain_body is None:
                 return Exchange(fault="cut", detail=f"the answer's content encoding {content_encoding} cannot be read")
             return Exchange(response.status, received_headers, plain_body)

@@ -28,7 +28,7 @@ from typing import Any
 
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.database.journal import Journal
-from undersong_server.generators.endpoints import UNREPORTED, AttemptLog, CallBudget, Pace, merged
+from undersong_server.generators.endpoints import UNREPORTED, AttemptLog, CallBudget, Pace, merge_sources
 from undersong_server.generators.interface import MOST_CHARACTERS, BudgetExhausted, Completion, GenerationRequest, Loss
 from undersong_server.generators.kinds.openai import states
 from undersong_server.generators.kinds.openai.attempt import EndpointConnection, longest_body
@@ -262,7 +262,7 @@ class OpenAIGenerator:
         width = min(self._settings.concurrency, len(requests))
         failures: list[BaseException] = []
         # No new call follows a failure. Calls in flight are paid for, so their answers are awaited.
-        yield from merged({f"{self.name}-{number}": work for number in range(width)}, failures)
+        yield from merge_sources({f"{self.name}-{number}": work for number in range(width)}, failures)
         if failures:
             raise failures[0]
 

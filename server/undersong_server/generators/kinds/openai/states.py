@@ -410,7 +410,7 @@ def parsed(body: bytes) -> Any:
         return None
 
 
-def decompressed(body: bytes, encoding: str, limit: int) -> bytes | None:
+def decompress(body: bytes, encoding: str, limit: int) -> bytes | None:
     """Returns a body without its Content-Encoding; None if it cannot be read, or is larger than ``limit``."""
     if encoding in ("", "identity"):
         return body
