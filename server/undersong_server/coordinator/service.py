@@ -295,7 +295,7 @@ def serve(
     with ExitStack() as stack:
         cluster = stack.enter_context(connected(ray))
         stopping = threading.Event()  # A signal or the loss of this process's turn sets it.
-        lease = stack.enter_context(
+        serving_turn = stack.enter_context(
             turn(
                 home.storage,
                 home.candidate(),
@@ -316,8 +316,8 @@ def serve(
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signal_number, lambda _number, _frame: stopping.set())
         coordinator.serve()
-        if lease.lost_by is not None:
-            raise lease.lost_by
+        if serving_turn.lost_by is not None:
+            raise serving_turn.lost_by
 
 
 def _copy_runs_of_others(home: CoordinatorHome) -> None:
