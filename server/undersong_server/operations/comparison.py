@@ -22,8 +22,8 @@ from undersong_server.operations.overview import RunPlanFacts, live, run_plan
 from undersong_server.operations.releases import DRAWN_TEXTS, Found, published_texts
 from undersong_server.operations.runs import plan_differences
 from undersong_server.report.before_training import nearness_words
-from undersong_server.report.data import PANEL_SCORE, UNIT_WORDS, WORDS, WRONG_LABELS, Good, reasons_unpublished
-from undersong_server.report.evaluations import Evaluated, evaluated, evaluated_beside, kept_help
+from undersong_server.report.data import DOUBTFUL_LABELS, PANEL_SCORE, UNIT_WORDS, WORDS, Good, reasons_unpublished
+from undersong_server.report.evaluations import NAME_BY_KEY, Evaluated, evaluated, evaluated_beside, kept_help
 from undersong_server.report.html import series_chart
 from undersong_server.report.verdict import (
     ABOVE_GUESSING,
@@ -60,7 +60,7 @@ HOW_GOOD = "How good"  # group of the figures that say how good a run's texts ar
 PRIVATE_SCORE = "private score"
 CORPUS_TEXTS = "texts of the corpus, without marked ones"
 WORD_PAIRS = "different word pairs, drawn texts alone"  # The evaluation has "different word pairs" too.
-HEADLINE = (HELP, PRIVATE_SCORE, PANEL_SCORE, WRONG_LABELS, "promised epsilon", CORPUS_TEXTS, "money, US$")
+HEADLINE = (HELP, PRIVATE_SCORE, PANEL_SCORE, DOUBTFUL_LABELS, "promised epsilon", CORPUS_TEXTS, "money, US$")
 LEADING = {  # The first of these figures that was measured is read first, for the reason beside it.
     PRIVATE_SCORE: (
         "The private score comes first because it is measured on the hospitals' own records; every other figure looks"
@@ -450,7 +450,7 @@ def compare(home: Path, runs: Sequence[str], *, sort: str = "") -> RunComparison
     )
     run_comparison = RunComparison(compared_runs, sample_size, figures=tuple(_figures(compared_runs, sample_size)))
     if sort:
-        run_comparison = _sorted(run_comparison, sort)
+        run_comparison = _sorted(run_comparison, NAME_BY_KEY.get(sort, sort))
     return replace(run_comparison, differences=_differences(home, run_comparison.runs))
 
 
@@ -558,8 +558,8 @@ def _judge(run_folder: RunFolder, plan: RunPlanFacts, score: PrivateScore | None
     if evaluation is not None and PANEL_SCORE in evaluation.measures:
         panel = evaluation.measures[PANEL_SCORE]
         low_shares.append((panel.interval or (panel.value,))[0])
-    if evaluation is not None and WRONG_LABELS in evaluation.measures:
-        wrong_labels = evaluation.measures[WRONG_LABELS].value
+    if evaluation is not None and DOUBTFUL_LABELS in evaluation.measures:
+        wrong_labels = evaluation.measures[DOUBTFUL_LABELS].value
     alarm_sentences = alarms(len(plan.planned.task["task"].get("labels", ())), low_shares, wrong_labels)
     if score is not None and score.zero_shot is not None:
         by_similarity = similarity_help(score.value, score.zero_shot)
@@ -633,7 +633,7 @@ def explain_figures(home: Path, run: str) -> tuple[str, ...]:
     if evaluation is None:
         return ()
     value_by_name = {name: measure.value for name, measure in evaluation.measures.items()}
-    wrong_share = value_by_name.get(WRONG_LABELS, math.nan)
+    wrong_share = value_by_name.get(DOUBTFUL_LABELS, math.nan)
     # :func:`judge` has an alarm for a larger share.
     doubt_sentence = doubt_words(wrong_share, decimals=1) if wrong_share < DOUBTFUL else ""
     return tuple(filter(None, (nearness_words(value_by_name, evaluation.figures, evaluation.test), doubt_sentence)))

@@ -559,13 +559,14 @@ def measures_of(report: EvaluationReport) -> tuple[Measure, ...]:
     ]
     measure_list += _distance_measures(report.distances[0]) if report.distances else []
     if report.label_errors is not None:
-        says = "labels that models which did not see the text disagree with (confident learning)"
-        measure_list.append(_over_seeds(WRONG_LABELS, says, over_seeds(report.label_error_shares), "low"))
+        says = f"labels that models which did not see the text disagree with (confident learning). {MIXED_CASES}"
+        measure_list.append(_over_seeds(DOUBTFUL_LABELS, says, over_seeds(report.label_error_shares), "low"))
     return tuple(measure for measure in measure_list if math.isfinite(measure.value))
 
 
 PANEL_SCORE = "panel score"
-WRONG_LABELS = "wrong labels"
+DOUBTFUL_LABELS = "doubtful labels"
+MIXED_CASES = "Texts that mix several cases are mostly missed by this figure."
 USEFUL = (
     ("accuracy", PANEL_SCORE, "share of the test texts that small models of the corpus label rightly; their mean"),
     ("balanced_accuracy", "balanced accuracy", "the same with every label weighing alike"),

@@ -5,15 +5,16 @@ import hashlib
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
 from undersong_common.intervals import Interval
 from undersong_common.printable import counted
 from undersong_server.evaluation.label_mismatches import LabelMismatches
-from undersong_server.report.data import PANEL_SCORE, Good, Measure, ReportData
+from undersong_server.report.data import DOUBTFUL_LABELS, PANEL_SCORE, Good, Measure, ReportData
 from undersong_server.report.verdict import RecordsHelp, records_help
 from undersong_server.runs.folder import RunFolder, UnreadableRun, replace_json
 
@@ -21,6 +22,8 @@ EVALUATION_FILE = "evaluation.json"  # a run's own figures, in its folder
 BESIDE_FILES = "evaluation-{}.json"  # name of the figures on another test file, with the first digits of its SHA-256
 HELP_FILE = "records-help.json"  # what the run's card says of the records' help
 MISMATCHES_FILE = "label-mismatches.json"  # the rows that read like another label, as the run's card counts them
+KEY_BY_NAME = {DOUBTFUL_LABELS: "wrong labels"}  # keys in kept files of figures that screens call otherwise
+NAME_BY_KEY = {key: name for name, key in KEY_BY_NAME.items()}
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,10 @@ def keep_evaluation(run_folder: RunFolder, evaluation: Evaluated) -> None:
         file_name = EVALUATION_FILE
     else:
         file_name = BESIDE_FILES.format(evaluation.file_hash)
-    replace_json(run_folder.path / file_name, asdict(evaluation), durable=False)
+    kept_fields = asdict(evaluation)
+    for field_name in ("figures", "measures"):
+        kept_fields[field_name] = _rename(kept_fields[field_name], KEY_BY_NAME)
+    replace_json(run_folder.path / file_name, kept_fields, durable=False)
 
 
 def evaluated(run_folder: RunFolder) -> Evaluated | None:
@@ -140,7 +146,18 @@ def evaluated(run_folder: RunFolder) -> Evaluated | None:
 
     Raises UnreadableRun if they are damaged.
     """
-    return run_folder.read_object(EVALUATION_FILE, _EVALUATED.validate_python)
+    return run_folder.read_object(EVALUATION_FILE, _read_evaluation)
+
+
+def _read_evaluation(fields: object) -> Evaluated:
+    """Returns the figures of a kept file, under the names that screens have for them."""
+    evaluation = _EVALUATED.validate_python(fields)
+    figures, measures = (_rename(named, NAME_BY_KEY) for named in (evaluation.figures, evaluation.measures))
+    return replace(evaluation, figures=figures, measures=measures)
+
+
+def _rename(value_by_name: Mapping[str, Any], new_names: Mapping[str, str]) -> dict[str, Any]:
+    return {new_names.get(name, name): value for name, value in value_by_name.items()}
 
 
 def evaluated_beside(run_folder: RunFolder) -> tuple[Evaluated, ...]:
@@ -149,7 +166,7 @@ def evaluated_beside(run_folder: RunFolder) -> tuple[Evaluated, ...]:
     Raises UnreadableRun if some are damaged.
     """
     paths = sorted(run_folder.path.glob(BESIDE_FILES.format("*")))
-    evaluations = (run_folder.read_object(path.name, _EVALUATED.validate_python) for path in paths)
+    evaluations = (run_folder.read_object(path.name, _read_evaluation) for path in paths)
     return tuple(sorted(filter(None, evaluations), key=lambda evaluation: evaluation.day))
 
 

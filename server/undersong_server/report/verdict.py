@@ -11,7 +11,15 @@ from undersong_common.intervals import DIFFERENCE_WORDS, compare_words, differen
 from undersong_common.printable import counted, joined, that_hold
 from undersong_server.methods.parts.private_score import SUMS, ZeroShot, measured_words
 from undersong_server.report.card_facts import RIGHT_ON
-from undersong_server.report.data import ALONE, NO_PRIVATE_DATA, WRONG_LABELS, ZERO_SHOT, Accuracy, ReportData
+from undersong_server.report.data import (
+    ALONE,
+    DOUBTFUL_LABELS,
+    MIXED_CASES,
+    NO_PRIVATE_DATA,
+    ZERO_SHOT,
+    Accuracy,
+    ReportData,
+)
 
 GUESSING = 0.1  # part of the way from guessing to all right, up to which a share is hardly better than guessing
 READ_FIRST = "Read some texts of each label before you train on them."
@@ -175,7 +183,7 @@ def alarms_of(data: ReportData) -> tuple[str, ...]:
 
 def doubtful_share(data: ReportData) -> float:
     """Returns the share of the corpus's labels with which models disagree; NaN if it was not measured."""
-    return next((measure.value for measure in data.measures if measure.name == WRONG_LABELS), math.nan)
+    return next((measure.value for measure in data.measures if measure.name == DOUBTFUL_LABELS), math.nan)
 
 
 def doubt_words(share: float, decimals: int = 0) -> str:
@@ -184,7 +192,7 @@ def doubt_words(share: float, decimals: int = 0) -> str:
     stayed_words = " These texts stayed in the corpus." if share else ""
     return (
         f"{percent} % of the labels are doubtful: models of embeddings that have not seen a text give it another label."
-        f" A text that mixes several labels or cases is not counted.{stayed_words}"
+        f" {MIXED_CASES}{stayed_words}"
     )
 
 

@@ -348,7 +348,7 @@ HEADINGS = {
     "coverage": "coverage",
     "distinct_bigrams": "different word pairs",
     "vendi": "Vendi score",
-    "wrong_labels": "wrong labels",
+    "wrong_labels": "doubtful labels",
 }
 
 
@@ -363,7 +363,7 @@ def measured(
 ) -> dict[str, float | None]:
     """Computes every figure of :data:`HEADINGS` for a corpus; None for a figure that cannot be computed.
 
-    All but the share of wrong labels are computed from ``rows`` texts of the corpus and as many of the test set,
+    All but the share of doubtful labels are computed from ``rows`` texts of the corpus and as many of the test set,
     because they compare at equal numbers only. They are None where a side has fewer.
     """
     corpus_figures: dict[str, float | None] = dict.fromkeys(HEADINGS)

@@ -365,8 +365,8 @@ def explanation(grid: ComparisonGrid, useful: UsefulnessMeasure) -> str:
 
 MEASURES = (
     "Means over the seeds, of equally many texts of corpus and test set: MAUVE, density and coverage near 1 are good; "
-    "word pairs and the Vendi score say how different the texts are from each other; wrong labels are "
-    "estimated by confident learning. The CSV file has their paired differences."
+    "word pairs and the Vendi score say how different the texts are from each other; doubtful labels are "
+    "found by confident learning. The CSV file has their paired differences."
 )
 
 

@@ -240,6 +240,18 @@ def keep(home, name, evaluated):
     replace_json(CoordinatorHome(home).run(name).path / EVALUATION_FILE, asdict(evaluated), durable=False)
 
 
+def test_doubtful_labels_keep_their_key_in_files_and_as_a_sort(home):
+    for name, share in (("first", 0.4), ("second", 0.1)):
+        measure = KeptMeasure(share, "low", percent=True)
+        evaluation = Evaluated("t.jsonl, 00", {"doubtful labels": "x"}, {"doubtful labels": measure}, 9)
+        folder = CoordinatorHome(home).run(name)
+        keep_evaluation(folder, evaluation)
+        assert list(json.loads((folder.path / EVALUATION_FILE).read_text())["measures"]) == ["wrong labels"]
+        assert evaluated(folder) == evaluation
+    found = comparison.compare(home, ["first", "second"], sort="wrong labels")
+    assert [compared.run for compared in found.runs] == ["second", "first"]
+
+
 def test_compared_runs_can_be_sorted_by_a_figure_with_the_best_first(home):
     keep(home, "first", kept(0.6))
     keep(home, "second", kept(0.8))

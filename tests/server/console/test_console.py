@@ -325,7 +325,7 @@ def test_the_next_step_after_an_evaluation_is_to_publish(tmp_path, entered):
     assert "/runs/one/spring/result#files" in console.get("/").text.partition("What comes next")[2]
     home.run("spring").annotate(Annotations(marked=(1,)))
     assert "Download spring without the marked texts" in next_step_of(console.get("/").text)
-    wrong_labels = {"wrong labels": KeptMeasure(0.42, "low", percent=True)}
+    wrong_labels = {"doubtful labels": KeptMeasure(0.42, "low", percent=True)}
     keep_evaluation(home.run("spring"), Evaluated("test.jsonl, 0123abcd", {}, wrong_labels))
     assert next_step_of(console.get("/").text) == "Read what is bad about spring before you publish it."
     home.run("spring").annotate(Annotations(marked=(1,), downloaded_at=2.0))

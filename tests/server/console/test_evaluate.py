@@ -114,10 +114,10 @@ GOOD_PANEL = {"panel score": KeptMeasure(0.9, "high", percent=True, interval=(0.
 @pytest.mark.parametrize(
     ("measures", "alarm_count"),
     [
-        (GOOD_PANEL | {"wrong labels": KeptMeasure(0.42, "low", percent=True)}, 1),
-        (GOOD_PANEL | {"wrong labels": KeptMeasure(0.09, "low", percent=True)}, 0),
+        (GOOD_PANEL | {"doubtful labels": KeptMeasure(0.42, "low", percent=True)}, 1),
+        (GOOD_PANEL | {"doubtful labels": KeptMeasure(0.09, "low", percent=True)}, 0),
         (BAD_PANEL, 1),
-        (BAD_PANEL | {"wrong labels": KeptMeasure(0.42, "low", percent=True)}, 2),
+        (BAD_PANEL | {"doubtful labels": KeptMeasure(0.42, "low", percent=True)}, 2),
         ({}, 0),
     ],
 )
@@ -127,7 +127,7 @@ def test_result_page_begins_with_the_alarms_that_the_card_states(evaluation_page
     )
     opening = evaluation_of(evaluation_page).partition("<dl")[0].partition("<table")[0]
     lows = [measure.interval[0] for measure in measures.values() if measure.interval]
-    expected = alarms(2, lows, measures["wrong labels"].value if "wrong labels" in measures else math.nan)
+    expected = alarms(2, lows, measures["doubtful labels"].value if "doubtful labels" in measures else math.nan)
     assert len(expected) == alarm_count
     assert re.findall(r"<li>([^<]+) <a", opening)[:alarm_count] == list(expected)
     assert ('<div class="problem" id="publish">' in opening) == bool(expected)

@@ -197,7 +197,7 @@ def test_result_page_repeats_the_cards_words_and_folds_other_figures(tmp_path, p
         "panel score": KeptMeasure(0.9, "high", percent=True, interval=(0.85, 0.95)),
         "precision": KeptMeasure(0.108, "high", percent=False),
         "MAUVE": KeptMeasure(0.054, "high", percent=False),
-        "wrong labels": KeptMeasure(0.05, "low", percent=True),
+        "doubtful labels": KeptMeasure(0.05, "low", percent=True),
         "Vendi score": KeptMeasure(12.0, "beside", percent=False, mark="29.5, the test texts'"),
     }
     shown = {"precision": "0.108", "MAUVE": "0.054"}

@@ -405,7 +405,7 @@ WEAK = {"recall": 0.321, "precision": 0.119, "coverage": 0.173, "density": 0.057
 @pytest.mark.parametrize("place", [0, 1])
 def test_weaknesses_of_a_corpus_are_listed_under_training(place):
     measures = [Measure(name, f"what {name} tells", value, "0 to 1", "high") for name, value in WEAK.items()]
-    measures.append(Measure("wrong labels", "what is doubted", 0.008, "0 to 100 %", "low", percent=True))
+    measures.append(Measure("doubtful labels", "what is doubted", 0.008, "0 to 100 %", "low", percent=True))
     terms = PublicationSection(contact="a@b.org")
     remarks = (f"Published: all texts, {CLEANED}.",)
     own = replace(SCORED["accuracy"][0], by_label={"chest": 0.912, "ankle": 0.745})
@@ -903,7 +903,7 @@ def test_measures_do_not_depend_on_private_files():
     assert found["panel score"].value == report.trained[0].interval("accuracy").value
     assert found["MAUVE"].value == report.distances[0].mauve  # of the test file, not of the private one
     assert found["Vendi score"].mark == report.distances[0].reference_vendi
-    assert found["wrong labels"].interval is not None
+    assert found["doubtful labels"].interval is not None
     assert found["coverage"].interval is None  # nothing was trained for it
     assert len(found) == 17
     alone = evaluate_tables("run", corpus, EvaluationOptions(test=test, repeats=2), embed=embed)
@@ -1302,7 +1302,7 @@ def test_report_of_a_simulation_says_that_no_hospital_signed_or_approved(simulat
 
 @pytest.mark.parametrize(("share", "is_told"), [(0.42, True), (0.2, True), (0.19, False)])
 def test_doubtful_labels_are_stated_in_the_answer_how_good_it_is(share, is_told):
-    wrong_labels = Measure("wrong labels", "s", share, "0 to 100 %", "low", percent=True)
+    wrong_labels = Measure("doubtful labels", "s", share, "0 to 100 %", "low", percent=True)
     data = run(measures=(wrong_labels,), accuracy=panel_scores((0.8, 0.9), (0.1, 0.2)))
     (good,) = [answer for answer in answers(data) if answer.anchor == "good"]
     assert ("labels are doubtful" in " ".join(good.sentences[:4])) is is_told

@@ -511,7 +511,7 @@ def test_report_has_every_measure_and_interval_but_no_record(tmp_path, encoder):
     assert rows == [(data, kind) for data in corpora for kind in kinds]
     assert [row.ours for row in delivered.report.accuracy] == [True, *[False] * (len(rows) - 1)]
     assert all(row.interval is not None for row in delivered.report.accuracy)
-    assert {"panel score", "Frechet distance", "self-similarity", "wrong labels"} <= {
+    assert {"panel score", "Frechet distance", "self-similarity", "doubtful labels"} <= {
         one.name for one in delivered.report.measures
     }
     page = (tmp_path / "out" / "report.html").read_text()
