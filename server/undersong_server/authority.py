@@ -84,10 +84,10 @@ class Authority:
         os.chmod(folder, 0o700)
         ca_key = ec.generate_private_key(ec.SECP256R1())
         subject = _common_name(f"{name} authority")
-        identifier = x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key())
+        key_identifier = x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key())
         certificate = (
             _certificate_builder(subject, subject, ca_key.public_key(), now, AUTHORITY_DAYS, authority=True)
-            .add_extension(identifier, critical=False)
+            .add_extension(key_identifier, critical=False)
             .sign(ca_key, hashes.SHA256())
         )
         replace_file(folder / _SIGNING_KEY, _private_pem(ed25519.Ed25519PrivateKey.generate()))
@@ -159,9 +159,9 @@ class Authority:
         if not names:
             raise ConfigurationError("the server's certificate needs a name", "give --names HOST[,HOST...]")
         server_key = ec.generate_private_key(ec.SECP256R1())
-        alternatives = [_general_name(server_name) for server_name in names]
+        alternative_names = [_general_name(server_name) for server_name in names]
         certificate = self._issue_certificate(
-            names[0], alternatives, server_key.public_key(), ExtendedKeyUsageOID.SERVER_AUTH, now=now, days=days
+            names[0], alternative_names, server_key.public_key(), ExtendedKeyUsageOID.SERVER_AUTH, now=now, days=days
         )
         # Both files are written under other names first: with a new key and an old certificate the server would not
         # start.
@@ -190,19 +190,19 @@ class Authority:
     def _issue_certificate(
         self,
         name: str,
-        alternatives: Sequence[x509.GeneralName],
+        alternative_names: Sequence[x509.GeneralName],
         public_key: Certifiable,
         purpose: x509.ObjectIdentifier,
         *,
         now: float,
         days: float,
     ) -> x509.Certificate:
-        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        authority_key_identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         return (
             _certificate_builder(_common_name(name), self._certificate.subject, public_key, now, days)
-            .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+            .add_extension(x509.SubjectAlternativeName(alternative_names), critical=False)
             .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-            .add_extension(issuer, critical=False)
+            .add_extension(authority_key_identifier, critical=False)
             .sign(self._key, hashes.SHA256())
         )
 
@@ -230,7 +230,7 @@ def _common_name(name: str) -> x509.Name:
 def _certificate_builder(
     subject: x509.Name, issuer: x509.Name, key: Certifiable, now: float, days: float, *, authority: bool = False
 ) -> x509.CertificateBuilder:
-    usage = x509.KeyUsage(
+    key_usage = x509.KeyUsage(
         digital_signature=not authority,
         content_commitment=False,
         key_encipherment=False,
@@ -250,7 +250,7 @@ def _certificate_builder(
         .not_valid_before(_utc_time(now - BACKDATED_S))
         .not_valid_after(_utc_time(now + days * 86400))
         .add_extension(x509.BasicConstraints(ca=authority, path_length=0 if authority else None), critical=True)
-        .add_extension(usage, critical=True)
+        .add_extension(key_usage, critical=True)
     )
 
 

@@ -183,16 +183,16 @@ def prepare(shown_option: str, option: str, *, here: bool = True) -> None:
     if here and not os.environ.get(FOLDER):
         os.environ[FOLDER] = tempfile.mkdtemp(prefix="ray-")
         atexit.register(shutil.rmtree, os.environ[FOLDER], ignore_errors=True)
-    mode, token = AUTHENTICATION
-    if not here or (os.environ.get(mode) == "token" and os.environ.get(token)):
+    mode_variable, token_variable = AUTHENTICATION
+    if not here or (os.environ.get(mode_variable) == "token" and os.environ.get(token_variable)):
         return
     if sys.modules.get("ray") is not None:
         raise ConfigurationError(
             f"{shown_option}: Ray was loaded before, and would listen on all interfaces without asking for a token",
-            f"set {mode}=token and {token} before this program begins, or leave {option} away",
+            f"set {mode_variable}=token and {token_variable} before this program begins, or leave {option} away",
             code="ray-without-token",
         )
-    os.environ.update({mode: "token", token: secrets.token_hex(32)})
+    os.environ.update({mode_variable: "token", token_variable: secrets.token_hex(32)})
 
 
 def connected(address: str | None) -> AbstractContextManager[Cluster | None]:

@@ -24,8 +24,8 @@ def public_cache_path(environment: Mapping[str, str]) -> Path:
 
     It lies below $UNDERSONG_CACHE or $XDG_CACHE_HOME, else below ~/.cache.
     """
-    base = environment.get("UNDERSONG_CACHE") or environment.get("XDG_CACHE_HOME")
-    folder = Path(base) if base else home_folder() / ".cache"
+    cache_root = environment.get("UNDERSONG_CACHE") or environment.get("XDG_CACHE_HOME")
+    folder = Path(cache_root) if cache_root else home_folder() / ".cache"
     return folder / "undersong" / "public-embeddings.sqlite"
 
 

@@ -410,8 +410,8 @@ class _TorchMLP:
             self.optimiser.step()
 
     def freeze(self, names: tuple[str, ...], epochs: int, scale: float) -> TaskModel:
-        layers = [[part.detach().numpy() for part in pair] for pair in (*self.hidden, (self.weight, self.bias))]
-        weights, biases = zip(*layers, strict=True)
+        layer_pairs = [[part.detach().numpy() for part in pair] for pair in (*self.hidden, (self.weight, self.bias))]
+        weights, biases = zip(*layer_pairs, strict=True)
         return _frozen_mlp(weights, biases, names, epochs, scale)
 
 

@@ -372,8 +372,8 @@ def _attack_model(corpus: _Texts, members: _Texts, nonmembers: _Texts, head: Hea
             "leave --membership out, or name texts with labels",
             code="labels-missing",
         )
-    model = learning.train(corpus.x, corpus.labels, head=head, seed=seed)
-    return membership(corpus.name, model, (members.table, members.x), (nonmembers.table, nonmembers.x), seed=seed)
+    task_model = learning.train(corpus.x, corpus.labels, head=head, seed=seed)
+    return membership(corpus.name, task_model, (members.table, members.x), (nonmembers.table, nonmembers.x), seed=seed)
 
 
 def _unknown_labels(synthetic: Table, test: Table) -> list[str]:

@@ -693,22 +693,22 @@ class Author:
                 )
         return paid_later
 
-    def _ask_anew(self, step: str, name: str, requests: Mapping[int, GenerationRequest]) -> None:
+    def _ask_anew(self, step: str, generator_name: str, requests: Mapping[int, GenerationRequest]) -> None:
         """Throws an earlier process's useless answers away if they alone would stop the run.
 
         The generator may have been mended since.
         """
-        journaled_answers = self._journaled_answers(step, name, list(requests))
+        journaled_answers = self._journaled_answers(step, generator_name, list(requests))
         useless_answers = [
             (step, i, answer)
             for i, answer in journaled_answers.items()
-            if _is_useless(self._read_answer(answer, requests[i], name))
+            if _is_useless(self._read_answer(answer, requests[i], generator_name))
         ]
         if _stops_run(len(requests), [answer for _, _, answer in useless_answers]):
-            self._charge_usage(name, self._throw_away(name, useless_answers))
+            self._charge_usage(generator_name, self._throw_away(generator_name, useless_answers))
 
     def _throw_away(
-        self, name: str, useless: Sequence[tuple[str, int, Completion | GenerationError]]
+        self, generator_name: str, useless: Sequence[tuple[str, int, Completion | GenerationError]]
     ) -> list[Completion]:
         """Takes answers (step, index, answer) and their verdicts out of the journal, so that they are asked for anew.
 
@@ -722,25 +722,25 @@ class Author:
         paid_answers = [
             answer for _, _, answer in useless if isinstance(answer, Completion) and answer.completion_tokens > 0
         ]
-        thrown_count = len(self._journal.items(_thrown_away_key(name)))
+        thrown_count = len(self._journal.items(_thrown_away_key(generator_name)))
         dropped_keys = {_verdict_key(step) for step, _, _ in useless} | {
-            _answer_key(step, name, order_number) for step, order_number, _ in useless
+            _answer_key(step, generator_name, order_number) for step, order_number, _ in useless
         }
         self._journal.exchange(
-            [*dropped_keys, *self._journal.items(batch_prefix(name))],
+            [*dropped_keys, *self._journal.items(batch_prefix(generator_name))],
             [
-                (f"{_thrown_away_key(name)}{thrown_count + answer_number:08}", _encode_answer(answer))
+                (f"{_thrown_away_key(generator_name)}{thrown_count + answer_number:08}", _encode_answer(answer))
                 for answer_number, answer in enumerate(paid_answers)
             ],
         )
         return paid_answers
 
-    def _charge_usage(self, name: str, thrown_away: Sequence[Completion]) -> None:
+    def _charge_usage(self, generator_name: str, thrown_away: Sequence[Completion]) -> None:
         """Counts the cost of answers that were paid for and thrown away, towards the generator's budget too."""
-        self._generators[name].observe([_THROWN_AWAY] * len(thrown_away), thrown_away)
+        self._generators[generator_name].observe([_THROWN_AWAY] * len(thrown_away), thrown_away)
         for answer in thrown_away:
-            self._count_answer(self.usage[name], answer)
-            self.usage[name].faults[THROWN_AWAY] += 1
+            self._count_answer(self.usage[generator_name], answer)
+            self.usage[generator_name].faults[THROWN_AWAY] += 1
 
     def _read_answer(
         self, answer: Completion | GenerationError, request: GenerationRequest, generator_name: str
@@ -779,10 +779,10 @@ class Author:
         screened_faults = dict(zip(text_rows, new_faults, strict=True))
         return [screened_faults.get(row, row_fault) for row, row_fault in enumerate(faults)]
 
-    def _judge_first_batch(self, faulty: Sequence[_ReadAnswer], order_counts: Mapping[str, int]) -> None:
+    def _judge_first_batch(self, faulty_replies: Sequence[_ReadAnswer], order_counts: Mapping[str, int]) -> None:
         """Raises GenerationError, as :meth:`write` does, for all generators with useless first batches together."""
         useless_by_generator: dict[str, list[_ReadAnswer]] = {}
-        for reply in faulty:
+        for reply in faulty_replies:
             if _is_useless(reply.reading):
                 useless_by_generator.setdefault(reply.name, []).append(reply)
         stopping_names = {
@@ -862,15 +862,17 @@ def _stops_run(order_count: int, useless: Sequence[Completion | GenerationError]
     )
 
 
-def _remedy_for(missing: Sequence[Completion | GenerationError]) -> str:
+def _remedy_for(last_answers: Sequence[Completion | GenerationError]) -> str:
     """Returns the remedy for orders without texts: that of their errors, and `undersong try` if there are answers.
 
-    ``missing``: the last answer to each of these orders.
+    ``last_answers``: the last answer to each of these orders.
     """
     remedies = [
-        answer.remedy or "mend what the endpoint names" for answer in missing if isinstance(answer, GenerationError)
+        answer.remedy or "mend what the endpoint names"
+        for answer in last_answers
+        if isinstance(answer, GenerationError)
     ]
-    if any(isinstance(answer, Completion) for answer in missing):
+    if any(isinstance(answer, Completion) for answer in last_answers):
         remedies.append(TRIAL_REMEDY)
     return f"{'; '.join(dict.fromkeys(remedies))}; the same command asks for what is missing, before any private sum"
 

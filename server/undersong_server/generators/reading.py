@@ -205,15 +205,15 @@ def without_title(text: str, told: Sequence[str]) -> str:
     >>> without_title("Question: where is my card?", ("a customer's question",))
     'where is my card?'
     """
-    titles = list(_TITLED.finditer(text))
-    if len(titles) != 1 or text[: titles[0].start()].strip():
+    title_matches = list(_TITLED.finditer(text))
+    if len(title_matches) != 1 or text[: title_matches[0].start()].strip():
         return text
     task_words = " ".join(told).casefold()
     owners = set(_OWNER.findall(task_words))
-    heading = re.sub(r"['’]s?(?!\w)", "", titles[0][1].casefold()).split()
+    heading = re.sub(r"['’]s?(?!\w)", "", title_matches[0][1].casefold()).split()
     is_writer = heading[0] in owners and set(heading[1:]) <= set(re.findall(r"[^\W\d_]+", task_words))
     if is_writer or _names_kind(heading, told[0].casefold() if told else ""):
-        return text[titles[0].end() :].strip()
+        return text[title_matches[0].end() :].strip()
     return text
 
 
@@ -223,12 +223,12 @@ def _names_kind(heading: Sequence[str], description: str) -> bool:
     "Question", "Customer question" and "Question du client" do of a customer's question. "A question" and "My question"
     are how a person begins, and "Note" alone may say "mind this".
     """
-    kinds = [word for word in (heading[0], heading[-1]) if _is_kind(word, description)]
-    if not kinds or (len(heading) == 1 and heading[0] in title_words("never_alone")):
+    kind_words = [word for word in (heading[0], heading[-1]) if _is_kind(word, description)]
+    if not kind_words or (len(heading) == 1 and heading[0] in title_words("never_alone")):
         return False
     words = re.findall(r"[^\W\d_]+", description)
     articles = {words[0]} if len(words[0]) <= _ARTICLE_LETTERS else set()
-    return set(heading) <= ({*words, *title_words("beside")} - articles) | {kinds[0]}
+    return set(heading) <= ({*words, *title_words("beside")} - articles) | {kind_words[0]}
 
 
 def _is_kind(word: str, description: str) -> bool:

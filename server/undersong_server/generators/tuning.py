@@ -107,19 +107,19 @@ def log_probabilities(model: Any, pair: Pair, device: torch.device) -> torch.Ten
     return total
 
 
-def answer_ids(tokenizer: Any, text: str, stop: Sequence[str], ends: Sequence[int]) -> list[int]:
+def answer_ids(tokenizer: Any, text: str, stop: Sequence[str], end_tokens: Sequence[int]) -> list[int]:
     """Returns the token ids of an answer: its text in the form that the request asks for, and the token that ends it.
 
     Args:
         stop: strings that end a completion; empty for a chat, whose prompts ask for a text between tags.
-        ends: tokens that end a text of the model.
+        end_tokens: tokens that end a text of the model.
     """
     if stop:
         answer_text = text + stop[0]
     else:
         answer_text = f"<text>{text}</text>"
     token_ids = tokenizer(answer_text, add_special_tokens=False)["input_ids"]
-    return [*map(int, token_ids), *(() if stop else ends[:1])]
+    return [*map(int, token_ids), *(() if stop else end_tokens[:1])]
 
 
 def _put_adapter(model: Any, config: Any) -> Any:

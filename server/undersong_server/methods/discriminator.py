@@ -379,11 +379,11 @@ def _orders(options: Options, run: RunContext, label_shares: Float64) -> list[Or
     ]
 
 
-def _distilled(options: Options, run: RunContext, order: Int64) -> "Discriminator | FineTunedStudent":
-    """Fits a student on the teachers' votes for the first candidates in ``order``; the next train the teachers."""
-    query_count = min(options.queries, len(order) // 2)
-    queries = [run.pool.samples[i] for i in order[:query_count]]
-    contrast_samples = [run.pool.samples[i] for i in order[query_count : query_count + options.contrast]]
+def _distilled(options: Options, run: RunContext, candidate_order: Int64) -> "Discriminator | FineTunedStudent":
+    """Fits a student on teachers' votes for the first of ``candidate_order``; the next ones train the teachers."""
+    query_count = min(options.queries, len(candidate_order) // 2)
+    queries = [run.pool.samples[i] for i in candidate_order[:query_count]]
+    contrast_samples = [run.pool.samples[i] for i in candidate_order[query_count : query_count + options.contrast]]
     sum_inputs: list[Input] = []
     if options.teacher == "fine-tuned":
         sum_inputs += run.publish_labelled_texts("queries", queries)
@@ -398,7 +398,7 @@ def _distilled(options: Options, run: RunContext, order: Int64) -> "Discriminato
         vote_counts, query_classes = noisy_votes.natural[: len(queries)], _classes(run, queries)
         targets_are_hard = options.targets == "hard"
         return fine_tuned(
-            [query.text for query in queries],
+            [sample.text for sample in queries],
             vote_counts
             - (
                 _all_teachers(options, run.setting, noisy_votes) / 2
@@ -427,9 +427,9 @@ def _all_teachers(options: Options, setting: Setting, noisy_votes: NoisySum) -> 
 
 
 def _discriminant(
-    options: Options, run: RunContext, order: Int64, counts: Float64, count_sigma: float
+    options: Options, run: RunContext, candidate_order: Int64, counts: Float64, count_sigma: float
 ) -> "Discriminator":
-    candidates = [run.pool.samples[i] for i in order]
+    candidates = [run.pool.samples[i] for i in candidate_order]
     embeddings, class_of = run.embeddings(candidates), _classes(run, candidates)
     whitening = Whitening(embeddings, class_of, len(counts))
     noisy_moments = run.private_sum("moments", [])
@@ -561,17 +561,19 @@ def linear_discriminant(
     return Discriminator(whitening, whitening.whitened_direction(class_directions / variances))
 
 
-def _log_likelihood(observed: Float64, noise: Float64, common: Float64, own: Float64) -> float:
+def _log_likelihood(observed: Float64, noise: Float64, common_variance: Float64, own_variance: Float64) -> float:
     """Log-likelihood of the differences of means ``observed`` [classes, d], up to a constant.
 
-    ``common`` is the variance [d] of what all classes share, ``own`` that of a class's own part.
+    ``common_variance`` is the variance [d] of what all classes share, ``own_variance`` that of a class's own part.
     """
-    class_variances = own + noise
+    class_variances = own_variance + noise
     precision = (1.0 / class_variances).sum(axis=0)
     mahalanobis_term = (observed**2 / class_variances).sum() - (
-        common * (observed / class_variances).sum(axis=0) ** 2 / (1.0 + common * precision)
+        common_variance * (observed / class_variances).sum(axis=0) ** 2 / (1.0 + common_variance * precision)
     ).sum()
-    return float(-0.5 * (np.log(class_variances).sum() + np.log1p(common * precision).sum() + mahalanobis_term))
+    return float(
+        -0.5 * (np.log(class_variances).sum() + np.log1p(common_variance * precision).sum() + mahalanobis_term)
+    )
 
 
 def average_by_group(values: Float64, group: Int64) -> Float64:

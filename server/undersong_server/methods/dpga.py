@@ -671,16 +671,16 @@ def sigma(epsilon: float, delta: float, rounds: int, sampling: float) -> float:
 def paper_figures(options: Options, plan: Plan) -> Mapping[str, float]:
     """The paper's sigma of a vote, the epsilon that the mechanisms spend with it, and sigma by exact accounting."""
     stated_promise = plan.privacy.epsilon, plan.privacy.delta, options.rounds, options.sampling
-    vote_sigma, factor = sigma(*stated_promise), plan.privacy.norm_factor
+    vote_sigma, norm_factor = sigma(*stated_promise), plan.privacy.norm_factor
     histogram_count = 1 + options.asks_length + options.asks_keywords
     spent_epsilon, exact_sigma, joint_sigma = _exact_figures(
         *stated_promise, histograms=histogram_count, length=options.asks_length, curator=options.curator
     )
     return {
-        "sigma": vote_sigma * factor,
+        "sigma": vote_sigma * norm_factor,
         "epsilon_really_spent": spent_epsilon,
-        "sigma_accounted_exactly": exact_sigma * factor,
-        "sigma_composed_jointly": joint_sigma * factor,
+        "sigma_accounted_exactly": exact_sigma * norm_factor,
+        "sigma_composed_jointly": joint_sigma * norm_factor,
     }
 
 

@@ -267,10 +267,10 @@ class TransformersGenerator(StatelessGenerator):
         with self._named_errors():
             prompts = [[int(i) for i in tokenizer(text)["input_ids"]] for text in _CHECKED_PROMPTS]
             requests = [GenerationRequest("", "", text, 0) for text in _CHECKED_PROMPTS]
-            lengths = [min(_CHECKED_TOKENS, self._settings.max_new_tokens)] * len(prompts)
-            batch_answers = self._answer_batch(prompts, requests, lengths, temperature=0.0)
+            longest_answers = [min(_CHECKED_TOKENS, self._settings.max_new_tokens)] * len(prompts)
+            batch_answers = self._answer_batch(prompts, requests, longest_answers, temperature=0.0)
             single_answers = [
-                self._answer_batch([ids], [request], lengths[:1], temperature=0.0)[0]
+                self._answer_batch([ids], [request], longest_answers[:1], temperature=0.0)[0]
                 for ids, request in zip(prompts, requests, strict=True)
             ]
         if batch_answers == single_answers:
@@ -391,9 +391,9 @@ class TransformersGenerator(StatelessGenerator):
             hook_handle.remove()
 
     def _decode_answer(
-        self, tokenizer: Any, tokens: list[int], ends: set[int], prompt: list[int], stop: Sequence[str]
+        self, tokenizer: Any, tokens: list[int], end_tokens: set[int], prompt: list[int], stop: Sequence[str]
     ) -> Completion:
-        end_position = next((position for position, token in enumerate(tokens) if token in ends), None)
+        end_position = next((position for position, token in enumerate(tokens) if token in end_tokens), None)
         tokens = tokens if end_position is None else tokens[:end_position]
         length = len(tokens) + (end_position is not None)
         if stop:
@@ -467,12 +467,12 @@ class TransformersGenerator(StatelessGenerator):
         from undersong_server.generators import tuning
 
         model, tokenizer, device = self._load_model()
-        ends = end_ids(tokenizer, model)
+        end_tokens = end_ids(tokenizer, model)
         pairs = [
             tuning.Pair(
                 prompt_ids(tokenizer, preference.request.prompt, system=preference.request.system, chat=chat),
                 *(
-                    tuning.answer_ids(tokenizer, text, preference.request.stop, ends)
+                    tuning.answer_ids(tokenizer, text, preference.request.stop, end_tokens)
                     for text in (preference.chosen, preference.rejected)
                 ),
             )
@@ -632,13 +632,13 @@ def _has_stopped(tokenizer: Any, tokens: Sequence[int], stop: Sequence[str]) -> 
 
 
 def _stopping_criteria(
-    tokenizer: Any, limits: Sequence[tuple[Sequence[str], int]], ends: set[int], start: int, leave: int
+    tokenizer: Any, limits: Sequence[tuple[Sequence[str], int]], end_tokens: set[int], start: int, leave: int
 ) -> Any:
     """Returns the criteria by which a row ends: an end token, one of its request's stops, or its longest length.
 
     Args:
         limits: per row its request's stops and its longest answer in tokens.
-        ends: tokens that end a text.
+        end_tokens: tokens that end a text.
         start: position of a row's first written token.
         leave: all rows stop when at most so many have not ended; the attribute ``ended`` then says which have.
     """
@@ -650,7 +650,11 @@ def _stopping_criteria(
 
         def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
             self.ended = [
-                bool(len(row) >= longest or not ends.isdisjoint(row) or (stops and _has_stopped(tokenizer, row, stops)))
+                bool(
+                    len(row) >= longest
+                    or not end_tokens.isdisjoint(row)
+                    or (stops and _has_stopped(tokenizer, row, stops))
+                )
                 for row, (stops, longest) in zip(input_ids[:, start:].tolist(), limits, strict=True)
             ]
             has_ended_enough = self.ended.count(False) <= leave
@@ -710,23 +714,23 @@ def _rendered_turn(tokenizer: Any, **fields: str) -> str:
 
 def end_ids(tokenizer: Any, model: Any) -> list[int]:
     """Returns the ids of the tokens that end a turn, by generation settings, tokenizer and chat template; often one."""
-    ends: list[int] = []
+    end_tokens: list[int] = []
     for stated_ids in (model.generation_config.eos_token_id, tokenizer.eos_token_id):
         if isinstance(stated_ids, int):
-            ends += [stated_ids]
+            end_tokens += [stated_ids]
         else:
-            ends += list(stated_ids or ())
+            end_tokens += list(stated_ids or ())
     after_turn = _rendered_turn(tokenizer).rpartition(_PROBE_TURN)[2].lstrip()
     if after_turn and (first := tokenizer(after_turn, add_special_tokens=False)["input_ids"][:1]):
-        ends += [token for token in first if token in tokenizer.added_tokens_decoder]
-    return list(dict.fromkeys(map(int, ends)))
+        end_tokens += [token for token in first if token in tokenizer.added_tokens_decoder]
+    return list(dict.fromkeys(map(int, end_tokens)))
 
 
 def padding(tokenizer: Any, model: Any) -> int:
     """Returns the id of a token to pad with; padding is masked out, so any token that the model has serves."""
-    rows = model.get_input_embeddings().weight.shape[0]
-    tokens = (tokenizer.pad_token_id, tokenizer.eos_token_id, model.config.eos_token_id)
-    return next((token for token in tokens if isinstance(token, int) and 0 <= token < rows), 0)
+    vocabulary_size = model.get_input_embeddings().weight.shape[0]
+    possible_tokens = (tokenizer.pad_token_id, tokenizer.eos_token_id, model.config.eos_token_id)
+    return next((token for token in possible_tokens if isinstance(token, int) and 0 <= token < vocabulary_size), 0)
 
 
 def padded(rows: Sequence[list[int]], pad: int, side: Literal["left", "right"]) -> list[list[int]]:

@@ -34,14 +34,16 @@ def discrimination(
     return float(np.average(accuracies, weights=label_sizes)), float(np.average(roc_areas, weights=label_sizes))
 
 
-def _median_accuracy(high: Float64, low: Float64) -> float:
+def _median_accuracy(high_scores: Float64, low_scores: Float64) -> float:
     """Returns the accuracy of calling scores above the median "high", each side weighing 1/2; ties count half."""
-    scores = np.concatenate([high, low])
-    score_weights = np.concatenate([np.full(len(high), 0.5 / len(high)), np.full(len(low), 0.5 / len(low))])
+    scores = np.concatenate([high_scores, low_scores])
+    score_weights = np.concatenate(
+        [np.full(len(high_scores), 0.5 / len(high_scores)), np.full(len(low_scores), 0.5 / len(low_scores))]
+    )
     score_order = np.argsort(scores, kind="stable")
     level = scores[score_order][np.searchsorted(np.cumsum(score_weights[score_order]), 0.5 - 1e-12)]
-    real_above = float((high > level).mean() + 0.5 * (high == level).mean())
-    synthetic_below = float((low < level).mean() + 0.5 * (low == level).mean())
+    real_above = float((high_scores > level).mean() + 0.5 * (high_scores == level).mean())
+    synthetic_below = float((low_scores < level).mean() + 0.5 * (low_scores == level).mean())
     return 0.5 * (real_above + synthetic_below)
 
 

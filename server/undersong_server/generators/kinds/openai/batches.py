@@ -282,7 +282,7 @@ class Batches:
         return lines, lost_outcome
 
     def _read_lines(
-        self, file: str, batch: _Submitted, requests: Mapping[str, BatchRequest], most_bytes: int
+        self, file_id: str, batch: _Submitted, requests: Mapping[str, BatchRequest], most_bytes: int
     ) -> list[_Line]:
         """Returns the lines of a file; reads it again while it has no line of this batch but something else.
 
@@ -291,8 +291,8 @@ class Batches:
         lines: list[_Line] = []
         for attempt in range(LOOKS):
             time.sleep(min(_FIRST_PAUSE_S, self._settings.max_wait_s) if attempt else 0.0)
-            content = self._fetch_path(f"/files/{file}/content", most_bytes=most_bytes, timeout_s=_FILE_TIMEOUT_S)
-            lines = [self._read_line(line, requests) for line in content.split(b"\n") if line.strip()]
+            file_bytes = self._fetch_path(f"/files/{file_id}/content", most_bytes=most_bytes, timeout_s=_FILE_TIMEOUT_S)
+            lines = [self._read_line(line, requests) for line in file_bytes.split(b"\n") if line.strip()]
             if any(line.identifier in batch.identifiers for line in lines):
                 break
         return lines
@@ -335,14 +335,14 @@ class Batches:
 
     # These methods submit a batch.
 
-    def _journaled_batches(self, missing: Mapping[str, BatchRequest]) -> Iterator[_Submitted]:
+    def _journaled_batches(self, missing_requests: Mapping[str, BatchRequest]) -> Iterator[_Submitted]:
         """Yields the batches that were submitted before and hold a request that is still missing."""
         prefix = batch_prefix(self._name)
         entries = self._journal.items(prefix)
         for journal_key in sorted(journal_key for journal_key in entries if journal_key.endswith("/requests")):
             stem = journal_key.removeprefix(prefix).removesuffix("/requests")
             identifiers = json.loads(entries[journal_key])
-            if not missing.keys() & identifiers:
+            if not missing_requests.keys() & identifiers:
                 continue
             number_bytes = entries.get(f"{prefix}{stem}/number")
             batch_id = number_bytes.decode() if number_bytes else self._find_submitted(stem)
@@ -352,20 +352,22 @@ class Batches:
                 self._journal.put(f"{prefix}{stem}/number", batch_id.encode())
             yield _Submitted(stem, batch_id, identifiers)
 
-    def _submit_part(self, part: Mapping[str, BatchRequest], endpoint: Path) -> _Submitted:
+    def _submit_part(self, part_requests: Mapping[str, BatchRequest], endpoint: Path) -> _Submitted:
         """Submits one batch; the journal notes that before, and the batch's number after."""
         time.sleep(max(0.0, self._next_s - time.monotonic()))
         prefix = batch_prefix(self._name)
-        identifiers = list(part)
+        identifiers = list(part_requests)
         batch_number = sum(journal_key.endswith("/requests") for journal_key in self._journal.items(prefix))
         mark = uuid.uuid4().hex
         stem = f"{batch_number:08}-{mark}"
-        lines = [_request_line(request_name, request, endpoint) for request_name, request in part.items()]
+        request_lines = [
+            _request_line(request_name, request, endpoint) for request_name, request in part_requests.items()
+        ]
         boundary = f"undersong-{mark}"
         form_headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
-        content = _multipart_form(b"\n".join(lines), boundary)
+        form_bytes = _multipart_form(b"\n".join(request_lines), boundary)
         uploaded_file = _json_object(
-            self._call_patiently("POST", "/files", content, form_headers, timeout_s=_FILE_TIMEOUT_S)
+            self._call_patiently("POST", "/files", form_bytes, form_headers, timeout_s=_FILE_TIMEOUT_S)
         )
         batch_fields = {
             "input_file_id": self._text_field(uploaded_file, "id"),
@@ -375,7 +377,8 @@ class Batches:
         }
         # The endpoint may accept the batch now and bill each request, whether or not its answer arrives.
         attempt_keys = self._log.begin_batch(
-            stem, {request_name: (sum(request.worst), request.price_usd) for request_name, request in part.items()}
+            stem,
+            {request_name: (sum(request.worst), request.price_usd) for request_name, request in part_requests.items()},
         )
         self._journal.put(f"{prefix}{stem}/requests", json.dumps(identifiers).encode())
 
@@ -561,9 +564,9 @@ def _split_requests(requests: Mapping[str, BatchRequest]) -> Iterator[dict[str, 
 
 def _multipart_form(content: bytes, boundary: str) -> bytes:
     """Returns the form (RFC 7578) that uploads a batch's file."""
-    head = (
+    form_start = (
         f'--{boundary}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--{boundary}\r\n'
         'Content-Disposition: form-data; name="file"; filename="requests.jsonl"\r\n'
         "Content-Type: application/octet-stream\r\n\r\n"
     )
-    return head.encode() + content + f"\r\n--{boundary}--\r\n".encode()
+    return form_start.encode() + content + f"\r\n--{boundary}--\r\n".encode()

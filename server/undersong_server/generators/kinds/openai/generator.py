@@ -134,9 +134,9 @@ class OpenAIGenerator:
         self._turns = itertools.count()
         self._budget = CallBudget(self.name, settings.token_budget, settings.price_budget_usd)
         self._log = AttemptLog(journal, self.name)
-        lost = self._log.lost
-        self._budget.charge(lost.tokens, lost.price_usd)
-        self._budget.last_loss = lost.words
+        earlier_loss = self._log.lost
+        self._budget.charge(earlier_loss.tokens, earlier_loss.price_usd)
+        self._budget.last_loss = earlier_loss.words
         self._tally: Counter[str] = Counter(calls=0, retries=0, lost_attempts=0, failed=0)
         self._lock = threading.Lock()
         self._answered = False
@@ -259,10 +259,10 @@ class OpenAIGenerator:
                     return
                 yield index, answer
 
-        width = min(self._settings.concurrency, len(requests))
+        thread_count = min(self._settings.concurrency, len(requests))
         failures: list[BaseException] = []
         # No new call follows a failure. Calls in flight are paid for, so their answers are awaited.
-        yield from merge_sources({f"{self.name}-{number}": work for number in range(width)}, failures)
+        yield from merge_sources({f"{self.name}-{number}": work for number in range(thread_count)}, failures)
         if failures:
             raise failures[0]
 
@@ -332,10 +332,10 @@ class OpenAIGenerator:
         self._count_event("failed")
         with self._lock:
             health.failed_in_a_row += outcome.state is not ExchangeState.REQUEST and outcome.kind != "forbidden"
-            failures = health.failed_in_a_row
-        if failures >= states.FAILURES_IN_A_ROW:
+            failure_count = health.failed_in_a_row
+        if failure_count >= states.FAILURES_IN_A_ROW:
             raise GenerationError(
-                f"generator {self.name}: {failures} requests in a row have failed, the last one: {words}",
+                f"generator {self.name}: {failure_count} requests in a row have failed, the last one: {words}",
                 self._outcome_remedy(outcome, connection),
                 code="endpoint-fails",
             )

@@ -140,14 +140,13 @@ class Endpoint(BaseModel):
             )
         through_proxy = proxy and _is_loopback(self.base_url)
         if through_proxy:
-            key, passed_host = "proxy", proxy
+            setting_name, passed_host = "proxy", proxy
         else:
-            key, passed_host = "base_url", self.base_url
+            setting_name, passed_host = "base_url", self.base_url
         if self.base_url.startswith("http:") and not _is_loopback(passed_host):
             raise ValueError(
-                f"{key} {passed_host!r} would carry the key of {key_variable} unencrypted over a network; write a"
-                " base_url with"
-                ' https, or api_key_env = "" for an endpoint without keys'
+                f"{setting_name} {passed_host!r} would carry the key of {key_variable} unencrypted over a network; use"
+                ' a base_url with https, or api_key_env = "" for an endpoint without keys'
             )
 
 
@@ -336,10 +335,10 @@ class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
 
     def price_usd(self, prompt_tokens: int, completion_tokens: int) -> float:
         """Returns the US dollars of that many tokens; 0.0 if the task names no price."""
-        prompt = self.price_per_1k_prompt or 0.0
-        completion = self.price_per_1k_completion or 0.0
+        prompt_price = self.price_per_1k_prompt or 0.0
+        completion_price = self.price_per_1k_completion or 0.0
         price_factor = BATCH_PRICE if self.batch else 1.0
-        return price_factor * (prompt_tokens * prompt + completion_tokens * completion) / 1000.0
+        return price_factor * (prompt_tokens * prompt_price + completion_tokens * completion_price) / 1000.0
 
     def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
         """Estimates tokens, price and seconds; ``concurrency`` answers at once.

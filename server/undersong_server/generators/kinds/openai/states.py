@@ -645,21 +645,21 @@ def read_usage(usage: Any, text: str, worst: tuple[int, int]) -> TokenUsage:
     if these are more than that.
     """
     usage_json = _as_object(usage)
-    prompt = _token_count(usage_json.get("prompt_tokens"))
-    completion = _token_count(usage_json.get("completion_tokens"))
-    if prompt is None or completion is None:
+    prompt_tokens = _token_count(usage_json.get("prompt_tokens"))
+    completion_tokens = _token_count(usage_json.get("completion_tokens"))
+    if prompt_tokens is None or completion_tokens is None:
         return TokenUsage(*worst, reported=False)
     token_details = _as_object(usage_json.get("completion_tokens_details"))
-    total_tokens = _token_count(usage_json.get("total_tokens"), absent=prompt + completion)
+    total_tokens = _token_count(usage_json.get("total_tokens"), absent=prompt_tokens + completion_tokens)
     reasoning_tokens = _token_count(token_details.get("reasoning_tokens"), absent=0)
     if total_tokens is None or reasoning_tokens is None:
         return TokenUsage(*worst, reported=False)
-    completion = max(completion, total_tokens - prompt)
-    if reasoning_tokens > completion:
-        completion += reasoning_tokens
-    if prompt == 0 or (completion == 0 and text):
+    completion_tokens = max(completion_tokens, total_tokens - prompt_tokens)
+    if reasoning_tokens > completion_tokens:
+        completion_tokens += reasoning_tokens
+    if prompt_tokens == 0 or (completion_tokens == 0 and text):
         return TokenUsage(*worst, reported=False)
-    return TokenUsage(prompt, completion)
+    return TokenUsage(prompt_tokens, completion_tokens)
 
 
 def _as_object(value: Any) -> dict[str, Any]:
