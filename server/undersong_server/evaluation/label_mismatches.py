@@ -48,7 +48,8 @@ class LabelMismatches:
         """Names the surest rows with the label that each reads like; "" if there is none."""
         if not self.label_by_row:
             return ""
-        shown = [f"{row} ({printable(label, 60)})" for row, label in [*self.label_by_row.items()][:SHOWN_ROWS]]
+        surest_rows = [*self.label_by_row.items()][:SHOWN_ROWS]
+        shown = [f"row {row} reads like {printable(label, 60)}" for row, label in surest_rows]
         further_count = len(self.label_by_row) - len(shown)
         further_words = f", and {number(further_count)} more, which `undersong verify . --json` lists"
         return (

@@ -92,8 +92,8 @@ def test_card_and_report_name_rows_that_read_like_another_label(place):
     shown = both(run(mismatches=mismatches))[place]
     assert shown.count(mismatches.sentence) == 1
     assert "2 of 60 rows (3.3 %) read like another label than their own" in shown
-    assert "the surest first: 12 (ankle), 7 (chest)." in shown
-    assert shown.index(mismatches.sentence) < shown.index("What the rows are like") < shown.index("12 (ankle)")
+    assert "the surest first: row 12 reads like ankle, row 7 reads like chest." in shown
+    assert shown.index(mismatches.sentence) < shown.index("What the rows are like") < shown.index("row 12 reads")
     assert "read like another label than their own: not measured" in both(run())[place]
     assert "read like another label" not in both(run(labels=()))[place]
 
