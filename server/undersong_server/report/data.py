@@ -618,7 +618,7 @@ def _distance_measures(distances: Distances) -> list[Measure]:
             "different word pairs",
             distances.distinct_bigrams,
             distances.reference_distinct_bigrams,
-            "of all word pairs",
+            f"of all word pairs in {number(distances.rows)} drawn texts of each set; of more texts it is smaller",
         ),
         Measure(
             "Vendi score",
