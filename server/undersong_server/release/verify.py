@@ -726,8 +726,9 @@ class PrivacyVerdict:
                 f" {words.AS_PLANNED}"
             )
         if self.guesses is not None:
-            case_lines.append("best guesses:")
+            case_lines.append("best guesses, instead of 50 of 100 cases by tossing a coin:")
             case_lines += [f"  {whose}: right in at most {right} of 100 cases" for whose, right in self.guesses.rows]
+            case_lines += [f"  {words}" for words in (self.guesses.average_words,) if words]
         return case_lines
 
     def conclusion(self) -> list[str]:

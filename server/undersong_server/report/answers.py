@@ -298,7 +298,7 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
     delta = privacy_statement.promise.delta
     leading_words, *further_words = [impact.worst_guess(epsilon, delta)]
     if privacy_statement.best_guess is not None:
-        further_words = ["That average is the figure of this run: it is over the noise of the sums."]
+        further_words = [privacy_statement.guesses.average_words]
         leading_words = impact.guess(privacy_statement.best_guess, f"one {unit_words}")
     return (
         f"Suppose that somebody thinks it as likely as not that a certain {unit_words} is among the records, and then"

@@ -8,6 +8,7 @@ from undersong_protocol.agreement import words
 from undersong_protocol.agreement.plan import Privacy
 
 HEADER = ("who guesses, and about whom", "right in at most so many of 100 cases; a coin is in 50")
+NEARLY_CERTAIN = 0.95  # probability of a right guess
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,20 @@ class Guesses:
             # Words on the protection are of an average; the row on nearly all runs is of each single run.
             (whose, f"{impact.cases(right)}{'' if whose == self._nearly_all else impact.protection_words(right)}")
             for whose, right in self.chances.items()
+        )
+
+    @property
+    def average_words(self) -> str:
+        """Says how a reader's average and the figure of nearly all runs are both true; "" without an average."""
+        if self.of_readers is None:
+            return ""
+        right = impact.certainty(self.promise.epsilon, self.promise.delta)
+        counted_words = " that still count" if self.promise.delta else ""
+        sure_words = ", in which a guess may be nearly certain" if right >= NEARLY_CERTAIN else ""
+        return (
+            f"{impact.cases(self.of_readers)} and {impact.cases(right)} both hold: the first is an average over all"
+            " outcomes of the noise, and the figure by which to compare corpora; the second is of the worst"
+            f" outcomes{counted_words}{sure_words}."
         )
 
     @property
