@@ -8,6 +8,10 @@ from undersong_server.report.verdict import HARDLY, OWN_RECORDS, TEST_TEXTS, UNM
 
 FIT_FOR_EXERCISES = "Fit for exercises and tests of pipelines"
 NOT_COMPARED = "not compared with models that learn from real texts, so no sign that it is fit for a product"
+LEARNERS: Mapping[str, str] = {  # begins the clause on the share that is labelled wrongly, by what it is a share of
+    TEST_TEXTS: "the panel's classifiers that learn from it label, as a mean,",
+    OWN_RECORDS: "a classifier that learns from it labels",
+}
 LIKENESS_CLAUSES: Mapping[str, str] = {  # by the degree in which the corpus looks like the test texts
     "little": "not a stand-in for the test texts, which it looks little like",
     "in part": "in part like the test texts",
@@ -26,7 +30,7 @@ def conclude(data: ReportData) -> str:
         return verdict(data)
     least_wrong, most_wrong = (round(100 * (1 - right)) for right in (high, low))
     wrong_words = f"{least_wrong}" if least_wrong == most_wrong else f"{least_wrong} to {most_wrong}"
-    clauses = [f"{FIT_FOR_EXERCISES}: classifiers that learn from it label {wrong_words} of 100 {of_what} wrongly"]
+    clauses = [f"{FIT_FOR_EXERCISES}: {LEARNERS[of_what]} {wrong_words} of 100 {of_what} wrongly"]
     help_of_records = records_help(data)
     if help_of_records.sign is not None:
         clauses.append(help_of_records.clause)

@@ -127,8 +127,8 @@ def plain_words(share: float, of_what: str, labels: int) -> str:
     if labels > 1:
         beside_words = f"; by guessing among the {labels} labels, {round(100 / labels)} would be right"
     return (
-        f"In plain words: of 100 {of_what}, small models that learn from this corpus label about {right} rightly and"
-        f" about {100 - right} wrongly{beside_words}."
+        f"In plain words: of 100 {of_what}, small models that learn from this corpus label on average about {right}"
+        f" rightly and about {100 - right} wrongly{beside_words}."
     )
 
 

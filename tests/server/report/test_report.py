@@ -1165,8 +1165,9 @@ ZERO = Accuracy(ZERO_SHOT, 0.44, 0.5, 0.5, 0.5, reference=True, by_texts=Interva
         (
             {"accuracy": (*panel_scores((0.6, 0.7), (0.4, 0.5))[:1], ZERO), "score": scored(0.7, 0.8)},
             (
-                f"{FIT_FOR_EXERCISES}: classifiers that learn from it label 30 to 40 of 100 texts like those of the"
-                f" test file wrongly; effect of the records on quality: better; {NOT_COMPARED}.",
+                f"{FIT_FOR_EXERCISES}: the panel's classifiers that learn from it label, as a mean, 30 to 40 of 100"
+                f" texts like those of the test file wrongly; effect of the records on quality: better;"
+                f" {NOT_COMPARED}.",
                 "65.0 % (60.0 to 70.0) right on 200 notes: so many of its texts get their true label from small models"
                 " (the panel) that learned from this corpus alone.",
                 "Better than as many zero-shot texts of all its generators: 44.0 % (40.0 to 48.0). This corpus is 21.0"
@@ -1176,7 +1177,7 @@ ZERO = Accuracy(ZERO_SHOT, 0.44, 0.5, 0.5, 0.5, reference=True, by_texts=Interva
         (
             {"score": scored(0.7, 0.8)},
             (
-                f"{FIT_FOR_EXERCISES}: classifiers that learn from it label 20 to 30 of 100 records like those of"
+                f"{FIT_FOR_EXERCISES}: a classifier that learns from it labels 20 to 30 of 100 records like those of"
                 f" the hospitals wrongly; {NOT_COMPARED}.",
                 "75 % of cases (70 to 80) right on the hospitals' own records, measured privately: so many of them get"
                 " their true label from a classifier that learned from this corpus alone.",
@@ -1222,7 +1223,7 @@ NEAR_SET = tuple(Measure(name, name, 0.95, "0 to 1", "high") for name in WEAK)
             {"accuracy": panel_scores((0.6, 0.7), (0.5, 0.65))[:1], "measures": FAR[:2]},
             f"test file wrongly; {NOT_COMPARED}.",
         ),
-        ({"score": scored(0.26, 0.34), "measures": FAR}, "label 66 to 74 of 100 records like those of the"),
+        ({"score": scored(0.26, 0.34), "measures": FAR}, "labels 66 to 74 of 100 records like those of the"),
         ({"score": scored(0.22, 0.30), "measures": FAR}, HARDLY),
         ({"measures": FAR}, UNMEASURED),
     ],
