@@ -26,7 +26,7 @@ from undersong_server.report.data import (
 )
 from undersong_server.report.guesses import HEADER
 from undersong_server.report.sum_answers import SUM_ANSWERS, WORTH
-from undersong_server.report.terms import LICENCES, NGRAM, is_example, mark_example
+from undersong_server.report.terms import LICENCES, NGRAM, cite_licence, is_example, mark_example
 from undersong_server.report.verdict import (
     NOT_MEASURED,
     TEST_FILE,
@@ -277,7 +277,7 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
         *filter(None, [data.terms.name_sources()]),
         _name_makers(data, maker_names),
         *(
-            [f'Credit to give: "{data.task} ({data.run}), by {maker_names}, {publication.licence}".']
+            [f'Credit to give: "{data.task} ({data.run}), by {maker_names}, {cite_licence(publication.licence)}".']
             if may_credit
             else []
         ),

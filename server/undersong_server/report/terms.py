@@ -44,14 +44,18 @@ UNSTATED_INSIDE = "Nor have they stated if you may use it inside your organisati
 class Licence:
     """Permissions of a licence: to publish (the end of a sentence), and for internal and hosted use (sentences).
 
-    Source: the legal code of each Creative Commons licence, sections 2(a)(1) (reproducing and sharing) and 3(a) (credit
-    for what is shared); section 2 of CC0 1.0.
+    ``url`` is that of a licence which has to be linked; "" for others.
+
+    Source: the legal code of each Creative Commons licence, sections 2(a)(1) (reproducing and sharing), 3(a) (credit,
+    link and a note of changes, for what is shared) and 3(b) (the same licence); section 2 of CC0 1.0.
     """
 
     publish: str
     inside: str
+    url: str = ""
 
 
+CREDIT = "if you give credit, link the licence and say if you changed the texts"
 NO_CREDIT_INSIDE = "Use inside your organisation needs no credit, which is due for what is shared"
 NO_WORD_ON_HOSTING = "Of a model that others only query (hosted), the licence says nothing."
 LICENCES = {  # terms on which the licences of most corpora let a receiver publish texts, and models trained on them
@@ -60,17 +64,28 @@ LICENCES = {  # terms on which the licences of most corpora let a receiver publi
         "Use inside your organisation, and a model that others only query (hosted), are free, too.",
     ),
     "CC-BY-4.0": Licence(
-        "also in a product that you sell, if you give credit", f"{NO_CREDIT_INSIDE}. {NO_WORD_ON_HOSTING}"
+        f"also in a product that you sell, {CREDIT}",
+        f"{NO_CREDIT_INSIDE}. {NO_WORD_ON_HOSTING}",
+        "https://creativecommons.org/licenses/by/4.0/",
     ),
     "CC-BY-SA-4.0": Licence(
-        "also in a product that you sell, if you give credit and publish changed texts under the same licence",
+        "also in a product that you sell, if you give credit, link the licence, say if you changed the texts, and"
+        " publish changed texts under the same licence",
         f"{NO_CREDIT_INSIDE}. {NO_WORD_ON_HOSTING}",
+        "https://creativecommons.org/licenses/by-sa/4.0/",
     ),
     "CC-BY-NC-4.0": Licence(
-        "if you give credit, but not for money",
+        f"{CREDIT}, but not for money",
         f"{NO_CREDIT_INSIDE}, and is not for money either. {NO_WORD_ON_HOSTING}",
+        "https://creativecommons.org/licenses/by-nc/4.0/",
     ),
 }
+
+
+def cite_licence(licence: str) -> str:
+    """Returns a licence as credit names it: with its address if it has to be linked."""
+    url = LICENCES[licence].url if licence in LICENCES else ""
+    return f"{licence}, {url}" if url else licence
 
 
 def is_example(address: str) -> bool:

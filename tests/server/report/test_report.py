@@ -59,7 +59,7 @@ from undersong_server.report.data import (
 from undersong_server.report.html import render_card, render_html, spread
 from undersong_server.report.screen import final_screen
 from undersong_server.report.sum_answers import SumAnswer
-from undersong_server.report.terms import NOBODY_TO_ASK, OPEN_INSIDE, OPEN_SOURCE, is_example
+from undersong_server.report.terms import NOBODY_TO_ASK, OPEN_INSIDE, OPEN_SOURCE, cite_licence, is_example
 from undersong_server.report.verdict import FAR_FROM_TASK, HARDLY, UNMEASURED, records_help, verdict
 from undersong_server.report.writers import list_writers
 from undersong_server.runs.task import PublicationSection
@@ -505,9 +505,10 @@ def test_promise_states_a_yardstick_and_the_run_that_it_replaces(place):
         (
             "CC-BY-4.0",
             "Yes, by the licence, CC-BY-4.0: it lets you publish the texts, changed texts, and models that you train on"
-            " them, also in a product that you sell, if you give credit.",
+            " them, also in a product that you sell, if you give credit, link the licence and say if you changed the"
+            " texts.",
         ),
-        ("CC-BY-NC-4.0", "models that you train on them, if you give credit, but not for money."),
+        ("CC-BY-NC-4.0", "link the licence and say if you changed the texts, but not for money."),
         ("House terms", "it says itself."),
     ],
 )
@@ -515,7 +516,7 @@ def test_licence_answer_states_permission_credit_line_and_purpose(place, licence
     terms = PublicationSection(makers="clinics", licence=licence)
     shown = both(run(publication=terms, purpose="To teach.", usage=()))[place]
     assert says in shown
-    assert f', by clinics, {licence}".' in shown
+    assert f', by clinics, {cite_licence(licence)}".' in shown
     assert "Purpose, as the hospitals approved it: To teach." in shown
 
 
