@@ -64,7 +64,7 @@ from undersong_server.report.card_facts import CardFacts, read_card_facts
 from undersong_server.report.check_words import CHECK_WORDS, describe_files
 from undersong_server.report.data import UNIT_WORDS
 from undersong_server.report.guesses import Guesses
-from undersong_server.report.terms import CorpusTerms, mark_example, terms_of_plan
+from undersong_server.report.terms import USE_LIMITS, CorpusTerms, mark_example, terms_of_plan
 from undersong_server.runs.planning import register_named_statistics
 
 Events = tuple[accounting.Event, ...]
@@ -530,6 +530,7 @@ class PrivacyVerdict:
                 (terms.invented_records, terms.describe_demonstration()),
                 (no_guarantee, words.NO_GUARANTEE),
                 (True, permission_words),
+                (True, f"  {USE_LIMITS}"),
                 *((True, f"  {sentence}") for sentence in terms.quote_sources()),
                 (terms.name_sources(), f"  {terms.name_sources()}"),
             )

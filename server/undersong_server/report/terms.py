@@ -37,6 +37,10 @@ OWN_WORDS = (
     "whether you may train on the texts, publish what comes of it, use it inside your organisation or host a model, it"
     " says itself."
 )
+USE_LIMITS = (
+    "Whatever a licence allows: the texts are for no decision about a patient, and no figure shows that they are fit"
+    " for a product."
+)
 UNSTATED_INSIDE = "Nor have they stated if you may use it inside your organisation, or host a model trained on it."
 
 

@@ -22,6 +22,7 @@ from undersong_server.report.terms import (
     NGRAM,
     OPEN_INSIDE,
     SOURCE_LICENCE_UNKNOWN,
+    USE_LIMITS,
     CorpusTerms,
     TextSource,
     kind_of,
@@ -91,7 +92,8 @@ def test_verify_repeats_the_warnings_of_card_and_report(tmp_path, published, sig
     stated = replace(verdict, manifest=replace(verdict.manifest, task=task), card=card)
     assert stated.terms == data.terms
     assert data.terms.describe_demonstration() in stated.lines()
-    for sentence in (data.terms.describe_demonstration(), data.terms.allow(), data.terms.name_sources()):
+    sentences = (data.terms.describe_demonstration(), data.terms.allow(), data.terms.name_sources(), USE_LIMITS)
+    for sentence in sentences:
         assert all(sentence in shown for shown in both(data))
         assert any(warning.endswith(sentence) for warning in stated.to_json()["warnings"])
     assert (mark_example(contact) != contact) is any("an example, which leads" in line for line in stated.lines())
