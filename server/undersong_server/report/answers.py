@@ -60,6 +60,10 @@ EXIT_CODES = (
     "Its exit code is 0 if all that is here holds, even if files are missing (INCOMPLETE names them); 3 if something"
     " was changed; and 8 if nothing shows who made the files, or no file of the corpus is here."
 )
+COPIED_FINGERPRINT = (  # stands after the exit codes
+    " `--fingerprint` compares the signing key with a fingerprint from elsewhere; with one that is copied from these"
+    " files the exit code is 0, too, which proves nothing."
+)
 CHANGED_REPORT = "Whoever changed the files may have changed report.html, too."
 IN_BROWSER = "Without installing anything:"  # begins the paragraph on what report.html checks
 KINDS = {  # what a generator of each kind is
@@ -487,6 +491,7 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
             f" `pip install undersong=={VERSION}` installs the program where your package index has it{else_words}."
             " With `--test FILE` it also trains small models on the corpus and states their score on your own test"
             f" file.{ASK_PARTY if _can_compare(data) else ''} {EXIT_CODES}"
+            f"{COPIED_FINGERPRINT if data.publisher[1] else ''}"
         ),
         signer_words,
         "No hospital has signed anything: what these files say is the word of whoever ran the simulation."

@@ -541,6 +541,7 @@ def test_report_names_only_contacts_that_can_answer(contact, operator, whom):
         assert (f"these files do not say: ask {whom}" in shown) == bool(whom)
         for nobody in (NOBODY_TO_ASK, CHECK_WORDS["nobody confirms"]):
             assert (nobody in shown) != bool(whom), nobody
+        assert "one that is copied from these files" in shown
         assert (" ask " in shown.partition("How good it is")[2].partition("What is in it")[0]) == bool(whom)
         marks = sum(map(is_example, (contact, operator)))
         assert shown.count("an example, which leads to nobody") == marks
