@@ -164,13 +164,20 @@ def render_plan(plan_figures: PlanFigures) -> RenderableType:
     lines.extend(plan_figures.method_notes)
     if plan_figures.paper is not None:
         lines.append(_describe_paper(plan_figures.paper))
+    lines.extend(_describe_calls_and_cost(plan_figures))
+    lines.append(f"Note: {PUBLIC_NOTICE}.")
+    return Group(table, *lines)
+
+
+def _describe_calls_and_cost(plan_figures: PlanFigures) -> list[str]:
+    """Returns sentences on the calls of generators, what is not published, and what a run is expected to cost."""
     trial_words = ""
     if plan_figures.trial_calls:
         trial_words = f" and {plan_figures.trial_calls} for trial texts before the first private sum"
-    lines.append(
+    lines = [
         f"Generators: {counted(plan_figures.generator_calls, 'call')} ({', '.join(plan_figures.generators)})"
         f"{trial_words}, retries apart."
-    )
+    ]
     if plan_figures.unpublished:
         lines.append(plan_figures.unpublished)
     cost = plan_figures.cost
@@ -188,8 +195,7 @@ def render_plan(plan_figures: PlanFigures) -> RenderableType:
         lines.append(
             "An answer that is lost on the way comes on top: it counts at its worst case, towards caps as well."
         )
-    lines.append(f"Note: {PUBLIC_NOTICE}.")
-    return Group(table, *lines)
+    return lines
 
 
 def _format_sum(sum_figures: SumFigures) -> tuple[str, ...]:

@@ -557,14 +557,7 @@ class Author:
         has are taken from it.
         """
         requests, trimmed_numbers = self._requests.make(step, orders, remaining, length_factors)
-        journaled_faults = self._journal.get_json(_verdict_key(step))
-        if journaled_faults is not None and len(journaled_faults) != len(remaining):
-            raise ConfigurationError(
-                f"the step {step.rpartition('/')[0]!r} orders {counted(len(remaining), 'text')}, and this run has asked"
-                f" for {len(journaled_faults)} there: the method's code is not that with which the run began",
-                "put the former code back, or start over: --fresh, in Python fresh=True",
-                code="step-changed",
-            )
+        journaled_faults = self._read_journaled_faults(step, len(remaining))
         asked_names = [orders[order_number].generator for order_number in remaining]
         for generator_name in untried_generators if journaled_faults is None else ():
             self._ask_anew(
@@ -609,6 +602,21 @@ class Author:
             )
             for order_number, name, reading, fault in zip(remaining, asked_names, readings, faults, strict=True)
         ]
+
+    def _read_journaled_faults(self, step: str, order_count: int) -> list[str] | None:
+        """Returns the faults of a step's answers that the journal has; None if the step was not asked before.
+
+        Raises ConfigurationError if the journal has another number of them: the method's code has changed.
+        """
+        journaled_faults: list[str] | None = self._journal.get_json(_verdict_key(step))
+        if journaled_faults is not None and len(journaled_faults) != order_count:
+            raise ConfigurationError(
+                f"the step {step.rpartition('/')[0]!r} orders {counted(order_count, 'text')}, and this run has asked"
+                f" for {len(journaled_faults)} there: the method's code is not that with which the run began",
+                "put the former code back, or start over: --fresh, in Python fresh=True",
+                code="step-changed",
+            )
+        return journaled_faults
 
     def _tell_caches(
         self, asked_names: Sequence[str], requests: Sequence[GenerationRequest], faults: Sequence[str]
