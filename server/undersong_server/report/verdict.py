@@ -189,7 +189,7 @@ def doubtful_share(data: ReportData) -> float:
 def doubt_words(share: float, decimals: int = 0) -> str:
     """Says how many labels models doubt, and that the texts are in the corpus all the same."""
     percent = f"{100 * share:.{decimals}f}"
-    stayed_words = " These texts stayed in the corpus." if share else ""
+    stayed_words = " Doubtful texts stayed in the corpus." if share else ""
     return (
         f"{percent} % of the labels are doubtful: models of embeddings that have not seen a text give it another label."
         f" {MIXED_CASES}{stayed_words}"

@@ -418,7 +418,8 @@ def test_weaknesses_of_a_corpus_are_listed_under_training(place):
         "Read some texts of each label first",
         "No phrase of 5 words stands in",
         "0.8 % of the labels are doubtful",
-        "These texts stayed in the corpus. A text was left out only where models of words contradict its label, too.",
+        "Doubtful texts stayed in the corpus. A text was left out only where models of words contradict its label,"
+        " too.",
         "The corpus looks little like the test texts of test.jsonl: about 12 of 100 corpus texts lie where test texts"
         " lie (precision 0.119)",
         "about 32 of 100 test texts lie where corpus texts lie (recall 0.321)",
