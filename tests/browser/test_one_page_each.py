@@ -102,7 +102,7 @@ def sign(operator, machine, name, folder):
     operator.page.get_by_text("was downloaded").wait_for()
 
 
-def plan(operator, texts):
+def plan_by_clicks(operator, texts):
     """Fills the form of a new run, from the template of texts with labels."""
     page = operator.page
     page.get_by_role("button", name="Begin").click()
@@ -163,7 +163,7 @@ def test_documented_four_commands_on_each_side_lead_to_an_opened_sum(window, tmp
             daemons[-1].start()
         operator.page.get_by_role("link", name="Home", exact=True).click()
         follow_next_step(operator, "Plan a run")
-        plan(operator, texts)
+        plan_by_clicks(operator, texts)
         operator.page.get_by_text("Planned: no hospital is asked until you start it.").wait_for()
         operator.page.get_by_role("button", name="Start").click()
         for machine, daemon in zip(machines.values(), daemons, strict=True):

@@ -23,7 +23,7 @@ def files() -> dict[str, str]:
     return found
 
 
-def write(folder: Path, *, package: str = "undersong_sentences") -> Path:
+def write_package(folder: Path, *, package: str = "undersong_sentences") -> Path:
     """What pip leaves of it in ``folder``: the modules, and the metadata with the entry points."""
     written = files()
     described = written.pop("pyproject.toml")

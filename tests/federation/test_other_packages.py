@@ -31,7 +31,7 @@ def package_folders(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
-    folders = {name: foreign_package.write(tmp_path / "packages" / name) for name in ("coordinator", *NAMES)}
+    folders = {name: foreign_package.write_package(tmp_path / "packages" / name) for name in ("coordinator", *NAMES)}
     for folder in folders.values():
         with (folder / "sentences" / "statistic.py").open("a") as program:
             program.write(SHOWS)

@@ -51,7 +51,7 @@ METHOD = ('method.name="sentences"', "method.samples=8", "method.keep=6", "metho
 
 @pytest.fixture
 def package(tmp_path):
-    folder = foreign_package.write(tmp_path / "installed")
+    folder = foreign_package.write_package(tmp_path / "installed")
     with foreign_package.installed(folder):
         yield folder
 
@@ -156,7 +156,7 @@ def test_a_package_in_an_archive_is_refused(tmp_path, monkeypatch):
 
 
 def test_two_packages_that_declare_the_same_name_are_an_error(package, tmp_path):
-    second = foreign_package.write(tmp_path / "second", package="another")
+    second = foreign_package.write_package(tmp_path / "second", package="another")
     with foreign_package.installed(second), pytest.raises(ConfigurationError, match="two packages declare"):
         plugins.find("statistics", NAME)
 

@@ -89,7 +89,7 @@ def test_call_estimates_are_ranges_that_grow_with_the_number_of_calls(table: dic
 def added(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The kind that docs/extending.md describes is there for one test."""
     if request.param == "of another package":
-        with foreign_package.installed(foreign_package.write(tmp_path / "installed")):
+        with foreign_package.installed(foreign_package.write_package(tmp_path / "installed")):
             yield
         return
     (tmp_path / "kinds").mkdir()
@@ -150,7 +150,7 @@ def test_error_for_a_wrong_generator_table_names_its_keys(
 
 
 def test_an_entry_point_that_names_no_settings_is_refused(tmp_path: Path, canned_task: Path) -> None:
-    folder = foreign_package.write(tmp_path / "installed")
+    folder = foreign_package.write_package(tmp_path / "installed")
     entry = folder / "undersong_sentences-1.0.dist-info" / "entry_points.txt"
     entry.write_text("[undersong.generators]\ncanned = sentences.generator:Canned\n")
     with foreign_package.installed(folder), pytest.raises(ConfigurationError) as refused:

@@ -27,12 +27,12 @@ def home(tmp_path):
     run = home.run("first")
     run.write_status(RunStatus("finished", 1))
     run.output.mkdir()
-    write(home.path, [f"text number {number}" for number in range(4)])
+    write_corpus(home.path, [f"text number {number}" for number in range(4)])
     keep_evaluation(run, Evaluated("test.jsonl, 0123abcd", {"panel score": "90.0 %"}, PANEL, 4))
     return home.path
 
 
-def write(home, texts, generator="another"):
+def write_corpus(home, texts, generator="another"):
     lines = [json.dumps({"text": text, "label": "a", "generator": generator}) + "\n" for text in texts]
     (CoordinatorHome(home).run("first").output / "synthetic.jsonl").write_text("".join(lines))
 
@@ -52,7 +52,7 @@ def test_unmeasured_effect_of_the_records_is_an_open_point(home, sign, word):
 
 
 def test_shared_phrases_and_set_aside_texts_are_open_points_with_links(home):
-    write(home, ["the same five words here", *["the same five words here again"] * 29])
+    write_corpus(home, ["the same five words here", *["the same five words here again"] * 29])
     aside = {"text": "late check-in", "label": "a", "generator": "g", "reason": "generator"}
     (CoordinatorHome(home).run("first").output / "set-aside.jsonl").write_text(json.dumps(aside) + "\n")
     phrases, beside = open_points(home, "first", judge(home, "first"))
@@ -86,7 +86,7 @@ def test_unmarked_mismatched_rows_are_an_open_point(home):
 
 def test_unnamed_source_of_a_generators_texts_is_an_open_point(home):
     names = [table["name"] for table in CoordinatorHome(home).run("first").planned().task["generators"]]
-    write(home, ["a text"], generator=names[0])
+    write_corpus(home, ["a text"], generator=names[0])
     assert any(
         f"does not name the source of the texts of {names[0]}, nor its licence" in words for words in words_of(home)
     )
