@@ -612,8 +612,8 @@ def full_name_warnings(task: Task, parties: Iterable[str]) -> Iterator[str]:
     if unknown_parties:
         quoted_names = joined([repr(printable(party, 120)) for party in unknown_parties])
         yield (
-            f"federation.{TASK_KEY} is ignored for {quoted_names}: no hospital of this run has that name; correct it if"
-            " it is misspelt"
+            f"federation.{TASK_KEY} is ignored for {quoted_names}: no hospital of this run has that name; nothing to do"
+            " if you left it out, else correct the name"
         )
 
 

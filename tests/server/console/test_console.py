@@ -690,6 +690,9 @@ def test_form_shows_errors_beside_their_fields_and_then_plans_a_run(console, hom
     assert "Weak: delta 0.5 allows anything to happen" in live.text
     assert live.text.index("Weak: delta") < live.text.index("Tell the hospitals the promise, epsilon 2: a budget")
     assert 'id="wrong-privacy-epsilon" hx-swap-oob="true"></p>' in live.text
+    shown = console.get(console.led(console.post(address, {**right, "do": "check"}))).text
+    assert "Checked: nothing is missing, but alpha would refuse it" in shown
+    assert "it may be planned" not in shown
     sent = {**right, "name": "from the page", "patience": "60", "do": "plan"}
     done = console.post(address, sent)
     assert console.led(done) == "/runs/one/from%20the%20page"
