@@ -324,7 +324,10 @@ class RunComparison:
             opening = f"Run {self.ahead.place + 1} is ahead by {figure.name}"
         else:
             opening = f"The runs are not told apart by {figure.name}"
-        return f"{opening}: {joined(run_values)}."
+        other_records = ""
+        if figure.name == PRIVATE_SCORE and any(words == change_words("parties") for words, _ in self.differences):
+            other_records = " Their hospitals differ, so each score is measured on other records."
+        return f"{opening}: {joined(run_values)}.{other_records}"
 
     def _help_words(self) -> str:
         runs_by_help: dict[str, list[str]] = {}

@@ -355,6 +355,12 @@ def test_comparison_leads_with_one_figure_and_the_reason_for_it(home):
     CoordinatorHome(home).run("first").tell("record", {"name": "score", "round": 0, "value": score})
     leading = comparison.leading_figure(comparison.how_good(home, "first"))
     assert (leading.figure.name, "hospitals' own records" in leading.reason) == ("private score", True)
+    CoordinatorHome(home).run("second").tell("record", {"name": "score", "round": 0, "value": score})
+    scored = comparison.compare(home, ["first", "second"])
+    other_records = "Their hospitals differ, so each score is measured on other records."
+    assert other_records not in scored.conclusion
+    differing = replace(scored, differences=((comparison.change_words("parties"), ("a, b", "a")),))
+    assert other_records in differing.conclusion
 
 
 def test_comparison_begins_with_a_conclusion_that_its_next_step_matches(home):
