@@ -500,6 +500,10 @@ class Proposals(Consent):
                     updated_proposal = replace(updated_proposal, sheet=read_hash)
             return self._write_changes(self._sign(updated_proposal), always=True)
 
+    def _write_instead(self, before: Proposal, after: Proposal) -> None:
+        """Writes a request in the place of ``before``, signed anew; what was unsigned stays so."""
+        self._write_changes(self._sign(after) if self.is_signed(before) else after, always=True)
+
     def _sign(self, request: Proposal) -> Proposal:
         return replace(request, signature=keys.identity(self._home).sign(request.statement).hex())
 
@@ -594,8 +598,7 @@ class Proposals(Consent):
                 if not (proposal.goes_on and proposal.approvals) or (proposal.run, proposal.manifest) in begun:
                     continue
                 lapsed_proposal = replace(proposal, restored_s=_after_approvals(proposal, at), lapse=OTHER_DATA)
-                is_signed = self.is_signed(proposal)
-                self._write_changes(self._sign(lapsed_proposal) if is_signed else lapsed_proposal, always=True)
+                self._write_instead(proposal, lapsed_proposal)
                 lapsed_runs.append(proposal.run)
         return lapsed_runs
 
@@ -628,10 +631,7 @@ class Proposals(Consent):
                 restored_proposal = replace(
                     saved_proposal, restored_s=_after_approvals(saved_proposal, at), replaced=is_replaced
                 )
-                # What the evidence holds unsigned stays so.
-                self._write_changes(
-                    self._sign(restored_proposal) if self.is_signed(saved_proposal) else restored_proposal, always=True
-                )
+                self._write_instead(saved_proposal, restored_proposal)
                 restored_count += 1
         return restored_count
 
