@@ -1163,23 +1163,37 @@ def test_words_that_do_not_match_are_logged_with_the_word_that_differs(home):
     assert nine[4] not in entry.about  # nothing to copy
 
 
+def read_and_approve(home, manifest):
+    command("preview", "spring", "--home", home)
+    command("approve", "spring", plan_words(manifest.hash), "--home", home)
+
+
+def approved(home):
+    manifest = proposed(home)
+    read_and_approve(home, manifest)
+    return manifest
+
+
+def add_other_records(home):
+    """Has another file take the place of the data set; returns what the command said, on one line."""
+    other = write_notes(home.parent / "other.jsonl", 30)
+    columns = ("--label-field", "label", "--user-field", "patient", "--home", home)
+    return " ".join(command("data", "add", other, "--new-version", "--abandon-runs", *columns).split())
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("has_charge", [False, True])
 def test_an_approval_lapses_with_the_file_it_was_given_for(home, has_charge):
     """What the sheet says of an approval and the file; a charged run has ended, and its approval stays shown."""
-    manifest = proposed(home)
-    command("preview", "spring", "--home", home)
-    command("approve", "spring", plan_words(manifest.hash), "--home", home)
+    manifest = approved(home)
     if has_charge:
         ledger = Ledger.read(home / "ledger.jsonl")
         charge = Charge("spring", manifest.hash.hex(), "votes", 0, (Gaussian(4.0),), alone=(Gaussian(2.0),))
         ledger.charge(charge, at=5.0)
         ledger.send(charge, "aa" * 32, at=5.0)
-    other = write_notes(home.parent / "other.jsonl", 30)
-    columns = ("--label-field", "label", "--user-field", "patient", "--home", home)
-    said = command("data", "add", other, "--new-version", "--abandon-runs", *columns)
+    said = add_other_records(home)
     assert "the approval lapses" in choice_sections.APPROVAL_STANDS
-    assert ("the approval of spring was for the data set before" in " ".join(said.split())) != has_charge
+    assert ("the approval of spring was for the data set before" in said) != has_charge
     assert Proposals(PartyHome(home)).find("spring").has_lapsed != has_charge
     assert own_figures(PartyHome(home)).records == 30
     (total,) = [total for total in Ledger.read(home / "ledger.jsonl").totals() if total.run == "spring"] or [None]
@@ -1188,29 +1202,22 @@ def test_an_approval_lapses_with_the_file_it_was_given_for(home, has_charge):
 
 @pytest.mark.heavy
 def test_a_lapsed_approval_consents_to_nothing_until_it_is_given_again(home):
-    manifest = proposed(home)
-    command("preview", "spring", "--home", home)
-    command("approve", "spring", plan_words(manifest.hash), "--home", home)
-    other = write_notes(home.parent / "other.jsonl", 30)
-    columns = ("--label-field", "label", "--user-field", "patient", "--home", home)
-    command("data", "add", other, "--new-version", *columns)
+    manifest = approved(home)
+    add_other_records(home)
     proposals = Proposals(PartyHome(home))
     with raises(PrivacyRefusal, "plan-lapsed"):
         proposals.check(manifest)
     assert proposals.reason_to_wait(manifest) == "waits for the approval of a person at this party"
     assert "LAPSED, waits for the approval once more" in " ".join(command("requests", "--home", home).split())
     assert proposals.find("spring").lapse_words == LAPSES[OTHER_DATA]
-    command("preview", "spring", "--home", home)
-    command("approve", "spring", plan_words(manifest.hash), "--home", home)
+    read_and_approve(home, manifest)
     proposals.check(manifest)
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("has_changed", [False, True])
 def test_an_approval_outlives_a_refresh_that_brings_the_same_records(home, has_changed):
-    manifest = proposed(home)
-    command("preview", "spring", "--home", home)
-    command("approve", "spring", plan_words(manifest.hash), "--home", home)
+    manifest = approved(home)
     if has_changed:
         write_notes(Path(PartyHome(home).settings.data), 30)
     said = command("data", "refresh", "--home", home)
@@ -1221,9 +1228,7 @@ def test_an_approval_outlives_a_refresh_that_brings_the_same_records(home, has_c
 def test_approval_is_refused_if_the_records_changed_since_the_sheet(home):
     manifest = proposed(home)
     command("preview", "spring", "--home", home)
-    other = write_notes(home.parent / "other.jsonl", 30)
-    columns = ("--label-field", "label", "--user-field", "patient", "--home", home)
-    command("data", "add", other, "--new-version", *columns)
+    add_other_records(home)
     said = command("approve", "spring", plan_words(manifest.hash), "--home", home, code=3)
     assert "has CHANGED since it was shown: the records" in " ".join(said.split())
 
