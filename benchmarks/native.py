@@ -173,22 +173,13 @@ def measure(parties: int, processes: int, patience_s: float, keepalive_s: float)
         def bytes_of(direction: str) -> float:
             return float(metrics.registry.get_sample_value(f"undersong_{direction}_bytes_total") or 0.0)
 
-        start_figures = (
-            time.perf_counter(),
-            time.process_time(),
-            _cpu_s(workers[1:]),
-            bytes_of("sent"),
-            bytes_of("received"),
-        )
+        def read_figures() -> tuple[float, ...]:
+            cpu_s = time.process_time(), _cpu_s(workers[1:])
+            return time.perf_counter(), *cpu_s, bytes_of("sent"), bytes_of("received")
+
+        start_figures = read_figures()
         opened = federation.private_sum("votes", [Input("candidates", (segment,))])
-        end_figures = (
-            time.perf_counter(),
-            time.process_time(),
-            _cpu_s(workers[1:]),
-            bytes_of("sent"),
-            bytes_of("received"),
-        )
-        wall, own, theirs, down, up = (end - begin for begin, end in zip(start_figures, end_figures, strict=True))
+        wall, own, theirs, down, up = (end - begin for begin, end in zip(start_figures, read_figures(), strict=True))
         return {
             **{"parties": parties, "survivors": len(opened.survivors), "post_quantum": quorum.post_quantum},
             **{
