@@ -51,7 +51,7 @@ def publish_answer(
     """
     points_words = f"{counted(len(points), 'point')} {'is' if len(points) == 1 else 'are'} open"
     if reason := bar_to_publication(home, run):
-        return PublishAnswer(f"No, because {reason}.", is_no=True)
+        return PublishAnswer(f"No, because {reason}{f'; {points_words}' if points else ''}.", is_no=True)
     if judgement.alarms:
         return PublishAnswer(f"No, because the texts are bad by what was measured; {points_words}.", is_no=True)
     if points:
@@ -63,7 +63,7 @@ def bar_to_publication(home: Path, run: str) -> str:
     """Returns why a run's plan keeps its texts from being published, as a clause; "" if it does not."""
     publication = run_plan(home, run).planned.task.get("publication", {})
     if str(publication.get("where", "")).lstrip().casefold().startswith(NOWHERE):
-        return "its plan publishes it nowhere"
+        return "whoever planned it wrote that the texts are published nowhere"
     if publication.get("invented_records"):
         return "it is a demonstration: by its plan every record is invented"
     return ""

@@ -281,7 +281,10 @@ def test_run_page_reads_no_other_run_and_home_lists_the_runs_once(tmp_path, ente
 @pytest.mark.parametrize(
     ("publication", "reason"),
     [
-        ({"where": "Nowhere: we look at it.", "licence": "CC0-1.0"}, "its plan publishes it nowhere"),
+        (
+            {"where": "Nowhere: we look at it.", "licence": "CC0-1.0"},
+            "whoever planned it wrote that the texts are published nowhere",
+        ),
         ({"licence": "CC0-1.0", "invented_records": True}, "it is a demonstration: by its plan every record is"),
     ],
 )

@@ -118,4 +118,6 @@ def test_publish_answer_is_yes_not_yet_or_no_by_open_points_and_plan(home, tmp_p
     assert bad == "No, because the texts are bad by what was measured; 2 points are open."
     runs.plan(home, make_task(tmp_path / "two", publication={"where": " nowhere"}), RunOptions(name="two"))
     nowhere = publish_answer(home, "two", judge(home, "first"), ())
-    assert nowhere.words == "No, because its plan publishes it nowhere."
+    assert nowhere.words == "No, because whoever planned it wrote that the texts are published nowhere."
+    points = open_points(home, "first", judge(home, "first"))  # a text that was set aside
+    assert publish_answer(home, "two", judge(home, "first"), points).words.endswith(" nowhere; 1 point is open.")
