@@ -1,5 +1,6 @@
 """The parties of a coordinator: invite, sign, revoke, list."""
 
+import json
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any, Literal
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.store import Offer
 from undersong_common.printable import counted, joined, printable
+from undersong_protocol.agreement import bounds
 from undersong_protocol.agreement.enrolment import (
     EnrolmentRequest,
     check_party_name,
@@ -260,6 +262,14 @@ class PartyFacts:
             "stated_at": self.stated_at,
         }
         return {**party_json, **derived_facts, "silent_s": self.silent_s, "away_because": self.away_because}
+
+    @property
+    def shared_policy(self) -> bounds.Policy | None:
+        """Bounds that the hospital has shared; None if it shares none, or its program is of another version."""
+        try:
+            return bounds.Policy.from_json(json.loads(self.party.policy))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
 
     @property
     def silent_s(self) -> float:

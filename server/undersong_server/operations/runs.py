@@ -2,12 +2,10 @@
 
 import contextlib
 import itertools
-import json
 import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -420,17 +418,14 @@ def refusals(home: Path, names: Sequence[str], plan: Plan) -> Iterator[tuple[str
     """Yields (party, reason) for each shared policy that would refuse the plan. The party itself decides later."""
     identity_by_party = identities(home)
     plan_roster = [Member(party_name, identity_by_party[party_name]) for party_name in names]
-    with closing(CoordinatorHome(home).registry()) as registry:
-        policy_by_party = {
-            party.name: party.policy for party in registry.parties() if party.policy and party.name in names
-        }
-    for name, policy_text in sorted(policy_by_party.items()):
+    for facts in parties(home):
+        policy = facts.shared_policy
+        if policy is None or facts.party.name not in names:
+            continue
         try:
-            bounds.check(plan, plan_roster, bounds.Policy.from_json(json.loads(policy_text)))
+            bounds.check(plan, plan_roster, policy)
         except PrivacyRefusal as refusal:
-            yield name, printable(refusal.problem)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            continue  # a policy of another version; the party itself will decide
+            yield facts.party.name, printable(refusal.problem)
 
 
 @dataclass(frozen=True)

@@ -388,6 +388,31 @@ def test_parties_page_says_not_shared_for_an_unshared_epsilon(tmp_path, entered)
     assert "not shared" in console.get("/parties/one/alpha").text
 
 
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("", "not shared: ask the hospital"),
+        ('{"of": "another version"}', "not shared: ask the hospital"),
+        (json.dumps(Policy(largest_epsilon=2.5).to_json()), "2.5, by the policy that it shares"),
+        (json.dumps(Policy(largest_epsilon=math.inf).to_json()), "no limit"),
+    ],
+    ids=["none", "other-version", "bounded", "unbounded"],
+)
+def test_screen_of_a_hospital_states_the_largest_epsilon_of_its_shared_policy(tmp_path, entered, policy, words):
+    home = make_home(tmp_path / "home", PARTIES)
+    with contextlib.closing(home.registry()) as registry:
+        registry.seen("alpha", now=1.0, software="", embedder="", epsilon_left=None, paused=False, policy=policy)
+    screen = entered(home.path).get("/parties/one/alpha").text
+    assert f"<dt>Largest epsilon of one run</dt><dd>{words}</dd>" in screen
+
+
+def test_screen_of_an_invited_hospital_says_what_helps_if_it_refuses_the_package(console):
+    words = "If its program refuses the package"
+    console.post("/parties/invite", of="/parties/invite", name="delta")
+    assert words in console.get("/parties/one/delta").text
+    assert words not in console.get("/parties/one/alpha").text
+
+
 def test_epsilon_of_later_runs_is_subtracted_from_a_hospitals_epsilon_left(tmp_path):
     home = make_home(tmp_path / "home", PARTIES)
     with contextlib.closing(home.registry()) as registry:
