@@ -135,7 +135,11 @@ class RunFailure:
     @property
     def screen_words(self) -> str:
         """The problem for a screen that shows the run's name and state: it quotes a hospital's people by its name."""
-        return _PEOPLE.sub(_quote_people, self.problem)
+        lines = _PEOPLE.sub(_quote_people, self.problem).split("\n")
+        if len(lines) == 1:
+            return lines[0]
+        # Several hospitals refuse, one a line; a screen may show the lines as one.
+        return "\n".join(line if line.endswith((".", ":")) else f"{line}." for line in lines)
 
     @property
     def advice(self) -> str:

@@ -104,6 +104,12 @@ def test_a_failed_run_states_problem_remedy_and_exit_code(error: UndersongError,
     assert ended == [("failed", failure)]
 
 
+def test_refusals_of_several_hospitals_are_sentences_on_a_screen() -> None:
+    refusals = ["gamma refuses: no epsilon is left", "alpha refuses: its people have rejected run 'spring': No."]
+    assert RunFailure("\n".join(refusals), "", 3).screen_words == "gamma refuses: no epsilon is left.\nalpha says: No."
+    assert RunFailure(refusals[0], "", 3).screen_words == refusals[0]
+
+
 def test_reason_why_a_corpus_was_not_evaluated_is_stated_with_a_remedy() -> None:
     shown: list[dict[str, Any]] = []
     folder = SimpleNamespace(name="spring", say=lambda _words: None)
