@@ -611,7 +611,7 @@ class Ledger:
             raise PrivacyRefusal(
                 f"{charge} would bring this data set to epsilon {total_epsilon:.6g} at delta {self.budget.delta:g}; "
                 f"its budget is {self.budget.epsilon:g}",
-                "plan the run with a smaller privacy.epsilon",
+                "plan the run with a smaller epsilon (privacy.epsilon)",
                 code="over-budget",
                 told=f"{charge}: the budget of this data set does not allow this run",
             )

@@ -123,7 +123,7 @@ def _check_epsilon(privacy: Privacy, policy: Policy) -> None:
         epsilon_words = f"the run asks for epsilon {privacy.epsilon:g}"
         raise PrivacyRefusal(
             f"{epsilon_words}, the policy allows {policy.largest_epsilon:g}",
-            "plan the run with a smaller privacy.epsilon",
+            "plan the run with a smaller epsilon (privacy.epsilon)",
             told=f"{epsilon_words}, more than the policy allows in one run",
         )
 

@@ -188,7 +188,7 @@ def test_plan_refused_by_the_policy_is_shown_with_reason_and_remedy(home):
     assert "undersong-party preview shows what to ask the operator for" in " ".join(listed.split())
     remedy = shown.split("Remedy: ")[1]
     assert " ".join(remedy.split()).startswith("ask the operator (coordinator 'coordinator')")
-    assert "plan the run with a smaller privacy.epsilon" in " ".join(remedy.split())
+    assert "plan the run with a smaller epsilon (privacy.epsilon)" in " ".join(remedy.split())
 
 
 def test_enrolment_packages_for_other_parties_or_expired_are_refused(tmp_path, authority):
