@@ -7,7 +7,9 @@
     python -m benchmarks.live_arms --data FOLDER --out runs/live-arms --table [--page docs/live.md] [--minus default]
 
 The compared arms are zero-shot texts, the default method without sums about form, and with one, two and all three of
-them, at epsilon 4 with 120 texts published. The third command gives each sum's curve over the number of records. FOLDER
+them, at epsilon 4 with 120 texts published. The arm real-examples is a bound that nobody may run: zero-shot prompts
+with three records of the label in each. With it the page says how much of the way from zero-shot texts to this bound
+an arm goes (its share closed). The third command gives each sum's curve over the number of records. FOLDER
 holds the data sets of ``--dataset``, a task file of benchmarks/tasks. All arms and numbers of records of a seed share
 the model's answers, which are kept in --out: a command that was stopped goes on without asking anything twice, and
 another model, task, arm or seed adds to the same page. Readers of words and readers of what an encoder sees that no
@@ -24,13 +26,14 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import judged_tables
+from benchmarks import judged_tables, live
 from benchmarks.live import TASKS, data_root, task_file
 from benchmarks.live_core import interval
 from benchmarks.live_model import CONTEXT_TOKENS, MODELS, PARALLEL, serving
@@ -45,7 +48,11 @@ from undersong_server.runs import task as tasks
 EPSILON, PARTIES = 4.0, 5
 SHOWN = ("meaning", "words", "panel")
 ZERO_SHOT = "zero-shot"
+REAL_EXAMPLES = "real-examples"
+REAL_EXAMPLES_SHOWN = 3  # records of the label in a prompt of that arm
+MOST_REAL_RECORDS = 1500  # records that its prompts draw from
 TEXTS_SHOWN, WORDS_SHOWN = 10, 15
+KEY = ("model", "task", "records", "arm")  # what a line of a table is about
 ARMS = {
     ZERO_SHOT: "mixture",
     "default": "undersong:rounds=3+lengths=false+words=false+voted_examples=0",
@@ -55,12 +62,14 @@ ARMS = {
     # Each of these asks one private sum about form alone, for its curve over numbers of records.
     "words-alone": "undersong:rounds=3+lengths=false+words=true+voted_examples=0",
     "examples": "undersong:rounds=3+lengths=false+words=false+voted_examples=3",
+    REAL_EXAMPLES: "",  # no method
 }
+RECORDS_DO_NOT_MATTER = (ZERO_SHOT, REAL_EXAMPLES)
 TABLE_ARMS = (ZERO_SHOT, "default", "lengths", "words", "form")
 
 
-def bench_of(arguments: argparse.Namespace, arm: str, records: int, seed: int, address: str) -> Bench:
-    """Returns the comparison's task, whose one generator is the model behind ``address``, which keeps its answers."""
+def model_table(arguments: argparse.Namespace, arm: str, records: int, seed: int, address: str) -> dict[str, Any]:
+    """Returns the table of a task file for the model behind ``address``, which keeps its answers."""
     url = f"{address}/{arguments.dataset}-{seed}/{arm}-{records}/v1"
     endpoint_facts = {
         "url": url,
@@ -68,7 +77,12 @@ def bench_of(arguments: argparse.Namespace, arm: str, records: int, seed: int, a
         "context": CONTEXT_TOKENS,
         "concurrency": PARALLEL,
     }
-    table = endpoint(argparse.Namespace(**vars(arguments) | endpoint_facts | {"cache": None, "folder": None}))
+    return endpoint(argparse.Namespace(**vars(arguments) | endpoint_facts | {"cache": None, "folder": None}))
+
+
+def bench_of(arguments: argparse.Namespace, arm: str, records: int, seed: int, address: str) -> Bench:
+    """Returns the comparison's task, whose one generator is the model behind ``address``."""
+    table = model_table(arguments, arm, records, seed, address)
     path = arguments.out / "tasks" / f"{arguments.dataset}-{arm}-{records}-{seed}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     text = with_generators(task_file(arguments), [table], variety=MODELS[arguments.model].follows)
@@ -89,12 +103,14 @@ def cells(arguments: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
     for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
         for records in arguments.records:
             for arm in arguments.arms:
-                if arm != ZERO_SHOT or records == arguments.records[0]:  # zero-shot texts do not depend on the records
+                if arm not in RECORDS_DO_NOT_MATTER or records == arguments.records[0]:
                     yield arm, records, seed
 
 
 def run(arguments: argparse.Namespace, arm: str, records: int, seed: int, address: str) -> dict[str, Any]:
     """Runs one cell; returns its corpus and what the records answered."""
+    if arm == REAL_EXAMPLES:
+        return run_bound(arguments, records, seed, address)
     cell = Cell(Variant.parse(ARMS[arm]), EPSILON, PARTIES, records, seed)
     start_s = time.monotonic()
     outcome = bench_of(arguments, arm, records, seed, address).made(cell)
@@ -104,6 +120,21 @@ def run(arguments: argparse.Namespace, arm: str, records: int, seed: int, addres
         **{"seconds": round(time.monotonic() - start_s), **outcome.facts},
         "noted": {name: [value for _, value in values] for name, values in outcome.records.items()},
         **{"texts": outcome.corpus.texts, "labels": outcome.corpus.labels},
+    }
+
+
+def run_bound(arguments: argparse.Namespace, records: int, seed: int, address: str) -> dict[str, Any]:
+    """Has texts written by prompts that show real records; returns them as :func:`run` does."""
+    start_s = time.monotonic()
+    bench = live.Bench(argparse.Namespace(**vars(arguments), real=MOST_REAL_RECORDS, seed=seed))
+    real_texts = list(zip(bench.train.texts, bench.train.labels or (), strict=True))
+    orders = [replace(order, good=order.good[:REAL_EXAMPLES_SHOWN]) for order in bench.orders("examples", real_texts)]
+    table = model_table(arguments, REAL_EXAMPLES, records, seed, address)
+    samples, figures = bench.written(REAL_EXAMPLES, orders, table)
+    return {
+        **{"task": arguments.dataset, "model": arguments.model, "arm": REAL_EXAMPLES, "records": records, "seed": seed},
+        **{"seconds": round(time.monotonic() - start_s), "generator_calls": sum(figures["answers"].values())},
+        **{"noted": {}, "texts": [sample.text for sample in samples], "labels": [sample.label for sample in samples]},
     }
 
 
@@ -191,6 +222,34 @@ def table_by_arm(cells: Sequence[dict[str, Any]], base_arm: str = ZERO_SHOT) -> 
     return judged_tables.table(heads, lines)
 
 
+def shares_closed(cells: Sequence[dict[str, Any]]) -> str:
+    """Returns a table with a line for each arm that has both ends: its share of the way from zero-shot to the bound.
+
+    A share is the ratio of two means over the seeds that have all three cells; "-" where the bound is not above.
+    """
+    ends = {(_pair(cell, ZERO_SHOT), cell["arm"]): cell for cell in cells if cell["arm"] in RECORDS_DO_NOT_MATTER}
+    lines = []
+    compared_cells = [cell for cell in cells if cell["arm"] not in RECORDS_DO_NOT_MATTER]
+    for key, group in groupby(compared_cells, key=lambda cell: tuple(cell[name] for name in KEY)):
+        triples = [
+            [end["right"], cell["right"], bound["right"]]
+            for cell in group
+            if (end := ends.get((_pair(cell, ZERO_SHOT), ZERO_SHOT)))
+            and (bound := ends.get((_pair(cell, ZERO_SHOT), REAL_EXAMPLES)))
+        ]
+        if not triples:
+            continue
+        figures = []
+        for half in SHOWN:
+            low, ours, high = (
+                100 * np.mean([right[half].mean() for right in rights]) for rights in zip(*triples, strict=True)
+            )
+            figures += [f"{high:.1f}", f"{(ours - low) / (high - low):.0%}" if high > low else "-"]
+        lines.append([*map(str, key), str(len(triples)), *figures])
+    heads = [head for half in SHOWN for head in (f"{half} of the bound", f"{half} closed")]
+    return judged_tables.table((*KEY, "seeds", *heads), lines) if lines else ""
+
+
 def difference(rows: Sequence[Float64]) -> str:
     """Returns the mean difference in points with its 95 % interval over seeds; of one seed, over real texts."""
     if not rows:
@@ -230,11 +289,10 @@ def write_page(arguments: argparse.Namespace) -> None:
     """Prints the table and writes it into --out with ten texts of every arm; --page gets the texts of one task."""
     all_cells = read_cells(arguments.out)
     judge(arguments, all_cells)
-    arms_table = table_by_arm(all_cells, arguments.minus)
-    print(arms_table)
-    replace_file(
-        arguments.out / "arms.md", f"{arms_table}\n\n{side_by_side(all_cells, arguments.first_seed).strip()}".encode()
-    )
+    arms_table, closed_table = table_by_arm(all_cells, arguments.minus), shares_closed(all_cells)
+    print(arms_table, closed_table, sep="\n\n")
+    parts = (arms_table, closed_table, side_by_side(all_cells, arguments.first_seed).strip())
+    replace_file(arguments.out / "arms.md", "\n\n".join(part for part in parts if part).encode())
     if arguments.page:
         page_key = (arguments.model, arguments.dataset, arguments.records[0])
         shown = [cell for cell in all_cells if (cell["model"], cell["task"], cell["records"]) == page_key]

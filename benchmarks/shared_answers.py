@@ -37,8 +37,8 @@ def question_of(body: dict[str, Any]) -> str:
 def remove_hints(prompt: str) -> str:
     """Returns a prompt without its hints and without the names of other labels.
 
-    >>> plain('It is "a" and not, for example: b, c. Use about 8 words.\\nSo that it is unlike other texts, let this '
-    ... 'shape it where it fits: calm; no figure.\\nMake it specific.')
+    >>> remove_hints('It is "a" and not, for example: b, c. Use about 8 words.\\nSo that it is unlike other texts, let '
+    ... 'this shape it where it fits: calm; no figure.\\nMake it specific.')
     'It is "a" Use about 8 words.\\nMake it specific.'
     """
     return _HINTS.sub("", _OTHER_LABELS.sub("", prompt))

@@ -114,6 +114,16 @@ def test_live_table_compares_with_another_method_at_equal_record_counts() -> Non
     assert "|  |  |  |" in default
 
 
+def test_share_closed_counts_only_seeds_with_zero_shot_and_the_bound() -> None:
+    ends = [cell("zero-shot", 0, 0.25), cell("zero-shot", 1, 0.25), cell("real-examples", 0, 0.75)]
+    ours = [cell("default", 0, 0.375), cell("default", 1, 1.0), cell("default", 0, 0.75, records=1400)]
+    _, _, few, many = live_arms.shares_closed([*ends, *ours]).splitlines()
+    assert few.split(" | ")[3:8] == ["default", "1", "87.5", "25%", "87.5"]
+    assert many.split(" | ")[3:7] == ["default", "1", "87.5", "100%"]
+    assert live_arms.shares_closed([*ends[:2], *ours]) == ""
+    assert "| - |" in live_arms.shares_closed([ends[0], cell("real-examples", 0, 0.25), ours[0]])
+
+
 def test_live_page_shows_texts_of_one_label_side_by_side() -> None:
     shown = live_arms.side_by_side([cell("zero-shot", 0, 0.0), cell("form", 0, 0.5)], 0).splitlines()
     assert "| label | zero-shot | form |" in shown
