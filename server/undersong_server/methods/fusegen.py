@@ -45,7 +45,7 @@ class Options(PresetOptions):
     samples: Counts = 6000  # type: ignore[assignment] # a schedule may stand for the number
     rounds: Annotated[int, Field(ge=1, le=LARGEST_SUMS)] = 5
     candidates: Annotated[int, Field(ge=2)] = 40
-    examples: Annotated[int, Field(ge=1)] = 8
+    examples: Annotated[int, Field(ge=1, le=100)] = 8
     easy: Annotated[float, Field(ge=0, le=1)] = 0.5
     boosts: Annotated[int, Field(ge=0)] = 3
     rate: Annotated[float, Field(gt=0)] = 0.2

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import PydanticKnownError
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.canonical import tagged_hash
@@ -46,6 +47,7 @@ __all__ = [
     "plan_sums",
 ]
 ANEW = "anew "  # begins the name of a step that writes texts in place of those that the choice left out
+LARGEST_NUMBER = 100_000_000  # the largest whole number among a method's options
 EXPECTED_RECORDS = 300  # the assumed number of records if nobody declares it
 PROMISE, ONE_PARTY = Privacy(4.0, 1e-5), Quorum(1, 1, 0, 0)  # the defaults of a Setting in a method's test
 # Names of records that hold one value for each generator; a report shows the values beside the generators' names.
@@ -109,6 +111,8 @@ class Setting:
 class MethodOptions(BaseModel):
     """Base of every method's options: its [method] keys but ``name``. A key that it does not have is an error.
 
+    So is a whole number above ``LARGEST_NUMBER``, whose texts or cells no plan could count in time.
+
     Attributes:
         samples: texts to order in all; None where the method counts them otherwise.
     """
@@ -116,6 +120,14 @@ class MethodOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     samples: Annotated[int, Field(ge=1)] | None = None
+
+    @field_validator("*")
+    @classmethod
+    def _refuse_above_largest(cls, value: object) -> object:
+        parts = value if isinstance(value, tuple) else (value,)
+        if any(isinstance(part, int) and part > LARGEST_NUMBER for part in parts):
+            raise PydanticKnownError("less_than_equal", {"le": LARGEST_NUMBER})
+        return value
 
 
 _Options = TypeVar("_Options", bound=MethodOptions)

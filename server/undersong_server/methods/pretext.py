@@ -45,7 +45,7 @@ class Options(PresetOptions):
     rounds: Annotated[int, Field(ge=2, le=LARGEST_SUMS)] = 5
     seeds: Annotated[float, Field(gt=0, lt=1)] = 0.5
     threshold: Annotated[float, Field(ge=0)] = 1.0
-    examples: Annotated[int, Field(ge=1)] = 4
+    examples: Annotated[int, Field(ge=1, le=100)] = 4
     mask_rate: Rates = MASK_RATE
     label_shares: PublicShares = "even"
 

@@ -68,7 +68,7 @@ class Options(PresetOptions):
     samples: Counts = 6000  # type: ignore[assignment] # a schedule may stand for the number
     rounds: Annotated[int, Field(ge=1, le=LARGEST_SUMS)] = 5
     votes: Annotated[int, Field(ge=1, le=16)] = 8
-    examples: Annotated[int, Field(ge=2)] = 8
+    examples: Annotated[int, Field(ge=2, le=100)] = 8
     shortlist: Annotated[int, Field(ge=1)] = 8
     furthest: bool = True
     clip: Literal["sum", "candidate"] = "sum"

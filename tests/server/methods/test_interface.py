@@ -2,10 +2,12 @@
 
 import importlib
 import re
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from pydantic import ValidationError
 
 from tests.doubles.tasks import make_task
 from undersong_common.errors import ConfigurationError, InternalError
@@ -29,6 +31,28 @@ def test_methods_are_exactly_the_files_beside_the_interface():
     for name in ("interface", "parts", "Wasp", "mixture_labels", "mixture-labels", "cleaned_mixture", ""):
         with pytest.raises(ConfigurationError, match="is unknown"):
             methods.load(name)
+
+
+@pytest.mark.parametrize("name", methods.own_names())
+def test_no_option_of_a_method_takes_a_number_that_no_plan_could_count(name):
+    options = methods.load(name).Options
+    refusals = set()
+    for key, number in product(options.model_fields, (10**20, [10**20])):
+        try:
+            accepted = getattr(options(**{key: number}), key)
+        except ValidationError as refused:
+            refusals |= {(key, error["type"]) for error in refused.errors()}
+        else:
+            assert isinstance(accepted, float)  # a weight or an epsilon
+    assert ("samples", "less_than_equal") in refusals
+
+
+@pytest.mark.parametrize("name", ["wasp", "pretext", "fusegen"])
+def test_number_of_examples_in_a_prompt_is_bounded(name):
+    options = methods.load(name).Options
+    assert options(examples=100).examples == 100
+    with pytest.raises(ValidationError, match="less than or equal to 100"):
+        options(examples=101)
 
 
 @pytest.mark.heavy
