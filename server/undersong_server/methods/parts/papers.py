@@ -37,8 +37,9 @@ class PresetOptions(MethodOptions):
     @model_validator(mode="before")
     @classmethod
     def _with_preset(cls, method_keys: Any) -> Any:
-        if isinstance(method_keys, Mapping) and method_keys.get("preset"):
-            return {**sections(cls.method, method_keys["preset"])["method"], **method_keys}
+        preset = method_keys.get("preset") if isinstance(method_keys, Mapping) else None
+        if preset and isinstance(preset, str):  # The field itself refuses a preset that is no text.
+            return {**sections(cls.method, preset)["method"], **method_keys}
         return method_keys
 
 
