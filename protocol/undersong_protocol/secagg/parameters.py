@@ -116,15 +116,15 @@ def check_quorum(n: int, t: int, d: int, c: int) -> None:
             f"threshold {t} with {n} parties and {c} colluders: two groups could open different sets",
             f"use a threshold of at least {default_threshold(n, c)}",
         )
-    if t > n - d:
-        raise ConfigurationError(
-            f"threshold {t} is more than the {n - d} parties left after {d} tolerated dropouts",
-            "lower tolerated_dropouts or colluders",
-        )
     if c + 2 * d >= n:
         raise ConfigurationError(
             f"{c} colluders and {d} tolerated dropouts are too many for {n} parties: colluders and twice the dropouts"
             f" must be below {n}",
+            "lower tolerated_dropouts or colluders",
+        )
+    if t > n - d:
+        raise ConfigurationError(
+            f"threshold {t} is more than the {n - d} parties left after {d} tolerated dropouts",
             "lower tolerated_dropouts or colluders",
         )
 
