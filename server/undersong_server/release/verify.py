@@ -739,6 +739,8 @@ class PrivacyVerdict:
             signer = f"the coordinator '{self.signer}'"
         if self.faults:
             files_line = CHECK_WORDS["changed"].format(faults=counted(len(self.faults), "fault"), place="above")
+            if self.missing:
+                files_line += CHECK_WORDS["also missing"].format(count=len(self.missing), files=", ".join(self.missing))
             signer_words = CHECK_WORDS["by nobody"]
             if self.is_only_signed_by_another:
                 files_line = CHECK_WORDS["other signer"]

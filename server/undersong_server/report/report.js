@@ -259,7 +259,8 @@
   // The first two of the three lines that end `undersong verify`, and if all of it is good.
   const conclude = ({faults, missing, outside, own, hasRows}, by) => {
     if (faults.length) {
-      return ["Files: " + fill("changed", {faults: counted(faults.length, "fault"), place: "below"}) + ". By: " + WORDS["by nobody"] +
+      return ["Files: " + fill("changed", {faults: counted(faults.length, "fault"), place: "below"}) +
+        (missing.length ? fill("also missing", {count: missing.length, files: missing.join(", ")}) : "") + ". By: " + WORDS["by nobody"] +
         ". Get a fresh copy.", "none"];
     }
     if (by === "by another") return ["Files: " + WORDS["other signer"] + ". By: " + fill(by, {signer: SIGNER}) + ".", "none"];
