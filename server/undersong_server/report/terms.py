@@ -28,7 +28,10 @@ NUMBER = re.compile(r"\+?\(?\d[\d ().-]{6,}\d")
 NOBODY_TO_ASK = ", and nobody here can be asked"
 STATED_SOURCE = "Source of the texts of {name}, as the makers state it: {statement}."
 DEMONSTRATION = "This is a demonstration: by the makers' word alone, every record behind it is invented."
-CONTACTS_ARE_EXAMPLES = "Its contacts are examples, so nobody here can be asked."
+CONTACTS_ARE_EXAMPLES = (
+    "Its contacts are examples: nobody here can be asked, and nothing shows that those who are named exist."
+)
+UNCONFIRMED_LICENCE = ", if it is really from those who are named, which nobody here can confirm"
 OPEN_SOURCE = "publish no text, and no model that is trained on the texts"
 SOURCE_LICENCE_UNKNOWN = ", but the licence of the texts' source is not stated"
 OPEN_INSIDE = "Use inside your organisation, and a model that others only query (hosted), depend on that licence, too."
@@ -38,8 +41,8 @@ OWN_WORDS = (
     " says itself."
 )
 USE_LIMITS = (
-    "Whatever a licence allows: the texts are for no decision about a patient, and no figure shows that they are fit"
-    " for a product."
+    "Advice, whatever a licence allows: the texts are for no decision about a patient, and no figure shows that they"
+    " are fit for a product."
 )
 UNSTATED_INSIDE = "Nor have they stated if you may use it inside your organisation, or host a model trained on it."
 
@@ -191,7 +194,8 @@ class CorpusTerms:
         if self.licence not in LICENCES:
             return f"Not until you have read its licence, {self.licence}: {OWN_WORDS}"
         licence = LICENCES[self.licence]
-        return f"Yes, by the licence, {self.licence}: it lets you {PUBLISH}, {licence.publish}. {licence.inside}"
+        opening = f"Yes, by the licence, {self.licence}{'' if self.whom_to_ask else UNCONFIRMED_LICENCE}"
+        return f"{opening}: it lets you {PUBLISH}, {licence.publish}. {licence.inside}"
 
     @property
     def hub_licence(self) -> str:

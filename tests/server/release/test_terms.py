@@ -43,6 +43,12 @@ NAMED, UNNAMED = (TextSource("gpt", "openai"),), (TextSource("handbook", NGRAM),
         ("CC-BY-4.0", EXAMPLE, UNNAMED, "No, as it stands: publish no text"),
         ("", REAL, NAMED, "Not until its makers state a licence: its makers have stated no licence: ask data@clinics"),
         ("", EXAMPLE, NAMED, "No, as it stands: its makers have stated no licence, and nobody here can be asked."),
+        (
+            "CC-BY-4.0",
+            EXAMPLE,
+            NAMED,
+            "Yes, by the licence, CC-BY-4.0, if it is really from those who are named, which",
+        ),
         ("House terms", REAL, NAMED, "Not until you have read its licence, House terms: "),
     ],
 )

@@ -613,7 +613,7 @@ def test_report_states_limits_of_trained_models_and_origin_of_records(place):
     assert "no real person is protected" not in shown
     assert "demonstration" not in shown
     example = PublicationSection(contact="a@b.example", invented_records=True)
-    warning = "is invented. Its contacts are examples, so nobody here can be asked."
+    warning = "is invented. Its contacts are examples: nobody here can be asked, and nothing shows"
     assert warning in both(run(publication=example))[place]
     invented = both(run(publication=PublicationSection(invented_records=True)))[place]
     assert invented.count("This is a demonstration: by the makers' word alone, every record behind it is inv") == 1
