@@ -126,7 +126,7 @@ def with_first_sum(manifest, **changes):
                         manifest.plan, quorum=dataclasses.replace(manifest.plan.quorum, tolerated_dropouts=2)
                     ),
                 ),
-                "threshold 3 is more than the 2 parties left",
+                "2 tolerated dropouts are too many for 4 parties",
             ),
         ],
         1,
