@@ -183,7 +183,7 @@ def more_help(sheet: Sheet, surroundings: Surroundings) -> list[PageSection]:
         rows.append(_help_row(one_more_words, *one_more, *_one_more_of_all(sheet, surroundings)))
         if has_all_runs and cost is not None and cost.before:
             sentences.append(
-                f"For {one_more_words}, the columns of all runs are too high: of the earlier runs, only the figure if"
+                f"For {one_more_words}, the columns of all runs are overstated: of the earlier runs, only the figure if"
                 " all others helped is kept, and it is counted."
             )
     rows.append(_help_row("all others", *_worst_risks(sheet)))
@@ -406,14 +406,18 @@ def risk_of_all(sheet: Sheet, surroundings: Surroundings) -> list[tuple[str, str
         (
             "The risk of all runs",
             f"From all runs over these records{name_earlier(sheet_cost, surroundings)} and this one"
-            f" together{stage_words}, {guess_words}.{_same_condition(sheet)}",
+            f" together{stage_words}, {guess_words}.{_same_condition(sheet, sheet_cost)}",
         )
     ]
 
 
-def _same_condition(sheet: Sheet) -> str:
+def _same_condition(sheet: Sheet, cost: BudgetEffect) -> str:
     """Says that the figure of all runs holds while as few hospitals help as for this run's; "" where all may."""
-    return " The same condition holds." if sheet.ended is None and can_be_undone(sheet) else ""
+    if sheet.ended is not None or not can_be_undone(sheet):
+        return ""
+    if not cost.before:
+        return " The same condition holds."
+    return " The same condition holds for the hospitals of each earlier run: ask there, too."
 
 
 def _guess_before(cost: BudgetEffect) -> str:
