@@ -178,7 +178,7 @@ def _with_stated_noise(task: Task) -> tuple[Task, Setting, list[SumRequest]]:
             return task, setting, requests_with_noise
         task = task.model_copy(update={"privacy": task.privacy.model_copy(update={"epsilon": epsilon})})
     raise ConfigurationError(
-        "privacy.noise_multiplier: the method plans other sums at every epsilon that follows",
+        "privacy.noise_multiplier: no epsilon fits this noise, because the method plans other sums for each epsilon",
         epsilon_remedy,
         code="noise-stated",
     )
@@ -328,7 +328,7 @@ def register_statistics(requests: Iterable[SumRequest]) -> None:
         if plugin is None:
             raise ConfigurationError(
                 f"{request.name}: no installed package declares the statistic {statistic.name!r}",
-                "declare it by an entry point of undersong.statistics: it runs in simulations",
+                "declare it by an entry point of undersong.statistics; then it runs, in simulations only",
             )
         if plugins.load(plugin) is not statistic:
             raise ConfigurationError(

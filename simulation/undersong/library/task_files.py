@@ -223,8 +223,9 @@ def _register_function(functions: dict[str, Any], key: str, function: Callable[.
     owner = getattr(functions.get(key, function), "__module__", None)
     if owner != getattr(function, "__module__", None):
         raise ConfigurationError(
-            f"the module {owner} has given a function {_name_of(function)} in this process too",
-            "give one of them another name, or begin a new process",
+            f"the function {_name_of(function)} has the name of one that a task of this process has from the module"
+            f" {owner}",
+            "give one of the two another name, or begin a new process",
             code="other-function",
         )
     functions[key] = function
