@@ -176,9 +176,10 @@ class Declared:
         return Choice(frozenset(self.same_patient), frozenset(other_kinds))
 
     def decided(self, same_patient: str, other_patient: str) -> "Declared":
-        """Returns the declaration with new decisions about look-alikes, kinds with commas between them.
+        """Returns this declaration with new decisions about look-alikes. One about a kind replaces the one before.
 
-        A new decision about a kind replaces the one before.
+        Args:
+            same_patient, other_patient: kinds ("zeros,case") whose ids are one patient, or two.
         """
         same_kinds, other_kinds = (
             {identifier_kind.strip() for identifier_kind in written_kinds.split(",") if identifier_kind.strip()}

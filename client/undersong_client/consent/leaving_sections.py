@@ -27,11 +27,11 @@ def left_alone_words(sheet: Sheet) -> str:
     if sheet.others < 1:
         return ""
     alone_sentence = "If all others in a sum help, yours are left alone, blurred by your own noise."
-    hiding_count = sheet.others - sheet.colluders
-    if not sheet.colluders or hiding_count < 1:
+    shielding_hospitals = sheet.others - sheet.colluders
+    if not sheet.colluders or shielding_hospitals < 1:
         return f"A hospital that helps the operator can subtract its own numbers from an opened sum. {alone_sentence}"
     return (
         "A hospital that helps the operator can subtract its own numbers from an opened sum. While at most"
         f" {sheet.colluders} {'does' if sheet.colluders == 1 else 'do'}, those of at least"
-        f" {counted(hiding_count, 'other hospital')} stay with yours. {alone_sentence}"
+        f" {counted(shielding_hospitals, 'other hospital')} stay with yours. {alone_sentence}"
     )

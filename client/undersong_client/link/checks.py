@@ -150,9 +150,9 @@ def _check_budget(home: PartyHome) -> str:
 def _check_data(home: PartyHome, checkpoints: Path, now_s: float) -> str:
     data_set = datasets.load(home)
     ledger, _ = datasets.open_ledger(home, policy.read(home), checkpoints, at=now_s)
-    entry_words = counted(len(ledger.entries()), "entry", "entries")
+    counted_entries = counted(len(ledger.entries()), "entry", "entries")
     length_words = snapshot.facts(home).lengths.words
-    sealed_words = f"{counted(len(data_set.table), 'record')}, sealed; ledger with {entry_words}, its chain holds"
+    sealed_words = f"{counted(len(data_set.table), 'record')}, sealed; ledger with {counted_entries}, its chain holds"
     if length_words:
         return f"{sealed_words}; {length_words}"
     return sealed_words

@@ -31,7 +31,7 @@ from undersong_common.program.chain import HashChain
 from undersong_common.text.patient_ids import LookAlikes, PatientId
 
 NO_ROWS = "the source holds no row: see whether its path is right and its export has ended"
-EXCLUSIONS_TAG = "undersong exclusions 1"  # domain of the hashes of the log of lists
+EXCLUSIONS_TAG = "undersong exclusions 1"  # domain of the hashes of the log of objectors' lists
 
 
 @dataclass(frozen=True)

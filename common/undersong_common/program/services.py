@@ -40,7 +40,7 @@ class Service:
     """One program, a party's or a coordinator's, that systemd runs as a service.
 
     Attributes:
-        name: the program, its main unit's name and the stem of its record.
+        name: the program, its main unit's name and the stem of the file in which the installation is noted.
         command: the words of the command line before ``install``.
         account: the system account that it runs under.
         folder: the account's folder, with everything that the service writes.

@@ -310,7 +310,7 @@ def _key_indices(keys: Int64) -> Int64:
 
 def _highest_keys(keys: Int64, q: int) -> Int64:
     """Returns the q highest keys of each row, the highest first."""
-    key_count = keys.shape[1]
-    if q < key_count:
-        keys = np.partition(keys, key_count - q, axis=1)[:, key_count - q :]
+    row_length = keys.shape[1]
+    if q < row_length:
+        keys = np.partition(keys, row_length - q, axis=1)[:, row_length - q :]
     return np.sort(keys, axis=1)[:, ::-1]

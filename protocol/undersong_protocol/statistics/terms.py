@@ -430,9 +430,9 @@ class FourierFeatures(Statistic, question="directions"):
             compute_features = self._phrase_sequences(vectors)
 
         def compute(row_numbers: Int64) -> Matrix:
-            record_rows = counted_records[row_numbers]
-            terms_of_record = [term_matcher.of(record_texts[row], most_terms) for row in record_rows]
-            return in_blocks(compute_features(terms_of_record), record_labels[record_rows], self.dimension)
+            record_numbers = counted_records[row_numbers]
+            terms_of_record = [term_matcher.of(record_texts[row], most_terms) for row in record_numbers]
+            return in_blocks(compute_features(terms_of_record), record_labels[record_numbers], self.dimension)
 
         return Rows(compute, records.units[counted_records], width=self.class_dimension)
 

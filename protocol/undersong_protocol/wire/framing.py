@@ -176,7 +176,11 @@ class Outgoing:
 
 
 def held_by(statements: Sequence[wire.Held]) -> dict[bytes, bytes]:
-    """Converts the ``held`` list of a peer's first frame for :meth:`Outgoing.frames`; ignores excess entries."""
+    """Returns the chunks of each content that a peer holds already, by the content's hash; ignores excess entries.
+
+    Args:
+        statements: the ``held`` list of the peer's first frame.
+    """
     return {
         held_part.content: held_part.chunks
         for held_part in list(statements)[:MAX_HELD_PARTS]

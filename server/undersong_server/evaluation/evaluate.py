@@ -521,10 +521,10 @@ Records = tuple[Table, Any]
 
 
 def membership(data: str, model: Any, members: Records, nonmembers: Records, *, seed: int = 0) -> Membership:
-    """Attacks ``model`` with the attacks of this module.
+    """Measures how well attacks tell the records that ``model`` was trained on from others.
 
     Args:
-        data: the model's training texts in words, for the report.
+        data: a description of the model's training texts, for the report.
         model: has ``probabilities``, which gives the probability of each label for each record.
 
     Raises ConfigurationError for fewer than four members or non-members.

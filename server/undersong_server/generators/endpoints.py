@@ -66,7 +66,7 @@ class AttemptLog:
 
     @property
     def lost(self) -> Loss:
-        """All lost attempts together."""
+        """What was lost in all: the number, tokens and price of attempts that may be billed and brought no answer."""
         with self._lock:
             return sum(self._lost.values(), Loss())
 

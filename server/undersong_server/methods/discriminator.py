@@ -689,7 +689,7 @@ def figures(records: Records, embed: Embed, test: Sequence[str], labels: Int64) 
     """Measures how well the discriminator separates real test texts from candidates that it was not fitted on.
 
     Args:
-        records: records of the run, among them "discriminator", "student" and "held out".
+        records: values that the run has noted, among them "discriminator", "student" and "held out".
         embed: texts to quantised embeddings.
         test: real texts, with ``labels`` as indices, int64 [n].
     """

@@ -119,14 +119,14 @@ def select_examples(
     return highest(weights, np.sort(np.concatenate([easy_rows, ambiguous_rows])), size)
 
 
-def boost_weights(embeddings: Float32, labels: Int64, classes: int, *, boosts: int, rate: float) -> Float64:
+def boost_weights(embeddings: Float32, labels: Int64, class_count: int, *, boosts: int, rate: float) -> Float64:
     """Weighs texts by whether a model trained with the weights agrees with their labels: float64 [n] of mean 1.
 
     After each of ``boosts`` trainings a weight becomes w exp(rate) if it agrees, w exp(-rate) if not, normalised.
     """
     sample_weights = np.ones(len(labels))
     for _ in range(boosts):
-        head = learning.classifier(embeddings, labels, classes, strength=STRENGTH, weights=sample_weights)
+        head = learning.classifier(embeddings, labels, class_count, strength=STRENGTH, weights=sample_weights)
         is_right = learning.probabilities(head, embeddings).argmax(axis=1) == labels
         sample_weights = sample_weights * np.exp(np.where(is_right, rate, -rate))
         sample_weights /= sample_weights.mean()

@@ -101,7 +101,7 @@ def _noise_length(options: Options, setting: Setting, sum_requests: Sequence[Sum
 
 
 def notes(options: Options, setting: Setting) -> list[str]:
-    """Returns a sentence on how long the noise is beside the records' common vector, by the expected records."""
+    """Returns a sentence that compares the length of the noise with that of the expected records' summed vectors."""
     noise = _noise_length(options, setting, plan(options, setting))
     if not noise:
         return []

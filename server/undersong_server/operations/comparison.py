@@ -510,7 +510,7 @@ class ResultJudgement:
 
     @property
     def sentences(self) -> str:
-        """Alarms and words in one paragraph."""
+        """The alarms, and the judgement's sentence after them, in one paragraph."""
         return " ".join(filter(None, (*self.alarms, self.words)))
 
 

@@ -500,9 +500,9 @@ def _add(archive: zipfile.ZipFile, path: Path, name_in_archive: Path, scratch_fi
         if fault_of(error, path).code != "damaged" or not _run_of(name_in_archive):
             raise
         archive.write(path, name_in_archive)
-        log_path = path.with_name(f"{path.name}-wal")
-        if log_path.exists():
-            archive.write(log_path, name_in_archive.with_name(log_path.name))
+        write_ahead_log = path.with_name(f"{path.name}-wal")
+        if write_ahead_log.exists():
+            archive.write(write_ahead_log, name_in_archive.with_name(write_ahead_log.name))
     finally:
         scratch_file.unlink(missing_ok=True)
 

@@ -307,5 +307,5 @@ def _list_known_seeds(
 def known_noise(likenesses: Mapping[str, Likeness], alarm: float) -> list[str]:
     """Returns the names of values from which parties' noise follows; any of sound noise with a chance of ``alarm``."""
     alarm_of_each = alarm / max(1, len(likenesses))
-    explanations = [name for name, likeness_test in likenesses.items() if likeness_test.is_explained(alarm_of_each)]
+    explanations = [name for name, likeness in likenesses.items() if likeness.is_explained(alarm_of_each)]
     return explanations[: noise_checks.MOST_NAMED]

@@ -57,12 +57,12 @@ class Shown(ABC):
 
 
 class Reported(Shown):
-    """A result that holds in ``found`` what the operation of the same name returned."""
+    """A result of an operation; ``found`` is the object that the operation returned."""
 
     found: Any
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the value that the command of the same name prints with ``--json``."""
+        """Returns the value that the operation's command prints with ``--json``."""
         found_json: dict[str, Any] = self.found.to_json()
         return found_json
 

@@ -181,8 +181,8 @@ class _ActorState:
 
 
 @cache
-def _load_state(state: str) -> _ActorState:
-    return _ActorState(Path(state))
+def _load_state(folder: str) -> _ActorState:
+    return _ActorState(Path(folder))
 
 
 @contextmanager

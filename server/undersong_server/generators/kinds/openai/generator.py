@@ -358,12 +358,12 @@ class OpenAIGenerator:
 
     def _note_answer(self, request: GenerationRequest, answer: Completion, health: _AddressHealth) -> None:
         """Notes that an address answers, and how many tokens the answer took beside those that it was allowed."""
-        _, (_, longest) = self._settings.body_of(request)
+        _, (_, allowed_tokens) = self._settings.body_of(request)
         with self._lock:
             if answer.finish != "filter" or answer.completion_tokens:
                 self._answered = health.answered = True
                 health.failed_in_a_row = health.forbidden_in_a_row = 0
-            self._overrun = max(self._overrun, answer.completion_tokens / longest)
+            self._overrun = max(self._overrun, answer.completion_tokens / allowed_tokens)
             self._budget.unreported += answer.note == UNREPORTED
 
     def _worst_case(self, most: tuple[int, int]) -> tuple[int, int]:
