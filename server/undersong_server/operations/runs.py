@@ -25,7 +25,7 @@ from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettin
 from undersong_server.defaults import RUN_OPTIONS, RunOptions
 from undersong_server.methods.interface import ANEW
 from undersong_server.operations.contacts import REHEARSAL, contact_faults
-from undersong_server.operations.enrolment import PartyFacts, full_names, identities, parties, refuse_left_out, roster
+from undersong_server.operations.enrolment import PartyFacts, full_names, parties, refuse_left_out, roster
 from undersong_server.report.evaluations import evaluated
 from undersong_server.report.usefulness import read_test_file
 from undersong_server.runs.folder import (
@@ -416,11 +416,11 @@ def _own_contact(data: Mapping[str, Any]) -> str:
 
 def refusals(home: Path, names: Sequence[str], plan: Plan) -> Iterator[tuple[str, str]]:
     """Yields (party, reason) for each shared policy that would refuse the plan. The party itself decides later."""
-    identity_by_party = identities(home)
-    plan_roster = [Member(party_name, identity_by_party[party_name]) for party_name in names]
-    for facts in parties(home):
+    roster_facts = [facts for facts in parties(home) if facts.party.name in names]
+    plan_roster = [Member(facts.party.name, bytes.fromhex(facts.party.identity)) for facts in roster_facts]
+    for facts in roster_facts:
         policy = facts.shared_policy
-        if policy is None or facts.party.name not in names:
+        if policy is None:
             continue
         try:
             bounds.check(plan, plan_roster, policy)
