@@ -192,6 +192,10 @@ def judge(arguments: argparse.Namespace, cells: Sequence[dict[str, Any]]) -> Non
         cell["right"] = with_panel(json.loads(path.read_text(encoding="utf-8")))
 
 
+def _key_of(cell: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(cell[name] for name in KEY)
+
+
 def _pair(cell: dict[str, Any], base_arm: str) -> tuple[Any, ...]:
     """Returns the key that a cell shares with the cell of ``base_arm`` with which it is compared."""
     return cell["model"], cell["task"], cell["seed"], base_arm == ZERO_SHOT or cell["records"]
@@ -200,10 +204,10 @@ def _pair(cell: dict[str, Any], base_arm: str) -> tuple[Any, ...]:
 def table_by_arm(cells: Sequence[dict[str, Any]], base_arm: str = ZERO_SHOT) -> str:
     """Returns a table line for each model, task, number of records and arm, compared by seed with ``base_arm``."""
     halves = (*SHOWN, *(f"{half} - {base_arm}" for half in SHOWN))
-    heads = ("model", "task", "records", "arm", "seeds", "texts", *halves, "words a text", "calls")
+    heads = (*KEY, "seeds", "texts", *halves, "words a text", "calls")
     lines = []
     base_cells = {_pair(cell, base_arm): cell for cell in cells if cell["arm"] == base_arm}
-    for key, group in groupby(cells, key=lambda cell: (cell["model"], cell["task"], cell["records"], cell["arm"])):
+    for key, group in groupby(cells, key=_key_of):
         group_cells = list(group)
         pairs = [(cell, base_cells.get(_pair(cell, base_arm))) for cell in group_cells]
         shown = [f"{100 * np.mean([cell['right'][half].mean() for cell in group_cells]):.1f}" for half in SHOWN]
@@ -230,7 +234,7 @@ def shares_closed(cells: Sequence[dict[str, Any]]) -> str:
     ends = {(_pair(cell, ZERO_SHOT), cell["arm"]): cell for cell in cells if cell["arm"] in RECORDS_DO_NOT_MATTER}
     lines = []
     compared_cells = [cell for cell in cells if cell["arm"] not in RECORDS_DO_NOT_MATTER]
-    for key, group in groupby(compared_cells, key=lambda cell: tuple(cell[name] for name in KEY)):
+    for key, group in groupby(compared_cells, key=_key_of):
         triples = [
             [end["right"], cell["right"], bound["right"]]
             for cell in group
