@@ -249,7 +249,7 @@ def test_first_section_of_the_sheet_names_the_operator_who_asks(home):
         (("budget", "set", "--epsilon", 4, "--delta", "1e-6"), ["plan the run with privacy.delta = 1e-06"]),
         (
             ("budget", "set", "--epsilon", 1, "--delta", "1e-5"),
-            ["a smaller epsilon (privacy.epsilon)"],
+            ["plan the run with a smaller epsilon (privacy.epsilon)"],
         ),
         (("policy", "set", "--minimum-parties", 5), ["federation"]),
         (("policy", "set", "--unit", "party"), ["privacy.unit"]),

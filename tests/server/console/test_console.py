@@ -398,7 +398,7 @@ def test_parties_page_says_not_shared_for_an_unshared_epsilon(tmp_path, entered)
     ],
     ids=["none", "other-version", "bounded", "unbounded"],
 )
-def test_screen_of_a_hospital_states_the_largest_epsilon_of_its_shared_policy(tmp_path, entered, policy, words):
+def test_hospital_s_screen_states_the_largest_epsilon_of_its_policy(tmp_path, entered, policy, words):
     home = make_home(tmp_path / "home", PARTIES)
     with contextlib.closing(home.registry()) as registry:
         registry.seen("alpha", now=1.0, software="", embedder="", epsilon_left=None, paused=False, policy=policy)
@@ -406,7 +406,7 @@ def test_screen_of_a_hospital_states_the_largest_epsilon_of_its_shared_policy(tm
     assert f"<dt>Largest epsilon of one run</dt><dd>{words}</dd>" in screen
 
 
-def test_screen_of_an_invited_hospital_says_what_helps_if_it_refuses_the_package(console):
+def test_invited_hospital_s_screen_says_what_helps_a_refused_package(console):
     words = "If its program refuses the package"
     console.post("/parties/invite", of="/parties/invite", name="delta")
     assert words in console.get("/parties/one/delta").text
