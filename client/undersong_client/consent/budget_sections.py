@@ -9,6 +9,7 @@ from undersong_common.privacy import accounting, impact
 from undersong_common.program.printed_page import PageSection
 
 RUNS_TOGETHER = "Each run draws its random noise anew, so that together they use less."
+BUDGET_TITLE = "Your budget for all runs over these records"
 NOT_IN_STEP = "The bar shows the budget and not the risk: a small part of the budget can raise the guess by much."
 NEWER_FILE = "A newer version of the file does not begin again at zero."
 LEAST_SAVING = 0.99  # A joint cost below this share of the sum of two costs is worth a sentence.
@@ -31,7 +32,7 @@ def budget_sections(sheet: Sheet, surroundings: Surroundings) -> list[PageSectio
         *[f"Before this run: {'; '.join(surroundings.earlier_decisions)}."] * bool(surroundings.earlier_decisions),
         *_passed_limits(sheet, sheet_cost, surroundings.largest_epsilon),
     )
-    return [PageSection("Your budget for all runs over these records", sentences, bar=(share_before, share_after))]
+    return [PageSection(BUDGET_TITLE, sentences, bar=(share_before, share_after))]
 
 
 def guess_at_the_end(cost: BudgetEffect | None) -> float:
@@ -39,6 +40,11 @@ def guess_at_the_end(cost: BudgetEffect | None) -> float:
     if cost is None or not cost.budget:
         return 0.0
     return accounting.best_guess_of(cost.budget, cost.delta, one_gaussian=are_one_gaussian(cost))
+
+
+def protects_nobody(cost: BudgetEffect | None) -> bool:
+    """True if the whole budget is practically no protection of one unit."""
+    return bool(impact.protection_words(guess_at_the_end(cost)))
 
 
 def budget_shares(cost: BudgetEffect, budget: float) -> tuple[float, float, float]:
@@ -81,7 +87,7 @@ def _budget_of_ended(cost: FinalCost | None, budget: float, share_before: float)
         f" {_percent(share_spent)} %; {max(0, 100 - _percent(share_spent))} % was left then."
     )
     bar_shares = (min(share_before, share_spent), share_spent)
-    return [PageSection("Your budget for all runs over these records", (summary,), bar=bar_shares)]
+    return [PageSection(BUDGET_TITLE, (summary,), bar=bar_shares)]
 
 
 def use_less_together(before: float, alone: float, after: float) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from undersong_client.consent.budget_sections import BUDGET_TITLE, protects_nobody
 from undersong_client.consent.risk_sections import MORE_HELP
 from undersong_client.consent.rules import decider_consequence, decider_words
 from undersong_client.consent.run_terms import rejection_words
@@ -35,12 +36,24 @@ ASK_FIRST = (
     " you to judge. Do not approve before you have the agreement, the legal basis and what else the lines beside the"
     " signature ask in writing."
 )
+READ_EARLIER = (
+    f"Read under “{BUDGET_TITLE}” who approved the earlier runs, and which ones have not ended. If one of those should"
+    " not go on, choose Withdraw for it under Requests."
+)
+ASK_EXAMINED = (
+    "Ask IT who has examined this version of the software. If nobody has, every figure here rests on the word of its"
+    " makers."
+)
+SET_BUDGET = (
+    " Have a smaller budget set, too, as “Before you decide” recommends: before you approve, since the sheet is then"
+    " made anew."
+)
 ASK_PERIOD = "; ask which period the records cover, too"
 TWO_PEOPLE = (
     "If IT must not approve alone, have your policy ask for {deciders}. It is set under Policy in this software, or by"
     " a command of IT: order it in writing. From then on, in the software, only both together can undo it, and Log"
-    " shows that; by changing the software's files, IT could undo it alone. It counts for this run, too, unless it is"
-    " approved already."
+    " shows that; by changing the software's files, IT could undo it alone. Each of the two needs an account of their"
+    " own with that role: order yours, too. The rule counts for this run, unless it is approved already."
 )
 CALL_PROVES = (
     " A call shows that a hospital exists and holds its key. Whether it helps the operator no call shows: that remains"
@@ -62,7 +75,8 @@ APPROVAL_STANDS = (
     " signed with this sheet's figures, and Log shows the account that approved (the name beside it is what that person"
     " typed). If records, budget or policy change before it, the sheet has to be read again. If IT has other records"
     " read after it, from this file or another one, the approval lapses; if your budget was charged for the run by"
-    " then, the run ends at your hospital instead."
+    " then, the run ends at your hospital instead, as if you had chosen Withdraw. A file that is changed and not read"
+    " again changes nothing: the run uses the records as they were read."
 )
 TO_WRITE_ON = "______________"  # on the printed sheet
 
@@ -139,6 +153,9 @@ def steps(sheet: Sheet, beside: Surroundings) -> tuple[str, ...]:
         has_period = sheet.own is not None and any(row[0] == PERIOD for row in sheet.own.rows)
         period_words = "" if has_period else ASK_PERIOD
         first_steps.append(CHECK_OBJECTIONS.format(people=people, period=period_words))
+    if beside.earlier_decisions:
+        first_steps.append(READ_EARLIER)
+    first_steps.append(f"{ASK_EXAMINED}{SET_BUDGET if protects_nobody(sheet.cost) else ''}")
     return *first_steps, ASK_FIRST.format(names=_ask_names(sheet)), _compare_words(sheet), DECIDE
 
 
@@ -164,7 +181,10 @@ def _compare_words(sheet: Sheet) -> str:
         if sheet.colluders < len(sheet.parties) - 1:
             uncalled += f" If one more helps, “{MORE_HELP}” says what holds."
     if calls:
-        hospitals = f" and with {hospitals} (look up the numbers of those named under “Who takes part”)"
+        hospitals = (
+            f" and with {hospitals} (look up the numbers of those named under “Who takes part”, and ask for whoever"
+            " decides there about Undersong: the privacy officer, or IT)"
+        )
         uncalled = f"{CALL_PROVES}{uncalled}"
     else:
         hospitals = ""

@@ -13,6 +13,7 @@ from undersong_client.consent.budget_sections import (
     RUNS_TOGETHER,
     budget_sections,
     guess_at_the_end,
+    protects_nobody,
     use_less_together,
 )
 from undersong_client.consent.choice_sections import (
@@ -408,7 +409,7 @@ def _policy_points(sheet: Sheet) -> Iterator[str]:
 
 def _whole_budget_caution(sheet: Sheet) -> list[str]:
     """Says that the permission says little, where the whole budget protects practically nobody."""
-    if sheet.cost is None or not sheet.cost.budget or not impact.protection_words(guess_at_the_end(sheet.cost)):
+    if sheet.cost is None or not sheet.cost.budget or not protects_nobody(sheet.cost):
         return []
     cases_of_tenth = impact.cases(guess_at_the_end(replace(sheet.cost, budget=sheet.cost.budget / 10)))
     return [

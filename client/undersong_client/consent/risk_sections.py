@@ -40,7 +40,8 @@ HELPING = "shares its numbers or keys, adds no noise, lies about a failed attemp
 MORE_HELP = "If more hospitals help"  # names the row of the first answers; others refer to it by this name
 OVER_THE_NOISE = "on average over the random noise"
 MOST_EXCEPTED = 0.1  # If a larger share of runs is excepted, the sheet says why.
-RARE_SHARES = (0.01, 0.001)  # shares of runs; the sheet says how sure a guess becomes in at most so many
+RARE_SHARE = 0.01  # The first answers say how sure a guess becomes in at most so large a share of runs,
+RARER_SHARE = 0.001  # and the section on the meaning in at most this one.
 
 
 def meaning_section(sheet: Sheet) -> list[PageSection]:
@@ -95,16 +96,22 @@ def _bad_luck_in_runs(sheet: Sheet) -> list[str]:
 
 
 def _rare_words(epsilon: float | None, delta: float, one_gaussian: bool) -> str:
-    """Says how sure a guess becomes in at most 1 % and 0.1 % of runs, if one Gaussian determines that."""
-    shares = [share for share in RARE_SHARES if share > 2 * delta]
-    if epsilon is None or not one_gaussian or not shares:
+    """Says how sure a guess becomes in at most 0.1 % of runs, if one Gaussian determines that."""
+    if epsilon is None or not one_gaussian:
         return "How often one comes near it, these figures do not say."
-    limit_words = [
-        f"{impact.cases(impact.rare_certainty(epsilon, delta, share))} of 100 cases in at most"
-        f" {impact.chance(share).replace(' in ', ' of ')} runs"
-        for share in shares
-    ]
-    return f"A guess is surer than {', and surer than '.join(limit_words)}."
+    if 2 * delta >= RARER_SHARE:
+        return "How often one comes near it, the first answers say."
+    case_words = impact.cases(impact.rare_certainty(epsilon, delta, RARER_SHARE))
+    chance_words = impact.chance(RARER_SHARE).replace(" in ", " of ")
+    return f"A guess is surer than {case_words} of 100 cases in at most {chance_words} runs."
+
+
+def _rarity(epsilon: float | None, delta: float, one_gaussian: bool) -> str:
+    """Says beside a figure with bad luck what a guess passes in at most 1 % of runs; "" where that is not known."""
+    if epsilon is None or not one_gaussian or 2 * delta >= RARE_SHARE:
+        return ""
+    case_words = impact.cases(impact.rare_certainty(epsilon, delta, RARE_SHARE))
+    return f", but over {case_words} in at most {impact.chance(RARE_SHARE).replace(' in ', ' of ')}"
 
 
 def _start_small(sentence: str) -> str:
@@ -338,9 +345,10 @@ def risk_words(sheet: Sheet) -> str:
 
 def _bad_luck(sheet: Sheet, epsilon: float, delta: float) -> str:
     """Says what a guess reaches in a single run at most, and in how many runs nothing is promised."""
-    sentence = f"With bad luck in this one run, in up to {impact.cases(impact.certainty(epsilon, delta))}."
+    sentence = f"With bad luck in this one run, in up to {impact.cases(impact.certainty(epsilon, delta))}"
     if not delta:
-        return sentence
+        return f"{sentence}."
+    sentence += f"{_rarity(epsilon, delta, sheet.privacy.stopping_refunds)}."
     of_all_units = _excepted_of_all_units(sheet, delta, "the operator")
     return f"{sentence} In {_excepted_share(delta)} such runs (the excepted runs{of_all_units}), nothing is promised."
 
@@ -433,11 +441,13 @@ def _rare_of_all(sheet: Sheet, cost: BudgetEffect) -> str:
     bad_luck = f"; with bad luck, in up to {impact.cases(_certainty_of_all(cost.after, cost, delta))}"
     if cost.before and are_one_gaussian(cost):
         bad_luck += f" ({impact.cases(_certainty_of_all(cost.before, cost, delta))} before)"
+    # Before any other run, the risk of this run has said it.
+    rarity = _rarity(_epsilon_of_all(cost.after, cost, delta), delta, are_one_gaussian(cost)) if cost.before else ""
     if delta == sheet.privacy.delta:
-        return bad_luck
+        return f"{bad_luck}{rarity}"
     of_all_units = _excepted_of_all_units(sheet, delta, "your hospital's budget")
     bracket_words = f" ({of_all_units.removeprefix('; ')})" if of_all_units else ""
-    return f"{bad_luck}, outside {_excepted_share(delta)} such series{bracket_words}"
+    return f"{bad_luck}{rarity}, outside {_excepted_share(delta)} such series{bracket_words}"
 
 
 def guessed_unit(privacy: UnitPromise) -> str:

@@ -206,13 +206,17 @@ def _earlier_decisions(proposals: Proposals, names: Sequence[str]) -> tuple[str,
             continue
         plan = approved_plans[-1]
         approvers = [
-            f"{printable(person.name, 80)}, {person.role}, on {datetime.fromtimestamp(person.at_s, UTC):%Y-%m-%d}"
+            f"{printable(person.name, 80)} (role{'' if person.role_from else ', as typed'}: {person.role}) on"
+            f" {datetime.fromtimestamp(person.at_s, UTC):%Y-%m-%d}"
             for person in plan.approvals
         ]
         signed_sheet = proposals.sheet(plan)
         objection_words = "" if signed_sheet is None else objections_then(signed_sheet)
         decider_names = joined(approvers) or "the policy, without a person"
-        decision_sentences.append(f"{printable(name, 120)!r} was approved by {decider_names}{objection_words}")
+        end_words = "; it has ended" if plan.ended_s else "; it has not ended, as far as is known here"
+        decision_sentences.append(
+            f"{printable(name, 120)!r} was approved by {decider_names}{objection_words}{end_words}"
+        )
     return tuple(decision_sentences)
 
 

@@ -281,7 +281,7 @@ def test_preview_sheet_has_sentences_with_one_epsilon_and_one_budget_bar(home):
     means = dict(open_[1].figures)["The risk of this run"]
     assert f"the random noise, right in at most {math.ceil(100 * guess)} of 100 cases" in means
     assert "only while at most 1 other hospital helps the operator." in means
-    assert f"With bad luck in this one run, in up to {impact.cases(impact.certainty(1.5, 1e-5))}. In at" in means
+    assert f"With bad luck in this one run, in up to {impact.cases(impact.certainty(1.5, 1e-5))}, but over" in means
     assert "A hospital helps the operator if it shares its numbers" in repr(open_[2])
     assert "epsilon" not in repr(open_)  # it is folded
     (bar,) = [section.bar for section in open_ if section.bar is not None]
