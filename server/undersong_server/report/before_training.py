@@ -125,10 +125,23 @@ def describe_labels(share_by_label: Mapping[str, float]) -> str:
     return f"By label{scope_words}: {', '.join(shown_labels)}. " if shown_labels else ""
 
 
+def _doubt_test_texts(data: ReportData) -> str:
+    """Says where a generator may have learned from the test texts, because one source is stated for both; else ""."""
+    test_source = data.test_source.rstrip(".")
+    names = [source.name for source in data.terms.sources if source.statement.rstrip(".") == test_source]
+    if not names:
+        return ""
+    verb = "has" if len(names) == 1 else "have"
+    return (
+        f" The same is stated of the texts of {joined(names)}: whether {joined(names)} {verb} learned from the test"
+        f" texts, which would raise the score, these files do not say{data.terms.ask()}."
+    )
+
+
 def describe_test_file(data: ReportData) -> str:
     """Says what the makers state of the test file's origin, or that they state nothing; "" if there is no file."""
     if not data.test_hash:
         return ""
     if data.test_source:
-        return f"The test texts, as the makers state: {data.test_source.rstrip('.')}."
+        return f"The test texts, as the makers state: {data.test_source.rstrip('.')}.{_doubt_test_texts(data)}"
     return f"Whether the test texts are real, and where they are from, these files do not say{data.terms.ask()}."

@@ -436,6 +436,9 @@ def test_weaknesses_of_a_corpus_are_listed_under_training(place):
     stated = replace(data, test_source="Invented notes, CC0-1.0.")
     good = next(answer for answer in answers(stated) if answer.anchor == "good").sentences
     assert good[2] == "The test texts, as the makers state: Invented notes, CC0-1.0."
+    taught = GeneratorUse("good", "ngram", AuthorUsage(30), source="Invented notes, CC0-1.0")
+    good = next(answer for answer in answers(replace(stated, usage=(taught,))) if answer.anchor == "good").sentences
+    assert "The same is stated of the texts of good: whether good has learned from the test texts, which" in good[2]
     assert "The test file is not in this folder. Its SHA-256 is 68bc." in shown
     unmeasured = next(answer for answer in answers(run(accuracy=(), labels=())) if answer.anchor == "train")
     assert len(unmeasured.sentences) == 2  # what to read, and its phrases
