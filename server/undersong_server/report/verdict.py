@@ -287,9 +287,9 @@ def _compare(ours: Accuracy, baseline: Accuracy, name: str) -> str:
         return f"Beside {baseline_words}."
     # The rounded figures are subtracted, because a reader sees and subtracts these.
     difference = round(100 * ours.accuracy, 1) - round(100 * baseline.accuracy, 1)
-    distance_words = f"{abs(difference):.1f} percentage points {'above' if difference >= 0 else 'below'} that"
+    distance_words = f"{abs(difference):.1f} percentage points {'less' if difference >= 0 else 'more'}"
     comparison = compare_words(_difference_sign(ours, baseline), baseline_words)
-    return f"{comparison[0].upper()}{comparison[1:]}. This corpus is {distance_words}."
+    return f"This corpus is {comparison}, which is {distance_words}."
 
 
 def _difference_sign(ours: Accuracy, baseline: Accuracy) -> int:
