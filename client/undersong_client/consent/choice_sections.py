@@ -67,16 +67,17 @@ COMPARE = (
     " not reach counts as one that you do not call."
 )
 DECIDE = (
-    "Decide in this software, which IT runs: Approve or Reject, on its page under Requests. Only a decision in it"
-    " counts."
+    "Whoever decides for the hospital chooses Approve or Reject in this software, which IT runs, on its page under"
+    " Requests. Only a choice in it counts."
 )
 APPROVAL_STANDS = (
     "An approval is for the plan that the nine words name, and for your records as they were read for this sheet. It is"
     " signed with this sheet's figures, and Log shows the account that approved (the name beside it is what that person"
     " typed). If records, budget or policy change before it, the sheet has to be read again. If IT has other records"
-    " read after it, from this file or another one, the approval lapses; if your budget was charged for the run by"
-    " then, the run ends at your hospital instead, as if you had chosen Withdraw. A file that is changed and not read"
-    " again changes nothing: the run uses the records as they were read."
+    " read after it, from this file or another one, the approval lapses, which the operator is told: nothing leaves"
+    " before somebody approves once more. Once your first numbers have been asked for, which is when your budget is"
+    " charged, the run ends at your hospital instead, as if you had chosen Withdraw. A file that is changed and not"
+    " read again changes nothing: the run uses the records as they were read."
 )
 TO_WRITE_ON = "______________"  # on the printed sheet
 

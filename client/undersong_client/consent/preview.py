@@ -414,7 +414,8 @@ def _whole_budget_caution(sheet: Sheet) -> list[str]:
     cases_of_tenth = impact.cases(guess_at_the_end(replace(sheet.cost, budget=sheet.cost.budget / 10)))
     return [
         f"that your budget allows this run says little: the whole budget is {impact.NO_PROTECTION}. Have a smaller one"
-        f" set (at a tenth of it, a guess is, on average, right in at most {cases_of_tenth} of 100 cases)"
+        f" set, of a tenth at most: at a tenth of it, a guess is, on average, right in at most {cases_of_tenth} of 100"
+        " cases"
     ]
 
 

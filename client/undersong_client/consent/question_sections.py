@@ -38,7 +38,7 @@ def first_sentence(sheet: Sheet) -> str:
 
 def question_section(sheet: Sheet) -> PageSection:
     """Returns the section on who asks what and for what, with the words that the questions use."""
-    rows = [("for what", cut_sentence(sheet.task.purpose or NOT_STATED))]
+    rows = [("for what", f"“{cut_sentence(sheet.task.purpose)}”" if sheet.task.purpose else NOT_STATED)]
     labels = tuple(map(printable, sheet.task.labels or ()))
     if labels and any("label" in question for question in sheet.asked):
         rows.append(("a label", f"the kind of a record: {first_named(labels, MOST_LABELS)}"))

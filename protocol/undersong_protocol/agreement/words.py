@@ -21,8 +21,8 @@ PLANNED = (
 )
 CONFIRMED = (
     "Before that, enough hospitals confirm that the operator cannot open the failed attempt. It then adds nothing to"
-    " the risk of this run. If more hospitals help the operator than that risk allows, what they confirm may be false:"
-    " the figures for more helpers count every attempt as opened."
+    " the risk of this run. If more hospitals help the operator than this risk counts with, they may confirm it"
+    " falsely: the figures for more helpers count every attempt as opened."
 )
 # What is kept of a run, where and how long: for the hospital's sheet and the coordinator's dossier.
 KEPT = (
