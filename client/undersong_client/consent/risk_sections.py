@@ -40,8 +40,8 @@ HELPING = "shares its numbers or keys, adds no noise, lies about a failed attemp
 MORE_HELP = "If more hospitals help"  # names the row of the first answers; others refer to it by this name
 OVER_THE_NOISE = "on average over the random noise"
 MOST_EXCEPTED = 0.1  # If a larger share of runs is excepted, the sheet says why.
-RARE_SHARE = 0.01  # The first answers say how sure a guess becomes in at most so large a share of runs,
-RARER_SHARE = 0.001  # and the section on the meaning in at most this one.
+# Shares of runs: the sheet says how sure a guess becomes in at most so many; its first answers say the first.
+RARE_SHARE, RARER_SHARE = 0.01, 0.001
 
 
 def meaning_section(sheet: Sheet) -> list[PageSection]:
@@ -86,32 +86,65 @@ def _bad_luck_in_runs(sheet: Sheet) -> list[str]:
     sentence = f"“With bad luck” is a bound for every {privacy.unit_word}, whatever the records are: no guess is surer"
     if not privacy.delta:
         return [f"{sentence}."]
-    sentence += f" outside the excepted runs. {_rare_words(privacy.epsilon, privacy.delta, privacy.stopping_refunds)}"
+    of_this = _rare_words(privacy.epsilon, privacy.delta, "runs", one_gaussian=privacy.stopping_refunds)
+    sentence += f" outside the excepted runs. {of_this}"
     if cost is not None and cost.best_guess_after is not None and cost.before:
         delta = _delta_of_all(sheet, cost)
-        one_gaussian = are_one_gaussian(cost)
-        of_all = _rare_words(_epsilon_of_all(cost.after, cost, delta), delta, one_gaussian)
+        epsilon_of_all = _epsilon_of_all(cost.after, cost, delta)
+        of_all = _rare_words(epsilon_of_all, delta, "series", one_gaussian=are_one_gaussian(cost))
         sentence += f" Of all runs together, {_excepted_share(delta)} series are excepted: {_start_small(of_all)}"
+    if _rarity(sheet, privacy.epsilon, privacy.delta):
+        sentence += _rare_of_all_units(sheet)
     return [f"{sentence} The figures on average count every run, the excepted ones, too."]
 
 
-def _rare_words(epsilon: float | None, delta: float, one_gaussian: bool) -> str:
-    """Says how sure a guess becomes in at most 0.1 % of runs, if one Gaussian determines that."""
-    if epsilon is None or not one_gaussian:
+def _rare_words(epsilon: float | None, delta: float, runs: str, *, one_gaussian: bool) -> str:
+    """Says how sure a guess becomes in at most 1 % and 0.1 % of runs, if one Gaussian determines that.
+
+    Args:
+        runs: what is counted.
+    """
+    shares = [share for share in (RARE_SHARE, RARER_SHARE) if share > 2 * delta]
+    if epsilon is None or not one_gaussian or not shares:
         return "How often one comes near it, these figures do not say."
-    if 2 * delta >= RARER_SHARE:
-        return "How often one comes near it, the first answers say."
-    case_words = impact.cases(impact.rare_certainty(epsilon, delta, RARER_SHARE))
-    chance_words = impact.chance(RARER_SHARE).replace(" in ", " of ")
-    return f"A guess is surer than {case_words} of 100 cases in at most {chance_words} runs."
+    limit_words = [
+        f"{impact.cases(impact.rare_certainty(epsilon, delta, share))} of 100 cases in at most"
+        f" {impact.chance(share).replace(' in ', ' of ')} {runs}"
+        for share in shares
+    ]
+    return f"A guess is surer than {', and surer than '.join(limit_words)}."
 
 
-def _rarity(epsilon: float | None, delta: float, one_gaussian: bool) -> str:
+def _rarity(sheet: Sheet, epsilon: float, delta: float) -> str:
     """Says beside a figure with bad luck what a guess passes in at most 1 % of runs; "" where that is not known."""
-    if epsilon is None or not one_gaussian or 2 * delta >= RARE_SHARE:
+    if not sheet.privacy.stopping_refunds or 2 * delta >= RARE_SHARE:
         return ""
     case_words = impact.cases(impact.rare_certainty(epsilon, delta, RARE_SHARE))
-    return f", but over {case_words} in at most {impact.chance(RARE_SHARE).replace(' in ', ' of ')}"
+    chance_words = impact.chance(RARE_SHARE).replace(" in ", " of ")
+    return f", but over {case_words} for one given {sheet.privacy.unit_word} in at most {chance_words}"
+
+
+def _rare_of_all_units(sheet: Sheet) -> str:
+    """Says that the shares of rare runs are of one given unit, and how large they are for somebody among all."""
+    unit_total = _unit_total(sheet)
+    unit_words = sheet.privacy.unit_word
+    one_unit = f" Each of these shares is of one given {unit_words}"
+    if not unit_total:
+        return f"{one_unit}."
+    people_words = f"all {unit_total:,} {unit_word('user', sheet.own.word if sheet.own else '', 2)}"
+    privacy = sheet.privacy
+    limits = [
+        f"over {impact.cases(impact.rare_certainty(privacy.epsilon or 0.0, privacy.delta, share))}"
+        f" {_share_of_any(share * unit_total)}"
+        for share in (RARE_SHARE, RARER_SHARE)
+        if share > 2 * privacy.delta
+    ]
+    return f"{one_unit}: for somebody among {people_words}, this run's guess may be {' and '.join(limits)}."
+
+
+def _share_of_any(share: float) -> str:
+    """Returns in how many runs at most something befalls somebody; a bound of half the runs says nothing."""
+    return "in any run" if share > 0.5 else f"in at most 1 of {math.floor(1.0 / share):,} runs"
 
 
 def _start_small(sentence: str) -> str:
@@ -190,8 +223,8 @@ def more_help(sheet: Sheet, surroundings: Surroundings) -> list[PageSection]:
         rows.append(_help_row(one_more_words, *one_more, *_one_more_of_all(sheet, surroundings)))
         if has_all_runs and cost is not None and cost.before:
             sentences.append(
-                f"For {one_more_words}, the columns of all runs are overstated: of the earlier runs, only the figure if"
-                " all others helped is kept, and it is counted."
+                f"For {one_more_words}, the figures of all runs are rather too high than too low: for the earlier runs"
+                " they assume that all others helped."
             )
     rows.append(_help_row("all others", *_worst_risks(sheet)))
     return [PageSection(MORE_HELP, (" ".join(sentences),), table=(table_head, *rows))]
@@ -348,7 +381,7 @@ def _bad_luck(sheet: Sheet, epsilon: float, delta: float) -> str:
     sentence = f"With bad luck in this one run, in up to {impact.cases(impact.certainty(epsilon, delta))}"
     if not delta:
         return f"{sentence}."
-    sentence += f"{_rarity(epsilon, delta, sheet.privacy.stopping_refunds)}."
+    sentence += f"{_rarity(sheet, epsilon, delta)}."
     of_all_units = _excepted_of_all_units(sheet, delta, "the operator")
     return f"{sentence} In {_excepted_share(delta)} such runs (the excepted runs{of_all_units}), nothing is promised."
 
@@ -425,7 +458,7 @@ def _same_condition(sheet: Sheet, cost: BudgetEffect) -> str:
         return ""
     if not cost.before:
         return " The same condition holds."
-    return " The same condition holds for the hospitals of each earlier run: ask there, too."
+    return " The same condition holds for each earlier run: its sheet names its hospitals."
 
 
 def _guess_before(cost: BudgetEffect) -> str:
@@ -441,13 +474,11 @@ def _rare_of_all(sheet: Sheet, cost: BudgetEffect) -> str:
     bad_luck = f"; with bad luck, in up to {impact.cases(_certainty_of_all(cost.after, cost, delta))}"
     if cost.before and are_one_gaussian(cost):
         bad_luck += f" ({impact.cases(_certainty_of_all(cost.before, cost, delta))} before)"
-    # Before any other run, the risk of this run has said it.
-    rarity = _rarity(_epsilon_of_all(cost.after, cost, delta), delta, are_one_gaussian(cost)) if cost.before else ""
     if delta == sheet.privacy.delta:
-        return f"{bad_luck}{rarity}"
+        return bad_luck
     of_all_units = _excepted_of_all_units(sheet, delta, "your hospital's budget")
     bracket_words = f" ({of_all_units.removeprefix('; ')})" if of_all_units else ""
-    return f"{bad_luck}{rarity}, outside {_excepted_share(delta)} such series{bracket_words}"
+    return f"{bad_luck}, outside {_excepted_share(delta)} such series{bracket_words}"
 
 
 def guessed_unit(privacy: UnitPromise) -> str:

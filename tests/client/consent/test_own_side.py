@@ -387,12 +387,17 @@ def test_each_figure_of_the_risk_appears_once_in_the_sheet_s_short_part(home):
     this_run, all_runs = in_short["The risk of this run"], in_short["The risk of all runs"]
     assert f"right in at most {cases(privacy['best_guess'])} of 100 cases" in this_run
     sure = cases(certainty(privacy["epsilon"], privacy["delta"]))
-    rarely = cases(certainty(epsilon(manifest.plan.charged_events(), 0.005), 0.005))
-    bad_luck = f"With bad luck in this one run, in up to {sure}, but over {rarely} in at most 1 of 100. "
-    assert f"{bad_luck}In at most 2 of 100,000 such runs (the excepted" in this_run
+    rarely, rarer = (cases(certainty(epsilon(manifest.plan.charged_events(), d), d)) for d in (0.005, 0.0005))
+    bad_luck = f"With bad luck in this one run, in up to {sure}, but over {rarely} for one given patient in at most"
+    assert f"{bad_luck} 1 of 100. In at most 2 of 100,000 such runs (the excepted" in this_run
     assert (
         "excepted runs; for at least one of all 6 patients, 1 of 8,333 runs), nothing is promised. This holds only"
         " while" in this_run
+    )
+    (meaning,) = [section for section in sections if section.title == "What the figures of the risk mean"]
+    assert (
+        "Each of these shares is of one given patient: for somebody among all 6 patients, this run's guess may be over"
+        f" {rarely} in at most 1 of 16 runs and over {rarer} in at most 1 of 166 runs." in " ".join(meaning.sentences)
     )
     assert "From all runs over these records (none before this one) and" in all_runs
     assert all_runs.endswith(  # the first run, at its own delta, though the budget has a larger one
@@ -450,12 +455,13 @@ def test_sheet_computes_the_chance_of_bad_luck_by_the_bound_s_function(home):
     this_run = [Gaussian(1.0 / gaussian_mu(stored.privacy.epsilon, stored.privacy.delta))]
     every_run = [Gaussian(4.0), *manifest.plan.charged_events()]
     assert stored.privacy.stopping_refunds
-    in_short = f"{risk_sections.risk_words(stored)} {risk_sections.risk_of_all(stored, NOTHING_BESIDE)}"
-    rare = re.findall(r"but over (\S+) in at most 1 of 100\b", in_short)
-    rarer = re.findall(r"surer than (\S+) of 100 cases in at most 1 of 1,000 runs", bad_luck_words(stored))
-    for said, share in ((rare, 0.01), (rarer, 0.001)):
-        assert said == [cases(certainty(epsilon(events, share / 2), share / 2)) for events in (this_run, every_run)]
-    assert all(float(often) < float(seldom) for often, seldom in zip(rare, rarer, strict=True))
+    said = re.findall(r"surer than (\S+) of 100 cases in at most 1 of (\S+) (runs|series)", bad_luck_words(stored))
+    assert said == [
+        (cases(certainty(epsilon(events, share / 2), share / 2)), shown, counted)
+        for events, counted in ((this_run, "runs"), (every_run, "series"))
+        for share, shown in ((0.01, "100"), (0.001, "1,000"))
+    ]
+    assert f"but over {said[0][0]} for one given patient in at most 1 of 100." in risk_sections.risk_words(stored)
     assert "Of all runs together, at most 2 of 100,000 series are excepted: a guess is surer" in bad_luck_words(stored)
 
 
@@ -717,7 +723,7 @@ def test_sheet_names_three_questions_and_lists_each_once_below(count, says):
     listed = [section.points for section in page.sections if section.title == ALL_QUESTIONS]
     assert listed == [tuple(asked)] * (count > 0)
     assert repr(page).count("how many are long") == (count == 5)
-    assert dict(section.figures)["for what"] == "teaching"
+    assert dict(section.figures)["for what"] == "“teaching”"
     assert ("a label" in dict(section.figures)) == (count > 0)
 
 
@@ -1250,6 +1256,6 @@ def test_sheet_marks_a_budget_so_large_that_it_protects_nobody(home):
     (budget,) = [section for section in large.sections if section.bar is not None]
     assert f"({NO_PROTECTION})." in budget.sentences[0]
     (for_you,) = [section for section in large.sections if section.title == preview.FOR_YOU]
-    assert f"says little: the whole budget is {NO_PROTECTION}. Have a smaller one set" in for_you.points[1]
+    assert f"says little: the whole budget is {NO_PROTECTION}. Have a smaller one set, of a tenth" in for_you.points[1]
     (in_order,) = [section for section in large.sections if section.title == choice_sections.IN_ORDER]
     assert choice_sections.SET_BUDGET in repr(in_order)
