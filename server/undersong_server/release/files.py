@@ -196,7 +196,10 @@ def published_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST_NAME
     manifest_text = read_text(path)
     if manifest_text is None:
-        raise ConfigurationError(f"{path}: no such file", "name the output folder of a finished run")
+        raise ConfigurationError(
+            f"{path}: no such file",
+            f"add {MANIFEST_NAME}, which holds the hashes of the other files, or name the folder of a finished run",
+        )
     try:
         manifest_json = json.loads(manifest_text, object_pairs_hook=once)
     except (ValueError, RecursionError):
