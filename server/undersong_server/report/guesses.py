@@ -63,9 +63,9 @@ class Guesses:
         counted_words = " that still count" if self.promise.delta else ""
         sure_words = ", in which a guess may be nearly certain" if right >= NEARLY_CERTAIN else ""
         return (
-            f"In the table, {impact.cases(self.of_readers)} and {impact.cases(right)} are of the same reader, and both"
-            " hold: the first is an average over all outcomes of the noise, and the figure by which to compare corpora;"
-            f" the second is of the worst outcomes{counted_words}{sure_words}."
+            f"{impact.cases(self.of_readers)} and {impact.cases(right)}, the two figures of a reader about one"
+            " hospital, both hold: the first is an average over all outcomes of the noise, and the figure by which to"
+            f" compare corpora; the second is of the worst outcomes{counted_words}{sure_words}."
         )
 
     @property

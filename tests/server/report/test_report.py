@@ -463,7 +463,10 @@ def test_each_epsilon_of_the_promise_is_explained_in_words(place):
     assert impact.guess(0.678, "one record") in shown
     leading = next(answer for answer in answers(run(privacy=privacy)) if answer.anchor == "promise").sentences[0]
     assert impact.worst_guess(4.0, 1e-5) not in leading
-    assert "In the table, 68 and 99.1 are of the same reader, and both hold: the first is an average over all" in shown
+    assert (
+        "68 and 99.1, the two figures of a reader about one hospital, both hold: the first is an average over all"
+        in shown
+    )
     assert replace(privacy, best_guess=0.678).guesses.rows[1][0] == f"the same, {impact.nearly_all(1e-5)}"
     unknown = next(answer for answer in answers(run()) if answer.anchor == "promise").sentences[0]
     assert impact.worst_guess(4.0, 1e-5) in unknown
