@@ -563,8 +563,8 @@ class RunState:
         if gain is None:
             return (
                 f"Published: {remaining_words}, {CLEANED}. The last sum compares the texts that the records choose with"
-                " all that are left. Here both are the same, so this sum alone does not tell whether the records"
-                " helped."
+                " all that are left. Here both are the same: beyond what was set aside and what was ordered, the"
+                " records changed nothing."
             )
         is_chosen_author: Bools = self.chosen.max(axis=1)
         author_names = [

@@ -276,7 +276,7 @@ def test_last_sum_compares_no_two_equal_sets_of_texts(tmp_path, mistaken):
     (remark,) = (remark for _, remark in run.records["remarks"] if remark.startswith("Published: "))
     left = "all texts that are not set aside" if mistaken else "all texts"
     assert remark.startswith(f"Published: {left}, {CLEANED}. The last sum compares the texts")
-    assert remark.endswith("so this sum alone does not tell whether the records helped.")
+    assert remark.endswith("beyond what was set aside and what was ordered, the records changed nothing.")
 
 
 def centred(labels, sums, sigma, records=(100.0, 100.0), rare=(False, False)):
