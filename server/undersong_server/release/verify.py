@@ -46,6 +46,7 @@ from undersong_server.release.files import (
     MANIFEST_NAME,
     OUTPUT_NAMES,
     ROWS_NAMES,
+    SET_ASIDE_NAME,
     WORKSPACE_NAME,
     ArchiveStatement,
     LeftOut,
@@ -64,7 +65,7 @@ from undersong_server.report.card_facts import CardFacts, read_card_facts
 from undersong_server.report.check_words import CHECK_WORDS, describe_files
 from undersong_server.report.data import UNIT_WORDS
 from undersong_server.report.guesses import Guesses
-from undersong_server.report.terms import USE_LIMITS, CorpusTerms, mark_example, terms_of_plan
+from undersong_server.report.terms import CORPUS_ALONE, UNTOLD, USE_LIMITS, CorpusTerms, mark_example, terms_of_plan
 from undersong_server.runs.planning import register_named_statistics
 
 Events = tuple[accounting.Event, ...]
@@ -147,6 +148,7 @@ def verify(
         stated_parties=tuple(party_name for party_name in confirmed_parties if party_name in (parties or {})),
         certified_parties=tuple(party_name for party_name in confirmed_parties if party_name in certified_parties),
         lacks_corpus=not any((folder / rows_name).exists() for rows_name in ROWS_NAMES),
+        has_aside=(folder / SET_ASIDE_NAME).exists(),
         file_hash=sha256_of(folder / MANIFEST_NAME) or "",
         authors=() if fault_words else _read_authors(folder),
         card=CardFacts() if fault_words or CARD_NAME in outside_files else _read_card(folder),
@@ -381,7 +383,7 @@ def _read_card(folder: Path) -> CardFacts:
     return read_card_facts(card_path.read_text(encoding="utf-8", errors="replace"))
 
 
-REMEDY = "the files are not those that the run wrote: get a fresh copy from the coordinator"
+REMEDY = "the files are not those that the run wrote: get a fresh copy from where they are published"
 OTHER_SIGNER_REMEDY = (
     "either the fingerprint was typed or told wrongly, or these files are another's: compare it with a hospital that"
     " took part, and do not use the files before it is the same"
@@ -436,6 +438,7 @@ class PrivacyVerdict:
         stated_parties: those of ``known`` whose own fingerprint the caller has stated.
         certified_parties: those of ``known`` whose keys the coordinator's signature names.
         lacks_corpus: True if no file with rows of the corpus is there.
+        has_aside: True if a file of texts that were set aside is there.
         file_hash: SHA-256 of manifest.json, which holds more than the signed plan; "" if the file was not read.
         authors: generators that wrote the corpus, by its rows; () if these are not here or cannot be read.
         card: facts of the card, if it is there and its hash is the signed one.
@@ -467,6 +470,7 @@ class PrivacyVerdict:
     stated_parties: tuple[str, ...] = ()
     certified_parties: tuple[str, ...] = ()
     lacks_corpus: bool = False
+    has_aside: bool = False
     file_hash: str = ""
     authors: tuple[str, ...] = ()
     card: CardFacts = field(default_factory=CardFacts)
@@ -524,15 +528,17 @@ class PrivacyVerdict:
             return ()
         terms = self.terms
         no_guarantee = self.insecure or not math.isfinite(self.epsilon)
-        permission_words = f"May I use it? {terms.allow()}"
+        has_corpus = not self.lacks_corpus  # Only its rows say whose texts they are.
+        permission_words = f"May I use it? {terms.allow() if has_corpus else UNTOLD}"
         return tuple(
             that_hold(
                 (terms.invented_records, terms.describe_demonstration()),
                 (no_guarantee, words.NO_GUARANTEE),
                 (True, permission_words),
+                (has_corpus and self.has_aside, f"  {CORPUS_ALONE}"),
                 (True, f"  {USE_LIMITS}"),
-                *((True, f"  {sentence}") for sentence in terms.quote_sources()),
-                (terms.name_sources(), f"  {terms.name_sources()}"),
+                *((has_corpus, f"  {sentence}") for sentence in terms.quote_sources()),
+                (has_corpus and terms.name_sources(), f"  {terms.name_sources()}"),
             )
         )
 

@@ -26,7 +26,15 @@ from undersong_server.report.data import (
 )
 from undersong_server.report.guesses import HEADER
 from undersong_server.report.sum_answers import SUM_ANSWERS, WORTH
-from undersong_server.report.terms import LICENCES, NGRAM, USE_LIMITS, cite_licence, is_example, mark_example
+from undersong_server.report.terms import (
+    CORPUS_ALONE,
+    LICENCES,
+    NGRAM,
+    USE_LIMITS,
+    cite_licence,
+    is_example,
+    mark_example,
+)
 from undersong_server.report.verdict import (
     NOT_MEASURED,
     TEST_FILE,
@@ -277,6 +285,7 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
     may_credit = bool(publication.licence and maker_names)
     return (
         data.terms.allow(),
+        *([CORPUS_ALONE] if data.set_aside else []),
         USE_LIMITS,
         *data.terms.quote_sources(),
         *filter(None, [data.terms.name_sources()]),

@@ -31,7 +31,12 @@ DEMONSTRATION = "This is a demonstration: by the makers' word alone, every recor
 CONTACTS_ARE_EXAMPLES = (
     "Its contacts are examples: nobody here can be asked, and nothing shows that those who are named exist."
 )
-UNCONFIRMED_LICENCE = ", if it is really from those who are named, which nobody here can confirm"
+UNCONFIRMED_LICENCE = (
+    "Yes, to try things out; no, for what you publish or sell: nobody here can confirm that the licence, {}, is from"
+    " those who are named. If it is, it lets you"
+)
+CORPUS_ALONE = "That is said of the corpus, and not of set-aside.jsonl: do not pass that file on."
+UNTOLD = "Not told: no file of the corpus is here. Get one, and verify again."
 OPEN_SOURCE = "publish no text, and no model that is trained on the texts"
 SOURCE_LICENCE_UNKNOWN = ", but the licence of the texts' source is not stated"
 OPEN_INSIDE = "Use inside your organisation, and a model that others only query (hosted), depend on that licence, too."
@@ -64,7 +69,10 @@ class Licence:
 
 CREDIT = "if you give credit, link the licence and say if you changed the texts"
 NO_CREDIT_INSIDE = "Use inside your organisation needs no credit, which is due for what is shared"
-NO_WORD_ON_HOSTING = "Of a model that others only query (hosted), the licence says nothing."
+NO_WORD_ON_HOSTING = (
+    "The licence does not name a model that others only query (hosted): whether that is sharing, which needs credit, it"
+    " does not say, so give the credit there, too."
+)
 LICENCES = {  # terms on which the licences of most corpora let a receiver publish texts, and models trained on them
     "CC0-1.0": Licence(
         "also in a product that you sell, without credit",
@@ -194,8 +202,10 @@ class CorpusTerms:
         if self.licence not in LICENCES:
             return f"Not until you have read its licence, {self.licence}: {OWN_WORDS}"
         licence = LICENCES[self.licence]
-        opening = f"Yes, by the licence, {self.licence}{'' if self.whom_to_ask else UNCONFIRMED_LICENCE}"
-        return f"{opening}: it lets you {PUBLISH}, {licence.publish}. {licence.inside}"
+        opening = f"Yes, by the licence, {self.licence}: it lets you"
+        if not self.whom_to_ask:
+            opening = UNCONFIRMED_LICENCE.format(self.licence)
+        return f"{opening} {PUBLISH}, {licence.publish}. {licence.inside}"
 
     @property
     def hub_licence(self) -> str:

@@ -22,6 +22,7 @@ from undersong_server.report.terms import (
     NGRAM,
     OPEN_INSIDE,
     SOURCE_LICENCE_UNKNOWN,
+    UNTOLD,
     USE_LIMITS,
     CorpusTerms,
     TextSource,
@@ -47,7 +48,7 @@ NAMED, UNNAMED = (TextSource("gpt", "openai"),), (TextSource("handbook", NGRAM),
             "CC-BY-4.0",
             EXAMPLE,
             NAMED,
-            "Yes, by the licence, CC-BY-4.0, if it is really from those who are named, which",
+            "Yes, to try things out; no, for what you publish or sell: nobody here can confirm that the licence, CC-BY",
         ),
         ("House terms", REAL, NAMED, "Not until you have read its licence, House terms: "),
     ],
@@ -60,8 +61,8 @@ def test_permission_answer_begins_with_yes_no_or_not_until(licence, contact, sou
     ("licence", "sources", "says"),
     [
         ("CC0-1.0", NAMED, "(hosted), are free, too."),
-        ("CC-BY-4.0", NAMED, "inside your organisation needs no credit, which is due for what is shared. Of a model"),
-        ("CC-BY-NC-4.0", NAMED, "and is not for money either. Of a model that others only query (hosted), the licence"),
+        ("CC-BY-4.0", NAMED, "inside your organisation needs no credit, which is due for what is shared. The licence"),
+        ("CC-BY-NC-4.0", NAMED, "and is not for money either. The licence does not name a model that others only"),
         ("CC-BY-4.0", UNNAMED, OPEN_INSIDE),
         ("House terms", NAMED, "use it inside your organisation or host a model, it says itself."),
         ("", NAMED, "Nor have they stated if you may use it inside your organisation, or host a model"),
@@ -95,8 +96,10 @@ def test_verify_repeats_the_warnings_of_card_and_report(tmp_path, published, sig
     writer = f"good ({NGRAM_WRITER})"
     task = {**verdict.manifest.task, "publication": publication.stated, "generators": [writer]}
     card = read_card_facts(render_card(data))
-    stated = replace(verdict, manifest=replace(verdict.manifest, task=task), card=card)
+    stated = replace(verdict, manifest=replace(verdict.manifest, task=task), card=card, lacks_corpus=False)
     assert stated.terms == data.terms
+    assert f"May I use it? {UNTOLD}" in replace(stated, lacks_corpus=True).warnings
+    assert not any(data.terms.allow() in line for line in replace(stated, lacks_corpus=True).lines())
     assert data.terms.describe_demonstration() in stated.lines()
     sentences = (data.terms.describe_demonstration(), data.terms.allow(), data.terms.name_sources(), USE_LIMITS)
     for sentence in sentences:
