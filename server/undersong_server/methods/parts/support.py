@@ -414,8 +414,8 @@ def unjudged_remark(support: Support, authors: Sequence[str], generators: Sequen
         standings = [f"{name}: {support.standing(generators.index(name), generators)}" for name in unjudged]
     return (
         "The records' counts neither clear nor refuse every generator, and no refused one's texts could teach a word"
-        " filter that judges texts one by one: what these wrote is published without such a judgement, so read some of"
-        f" it first. {'. '.join(standings)}."
+        " filter that judges texts one by one: any text of theirs in the corpus is there without such a judgement, so"
+        f" read some first. {'. '.join(standings)}."
     )
 
 
