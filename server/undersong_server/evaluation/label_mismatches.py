@@ -40,7 +40,8 @@ class LabelMismatches:
         mismatch_count = len(self.label_by_row)
         return (
             f"{number(mismatch_count)} of {number(self.rows)} rows ({100 * mismatch_count / self.rows:.1f} %) read like"
-            f" {MISMATCH}, by the words of the other rows; how many by chance is not known here."
+            f" {MISMATCH}, by the words of the other rows; how many by chance is not known here, and a wrong label that"
+            " many rows share goes unseen."
         )
 
     @property

@@ -96,7 +96,7 @@ def test_mismatch_sentence_names_the_surest_rows_with_their_labels():
     mismatches = find_mismatches(texts, wrong)
     assert mismatches.sentence == (
         "13 of 200 rows (6.5 %) read like another label than their own, by the words of the other rows; how many by"
-        " chance is not known here."
+        " chance is not known here, and a wrong label that many rows share goes unseen."
     )
     assert mismatches.rows_sentence.count(" reads like a,") == SHOWN_ROWS
     assert mismatches.rows_sentence.endswith(", and 3 more, which `undersong verify . --json` lists.")

@@ -79,7 +79,7 @@ def test_unmarked_mismatched_rows_are_an_open_point(home):
     assert found["mismatches"] == {"rows": 60, "label_by_row": {"3": "b", "2": "c"}}
     operator("run", "search", "first", "--other-label", "--marked", "--home", home, code=2)
     operator("run", "mark", "first", "3", "--home", home)
-    assert words_of(home)[0].endswith("not known here. Not marked of these: 1.")
+    assert words_of(home)[0].endswith("goes unseen. Not marked of these: 1.")
     operator("run", "mark", "first", "2", "--home", home)
     assert words_of(home) == []
 
