@@ -619,6 +619,7 @@ def report_data(
         set_aside=sum(len(set_aside_rows) for _, set_aside_rows in outcome.records.get(support.RECORD, ())),
         aside_starts=tuple(_start_set_aside(outcome)),
         has_unread_score=_has_unread_score(outcome),
+        frequent_label=opened_run.frequent_label,
         sum_questions=tuple(
             (planned_sum.name, words.question(planned_sum)) for planned_sum in outcome.manifest.plan.sums
         ),

@@ -40,6 +40,7 @@ from undersong_server.report.verdict import (
     TEST_FILE,
     UNFIT,
     alarms_of,
+    compare_with_frequent,
     headline,
     is_alone,
     is_unfit,
@@ -381,6 +382,7 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
         sentences.append(f"On a test file of real texts: {NOT_MEASURED}{reason}.")
     elif data.score:
         sentences.append(f"{data.score.sentence(is_private=data.privacy.is_private)}{scored_hospitals(data)}.")
+    sentences += filter(None, [compare_with_frequent(data)])
     if data.score is None:
         unread_words = UNREAD_SCORE if data.has_unread_score else ""
         sentences.append(f"On the hospitals' own records: {NOT_MEASURED}{unread_words}.")

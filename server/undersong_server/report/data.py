@@ -291,6 +291,7 @@ class ReportData:
         unpublished_counts: number of texts in no file by reason, those of ``WHY_UNPUBLISHED``; empty if unrecorded.
         participation: the hospitals, and which of them are in each opened sum; None if no run stands behind the values.
         questions: what the hospitals were asked, a clause each.
+        frequent_label: label that most records have and its share of them, by the sum of labels; None without it.
         sum_questions: the name of each planned sum, in order, and what it asks.
         sum_answers: what each of them asked, gave and decided.
         files: the name of each published file, and what it is for.
@@ -334,6 +335,7 @@ class ReportData:
     unpublished_counts: Mapping[str, int] = field(default_factory=dict)
     participation: Participation | None = None
     questions: tuple[str, ...] = ()
+    frequent_label: tuple[str, float] | None = None
     sum_questions: tuple[tuple[str, str], ...] = ()
     sum_answers: tuple[SumAnswer, ...] = ()
     files: tuple[tuple[str, str], ...] = ()

@@ -97,6 +97,17 @@ class OpenedRun:
         return bool(recorded_shares) and len(self.labels) > 1 and bool(np.ptp(recorded_shares[-1][1]) < SHARE_TOLERANCE)
 
     @property
+    def frequent_label(self) -> tuple[str, float] | None:
+        """The label that most records have and its share of them, by the sum of labels; None without such a sum."""
+        noisy_sum = self.opened.get("labels")
+        if noisy_sum is None or not self.is_private:
+            return None
+        counts = np.maximum(noisy_sum.natural[: len(self.labels)], 0.0)
+        if len(counts) < 2 or len(counts) != len(self.labels) or not counts.any():
+            return None
+        return self.labels[int(counts.argmax())], float(counts.max() / counts.sum())
+
+    @property
     def steers_label_shares(self) -> bool:
         """True if the sum of labels decided how many texts of each label were ordered."""
         is_recorded = "label shares" in self.records and "labels" in self.opened

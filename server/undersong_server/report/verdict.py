@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from undersong_common.intervals import DIFFERENCE_WORDS, compare_words, difference_sign
-from undersong_common.printable import counted, joined, that_hold
+from undersong_common.printable import counted, joined, printable, that_hold
 from undersong_server.methods.parts.private_score import SUMS, ZeroShot, measured_words
 from undersong_server.report.card_facts import RIGHT_ON
 from undersong_server.report.data import (
@@ -113,6 +113,20 @@ def meaning(data: ReportData) -> str:
     return ""
 
 
+def compare_with_frequent(data: ReportData) -> str:
+    """Says what always answering with the most frequent label gives; "" if none is twice as frequent as equal ones."""
+    if data.frequent_label is None:
+        return ""
+    label, share = data.frequent_label
+    if share * len(data.named_labels) < MUCH_MORE_FREQUENT:
+        return ""
+    return (
+        f"About {round(100 * share)} of 100 hospital records are labelled {printable(label, 60)}: a program that always"
+        " says so labels as many of them rightly, and finds no record of another label."
+    )
+
+
+MUCH_MORE_FREQUENT = 2.0  # times the share that each label would have if all were equally frequent
 TEST_TEXTS, OWN_RECORDS = "texts like those of the test file", "records like those of the hospitals"
 
 

@@ -52,6 +52,19 @@ RUN = OpenedRun(
 )
 
 
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        ({}, ("chest", 0.6)),
+        ({"opened": {"labels": NoisySum(np.array([-3, 40]), 1, 2.5, ("a", "b"))}}, ("ankle", 1.0)),
+        ({"opened": {}}, None),
+        ({"is_private": False}, None),
+    ],
+)
+def test_most_frequent_label_is_read_from_the_sum_of_labels(changes, label):
+    assert replace(RUN, **changes).frequent_label == label
+
+
 def answers_by_sum(run=RUN):
     return {sum_answer.name: sum_answer for sum_answer in list_sum_answers(PLAN.sums, run)}
 
