@@ -96,14 +96,14 @@ class ForeignEmbedder(Embedder):
         """
         unit_vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         failure_count = 0
-        for row, text in enumerate(texts):
+        for text_number, text in enumerate(texts):
             try:
                 with self._call_lock:
-                    unit_vectors[row] = self._unit_vector(text)
+                    unit_vectors[text_number] = self._unit_vector(text)
             except (Exception, SystemExit):  # noqa: BLE001 - its message may hold the text; no text may end the program
                 failure_count += 1
             if progress is not None:
-                progress(row + 1, len(texts))
+                progress(text_number + 1, len(texts))
         if failure_count:
             log.warning(
                 "the embedder %s fails at %d of %d texts: they count as zero", self._source, failure_count, len(texts)

@@ -218,17 +218,19 @@ class Embedder:
         encoder = self._load_encoder()
         with self._lock:
             numbered_windows: list[tuple[int, Tokens]] = []
-            readable_texts = 0
-            for position, tokens in self._tokens_of_each(encoder, texts):
-                readable_texts += 1
-                numbered_windows += [(position, window) for window in _token_windows(tokens, encoder, self.max_windows)]
-            if readable_texts < len(texts):
+            readable_count = 0
+            for text_number, tokens in self._tokens_of_each(encoder, texts):
+                readable_count += 1
+                numbered_windows += [
+                    (text_number, window) for window in _token_windows(tokens, encoder, self.max_windows)
+                ]
+            if readable_count < len(texts):
                 log.warning(
-                    "%d texts cannot be embedded by this model: they count as zero", len(texts) - readable_texts
+                    "%d texts cannot be embedded by this model: they count as zero", len(texts) - readable_count
                 )
             batches = encoder.batches([len(window) for _, window in numbered_windows])
             batch_vectors = in_order(
-                lambda batch: encoder.vectors([numbered_windows[number][1] for number in batch]), batches
+                lambda batch: encoder.vectors([numbered_windows[window_number][1] for window_number in batch]), batches
             )
             window_vectors = np.zeros((len(numbered_windows), self.dimension), dtype=np.float32)
             finished_count = 0
@@ -238,15 +240,15 @@ class Embedder:
                 finished_count += len(batch_members)
                 if progress is not None:
                     progress(finished_count * len(texts) // len(numbered_windows), len(texts))
-        return _pool_windows(window_vectors, [position for position, _ in numbered_windows], len(texts))
+        return _pool_windows(window_vectors, [text_number for text_number, _ in numbered_windows], len(texts))
 
     def _tokens_of_each(self, encoder: Encoder, texts: Sequence[str]) -> Iterator[tuple[int, Tokens]]:
         """Yields position and tokens of every text but those that the tokenizer refuses."""
         for first_text in range(0, len(texts), _TEXTS_A_TOKENIZER):
             yield from self._tokens_from(encoder, texts[first_text : first_text + _TEXTS_A_TOKENIZER], first_text)
 
-    def _tokens_from(self, encoder: Encoder, texts: Sequence[str], first_position: int) -> Iterator[tuple[int, Tokens]]:
-        """Yields position and tokens of each text, from ``first_position`` on; halves the texts if one fails.
+    def _tokens_from(self, encoder: Encoder, texts: Sequence[str], first_number: int) -> Iterator[tuple[int, Tokens]]:
+        """Yields number and tokens of each text, from ``first_number`` on; halves the texts if one fails.
 
         A text by itself that fails is left out.
         """
@@ -255,10 +257,10 @@ class Embedder:
         except Exception:  # noqa: BLE001 - whatever a tokenizer raises, in any language
             if len(texts) > 1:
                 half_count = len(texts) // 2
-                yield from self._tokens_from(encoder, texts[:half_count], first_position)
-                yield from self._tokens_from(encoder, texts[half_count:], first_position + half_count)
+                yield from self._tokens_from(encoder, texts[:half_count], first_number)
+                yield from self._tokens_from(encoder, texts[half_count:], first_number + half_count)
             return
-        yield from ((first_position + row, np.array(ids, dtype=np.int32)) for row, ids in enumerate(ids_of_texts))
+        yield from ((first_number + place, np.array(ids, dtype=np.int32)) for place, ids in enumerate(ids_of_texts))
 
     def _load_encoder(self) -> Encoder:
         with self._lock:
@@ -302,30 +304,30 @@ def _token_windows(tokens: Tokens, encoder: Encoder, max_windows: int) -> list[T
     if len(tokens) <= encoder.window:
         return [tokens]
     leading_count, trailing_count = encoder.special
-    text_tokens = encoder.window - leading_count - trailing_count
-    tokens_read = min(len(tokens), _longest_reach(encoder, max_windows)) - leading_count - trailing_count
-    overlap_tokens = text_tokens // _OVERLAP
-    window_count = -(-(tokens_read - overlap_tokens) // (text_tokens - overlap_tokens))
-    length = -(-(tokens_read + (window_count - 1) * overlap_tokens) // window_count)
+    room_count = encoder.window - leading_count - trailing_count
+    read_count = min(len(tokens), _longest_reach(encoder, max_windows)) - leading_count - trailing_count
+    overlap_count = room_count // _OVERLAP
+    window_count = -(-(read_count - overlap_count) // (room_count - overlap_count))
+    window_length = -(-(read_count + (window_count - 1) * overlap_count) // window_count)
     window_starts = [
-        leading_count + window_number * (tokens_read - length) // max(1, window_count - 1)
+        leading_count + window_number * (read_count - window_length) // max(1, window_count - 1)
         for window_number in range(window_count)
     ]
     leading_tokens = tokens[:leading_count]
     trailing_tokens = tokens[len(tokens) - trailing_count :]
     return [
-        np.concatenate([leading_tokens, tokens[window_start : window_start + length], trailing_tokens])
+        np.concatenate([leading_tokens, tokens[window_start : window_start + window_length], trailing_tokens])
         for window_start in window_starts
     ]
 
 
-def _pool_windows(window_vectors: Float32, positions: Sequence[int], texts: int) -> Float32:
-    """Returns the normalised sum of the unit vectors of each text's windows, float32 [texts, d], added in float64.
+def _pool_windows(window_vectors: Float32, text_numbers: Sequence[int], text_count: int) -> Float32:
+    """Returns the normalised sum of the unit vectors of each text's windows, float32 [text_count, d], added in float64.
 
     It is zero if the norm of the sum is below ``_LEAST_NORM``, because its direction would be an accident.
     """
-    text_sums = np.zeros((texts, window_vectors.shape[1]))
-    np.add.at(text_sums, list(positions), window_vectors)
+    text_sums = np.zeros((text_count, window_vectors.shape[1]))
+    np.add.at(text_sums, list(text_numbers), window_vectors)
     norms = row_norms(text_sums)
     text_sums[norms < _LEAST_NORM] = 0.0
     return (text_sums / np.maximum(norms, _LEAST_NORM)[:, None]).astype(np.float32)
@@ -378,8 +380,8 @@ class PublicFileCache:
         key_by_name = {self._name(text_key): text_key for text_key in keys}
         row_names = list(key_by_name)
         with self._open_database() as database:
-            for first_key in range(0, len(row_names), _QUERY_KEYS):
-                part_names = row_names[first_key : first_key + _QUERY_KEYS]
+            for part_start in range(0, len(row_names), _QUERY_KEYS):
+                part_names = row_names[part_start : part_start + _QUERY_KEYS]
                 select_query = f"SELECT key, row FROM embeddings WHERE key IN ({','.join('?' * len(part_names))})"  # noqa: S608 - marks only
                 for row_name, stored_row in database.execute(select_query, part_names):
                     if (row := self._open_row(row_name, stored_row)) is not None:
@@ -506,16 +508,16 @@ class CachedEmbedder:
             text_key: text for text_key, text in text_by_missing_key.items() if text_key not in rows_by_key
         }
         cached_count = len(rows_by_key)
-        total_texts = len(rows_by_key) + len(text_by_missing_key)
+        total_count = len(rows_by_key) + len(text_by_missing_key)
         if progress is not None and cached_count:
-            progress(cached_count, total_texts)
+            progress(cached_count, total_count)
         pending_items = list(text_by_missing_key.items())
-        slab_texts = self._texts_a_slab(len(pending_items))
-        for slab_start in range(0, len(pending_items), slab_texts):
-            slab_items = pending_items[slab_start : slab_start + slab_texts]
+        slab_size = self._texts_a_slab(len(pending_items))
+        for slab_start in range(0, len(pending_items), slab_size):
+            slab_items = pending_items[slab_start : slab_start + slab_size]
             finished_count = cached_count + slab_start
             slab_progress = (
-                None if progress is None else lambda done, _all, b=finished_count: progress(b + done, total_texts)
+                None if progress is None else lambda done, _all, b=finished_count: progress(b + done, total_count)
             )
             grid = _to_grid(self._embedder.encode([text for _, text in slab_items], slab_progress))
             rows = [(text_key, row) for (text_key, _), row in zip(slab_items, grid, strict=True)]

@@ -138,14 +138,16 @@ def optimise(
 
     model_device = next(model.parameters()).device
 
-    def loss_of(rows: Int64) -> Any:
-        batch_tokens = _tokenize_texts(model, tokenizer, [training.texts[row] for row in rows], settings)
+    def loss_of(row_numbers: Int64) -> Any:
+        batch_tokens = _tokenize_texts(
+            model, tokenizer, [training.texts[row_number] for row_number in row_numbers], settings
+        )
         losses = torch.nn.functional.cross_entropy(
             model(**batch_tokens).logits.float(),
-            torch.as_tensor(training.classes[rows], device=model_device),
+            torch.as_tensor(training.classes[row_numbers], device=model_device),
             reduction="none",
         )
-        return losses * torch.as_tensor(training.weights[rows], device=model_device, dtype=torch.float32)
+        return losses * torch.as_tensor(training.weights[row_numbers], device=model_device, dtype=torch.float32)
 
     adamw = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.01)
     rate_schedule = _make_schedule(adamw, settings, len(fit))
@@ -175,10 +177,10 @@ def optimise(
     return best_state[1]
 
 
-def _batches(rows: Int64, batch: int) -> Iterator[Int64]:
-    """Yields row numbers in their order, at most ``batch`` at a time."""
-    for batch_start in range(0, len(rows), batch):
-        yield rows[batch_start : batch_start + batch]
+def _batches(row_numbers: Int64, batch_size: int) -> Iterator[Int64]:
+    """Yields row numbers in their order, at most ``batch_size`` at a time."""
+    for batch_start in range(0, len(row_numbers), batch_size):
+        yield row_numbers[batch_start : batch_start + batch_size]
 
 
 def _copy_weights(model: Any) -> dict[str, Any]:
@@ -189,26 +191,26 @@ def _copy_weights(model: Any) -> dict[str, Any]:
     }
 
 
-def _make_schedule(optimiser: Any, settings: FineTuning, rows: int) -> Any:
+def _make_schedule(optimiser: Any, settings: FineTuning, row_count: int) -> Any:
     """Returns a schedule of learning rates that rise in the warm-up, and then fall to zero in a line."""
     import torch
 
-    step_count = settings.epochs * -(-rows // settings.batch)
-    warmup_steps = max(1, round(settings.warmup * step_count))
+    step_count = settings.epochs * -(-row_count // settings.batch)
+    warmup_count = max(1, round(settings.warmup * step_count))
 
     def factor(step: int) -> float:
-        return min((step + 1) / warmup_steps, max(0.0, (step_count - step) / max(1, step_count - warmup_steps)))
+        return min((step + 1) / warmup_count, max(0.0, (step_count - step) / max(1, step_count - warmup_count)))
 
     return torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
 
 
 def _tokenize_texts(model: Any, tokenizer: Any, texts: Sequence[str], settings: FineTuning) -> Any:
-    longest_tokens = min(settings.max_tokens, tokenizer.model_max_length)
+    most_tokens = min(settings.max_tokens, tokenizer.model_max_length)
     tokens = tokenizer(
         [encodable(text) for text in texts],
         padding=True,
         truncation=True,
-        max_length=longest_tokens,
+        max_length=most_tokens,
         return_tensors="pt",
     )
     return tokens.to(next(model.parameters()).device)

@@ -96,7 +96,7 @@ class FixedShapes:
         False also if the model fails at that width: then each text is embedded by itself.
         """
         try:
-            trial_texts = [" ".join(_TRIAL_WORDS[first_word:] * width) for first_word in range(len(_TRIAL_WORDS))]
+            trial_texts = [" ".join(_TRIAL_WORDS[first_index:] * width) for first_index in range(len(_TRIAL_WORDS))]
             trial_ids, *other_texts = (np.array(ids, dtype=np.int32) for ids in self._padded.ids(trial_texts))
             other_rows = [ids[: width - 1 - text_number % (width - 2)] for text_number, ids in enumerate(other_texts)]
             trial_row = trial_ids[: width // 2 + 1]
@@ -128,7 +128,7 @@ def _padded_rows(rows: Sequence[Tokens], width: int, pad: int) -> tuple[Int64, M
     return ids, np.arange(width) < lengths[:, None]
 
 
-def batch_width(tokens: int, limit: int) -> int:
+def batch_width(token_count: int, limit: int) -> int:
     """Returns the width of the batches for a text of so many tokens, below the limit at least one more than it has.
 
     torch computes a batch whose rows are all full in another way, without a mask. With one free place in every row no
@@ -137,6 +137,6 @@ def batch_width(tokens: int, limit: int) -> int:
     >>> [batch_width(tokens, 256) for tokens in (2, 7, 8, 40, 70, 255, 256)]
     [4, 8, 12, 48, 80, 256, 256]
     """
-    padded_tokens = tokens + 1
-    width_step = max(_NARROWEST, (1 << (padded_tokens - 1).bit_length()) // 8)
-    return min(-(-padded_tokens // width_step) * width_step, limit)
+    padded_count = token_count + 1
+    width_step = max(_NARROWEST, (1 << (padded_count - 1).bit_length()) // 8)
+    return min(-(-padded_count // width_step) * width_step, limit)

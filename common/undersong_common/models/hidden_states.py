@@ -78,7 +78,7 @@ class Axes:
 class _Layers:
     """The first layers of a causal model and its tokenizer."""
 
-    def __init__(self, folder: Path, layer: int) -> None:
+    def __init__(self, folder: Path, layer_number: int) -> None:
         with without_collections(), extras.named(str(folder)):
             import torch
             from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -94,17 +94,19 @@ class _Layers:
                     f"{folder}: cannot be loaded as a causal model: {error}", "name a complete folder"
                 ) from None
         if loading_report["missing_keys"]:  # The library draws missing weights at random.
-            raise ConfigurationError(f"{folder}: lacks weights of its model", "copy the folder anew")
+            raise ConfigurationError(
+                f"{folder}: lacks weights of its model", "copy the model's whole folder there again"
+            )
         model = causal_model.get_decoder()
         layers = getattr(model, "layers", ())
-        if not hasattr(model, "norm") or not 1 <= layer <= len(layers):
+        if not hasattr(model, "norm") or not 1 <= layer_number <= len(layers):
             raise ConfigurationError(
-                f"{folder}: has no layer {layer} whose states can be read ({len(layers)} found)",
+                f"{folder}: has no layer {layer_number} whose states can be read ({len(layers)} found)",
                 "name another layer, or a causal model such as Gemma, Llama, Mistral or Qwen",
             )
         # Layers after this one are neither kept nor computed.
-        model.layers, model.norm = layers[:layer], torch.nn.Identity()
-        model.config.num_hidden_layers = layer
+        model.layers, model.norm = layers[:layer_number], torch.nn.Identity()
+        model.config.num_hidden_layers = layer_number
         self._model = model.eval()
         special_probe = self._tokenizer(_SPECIAL_TOKENS_OF, return_special_tokens_mask=True)
         self.special = special_around(special_probe["special_tokens_mask"])
@@ -192,8 +194,12 @@ def _axes(states: Float64, size: int) -> dict[str, Float32]:
     standard_states = (states - mean) / state_deviations
     axes = np.linalg.svd(standard_states, full_matrices=False)[2][:size]
     # Embeddings are unit vectors, so that the matrix ``back`` has to restore a typical length.
-    length = float(np.median(np.linalg.norm(standard_states @ axes.T, axis=1)))
-    axis_arrays = {"mean": mean, "into": axes.T / state_deviations[:, None], "back": length * axes * state_deviations}
+    typical_length = float(np.median(np.linalg.norm(standard_states @ axes.T, axis=1)))
+    axis_arrays = {
+        "mean": mean,
+        "into": axes.T / state_deviations[:, None],
+        "back": typical_length * axes * state_deviations,
+    }
     return {
         array_name: np.ascontiguousarray(axis_array, dtype=np.float32) for array_name, axis_array in axis_arrays.items()
     }

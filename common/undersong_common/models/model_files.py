@@ -172,7 +172,7 @@ def hidden_state_settings(folder: Path) -> dict[str, int]:
 
 
 def mixes_experts(folder: Path) -> bool:
-    """Returns True if a config.json in the folder states several experts; batches of such a model are of one row.
+    """Returns True if a config.json in the folder states several experts; then each batch has one row.
 
     How many tokens an expert reads, and so the shape of its products, depends on the whole batch. No trial of a batch
     can show that its rows are independent.
@@ -193,7 +193,7 @@ def _list_files(folder: Path) -> Iterator[Path]:
         if path.is_symlink():
             raise ConfigurationError(
                 f"{path}: is a link, whose target would not be hashed",
-                "copy the folder with its links followed: cp -rL",
+                "copy the folder to another place, with its links followed: cp -rL",
             )
         if path.is_dir():
             continue

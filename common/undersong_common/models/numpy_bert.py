@@ -140,19 +140,19 @@ class NumpyBert:
         """Returns the numbers of the windows of each batch, the longest windows first; ``lengths`` are their tokens."""
         if self.places is None:
             length_step = 1
-            batch_tokens = TOKENS
+            batch_token_count = TOKENS
         else:
             length_step = self.places.period
-            batch_tokens = self.places.count
+            batch_token_count = self.places.count
         batches: list[list[int]] = []
-        free_tokens = 0
+        free_count = 0
         for window_number in sorted(range(len(lengths)), key=lambda number: (-lengths[number], number)):
-            columns = -(-lengths[window_number] // length_step) * length_step
-            if columns > free_tokens:
+            column_count = -(-lengths[window_number] // length_step) * length_step
+            if column_count > free_count:
                 batches.append([])
-                free_tokens = -(-_TEXTS_A_BATCH * columns // batch_tokens) * batch_tokens
+                free_count = -(-_TEXTS_A_BATCH * column_count // batch_token_count) * batch_token_count
             batches[-1].append(window_number)
-            free_tokens -= columns
+            free_count -= column_count
         return batches
 
     def vectors(self, windows: Sequence[Tokens]) -> Float32:
@@ -184,12 +184,12 @@ class NumpyBert:
     def _embed_tokens(self, windows: Sequence[Tokens], groups: Sequence[_TextGroup], column_count: int) -> Float32:
         """Returns the sum of word and position embeddings of every token, float32 [d, n]; 0 between the texts."""
         embedded_tokens = np.zeros((self._words.shape[1], column_count), dtype=np.float32)
-        first_window = 0
+        window_start = 0
         for text_group in groups:
-            ids = np.stack(windows[first_window : first_window + text_group.texts])
+            ids = np.stack(windows[window_start : window_start + text_group.texts])
             token_rows = self._words[ids] + self._positions[: text_group.length]
             text_group.of(embedded_tokens)[:] = token_rows.transpose(2, 0, 1)
-            first_window += text_group.texts
+            window_start += text_group.texts
         return embedded_tokens
 
     def _attend(self, mixed: Float32, context: Float32, groups: Sequence[_TextGroup]) -> None:
@@ -246,31 +246,31 @@ def _read_layer(weights: dict[str, Float32], name: str) -> Layer:
 
 def _group_texts(lengths: Sequence[int], step: int) -> Iterator[_TextGroup]:
     """Yields groups of texts of equal length, of a size that fits the cache; texts begin at multiples of ``step``."""
-    start = first_index = 0
+    group_start = first_index = 0
     while first_index < len(lengths):
-        length = lengths[first_index]
-        most_texts = max(1, _SCORES_AT_ONCE // (length * length))
+        text_length = lengths[first_index]
+        most_texts = max(1, _SCORES_AT_ONCE // (text_length * text_length))
         text_count = 1
         while (
             text_count < most_texts
             and first_index + text_count < len(lengths)
-            and lengths[first_index + text_count] == length
+            and lengths[first_index + text_count] == text_length
         ):
             text_count += 1
-        group = _TextGroup(start, text_count, length, -(-length // step) * step)
+        group = _TextGroup(group_start, text_count, text_length, -(-text_length // step) * step)
         yield group
-        start += text_count * group.step
+        group_start += text_count * group.step
         first_index += text_count
 
 
 def _token_lists(groups: Sequence[_TextGroup], places: Places | None) -> list[_TokenList]:
     """Returns the parts of a batch for the linear layers: of a fixed length, or one per text without ``places``."""
     if places is None:
-        starts = [group.start + text * group.step for group in groups for text in range(group.texts)]
-        lengths = [group.length for group in groups for _ in range(group.texts)]
+        text_starts = [group.start + text_number * group.step for group in groups for text_number in range(group.texts)]
+        text_lengths = [group.length for group in groups for _ in range(group.texts)]
         return [
-            _TokenList(text_start, text_start + length, 0, length)
-            for text_start, length in zip(starts, lengths, strict=True)
+            _TokenList(text_start, text_start + text_length, 0, text_length)
+            for text_start, text_length in zip(text_starts, text_lengths, strict=True)
         ]
     width = groups[-1].start + groups[-1].texts * groups[-1].step
     return [

@@ -96,11 +96,11 @@ def _longest_run(product: Product, trial_outputs: Sequence[Float32], period: int
     for outputs in trial_outputs:
         is_alike &= (outputs[:, period:] == outputs[:, :-period]).all(axis=0)
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_alike, [False]]).astype(np.int8)))
-    starts = edges[::2]
-    lengths = np.diff(edges)[::2]
-    if not len(starts):
+    run_starts = edges[::2]
+    run_lengths = np.diff(edges)[::2]
+    if not len(run_starts):
         return Places(product, 0, 0, period)
-    longest_index = int(lengths.argmax())
+    longest_index = int(run_lengths.argmax())
     return Places(
-        product, int(starts[longest_index]), (int(lengths[longest_index]) + period) // period * period, period
+        product, int(run_starts[longest_index]), (int(run_lengths[longest_index]) + period) // period * period, period
     )

@@ -95,11 +95,11 @@ def row_sums(values: Float64) -> Float64:
     if width == 0:
         return np.zeros(values.shape[:-1])
     while width > 1:
-        half = width // 2
-        folded = values[..., : width - half].copy()
-        folded[..., :half] += values[..., width - half :]
+        half_width = width // 2
+        folded = values[..., : width - half_width].copy()
+        folded[..., :half_width] += values[..., width - half_width :]
         values = folded
-        width -= half
+        width -= half_width
     return values[..., 0]
 
 
