@@ -262,40 +262,42 @@ class Accounts:
             by: identities of whoever makes the link, and could use it.
         """
         self.person(name)
-        secret = secrets.token_urlsafe(32)
+        link_secret = secrets.token_urlsafe(32)
         makers = tuple(by)
         with self._store.transaction() as database:
             database.execute("DELETE FROM link WHERE account = ? OR expires_at < ?", (name, self._clock()))
-            row = (digest(secret), name, self._clock() + LINK_S, makers[0] if makers else "")
-            database.execute("INSERT INTO link (secret, account, expires_at, made_by) VALUES (?, ?, ?, ?)", row)
+            link_row = (digest(link_secret), name, self._clock() + LINK_S, makers[0] if makers else "")
+            database.execute("INSERT INTO link (secret, account, expires_at, made_by) VALUES (?, ?, ?, ?)", link_row)
         # A page prints a link at each start. A link from a terminal is noted as an act only once somebody has used it.
         self.duties.note_act(maker for maker in makers if not maker.endswith(AT_THE_TERMINAL))
-        return secret
+        return link_secret
 
-    def enter_by_link(self, secret: str, *, address: str) -> str:
+    def enter_by_link(self, link_secret: str, *, address: str) -> str:
         """Logs a person in with the secret of a one-time link; returns the new session's secret.
 
         Raises PrivacyRefusal for a link that was used, has expired or never existed. Wrong links from one source are
         counted, but never keep a valid one out: a link has 256 random bits.
         """
         with self._store.transaction() as database:
-            row = database.execute("SELECT * FROM link WHERE secret = ?", (digest(secret.strip()),)).fetchone()
+            link_row = database.execute(
+                "SELECT * FROM link WHERE secret = ?", (digest(link_secret.strip()),)
+            ).fetchone()
             # A link that was made while the clock was ahead would last for as long as that.
-            is_valid = row is not None and 0 <= row["expires_at"] - self._clock() <= LINK_S
+            is_valid = link_row is not None and 0 <= link_row["expires_at"] - self._clock() <= LINK_S
             if is_valid:
-                database.execute("DELETE FROM link WHERE secret = ?", (row["secret"],))
+                database.execute("DELETE FROM link WHERE secret = ?", (link_row["secret"],))
                 update_query = (
                     "UPDATE account SET let_in_by = ?, let_in_at = ?, let_in_boot = ?, let_in_up = ? WHERE name = ?"
                 )
                 now = instant(self._clock)
-                database.execute(update_query, (row["made_by"], now.at, now.boot, now.up, row["account"]))
+                database.execute(update_query, (link_row["made_by"], now.at, now.boot, now.up, link_row["account"]))
             else:
                 self._reserve_tries(database, {f"link at {source_of(address)}": FAILURES})
-        if is_valid and row["made_by"]:
-            self.duties.note_act([row["made_by"]])
+        if is_valid and link_row["made_by"]:
+            self.duties.note_act([link_row["made_by"]])
         if not is_valid:
             raise PrivacyRefusal("this link was used already or has expired", REMEDY_LINK, code="link-used")
-        return self.begin(row["account"], address=address, log_in="link")
+        return self.begin(link_row["account"], address=address, log_in="link")
 
     # These methods set and check passwords.
 
@@ -367,9 +369,11 @@ class Accounts:
         # A failure ahead of now was counted while the clock was wrong, and would shut people out until that time.
         database.execute("DELETE FROM failure WHERE at < ? OR at > ?", (now_s - FAILURES_S, now_s))
         for limit_name, limit in limits.items():
-            rows = database.execute("SELECT at FROM failure WHERE source = ? ORDER BY at", (limit_name,)).fetchall()
-            if len(rows) >= limit:
-                raise TooManyAttempts(rows[-limit]["at"] + FAILURES_S - now_s)
+            failure_rows = database.execute(
+                "SELECT at FROM failure WHERE source = ? ORDER BY at", (limit_name,)
+            ).fetchall()
+            if len(failure_rows) >= limit:
+                raise TooManyAttempts(failure_rows[-limit]["at"] + FAILURES_S - now_s)
         insert_query = "INSERT INTO failure (source, at) VALUES (?, ?)"
         return [(database.execute(insert_query, (limit_name, now_s)).lastrowid,) for limit_name in limits]
 
@@ -384,16 +388,16 @@ class Accounts:
             log_in, issuer, subject: as in :class:`Session`.
         """
         self.person(name)
-        secret = f"{secrets.token_urlsafe(32)}.{secrets.token_urlsafe(32)}"
+        session_secret = f"{secrets.token_urlsafe(32)}.{secrets.token_urlsafe(32)}"
         now_s = self._clock()
         self._store.rows(
             "INSERT INTO session (secret, account, csrf, created_at, seen_at, address, log_in, issuer, subject, number)"
             " SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, 1 + COALESCE(MAX(number), 0) FROM session",
-            *(digest(secret), name, secrets.token_urlsafe(32), now_s, now_s, address, log_in, issuer, subject),
+            *(digest(session_secret), name, secrets.token_urlsafe(32), now_s, now_s, address, log_in, issuer, subject),
         )
-        return secret
+        return session_secret
 
-    def session(self, secret: str, *, active: bool = True) -> Session | None:
+    def session(self, session_secret: str, *, active: bool = True) -> Session | None:
         """Returns the session of this secret, the cookie's half with the path's; None if it is unknown or has ended.
 
         Deletes all sessions that have ended.
@@ -407,33 +411,40 @@ class Accounts:
             session_ended = "seen_at < ? OR created_at < ? OR seen_at > ? OR created_at > ?"
             limits = (now_s - IDLE_S, now_s - SESSION_S, now_s + IDLE_S, now_s + IDLE_S)
             database.execute(f"DELETE FROM session WHERE {session_ended}", limits)  # noqa: S608 - words of ours
-            row = database.execute(f"{_SESSIONS} WHERE secret = ?", (digest(secret),)).fetchone()
-            if row is not None and active:
-                database.execute("UPDATE session SET seen_at = ? WHERE secret = ?", (now_s, row["secret"]))
-        if row is None:
+            session_row = database.execute(f"{_SESSIONS} WHERE secret = ?", (digest(session_secret),)).fetchone()
+            if session_row is not None and active:
+                database.execute("UPDATE session SET seen_at = ? WHERE secret = ?", (now_s, session_row["secret"]))
+        if session_row is None:
             return None
-        return _read_session(row, instant(self._clock))
+        return _read_session(session_row, instant(self._clock))
 
     def sessions(self) -> list[Session]:
         now = instant(self._clock)
         return [_read_session(row, now) for row in self._store.rows(f"{_SESSIONS} ORDER BY seen_at DESC")]
 
-    def end(self, secret: str) -> None:
-        self._store.rows("DELETE FROM session WHERE secret = ?", digest(secret))
+    def end(self, session_secret: str) -> None:
+        self._store.rows("DELETE FROM session WHERE secret = ?", digest(session_secret))
 
-    def end_number(self, number: int) -> None:
-        self._store.rows("DELETE FROM session WHERE number = ?", number)
+    def end_number(self, session_number: int) -> None:
+        self._store.rows("DELETE FROM session WHERE number = ?", session_number)
 
-    def leave_message(self, secret: str, message: Message) -> None:
+    def leave_message(self, session_secret: str, message: Message) -> None:
         """Stores a message that the session's next page shows once."""
         self._store.rows(
-            "UPDATE session SET message = ?, grade = ? WHERE secret = ?", message.words, message.grade, digest(secret)
+            "UPDATE session SET message = ?, grade = ? WHERE secret = ?",
+            message.words,
+            message.grade,
+            digest(session_secret),
         )
 
-    def take_message(self, secret: str) -> Message | None:
+    def take_message(self, session_secret: str) -> Message | None:
         with self._store.transaction() as database:
-            row = database.execute("SELECT message, grade FROM session WHERE secret = ?", (digest(secret),)).fetchone()
-            database.execute("UPDATE session SET message = '' WHERE secret = ? AND message <> ''", (digest(secret),))
+            row = database.execute(
+                "SELECT message, grade FROM session WHERE secret = ?", (digest(session_secret),)
+            ).fetchone()
+            database.execute(
+                "UPDATE session SET message = '' WHERE secret = ? AND message <> ''", (digest(session_secret),)
+            )
         if row is None or not row["message"]:
             return None
         return Message(row["message"], row["grade"] or "done")
@@ -448,20 +459,20 @@ class Accounts:
             days: time until it expires.
         """
         self.person(name)
-        secret = f"undersong_{secrets.token_urlsafe(32)}"
+        token_secret = f"undersong_{secrets.token_urlsafe(32)}"
         now_s = self._clock()
         self._store.rows(
             "INSERT INTO token (secret, account, label, created_at, expires_at) VALUES (?, ?, ?, ?, ?)",
-            *(digest(secret), name, label[:64], now_s, now_s + days * 86400.0),
+            *(digest(token_secret), name, label[:64], now_s, now_s + days * 86400.0),
         )
-        return secret
+        return token_secret
 
-    def by_token(self, secret: str) -> Account | None:
+    def by_token(self, token_secret: str) -> Account | None:
         """Returns the account of the token with this secret; None if it is unknown or has expired."""
         now_s = self._clock()
         with self._store.transaction() as database:
             # A token that lies ahead of now was made while the clock was wrong, and does not count until then.
-            token_query = {"now": now_s, "latest": now_s + IDLE_S, "key": digest(secret)}
+            token_query = {"now": now_s, "latest": now_s + IDLE_S, "key": digest(token_secret)}
             still_valid = "secret = :key AND expires_at >= :now AND created_at <= :latest"
             database.execute(f"UPDATE token SET used_at = :now WHERE {still_valid}", token_query)  # noqa: S608 - words of ours
             select_query = f"SELECT account FROM token WHERE {still_valid}"  # noqa: S608

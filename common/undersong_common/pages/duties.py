@@ -187,14 +187,14 @@ class Duties:
             return issuer_form(issuer)
         return ""
 
-    def serve_with(self, provider: str, tables: str = "") -> None:
+    def serve_with(self, provider: str, provider_tables: str = "") -> None:
         """Notes with which identity provider the page is served from now on; "" for none.
 
         People of another one are no longer logged in: it may name the same person otherwise, and other tables may give
         them other rights. Whoever names either while two people decide may have let themselves in, as by a role.
 
         Args:
-            tables: settings that give the provider's people their names, roles and duties, in one line.
+            provider_tables: settings that give the provider's people their names, roles and duties, in one line.
 
         Raises ConfigurationError if the rule of two counts the people of another one, or those of no provider, or gives
         them their roles by other tables.
@@ -209,7 +209,7 @@ class Duties:
         )
         is_other = (former_provider or "") != provider and not is_earlier_form
         # An earlier version of this program has stored no tables.
-        are_other_tables = not is_other and former_tables not in (None, tables)
+        are_other_tables = not is_other and former_tables not in (None, provider_tables)
         is_fixed = (is_other or are_other_tables) and self.is_provider_fixed()
         if is_fixed and are_other_tables and self._are_roles_given():
             raise ConfigurationError(
@@ -229,20 +229,20 @@ class Duties:
             self._store.rows("DELETE FROM session WHERE log_in = 'provider'")
         if is_fixed:
             self.note_act([terminal_identity()])
-        for setting_name, setting_value in (("provider", provider), ("provider_tables", tables)):
+        for setting_name, setting_value in (("provider", provider), ("provider_tables", provider_tables)):
             self._store.rows("INSERT OR REPLACE INTO setting (name, value) VALUES (?, ?)", setting_name, setting_value)
 
-    def is_served_with(self, provider: str, tables: str) -> bool:
+    def is_served_with(self, provider: str, provider_tables: str) -> bool:
         """Returns True while no other page of this folder was started with another provider or other tables."""
-        return (self._stored("provider"), self._stored("provider_tables")) == (provider, tables)
+        return (self._stored("provider"), self._stored("provider_tables")) == (provider, provider_tables)
 
     def _are_roles_given(self) -> bool:
         """Returns True once somebody has had a duty; before that nobody could decide, and a provider may be named."""
         return bool(self._store.rows("SELECT 1 FROM duty UNION SELECT 1 FROM setting WHERE name = 'roles_given'"))
 
-    def _stored(self, name: str) -> str | None:
+    def _stored(self, setting_name: str) -> str | None:
         """Returns a setting that the page that was served last has stored; None if none has stored it yet."""
-        rows = self._store.rows("SELECT value FROM setting WHERE name = ?", name)
+        rows = self._store.rows("SELECT value FROM setting WHERE name = ?", setting_name)
         if rows:
             return str(rows[0]["value"])
         return None

@@ -224,7 +224,7 @@ class _OidcLogin:
         """
         state_start = f"{int(time.time() + WAITS_S)}_{secrets.token_hex(16)}"
         login_state = f"{state_start}_{self._derive_secret('state', state_start)}"
-        address, _ = self._oauth_client().create_authorization_url(
+        login_address, _ = self._oauth_client().create_authorization_url(
             self._provider_addresses()["authorization_endpoint"],
             state=login_state,
             nonce=self._derive_secret("nonce", login_state),
@@ -232,7 +232,7 @@ class _OidcLogin:
         )
         form_answer = HTMLResponse(
             self._site.render_outside(
-                "oidc_start.html.j2", "Log in", address="/oidc/start", there=address, state=login_state
+                "oidc_start.html.j2", "Log in", address="/oidc/start", there=login_address, state=login_state
             )
         )
         form_answer.set_cookie(
@@ -278,9 +278,11 @@ class _OidcLogin:
                 page_account.name, self._provider.duties.get(duty_group, ""), duty_group
             )
         identity_fields = {"issuer": str(signed_claims["iss"]), "subject": str(signed_claims["sub"])}
-        secret = self._site.accounts.begin(page_account.name, address=source, log_in="provider", **identity_fields)
+        session_secret = self._site.accounts.begin(
+            page_account.name, address=source, log_in="provider", **identity_fields
+        )
         self._site.audit.note(page_account.name, "log in by the identity provider", source)
-        return secret
+        return session_secret
 
     def _check_state(self, request: Request, returned_state: str) -> None:
         """Raises PrivacyRefusal for a state that this page did not give to this browser a short time ago."""
@@ -305,7 +307,11 @@ class _OidcLogin:
         """
         with self._lock:  # Only people of the provider reach this line, so that the table of states stays small.
             now_s = time.time()
-            self._used_states = {used_state: end_s for used_state, end_s in self._used_states.items() if end_s > now_s}
+            self._used_states = {
+                used_state: expires_at_s
+                for used_state, expires_at_s in self._used_states.items()
+                if expires_at_s > now_s
+            }
             if returned_state in self._used_states:
                 raise PrivacyRefusal("this log-in was used already", "begin it again", code="state-used")
             self._used_states[returned_state] = now_s + WAITS_S
@@ -325,16 +331,16 @@ class _OidcLogin:
         claimed_groups = claims.get(self._provider.groups)
         return tuple(map(str, claimed_groups if isinstance(claimed_groups, list) else [claimed_groups]))
 
-    def _connect_account(self, claims: Mapping[str, Any], person: str, secret: str) -> str:
+    def _connect_account(self, claims: Mapping[str, Any], person: str, session_secret: str) -> str:
         """Has the person enter the account of a session that has asked for it; returns the session's secret."""
         accounts = self._site.accounts
-        if (session := accounts.session(secret)) is None:
+        if (session := accounts.session(session_secret)) is None:
             raise PrivacyRefusal("the session that has asked for this has ended", "log in, and connect it again")
         identities = {*session.identities, provider_identity(str(claims["iss"]), str(claims["sub"]))}
         accounts.connect(session.account.name, person, by=sorted(identities))
         self._site.audit.note(session.account.name, "connect the identity provider")
-        accounts.leave_message(secret, Message("Connected: you can log in with your organisation from now on."))
-        return secret
+        accounts.leave_message(session_secret, Message("Connected: you can log in with your organisation from now on."))
+        return session_secret
 
     def _account_of(self, claims: Mapping[str, Any], person: str) -> Account:
         """Returns the person's account, with the role of their groups if groups are mapped to roles."""
@@ -377,36 +383,38 @@ class _OidcLogin:
         self._site.audit.note("nobody", "log-in refused", printable(f"{name} by the identity provider", 100))
         raise PrivacyRefusal(f"{printable(name, 64)} {reason} here", remedy)
 
-    def _signed_claims(self, code: str, state: str) -> Mapping[str, Any]:
+    def _signed_claims(self, login_code: str, login_state: str) -> Mapping[str, Any]:
         """Returns the claims that the provider has signed about the person, each of them checked."""
-        addresses = self._provider_addresses()
+        provider_addresses = self._provider_addresses()
         with self._admit_request():
-            return self._check_claims(code, state, addresses)
+            return self._check_claims(login_code, login_state, provider_addresses)
 
-    def _check_claims(self, code: str, state: str, addresses: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _check_claims(
+        self, login_code: str, login_state: str, provider_addresses: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         provider = self._provider
-        nonce = self._derive_secret("nonce", state)
+        nonce = self._derive_secret("nonce", login_state)
         try:
             token_response = self._oauth_client().fetch_token(
-                addresses["token_endpoint"],
-                code=code,
-                code_verifier=self._derive_secret("verifier", state),
+                provider_addresses["token_endpoint"],
+                code=login_code,
+                code_verifier=self._derive_secret("verifier", login_state),
                 auth=(provider.client, provider.secret),
             )
             provider_keys = KeySet(
                 [
                     provider_key
-                    for provider_key in KeySet.import_key_set(self._fetch_json(addresses["jwks_uri"]))
+                    for provider_key in KeySet.import_key_set(self._fetch_json(provider_addresses["jwks_uri"]))
                     if _is_strong_key(provider_key)
                 ]
             )
-            token = jwt.decode(str(token_response["id_token"]), provider_keys, algorithms=ALGORITHMS)
-            if str(token.header.get("typ", "JWT")).lower() != "jwt":
+            id_token = jwt.decode(str(token_response["id_token"]), provider_keys, algorithms=ALGORITHMS)
+            if str(id_token.header.get("typ", "JWT")).lower() != "jwt":
                 raise ValueError("the token is no JWT")
-            expected_claims = {"iss": addresses["issuer"], "aud": provider.client, "nonce": nonce}
+            expected_claims = {"iss": provider_addresses["issuer"], "aud": provider.client, "nonce": nonce}
             token_claims = CodeIDToken(
-                token.claims,
-                token.header,
+                id_token.claims,
+                id_token.header,
                 {"sub": {"essential": True}}
                 | {
                     claim_name: {"essential": True, "value": expected_value}
@@ -426,10 +434,10 @@ class _OidcLogin:
         if (
             not {provider.claim, *((provider.groups,) if provider.roles or provider.duties else ())}
             <= token_claims.keys()
-            and "userinfo_endpoint" in addresses
+            and "userinfo_endpoint" in provider_addresses
         ):
             bearer_header = {"authorization": f"Bearer {token_response.get('access_token', '')}"}
-            userinfo_json = self._fetch_json(addresses["userinfo_endpoint"], headers=bearer_header)
+            userinfo_json = self._fetch_json(provider_addresses["userinfo_endpoint"], headers=bearer_header)
             if userinfo_json.get("sub") == token_claims["sub"]:
                 # An address and the provider's word that it has checked it come from one document.
                 if provider.claim in token_claims:

@@ -95,17 +95,17 @@ class OrganisationLogin:
         if not self.issuer:
             site.accounts.duties.serve_with("")
         else:
-            secret = os.environ.get(self.secret_variable, "")
-            roles = roles_by_group(self.roles or (), ROLES)
+            client_secret = os.environ.get(self.secret_variable, "")
+            role_by_group = roles_by_group(self.roles or (), ROLES)
             redirect_address = f"{address}/oidc/return"
             provider = Provider(
                 self.issuer,
                 self.client,
-                secret,
+                client_secret,
                 self.claim,
                 redirect_address,
                 self.groups,
-                roles,
+                role_by_group,
                 duties,
                 self.provider_proxy,
             )

@@ -161,14 +161,14 @@ def print_link(folder: Path, person: str, role: str, *, address: str = "") -> No
     accounts = Accounts(page_store)
     identities = (terminal_identity(),)
     accounts.set_role(person, role, by=identities)
-    secret = accounts.link(person, by=identities)
+    link_secret = accounts.link(person, by=identities)
     page_store.close()
     AuditLog(folder / FILE_NAME).note(identities[0], "link", f"{person}, {role}")
     address_file = folder / "address"
     if address:
         replace_file(address_file, address.encode())
     address = address or (address_file.read_text() if address_file.exists() else "the page's address")
-    print(f"{address}/enter#{secret}", flush=True)
+    print(f"{address}/enter#{link_secret}", flush=True)
     print(f"lets {person} ({role}) in once, within {LINK_S / 60:.0f} minutes", flush=True)
 
 

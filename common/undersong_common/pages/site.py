@@ -120,8 +120,8 @@ class Visit:
         person: account of the sender.
         session: session of the sender; None for a script with a token.
         path: variable parts of the request's path, by name.
-        form: text fields of the form by name, the last value of each.
-        lists: text fields of the form by name, all values of each.
+        form: maps each text field of the form to its last value.
+        lists: maps each text field of the form to all its values.
         files: contents of the files sent, by field name; ``file_names`` says how their sender calls them.
     """
 
@@ -419,25 +419,25 @@ class Site:
                 return handler(visit)
         except UndersongError as error:
             if isinstance(error, Forbidden):
-                status = 403
+                http_status = 403
             elif request.method == "POST":
-                status = 409
+                http_status = 409
             else:
-                status = 404
+                http_status = 404
             error_text = {"problem": error.problem, "remedy": error.remedy}
-            code = error.code
+            error_code = error.code
             if isinstance(error, StillRunning):
-                status, grade, title = 202, "news", "It is under way"
+                http_status, grade, title = 202, "news", "It is under way"
         except Exception as error:  # noqa: BLE001 - its words may hold anything, so only its kind and place are shown
             log.error("%s %s failed: %s", request.method, printable(request.url.path, 200), place_of(error))
             page_fault = internal_error(error, self.settings.fault_remedy)
             error_text = {"problem": page_fault.problem, "remedy": page_fault.remedy}
-            status, code = 500, page_fault.code
+            http_status, error_code = 500, page_fault.code
         if _wants_json(request):
             problem_html = self.render("problem.html.j2", {**error_text, "base": visit.base, "grade": grade})
             html_fields = {"shown": problem_html, "box": box_class(grade)}
-            return JSONResponse({**error_text, "code": code, **html_fields}, status_code=status)
-        return visit.show("error.html.j2", title, status=status, grade=grade, **error_text)
+            return JSONResponse({**error_text, "code": error_code, **html_fields}, status_code=http_status)
+        return visit.show("error.html.j2", title, status=http_status, grade=grade, **error_text)
 
     def _check_form(self, visit: Visit) -> None:
         self._same_origin(visit.request)
@@ -478,10 +478,10 @@ class Site:
             def answer() -> Response:
                 try:
                     self._same_origin(request)
-                    expected = request.cookies.get(f"{self.settings.cookie}_form", "")
-                    if not expected or not hmac.compare_digest(expected.encode(), fields.get("csrf", "").encode()):
+                    form_token = request.cookies.get(f"{self.settings.cookie}_form", "")
+                    if not form_token or not hmac.compare_digest(form_token.encode(), fields.get("csrf", "").encode()):
                         raise Forbidden("the form was not made for this browser", "open the page again; allow cookies")
-                    secret = act(request, fields)
+                    session_secret = act(request, fields)
                 except UndersongError as error:
                     refusal = show_form(request, f"{error.problem}. {error.remedy[:1].upper()}{error.remedy[1:]}.")
                     refusal.status_code = 503 if isinstance(error, TransportError) else 403
@@ -489,23 +489,23 @@ class Site:
                         refusal.status_code = 429
                         refusal.headers["retry-after"] = str(int(error.wait_s) + 1)
                     return refusal
-                return self.entered(secret, "/account" if path == "/enter" else "/")
+                return self.entered(session_secret, "/account" if path == "/enter" else "/")
 
             return await run_in_threadpool(answer)
 
         self._api.add_api_route(path, get, methods=["GET"], response_model=None)
         self._api.add_api_route(path, post, methods=["POST"], response_model=None)
 
-    def entered(self, secret: str, location: str) -> Response:
+    def entered(self, session_secret: str, location: str) -> Response:
         """Returns a redirect to ``location`` within a new session, which sets the session's cookie."""
-        answer = RedirectResponse(f"{session_base(secret)}{location}", status_code=303)
+        answer = RedirectResponse(f"{session_base(session_secret)}{location}", status_code=303)
         # Without TLS a browser sends the cookie only below this session's own path, which no server on another port
         # receives. With TLS it sends the cookie for all paths, as the prefix ``__Host-`` demands.
         if self.settings.tls:
-            path = "/"
+            cookie_path = "/"
         else:
-            path = f"{session_base(secret)}/"
-        self._set_cookie(answer, self.settings.cookie, secret.partition(".")[0], path)
+            cookie_path = f"{session_base(session_secret)}/"
+        self._set_cookie(answer, self.settings.cookie, session_secret.partition(".")[0], cookie_path)
         answer.delete_cookie(f"{self.settings.cookie}_form", path="/")
         return answer
 
@@ -537,17 +537,17 @@ class Site:
         account_name = fields.get("name", "")
         password = fields.get("password", "")
         try:
-            secret = self.accounts.enter_by_password(account_name, password, address=source)
+            session_secret = self.accounts.enter_by_password(account_name, password, address=source)
         except TooManyAttempts:  # Nothing is noted, because whoever is refused must not fill the disk.
             raise
         except PrivacyRefusal:
             self.audit.note("nobody", "log-in refused", printable(account_name, 64))
             raise
-        self._note_session(secret, "log in by password")
-        return secret
+        self._note_session(session_secret, "log in by password")
+        return session_secret
 
-    def _note_session(self, secret: str, what: str) -> None:
-        if (session := self.accounts.session(secret)) is not None:
+    def _note_session(self, session_secret: str, what: str) -> None:
+        if (session := self.accounts.session(session_secret)) is not None:
             self.audit.note(session.account.name, what, session.address)
 
     def _logout(self, visit: Visit) -> str:
@@ -630,9 +630,9 @@ def source_address(request: Request) -> str:
     return host
 
 
-def session_base(secret: str) -> str:
+def session_base(session_secret: str) -> str:
     """Returns the path prefix of a session's screens, made of the second half of its secret; "" without a session."""
-    path_half = secret.partition(".")[2]
+    path_half = session_secret.partition(".")[2]
     return f"/s/{path_half}" if path_half else ""
 
 

@@ -200,16 +200,16 @@ class PageStore:
         """Returns every file that was made to be fetched, by its name."""
         return {row["name"]: Offer(row["made_at"], row["fetched_at"]) for row in self.rows("SELECT * FROM offer")}
 
-    def _first_location(self, key: str) -> str:
+    def _first_location(self, action_key: str) -> str:
         """Returns the address that the first request with this key led to."""
-        give_up_s = time.monotonic() + PATIENCE_S
-        while time.monotonic() < give_up_s and (
-            location_rows := self.rows("SELECT location FROM action WHERE key = ?", key)
+        give_up_at_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < give_up_at_s and (
+            location_rows := self.rows("SELECT location FROM action WHERE key = ?", action_key)
         ):
             if location_rows[0]["location"]:
                 return str(location_rows[0]["location"])
             time.sleep(0.05)
-        if key in self._running_keys:
+        if action_key in self._running_keys:
             raise StillRunning("this was sent before, and is still under way", STILL_RUNNING, code=RUNNING)
         problem = "the same action was sent before and has not succeeded"
         raise ConfigurationError(problem, "look at the page, then try again", code="action-failed")

@@ -82,8 +82,8 @@ class PulseStream:
         return Response(status_code=401 if self._site.who(request, active=False) is None else 204)
 
     async def _stream_events(self, request: Request, topic: str) -> AsyncIterator[str]:
-        end_s = time.monotonic() + LASTS_S
-        while time.monotonic() < end_s and not self._site.ending.is_set():
+        end_at_s = time.monotonic() + LASTS_S
+        while time.monotonic() < end_at_s and not self._site.ending.is_set():
             topic_pulse = await self._topic_pulse(topic)
             pulse_json = {"version": topic_pulse.version, "away": topic_pulse.away, "at": time.time()}
             yield f"event: pulse\ndata: {json.dumps(pulse_json)}\n\n"
