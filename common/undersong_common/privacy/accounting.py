@@ -146,19 +146,19 @@ def best_guess(events: Iterable[Event]) -> float:
     return (1.0 + delta(events, 0.0)) / 2.0
 
 
-def best_guess_of_several(events: Sequence[Event], units: int) -> float:
-    """Returns the bound of :func:`best_guess` about ``units`` units that are all in the data, or none of them.
+def best_guess_of_several(events: Sequence[Event], unit_count: int) -> float:
+    """Returns the bound of :func:`best_guess` about ``unit_count`` units that are all in the data, or none of them.
 
-    mu-Gaussian-DP for one unit is (units x mu)-Gaussian-DP for so many (Dong, Roth, Su 2022, theorem 2.14). Of other
-    releases the total variation distances of one unit after another add up at most.
+    mu-Gaussian-DP for one unit is (unit_count x mu)-Gaussian-DP for so many (Dong, Roth, Su 2022, theorem 2.14). Of
+    other releases the total variation distances of one unit after another add up at most.
 
     >>> round(best_guess_of_several([Gaussian(1.08116)], 5), 3), best_guess_of_several([Pure(1.0)], 1) < 0.74
     (0.99, True)
     """
     if all(isinstance(event, Gaussian) and event.sampling_rate == 1.0 for event in events):
         gaussians = [event for event in events if isinstance(event, Gaussian)]
-        return best_guess([replace(event, noise_multiplier=event.noise_multiplier / units) for event in gaussians])
-    return min(1.0, 0.5 + units * (best_guess(events) - 0.5))
+        return best_guess([replace(event, noise_multiplier=event.noise_multiplier / unit_count) for event in gaussians])
+    return min(1.0, 0.5 + unit_count * (best_guess(events) - 0.5))
 
 
 def best_guess_of(epsilon: float, delta: float, *, one_gaussian: bool) -> float:
@@ -257,8 +257,8 @@ def calibrate(build: Callable[[float], Sequence[Event]], epsilon: float, delta: 
             return -700.0
         return max(math.log(spent_delta / delta), -700.0)
 
-    def excess(log_scale: float, grid: int) -> float:
-        return log_ratio(_composed_delta(_merge_events(build(math.exp(log_scale))), epsilon, grid))
+    def excess(log_scale: float, cell_count: int) -> float:
+        return log_ratio(_composed_delta(_merge_events(build(math.exp(log_scale))), epsilon, cell_count))
 
     def likely_excess(log_scale: float) -> float:
         """Estimates ``excess`` by the one Gaussian that the plan resembles: quick, and a few percent off."""
@@ -268,8 +268,11 @@ def calibrate(build: Callable[[float], Sequence[Event]], epsilon: float, delta: 
         root = _bracketed_root(lambda x: excess(x, _COARSE_GRID), epsilon, delta)
         if root == -math.inf:
             return 0.0  # The plan holds nothing that scales, and is affordable without noise.
-        step = 1e-4
-        root_and_slope = root, (excess(root + step, _COARSE_GRID) - excess(root - step, _COARSE_GRID)) / (2 * step)
+        root_shift = 1e-4
+        root_and_slope = (
+            root,
+            (excess(root + root_shift, _COARSE_GRID) - excess(root - root_shift, _COARSE_GRID)) / (2 * root_shift),
+        )
     root, excess_slope = root_and_slope
     # A loss distribution on the fine grid is ten times dearer: from the coarse root a few steps suffice.
     # They aim a little above it, because whoever computes epsilon at the result inverts delta with an error of 1e-11.
@@ -280,11 +283,11 @@ def calibrate(build: Callable[[float], Sequence[Event]], epsilon: float, delta: 
             break
         root += 2e-7 - root_step
         fine_excess = excess(root, _GRID)
-    step = 2e-7
+    root_shift = 2e-7
     # Rounding may leave the root on the side that spends too much, so noise is added until the target holds.
     while fine_excess > 0.0:
-        step *= 2
-        root += step
+        root_shift *= 2
+        root += root_shift
         fine_excess = excess(root, _GRID)
     return math.exp(root)
 
@@ -402,15 +405,15 @@ def sampled_variance(charged: float) -> float:
     return charged * charged + SMOOTHING_VARIANCE if charged > 0.0 else 0.0
 
 
-def usable_delta(delta: float, *, samples: int, epsilon: float) -> float:
+def usable_delta(delta: float, *, sample_count: int, epsilon: float) -> float:
     """Returns the part of ``delta`` that is left for the mechanisms after subtracting the samplers' inexactness.
 
     A mechanism within total variation distance g of an (epsilon, d)-DP one is (epsilon, d + (1 + e^epsilon) g)-DP;
-    g = samples x 2^-110.
+    g = sample_count x 2^-110.
 
     Args:
         delta: the declared delta.
-        samples: noise coordinates drawn over the whole plan by all parties.
+        sample_count: noise coordinates drawn over the whole plan by all parties.
         epsilon: the declared epsilon; inf (no noise) costs nothing.
 
     Raises:
@@ -418,11 +421,11 @@ def usable_delta(delta: float, *, samples: int, epsilon: float) -> float:
     """
     if math.isinf(epsilon):
         return delta
-    delta_cost = samples * SAMPLER_DISTANCE * (1.0 + math.exp(min(epsilon, 700.0)))
+    delta_cost = sample_count * SAMPLER_DISTANCE * (1.0 + math.exp(min(epsilon, 700.0)))
     remaining_delta = math.nextafter(delta - delta_cost, -math.inf)  # A cost below delta's last bit takes that bit.
     if not remaining_delta > 0.0:
         raise PrivacyRefusal(
-            f"delta {delta:g} does not cover the error of the noise sampler over {samples} samples at epsilon "
+            f"delta {delta:g} does not cover the error of the noise sampler over {sample_count} samples at epsilon "
             f"{epsilon:g}",
             "raise delta or lower epsilon",
             code="delta-too-small",
@@ -510,15 +513,15 @@ def _composed_epsilon(merged_events: tuple[Event, ...], delta: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _composed_delta(merged_events: tuple[Event, ...], epsilon: float, grid: int) -> float:
+def _composed_delta(merged_events: tuple[Event, ...], epsilon: float, cell_count: int) -> float:
     if not merged_events or math.isinf(epsilon):
         return 0.0
     if (mu := composed_mu(merged_events)) is not None:
         return _gaussian_delta(mu, epsilon)
     # Without noise, or with losses in the thousands, 1 is an upper bound. It occurs only while a scale is calibrated.
-    if any(map(_is_noiseless, merged_events)) or _grid_cell(merged_events, grid) > _COARSEST_CELL:
+    if any(map(_is_noiseless, merged_events)) or _grid_cell(merged_events, cell_count) > _COARSEST_CELL:
         return 1.0
-    return float(_loss_distribution(merged_events, grid).get_delta_for_epsilon(epsilon))
+    return float(_loss_distribution(merged_events, cell_count).get_delta_for_epsilon(epsilon))
 
 
 def _gaussian_delta(mu: float, epsilon: float) -> float:
@@ -573,8 +576,8 @@ def _log_delta(sigma: float, epsilon: float) -> float:
     return -math.inf
 
 
-def _grid_cell(merged_events: tuple[Event, ...], grid: int) -> float:
-    """Returns the width of a cell of losses: about the range of plausible composed losses divided by ``grid``."""
+def _grid_cell(merged_events: tuple[Event, ...], cell_count: int) -> float:
+    """Returns the width of a cell of losses: about the range of plausible composed losses divided by ``cell_count``."""
     squared_mu = math.fsum(
         event.count * (event.sampling_rate / event.noise_multiplier) ** 2
         for event in merged_events
@@ -585,7 +588,7 @@ def _grid_cell(merged_events: tuple[Event, ...], grid: int) -> float:
     )
     pure_epsilon = math.fsum(_pure_bound(event) for event in merged_events if not isinstance(event, Gaussian))
     loss_span = pure_epsilon + squared_mu / 2 + 8 * math.sqrt(squared_mu) + largest_mu**2 / 2 + 8 * largest_mu
-    cell_width = max(loss_span / grid, _FINEST_CELL)
+    cell_width = max(loss_span / cell_count, _FINEST_CELL)
     # Pure losses are rounded up to the grid: a grid that holds the commonest of them exactly wastes none of it.
     pure_events = [
         event for event in merged_events if isinstance(event, Pure | DiscreteLaplace) and event.epsilon >= cell_width
@@ -597,7 +600,7 @@ def _grid_cell(merged_events: tuple[Event, ...], grid: int) -> float:
 
 
 @lru_cache(maxsize=16)
-def _loss_distribution(merged_events: tuple[Event, ...], grid: int) -> Any:
+def _loss_distribution(merged_events: tuple[Event, ...], cell_count: int) -> Any:
     """Returns the composed privacy loss distribution (dp_accounting.pld), for add and remove, rounded up.
 
     The last distributions, a few MB each, are cached, because a consent sheet states several figures of one plan.
@@ -605,7 +608,7 @@ def _loss_distribution(merged_events: tuple[Event, ...], grid: int) -> Any:
     from dp_accounting.pld import privacy_loss_distribution as pld
     from dp_accounting.pld.common import DifferentialPrivacyParameters
 
-    cell_width = _grid_cell(merged_events, grid)
+    cell_width = _grid_cell(merged_events, cell_count)
     composed_losses = None
     for event in merged_events:
         match event:

@@ -62,25 +62,25 @@ def _odds_room(delta: float) -> float:
     return 2.0 if delta else 1.0
 
 
-def chance_of_more(delta: float, units: int = 1) -> str:
-    """Returns the chance that somebody becomes surer than :func:`certainty` about one of ``units`` units, in words.
+def chance_of_more(delta: float, unit_count: int = 1) -> str:
+    """Returns the chance, in words, that somebody becomes surer than :func:`certainty` about one of the units.
 
     >>> chance_of_more(1e-5), chance_of_more(1e-6, 1_200)
     ('2 in 100,000', '2,400 in 1,000,000')
     """
-    return chance(delta, f"{2 * units:,}")
+    return chance(delta, f"{2 * unit_count:,}")
 
 
-def nearly_all(delta: float, runs: str = "runs like it", units: int = 1) -> str:
-    """Returns in how many runs the figure of :func:`certainty` holds for all of ``units`` units, as a frequency.
+def nearly_all(delta: float, run_words: str = "runs like it", unit_count: int = 1) -> str:
+    """Returns in how many runs the figure of :func:`certainty` holds for all of ``unit_count`` units, as a frequency.
 
     >>> nearly_all(1e-5), nearly_all(0.0)
     ('in all but at most 2 of 100,000 runs like it', 'in all runs like it')
     >>> nearly_all(1e-5, "runs", 107)
     'in all but at most 214 of 100,000 runs'
     """
-    exceptions = f" but at most {2 * units:,} of {round(1 / delta):,}" if delta else ""
-    return f"in all{exceptions} {runs}"
+    exceptions = f" but at most {2 * unit_count:,} of {round(1 / delta):,}" if delta else ""
+    return f"in all{exceptions} {run_words}"
 
 
 def cases(right: float) -> str:

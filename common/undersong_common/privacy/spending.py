@@ -81,15 +81,15 @@ def parts(runs: Runs) -> list[list[Event]]:
     return [gaussian_events, *other_runs] if gaussian_events else other_runs
 
 
-def price(runs: Runs, delta: float, divided: int) -> float:
-    """Returns epsilon of ``runs`` at ``delta``, summed over their parts, each at ``delta`` / ``divided``.
+def price(runs: Runs, delta: float, part_count: int) -> float:
+    """Returns epsilon of ``runs`` at ``delta``, summed over their parts, each at ``delta`` / ``part_count``.
 
-    ``divided`` is the number of equal parts of ``delta``. The result is inf if the runs need more parts.
+    ``part_count`` is the number of equal parts of ``delta``. The result is inf if the runs need more parts.
     """
     budget_parts = parts(runs)
-    if len(budget_parts) > divided:
+    if len(budget_parts) > part_count:
         return math.inf
-    return math.fsum(accounting.epsilon(part_events, delta / divided) for part_events in budget_parts)
+    return math.fsum(accounting.epsilon(part_events, delta / part_count) for part_events in budget_parts)
 
 
 def surely_within(budget_parts: Sequence[Sequence[Event]], epsilon: float, delta: float) -> bool:

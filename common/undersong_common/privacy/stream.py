@@ -75,30 +75,32 @@ def long_stream(seed: bytes) -> tuple[XorInto, XorInto]:
 
     Raises InternalError unless ``seed`` is 32 bytes.
     """
-    xor_head = KeyStream(seed).xor_into
-    return xor_head, Cipher(AES256(seed), _BEHIND_HEAD).encryptor().update_into if gcm_is_faster() else xor_head
+    xor_into_head = KeyStream(seed).xor_into
+    if not gcm_is_faster():
+        return xor_into_head, xor_into_head
+    return xor_into_head, Cipher(AES256(seed), _BEHIND_HEAD).encryptor().update_into
 
 
 class LongStream:
     """The same bytes as a :class:`KeyStream`'s, faster from ``LONG_BYTES`` on (:func:`long_stream`)."""
 
-    __slots__ = ("_xor_head", "_xor_rest")
+    __slots__ = ("_xor_into_head", "_xor_into_rest")
 
     def __init__(self, seed: bytes) -> None:
-        xor_head, self._xor_rest = long_stream(seed)
-        self._xor_head: XorInto | None = xor_head
+        xor_into_head, self._xor_into_rest = long_stream(seed)
+        self._xor_into_head: XorInto | None = xor_into_head
 
     def __repr__(self) -> str:
         return "LongStream(AES-256-CTR)"
 
     def fill(self, out: memoryview) -> None:
         """Writes the next bytes as :meth:`KeyStream.fill` does; the first ``out`` has at least ``HEAD_BYTES``."""
-        if self._xor_head is not None:
-            self._xor_head(ZEROS[:HEAD_BYTES], out[:HEAD_BYTES])
-            self._xor_head, out = None, out[HEAD_BYTES:]
+        if self._xor_into_head is not None:
+            self._xor_into_head(ZEROS[:HEAD_BYTES], out[:HEAD_BYTES])
+            self._xor_into_head, out = None, out[HEAD_BYTES:]
         for chunk_start in range(0, out.nbytes, CHUNK_BYTES):
             out_chunk = out[chunk_start : chunk_start + CHUNK_BYTES]
-            self._xor_rest(ZEROS[: out_chunk.nbytes], out_chunk)
+            self._xor_into_rest(ZEROS[: out_chunk.nbytes], out_chunk)
 
 
 class ShortStreams:

@@ -614,7 +614,7 @@ def plan_sums(requests: Sequence[SumRequest], privacy: Privacy, quorum: Quorum) 
     return Plan(privacy, quorum, tuple(planned_by_name[request.name] for request in requests))
 
 
-def _divide_pure_epsilon(requests: Sequence[SumRequest], epsilon: float, spares: int) -> dict[str, float]:
+def _divide_pure_epsilon(requests: Sequence[SumRequest], epsilon: float, spare_count: int) -> dict[str, float]:
     """Returns the epsilon of each Laplace sum by name. Spare attempts included, they sum to at most ``epsilon``."""
     laplace_requests = [request for request in requests if request.law == "laplace"]
     for request in laplace_requests:
@@ -643,7 +643,8 @@ def _divide_pure_epsilon(requests: Sequence[SumRequest], epsilon: float, spares:
     dearest_epsilon = max(fixed_epsilons.values(), default=0.0)
     # A spare attempt is priced as the dearest sum, which is one with a fixed epsilon or one that shares the rest.
     remaining_epsilon = min(
-        epsilon - spent_epsilon - spares * dearest_epsilon, (epsilon - spent_epsilon) / (1 + spares * largest_share)
+        epsilon - spent_epsilon - spare_count * dearest_epsilon,
+        (epsilon - spent_epsilon) / (1 + spare_count * largest_share),
     )
     if not remaining_epsilon > 0:
         raise ConfigurationError(
@@ -657,10 +658,11 @@ def _divide_pure_epsilon(requests: Sequence[SumRequest], epsilon: float, spares:
 
 
 def _usable_delta(privacy: Privacy, quorum: Quorum, dimensions: Sequence[int]) -> float:
-    # Per coordinate and noise component, of which it has D + 1, a party draws one number, or two for a Laplace share.
+    # A party has one noise component more than dropouts are tolerated. Per coordinate and component it draws one
+    # number, or two for a Laplace share.
     coordinate_count = sum(dimensions) + quorum.spare_attempts * max(dimensions, default=0)
     largest_draw_count = 2 * quorum.parties * (quorum.tolerated_dropouts + 1) * coordinate_count
-    return accounting.usable_delta(privacy.delta, samples=largest_draw_count, epsilon=privacy.epsilon)
+    return accounting.usable_delta(privacy.delta, sample_count=largest_draw_count, epsilon=privacy.epsilon)
 
 
 def _list_events(sums: Sequence[PlannedSum]) -> list[accounting.Event]:
@@ -672,7 +674,7 @@ def _with_void_attempts(events: Sequence[accounting.Event]) -> list[accounting.E
     return [replace(event, count=event.count * (1 + VOIDED_VECTORS)) for event in events]
 
 
-def _price_spare_attempts(events: Sequence[accounting.Event], spares: int) -> list[accounting.Event]:
+def _price_spare_attempts(events: Sequence[accounting.Event], spare_count: int) -> list[accounting.Event]:
     # A spare attempt may repeat any sum, so each is priced as the dearest of every kind.
     gaussian_events = [event for event in events if isinstance(event, accounting.Gaussian)]
     laplace_events = [event for event in events if isinstance(event, accounting.DiscreteLaplace)]
@@ -684,7 +686,7 @@ def _price_spare_attempts(events: Sequence[accounting.Event], spares: int) -> li
         )
     if laplace_events:
         dearest_events.append(max(laplace_events, key=lambda event: event.epsilon * event.sensitivity))
-    return dearest_events * spares
+    return dearest_events * spare_count
 
 
 def _plan_fixed_noise(request: SumRequest, multiplier: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:

@@ -237,11 +237,11 @@ def test_discrete_noise_is_charged_below_its_sampled_variance() -> None:
 
 
 def test_sampler_s_statistical_distance_is_subtracted_from_delta() -> None:
-    left = usable_delta(1e-5, samples=10**9, epsilon=4.0)
+    left = usable_delta(1e-5, sample_count=10**9, epsilon=4.0)
     assert 0 < 1e-5 - left < 1e-20
-    assert usable_delta(1e-5, samples=10**9, epsilon=math.inf) == 1e-5
+    assert usable_delta(1e-5, sample_count=10**9, epsilon=math.inf) == 1e-5
     with raises(PrivacyRefusal, "delta-too-small"):
-        usable_delta(1e-30, samples=10**9, epsilon=4.0)
+        usable_delta(1e-30, sample_count=10**9, epsilon=4.0)
 
 
 @pytest.mark.parametrize(
