@@ -57,15 +57,19 @@ class LogEntry:
     person: str
 
 
-def invent_records(count: int, chance: random.Random) -> list[LogEntry]:
-    """Returns ``count`` invented records; their labels alternate, and their authors are drawn by ``chance``."""
+def invent_records(count: int, random_source: random.Random) -> list[LogEntry]:
+    """Returns ``count`` invented records; their labels alternate, and their authors are drawn by ``random_source``."""
     drill_records = []
     for record_number in range(count):
         label = LABELS[record_number % len(LABELS)]
         first_event, later_event = (
             f"{subject} {event}"
-            for subject, event in zip(chance.sample(_SUBJECTS[label], 2), chance.sample(_EVENTS[label], 2), strict=True)
+            for subject, event in zip(
+                random_source.sample(_SUBJECTS[label], 2), random_source.sample(_EVENTS[label], 2), strict=True
+            )
         )
-        record_text = f"{chance.choice(_OPENINGS)} {first_event}; later {later_event}. {chance.choice(_ENDINGS)}"
-        drill_records.append(LogEntry(record_text, label, f"keeper {chance.randrange(1 + count // 2)}"))
+        record_text = (
+            f"{random_source.choice(_OPENINGS)} {first_event}; later {later_event}. {random_source.choice(_ENDINGS)}"
+        )
+        drill_records.append(LogEntry(record_text, label, f"keeper {random_source.randrange(1 + count // 2)}"))
     return drill_records

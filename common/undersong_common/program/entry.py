@@ -85,13 +85,13 @@ codecs.register_error(ESCAPES, _escaped)
 def _run_command(command: Callable[[], object], traceback_of: Callable[[BaseException], str]) -> NoReturn:
     if sys.stdout is None:  # The next file that is opened would get descriptor 1, and prints would go into it.
         _output_closed()
-    code: object = 0
+    exit_code: object = 0
     try:
         _check_arguments(sys.argv[1:])
         with extras.named(), one_thread_in_program():
-            code = command()
+            exit_code = command()
             sys.stdout.flush()
-        if code == INTERRUPTED:  # The command line library turns Ctrl-C into this code.
+        if exit_code == INTERRUPTED:  # The command line library turns Ctrl-C into this code.
             raise KeyboardInterrupt
     except COMMAND_LINE_ERROR as error:
         error.show()
@@ -115,7 +115,7 @@ def _run_command(command: Callable[[], object], traceback_of: Callable[[BaseExce
             print(printable_lines(f"error: {worded_error}"), file=sys.stderr)
             _show_traceback(traceback_of(error))
         sys.exit(worded_error.exit_code)
-    sys.exit(code if isinstance(code, int) else 0)
+    sys.exit(exit_code if isinstance(exit_code, int) else 0)
 
 
 def _check_arguments(arguments: Sequence[str]) -> None:
@@ -123,10 +123,11 @@ def _check_arguments(arguments: Sequence[str]) -> None:
 
     No setting, report or signature could hold it.
     """
-    for number, argument in enumerate(arguments, start=1):
+    for argument_number, argument in enumerate(arguments, start=1):
         if encodable(argument) != argument:
             raise ConfigurationError(
-                f"argument {number} of the command holds bytes that are no text in {sys.getfilesystemencoding()}",
+                f"argument {argument_number} of the command holds bytes that are no text in"
+                f" {sys.getfilesystemencoding()}",
                 "rename the file or folder that it names, or set the locale in which its name was written",
                 code="argument",
             )
@@ -145,8 +146,8 @@ def _print_json(
 ) -> None:
     """Prints the error as JSON for the next program, if ``--json`` was given."""
     if "--json" in sys.argv[1:]:
-        error = {"problem": problem, "remedy": remedy, "exit_code": exit_code, "code": code}
-        print(json_text({**report, "error": error}), flush=True)
+        error_json = {"problem": problem, "remedy": remedy, "exit_code": exit_code, "code": code}
+        print(json_text({**report, "error": error_json}), flush=True)
 
 
 def _exit_interrupted() -> NoReturn:

@@ -95,13 +95,13 @@ def _ancestor_uids() -> list[int]:
     parent_pid = os.getppid()
     while parent_pid > 0:
         try:
-            lines = Path(f"/proc/{parent_pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
-            status = {
+            status_lines = Path(f"/proc/{parent_pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+            status_fields = {
                 status_field: uid_fields.split()
-                for status_field, _, uid_fields in (line.partition(":") for line in lines)
+                for status_field, _, uid_fields in (line.partition(":") for line in status_lines)
             }
-            parent_pid = int(status["PPid"][0])
-            uid = int(status["Uid"][0])
+            parent_pid = int(status_fields["PPid"][0])
+            uid = int(status_fields["Uid"][0])
         except (OSError, KeyError, ValueError, IndexError):
             break
         uids.append(uid)
@@ -174,26 +174,26 @@ def work_in(folder: Path) -> None:
 
 def command_line(uid: int) -> str:
     """Returns this program's command line as the account ``uid`` runs it, with the folders that it works with."""
-    program = [sys.argv[0]]
+    program_words = [sys.argv[0]]
     if sys.argv[0].endswith(".py"):  # "python -m" puts the path of a file there.
-        program = [sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]]
+        program_words = [sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]]
     elif os.path.dirname(sys.argv[0]) in SEARCHED_BY_SUDO:
-        program = [os.path.basename(sys.argv[0])]
-    arguments = sys.argv[1:]
-    if _program_folder is not None and not any(re.match(rf"{HOME_OPTION}(=|$)", word) for word in arguments):
-        if "--" in arguments:
-            options_end = arguments.index("--")
+        program_words = [os.path.basename(sys.argv[0])]
+    argument_words = sys.argv[1:]
+    if _program_folder is not None and not any(re.match(rf"{HOME_OPTION}(=|$)", word) for word in argument_words):
+        if "--" in argument_words:
+            options_end = argument_words.index("--")
         else:
-            options_end = len(arguments)
-        arguments[options_end:options_end] = [HOME_OPTION, str(_program_folder)]
+            options_end = len(argument_words)
+        argument_words[options_end:options_end] = [HOME_OPTION, str(_program_folder)]
     # A variable is passed on only for a folder of that account, because it could not open one of the caller's.
-    folders = [
+    folder_settings = [
         f"{variable_name}={value}"
         for variable_name in FOLDER_VARIABLES
         if (value := os.environ.get(variable_name)) and _path_owner(Path(value)) == uid
     ]
-    variables = ["env", *folders] if folders else []
-    return shlex.join(["sudo", "-u", account_name(uid), *variables, *program, *arguments])
+    variable_words = ["env", *folder_settings] if folder_settings else []
+    return shlex.join(["sudo", "-u", account_name(uid), *variable_words, *program_words, *argument_words])
 
 
 def left_there_remedy() -> str:

@@ -72,23 +72,23 @@ class PrintedPage:
     def lines(self) -> list[str]:
         """Returns the page as lines of text."""
         page_lines = [self.title]
-        folded = False
+        is_folded = False
         for section in sorted(self.sections, key=lambda section: section.folded):
-            if section.folded and not folded:
+            if section.folded and not is_folded:
                 page_lines += ["", f"{self.fold.upper()}"]
-                folded = True
-            width = max((len(name) for name, _ in section.figures), default=0)
-            widths = [max(map(len, column)) for column in zip(*section.table, strict=True)]
+                is_folded = True
+            name_width = max((len(name) for name, _ in section.figures), default=0)
+            column_widths = [max(map(len, column)) for column in zip(*section.table, strict=True)]
             page_lines += [
                 "",
                 section.title,
                 *([] if section.bar is None else [_budget_bar(*section.bar)]),
                 *(f"  {sentence}" for sentence in section.sentences),
-                *(f"    {name.ljust(width)}   {figure}" for name, figure in section.figures),
+                *(f"    {name.ljust(name_width)}   {figure}" for name, figure in section.figures),
                 *_mark_points(section),
                 *([f"    {'   '.join(section.aloud)}"] if section.aloud else []),
                 *(f"    {line}" for line in section.columns),
-                *("    " + "   ".join(map(str.ljust, row, widths)).rstrip() for row in section.table),
+                *("    " + "   ".join(map(str.ljust, row, column_widths)).rstrip() for row in section.table),
             ]
         return page_lines
 

@@ -203,7 +203,7 @@ class Installation:
             if self._record.state == REMOVING:
                 raise ConfigurationError(
                     f"the removal of {self._service.name} was interrupted",
-                    f"end it first: {self._command_line('remove')}",
+                    f"end that removal first: {self._command_line('remove')}",
                     code="removal-interrupted",
                 )
             check_environment(Path(sys.executable).parent / self._service.name)
@@ -271,9 +271,9 @@ class Installation:
         with ExitStack() as locks:
             if (source / self._service.settings).exists():
                 owner = moving.owner_of(source)
-                notes = locks.enter_context(self._folder.hold(owner))
+                folder_notes = locks.enter_context(self._folder.hold(owner))
                 check_unused(source)
-                self._save_record(moved_from=str(source), uid=owner.uid, gid=owner.gid, notes=dict(notes))
+                self._save_record(moved_from=str(source), uid=owner.uid, gid=owner.gid, notes=dict(folder_notes))
             move = Move(source, self._home, self._service.settings, account, self._rewrite_settings(source, self._home))
             moving.move(move, lambda: self._folder.arrive(self._record.notes, account))
 
@@ -386,12 +386,12 @@ class Installation:
             raise ConfigurationError(
                 "only root may change units and accounts", self._command_line(action), code="not-root"
             )
-        lock = self._machine.path(LOCKS) / f"{self._service.name}.service.lock"
-        lock.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        lock_path = self._machine.path(LOCKS) / f"{self._service.name}.service.lock"
+        lock_path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         busy_error = ConfigurationError(
             f"another `{self._service.command}` is under way", "wait until it has ended", code="service-busy"
         )
-        with holding(lock, busy_error):
+        with holding(lock_path, busy_error):
             self._record = self._read_record()
             yield
 
