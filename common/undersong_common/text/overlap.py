@@ -60,7 +60,7 @@ class Overlap:
             "near_verbatim": {"count": len(self.near_verbatim), "rows": list(self.near_verbatim)},
             "shared_run": {"count": len(self.shared_run), "rows": list(self.shared_run)},
             "longest_run_words": self.longest_run,
-            "run_words": {str(row): run_words for row, run_words in sorted(self.runs.items())},
+            "run_words": {str(row_number): run_words for row_number, run_words in sorted(self.runs.items())},
         }
 
 
@@ -94,12 +94,12 @@ def find_overlap(synthetic: Sequence[str], private: Sequence[str]) -> Overlap:
         near_verbatim=_row_numbers(is_near),
         shared_run=_row_numbers(has_shared_run),
         longest_run=int(longest_runs.max(initial=0)),
-        runs={int(row) + 1: int(longest_runs[row]) for row in np.flatnonzero(longest_runs)},
+        runs={int(row_number) + 1: int(longest_runs[row_number]) for row_number in np.flatnonzero(longest_runs)},
     )
 
 
 def _row_numbers(chosen: Bools) -> tuple[int, ...]:
-    return tuple(int(row) + 1 for row in np.flatnonzero(chosen))
+    return tuple(int(row_number) + 1 for row_number in np.flatnonzero(chosen))
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,12 +125,12 @@ class _Corpus:
     def lengths(self) -> Int64:
         return np.diff(self.starts)
 
-    def take(self, rows: Int64) -> "_Corpus":
+    def take(self, text_numbers: Int64) -> "_Corpus":
         """Returns the texts with these numbers, in this order."""
-        lengths = self.lengths[rows]
-        starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-        positions = np.repeat(self.starts[rows] - starts[:-1], lengths) + np.arange(starts[-1])
-        return _Corpus(self.tokens[positions], starts)
+        text_lengths = self.lengths[text_numbers]
+        text_starts = np.concatenate(([0], np.cumsum(text_lengths))).astype(np.int64)
+        positions = np.repeat(self.starts[text_numbers] - text_starts[:-1], text_lengths) + np.arange(text_starts[-1])
+        return _Corpus(self.tokens[positions], text_starts)
 
     def padded(self, padding_token: int) -> "_Corpus":
         """Returns the texts, each with ``padding_token`` before and after its words; one without words stays empty."""
@@ -139,8 +139,8 @@ class _Corpus:
         paddings_before = 2 * np.concatenate(([0], np.cumsum(has_words)))
         return _Corpus(np.insert(self.tokens, np.sort(padding_positions), padding_token), self.starts + paddings_before)
 
-    def sequences(self, length: int, token_hashes: UInt64) -> tuple[UInt64, Int64]:
-        """Returns the hash of every run of ``length`` words within one text, and the number of that text."""
+    def sequences(self, sequence_length: int, token_hashes: UInt64) -> tuple[UInt64, Int64]:
+        """Returns the hash of every run of ``sequence_length`` words within one text, and the number of that text."""
         token_count = len(self.tokens)
         powers = np.ones(token_count + 1, dtype=np.uint64)
         inverse_powers = np.ones(token_count + 1, dtype=np.uint64)
@@ -152,11 +152,11 @@ class _Corpus:
         text_numbers = np.repeat(np.arange(len(self)), self.lengths)
         positions = np.arange(token_count)
         if token_count:
-            is_within_text = positions + length <= self.starts[1:][text_numbers]
+            is_within_text = positions + sequence_length <= self.starts[1:][text_numbers]
         else:
             is_within_text = np.zeros(0, dtype=bool)
         sequence_starts = positions[is_within_text]
-        sequence_sums = prefix_sums[sequence_starts + length] - prefix_sums[sequence_starts]
+        sequence_sums = prefix_sums[sequence_starts + sequence_length] - prefix_sums[sequence_starts]
         return sequence_sums * inverse_powers[sequence_starts], text_numbers[is_within_text]
 
 
@@ -184,11 +184,18 @@ def _shared_runs(synthetic: _Corpus, private: _Corpus, token_hashes: UInt64) -> 
     run_counts = np.bincount(synthetic.sequences(RUN_WORDS, token_hashes)[1], minlength=len(synthetic))
     contained_shares = np.bincount(synthetic_text_of_run, minlength=len(synthetic)) / np.maximum(run_counts, 1)
     longest_runs = np.zeros(len(synthetic), dtype=np.int64)
-    rows = np.unique(synthetic_text_of_run)
-    longest_runs[rows] = RUN_WORDS
-    high = int(synthetic.lengths.max(initial=0)) + 1
+    row_numbers = np.unique(synthetic_text_of_run)
+    longest_runs[row_numbers] = RUN_WORDS
+    length_bound = int(synthetic.lengths.max(initial=0)) + 1
     _lengthen_runs(
-        synthetic, private, rows, np.unique(private_text_of_run), RUN_WORDS, high, longest_runs, token_hashes
+        synthetic,
+        private,
+        row_numbers,
+        np.unique(private_text_of_run),
+        RUN_WORDS,
+        length_bound,
+        longest_runs,
+        token_hashes,
     )
     return contained_shares, longest_runs
 
@@ -196,45 +203,56 @@ def _shared_runs(synthetic: _Corpus, private: _Corpus, token_hashes: UInt64) -> 
 def _lengthen_runs(
     synthetic: _Corpus,
     private: _Corpus,
-    rows: Int64,
-    records: Int64,
-    low: int,
-    high: int,
-    longest: Int64,
+    row_numbers: Int64,
+    record_numbers: Int64,
+    least_length: int,
+    length_bound: int,
+    longest_runs: Int64,
     token_hashes: UInt64,
 ) -> None:
-    """Writes into ``longest`` the length of the longest run that each of ``rows`` shares with ``records``.
+    """Writes into ``longest_runs`` the longest run, in words, that each of the texts shares with the records.
 
-    It bisects; the length is known to be >= low and < high. A text that shares n words in a row shares every smaller
-    number, so rows that share no run of ``middle`` words stay below it. Only records that share such a run can share a
-    longer one.
+    It bisects; the length is known to be >= ``least_length`` and < ``length_bound``. A text that shares n words in a
+    row shares every smaller number, so texts that share no run of ``middle`` words stay below it. Only records that
+    share such a run can share a longer one.
     """
-    if not len(rows) or high - low <= 1:
+    if not len(row_numbers) or length_bound - least_length <= 1:
         return
-    middle = min(2 * low, (low + high) // 2)
+    middle = min(2 * least_length, (least_length + length_bound) // 2)
     synthetic_text_of_run, private_text_of_run = _matching_texts(
-        synthetic.take(rows), private.take(records), middle, token_hashes
+        synthetic.take(row_numbers), private.take(record_numbers), middle, token_hashes
     )
-    has_longer_run = np.zeros(len(rows), dtype=bool)
+    has_longer_run = np.zeros(len(row_numbers), dtype=bool)
     has_longer_run[synthetic_text_of_run] = True
-    longest[rows[has_longer_run]] = middle
+    longest_runs[row_numbers[has_longer_run]] = middle
     _lengthen_runs(
         synthetic,
         private,
-        rows[has_longer_run],
-        records[np.unique(private_text_of_run)],
+        row_numbers[has_longer_run],
+        record_numbers[np.unique(private_text_of_run)],
         middle,
-        high,
-        longest,
+        length_bound,
+        longest_runs,
         token_hashes,
     )
-    _lengthen_runs(synthetic, private, rows[~has_longer_run], records, low, middle, longest, token_hashes)
+    _lengthen_runs(
+        synthetic,
+        private,
+        row_numbers[~has_longer_run],
+        record_numbers,
+        least_length,
+        middle,
+        longest_runs,
+        token_hashes,
+    )
 
 
-def _matching_texts(synthetic: _Corpus, private: _Corpus, length: int, token_hashes: UInt64) -> tuple[Int64, Int64]:
-    """Returns the number of the synthetic text of each shared run of ``length`` words, and of the private text."""
-    synthetic_sequences, synthetic_texts = synthetic.sequences(length, token_hashes)
-    private_sequences, private_texts = private.sequences(length, token_hashes)
+def _matching_texts(
+    synthetic: _Corpus, private: _Corpus, sequence_length: int, token_hashes: UInt64
+) -> tuple[Int64, Int64]:
+    """Returns the numbers of the synthetic and of the private text of each shared run of ``sequence_length`` words."""
+    synthetic_sequences, synthetic_texts = synthetic.sequences(sequence_length, token_hashes)
+    private_sequences, private_texts = private.sequences(sequence_length, token_hashes)
     # The first search leaves few private runs, so that the second one searches among few.
     is_shared = np.isin(private_sequences, synthetic_sequences)
     return synthetic_texts[np.isin(synthetic_sequences, private_sequences[is_shared])], private_texts[is_shared]
@@ -258,16 +276,16 @@ def _mark_resembling(synthetic: _Corpus, private: _Corpus, token_hashes: UInt64)
     rarest_synthetic = _rarest_members(synthetic_pairs)
     for block_start in range(0, len(synthetic), _BLOCK_ROWS):
         candidates = (rarest_synthetic[block_start : block_start + _BLOCK_ROWS] @ rarest_private).tocoo()
-        synthetic_rows = block_start + candidates.row.astype(np.int64)
-        private_rows = candidates.col.astype(np.int64)
-        smaller_size = np.minimum(synthetic_sizes[synthetic_rows], private_sizes[private_rows])
-        larger_size = np.maximum(synthetic_sizes[synthetic_rows], private_sizes[private_rows])
+        synthetic_numbers = block_start + candidates.row.astype(np.int64)
+        private_numbers = candidates.col.astype(np.int64)
+        smaller_size = np.minimum(synthetic_sizes[synthetic_numbers], private_sizes[private_numbers])
+        larger_size = np.maximum(synthetic_sizes[synthetic_numbers], private_sizes[private_numbers])
         is_possible = smaller_size >= JACCARD * larger_size
-        synthetic_rows = synthetic_rows[is_possible]
-        private_rows = private_rows[is_possible]
-        for pair_start in range(0, len(synthetic_rows), _PAIRS):
-            i = synthetic_rows[pair_start : pair_start + _PAIRS]
-            j = private_rows[pair_start : pair_start + _PAIRS]
+        synthetic_numbers = synthetic_numbers[is_possible]
+        private_numbers = private_numbers[is_possible]
+        for pair_start in range(0, len(synthetic_numbers), _PAIRS):
+            i = synthetic_numbers[pair_start : pair_start + _PAIRS]
+            j = private_numbers[pair_start : pair_start + _PAIRS]
             common_count = synthetic_pairs[i].multiply(private_pairs[j]).sum(axis=1)
             resembles[i[common_count >= JACCARD * (synthetic_sizes[i] + private_sizes[j] - common_count)]] = True
     return resembles
@@ -382,8 +400,8 @@ def equal_rows(
     first_array: Floats, second_array: Floats, *, rows: int | None = None, seed: int = 0
 ) -> tuple[Floats, Floats]:
     """Draws equally many rows of two arrays, as :func:`equal_choice` chooses them."""
-    first_rows, second_rows = equal_choice(len(first_array), len(second_array), rows=rows, seed=seed)
-    return first_array[first_rows], second_array[second_rows]
+    first_numbers, second_numbers = equal_choice(len(first_array), len(second_array), rows=rows, seed=seed)
+    return first_array[first_numbers], second_array[second_numbers]
 
 
 def equal_choice(first_size: int, second_size: int, *, rows: int | None = None, seed: int = 0) -> tuple[Int64, Int64]:

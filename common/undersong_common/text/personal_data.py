@@ -63,10 +63,10 @@ def count_personal_data(texts: Sequence[str], private: Sequence[str] | None, fin
     """
     count_by_kind: Counter[str] = Counter()
     rows_by_finding: dict[tuple[str, str], list[int]] = {}
-    for row, text in enumerate(texts, start=1):
+    for row_number, text in enumerate(texts, start=1):
         for kind, found_value in find(text):
             count_by_kind[kind] += 1
-            rows_by_finding.setdefault((kind, _normalise_text(found_value)), []).append(row)
+            rows_by_finding.setdefault((kind, _normalise_text(found_value)), []).append(row_number)
     kinds = (*KINDS.values(), NUMBERS)
     private_findings: list[tuple[str, str]] = []
     if private is not None:
@@ -83,7 +83,9 @@ def count_personal_data(texts: Sequence[str], private: Sequence[str] | None, fin
         found={kind: count_by_kind[kind] for kind in kinds},
         different={kind: value_counts[kind] for kind in kinds},
         in_private=None if private is None else {kind: private_kinds[kind] for kind in kinds},
-        private_rows=tuple(sorted({row for finding in private_findings for row in rows_by_finding[finding]})),
+        private_rows=tuple(
+            sorted({row_number for finding in private_findings for row_number in rows_by_finding[finding]})
+        ),
         finder=finder,
     )
 

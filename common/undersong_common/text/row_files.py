@@ -375,16 +375,16 @@ def read_text(path: Path, encoding: str = UTF_8) -> str:
     try:
         text = file_bytes.decode(file_encoding)
         if codecs.lookup(file_encoding).name == "iso8859-1" and (control := _LATIN_CONTROL.search(text)):
-            line = text[: control.start()].count("\n") + 1
+            line_number = text[: control.start()].count("\n") + 1
             raise ConfigurationError(
-                f"{path}: line {line} holds a control character in {file_encoding}, which no program writes",
+                f"{path}: line {line_number} holds a control character in {file_encoding}, which no program writes",
                 "name the encoding that the file was saved in: --encoding cp1252 (Windows) or mac-roman (older Macs)",
                 code="other-encoding",
             )
         return text
     except UnicodeError as error:
         fault_start = error.start if isinstance(error, UnicodeDecodeError) else 0
-        line = file_bytes[:fault_start].count(b"\n") + 1
+        line_number = file_bytes[:fault_start].count(b"\n") + 1
     encoding_name = "UTF-8" if file_encoding.startswith("utf-8") else file_encoding
     if encoding_name == "UTF-8":
         remedy = (
@@ -394,7 +394,7 @@ def read_text(path: Path, encoding: str = UTF_8) -> str:
     else:
         remedy = "name the encoding that the file was saved in: --encoding"
     # This stands outside the handler, because the decoder's error holds the whole private file.
-    raise ConfigurationError(f"{path}: line {line} is not {encoding_name}", remedy, code="other-encoding")
+    raise ConfigurationError(f"{path}: line {line_number} is not {encoding_name}", remedy, code="other-encoding")
 
 
 def _unmarked_utf_16(file_bytes: bytes) -> str:
@@ -500,7 +500,7 @@ def absent_column(place: str, columns: Mapping[str, str], names: Collection[str]
     """Returns the error for columns that a source does not have.
 
     Args:
-        columns: the absent columns by name, each with further words, such as its role; "" for none.
+        columns: maps each absent column to further words, such as its role; "" for none.
         names: the source's names; the remedy shows none, because they may be content.
     """
     absence = ", ".join(f"no column {column!r}{words}" for column, words in columns.items())
@@ -649,14 +649,14 @@ def _csv_rows(path: Path, file_text: str, form: FileForm, columns: Collection[st
     else:
         rows = _quoted_rows(file_text, delimiter)
     header: list[str] = []
-    number = 0
+    row_number = 0
     try:
-        for number, fields in enumerate(rows):
-            if not number:
+        for row_number, fields in enumerate(rows):
+            if not row_number:
                 header = fields
                 check_names(header, columns, str(path))
                 continue
-            place = f"{path}: row {number}"
+            place = f"{path}: row {row_number}"
             if len(fields) != len(header):
                 raise ConfigurationError(
                     f"{place} has not as many fields as the header, which is separated by {_DELIMITERS[delimiter]}",
@@ -666,7 +666,7 @@ def _csv_rows(path: Path, file_text: str, form: FileForm, columns: Collection[st
             yield Row(place, dict(zip(header, fields, strict=True)))
     except csv.Error:
         raise ConfigurationError(
-            f"{path}: row {number + 1} is not valid CSV",
+            f"{path}: row {row_number + 1} is not valid CSV",
             "check its quotes; if the file's quotes are letters like any other: --quoting none",
             code="no-csv",
         ) from None
@@ -674,18 +674,18 @@ def _csv_rows(path: Path, file_text: str, form: FileForm, columns: Collection[st
 
 def _find_quoting(path: Path, file_text: str, delimiter: str) -> str:
     """Returns the quoting of a file that holds quotes. Raises ConfigurationError where "csv" and "none" both fit."""
-    plain_rows, field_count = 0, -1
+    plain_count, field_count = 0, -1
     for line in _plain_lines(file_text, delimiter):
         field_count = len(line) if field_count < 0 else field_count
         if len(line) != field_count:
             return "csv"
-        plain_rows += 1
-    quoted_rows, is_valid = _count_quoted(file_text, delimiter, strict=True)
+        plain_count += 1
+    quoted_count, is_valid = _count_quoted(file_text, delimiter, strict=True)
     if not is_valid:
-        quoted_rows, _ = _count_quoted(file_text, delimiter, strict=False)
-    if quoted_rows != plain_rows:
+        quoted_count, _ = _count_quoted(file_text, delimiter, strict=False)
+    if quoted_count != plain_count:
         raise ConfigurationError(
-            f"{path}: has {plain_rows - 1} rows if its quotes are letters like any other, {quoted_rows - 1} if they"
+            f"{path}: has {plain_count - 1} rows if its quotes are letters like any other, {quoted_count - 1} if they"
             " enclose fields",
             "say which: --quoting none or --quoting csv",
             code="quoting",
@@ -697,16 +697,16 @@ def _find_quoting(path: Path, file_text: str, delimiter: str) -> str:
 
 def _count_quoted(file_text: str, delimiter: str, *, strict: bool) -> tuple[int, bool]:
     """Returns the number of rows, header included, if quotes enclose fields, and True if the file is then valid CSV."""
-    rows, width = 0, -1
+    row_count, field_count = 0, -1
     is_valid = True
     try:
         for fields in _quoted_rows(file_text, delimiter, strict=strict):
-            width = len(fields) if width < 0 else width
-            is_valid = is_valid and len(fields) == width
-            rows += 1
+            field_count = len(fields) if field_count < 0 else field_count
+            is_valid = is_valid and len(fields) == field_count
+            row_count += 1
     except csv.Error:
-        return rows, False
-    return rows, is_valid
+        return row_count, False
+    return row_count, is_valid
 
 
 def _quoted_rows(file_text: str, delimiter: str, *, strict: bool = True) -> Iterator[list[str]]:
@@ -769,15 +769,17 @@ def _workbook_rows(path: Path, sheet: str, columns: Collection[str]) -> Iterator
     if not names:
         raise ConfigurationError(f"{path}: has no sheet", "save the table as a sheet of its own", code="no-sheet")
     header: list[str] | None = None
-    for number, cells in enumerate(filled_sheets[0].iter_rows() if filled_sheets else (), start=1):
-        values = [_cell_value(cell) for cell in cells]
-        if all(value is None for value in values):
+    for row_number, cells in enumerate(filled_sheets[0].iter_rows() if filled_sheets else (), start=1):
+        cell_values = [_cell_value(cell) for cell in cells]
+        if all(value is None for value in cell_values):
             continue
         if header is None:
-            header = ["" if value is None else str(value) for value in values]
+            header = ["" if value is None else str(value) for value in cell_values]
             check_names(header, columns, str(path))
             continue
-        yield Row(f"{path}: row {number}", {name: value for name, value in zip(header, values, strict=False) if name})
+        yield Row(
+            f"{path}: row {row_number}", {name: value for name, value in zip(header, cell_values, strict=False) if name}
+        )
 
 
 def _sheet_words(names: Sequence[str], filled: Sequence[str]) -> str:
@@ -803,23 +805,25 @@ def _cell_value(value: Any) -> Any:
 
 def _check_workbook(path: Path, file_bytes: bytes) -> None:
     """Raises ConfigurationError for a workbook that would not fit in memory."""
-    cells = 0
+    cell_count = 0
     try:
         with zipfile.ZipFile(io.BytesIO(file_bytes)) as archive:
-            parts = archive.infolist()
-            if sum(part.file_size for part in parts) > max(INFLATED_BYTES, INFLATION * len(file_bytes)):
+            archive_parts = archive.infolist()
+            if sum(archive_part.file_size for archive_part in archive_parts) > max(
+                INFLATED_BYTES, INFLATION * len(file_bytes)
+            ):
                 raise _no_workbook(path)
-            for part in parts:
-                if part.filename.startswith("xl/worksheets/") and part.filename.endswith(".xml"):
-                    with archive.open(part) as file:
-                        cells = max(cells, _spanned_cells(file))
+            for archive_part in archive_parts:
+                if archive_part.filename.startswith("xl/worksheets/") and archive_part.filename.endswith(".xml"):
+                    with archive.open(archive_part) as file:
+                        cell_count = max(cell_count, _spanned_cells(file))
     except ConfigurationError:
         raise
     except Exception:  # noqa: BLE001 - whatever the archive's reader raises may hold a piece of the private file
         raise _no_workbook(path) from None
-    if cells > LARGEST_SHEET_CELLS:
+    if cell_count > LARGEST_SHEET_CELLS:
         raise ConfigurationError(
-            f"{path}: a filled cell lies far from the table: the sheet spans {cells} cells, more than"
+            f"{path}: a filled cell lies far from the table: the sheet spans {cell_count} cells, more than"
             f" {LARGEST_SHEET_CELLS}",
             "delete the rows and columns beside the table, or save the file as CSV",
             code="sheet-too-large",
@@ -828,15 +832,15 @@ def _check_workbook(path: Path, file_bytes: bytes) -> None:
 
 def _spanned_cells(file: Any) -> int:
     """Returns the number of cells from A1 to the last filled row and column of a sheet."""
-    last_row = last_column = 0
+    last_row_number = last_column_number = 0
     unread_bytes = b""
     while block := file.read(2**20):
         unread_bytes += block
         for column, row in _CELL.findall(unread_bytes):
-            last_row = max(last_row, int(row))
-            last_column = max(last_column, _column_number(column))
+            last_row_number = max(last_row_number, int(row))
+            last_column_number = max(last_column_number, _column_number(column))
         unread_bytes = unread_bytes[-256:]  # A cell may lie across two blocks.
-    return last_row * last_column
+    return last_row_number * last_column_number
 
 
 def _column_number(letters: bytes) -> int:
@@ -864,7 +868,7 @@ def _parquet_rows(path: Path, columns: Collection[str], dotted_columns: DottedCo
     _check_regular(path)
     if not path.exists():
         read_bytes(path)  # This raises the error that names the missing file.
-    number = 0
+    row_number = 0
     try:
         file = pyarrow.parquet.ParquetFile(path)
         names = list(file.schema_arrow.names)
@@ -877,31 +881,31 @@ def _parquet_rows(path: Path, columns: Collection[str], dotted_columns: DottedCo
             return
         for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=read_columns):
             values = [
-                _column_values(path, batch.column(name), repr(name) if columns else str(column_number), number)
+                _column_values(path, batch.column(name), repr(name) if columns else str(column_number), row_number)
                 for column_number, name in enumerate(batch.schema.names, start=1)
             ]
             for fields in zip(*values, strict=True):
-                number += 1
+                row_number += 1
                 yield dotted_columns.read(
-                    Row(f"{path}: row {number}", dict(zip(batch.schema.names, fields, strict=True)))
+                    Row(f"{path}: row {row_number}", dict(zip(batch.schema.names, fields, strict=True)))
                 )
     except ConfigurationError:
         raise
     except (pyarrow.ArrowException, OSError, ValueError, MemoryError):
-        if number:
-            problem = f"cannot be read after row {number}"
+        if row_number:
+            problem = f"cannot be read after row {row_number}"
         else:
             problem = "is not a readable Parquet file"
         raise ConfigurationError(f"{path}: {problem}", "write it again", code="no-parquet") from None
 
 
-def _rows_without_columns(path: Path, names: list[str], columns: Iterable[str], rows: int) -> Iterator[Row]:
-    if rows:
+def _rows_without_columns(path: Path, names: list[str], columns: Iterable[str], row_count: int) -> Iterator[Row]:
+    if row_count:
         raise absent_column(str(path), dict.fromkeys(columns, ""), names)
     yield from ()
 
 
-def _column_values(path: Path, column: Any, name: str, rows_before: int) -> list[Any]:
+def _column_values(path: Path, column: Any, name: str, count_before: int) -> list[Any]:
     """Returns a column of a batch as Python values. Raises ConfigurationError that names the first unreadable row.
 
     Args:
@@ -913,12 +917,12 @@ def _column_values(path: Path, column: Any, name: str, rows_before: int) -> list
         values = []
     if len(values) == len(column):
         return values
-    for number, value in enumerate(column, start=rows_before + 1):
+    for row_number, value in enumerate(column, start=count_before + 1):
         try:
             value.as_py()
         except Exception:  # noqa: BLE001 - as above
             raise ConfigurationError(
-                f"{path}: row {number}: the value of column {name} cannot be read",
+                f"{path}: row {row_number}: the value of column {name} cannot be read",
                 "write the column as text in UTF-8, or leave the row out",
                 code="unreadable-value",
             ) from None
