@@ -139,9 +139,9 @@ def holding(path: Path, otherwise: Exception) -> Iterator[None]:
     """
     lock_descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        give_up_s = time.monotonic() + ASKING_S
+        give_up_at_s = time.monotonic() + ASKING_S
         while not _try_lock(lock_descriptor, fcntl.LOCK_EX):
-            if time.monotonic() > give_up_s:
+            if time.monotonic() > give_up_at_s:
                 raise otherwise
             time.sleep(0.005)
         yield

@@ -52,7 +52,7 @@ def printable(text: str, longest: int = LONGEST) -> str:
     if len(text) <= longest and text.isascii() and text.isprintable() and "  " not in text:
         return text  # This holds for nearly every line of a log. The loop below takes a hundred times as long.
     printed_pieces: list[str] = []
-    length = mark_count = 0
+    printed_length = mark_count = 0
     has_right_to_left = False
     previous_character = ""
     for character in text:
@@ -61,8 +61,8 @@ def printable(text: str, longest: int = LONGEST) -> str:
         else:
             mark_count = 0
         visible_sign = _visible_character(character, previous_character, mark_count)
-        length += len(visible_sign)
-        if length > longest:
+        printed_length += len(visible_sign)
+        if printed_length > longest:
             printed_pieces.append("...")
             break
         has_right_to_left = has_right_to_left or (
@@ -149,8 +149,8 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
     )
 
 
-def _visible_character(character: str, before: str, marks: int) -> str:
-    if _is_hidden(character) or marks > MOST_MARKS:
+def _visible_character(character: str, before: str, mark_count: int) -> str:
+    if _is_hidden(character) or mark_count > MOST_MARKS:
         return character.encode("unicode_escape").decode("ascii")
     if character == before == " ":
         return "\\x20"
