@@ -140,9 +140,9 @@ class Manifest:
             *((f"column {number}", column) for number, column in enumerate(columns, 1)),
             *((f"the name of party {number}", member.name) for number, member in enumerate(self.roster, 1)),
         ]
-        for number, planned in enumerate(self.plan.sums, 1):
-            names_by_place.append((f"the name of private sum {number}", planned.name))
-            names_by_place.append((f"the statistic of sum {number}", planned.statistic))
+        for sum_number, planned in enumerate(self.plan.sums, 1):
+            names_by_place.append((f"the name of private sum {sum_number}", planned.name))
+            names_by_place.append((f"the statistic of sum {sum_number}", planned.statistic))
         for name_place, name in names_by_place:
             if name_problem := name_fault(name, LONGEST_NAME):
                 raise PrivacyRefusal(

@@ -181,8 +181,8 @@ def _read_entries(manifest: Manifest, party: str, entries: list[Mapping[str, Any
     end_by_attempt: dict[tuple[str, int], str] = {}  # "charge", "void" or "withdrawn", by sum and attempt
     voids_by_sum: Counter[str] = Counter()  # number of void attempts, by sum
     is_closed = False
-    for number, entry in enumerate(entries, start=1):
-        entry_place = f"entry {number} of its receipt"
+    for entry_number, entry in enumerate(entries, start=1):
+        entry_place = f"entry {entry_number} of its receipt"
         if entry["kind"] not in FIELDS:
             raise PeerFault(party, f"{entry_place} is of an unknown kind")
         if set(entry) != FIELDS[entry["kind"]] or type(entry.get("attempt", 0)) is not int:

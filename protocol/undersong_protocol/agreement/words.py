@@ -324,9 +324,9 @@ def first_difference(typed_words: Sequence[str], plan_words: Sequence[str]) -> s
     >>> first_difference(["oak"], ["oak"])
     'no word differs'
     """
-    for number, word in enumerate(typed_words, 1):
-        if number > len(plan_words) or word.lower() != plan_words[number - 1].lower():
-            return f"word {number}, {printable(word, 40)!r}, differs"
+    for word_number, word in enumerate(typed_words, 1):
+        if word_number > len(plan_words) or word.lower() != plan_words[word_number - 1].lower():
+            return f"word {word_number}, {printable(word, 40)!r}, differs"
     if len(typed_words) < len(plan_words):
         return f"word {len(typed_words) + 1} is missing"
     return "no word differs"
