@@ -449,13 +449,13 @@ class _Attempt:
         masks: list[tuple[bytes, Sign]] = []
         weights_by_points: dict[tuple[int, ...], dict[int, int]] = {}
         for party in dealt_by_party:
-            secret = self._combine_shares(party, topology.holders(party, openings), openings, weights_by_points)
+            mask_secret = self._combine_shares(party, topology.holders(party, openings), openings, weights_by_points)
             if party in survivor_set:
-                if keys.self_mask_commitment(parameters.sid, party, secret) != adverts[party].keys.commitment:
+                if keys.self_mask_commitment(parameters.sid, party, mask_secret) != adverts[party].keys.commitment:
                     raise self._record_false_dealer(party, "self-mask seed")
-                masks.append((secret, -1))
+                masks.append((mask_secret, -1))
                 continue
-            mask_keys = MaskKeys(secret, parameters.post_quantum)
+            mask_keys = MaskKeys(mask_secret, parameters.post_quantum)
             if mask_keys.public != adverts[party].keys.mask_key:
                 raise self._record_false_dealer(party, "mask key")
             if parameters.post_quantum and keys.kem_key_hash(mask_keys.kem.public) != adverts[party].keys.mask_kem:
@@ -488,16 +488,16 @@ class _Attempt:
     ) -> bytes:
         """Rebuilds the secret of a dropped party's pair with a survivor from the dropped party's seed alone."""
         pair_hash = dealt_by_party[dealer].pair_hashes[holder]
-        secret: bytes | None
+        pair_secret: bytes | None
         if dealer_dropped:
-            secret = mask_keys.pair_secret(transcript, holder)
+            pair_secret = mask_keys.pair_secret(transcript, holder)
         else:
-            secret = mask_keys.open_pair(
+            pair_secret = mask_keys.open_pair(
                 transcript, x25519_secret, dealer, holder, dealt_by_party[dealer].pairs[holder], pair_hash
             )
-        if secret is None or keys.ShareHasher(transcript).one("pair", dealer, holder, secret) != pair_hash:
+        if pair_secret is None or keys.ShareHasher(transcript).one("pair", dealer, holder, pair_secret) != pair_hash:
             raise self._record_false_dealer(dealer, f"secret of its pair with {self._parameters.name(holder)}")
-        return secret
+        return pair_secret
 
     def _combine_shares(
         self,
@@ -528,11 +528,11 @@ class _Attempt:
         adverts: Mapping[int, Advert],
         survivors: tuple[int, ...],
         openings: Mapping[int, tuple[dict[int, bytes], bytes]],
-        dropped: int,
+        dropped_count: int,
     ) -> int:
         """Takes the opened excess noise out of ``masked_total``. Returns the number of survivors whose excess stays."""
-        plan = self._parameters.noise_plan
-        if not plan.opened_components(dropped):
+        noise_plan = self._parameters.noise_plan
+        if not noise_plan.opened_components(dropped_count):
             return 0
         unopened_count = 0
         for party in survivors:
@@ -541,14 +541,18 @@ class _Attempt:
                 opened_value = openings[party][1]
             try:
                 check_opening(
-                    opened_value, plan, dropped, adverts[party].keys.noise_anchor, self._parameters.name(party)
+                    opened_value,
+                    noise_plan,
+                    dropped_count,
+                    adverts[party].keys.noise_anchor,
+                    self._parameters.name(party),
                 )
             except PeerFault as fault:
                 unopened_count += 1
                 if party in openings:
                     self._faults.append(fault)
                 continue
-            remove_opened(masked_total, plan, dropped, opened_value)
+            remove_opened(masked_total, noise_plan, dropped_count, opened_value)
         return unopened_count
 
     # --- what a reply must be ---------------------------------------------------------------------------------------

@@ -88,20 +88,20 @@ def choose_neighbourhood(
         )
     bad_parties = adversaries + dropouts
     for degree in range(2, min(parties - 1, LARGEST_DEGREE + 1), 2):
-        draws = math.comb(parties - 1, degree)
+        draw_ways = math.comb(parties - 1, degree)
         half_degree = degree // 2
-        parting_sets = parties * math.comb(bad_parties, half_degree)
-        part_draws = math.comb(parties, half_degree)
-        if parting_sets << secrecy_bits > part_draws:
+        parting_count = parties * math.comb(bad_parties, half_degree)
+        part_ways = math.comb(parties, half_degree)
+        if parting_count << secrecy_bits > part_ways:
             continue
         hostile_tails = upper_tails(parties - 1, adversaries, degree)
         dropped_tails = upper_tails(parties - 1, dropouts, degree)
         for threshold in range(half_degree + 1, degree + 1):
             expected_exposures = parties * hostile_tails[2 * threshold - degree]
-            if expected_exposures << secrecy_bits > draws:
+            if expected_exposures << secrecy_bits > draw_ways:
                 continue
             expected_stuck = parties * dropped_tails[degree - threshold + 1]
-            if expected_stuck << recovery_bits > draws:
+            if expected_stuck << recovery_bits > draw_ways:
                 # A higher threshold makes recovery fail still more often, so this degree is too small.
                 break
             return Neighbourhood(degree, threshold)
@@ -114,22 +114,22 @@ def choose_neighbourhood(
     )
 
 
-def upper_tails(population: int, marked: int, draws: int) -> list[int]:
-    """Returns, for each x of 0..``draws`` + 1, the number of ways to draw at least x of ``marked``; exact integers."""
-    unmarked = population - marked
-    least_marked = max(0, draws - unmarked)
-    draw_ways = math.comb(marked, least_marked) * math.comb(unmarked, draws - least_marked)
-    tail_ways = [0] * (draws + 2)
+def upper_tails(population: int, marked_count: int, draw_count: int) -> list[int]:
+    """Returns, for x from 0 to ``draw_count`` + 1, the exact number of ways to draw at least x of ``marked_count``."""
+    unmarked_count = population - marked_count
+    least_marked = max(0, draw_count - unmarked_count)
+    draw_ways = math.comb(marked_count, least_marked) * math.comb(unmarked_count, draw_count - least_marked)
+    tail_ways = [0] * (draw_count + 2)
     # Each count follows from the one before it: computing each anew would take ``draws`` times as long.
-    for marked_drawn in range(least_marked, draws + 1):
+    for marked_drawn in range(least_marked, draw_count + 1):
         tail_ways[marked_drawn] = draw_ways
         draw_ways = (
             draw_ways
-            * (marked - marked_drawn)
-            * (draws - marked_drawn)
-            // ((marked_drawn + 1) * (unmarked - draws + marked_drawn + 1))
+            * (marked_count - marked_drawn)
+            * (draw_count - marked_drawn)
+            // ((marked_drawn + 1) * (unmarked_count - draw_count + marked_drawn + 1))
         )
-    for marked_drawn in range(draws, -1, -1):
+    for marked_drawn in range(draw_count, -1, -1):
         tail_ways[marked_drawn] += tail_ways[marked_drawn + 1]
     return tail_ways
 
@@ -145,17 +145,17 @@ def graph_seed(sid: bytes, nonces: Sequence[bytes]) -> bytes:
     return hashlib.sha256(_SEED + hashlib.sha256(sid).digest() + b"".join(nonces)).digest()
 
 
-def below(stream: KeyStream, choices: int) -> int:
-    """Draws an integer of [0, choices), uniform and exact.
+def below(stream: KeyStream, choice_count: int) -> int:
+    """Draws an integer of [0, choice_count), uniform and exact.
 
-    It is a little-endian 64-bit word of the stream modulo ``choices``; words at or above the largest multiple of
-    ``choices`` are skipped.
+    It is a little-endian 64-bit word of the stream modulo ``choice_count``; words at or above the largest multiple of
+    ``choice_count`` are skipped.
     """
-    largest_word = (1 << 64) - (1 << 64) % choices
+    largest_word = (1 << 64) - (1 << 64) % choice_count
     random_word = largest_word
     while random_word >= largest_word:
         random_word = int.from_bytes(stream.read(8), "little")
-    return random_word % choices
+    return random_word % choice_count
 
 
 def permutation(parties: int, seed: bytes) -> tuple[int, ...]:
@@ -172,19 +172,19 @@ def permutation(parties: int, seed: bytes) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=16)
-def survivors_per_run(parties: int, colluders: int, run: int) -> int:
-    """Returns the least number of survivors on ``run`` neighbouring places that surely include an honest party.
+def survivors_per_run(parties: int, colluders: int, run_length: int) -> int:
+    """Returns the least number of survivors on ``run_length`` neighbouring places that surely include an honest party.
 
-    It is the least x with parties * P[at least x colluders in ``run`` neighbouring places] < 2^-40.
+    It is the least x with parties * P[at least x colluders in ``run_length`` neighbouring places] < 2^-40.
 
     >>> survivors_per_run(1000, 100, 48)
     27
     """
-    run_ways = math.comb(parties, run)
-    colluder_tails = upper_tails(parties, colluders, run)
+    run_ways = math.comb(parties, run_length)
+    colluder_tails = upper_tails(parties, colluders, run_length)
     return next(
         survivor_count
-        for survivor_count in range(1, run + 2)
+        for survivor_count in range(1, run_length + 2)
         if parties * colluder_tails[survivor_count] << SECRECY_BITS <= run_ways
     )
 
@@ -260,22 +260,22 @@ class MaskGraph:
             self._plan.check(len(self.holders(party, remaining)), subject)
 
     def check_runs(self, remaining: Collection[int], subject: str) -> None:
-        """Raises PrivacyRefusal if a run of k/2 places on the circle holds too few of ``remaining``."""
+        """Raises PrivacyRefusal if a run of degree / 2 places on the circle holds too few of ``remaining``."""
         if self._plan is None or not self._order:
             return
-        run = self._plan.degree // 2
-        least_survivors = survivors_per_run(len(self._order), self._colluders, run)
+        run_length = self._plan.degree // 2
+        least_survivors = survivors_per_run(len(self._order), self._colluders, run_length)
         survival_by_place = [party in remaining for party in self._order]
-        survivor_count = sum(survival_by_place[:run])
+        survivor_count = sum(survival_by_place[:run_length])
         for run_start in range(len(survival_by_place)):
             if survivor_count < least_survivors:
                 raise PrivacyRefusal(
-                    f"{subject} leaves {survivor_count} survivors on {run} neighbouring places of the mask graph,"
-                    f" {least_survivors} are needed",
+                    f"{subject} leaves {survivor_count} survivors on {run_length} neighbouring places of the mask"
+                    f" graph, {least_survivors} are needed",
                     "start a new attempt: a fresh permutation spreads dropouts",
                     code="neighbourhood-too-small",
                 )
-            run_end = (run_start + run) % len(survival_by_place)
+            run_end = (run_start + run_length) % len(survival_by_place)
             survivor_count += survival_by_place[run_end] - survival_by_place[run_start]
 
 

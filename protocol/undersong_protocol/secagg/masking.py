@@ -90,9 +90,9 @@ class MaskStreams:
         self._short: tuple[ShortStreams, list[np.ufunc]] | None = None
         if count > chunk_words:
             for key, combine_words in zip(stream_keys, stream_combines, strict=True):
-                xor_head, xor_tail = long_stream(key)
-                self._heads.append((xor_head, combine_words))
-                self._streams.append((xor_tail, combine_words))
+                xor_into_head, xor_into_tail = long_stream(key)
+                self._heads.append((xor_into_head, combine_words))
+                self._streams.append((xor_into_tail, combine_words))
         elif len(stream_keys) * chunk_bytes >= _SHORT_FROM_BYTES and chunk_bytes > HEAD_BYTES and gcm_is_faster():
             self._short = ShortStreams(stream_keys), stream_combines
         else:
@@ -212,7 +212,7 @@ def seal_pair(
     transcript: bytes,
     dealer: int,
     holder: int,
-    secret: bytes,
+    pair_secret: bytes,
     secret_hash: bytes,
 ) -> bytes:
     """Encrypts a pair secret r_ij for its holder: ML-KEM ciphertext, followed by AES-256-GCM ciphertext.
@@ -220,11 +220,11 @@ def seal_pair(
     Args:
         shared_secret: X25519 secret of the pair's mask keys.
         encapsulated: result of ``keys.Encapsulate`` for the holder's ML-KEM key.
-        secret_hash: hash of ``secret``, which is published.
+        secret_hash: hash of ``pair_secret``, which is published.
     """
     kem_secret, ciphertext = encapsulated
     seal_key = keys.pair_seal_key(transcript, shared_secret + kem_secret, dealer, holder)
-    return ciphertext + keys.seal(seal_key, transcript, dealer, holder, secret, ciphertext + secret_hash)
+    return ciphertext + keys.seal(seal_key, transcript, dealer, holder, pair_secret, ciphertext + secret_hash)
 
 
 def masked_body(noisy_vector: NoisyVector, masks: Sequence[tuple[bytes, Sign]], bits: int) -> tuple[list[bytes], bytes]:

@@ -330,7 +330,7 @@ def chooser_bytes(advert: Advert) -> bytes:
 
 
 def around_from_wire(
-    parameters: SumParameters, reader: int, state: PartyState, request: wire.ShareRequest
+    parameters: SumParameters, reader_index: int, party_state: PartyState, request: wire.ShareRequest
 ) -> tuple[tuple[int, ...], dict[int, Peer]]:
     """Checks what a share-keys request of the Merkle graph shows a party; returns (choosers, peers by roster index).
 
@@ -340,8 +340,8 @@ def around_from_wire(
 
     Raises PeerFault that names the coordinator, or a party with a wrong advert.
     """
-    present_parties = frozenset(state.present)
-    drawn_parties = [party for party in state.drawn if party in present_parties]
+    present_parties = frozenset(party_state.present)
+    drawn_parties = [party for party in party_state.drawn if party in present_parties]
     if (
         request.nonces
         or [entry.party for entry in request.adverts] != drawn_parties
@@ -352,9 +352,11 @@ def around_from_wire(
         party: Member(enrolled_member.name, enrolled_member.identity)
         for party, enrolled_member in zip(drawn_parties, request.roster, strict=True)
     }
-    _check_leaves(parameters, state, request, member_by_party)
+    _check_leaves(parameters, party_state, request, member_by_party)
     used_values: set[bytes] = set()
-    check_fresh(parameters.name(reader), parse_advert(parameters, reader, state.advert, b""), used_values)
+    check_fresh(
+        parameters.name(reader_index), parse_advert(parameters, reader_index, party_state.advert, b""), used_values
+    )
     peer_by_party: dict[int, Peer] = {}
     for entry in request.adverts:
         member = member_by_party[entry.party]
@@ -367,7 +369,7 @@ def around_from_wire(
             mask_kem=advert.keys.mask_kem,
             identity=member.identity,
         )
-    chooser_entries = _read_choosers(parameters, reader, present_parties, request.choosers)
+    chooser_entries = _read_choosers(parameters, reader_index, present_parties, request.choosers)
     for party, (channel_key, mask_key) in chooser_entries.items():
         drawn_peer = peer_by_party.get(party)
         if drawn_peer is not None:
@@ -388,7 +390,10 @@ def around_from_wire(
 
 
 def _check_leaves(
-    parameters: SumParameters, state: PartyState, request: wire.ShareRequest, member_by_party: Mapping[int, Member]
+    parameters: SumParameters,
+    party_state: PartyState,
+    request: wire.ShareRequest,
+    member_by_party: Mapping[int, Member],
 ) -> None:
     """Checks members and adverts under the roots that the party knows. Raises PeerFault that names the coordinator."""
     party_count = parameters.size
@@ -404,7 +409,13 @@ def _check_leaves(
     )
     advert_leaves = {entry.party: merkle.leaf("advert", entry.party, entry.body) for entry in request.adverts}
     merkle.check(
-        "adverts", state.adverts_hash, party_count, advert_leaves, request.adverts_proof, COORDINATOR, "the adverts"
+        "adverts",
+        party_state.adverts_hash,
+        party_count,
+        advert_leaves,
+        request.adverts_proof,
+        COORDINATOR,
+        "the adverts",
     )
 
 
@@ -418,7 +429,7 @@ def _read_drawn_advert(parameters: SumParameters, member: Member, entry: wire.Si
 
 
 def _read_choosers(
-    parameters: SumParameters, reader: int, present: frozenset[int], data: bytes
+    parameters: SumParameters, reader_index: int, present: frozenset[int], data: bytes
 ) -> dict[int, tuple[bytes, bytes]]:
     """Returns channel and mask key of each party that is said to have drawn the reader, by roster index, ascending.
 
@@ -434,7 +445,7 @@ def _read_choosers(
     previous_chooser = -1
     for chooser_bytes in split_blocks(data, CHOOSER_BYTES, chooser_count, COORDINATOR, "choosers"):
         party = INDEX.unpack_from(chooser_bytes)[0]
-        if party == reader or party not in present or party <= previous_chooser:
+        if party == reader_index or party not in present or party <= previous_chooser:
             raise PeerFault(COORDINATOR, "listed choosers out of order, or parties that did not advertise")
         keys_by_chooser[party] = chooser_bytes[INDEX.size : -KEY_BYTES], chooser_bytes[-KEY_BYTES:]
         previous_chooser = party

@@ -123,34 +123,35 @@ class NoisePlan:
     def _laplace_share(self) -> DiscreteLaplaceShare:
         return DiscreteLaplaceShare(laplace_scale(self.sigma), self.honest_survivors)
 
-    def opened_components(self, dropped: int) -> range:
-        """Returns the indices of the components that are removed after ``dropped`` dropouts; empty if none can be.
+    def opened_components(self, dropped_count: int) -> range:
+        """Returns the indices of the components that are removed after so many dropouts; empty if none can be.
 
         Raises InternalError for more dropouts than tolerated; callers abort the attempt before.
         """
-        if not 0 <= dropped <= self.dropouts:
+        if not 0 <= dropped_count <= self.dropouts:
             raise InternalError(
-                f"{dropped} dropouts are not from 0 to {self.dropouts}, the tolerated number", code="too-many-dropouts"
+                f"{dropped_count} dropouts are not from 0 to {self.dropouts}, the tolerated number",
+                code="too-many-dropouts",
             )
         if self.removal:
-            return range(dropped + 1, self.dropouts + 1)
+            return range(dropped_count + 1, self.dropouts + 1)
         return range(0)
 
-    def opened_variance(self, dropped: int, unopened: int = 0) -> Fraction:
-        """Returns the variance of all survivors' noise in the opened sum after r = ``dropped`` dropouts.
+    def opened_variance(self, dropped_count: int, unopened_count: int = 0) -> Fraction:
+        """Returns the variance of all survivors' noise in the opened sum after r = ``dropped_count`` dropouts.
 
-        With removal it is sigma^2 (n - r) / (n - r - c), plus the excess of each of the ``unopened`` survivors whose
-        chain value is missing. Without removal it is (n - r) sigma^2 / (n - D - c).
+        With removal it is sigma^2 (n - r) / (n - r - c), plus the excess of each of the ``unopened_count`` survivors
+        whose chain value is missing. Without removal it is (n - r) sigma^2 / (n - D - c).
         """
         removed_variance = sum(
-            (self.components[component_index] for component_index in self.opened_components(dropped)), Fraction(0)
+            (self.components[component_index] for component_index in self.opened_components(dropped_count)), Fraction(0)
         )
-        survivors = self.parties - dropped
-        if not 0 <= unopened <= survivors:
+        survivors = self.parties - dropped_count
+        if not 0 <= unopened_count <= survivors:
             raise InternalError(
-                f"{unopened} noise values are missing, of {survivors} survivors", code="too-many-missing-values"
+                f"{unopened_count} noise values are missing, of {survivors} survivors", code="too-many-missing-values"
             )
-        return survivors * (self.share_variance - removed_variance) + unopened * removed_variance
+        return survivors * (self.share_variance - removed_variance) + unopened_count * removed_variance
 
 
 @lru_cache(maxsize=128)
@@ -221,11 +222,11 @@ class NoiseSeeds:
         """Returns the chain's end V_{D+1}, 32 bytes, which is advertised and commits to the removable components."""
         return _advance_chain(self.root, plan.dropouts)
 
-    def opening(self, plan: NoisePlan, dropped: int) -> bytes | None:
-        """Returns V_{r+1}, 32 bytes, which opens components r+1..D after r = ``dropped`` dropouts; None without any."""
-        if not plan.opened_components(dropped):
+    def opening(self, plan: NoisePlan, dropped_count: int) -> bytes | None:
+        """Returns V_{r+1}, 32 bytes, which opens components r+1..D after r dropouts; None without any."""
+        if not plan.opened_components(dropped_count):
             return None
-        return _advance_chain(self.root, dropped)
+        return _advance_chain(self.root, dropped_count)
 
 
 def add_noise(grid: GridVector, plan: NoisePlan, seeds: NoiseSeeds) -> NoisyVector:
@@ -242,9 +243,9 @@ def add_noise(grid: GridVector, plan: NoisePlan, seeds: NoiseSeeds) -> NoisyVect
     return NoisyVector(noisy_values)
 
 
-def check_opening(chain_value: bytes, plan: NoisePlan, dropped: int, anchor: bytes, party: str) -> None:
+def check_opening(chain_value: bytes, plan: NoisePlan, dropped_count: int, anchor: bytes, party: str) -> None:
     """Raises PeerFault that names ``party`` unless ``chain_value`` is V_{r+1} of the chain that ends at ``anchor``."""
-    step_count = len(plan.opened_components(dropped))
+    step_count = len(plan.opened_components(dropped_count))
     if not step_count:
         raise PeerFault(
             party,
@@ -257,9 +258,9 @@ def check_opening(chain_value: bytes, plan: NoisePlan, dropped: int, anchor: byt
         )
 
 
-def remove_opened(total: Target, plan: NoisePlan, dropped: int, chain_value: bytes) -> None:
+def remove_opened(total: Target, plan: NoisePlan, dropped_count: int, chain_value: bytes) -> None:
     """Subtracts the components that a checked ``chain_value`` opens from ``total``, int64 or ring words [d]."""
-    for index in plan.opened_components(dropped):
+    for index in plan.opened_components(dropped_count):
         _add_component(total, plan.component_law(index), _hash_link(SEED_DOMAIN, chain_value), sign=-1)
         chain_value = _hash_link(CHAIN_DOMAIN, chain_value)
 
@@ -269,8 +270,8 @@ def _add_component(target: Target, law: IntegerNoise, seed: bytes, sign: int = 1
     law.add_to(target, LongStream(seed) if is_long else KeyStream(seed), sign)
 
 
-def _advance_chain(chain_value: bytes, steps: int) -> bytes:
-    for _ in range(steps):
+def _advance_chain(chain_value: bytes, step_count: int) -> bytes:
+    for _ in range(step_count):
         chain_value = _hash_link(CHAIN_DOMAIN, chain_value)
     return chain_value
 

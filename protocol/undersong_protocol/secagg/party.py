@@ -197,10 +197,10 @@ class PartyMachine:
         was approved. Any failed check of a request for this session id ends the attempt (tombstone); the caller
         journals that state too.
         """
-        stage, roll, message = parse_request(self._parameters, request)
+        stage, roll_number, message = parse_request(self._parameters, request)
         self._check_alive()
         request_digest = hashlib.sha256(request).digest()
-        earlier_answer = self._state.answered.get((stage, roll))
+        earlier_answer = self._state.answered.get((stage, roll_number))
         if earlier_answer is not None and earlier_answer.request == request_digest:
             return Reply(earlier_answer.reply, stage is Stage.MASK)
         try:
@@ -223,7 +223,9 @@ class PartyMachine:
             if reply_body is None:
                 self._pending = _Pending(request_digest, next_state)
                 return WantsInput()
-            return self._commit_answer(rule, roll, request_digest, next_state, [reply_body], sid.body_hash(reply_body))
+            return self._commit_answer(
+                rule, roll_number, request_digest, next_state, [reply_body], sid.body_hash(reply_body)
+            )
         except UndersongError as error:
             self.end(error.problem)
             raise
@@ -266,11 +268,11 @@ class PartyMachine:
 
     def _add_noise_share(self, grid: GridVector, state: PartyState) -> NoisyVector:
         """Returns the vector with this party's noise share."""
-        plan = self._parameters.noise_plan
-        if not plan.components:
+        noise_plan = self._parameters.noise_plan
+        if not noise_plan.components:
             # A run of infinite epsilon has no noise: there is nothing to add, and nothing is copied.
             return NoisyVector(grid.values)
-        return add_noise(grid, plan, NoiseSeeds(state.secret("noise_own"), state.secret("noise_root")))
+        return add_noise(grid, noise_plan, NoiseSeeds(state.secret("noise_own"), state.secret("noise_root")))
 
     def void_statement(self, reason: str = "the coordinator asked to void this attempt") -> Reply:
         """Ends the attempt and returns a signed statement that this party has released no share and never will.
@@ -394,12 +396,12 @@ class PartyMachine:
         for party, (_, kem_mask_key) in kem_keys.items():
             if not topology.leads(self_index, party):
                 continue
-            secret = mask_keys.pair_secret(transcript, party)
-            pair_hashes.append(hasher.one("pair", self_index, party, secret))
+            pair_secret = mask_keys.pair_secret(transcript, party)
+            pair_hashes.append(hasher.one("pair", self_index, party, pair_secret))
             kem_encapsulation = self._encapsulate_for(party, kem_mask_key)
             x25519_secret = mask_keys.agreed(self._parameters.name(party), next_state.peers[party].mask_key)
             sealed_pairs.append(
-                seal_pair(x25519_secret, kem_encapsulation, transcript, self_index, party, secret, pair_hashes[-1])
+                seal_pair(x25519_secret, kem_encapsulation, transcript, self_index, party, pair_secret, pair_hashes[-1])
             )
         reply.pairs, reply.pair_hashes = b"".join(sealed_pairs), b"".join(pair_hashes)
 
@@ -416,11 +418,14 @@ class PartyMachine:
         holders = self._graph.mask_graph(next_state).holders(self_index, next_state.present)
         share_points = [holder + 1 for holder in holders]
         dealt_shares = []
-        for secret_name, label in (("self_mask", b"self"), ("mask", b"mask")):
-            seed = keys.hkdf(next_state.transcript, next_state.secret("sharing"), label)
+        for secret_name, share_label in (("self_mask", b"self"), ("mask", b"mask")):
+            coefficient_seed = keys.hkdf(next_state.transcript, next_state.secret("sharing"), share_label)
             dealt_shares.append(
                 shamir.share(
-                    next_state.secret(secret_name), parameters.share_threshold, share_points, KeyStream(seed).read
+                    next_state.secret(secret_name),
+                    parameters.share_threshold,
+                    share_points,
+                    KeyStream(coefficient_seed).read,
                 )
             )
         self_shares, mask_shares = dealt_shares
@@ -574,21 +579,23 @@ class PartyMachine:
         if not parameters.post_quantum:
             return pair_secrets
         for dealer, pair_block, pair_hash in zip(dealers, pair_blocks, pair_hashes, strict=True):
-            secret = mask_keys.open_pair(transcript, pair_secrets[dealer], dealer, self_index, pair_block, pair_hash)
-            if secret is None:
+            dealt_secret = mask_keys.open_pair(
+                transcript, pair_secrets[dealer], dealer, self_index, pair_block, pair_hash
+            )
+            if dealt_secret is None:
                 raise PeerFault(
                     parameters.name(dealer),
                     "the secret of its pair with this party does not open: swapped or corrupted ciphertext, or another "
                     "view of the adverts",
                     "start a new attempt, without this party if it happens again",
                 )
-            if hasher.one("pair", dealer, self_index, secret) != pair_hash:
+            if hasher.one("pair", dealer, self_index, dealt_secret) != pair_hash:
                 raise PeerFault(
                     parameters.name(dealer),
                     "dealt a secret of a pair that differs from its public hash",
                     "start a new attempt",
                 )
-            pair_secrets[dealer] += secret
+            pair_secrets[dealer] += dealt_secret
         for holder in pair_secrets.keys() - dealers:
             pair_secrets[holder] += mask_keys.pair_secret(transcript, holder)
         return pair_secrets
@@ -642,8 +649,8 @@ class PartyMachine:
             next_state.peers[dealer].self_share if dealer in survivor_set else next_state.peers[dealer].mask_share
             for dealer in dealers
         ]
-        seeds = NoiseSeeds(bytes(32), next_state.secret("noise_root"))
-        noise_opening = seeds.opening(parameters.noise_plan, parameters.size - len(survivor_set))
+        noise_seeds = NoiseSeeds(bytes(32), next_state.secret("noise_root"))
+        noise_opening = noise_seeds.opening(parameters.noise_plan, parameters.size - len(survivor_set))
         return wire.Opening(shares=b"".join(opened_shares), noise_chain=noise_opening or b"").SerializeToString()
 
     _handlers: ClassVar[dict[Stage, "Callable[[PartyMachine, PartyState, wire.Request], bytes | None]"]] = {
@@ -707,22 +714,22 @@ class PartyMachine:
             if secret_name in erased:
                 vars(self).pop(property_name, None)
 
-    def _list_masks(self, state: PartyState) -> list[tuple[bytes, Sign]]:
+    def _list_masks(self, party_state: PartyState) -> list[tuple[bytes, Sign]]:
         """Returns (key, sign) of each mask on the noisy vector: +PRG(b_i), and +-PRG(pairwise key) for each neighbour.
 
         Of a pair, the party with the lower index adds the mask.
         """
         parameters = self._parameters
         self_index = self._index
-        transcript = state.transcript
+        transcript = party_state.transcript
         masks: list[tuple[bytes, Sign]] = []
         if not parameters.direct:
-            masks.append((state.secret("self_mask"), 1))
-        bound_question = self._graph.bind_question(state)
-        for neighbour, secret in state.mask_secrets.items():
+            masks.append((party_state.secret("self_mask"), 1))
+        bound_question = self._graph.bind_question(party_state)
+        for neighbour, pair_secret in party_state.mask_secrets.items():
             masks.append(
                 (
-                    keys.mask_key(transcript, bound_question, secret, self_index, neighbour),
+                    keys.mask_key(transcript, bound_question, pair_secret, self_index, neighbour),
                     1 if self_index < neighbour else -1,
                 )
             )
@@ -760,14 +767,14 @@ class PartyMachine:
     def _commit_answer(
         self,
         rule: PartyRule,
-        roll: int,
-        request: bytes,
+        roll_number: int,
+        request_digest: bytes,
         next_state: PartyState,
         body: Sequence[bytes],
-        digest: bytes,
+        reply_digest: bytes,
     ) -> Reply:
-        payload = self._sign_reply(rule.stage, body, digest)
-        next_state.answered = {**next_state.answered, (rule.stage, roll): Answered(request, payload)}
+        payload = self._sign_reply(rule.stage, body, reply_digest)
+        next_state.answered = {**next_state.answered, (rule.stage, roll_number): Answered(request_digest, payload)}
         next_state.phase = rule.then
         next_state.erase(rule.erases)
         self._forget_keys(rule.erases)

@@ -245,9 +245,9 @@ def _reveal_nonce(state: PartyState, roll: int) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _commit_nonces(nonces: bytes, steps: int) -> tuple[bytes, ...]:
+def _commit_nonces(nonces: bytes, step_count: int) -> tuple[bytes, ...]:
     """Returns the commitments to revealed nonces; the parties of a simulation are shown the same nonces."""
     nonce_starts = range(0, len(nonces), sid.DIGEST_BYTES)
     return tuple(
-        [sid.advance(nonces[nonce_start : nonce_start + sid.DIGEST_BYTES], steps) for nonce_start in nonce_starts]
+        [sid.advance(nonces[nonce_start : nonce_start + sid.DIGEST_BYTES], step_count) for nonce_start in nonce_starts]
     )

@@ -133,19 +133,19 @@ def unpack(data: bytes | memoryview, bits: int, count: int, sender: str = "sende
         )
     if bits * count % 8 and data_view[-1] >> (bits * count % 8):
         raise PeerFault(sender, "a packed vector's padding bits are not zero", code="padding-bits")
-    words: Ring = np.empty(count, dtype=ring_dtype(bits))
+    ring_words: Ring = np.empty(count, dtype=ring_dtype(bits))
     if (native_type := _native_dtype(bits)) is not None:
-        words[:] = np.frombuffer(data_view, dtype=native_type)
-        return words
-    little_endian_type = _LITTLE[words.itemsize]
+        ring_words[:] = np.frombuffer(data_view, dtype=native_type)
+        return ring_words
+    little_endian_type = _LITTLE[ring_words.itemsize]
     packed_octets = np.frombuffer(data_view, dtype=np.uint8)
-    word_bits = np.zeros((min(_CHUNK_WORDS, count), 8 * words.itemsize), dtype=np.uint8)
+    word_bits = np.zeros((min(_CHUNK_WORDS, count), 8 * ring_words.itemsize), dtype=np.uint8)
     for start_word in range(0, count, _CHUNK_WORDS):
-        chunk_words = words[start_word : start_word + _CHUNK_WORDS]
+        chunk_words = ring_words[start_word : start_word + _CHUNK_WORDS]
         chunk_octets = packed_octets[start_word * bits // 8 :]
         low_bits = np.unpackbits(
             chunk_octets[: packed_bytes(bits, len(chunk_words))], count=bits * len(chunk_words), bitorder="little"
         )
         word_bits[: len(chunk_words), :bits] = low_bits.reshape(len(chunk_words), bits)
         chunk_words[:] = np.packbits(word_bits[: len(chunk_words)], bitorder="little").view(little_endian_type)
-    return words
+    return ring_words

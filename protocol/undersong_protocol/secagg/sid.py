@@ -70,19 +70,19 @@ def rooted_hash(sid: bytes, terms: bytes, root: bytes, present: bytes) -> bytes:
     return digest("rooted adverts", sid, terms, root, present)
 
 
-def roll_hash(adverts: bytes, roll: int, present: bytes) -> bytes:
+def roll_hash(adverts: bytes, roll_number: int, present: bytes) -> bytes:
     """Returns the hash (32 bytes) to which the nonces of one roll, a try at the joint permutation, are bound.
 
     Args:
         adverts: sid'.
         present: bitmap of the parties that were asked.
     """
-    return digest("roll", adverts, roll, present)
+    return digest("roll", adverts, roll_number, present)
 
 
-def advance(nonce: bytes, steps: int) -> bytes:
-    """Hashes ``nonce`` ``steps`` times, along a nonce chain in which each nonce's hash is the commitment to it."""
-    for _ in range(steps):
+def advance(nonce: bytes, step_count: int) -> bytes:
+    """Hashes ``nonce`` ``step_count`` times, along a nonce chain in which each nonce's hash is the commitment to it."""
+    for _ in range(step_count):
         nonce = digest("nonce", nonce)
     return nonce
 

@@ -311,7 +311,7 @@ def test_opened_variance_counts_excess_noise_of_a_party_lost_at_the_end() -> Non
     opened = drive(parameters, open_parties(parameters), lambda name, at: name == LIAR and at is Stage.UNMASK)
     assert opened.faults == ()
     np.testing.assert_array_equal(opened.values, expected_sum(parameters, names_of(10), [LIAR]))
-    assert opened.variance == pytest.approx(float(parameters.noise_plan.opened_variance(0, unopened=1)))
+    assert opened.variance == pytest.approx(float(parameters.noise_plan.opened_variance(0, unopened_count=1)))
     assert opened.variance > expected_variance(parameters, 0)
 
 

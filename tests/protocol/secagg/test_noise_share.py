@@ -79,9 +79,9 @@ def test_noise_components_too_small_to_draw_are_merged_into_one() -> None:
 def test_noise_seed_that_is_missing_leaves_its_excess_variance() -> None:
     plan = NoisePlan(452, 10, 3, 1)
     excess = sum(plan.components[2:], Fraction(0))
-    assert plan.opened_variance(1, unopened=2) == plan.opened_variance(1) + 2 * excess
+    assert plan.opened_variance(1, unopened_count=2) == plan.opened_variance(1) + 2 * excess
     with raises(InternalError, "too-many-missing-values"):
-        plan.opened_variance(1, unopened=10)
+        plan.opened_variance(1, unopened_count=10)
 
 
 @pytest.mark.parametrize(
