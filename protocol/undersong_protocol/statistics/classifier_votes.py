@@ -96,10 +96,10 @@ class ClassifierVotes(Statistic, question="classifiers"):
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[ClassifierVotes, Inputs]":
-        labels = max(2, facts.labels)
+        label_count = max(2, facts.labels)
         classifier_count = choose.integer(2, 5)
-        classifiers_shape = (classifier_count, facts.embedding_size + 1, labels)
-        statistic = cls(classifiers=classifier_count, labels=labels, hard=choose.yes())
+        classifiers_shape = (classifier_count, facts.embedding_size + 1, label_count)
+        statistic = cls(classifiers=classifier_count, labels=label_count, hard=choose.yes())
         return statistic, (("classifiers", choose.numbers(classifiers_shape, COEFFICIENTS)),)
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
@@ -173,10 +173,12 @@ class ClassifierVotesInBlocks(ClassifierVotes):
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[ClassifierVotesInBlocks, Inputs]":
         # The statistic may have more labels than the task.
-        labels, classifier_count = max(2, facts.labels + choose.integer(0, 2)), choose.integer(2, 5)
-        block_of_label = choose.one_of([np.zeros(labels), np.arange(labels), choose.rng.integers(0, labels, labels)])
-        return cls(classifiers=classifier_count, labels=labels, hard=choose.yes()), (
-            ("classifiers", choose.numbers((classifier_count, facts.embedding_size + 1, labels), COEFFICIENTS)),
+        label_count, classifier_count = max(2, facts.labels + choose.integer(0, 2)), choose.integer(2, 5)
+        block_of_label = choose.one_of(
+            [np.zeros(label_count), np.arange(label_count), choose.rng.integers(0, label_count, label_count)]
+        )
+        return cls(classifiers=classifier_count, labels=label_count, hard=choose.yes()), (
+            ("classifiers", choose.numbers((classifier_count, facts.embedding_size + 1, label_count), COEFFICIENTS)),
             ("blocks", GridNumbers(block_of_label.astype(np.float64), WHOLE_NUMBERS)),
         )
 
@@ -290,11 +292,11 @@ class CorpusComparison(Statistic, question="classifiers"):
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[CorpusComparison, Inputs]":
-        labels = max(2, facts.labels)
-        embedding_classifiers = choose.numbers((2, facts.embedding_size + 1, labels), COEFFICIENTS)
-        return cls(labels=labels), (
+        label_count = max(2, facts.labels)
+        embedding_classifiers = choose.numbers((2, facts.embedding_size + 1, label_count), COEFFICIENTS)
+        return cls(labels=label_count), (
             ("heads", embedding_classifiers),
-            ("word classifiers", choose.numbers((2, BUCKETS + 1, labels), COEFFICIENTS)),
+            ("word classifiers", choose.numbers((2, BUCKETS + 1, label_count), COEFFICIENTS)),
         )
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:

@@ -185,26 +185,26 @@ def _order_by_unit(rows: Rows, max_per_unit: int) -> tuple[Int64, Int64]:
     return unit_order[np.repeat(is_allowed, records_of_unit)], records_of_unit[is_allowed]
 
 
-def _unit_sums(statistic: Statistic, rows: Rows, order: Int64, counts: Int64) -> Iterator[tuple[Matrix, Int64]]:
+def _unit_sums(statistic: Statistic, rows: Rows, unit_order: Int64, counts: Int64) -> Iterator[tuple[Matrix, Int64]]:
     """Yields the sums of the units' clipped rows, [u, dimension], and their numbers of rows, in blocks of units."""
-    per_block = max(1, CHUNK_ELEMENTS // (rows.width or statistic.dimension))
+    rows_per_block = max(1, CHUNK_ELEMENTS // (rows.width or statistic.dimension))
     if callable(rows.matrix):
-        per_block = min(per_block, BLOCK_ROWS)
+        rows_per_block = min(rows_per_block, BLOCK_ROWS)
     elif sp.issparse(rows.matrix):
-        per_block = max(per_block, 1 << 20)
+        rows_per_block = max(rows_per_block, 1 << 20)
     unit_ends = np.cumsum(counts)
-    first_unit = 0
-    while first_unit < len(counts):
-        start_row = int(unit_ends[first_unit] - counts[first_unit])
-        last_unit = max(first_unit + 1, int(np.searchsorted(unit_ends, start_row + per_block, side="right")))
-        stop_row = int(unit_ends[last_unit - 1])
-        unit_sizes = counts[first_unit:last_unit]
-        if stop_row - start_row <= per_block:
-            yield _sum_units(_clip_rows(statistic, rows.take(order[start_row:stop_row])), unit_sizes), unit_sizes
+    unit_start = 0
+    while unit_start < len(counts):
+        row_start = int(unit_ends[unit_start] - counts[unit_start])
+        unit_stop = max(unit_start + 1, int(np.searchsorted(unit_ends, row_start + rows_per_block, side="right")))
+        row_stop = int(unit_ends[unit_stop - 1])
+        unit_sizes = counts[unit_start:unit_stop]
+        if row_stop - row_start <= rows_per_block:
+            yield _sum_units(_clip_rows(statistic, rows.take(unit_order[row_start:row_stop])), unit_sizes), unit_sizes
         else:  # The rows of one unit that is larger than a block are added block by block.
             row_blocks = (
-                rows.take(order[block_start : min(block_start + per_block, stop_row)])
-                for block_start in range(start_row, stop_row, per_block)
+                rows.take(unit_order[block_start : min(block_start + rows_per_block, row_stop)])
+                for block_start in range(row_start, row_stop, rows_per_block)
             )
             # One running sum is kept and not one per block, because a plan chooses how large and how many these are.
             yield (
@@ -217,7 +217,7 @@ def _unit_sums(statistic: Statistic, rows: Rows, order: Int64, counts: Int64) ->
                 ),
                 unit_sizes,
             )
-        first_unit = last_unit
+        unit_start = unit_stop
 
 
 def _sum_units(matrix: Matrix, sizes: Int64) -> Matrix:

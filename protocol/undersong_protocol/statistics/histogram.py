@@ -94,7 +94,7 @@ class LengthHistogram(Statistic, question="counts"):
     edges: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        positive_integers(self.name, "edges", self.edges, entries=MOST_EDGES, least=0, most=LARGEST_LABEL)
+        positive_integers(self.name, "edges", self.edges, most_entries=MOST_EDGES, least=0, most=LARGEST_LABEL)
         if len(self.edges) < 2:
             raise ConfigurationError(
                 f"length_histogram.edges is {self.edges!r}, and needs at least two numbers of words", "give bin edges"
@@ -216,27 +216,30 @@ class MetadataHistograms(Statistic, question="counts"):
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[MetadataHistograms, Inputs]":
-        length_bins = choose.one_of([0, 3])
-        keywords = choose.one_of([0, 12])
+        length_bin_count = choose.one_of([0, 3])
+        keyword_count = choose.one_of([0, 12])
         statistic = cls(
-            choose.labels(facts), length_bins, keywords, count_labels=choose.yes() or not (length_bins or keywords)
+            choose.labels(facts),
+            length_bin_count,
+            keyword_count,
+            count_labels=choose.yes() or not (length_bin_count or keyword_count),
         )
         example_inputs: Inputs = ()
-        if length_bins:
+        if length_bin_count:
             length_edges = choose.one_of([(0, 4), (1, 2, 3, 2**31 - 1), (5, 10, 20)])
             example_inputs += (("length_edges", GridNumbers(np.array(length_edges, dtype=np.float64), WHOLE_NUMBERS)),)
-        if keywords:
-            example_inputs += (("keywords", choose.embeddings(choose.integer(0, keywords), facts)),)
+        if keyword_count:
+            example_inputs += (("keywords", choose.embeddings(choose.integer(0, keyword_count), facts)),)
         return statistic, example_inputs
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         edge_inputs = ("length_edges",) * (self.length_bins > 0)
-        keywords = ("keywords",) * (self.keywords > 0)
-        check_names(self.name, public, numbers=edge_inputs, embeddings=keywords)
+        keyword_inputs = ("keywords",) * (self.keywords > 0)
+        check_names(self.name, public, numbers=edge_inputs, embeddings=keyword_inputs)
         check_task_labels(self.name, self.labels, facts)
         if edge_inputs:
             self._check_edges(public.numbers_of("length_edges"))
-        if keywords:
+        if keyword_inputs:
             keyword_vectors = public.embeddings_of("keywords")
             check_embeddings("keywords", keyword_vectors, facts, labels=self.labels, most=self.keywords)
 
@@ -258,12 +261,12 @@ class MetadataHistograms(Statistic, question="counts"):
             length_edges = public.numbers_of("length_edges")
             columns.append(length_bins(records.texts, length_edges, len(length_edges) - 1) + self.label_bins)
         if self.keywords:
-            keywords = public.embeddings_of("keywords")
+            keyword_block = public.embeddings_of("keywords")
             labels = None
             if self.labels:
                 labels = labels_within(records.labels, self.labels)
             nearest_keywords = NearestFurthest(records.embeddings, labels, 1, furthest=False)
-            nearest_keywords.extend(keywords.values, keywords.labels if self.labels else None)
+            nearest_keywords.extend(keyword_block.values, keyword_block.labels if self.labels else None)
             nearest_keyword = nearest_keywords.near[:, 0]
             columns.append(
                 np.where(nearest_keyword == NONE, NONE, nearest_keyword + self.label_bins + self.length_bins)
@@ -316,10 +319,10 @@ class AttributeMarginals(Statistic, question="counts"):
         super().__post_init__()
         most_lists = MOST_ATTRIBUTES - bool(self.labels)
         if self.lists != () or not (self.labels or self.columns):
-            positive_integers(self.name, "lists", self.lists, entries=most_lists, most=MOST_VALUES)
+            positive_integers(self.name, "lists", self.lists, most_entries=most_lists, most=MOST_VALUES)
         if self.columns != ():
             least_entries = max(1, most_lists - len(self.lists))
-            positive_integers(self.name, "columns", self.columns, entries=least_entries, most=MOST_VALUES)
+            positive_integers(self.name, "columns", self.columns, most_entries=least_entries, most=MOST_VALUES)
 
     @property
     def asks(self) -> str:
@@ -350,18 +353,18 @@ class AttributeMarginals(Statistic, question="counts"):
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[AttributeMarginals, Inputs]":
-        labels = choose.labels(facts)
-        list_sizes = tuple(choose.integer(1, 4) for _ in range(choose.integer(0 if labels else 1, 3)))
-        columns = tuple(choose.integer(1, 3) for _ in range(choose.integer(0, 2)))
+        label_count = choose.labels(facts)
+        list_sizes = tuple(choose.integer(1, 4) for _ in range(choose.integer(0 if label_count else 1, 3)))
+        column_sizes = tuple(choose.integer(1, 3) for _ in range(choose.integer(0, 2)))
         example_inputs: list[Any] = []
         if list_sizes:
             list_numbers = np.repeat(np.arange(len(list_sizes)), list_sizes)
             example_inputs.append(
                 (VALUES, LabelledEmbeddings(choose.embeddings(sum(list_sizes), facts).values, list_numbers))
             )
-        if columns:
-            example_inputs.append((COLUMNS, choose.terms(sum(columns))))
-        return cls(labels, list_sizes, columns), tuple(example_inputs)
+        if column_sizes:
+            example_inputs.append((COLUMNS, choose.terms(sum(column_sizes))))
+        return cls(label_count, list_sizes, column_sizes), tuple(example_inputs)
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         """Raises ConfigurationError unless the inputs hold all values of every list and every column.
@@ -369,9 +372,9 @@ class AttributeMarginals(Statistic, question="counts"):
         "values" holds list after list, with the number of its list as each value's label. "columns" holds column after
         column: the column's name, then its values without the last one, for missing and other values.
         """
-        embeddings = (VALUES,) if self.lists else ()
+        embedding_inputs = (VALUES,) if self.lists else ()
         text_inputs = (COLUMNS,) if self.columns else ()
-        check_names(self.name, public, embeddings=embeddings, texts=text_inputs)
+        check_names(self.name, public, embeddings=embedding_inputs, texts=text_inputs)
         check_task_labels(self.name, self.labels, facts)
         if self.columns:
             column_texts = public.texts_of(COLUMNS)

@@ -62,8 +62,8 @@ class Grid:
     def check_exact(self, *, record_bits: int, record_norm: float) -> None:
         """Raises InternalError unless inner products of grid numbers with records are exact in float64.
 
-        Call it where a grid is defined. A partial sum of such a product with a record on the grid 2^-``record_bits`` is
-        a multiple of 2^-(bits + record_bits), and no larger than ``record_norm`` times the norm of
+        Call it where a grid is defined. A partial sum of an inner product with a record on the grid 2^-``record_bits``
+        is a multiple of 2^-(bits + record_bits), and no larger than ``record_norm`` times the norm of
         ``LARGEST_EMBEDDING`` values.
         """
         largest_score = record_norm * self.largest * LARGEST_EMBEDDING**0.5 + self.largest

@@ -240,19 +240,21 @@ def positive_integer(
         )
 
 
-def positive_integers(statistic: str, name: str, values: object, *, entries: int, least: int = 1, most: int) -> None:
-    """Raises ConfigurationError unless ``values`` is a tuple of 1 to ``entries`` ints of [least, most].
+def positive_integers(
+    statistic: str, name: str, values: object, *, most_entries: int, least: int = 1, most: int
+) -> None:
+    """Raises ConfigurationError unless ``values`` is a tuple of 1 to ``most_entries`` ints of [least, most].
 
     The number of entries is checked first, because a peer's plan is built before anybody has agreed to it.
     """
-    if not isinstance(values, tuple) or not 1 <= len(values) <= entries:
+    if not isinstance(values, tuple) or not 1 <= len(values) <= most_entries:
         if isinstance(values, tuple):
             values_words = f"{len(values)} entries"
         else:
             values_words = repr(values)
         raise ConfigurationError(
-            f"{statistic}.{name} has {values_words}, not 1 to {entries} integers",
-            f"give at least 1 and at most {entries} integers",
+            f"{statistic}.{name} has {values_words}, not 1 to {most_entries} integers",
+            f"give at least 1 and at most {most_entries} integers",
         )
     for value in values:
         positive_integer(statistic, name, value, least=least, most=most)

@@ -136,9 +136,8 @@ class LabelWords(Statistic, question="counts"):
         unlisted_cells = set(range(len(listed_words))) - set(word_order.ravel().astype(int).tolist())
         if unlisted_cells:
             raise ConfigurationError(
-                f"{self.name}: the published word {listed_words[min(unlisted_cells)][:80]!r} stands in no label's"
-                " order",
-                "publish only words that do",
+                f"{self.name}: no label lists the published word {listed_words[min(unlisted_cells)][:80]!r}",
+                "remove it, or add it to a label's list",
             )
         for label, order_row in enumerate(word_order):
             if repeated_words := repeated(listed_words[int(cell)] for cell in order_row if cell != NOTHING):
@@ -155,17 +154,17 @@ class LabelWords(Statistic, question="counts"):
 
         def compute(row_numbers: Int64) -> Matrix:
             columns = np.full((len(row_numbers), self.most), NOTHING)
-            for row, record in enumerate(row_numbers):
-                if (label := record_labels[record]) >= 0:
+            for place, row_number in enumerate(row_numbers):
+                if (label := record_labels[row_number]) >= 0:
                     text_ranks = sorted(
                         {
                             ranks_by_label[label][word]
-                            for word in words(record_texts[record])
+                            for word in words(record_texts[row_number])
                             if word in ranks_by_label[label]
                         }
                     )
                     counted_cells = word_order[label, text_ranks[: self.most]]
-                    columns[row, : len(counted_cells)] = counted_cells
+                    columns[place, : len(counted_cells)] = counted_cells
             return at_columns(columns, np.ones(self.most), self.dimension)
 
         return Rows(compute, records.units, width=self.most)

@@ -103,17 +103,19 @@ class NearestFurthest:
                 f"{self._private.shape[-1]}",
                 "embed both with the same model",
             )
-        for record_rows, columns in by_label(self._labels, candidate_labels, len(self._private), len(candidate_rows)):
-            self._compare_blocks(record_rows, columns, candidates.with_norms(columns))
+        for record_numbers, candidate_numbers in by_label(
+            self._labels, candidate_labels, len(self._private), len(candidate_rows)
+        ):
+            self._compare_blocks(record_numbers, candidate_numbers, candidates.with_norms(candidate_numbers))
         self.candidates += len(candidate_rows)
 
-    def _compare_blocks(self, rows: Int64, columns: Int64, candidate_matrix: Float32) -> None:
-        candidate_indices = _spread_groups(columns + self.candidates, np.int64(NONE))
+    def _compare_blocks(self, record_numbers: Int64, candidate_numbers: Int64, candidate_matrix: Float32) -> None:
+        candidate_indices = _spread_groups(candidate_numbers + self.candidates, np.int64(NONE))
         usual_rows = max(USUAL_ROWS, LEAST_SCORES // len(candidate_matrix))
         block_size = max(1, min(usual_rows, BLOCK_SCORES // len(candidate_matrix)) // BLOCK_ROWS) * BLOCK_ROWS
 
         def compare(start: int) -> None:
-            record_block = rows[start : start + block_size]
+            record_block = record_numbers[start : start + block_size]
             block_scores = candidate_matrix @ _double_records(self._private[record_block]).T  # [n, b]
             self._near_keys[record_block] = _best_keys(
                 block_scores, candidate_indices, self._near_keys[record_block], np.maximum
@@ -123,7 +125,7 @@ class NearestFurthest:
                     block_scores, candidate_indices, self._far_keys[record_block], np.minimum
                 )
 
-        for_each(compare, range(0, len(rows), block_size))
+        for_each(compare, range(0, len(record_numbers), block_size))
 
 
 class Candidates:
@@ -142,27 +144,27 @@ class Candidates:
             self._correction = correction
         self._matrices: dict[int, Float32] = {}  # finished matrices, by the first candidate of their label
 
-    def with_norms(self, columns: Int64) -> Float32:
-        """Returns [c, -correction] of one label's candidates ``columns``, in groups, float32 [n, d + 1]."""
-        first_column = int(columns[0])
-        if first_column not in self._matrices:
-            chosen_columns: Int64 | slice = columns
-            if len(columns) == len(self.values):
-                chosen_columns = slice(None)
-            self._matrices[first_column] = _with_norms(self.values[chosen_columns], self._correction[chosen_columns])
-        return self._matrices[first_column]
+    def with_norms(self, candidate_numbers: Int64) -> Float32:
+        """Returns [c, -correction] of one label's candidates ``candidate_numbers``, in groups, float32 [n, d + 1]."""
+        first_number = int(candidate_numbers[0])
+        if first_number not in self._matrices:
+            chosen_numbers: Int64 | slice = candidate_numbers
+            if len(candidate_numbers) == len(self.values):
+                chosen_numbers = slice(None)
+            self._matrices[first_number] = _with_norms(self.values[chosen_numbers], self._correction[chosen_numbers])
+        return self._matrices[first_number]
 
 
 def by_label(
-    row_labels: Int64 | None, column_labels: Int64 | None, rows: int, columns: int
+    row_labels: Int64 | None, column_labels: Int64 | None, row_count: int, column_count: int
 ) -> Iterator[tuple[Int64, Int64]]:
     """Yields, for each label of both records and candidates, the row numbers of its records and of its candidates.
 
     Without labels it yields all rows once.
     """
     if row_labels is None or column_labels is None:
-        if rows and columns:
-            yield np.arange(rows), np.arange(columns)
+        if row_count and column_count:
+            yield np.arange(row_count), np.arange(column_count)
         return
     for label in np.intersect1d(row_labels, column_labels):
         if label != NONE:

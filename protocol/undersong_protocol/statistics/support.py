@@ -144,7 +144,7 @@ class SupportVotes(Statistic, question="nearest"):
         nearest_count = -(-len(authors) // NEAREST_PART)
         nearest_authors = authors[np.argsort(-near, axis=1, kind="stable")[:, :nearest_count]]
         counts_by_generator = [
-            np.count_nonzero(nearest_authors == generator, axis=1) for generator in range(self.generators)
+            np.count_nonzero(nearest_authors == generator_index, axis=1) for generator_index in range(self.generators)
         ]
         vote_parts: Float64 = np.stack(counts_by_generator, axis=1) / nearest_count
         return vote_parts

@@ -112,8 +112,8 @@ def votes(
     votes = np.zeros((teachers, len(queries.texts)))
     with _ALONE, one_library_thread():
         untrained_model, tokenizer = _load_model(model)
-        for teacher in range(teachers):
-            shard_rows = np.flatnonzero(shards == teacher).tolist()
+        for teacher_number in range(teachers):
+            shard_rows = np.flatnonzero(shards == teacher_number).tolist()
             private_candidates = TeacherCandidates([texts[row] for row in shard_rows], classes[shard_rows])
             # An empty shard is trained on an empty text, so that it takes as long as another; its votes are dropped.
             if shard_rows:
@@ -122,19 +122,19 @@ def votes(
                 shard_candidates = TeacherCandidates([""], np.zeros(1, dtype=np.int64))
             try:
                 query_scores = _teacher_scores(
-                    copy.deepcopy(untrained_model), tokenizer, shard_candidates, contrast, queries.texts, teacher
+                    copy.deepcopy(untrained_model), tokenizer, shard_candidates, contrast, queries.texts, teacher_number
                 )
                 teacher_ballots = (
                     logistic(query_scores)
                     if probabilities
                     else ballot(query_scores[:, None], queries.classes, half)[:, 0]
                 )
-                votes[teacher] = teacher_ballots * bool(shard_rows)
+                votes[teacher_number] = teacher_ballots * bool(shard_rows)
             except Exception as error:  # noqa: BLE001 - of a model that fails at a text, whatever it raises
                 # Only this teacher's votes are lost. If all teachers' were, one record would move every vote.
-                log.error("teacher %d of %d fails: %s", teacher + 1, teachers, type(error).__name__)
+                log.error("teacher %d of %d fails: %s", teacher_number + 1, teachers, type(error).__name__)
             # Empty shards log this too, because the log may not tell which shards are empty.
-            log.info("teacher %d of %d has voted", teacher + 1, teachers)
+            log.info("teacher %d of %d has voted", teacher_number + 1, teachers)
     return votes
 
 
@@ -144,10 +144,10 @@ def _teacher_scores(
     candidates: TeacherCandidates,
     contrast: TeacherCandidates,
     queries: Sequence[str],
-    teacher: int,
+    teacher_number: int,
 ) -> Float64:
     """Fine-tunes ``model`` as one teacher and returns its log odds that each query is private, float64 [queries]."""
-    rng = np.random.default_rng([SEED, teacher])
+    rng = np.random.default_rng([SEED, teacher_number])
     contrast_rows, contrast_weights = _draw_contrast(candidates.classes, contrast.classes, rng)
     training_texts = [*candidates.texts, *(contrast.texts[row] for row in contrast_rows)]
     targets = np.repeat(np.array([1, 0]), [len(candidates.texts), len(contrast_rows)])
@@ -172,12 +172,14 @@ def _draw_contrast(classes: Int64, contrast: Int64, rng: np.random.Generator) ->
     """
     contrast_rows, contrast_weights = [], []
     for label, label_count in zip(*np.unique(classes, return_counts=True), strict=True):
-        label_rows = np.flatnonzero(contrast == label)
-        if not len(label_rows):
-            label_rows = np.arange(len(contrast))  # All candidates stand for a class that has none.
-        drawn_rows = rng.permutation(label_rows)[: AGAINST * int(label_count)]
-        contrast_rows.append(drawn_rows)
-        contrast_weights.append(np.full(len(drawn_rows), 0.5 * label_count / len(classes) / len(drawn_rows)))
+        row_numbers = np.flatnonzero(contrast == label)
+        if not len(row_numbers):
+            row_numbers = np.arange(len(contrast))  # All candidates stand for a class that has none.
+        drawn_row_numbers = rng.permutation(row_numbers)[: AGAINST * int(label_count)]
+        contrast_rows.append(drawn_row_numbers)
+        contrast_weights.append(
+            np.full(len(drawn_row_numbers), 0.5 * label_count / len(classes) / len(drawn_row_numbers))
+        )
     return np.concatenate(contrast_rows), np.concatenate(contrast_weights)
 
 
@@ -277,16 +279,16 @@ class TeacherVotes(Statistic, question="teachers"):
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[TeacherVotes, Inputs]":
-        queries = choose.integer(0, 12)
+        query_count = choose.integer(0, 12)
         statistic = cls(
-            queries=max(1, queries + choose.integer(0, 3)),
+            queries=max(1, query_count + choose.integer(0, 3)),
             teachers=choose.one_of([1, 3, 70]),
             labels=choose.labels(facts),
             half=choose.yes(),
             probabilities=choose.yes(),
         )
         return statistic, (
-            ("queries", choose.embeddings(queries, facts, labelled=True)),
+            ("queries", choose.embeddings(query_count, facts, labelled=True)),
             ("contrast", choose.embeddings(choose.integer(1, 12), facts, labelled=True)),
         )
 
@@ -330,9 +332,9 @@ class TeacherVotes(Statistic, question="teachers"):
         )
         present_shards = np.unique(shard_of_row)
 
-        def compute(shards: Int64) -> Matrix:
-            vote_matrix = np.zeros((len(shards), self.queries))
-            vote_matrix[:, : shard_votes.shape[1]] = shard_votes[present_shards[shards]]
+        def compute(shard_numbers: Int64) -> Matrix:
+            vote_matrix = np.zeros((len(shard_numbers), self.queries))
+            vote_matrix[:, : shard_votes.shape[1]] = shard_votes[present_shards[shard_numbers]]
             return vote_matrix
 
         return Rows(compute, present_shards)
@@ -351,7 +353,7 @@ class TeacherVotes(Statistic, question="teachers"):
             queries.values,
             self._class_numbers(queries.labels),
             teachers=self.teachers,
-            count=max(1, self.labels),
+            class_count=max(1, self.labels),
             half=self.half,
             probabilities=self.probabilities,
         )

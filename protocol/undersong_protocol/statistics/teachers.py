@@ -43,10 +43,10 @@ class Whitening:
         variances: their eigenvalues, float64 [d].
     """
 
-    def __init__(self, embeddings: Float32, classes: Int64, count: int) -> None:
+    def __init__(self, embeddings: Float32, classes: Int64, class_count: int) -> None:
         embeddings64 = embeddings.astype(np.float64)
-        class_sizes = np.bincount(classes, minlength=count)
-        self.means: Float64 = np.tile(embeddings64.mean(axis=0), (count, 1))
+        class_sizes = np.bincount(classes, minlength=class_count)
+        self.means: Float64 = np.tile(embeddings64.mean(axis=0), (class_count, 1))
         for label in np.flatnonzero(class_sizes):
             self.means[label] = embeddings64[classes == label].mean(axis=0)
         centred_rows = embeddings64 - self.means[classes]
@@ -85,7 +85,7 @@ def votes(
     query_classes: Int64,
     *,
     teachers: int,
-    count: int,
+    class_count: int,
     half: bool,
     probabilities: bool = False,
 ) -> Float64:
@@ -96,25 +96,25 @@ def votes(
 
     Args:
         records: private embeddings, float32 [M, d].
-        classes: class (label) of each record, int64 [M] in [0, count).
+        classes: class (label) of each record, int64 [M] in [0, class_count).
         shards: number of each record's teacher, int64 [M] in [0, teachers).
         contrast, contrast_classes: at least one public embedding, from which teachers learn to tell their records.
         queries, query_classes: other public embeddings, on which teachers answer.
         half: True makes a teacher vote for the better half of the queries of each class (those above the median of
             its scores); False makes it vote for those on the private side of its boundary.
     """
-    whiten = Whitening(contrast, contrast_classes, count)
+    whiten = Whitening(contrast, contrast_classes, class_count)
     whitened_contrast = whiten(contrast, contrast_classes)
     whitened_queries = whiten(queries, query_classes)
     contrast_labels = np.unique(contrast_classes).tolist()
-    contrast_by_class = [whitened_contrast[contrast_classes == label] for label in range(count)]
+    contrast_by_class = [whitened_contrast[contrast_classes == label] for label in range(class_count)]
     contrast_by_class = [
         class_contrast if len(class_contrast) else whitened_contrast for class_contrast in contrast_by_class
     ]  # All candidates stand for a class that has none.
     cast_votes = np.zeros((teachers, len(whitened_queries)))
     shard_order = np.argsort(shards, kind="stable")
-    for first_teacher in range(0, teachers, BATCH):
-        shard_bounds = np.searchsorted(shards[shard_order], np.arange(first_teacher, first_teacher + BATCH + 1))
+    for teacher_start in range(0, teachers, BATCH):
+        shard_bounds = np.searchsorted(shards[shard_order], np.arange(teacher_start, teacher_start + BATCH + 1))
         rows_by_teacher = [shard_order[start:stop] for start, stop in pairwise(shard_bounds)]
         records_by_teacher = [
             (whiten(records[teacher_rows], classes[teacher_rows]), classes[teacher_rows])
@@ -128,7 +128,7 @@ def votes(
             logistic(query_scores) if probabilities else ballot(query_scores, query_classes, half), dtype=np.float64
         ).T
         batch_ballots[[len(rows) == 0 for rows in rows_by_teacher]] = 0.0
-        cast_votes[first_teacher : first_teacher + BATCH] = batch_ballots[: teachers - first_teacher]
+        cast_votes[teacher_start : teacher_start + BATCH] = batch_ballots[: teachers - teacher_start]
     return cast_votes
 
 
@@ -167,11 +167,13 @@ def _train_batch(
     width = contrast_by_class[0].shape[1]
     contrast_weights = np.zeros((class_count, BATCH), dtype=np.float32)  # one candidate's weight, by class and teacher
     class_groups = []  # a shard's records of one class: slot, class, records, weight of each
-    for slot, (records, classes) in enumerate(records_by_teacher):
+    for teacher_place, (records, classes) in enumerate(records_by_teacher):
         for label in np.unique(classes):
             class_rows = np.ascontiguousarray(records[classes == label])
-            class_groups.append((slot, int(label), class_rows, np.float32(0.5 / len(records))))
-            contrast_weights[label, slot] = 0.5 * len(class_rows) / len(records) / len(contrast_by_class[label])
+            class_groups.append((teacher_place, int(label), class_rows, np.float32(0.5 / len(records))))
+            contrast_weights[label, teacher_place] = (
+                0.5 * len(class_rows) / len(records) / len(contrast_by_class[label])
+            )
     computed_classes = sorted({*contrast_labels, *(label for _, label, _, _ in class_groups)})
 
     step_size = np.float32(1.0 / (0.25 * ((1.0 + OWN_PART**2) * LONGEST**2 + 1.0) + REGULARISATION))
@@ -193,10 +195,12 @@ def _train_batch(
             contrast_slopes = logistic(class_contrast @ directions[label].T + ahead_bias) * contrast_weights[label]
             class_slopes[label] = contrast_slopes.T @ class_contrast
             slope_bias = slope_bias + contrast_slopes.sum(axis=0)
-        for slot, label, class_rows, row_weight in class_groups:
-            record_slopes = row_weight * logistic(-(class_rows @ directions[label, slot] + ahead_bias[slot]))
-            class_slopes[label, slot] -= record_slopes @ class_rows
-            slope_bias[slot] -= record_slopes.sum()
+        for teacher_place, label, class_rows, row_weight in class_groups:
+            record_slopes = row_weight * logistic(
+                -(class_rows @ directions[label, teacher_place] + ahead_bias[teacher_place])
+            )
+            class_slopes[label, teacher_place] -= record_slopes @ class_rows
+            slope_bias[teacher_place] -= record_slopes.sum()
         new_common = weight_decay * ahead_common - step_size * class_slopes.sum(axis=0)
         new_own = weight_decay * ahead_own - step_size * OWN_PART * class_slopes
         new_bias = ahead_bias - step_size * slope_bias

@@ -111,14 +111,14 @@ class Terms:
         text_words = words(text)
         position = 0
         while position < len(text_words):
-            length = min(self._longest_by_word.get(text_words[position], 0), len(text_words) - position)
-            while length:
-                term_number = self._number_by_term.get(" ".join(text_words[position : position + length]))
+            term_length = min(self._longest_by_word.get(text_words[position], 0), len(text_words) - position)
+            while term_length:
+                term_number = self._number_by_term.get(" ".join(text_words[position : position + term_length]))
                 if term_number is not None:
                     yield term_number
                     break
-                length -= 1
-            position += max(1, length)
+                term_length -= 1
+            position += max(1, term_length)
 
     def of(self, text: str, most: int | None = None) -> list[int]:
         """Returns the indices of the first ``most`` distinct terms in ``text``, in order of occurrence; None takes all.
@@ -295,7 +295,7 @@ class FourierFeatures(Statistic, question="directions"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive_integers(self.name, "lengths", self.lengths, entries=MOST_LENGTHS, most=LARGEST_PHRASES)
+        positive_integers(self.name, "lengths", self.lengths, most_entries=MOST_LENGTHS, most=LARGEST_PHRASES)
         if self.averaged and self.lengths != (1,):
             raise ConfigurationError(
                 f"{self.name}.lengths is {list(self.lengths)}, and averaged phrases have the length 1 only",
@@ -443,14 +443,14 @@ class FourierFeatures(Statistic, question="directions"):
         """
         from scipy.special import ndtri
 
-        length = self.lengths[structure_number]
-        label = f"{self.seed}/{length}/{position}/{vectors.shape[1]}"
-        stream = KeyStream(tagged_hash("fourier frequencies", label.encode()))
+        phrase_length = self.lengths[structure_number]
+        stream_label = f"{self.seed}/{phrase_length}/{position}/{vectors.shape[1]}"
+        key_stream = KeyStream(tagged_hash("fourier frequencies", stream_label.encode()))
         frequency_count = self.pairs * (vectors.shape[1] + 1)
         uniform_draws = (
-            np.frombuffer(stream.read(8 * frequency_count), dtype="<u8") >> np.uint64(11)
+            np.frombuffer(key_stream.read(8 * frequency_count), dtype="<u8") >> np.uint64(11)
         ) * 2.0**-53 + 2.0**-54
-        deviation = math.sqrt(2.0 * self.width / length)  # exp(-u |d|^2) is the transform of N(0, 2 u)
+        deviation = math.sqrt(2.0 * self.width / phrase_length)  # exp(-u |d|^2) is the transform of N(0, 2 u)
         turn_fractions = FREQUENCIES.quantised(deviation / (2.0 * math.pi) * ndtri(uniform_draws))
         frequencies = turn_fractions.reshape(vectors.shape[1] + 1, self.pairs)
         phase_rows = np.vstack([vectors.astype(np.float64) @ frequencies[:-1], frequencies[-1:]])
@@ -462,8 +462,8 @@ class FourierFeatures(Statistic, question="directions"):
         def average(term_numbers: list[int]) -> Float64:
             # A long text may hold every term, so that only a few phrases are averaged at a time.
             summed_features = np.zeros(self.class_dimension)
-            for start_term in range(0, len(term_numbers), AVERAGED_PHRASES):
-                term_phases = phrase_phases[term_numbers[start_term : start_term + AVERAGED_PHRASES]].astype(np.int64)
+            for term_start in range(0, len(term_numbers), AVERAGED_PHRASES):
+                term_phases = phrase_phases[term_numbers[term_start : term_start + AVERAGED_PHRASES]].astype(np.int64)
                 summed_features += np.hstack([cosines(term_phases), sines(term_phases)]).sum(axis=0)
             return summed_features / len(term_numbers)
 

@@ -185,7 +185,7 @@ CORRECTION = Grid(bits=21, largest=1.0)
 BLOCK_ELEMENTS = 1 << 22
 
 
-def hubness_correction(candidates: Float32, labels: Int64, *, neighbours: int = NEIGHBOURS) -> Float64:
+def hubness_correction(candidates: Float32, labels: Int64, *, neighbour_count: int = NEIGHBOURS) -> Float64:
     """Returns each candidate's mean inner product with its nearest neighbours of the same label, float64 [N].
 
     Subtracted from similarities, it corrects for candidates that are near to everything (hubs). It is rounded to the
@@ -193,22 +193,22 @@ def hubness_correction(candidates: Float32, labels: Int64, *, neighbours: int = 
 
     Args:
         candidates: embeddings, float32 [N, d].
-        neighbours: number of nearest neighbours in the mean.
+        neighbour_count: number of nearest neighbours in the mean.
     """
     similarities = np.zeros(len(candidates))
     for label in np.unique(labels):
-        label_rows = np.flatnonzero(labels == label)
-        if len(label_rows) < 2:
+        row_numbers = np.flatnonzero(labels == label)
+        if len(row_numbers) < 2:
             continue
-        first_neighbour = len(label_rows) - min(neighbours, len(label_rows) - 1)
-        block_size = max(1, BLOCK_ELEMENTS // len(label_rows))
-        for block_start in range(0, len(label_rows), block_size):
-            block_rows = label_rows[block_start : block_start + block_size]
-            block_products = candidates[block_rows] @ candidates[label_rows].T
+        first_neighbour = len(row_numbers) - min(neighbour_count, len(row_numbers) - 1)
+        block_size = max(1, BLOCK_ELEMENTS // len(row_numbers))
+        for block_start in range(0, len(row_numbers), block_size):
+            block_row_numbers = row_numbers[block_start : block_start + block_size]
+            block_products = candidates[block_row_numbers] @ candidates[row_numbers].T
             # A candidate is no neighbour of itself.
-            block_products[np.arange(len(block_rows)), block_start + np.arange(len(block_rows))] = -np.inf
+            block_products[np.arange(len(block_row_numbers)), block_start + np.arange(len(block_row_numbers))] = -np.inf
             nearest_products = np.partition(block_products, first_neighbour, axis=1)[:, first_neighbour:]
-            similarities[block_rows] = nearest_products.mean(axis=1, dtype=np.float64)
+            similarities[block_row_numbers] = nearest_products.mean(axis=1, dtype=np.float64)
     return CORRECTION.quantised(similarities)
 
 

@@ -61,7 +61,7 @@ computations = [
     lambda: augpe.cells_of(x, 4, 0),
     lambda: learning.classifier(x, y, 3, strength=1.0),
     lambda: hidden_states._axes(x.astype(np.float64), 8),
-    lambda: teachers.votes(x, y, y, x, y, x, y, teachers=3, count=3, half=True),
+    lambda: teachers.votes(x, y, y, x, y, x, y, teachers=3, class_count=3, half=True),
 ]
 with ThreadPoolExecutor(4) as pool:
     for waiting in [pool.submit(computation) for computation in computations * 2]:

@@ -134,7 +134,7 @@ def test_hubness_correction_is_the_mean_similarity_to_nearest_of_a_label():
     rng = np.random.default_rng(1)
     shown, labels = unit(rng, 25), rng.integers(0, 2, 25)
     labels[7] = 9  # alone
-    found = hubness_correction(shown, labels, neighbours=3)
+    found = hubness_correction(shown, labels, neighbour_count=3)
     assert found[7] == 0.0
     for i in range(25):
         fellows = sorted(
@@ -150,7 +150,7 @@ def test_hub_candidate_loses_votes_to_truly_near_ones():
     shown = quantise(np.array([[1, 0, 0], [0.8, 0.6, 0], [0.8, -0.6, 0], [0.8, 0, 0.6]], dtype=np.float64))
     public = PublicInputs(
         {"candidates": LabelledEmbeddings(shown, np.zeros(4, dtype=np.int64))},
-        {"hubness correction": hubness_correction(shown, np.zeros(4, dtype=np.int64), neighbours=3)},
+        {"hubness correction": hubness_correction(shown, np.zeros(4, dtype=np.int64), neighbour_count=3)},
     )
     records = Records(labels=[0], embeddings=quantise(np.array([[0.94, 0.34, 0.0]])))
     plain = PublicInputs(public.embeddings, {"hubness correction": np.zeros(4)})

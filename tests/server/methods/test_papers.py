@@ -608,8 +608,8 @@ def test_one_noisy_scalar_decides_like_songs_two_noisy_counts():
     classes = [np.zeros(count, dtype=np.int64) for count in (6, 9, 5)]
     shards = np.array([0, 0, 1, 1, 1, 0])
     given = (x, classes[0], shards, c, classes[1], q, classes[2])
-    votes = teachers.votes(*given, teachers=3, count=1, half=False)
-    answers = teachers.votes(*given, teachers=3, count=1, half=False, probabilities=True)
+    votes = teachers.votes(*given, teachers=3, class_count=1, half=False)
+    answers = teachers.votes(*given, teachers=3, class_count=1, half=False, probabilities=True)
     assert ((answers > 0.5) == votes.astype(bool))[:2].all()
     assert not answers[2].any()  # a shard without records
     assert 0 < answers[:2].min() < answers.max() < 1
