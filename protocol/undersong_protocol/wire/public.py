@@ -288,10 +288,10 @@ def question(inputs: Iterable[Input]) -> bytes:
         hashed_parts += [public_input.name.encode("utf-8"), len(public_input.segments).to_bytes(8, "little")]
         for segment in public_input.segments:
             if segment.rows is None:
-                encoded_rows = b"all"
+                row_selection = b"all"
             else:
-                encoded_rows = b"rows" + np.asarray(segment.rows, dtype="<u8").tobytes()
-            hashed_parts += [segment.block, encoded_rows]
+                row_selection = b"rows" + np.asarray(segment.rows, dtype="<u8").tobytes()
+            hashed_parts += [segment.block, row_selection]
     return tagged_hash("undersong question", *hashed_parts)
 
 
