@@ -55,7 +55,7 @@ def assemble(
     entropy: Callable[[str], Entropy] = keys.from_system,
     encapsulate: Encapsulate = encapsulate,
     computation: Computation | None = None,
-    logs: Callable[[], None] | None = None,
+    set_up_logs: Callable[[], None] | None = None,
     address: str = "",
 ) -> Assembled:
     """Opens a party's folder and returns the party; leaves the records to the process that computes vectors.
@@ -72,7 +72,7 @@ def assemble(
         entropy, encapsulate: sources of randomness (:class:`PartyKeys`); tests replace the system's.
         computation: computes the vectors; by default in a child process, which is started when it is first needed, or
             with ``one_message`` in this process.
-        logs: sets up the log of the child process.
+        set_up_logs: sets up the log of the child process.
         address: as in :class:`PartyRules`.
     """
     settings = home.settings
@@ -88,7 +88,9 @@ def assemble(
     else:
         ledger, ledger_checkpoints = open_ledger()
         party_embedder = embedder or embedder_of(home)
-        computation = computation or ComputingProcess(partial(HospitalComputation, PartyHome(home.path)), logs=logs)
+        computation = computation or ComputingProcess(
+            partial(HospitalComputation, PartyHome(home.path)), set_up_logs=set_up_logs
+        )
     party_keys = PartyKeys(
         keys.identity(home), entropy if seed is None else keys.insecure(seed, settings.party), encapsulate
     )

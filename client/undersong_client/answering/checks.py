@@ -70,11 +70,11 @@ def check_same_question(sum_name: str, question: bytes, first_question: bytes | 
         )
 
 
-def check_opened(attempt: Attempt | None, sum_name: str, number: int) -> Attempt:
+def check_opened(attempt: Attempt | None, sum_name: str, attempt_number: int) -> Attempt:
     """Returns the attempt. Raises PrivacyRefusal if it was never opened here, or is gone."""
     if attempt is None:
         raise PrivacyRefusal(
-            f"{sum_name}: attempt {number} was never opened at this party, or its keys are gone for good",
+            f"{sum_name}: attempt {attempt_number} was never opened at this party, or its keys are gone for good",
             "begin a new attempt",
         )
     return attempt

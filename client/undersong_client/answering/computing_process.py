@@ -72,12 +72,12 @@ class ComputingProcess(Computation):
         self,
         make_computation: Callable[[], Computation],
         *,
-        logs: Callable[[], None] | None = None,
+        set_up_logs: Callable[[], None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._make_computation = make_computation
-        self._set_up_logs = logs
+        self._set_up_logs = set_up_logs
         self._monotonic = monotonic
         self._sleep = sleep
         self._lock = threading.Lock()

@@ -448,12 +448,12 @@ class Party:
         self._attempts.keep(sum_attempt)
         return self._make_reply(sum_reply=wire.SumReply(payload=reply.payload))
 
-    def _begin_attempt(self, manifest: Manifest, sum_name: str, number: int) -> Attempt:
+    def _begin_attempt(self, manifest: Manifest, sum_name: str, attempt_number: int) -> Attempt:
         """Returns the attempt. A new one begins if the plan allows it, and every earlier one at this sum ends."""
-        sum_attempt = self._attempts.find(manifest, sum_name, number)
+        sum_attempt = self._attempts.find(manifest, sum_name, attempt_number)
         if sum_attempt is not None:
             return sum_attempt
-        sum_attempt = self._attempts.new(manifest, sum_name, number)
+        sum_attempt = self._attempts.new(manifest, sum_name, attempt_number)
         if sum_attempt.before < 0:
             earlier_attempt = None
         else:
@@ -462,7 +462,9 @@ class Party:
             # Two live attempts would be two vectors of the same records under a single charge.
             self._attempts.end(earlier_attempt, "a new attempt was begun")
         self._withdraw_charges(manifest, sum_name)
-        self._ledger.check_attempt(self._make_charge(manifest, sum_name, number), manifest.plan.quorum.spare_attempts)
+        self._ledger.check_attempt(
+            self._make_charge(manifest, sum_name, attempt_number), manifest.plan.quorum.spare_attempts
+        )
         return sum_attempt
 
     def _sum_step(self, message: wire.SumStep, answer: PendingReply) -> wire.Reply:

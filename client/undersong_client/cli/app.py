@@ -176,7 +176,7 @@ def run(
             check_descriptors()
             check_start(party_home, use_proxy=proxy)
             assembled_party = assemble(
-                party_home, checkpoints=checkpoints_folder(party_home.path), clock=time.time, logs=set_up_log
+                party_home, checkpoints=checkpoints_folder(party_home.path), clock=time.time, set_up_logs=set_up_log
             )
         except UndersongError as refusal:
             party_home.note_refused_start(refusal.problem, refusal.remedy, at=time.time())
