@@ -537,14 +537,14 @@ def _without_vector(record_count: int) -> list[str]:
 
 def show_rows_read(begun_s: float) -> Any:
     """Returns a function that shows the number of rows read, each second after the first two."""
-    printed_s = begun_s + 1.0
+    printed_at_s = begun_s + 1.0
 
     def show(rows: int) -> None:
-        nonlocal printed_s
+        nonlocal printed_at_s
         now_s = time.monotonic()
-        if now_s - printed_s < 1.0:
+        if now_s - printed_at_s < 1.0:
             return
-        printed_s = now_s
+        printed_at_s = now_s
         line_end = "\r" if sys.stderr.isatty() else "\n"
         print(f"read {counted(rows, 'row')}   ", end=line_end, file=sys.stderr, flush=True)
 
@@ -552,14 +552,14 @@ def show_rows_read(begun_s: float) -> Any:
 
 
 def show_progress(begun_s: float) -> Any:
-    printed_s = 0.0
+    printed_at_s = 0.0
 
     def show(done: int, total: int) -> None:
-        nonlocal printed_s
+        nonlocal printed_at_s
         now_s = time.monotonic()
-        if done < total and now_s - printed_s < 1.0:
+        if done < total and now_s - printed_at_s < 1.0:
             return
-        printed_s = now_s
+        printed_at_s = now_s
         remaining_s = (now_s - begun_s) * (total - done) / max(done, 1)
         if sys.stderr.isatty() and done < total:
             line_end = "\r"

@@ -261,11 +261,11 @@ def _set_up(folder: Path, steps: Sequence[str], option_values: Mapping[str, Any]
         ("budget", "budget", "budget set", partial(rules.set_budget, **chosen(_BUDGET_OPTIONS))),
         ("questions", "policy", "policy set", partial(rules.set_policy, **chosen(_POLICY_OPTIONS))),
     )
-    for step, command_name, command, carry_out in command_by_step:
+    for step, setting_words, command_words, carry_out in command_by_step:
         if step in steps:
             carry_out()
         else:
-            print(f"the {command_name} stays as it was set before; to change it: undersong-party {command}")
+            print(f"the {setting_words} stays as it was set before; to change it: undersong-party {command_words}")
 
 
 def _keyword(name: str, annotation: object, default: object = None) -> inspect.Parameter:
