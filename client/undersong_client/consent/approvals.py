@@ -325,7 +325,7 @@ class Proposals(Consent):
             self._prune_manifests(earlier_proposals, proposal)
             return saved_proposal
 
-    def _admit_proposal(self, manifest: Manifest, earlier: int, at: float, objection: str) -> Proposal:
+    def _admit_proposal(self, manifest: Manifest, earlier_count: int, at: float, objection: str) -> Proposal:
         from undersong_protocol.agreement.manifest import plan_words  # loads scipy, which no light command needs
 
         all_proposals = self.all()
@@ -344,14 +344,14 @@ class Proposals(Consent):
         hash_hex = manifest.hash.hex()
         PrivacyRefusal.raise_first(
             (
-                is_large or (not earlier and not objection and pending_count >= MOST_PENDING),
+                is_large or (not earlier_count and not objection and pending_count >= MOST_PENDING),
                 f"{pending_count} runs wait for a decision of this party",
                 "wait until its people have decided",
                 "too-many-pending",
             ),
             (
-                earlier >= MOST_PLANS,
-                f"{earlier} plans were proposed under the name {manifest.run!r}",
+                earlier_count >= MOST_PLANS,
+                f"{earlier_count} plans were proposed under the name {manifest.run!r}",
                 "propose the run under a new name",
                 "too-many-plans",
             ),
@@ -387,11 +387,11 @@ class Proposals(Consent):
 
     def _last_seen_plan(self, earlier: list[Proposal]) -> Proposal:
         """Returns the plan of this run that was last previewed or decided; the first plan if none was."""
-        latest_s = self._clock() + CLOCK_TOLERANCE_S
+        latest_at_s = self._clock() + CLOCK_TOLERANCE_S
 
         def seen_s(request: Proposal) -> float:  # a time ahead of now is a wrong clock's, and says nothing
             return max(
-                (time_s for time_s in (request.previewed_s, request.decided_s) if time_s <= latest_s), default=0.0
+                (time_s for time_s in (request.previewed_s, request.decided_s) if time_s <= latest_at_s), default=0.0
             )
 
         return max(earlier, key=lambda request: (seen_s(request), -request.number))
@@ -615,15 +615,15 @@ class Proposals(Consent):
                 for file_name in files
                 if file_name.endswith(".json") and not (self._folder / file_name).exists()
             ]
-            for name in missing_files:
-                path = self._folder / name
+            for proposal_file in missing_files:
+                proposal_path = self._folder / proposal_file
                 try:
-                    saved_proposal = _proposal_of(json_object(files[name], path), path)
+                    saved_proposal = _proposal_of(json_object(files[proposal_file], proposal_path), proposal_path)
                 except ConfigurationError as error:
                     log.error("%s; it is not brought back", error.problem)
                     continue
                 for saved_suffix in SAVED[1:]:
-                    if (sibling_name := path.with_suffix(saved_suffix).name) in files:
+                    if (sibling_name := proposal_path.with_suffix(saved_suffix).name) in files:
                         replace_file(self._folder / sibling_name, files[sibling_name])
                 is_replaced = saved_proposal.replaced or any(
                     plan.manifest != saved_proposal.manifest for plan in self.under(saved_proposal.run)
@@ -656,12 +656,12 @@ class Proposals(Consent):
     @contextlib.contextmanager
     def _hold_lock(self) -> Iterator[None]:
         """Holds the folder's lock, so that the daemon and a command never change the requests at the same time."""
-        file = os.open(self._folder / ".lock", os.O_CREAT | os.O_RDWR, FILE_MODE)
+        lock_descriptor = os.open(self._folder / ".lock", os.O_CREAT | os.O_RDWR, FILE_MODE)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.flock(lock_descriptor, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(file)
+            os.close(lock_descriptor)
 
     def _path_of(self, manifest: str) -> Path:
         return self._folder / f"{manifest}.json"
@@ -674,42 +674,42 @@ def manifest_hash(data: bytes) -> bytes:
 
 def check_decision(request: Proposal, decision: Decision) -> None:
     """Raises ConfigurationError if this decision about the plan is no longer possible."""
-    run = f"run {request.run!r}"
+    run_words = f"run {request.run!r}"
     run_word = shell_word(request.run)
     ConfigurationError.raise_first(
         (
             request.ended_s,
-            f"{run} has ended: what it released stays released, and nothing more of it is asked",
+            f"{run_words} has ended: what it released stays released, and nothing more of it is asked",
             "there is nothing left to decide; see `undersong-party ledger`",
             "run-ended",
         ),
         (
             decision == "approved" and request.decision in ("rejected", "revoked"),
-            f"{run} was {request.decision}",
+            f"{run_words} was {request.decision}",
             "have the operator propose it under a new name",
             "was-refused",
         ),
         (
             decision == "approved" and request.suspended,
-            f"{run} waits: {request.suspended}",
+            f"{run_words} waits: {request.suspended}",
             "decide when it is asked again; the operator knows when",
             "suspended",
         ),
         (
             decision == "approved" and request.replaced,
-            f"{run} has another plan by now",
+            f"{run_words} has another plan by now",
             f"undersong-party preview {run_word}, and decide about that one",
             "replaced",
         ),
         (
             decision == "revoked" and request.decision not in ("approved", "revoked"),
-            f"{run} was not approved",
+            f"{run_words} was not approved",
             f"undersong-party reject {run_word}",
             "not-approved",
         ),
         (
             decision == "rejected" and request.decision == "approved" and not request.has_lapsed,
-            f"{run} is approved",
+            f"{run_words} is approved",
             f"undersong-party revoke {run_word}",
             "is-approved",
         ),

@@ -103,12 +103,14 @@ def used_words(share_before: float, share_alone: float, share_after: float, earl
     >>> used_words(0.214, 0.104, 0.25, "'spring'").partition(". ")[2].partition(". ")[0]
     'Used after this run: 25.0 %; 75.0 % would be left'
     """
-    digits = 1 if use_less_together(share_before, share_alone, share_after) else 0
-    before_words, after_words = (f"{100 * share:.{digits}f} %" for share in (share_before, share_after))
-    remaining_percent = 100 - round(100 * share_after, digits)
-    added_percent = round(100 * share_after, digits) - round(100 * share_before, digits)
-    left_words = f"{remaining_percent:.{digits}f} % would be left" if share_after <= 1 else "that is MORE than there is"
-    left_words += f". The bar shows the two: this run adds {added_percent:.{digits}f} %"
+    digit_count = 1 if use_less_together(share_before, share_alone, share_after) else 0
+    before_words, after_words = (f"{100 * share:.{digit_count}f} %" for share in (share_before, share_after))
+    remaining_percent = 100 - round(100 * share_after, digit_count)
+    added_percent = round(100 * share_after, digit_count) - round(100 * share_before, digit_count)
+    left_words = (
+        f"{remaining_percent:.{digit_count}f} % would be left" if share_after <= 1 else "that is MORE than there is"
+    )
+    left_words += f". The bar shows the two: this run adds {added_percent:.{digit_count}f} %"
     earlier_words = f" (by {earlier_runs}: Requests has the sheets)" if share_before else ""
     return f"Used before: {before_words}{earlier_words}. Used after this run: {after_words}; {left_words}."
 

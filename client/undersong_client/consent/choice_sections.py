@@ -139,7 +139,7 @@ def _objection_row(sheet: Sheet) -> str:
 
 
 def next_words(sheet: Sheet) -> str:
-    """Names the steps of :func:`steps` in a few words, for the first answers."""
+    """Names the steps of :func:`steps` in a few words, for the section In short."""
     first_step = "objections, " if objections_unchecked(sheet) else ""
     return f"“{IN_ORDER}”: {first_step}telephone, nine words, decision."
 
@@ -150,10 +150,10 @@ def steps(sheet: Sheet, beside: Surroundings) -> tuple[str, ...]:
     if not sheet.two_people and not beside.is_standing:
         first_steps.append(TWO_PEOPLE.format(deciders=decider_words(is_standing=False, two_people=True)))
     if objections_unchecked(sheet):
-        people = unit_word("user", sheet.own.word if sheet.own else "", 2)
+        people_word = unit_word("user", sheet.own.word if sheet.own else "", 2)
         has_period = sheet.own is not None and any(row[0] == PERIOD for row in sheet.own.rows)
         period_words = "" if has_period else ASK_PERIOD
-        first_steps.append(CHECK_OBJECTIONS.format(people=people, period=period_words))
+        first_steps.append(CHECK_OBJECTIONS.format(people=people_word, period=period_words))
     if beside.earlier_decisions:
         first_steps.append(READ_EARLIER)
     first_steps.append(f"{ASK_EXAMINED}{SET_BUDGET if protects_nobody(sheet.cost) else ''}")
@@ -171,40 +171,44 @@ def _ask_names(sheet: Sheet) -> str:
 
 def _compare_words(sheet: Sheet) -> str:
     """Says with whom a person compares words and fingerprints, and what it means not to call a hospital."""
-    calls, uncalled = _calls(sheet), ""
-    if calls > MOST_NAMES:
-        hospitals = "as many other hospitals as you can reach"
-    elif calls == len(sheet.parties) - 1:
-        hospitals = {1: "the other hospital", 2: "both other hospitals"}.get(calls, f"all {calls} other hospitals")
-    else:
-        hospitals = f"{calls} of the other hospitals"
-        uncalled = f" {count_uncalled(sheet)}"
-        if sheet.colluders < len(sheet.parties) - 1:
-            uncalled += f" If one more helps, “{MORE_HELP}” says what holds."
-    if calls:
-        hospitals = (
-            f" and with {hospitals} (look up the numbers of those named under “Who takes part”, and ask for whoever"
-            " decides there about Undersong: the privacy officer, or IT)"
+    call_count, uncalled_words = _call_count(sheet), ""
+    if call_count > MOST_NAMES:
+        hospital_words = "as many other hospitals as you can reach"
+    elif call_count == len(sheet.parties) - 1:
+        hospital_words = {1: "the other hospital", 2: "both other hospitals"}.get(
+            call_count, f"all {call_count} other hospitals"
         )
-        uncalled = f"{CALL_PROVES}{uncalled}"
     else:
-        hospitals = ""
-    place = "below them" if lists_fingerprints(sheet) else "below them, or for a specialist further below"
-    return COMPARE.format(place=place, hospitals=hospitals, uncalled=uncalled)
+        hospital_words = f"{call_count} of the other hospitals"
+        uncalled_words = f" {count_uncalled(sheet)}"
+        if sheet.colluders < len(sheet.parties) - 1:
+            uncalled_words += f" If one more helps, “{MORE_HELP}” says what holds."
+    if call_count:
+        hospital_words = (
+            f" and with {hospital_words} (look up the numbers of those named under “Who takes part”, and ask for"
+            " whoever decides there about Undersong: the privacy officer, or IT)"
+        )
+        uncalled_words = f"{CALL_PROVES}{uncalled_words}"
+    else:
+        hospital_words = ""
+    place_words = "below them" if lists_fingerprints(sheet) else "below them, or for a specialist further below"
+    return COMPARE.format(place=place_words, hospitals=hospital_words, uncalled=uncalled_words)
 
 
 def count_uncalled(sheet: Sheet) -> str:
     """Says that hospitals that nobody has called may be invented, and use up helpers that the risk allows."""
-    uncalled = len(sheet.parties) - 1 - _calls(sheet)
-    if uncalled == 1:
-        subject = "the one that you do not call as one that helps"
+    uncalled_count = len(sheet.parties) - 1 - _call_count(sheet)
+    if uncalled_count == 1:
+        subject_words = "the one that you do not call as one that helps"
     else:
-        subject = f"the {uncalled} that you do not call as ones that help"
-    further = "no other" if uncalled == sheet.colluders else f"at most {sheet.colluders - uncalled} more"
-    return f"Count {subject} the operator: the figures of the risk then allow {further}."
+        subject_words = f"the {uncalled_count} that you do not call as ones that help"
+    further_words = (
+        "no other" if uncalled_count == sheet.colluders else f"at most {sheet.colluders - uncalled_count} more"
+    )
+    return f"Count {subject_words} the operator: the figures of the risk then allow {further_words}."
 
 
-def _calls(sheet: Sheet) -> int:
+def _call_count(sheet: Sheet) -> int:
     """The least number of other hospitals that leaves no more uncalled than may help, and of which each sum has one."""
     other_count = len(sheet.parties) - 1
     return min(other_count, max(other_count - sheet.others + 1, other_count - sheet.colluders))
@@ -212,30 +216,34 @@ def _calls(sheet: Sheet) -> int:
 
 def calls_section(sheet: Sheet) -> PageSection:
     """Returns the fingerprints that people read out to each other, as a table in which they note each call by hand."""
-    calls = _calls(sheet)
-    others = [party for party in sheet.parties if party.name != sheet.party]
-    if lists_fingerprints(sheet) or calls == len(others) <= MOST_NAMES:
-        called = others
+    call_count = _call_count(sheet)
+    other_parties = [party for party in sheet.parties if party.name != sheet.party]
+    if lists_fingerprints(sheet) or call_count == len(other_parties) <= MOST_NAMES:
+        called_parties = other_parties
     else:
-        called = [NamedParty("a hospital", TO_WRITE_ON)] * (1 if calls > MOST_NAMES else calls)
+        called_parties = [NamedParty("a hospital", TO_WRITE_ON)] * (1 if call_count > MOST_NAMES else call_count)
     operator = NamedParty("the operator", sheet.coordinator.fingerprint if sheet.coordinator else TO_WRITE_ON)
     own_rows = [
         (f"you ({party.name})", party.fingerprint, "", "", "", "")
         for party in sheet.parties
         if party.name == sheet.party
     ]
-    choice = f" Call all {len(called)}, or any {calls}, as “{IN_ORDER}” says." if calls < len(called) else ""
+    choice_words = (
+        f" Call all {len(called_parties)}, or any {call_count}, as “{IN_ORDER}” says."
+        if call_count < len(called_parties)
+        else ""
+    )
     return PageSection(
         "Who takes part, by fingerprint, to compare over the telephone",
         (
             "A fingerprint is a short form of the public key by which signatures are checked. Each reads out its own,"
             " and the other compares it with its own sheet. Only a fingerprint that"
-            f" its hospital has told you says who it is.{choice}",
+            f" its hospital has told you says who it is.{choice_words}",
         ),
         table=(
             ("who", "fingerprint", "number, day", "words the same", "fingerprint the same", "yours the same there"),
             *own_rows,
-            *(_call_row(party, sheet.required_parties) for party in (operator, *called)),
+            *(_call_row(party, sheet.required_parties) for party in (operator, *called_parties)),
         ),
         unbroken=True,
     )
@@ -260,13 +268,14 @@ def describe_deciders(sheet: Sheet, beside: Surroundings) -> list[tuple[str, str
     """Says of a run that is undecided who has to approve it, and whether one person can without another."""
     if sheet.ended is not None or sheet.as_signed:
         return []
-    rule = decider_words(is_standing=beside.is_standing, two_people=sheet.two_people)
+    rule_words = decider_words(is_standing=beside.is_standing, two_people=sheet.two_people)
     consequence = decider_consequence(is_standing=beside.is_standing, two_people=sheet.two_people)
-    state = "; nobody has decided yet" if beside.is_undecided and not beside.is_standing else ""
+    state_words = "; nobody has decided yet" if beside.is_undecided and not beside.is_standing else ""
     return [
         (
             "Who decides here",
-            f"By your hospital's policy (its rules in this software, Undersong), {rule}{state}. {consequence}",
+            f"By your hospital's policy (its rules in this software, Undersong), {rule_words}{state_words}."
+            f" {consequence}",
         )
     ]
 

@@ -300,7 +300,7 @@ def sheet_page(sheet: Sheet, surroundings: Surroundings = NOTHING_BESIDE) -> Pri
 
     The page of an ended run speaks of the past, and has the figures as it ran where the ledger has them.
     """
-    is_open = sheet.ended is None
+    has_not_ended = sheet.ended is None
     check_words = sheet.words.split()
     words_in_threes = tuple(
         " ".join(check_words[first_word : first_word + 3]) for first_word in range(0, len(check_words), 3)
@@ -330,25 +330,25 @@ def sheet_page(sheet: Sheet, surroundings: Surroundings = NOTHING_BESIDE) -> Pri
             *meaning_section(sheet),
             *_own_records(sheet, surroundings),
             *budget_sections(sheet, surroundings),
-            *_list_points(FOR_YOU if is_open else NOTED, warnings),
+            *_list_points(FOR_YOU if has_not_ended else NOTED, warnings),
             _hospital_section(sheet),
-            *([duration_section(sheet)] if is_open else []),
+            *([duration_section(sheet)] if has_not_ended else []),
             kept_section(),
             *choice_sections(sheet, surroundings),
-            PageSection(WORDS if is_open else WORDS_OF_ENDED, signed_words, aloud=words_in_threes),
-            *([calls_section(sheet)] if is_open else []),
+            PageSection(WORDS if has_not_ended else WORDS_OF_ENDED, signed_words, aloud=words_in_threes),
+            *([calls_section(sheet)] if has_not_ended else []),
             _figure_section(sheet),
-            replace(leaves(sheet) if is_open else leaves(sheet, ALLOWED), folded=True),
+            replace(leaves(sheet) if has_not_ended else leaves(sheet, ALLOWED), folded=True),
             *_folded_fingerprints(sheet),
             *_receipt_sections(sheet),
         ),
         note="What is decided counts for the plan of the nine words below and for no other.",
         signature=f"{plan_name(sheet)}. Advice for {sheet.party}: approve / reject / ask further (strike out two)"
-        if is_open
+        if has_not_ended
         else f"{plan_name(sheet)}. Filed for {sheet.party}:",
         signers=2 if sheet.two_people else 1,
-        entries=_entries(sheet) if is_open else (),
-        decision=CONTROLLER if is_open else "",
+        entries=_entries(sheet) if has_not_ended else (),
+        decision=CONTROLLER if has_not_ended else "",
         footer=plan_name(sheet),
     )
 
@@ -360,8 +360,8 @@ def plan_name(sheet: Sheet) -> str:
 
 def _entries(sheet: Sheet) -> tuple[str, ...]:
     """Returns the entries that a person fills in by hand about the law, of which the software knows nothing."""
-    people = unit_word("user", sheet.own.word if sheet.own else "", 2)
-    return tuple(entry.format(people=people) for entry in ENTRIES)
+    people_word = unit_word("user", sheet.own.word if sheet.own else "", 2)
+    return tuple(entry.format(people=people_word) for entry in ENTRIES)
 
 
 def _title(sheet: Sheet) -> str:
@@ -469,15 +469,15 @@ def _in_short(sheet: Sheet, surroundings: Surroundings) -> PageSection:
     run_end = sheet.ended
     if run_end is not None and run_end.cost is None:
         return PageSection("In short", figures=(("What left", NOTHING_LEFT),))
-    is_open = run_end is None
+    has_not_ended = run_end is None
     rows = (
         *_data_words(sheet),
         *describe_deciders(sheet, surroundings),
-        ("What leaves" if is_open else "What left", _leaving_words(sheet)),
+        ("What leaves" if has_not_ended else "What left", _leaving_words(sheet)),
         ("The risk of this run", risk_words(sheet)),
         *risk_of_all(sheet, surroundings),
-        *([("What can be undone", _undone_words(sheet))] if is_open else []),
-        *([("What next", next_words(sheet))] if is_open and not sheet.as_signed else []),
+        *([("What can be undone", _undone_words(sheet))] if has_not_ended else []),
+        *([("What next", next_words(sheet))] if has_not_ended and not sheet.as_signed else []),
     )
     return PageSection("In short", figures=rows)
 
@@ -491,13 +491,13 @@ def _data_words(sheet: Sheet) -> list[tuple[str, str]]:
     if sheet.own is None or sheet.ended is not None:
         return []
     own_rows: dict[str, str] = {name: text for name, text in sheet.own.rows}  # noqa: C416 - sequences, not pairs
-    people = unit_word("user", sheet.own.word, 2)
+    people_word = unit_word("user", sheet.own.word, 2)
     record_count_words = own_rows.get("records", "0")
     data_words = (
         f"{own_rows.get('file', 'Your file')}: {record_count_words} record{'' if record_count_words == '1' else 's'}"
     )
-    if people in own_rows:
-        data_words += f" of {own_rows[people]} {people}"
+    if people_word in own_rows:
+        data_words += f" of {own_rows[people_word]} {people_word}"
     return [("Which records", f"{data_words}.{' Objections are NOT CHECKED.' if objections_unchecked(sheet) else ''}")]
 
 
@@ -562,10 +562,10 @@ def _own_records(sheet: Sheet, surroundings: Surroundings) -> list[PageSection]:
         return []
     no_list = NO_LIST_AS_SIGNED if sheet.as_signed or sheet.ended is not None else NO_LIST
     record_rows = tuple((name, no_list if text == NO_LIST_AS_SIGNED else text) for name, text in sheet.own.rows)
-    people = unit_word("user", sheet.own.word, 2)
+    people_word = unit_word("user", sheet.own.word, 2)
     if surroundings.objection_list:
         record_rows = tuple(
-            (name, f"{text} ({surroundings.objection_list})" if name == f"{people} who object" else text)
+            (name, f"{text} ({surroundings.objection_list})" if name == f"{people_word} who object" else text)
             for name, text in record_rows
         )
     record_rows = tuple(map(_plain_row, record_rows))
@@ -574,9 +574,9 @@ def _own_records(sheet: Sheet, surroundings: Surroundings) -> list[PageSection]:
     if surroundings.record_fields:
         record_rows = (*record_rows, ("one record", surroundings.record_fields))
     later_words = (
-        f"Of {people} who object later, nothing more leaves as soon as IT has added the file anew with the longer list,"
-        " which ends your hospital's part in a run that your budget was charged for. What left before cannot be taken"
-        " back, and published texts stay."
+        f"Of {people_word} who object later, nothing more leaves as soon as IT has added the file anew with the longer"
+        " list, which ends your hospital's part in a run that your budget was charged for. What left before cannot be"
+        " taken back, and published texts stay."
     )
     is_whole = dict(record_rows).get("rows left out", "none") == "none"
     title = "Your records" if is_whole else "Your records, counted without the rows left out"
@@ -609,8 +609,8 @@ def _hospital_section(sheet: Sheet) -> PageSection:
 
 def _false_number_words(sheet: Sheet) -> str:
     """Says that false numbers of another hospital take no protection from this one's people, and what does."""
-    people = unit_word(sheet.privacy.unit, sheet.own.word if sheet.own else "", 2)
-    sentence = f"They take no protection from your {people}"
+    people_word = unit_word(sheet.privacy.unit, sheet.own.word if sheet.own else "", 2)
+    sentence = f"They take no protection from your {people_word}"
     if sheet.ended is not None or not can_be_undone(sheet):
         return f"{sentence}."
     return f"{sentence}; what a hospital that helps the operator takes, “{MORE_HELP}” says."

@@ -68,14 +68,14 @@ def _knows_more(sheet: Sheet) -> str:
     """Says what the promise and all runs together bound for somebody who does not only toss a coin."""
     privacy, cost = sheet.privacy, sheet.cost
     epsilon = privacy.epsilon or 0.0
-    rare = "outside the excepted runs, " if privacy.delta else ""
-    after = _raised_chance(impact.certainty(epsilon, privacy.delta))
-    of_all = ""
+    exception_words = "outside the excepted runs, " if privacy.delta else ""
+    raised_chance = _raised_chance(impact.certainty(epsilon, privacy.delta))
+    of_all_words = ""
     if sheet.ended is None and cost is not None and cost.best_guess_after is not None and cost.before:
         certainty_of_all = _certainty_of_all(cost.after, cost, _delta_of_all(sheet, cost))
-        of_all = f", and by all runs together at most {_raised_chance(certainty_of_all)} in 100"
+        of_all_words = f", and by all runs together at most {_raised_chance(certainty_of_all)} in 100"
     factor = impact.odds_factor(epsilon, privacy.delta)
-    return KNOWS_MORE.format(factor=f"{factor:.3g}", rare=rare, after=after, of_all=of_all)
+    return KNOWS_MORE.format(factor=f"{factor:.3g}", rare=exception_words, after=raised_chance, of_all=of_all_words)
 
 
 def _bad_luck_in_runs(sheet: Sheet) -> list[str]:
@@ -86,30 +86,30 @@ def _bad_luck_in_runs(sheet: Sheet) -> list[str]:
     sentence = f"“With bad luck” is a bound for every {privacy.unit_word}, whatever the records are: no guess is surer"
     if not privacy.delta:
         return [f"{sentence}."]
-    of_this = _rare_words(privacy.epsilon, privacy.delta, "runs", one_gaussian=privacy.stopping_refunds)
-    sentence += f" outside the excepted runs. {of_this}"
+    words_of_run = _rare_words(privacy.epsilon, privacy.delta, "runs", one_gaussian=privacy.stopping_refunds)
+    sentence += f" outside the excepted runs. {words_of_run}"
     if cost is not None and cost.best_guess_after is not None and cost.before:
         delta = _delta_of_all(sheet, cost)
         epsilon_of_all = _epsilon_of_all(cost.after, cost, delta)
-        of_all = _rare_words(epsilon_of_all, delta, "series", one_gaussian=are_one_gaussian(cost))
-        sentence += f" Of all runs together, {_excepted_share(delta)} series are excepted: {_start_small(of_all)}"
+        words_of_all = _rare_words(epsilon_of_all, delta, "series", one_gaussian=are_one_gaussian(cost))
+        sentence += f" Of all runs together, {_excepted_share(delta)} series are excepted: {_start_small(words_of_all)}"
     if _rarity(sheet, privacy.epsilon, privacy.delta):
         sentence += _rare_of_all_units(sheet)
     return [f"{sentence} The figures on average count every run, the excepted ones, too."]
 
 
-def _rare_words(epsilon: float | None, delta: float, runs: str, *, one_gaussian: bool) -> str:
+def _rare_words(epsilon: float | None, delta: float, counted_noun: str, *, one_gaussian: bool) -> str:
     """Says how sure a guess becomes in at most 1 % and 0.1 % of runs, if one Gaussian determines that.
 
     Args:
-        runs: what is counted.
+        counted_noun: what is counted.
     """
     shares = [share for share in (RARE_SHARE, RARER_SHARE) if share > 2 * delta]
     if epsilon is None or not one_gaussian or not shares:
         return "How often one comes near it, these figures do not say."
     limit_words = [
         f"{impact.cases(impact.rare_certainty(epsilon, delta, share))} of 100 cases in at most"
-        f" {impact.chance(share).replace(' in ', ' of ')} {runs}"
+        f" {impact.chance(share).replace(' in ', ' of ')} {counted_noun}"
         for share in shares
     ]
     return f"A guess is surer than {', and surer than '.join(limit_words)}."
@@ -286,8 +286,8 @@ def _unit_total(sheet: Sheet) -> int:
     """The number of patients of the data set; 0 where no column names them, or there are not several."""
     if sheet.privacy.unit != "user" or sheet.own is None:
         return 0
-    people = unit_word("user", sheet.own.word, 2)
-    count_text = next((text for name, text in sheet.own.rows if name == people), "").replace(",", "")
+    people_word = unit_word("user", sheet.own.word, 2)
+    count_text = next((text for name, text in sheet.own.rows if name == people_word), "").replace(",", "")
     return int(count_text) if count_text.isdigit() and count_text not in ("0", "1") else 0
 
 

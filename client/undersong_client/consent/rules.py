@@ -259,7 +259,7 @@ class PolicyRules:
     run_epsilon: Annotated[float, Rule(is_larger, _check_epsilon)] = 0.0
     total_epsilon: Annotated[float, Rule(is_larger, _check_epsilon)] = 0.0
     total_delta: Annotated[float, Rule(is_larger, _check_delta)] = 1e-5
-    # More parts allow more runs. Fewer give the runs so far a larger delta, and so a smaller epsilon.
+    # More parts allow more runs. Fewer give the runs so far a larger delta, at which their epsilon is smaller.
     total_parts: Annotated[int, Rule(lambda before, after: before != after, _check_parts)] = 1
     approval: Annotated[
         Approval,

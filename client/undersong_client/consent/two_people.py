@@ -49,7 +49,7 @@ def check_namespace(home: PartyHome) -> None:
     if namespace_problem and read_policy(home).two_people:
         raise PrivacyRefusal(
             f"the rule of two people counts a day by the machine's uptime, and {namespace_problem}",
-            "start it on the machine itself, or in a container of the machine's root",
+            "start this command outside a container, or in one that root runs",
             code="not-identified",
         )
 
@@ -137,10 +137,10 @@ def _check_caller() -> None:
         )
 
 
-def _check_gave_nothing(party_duties: Duties, member: Person) -> None:
+def _check_gave_nothing(party_duties: Duties, decider: Person) -> None:
     """Raises PrivacyRefusal if this person has given somebody rights within a day, or may have."""
     # Whoever let the account in is excluded, and not the person who was let in.
-    duty_exclusion = party_duties.exclusion(member.accounts)
+    duty_exclusion = party_duties.exclusion(decider.accounts)
     if duty_exclusion is None:
         return
     time_words = time.strftime("%Y-%m-%d %H:%M", time.localtime(duty_exclusion.until_s))
