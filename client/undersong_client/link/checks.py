@@ -338,23 +338,23 @@ def _ask_health(
 def _explain_silence(
     home: PartyHome, coordinator: trust.TrustedCoordinator, address: str, proxy: SplitResult | None
 ) -> Iterator[Finding]:
-    host = address.rpartition(":")[0].strip("[]")
-    port = int(address.rpartition(":")[2])
+    coordinator_host = address.rpartition(":")[0].strip("[]")
+    coordinator_port = int(address.rpartition(":")[2])
     if proxy is not None:
-        yield from _dial_through_proxy(home, coordinator, host, address, proxy)
+        yield from _dial_through_proxy(home, coordinator, coordinator_host, address, proxy)
         return
     try:
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        host_addresses = socket.getaddrinfo(coordinator_host, coordinator_port, type=socket.SOCK_STREAM)
     except OSError as error:
         yield Finding(
-            f"name {host}",
+            f"name {coordinator_host}",
             "problem",
             f"has no address: {error.strerror}",
             "check the name with the operator, and this machine's DNS",
         )
         return
-    yield Finding(f"name {host}", "ok", str(addresses[0][4][0]))
-    yield from _dial_directly(home, coordinator, host, port)
+    yield Finding(f"name {coordinator_host}", "ok", str(host_addresses[0][4][0]))
+    yield from _dial_directly(home, coordinator, coordinator_host, coordinator_port)
 
 
 def _dial_directly(home: PartyHome, coordinator: trust.TrustedCoordinator, host: str, port: int) -> Iterator[Finding]:
@@ -383,19 +383,23 @@ def _remedy_of_dial(error: OSError) -> str:
 
 
 def _dial_through_proxy(
-    home: PartyHome, coordinator: trust.TrustedCoordinator, host: str, address: str, proxy: SplitResult
+    home: PartyHome,
+    coordinator: trust.TrustedCoordinator,
+    coordinator_host: str,
+    coordinator_address: str,
+    proxy: SplitResult,
 ) -> Iterator[Finding]:
     """Dials as the daemon does: the proxy alone resolves the coordinator's name and reaches its port."""
     proxy_host = proxy.hostname or ""
-    port = proxy.port or DEFAULT_PROXY_PORT
-    proxy_words = f"proxy {printable(proxy_host)}:{port}"
+    proxy_port = proxy.port or DEFAULT_PROXY_PORT
+    proxy_words = f"proxy {printable(proxy_host)}:{proxy_port}"
     encoded_login = base64.b64encode(unquote(proxy.netloc.rpartition("@")[0]).encode()).decode()
     if encoded_login:
         login_header = f"Proxy-Authorization: Basic {encoded_login}\r\n"
     else:
         login_header = ""
     try:
-        raw_socket = socket.create_connection((proxy_host, port), timeout=CONNECT_S)
+        raw_socket = socket.create_connection((proxy_host, proxy_port), timeout=CONNECT_S)
     except OSError as error:
         failure_words = f"cannot be reached: {error.strerror or 'no answer'}"
         yield Finding(
@@ -405,7 +409,9 @@ def _dial_through_proxy(
     with raw_socket:
         proxy_answer = b""
         with contextlib.suppress(OSError):
-            raw_socket.sendall(f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n{login_header}\r\n".encode())
+            raw_socket.sendall(
+                f"CONNECT {coordinator_address} HTTP/1.1\r\nHost: {coordinator_address}\r\n{login_header}\r\n".encode()
+            )
             while (
                 b"\r\n\r\n" not in proxy_answer
                 and len(proxy_answer) < LONGEST_ANSWER_BYTES
@@ -414,27 +420,31 @@ def _dial_through_proxy(
                 proxy_answer += answer_byte
         status_line = proxy_answer.partition(b"\r\n")[0].decode("latin-1")
         if status_line.split(" ")[1:2] != ["200"]:
-            failure_words = f"does not pass CONNECT to {address}: {printable(status_line, 100) or 'no answer'}"
+            failure_words = (
+                f"does not pass CONNECT to {coordinator_address}: {printable(status_line, 100) or 'no answer'}"
+            )
             yield Finding(
                 proxy_words, "problem", failure_words, f"ask who runs the proxy to allow it; or {REMEDY_PROXY}"
             )
             return
-        yield Finding(proxy_words, "ok", f"passes CONNECT to {address}")
-        yield _run_check(f"TLS {host}", lambda: _raise_tls_fault(home, coordinator, host, raw_socket))
+        yield Finding(proxy_words, "ok", f"passes CONNECT to {coordinator_address}")
+        yield _run_check(
+            f"TLS {coordinator_host}", lambda: _raise_tls_fault(home, coordinator, coordinator_host, raw_socket)
+        )
 
 
 def _raise_tls_fault(
     home: PartyHome, coordinator: trust.TrustedCoordinator, host: str, raw_socket: socket.socket
 ) -> NoReturn:
     """Raises the error that says why no coordinator answers on an open connection."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_verify_locations(cadata=coordinator.ca_certificate)
-    context.set_alpn_protocols(["h2"])
+    tls_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls_context.minimum_version = ssl.TLSVersion.TLSv1_3
+    tls_context.load_verify_locations(cadata=coordinator.ca_certificate)
+    tls_context.set_alpn_protocols(["h2"])
     try:
         keys.credential(home)
-        context.load_cert_chain(home.keys / "tls.pem")
-        with context.wrap_socket(raw_socket, server_hostname=coordinator.server_name or host) as tls_socket:
+        tls_context.load_cert_chain(home.keys / "tls.pem")
+        with tls_context.wrap_socket(raw_socket, server_hostname=coordinator.server_name or host) as tls_socket:
             tls_socket.settimeout(1.0)
             # A server that refuses our certificate says so after its own handshake: listen for it a moment.
             with contextlib.suppress(TimeoutError):

@@ -144,7 +144,7 @@ class Connection:
         self.send(wire.FromParty(hello=hello))
         self._loop.call_soon_threadsafe(self._begin_stream)
 
-    def wait_welcome(self, stop: Callable[[], bool] = lambda: False, limit_s: float = WELCOME_S) -> wire.Welcome:
+    def wait_welcome(self, is_stopped: Callable[[], bool] = lambda: False, limit_s: float = WELCOME_S) -> wire.Welcome:
         """Waits up to ``limit_s`` seconds for the coordinator's Welcome and returns it.
 
         Raises TransportError if it does not come, or if the stream ends before; then ``ended`` holds the reason.
@@ -153,7 +153,7 @@ class Connection:
         with self._changed:
             while self.welcome is None and self.ended is None:
                 self._changed.wait(0.2)
-                if stop():
+                if is_stopped():
                     break
                 if time.monotonic() - start_s > limit_s:
                     self._end_stream(Ended(f"no answer from {self.address} in {limit_s:.0f} s"))

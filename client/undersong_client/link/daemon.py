@@ -225,16 +225,19 @@ class Daemon(Listener):
     def _run_stream(self, failure_count: int) -> Ended:
         """Dials the next address, stays as long as the stream lasts, and returns why it ended."""
         coordinator = trust.trusted(self._home)
-        address = coordinator.addresses[failure_count % len(coordinator.addresses)]
+        coordinator_address = coordinator.addresses[failure_count % len(coordinator.addresses)]
         is_paused = self._home.pause.exists()
         hello_message = self._make_hello(is_paused)
         self._outbox.record(
-            _hello_text(hello_message, address).encode(), at=self._clock(), kind="hello", answer_to="a new connection"
+            _hello_text(hello_message, coordinator_address).encode(),
+            at=self._clock(),
+            kind="hello",
+            answer_to="a new connection",
         )
-        self._note_status(state="connecting", address=address)
+        self._note_status(state="connecting", address=coordinator_address)
         self._answering.stream_ended()  # before the next stream, because a request may follow its welcome at once
         connection = Connection(
-            address,
+            coordinator_address,
             coordinator,
             keys.credential(self._home),
             hello=hello_message,
@@ -249,14 +252,14 @@ class Daemon(Listener):
             connection.close("no welcome")
             return connection.ended or Ended(error.problem)
         self._take_welcome(connection, welcome_message, is_paused)
-        reason = self._stay_connected(connection, coordinator, is_paused)
+        end_reason = self._stay_connected(connection, coordinator, is_paused)
         if self._stop_event.is_set():
             self._answering.stop(20.0)  # A reply that is under way still finds its stream.
         with self._lock:
             self._connection = None
-        connection.close(reason)
-        stream_end = connection.ended or Ended(reason, welcomed=True)
-        log.info("disconnected: %s", reason)
+        connection.close(end_reason)
+        stream_end = connection.ended or Ended(end_reason, welcomed=True)
+        log.info("disconnected: %s", end_reason)
         return stream_end
 
     def _take_welcome(self, connection: Connection, welcome: wire.Welcome, is_paused: bool) -> None:
@@ -442,38 +445,38 @@ class Daemon(Listener):
             return wait_s * (1.0 + 0.2 * self._random.random())
         return self._backoff.wait_s(failure_count, self._random.random())
 
-    def _wait_between_streams(self, seconds: float, stream_end: Ended) -> None:
+    def _wait_between_streams(self, pause_s: float, stream_end: Ended) -> None:
         if stream_end.welcomed:
             self._note_status(state="waiting", problem=stream_end.reason)
         else:
-            self._tell_away(stream_end.reason, seconds)
-        deadline_s = time.monotonic() + seconds
+            self._tell_away(stream_end.reason, pause_s)
+        deadline_s = time.monotonic() + pause_s
         while not self._stop_event.is_set() and time.monotonic() < deadline_s:
             self._attempt_step("looking after attempts", self._answering.party.look_after)
             self._stop_event.wait(min(LOOK_S, max(0.0, deadline_s - time.monotonic())))
             self._write_status()
 
-    def _tell_away(self, reason: str, seconds: float) -> None:
+    def _tell_away(self, away_reason: str, pause_s: float) -> None:
         """Says since when nothing connects, and who helps: in the status, and in the log at first and once an hour."""
         now_s = self._clock()
         self._away_since_s = self._away_since_s or now_s
         since_words = time.strftime("%Y-%m-%d %H:%M", time.localtime(self._away_since_s))
         self._note_status(
             state="waiting",
-            problem=f"{reason}, since {since_words}; nothing is lost",
+            problem=f"{away_reason}, since {since_words}; nothing is lost",
             remedy="it is tried again by itself; if it lasts, ask IT: undersong-party check",
         )
-        is_due = now_s >= self._away_told_s + AWAY_TOLD_S or reason != self._away_reason
+        is_due = now_s >= self._away_told_s + AWAY_TOLD_S or away_reason != self._away_reason
         log.log(
             logging.WARNING if is_due else logging.DEBUG,
             "cannot connect: %s, since %s; nothing is lost; next try in %.1f s, told again in an hour",
-            reason,
+            away_reason,
             since_words,
-            seconds,
+            pause_s,
         )
         if is_due:
             self._away_told_s = now_s
-            self._away_reason = reason
+            self._away_reason = away_reason
 
     # These methods write the status file.
 
@@ -517,7 +520,7 @@ class Daemon(Listener):
             return
         link_state = self._status_facts["state"]
         certificate_end = self._status_facts.get("certificate_until")
-        budget = self._declared_budget()
+        declared_budget = self._declared_budget()
         figure_values = {
             "connected": float(link_state == "connected"),
             "paused": float(self._home.pause.exists()),
@@ -526,8 +529,8 @@ class Daemon(Listener):
             "certificate_expires_seconds": None
             if certificate_end is None
             else datetime.fromisoformat(certificate_end).timestamp(),
-            "epsilon_budget": None if budget is None else budget.epsilon,
-            "epsilon_left": None if budget is None else self._epsilon_left(),
+            "epsilon_budget": None if declared_budget is None else declared_budget.epsilon,
+            "epsilon_left": None if declared_budget is None else self._epsilon_left(),
             "held_up_seconds": min((held_step.since_s for held_step in self._held_steps.all()), default=0.0),
             "written_seconds": self._clock(),
         }
@@ -610,13 +613,12 @@ def _tell_reason(home: PartyHome, reason: wire.DoesNotStart, clock: Callable[[],
         "coordinator.json names no address of the coordinator",
         "have the operator send a new grant: undersong-party enroll --renew",
     )
-    for address in coordinator.addresses:
-        summary = (
-            f"to {address}: party {party_name}, {SOFTWARE}, does not start: {wire.DoesNotStart.Name(reason).lower()}"
-        )
+    reason_name = wire.DoesNotStart.Name(reason).lower()
+    for coordinator_address in coordinator.addresses:
+        summary = f"to {coordinator_address}: party {party_name}, {SOFTWARE}, does not start: {reason_name}"
         party_outbox.record(summary.encode(), at=clock(), kind="hello", answer_to="the daemon does not start")
         connection = Connection(
-            address,
+            coordinator_address,
             coordinator,
             keys.credential(home),
             hello=hello_message,
