@@ -70,20 +70,20 @@ def check(
             is in both.
     """
     party_home = PartyHome(home)
-    file = corpus / CORPUS if corpus.is_dir() else corpus
-    corpus_texts = read_table(file, "text", None).texts
+    corpus_file = corpus / CORPUS if corpus.is_dir() else corpus
+    corpus_texts = read_table(corpus_file, "text", None).texts
     record_table = datasets.load(party_home).table
     other_records = _held_out(party_home, held_out)
     if other_records is not None:
         _check_apart(record_table, other_records)
-    identifiers = count_personal_data(corpus_texts, record_table.texts, patterns, "titles and long numbers")
+    identifier_counts = count_personal_data(corpus_texts, record_table.texts, patterns, "titles and long numbers")
     corpus_check = CorpusCheck(
         texts=len(corpus_texts),
         records=len(record_table),
         held_out=0,
         copies=find_overlap(corpus_texts, record_table.texts),
         chance=None,
-        identifiers=identifiers,
+        identifiers=identifier_counts,
         closest=None,
         membership=None,
     )

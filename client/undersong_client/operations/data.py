@@ -103,8 +103,8 @@ def add(
         # The attempts end before the embedding, which may take an hour and be interrupted.
         end_attempts(party_home, checkpoints)
     with party_home.running():
-        without_vector = embed(party_home, embedder, progress)
-    return replace(added_data, without_vector=without_vector)
+        unembedded_count = embed(party_home, embedder, progress)
+    return replace(added_data, without_vector=unembedded_count)
 
 
 @contextmanager
@@ -376,12 +376,12 @@ def ledger(home: Path, *, verify: bool = False) -> LedgerFacts:
 
     Raises ConfigurationError if there is no ledger, PrivacyRefusal if its hash chain is broken.
     """
-    path = PartyHome(home).ledger
-    if not path.exists():
-        raise ConfigurationError(f"{path}: no such ledger", "add a data set first: undersong-party data add")
+    ledger_path = PartyHome(home).ledger
+    if not ledger_path.exists():
+        raise ConfigurationError(f"{ledger_path}: no such ledger", "add a data set first: undersong-party data add")
     if verify:
-        Ledger.verify(path)
-    party_ledger = Ledger.snapshot(path)  # a run may append to it between two of these figures
+        Ledger.verify(ledger_path)
+    party_ledger = Ledger.snapshot(ledger_path)  # a run may append to it between two of these figures
     ledger_spending = LedgerSpending.of(party_ledger)
     events_by_slot = {charge.slot: charge.events for charge in party_ledger.charges()}
     price_by_slot: dict[Any, float] = {}
@@ -391,10 +391,10 @@ def ledger(home: Path, *, verify: bool = False) -> LedgerFacts:
         charge_slot = (entry.get("run"), entry.get("query"), entry.get("attempt"))
         if entry["kind"] != "charge" or charge_slot not in events_by_slot:
             return entry
-        events = events_by_slot[charge_slot]
-        if events not in price_by_slot:
-            price_by_slot[events] = accounting.epsilon(events, ledger_spending.delta)
-        return {**entry, "epsilon": price_by_slot[events]}
+        charge_events = events_by_slot[charge_slot]
+        if charge_events not in price_by_slot:
+            price_by_slot[charge_events] = accounting.epsilon(charge_events, ledger_spending.delta)
+        return {**entry, "epsilon": price_by_slot[charge_events]}
 
     return LedgerFacts(
         fingerprint=party_ledger.fingerprint,

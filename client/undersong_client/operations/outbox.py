@@ -64,11 +64,11 @@ class SentMessage:
         return {**asdict(self.entry), "decoded": self.decoded}
 
 
-def message(home: Path, number: int) -> SentMessage:
+def message(home: Path, entry_number: int) -> SentMessage:
     """Reads and decodes the message with this number. Raises ConfigurationError if there is none."""
     party_outbox = Outbox(PartyHome(home))
-    message_bytes = party_outbox.data(number)
-    [outbox_entry] = (sent_entry for sent_entry in party_outbox.entries() if sent_entry.number == number)
+    message_bytes = party_outbox.data(entry_number)
+    [outbox_entry] = (sent_entry for sent_entry in party_outbox.entries() if sent_entry.number == entry_number)
     return SentMessage(outbox_entry, message_bytes, decode(outbox_entry.kind, message_bytes))
 
 

@@ -194,28 +194,32 @@ def _earlier_runs(ledger: "Ledger", run: str, until_s: float = math.inf) -> tupl
     return run_names[: run_names.index(run)] if run in run_names else run_names
 
 
-def _earlier_decisions(proposals: Proposals, names: Sequence[str]) -> tuple[str, ...]:
+def _earlier_decisions(proposals: Proposals, run_names: Sequence[str]) -> tuple[str, ...]:
     """Says who approved each earlier run, when, and what its signed sheet states of a list of objections."""
     from undersong_client.consent.choice_sections import objections_then
 
     decision_sentences = []
-    for name in names[-MOST_NAMES:]:
-        approved_plans = [plan for plan in proposals.under(name) if plan.approvals or plan.decision == "approved"]
+    for run_name in run_names[-MOST_NAMES:]:
+        approved_plans = [
+            approved_plan
+            for approved_plan in proposals.under(run_name)
+            if approved_plan.approvals or approved_plan.decision == "approved"
+        ]
         if not approved_plans:
-            decision_sentences.append(f"of {printable(name, 120)!r}, no approval is stored here")
+            decision_sentences.append(f"of {printable(run_name, 120)!r}, no approval is stored here")
             continue
-        plan = approved_plans[-1]
+        approved_plan = approved_plans[-1]
         approvers = [
             f"{printable(person.name, 80)} (role{'' if person.role_from else ', as typed'}: {person.role}) on"
             f" {datetime.fromtimestamp(person.at_s, UTC):%Y-%m-%d}"
-            for person in plan.approvals
+            for person in approved_plan.approvals
         ]
-        signed_sheet = proposals.sheet(plan)
+        signed_sheet = proposals.sheet(approved_plan)
         objection_words = "" if signed_sheet is None else objections_then(signed_sheet)
         decider_names = joined(approvers) or "the policy, without a person"
-        end_words = "; it has ended" if plan.ended_s else "; it has not ended, as far as is known here"
+        end_words = "; it has ended" if approved_plan.ended_s else "; it has not ended, as far as is known here"
         decision_sentences.append(
-            f"{printable(name, 120)!r} was approved by {decider_names}{objection_words}{end_words}"
+            f"{printable(run_name, 120)!r} was approved by {decider_names}{objection_words}{end_words}"
         )
     return tuple(decision_sentences)
 
@@ -233,29 +237,31 @@ def _count_cut_units(party_home: PartyHome, privacy: UnitPromise) -> int | None:
 def _earlier_plan_words(proposals: Proposals, request: Proposal, ledger: "Ledger") -> str:
     """A sentence on what people here decided about the plan that this one follows, and what it cost; "" without one."""
     earlier_plans = [
-        plan
-        for plan in proposals.under(request.revises or request.run)
-        if request.revises or plan.number < request.number
+        earlier_plan
+        for earlier_plan in proposals.under(request.revises or request.run)
+        if request.revises or earlier_plan.number < request.number
     ]
     if not earlier_plans:
         return ""
-    plan = earlier_plans[-1]
+    earlier_plan = earlier_plans[-1]
     by_whom = ""
-    if plan.people:
-        decider = plan.people[-1]
-        by_whom = f" by {printable(decider.name, 80)} on {datetime.fromtimestamp(plan.decided_s, UTC):%Y-%m-%d}"
+    if earlier_plan.people:
+        decider = earlier_plan.people[-1]
+        by_whom = f" by {printable(decider.name, 80)} on {datetime.fromtimestamp(earlier_plan.decided_s, UTC):%Y-%m-%d}"
     decided_words = {
         "pending": "nobody here has decided on that plan",
         "approved": f"that plan was approved here{by_whom}",
         "rejected": f"that plan was rejected here{by_whom}",
         "revoked": f"that plan was approved here and withdrawn{by_whom}",
-    }[plan.decision]
-    is_charged = any((total.run, total.manifest) == (plan.run, plan.manifest) for total in ledger.totals())
+    }[earlier_plan.decision]
+    is_charged = any(
+        (total.run, total.manifest) == (earlier_plan.run, earlier_plan.manifest) for total in ledger.totals()
+    )
     if is_charged:
         cost_words = "it counts in your budget"
     else:
         cost_words = "it has cost nothing of your budget"
-    state_words = "has ended" if plan.ended_s else "has not ended here"
+    state_words = "has ended" if earlier_plan.ended_s else "has not ended here"
     return f"{decided_words[0].upper()}{decided_words[1:]}; it {state_words}, and {cost_words}."
 
 

@@ -153,7 +153,7 @@ def _usual_state(owner: Owner) -> Path:
         folder = Path(pwd.getpwuid(owner.uid).pw_dir)
     except KeyError:
         raise ConfigurationError(
-            f"user {owner.uid}, whose folder moves, has no account",
+            f"user {owner.uid} has no account, so their state folder cannot be found",
             "name the state folder with --state",
             code="no-account",
         ) from None
