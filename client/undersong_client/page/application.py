@@ -439,13 +439,13 @@ class HospitalPage:
 
     def _message(self, visit: Visit) -> Response:
         def message() -> dict[str, Any]:
-            sent_message = outbox.message(self._home, _number(visit))
+            sent_message = outbox.message(self._home, _entry_number(visit))
             return {"message": sent_message, "decoded": json_text(sent_message.decoded)}
 
-        return visit.page(f"Message {_number(visit)}", {"message": message})
+        return visit.page(f"Message {_entry_number(visit)}", {"message": message})
 
     def _bytes(self, visit: Visit) -> Response:
-        sent_message = outbox.message(self._home, _number(visit))
+        sent_message = outbox.message(self._home, _entry_number(visit))
         visit.note("download", f"outbox {sent_message.entry.number}")
         return download(sent_message.data, f"outbox-{sent_message.entry.number}.bin")
 
@@ -614,8 +614,8 @@ def _next_step(visit: Visit, home: Path) -> NextStep:
         (request for request in proposals if request.decision == "approved" and not request.ended_s), None
     )
     if running_proposal is not None:
-        words = f"Wait: {running_proposal.run} goes on by itself, and you may withdraw until it ends"
-        return NextStep(words, f"/requests/{running_proposal.manifest}")
+        waiting_words = f"Wait: {running_proposal.run} goes on by itself, and you may withdraw until it ends"
+        return NextStep(waiting_words, f"/requests/{running_proposal.manifest}")
     last_change_s = max((max(request.decided_s, request.ended_s) for request in proposals), default=0.0)
     if last_change_s and not _is_evidence_saved(visit, since_s=last_change_s):
         return NextStep("Save the evidence of your decisions in one file", "/log")
@@ -725,7 +725,7 @@ def _whole(visit: Visit, field_name: str) -> int:
     return int(number_text)
 
 
-def _number(visit: Visit) -> int:
+def _entry_number(visit: Visit) -> int:
     number_text = visit.path["number"]
     if not is_number(number_text):
         raise ConfigurationError(f"the outbox has no entry {number_text!r}", "see the list")
