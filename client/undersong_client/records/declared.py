@@ -110,7 +110,7 @@ class OpenedSource:
 def objects(value: Any) -> list[dict[str, Any]]:
     """Returns the objects of a list; [] for anything else, because an export may hold any JSON in any place."""
     if isinstance(value, list):
-        return [member for member in value if isinstance(member, dict)]
+        return [element for element in value if isinstance(element, dict)]
     return []
 
 

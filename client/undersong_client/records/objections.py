@@ -44,8 +44,7 @@ class Objections:
         records: number of records that they keep out.
         look_alikes: listed identifiers that are not in the source but resemble an id in it (a look-alike, such as 007
             beside 7), with the places of that id's first record and of the line on the list.
-        resembling: by the kinds of their difference, pairs (as one text, "LISTED\\nNAME") of such a listed identifier
-            and the name in the source that it resembles.
+        resembling: maps each kind of difference to its look-alike pairs, each the text LISTED, newline, NAME.
         matched: the listed identifiers that are in the source, as they are listed.
         unmatched: those that are not, with their places on the list.
         out: ids and identifiers of the patients whose records are kept out.
@@ -327,8 +326,8 @@ def _read_listed_id(value: object, place: str, *, has_bars: bool) -> PatientId:
             _REMEDY,
             code="no-exclusions",
         )
-    system, _, identifier_name = clean_text(value).rpartition("|")
-    return _read_id(PatientId(identifier_name.strip(), system.strip(), is_identifier=True), place)
+    system, _, identifier_value = clean_text(value).rpartition("|")
+    return _read_id(PatientId(identifier_value.strip(), system.strip(), is_identifier=True), place)
 
 
 def _read_id(value: object, place: str) -> PatientId:

@@ -149,23 +149,27 @@ def _capped(table: Table, privacy: Privacy, key: bytes) -> list[int]:
         return list(range(len(table)))
     if privacy.unit == "user" and table.users is None:
         return []  # a cap on a user's records cannot be kept where nobody knows whose they are
-    ranks = [_rank(table, row, key) for row in range(len(table))]
+    ranks = [_rank(table, row_number, key) for row_number in range(len(table))]
     unit_numbers = _units(table, privacy)
     unit_counts: dict[int, int] = {}
     capped_rows = []
-    for row in sorted(range(len(table)), key=ranks.__getitem__):
-        unit_number = int(unit_numbers[row])
+    for row_number in sorted(range(len(table)), key=ranks.__getitem__):
+        unit_number = int(unit_numbers[row_number])
         unit_counts[unit_number] = unit_counts.get(unit_number, 0) + 1
         if unit_counts[unit_number] <= privacy.max_per_unit:
-            capped_rows.append(row)
+            capped_rows.append(row_number)
     return sorted(capped_rows)
 
 
-def _rank(table: Table, row: int, key: bytes) -> bytes:
+def _rank(table: Table, row_number: int, key: bytes) -> bytes:
     # The row number only tells equal records apart.
-    rank_parts = (table.texts[row], table.labels[row] if table.labels else "", table.users[row] if table.users else "")
+    rank_parts = (
+        table.texts[row_number],
+        table.labels[row_number] if table.labels else "",
+        table.users[row_number] if table.users else "",
+    )
     message = "\0".join(rank_parts).encode("utf-8", "surrogatepass")
-    return hmac.digest(key, message, "sha256") + row.to_bytes(8, "big")
+    return hmac.digest(key, message, "sha256") + row_number.to_bytes(8, "big")
 
 
 def _units(table: Table, privacy: Privacy) -> npt.NDArray[np.int64]:

@@ -117,19 +117,19 @@ class Attachments:
             return self._binary(Key(entry.system, uuid_kind, resource_name), [])
         if url.startswith("#"):
             raise Unreadable(CONTAINED)
-        address = read_address(url)
+        url_address = read_address(url)
         if "://" in url:
             if url.lower().startswith("file:"):
                 raise Unreadable(OTHER_MACHINE)
-            if address is not None and address.kind == "Binary" and address.base in self._resources.bases:
-                return self._binary(Key(address.base, "Binary", address.name), [])
+            if url_address is not None and url_address.kind == "Binary" and url_address.base in self._resources.bases:
+                return self._binary(Key(url_address.base, "Binary", url_address.name), [])
             if not (entry.system and url.startswith(f"{entry.system}/")):
                 raise Unreadable(ELSEWHERE)
             url = url.removeprefix(f"{entry.system}/")
         folders_above_entry = list(folders_above(entry.file, self._resources.root))
-        if address is not None and (address.kind, address.base) == ("Binary", ""):
+        if url_address is not None and (url_address.kind, url_address.base) == ("Binary", ""):
             try:
-                return self._binary(Key(entry.system, "Binary", address.name), folders_above_entry)
+                return self._binary(Key(entry.system, "Binary", url_address.name), folders_above_entry)
             except Unreadable:
                 if not (attachment_file := self._file(url, folders_above_entry)):
                     raise

@@ -125,11 +125,11 @@ def _identifiers(value: Any) -> tuple[tuple[str, str], ...]:
     for identifier in objects(value):
         system = identifier.get("system")
         try:
-            identifier_name = patient_id(identifier.get("value"))
+            identifier_value = patient_id(identifier.get("value"))
         except ConfigurationError:
             continue
-        if identifier_name is not None:
-            identifiers.append((clean_text(system) if isinstance(system, str) else "", identifier_name.name))
+        if identifier_value is not None:
+            identifiers.append((clean_text(system) if isinstance(system, str) else "", identifier_value.name))
     return tuple(identifiers)
 
 
@@ -152,9 +152,13 @@ class Patients:
         ] = {}  # the patient's id by each joined id; complete once all links are read
         server_addresses = {server_address for server_address in resources.bases if server_address}
         for entry in documents:
-            address = read_address(entry.facts.subject.reference)
-            if address is not None and address.kind.lower() == "patient" and "://" in address.base:
-                server_addresses.add(address.base)
+            subject_address = read_address(entry.facts.subject.reference)
+            if (
+                subject_address is not None
+                and subject_address.kind.lower() == "patient"
+                and "://" in subject_address.base
+            ):
+                server_addresses.add(subject_address.base)
         # Relative and absolute references with a single base name patients of one system.
         self._is_one_system = len(server_addresses) <= 1 or "bases" in choice.same
         self._places: dict[PatientId, str] = {}
@@ -199,14 +203,16 @@ class Patients:
         if search_match := _SEARCH.fullmatch(subject_reference):
             return self._resolve_search(search_match[1])
         if subject_reference:
-            address = read_address(subject_reference)
-            if address is None and subject.kind == "Patient" and not {"/", ":"} & set(subject_reference):
-                address = Address("", "Patient", subject_reference)
-            if address is None:
+            subject_address = read_address(subject_reference)
+            if subject_address is None and subject.kind == "Patient" and not {"/", ":"} & set(subject_reference):
+                subject_address = Address("", "Patient", subject_reference)
+            if subject_address is None:
                 raise NoPatient("no reference to a resource")
-            if address.kind.lower() != "patient":
-                raise NoPatient(_kind_words(address.kind))
-            return self._read_node(address.name, address.base if "://" in address.base else entry.system)
+            if subject_address.kind.lower() != "patient":
+                raise NoPatient(_kind_words(subject_address.kind))
+            return self._read_node(
+                subject_address.name, subject_address.base if "://" in subject_address.base else entry.system
+            )
         if subject.kind not in ("", "Patient"):
             raise NoPatient(_kind_words(subject.kind))
         if subject.identifier[1]:
@@ -314,9 +320,11 @@ class Patients:
             patient_node = entry.key
         for link_kind, link_target in entry.facts.links:
             linked_node: Hashable
-            address = read_address(link_target.reference)
-            if address is not None and address.kind == "Person":
-                linked_node = entry.key._replace(kind="Person", name=address.name, system=address.base or entry.system)
+            link_address = read_address(link_target.reference)
+            if link_address is not None and link_address.kind == "Person":
+                linked_node = entry.key._replace(
+                    kind="Person", name=link_address.name, system=link_address.base or entry.system
+                )
             else:
                 linked_node = self._link_target(link_target, entry)
             if linked_node is None:

@@ -410,23 +410,23 @@ class Listing:
             self._skip(line_entry.place, "it is a Bundle without entries", "resource")
         for bundle_member in objects([bundle_member for bundle_member, _ in bundle_members]):
             resource = bundle_member.get("resource")
-            url = bundle_member.get("fullUrl")
-            if isinstance(resource, dict) and isinstance(url, str) and url.lower().startswith("urn:uuid:"):
-                resource_name = id_of(resource) or url.lower().removeprefix("urn:uuid:")
-                name_by_uuid[url.lower().strip()] = (str(resource.get("resourceType")), resource_name)
+            full_url = bundle_member.get("fullUrl")
+            if isinstance(resource, dict) and isinstance(full_url, str) and full_url.lower().startswith("urn:uuid:"):
+                resource_name = id_of(resource) or full_url.lower().removeprefix("urn:uuid:")
+                name_by_uuid[full_url.lower().strip()] = (str(resource.get("resourceType")), resource_name)
         for part_number, (bundle_member, at_s) in enumerate(bundle_members):
             if not isinstance(bundle_member, dict):
                 continue
             member_request = bundle_member.get("request")
             if isinstance(member_request, dict) and member_request.get("method") == "DELETE":
-                address = read_address(str(member_request.get("url") or ""))
-                if address is not None:
-                    deletion = _Deletion(line_entry.system, address.base, at_s)
-                    self._resources.deletions[address.kind, address.name].append(deletion)
+                deleted_address = read_address(str(member_request.get("url") or ""))
+                if deleted_address is not None:
+                    deletion = _Deletion(line_entry.system, deleted_address.base, at_s)
+                    self._resources.deletions[deleted_address.kind, deleted_address.name].append(deletion)
                 continue
             if isinstance(resource := bundle_member.get("resource"), dict):
                 resource_bytes = json.dumps(resource, sort_keys=True).encode()
-                digest = hashlib.blake2b(resource_bytes, digest_size=16).digest()
+                resource_digest = hashlib.blake2b(resource_bytes, digest_size=16).digest()
                 member_entry = ResourceEntry(
                     line_entry.file,
                     line_entry.place,
@@ -436,16 +436,18 @@ class Listing:
                     part_number,
                     uuids=name_by_uuid,
                 )
-                member_entry.digest = digest
+                member_entry.digest = resource_digest
                 has_entries |= self._list_resource(resource, member_entry, bundle_member.get("fullUrl"))
         return has_entries
 
-    def _list_resource(self, resource: dict[str, Any], entry: ResourceEntry, url: Any = None) -> bool:
+    def _list_resource(self, resource: dict[str, Any], entry: ResourceEntry, full_url: Any = None) -> bool:
         resource_kind = resource.get("resourceType")
         if not isinstance(resource_kind, str) or resource_kind not in self._facts:
             if resource_kind == "Bundle":
-                reason = f"Bundles stand in it within more than {DEEPEST_BUNDLE} others"
-                self._skip(entry.place, reason, "refused", remedy="export the resources without Bundles around them")
+                skip_reason = f"Bundles stand in it within more than {DEEPEST_BUNDLE} others"
+                self._skip(
+                    entry.place, skip_reason, "refused", remedy="export the resources without Bundles around them"
+                )
             else:
                 if isinstance(resource_kind, str) and _KIND.fullmatch(resource_kind):
                     kind_name = resource_kind
@@ -453,20 +455,20 @@ class Listing:
                     kind_name = "this resource"
                 self._skip(entry.place, f"{printable(kind_name, 40)} is no kind of document that is read", "resource")
             return False
-        if isinstance(url, str):
-            url = url.strip()
+        if isinstance(full_url, str):
+            full_url = full_url.strip()
         else:
-            url = ""
-        if url.lower().startswith("urn:"):
-            address = None
+            full_url = ""
+        if full_url.lower().startswith("urn:"):
+            resource_address = None
         else:
-            address = read_address(url)
+            resource_address = read_address(full_url)
         entry.kind = resource_kind
         entry.name = id_of(resource)
-        if not entry.name and url.lower().startswith("urn:uuid:"):
-            entry.name = url.lower().removeprefix("urn:uuid:")
+        if not entry.name and full_url.lower().startswith("urn:uuid:"):
+            entry.name = full_url.lower().removeprefix("urn:uuid:")
         entry.name = entry.name or f"\0{entry.digest.hex()}"  # equal resources without an id are one
-        entry.base = address.base if address is not None else ""
+        entry.base = resource_address.base if resource_address is not None else ""
         entry.updated, entry.version = meta_of(resource)
         entry.facts = self._facts[entry.kind](resource)
         self._resources.entries[entry.key].append(entry)
