@@ -150,19 +150,19 @@ class Addition:
         source_reading = sources.read(absolute_source, progress=self.options.rows_read)
         source_reading.check_patients()
         whole_table = source_reading.table
-        secret = keys.secret(party_home, "data")
+        data_secret = keys.secret(party_home, "data")
         # The names are hashes of the whole file, before records are held out. Which records are held out depends on the
         # folder's key: a name of the rest would not recognise the same file in another folder.
         checkpoint_key = checkpoint_name(whole_table, self.checkpoints)
         name_before = former_name(whole_table, self.checkpoints)
-        remaining_table, held_out = hold_out(whole_table, secret, absolute_source.hold_out)
+        remaining_table, held_out = hold_out(whole_table, data_secret, absolute_source.hold_out)
         source_reading = replace(source_reading, table=remaining_table)
         self.options.confirm(warnings_about(party_home, source_reading, self.policy, absolute_source))
         accepted_loss = accepted_shares(party_home, absolute_source)
         return ReadSource(
             source_reading,
             held_out,
-            DataSet(remaining_table, secret),
+            DataSet(remaining_table, data_secret),
             source_reading.lost_shares if source_reading.loses_more(accepted_loss) else accepted_loss,
             LedgerCheckpoints(party_home, absolute_source.path, checkpoint_key, self.checkpoints, name_before),
         )
@@ -291,13 +291,14 @@ def _end_runs(ledger: Ledger, abandon: bool, at: float) -> None:
     """
     open_totals = [run_total for run_total in ledger.totals() if not run_total.closed]
     if open_totals and not abandon:
+        run_words = ", ".join(printable(run_total.run, 63) for run_total in open_totals)
         raise ConfigurationError(
-            f"runs are under way on the present version: {', '.join(printable(run.run, 63) for run in open_totals)}",
+            f"runs are under way on the present version: {run_words}",
             "let them end; or end them here, at what they have charged: --abandon-runs",
             code="runs-under-way",
         )
-    for run in open_totals:
-        ledger.close(run.run, run.manifest, at=at)
+    for open_total in open_totals:
+        ledger.close(open_total.run, open_total.manifest, at=at)
 
 
 def _still_out(declared: Declared, before: Declared) -> int:

@@ -109,9 +109,9 @@ class Attempts:
         self._clock = clock
         self._under_way: dict[str, Attempt] = {}
 
-    def find(self, manifest: Manifest, query: str, number: int) -> Attempt | None:
+    def find(self, manifest: Manifest, query: str, attempt_number: int) -> Attempt | None:
         """Returns an attempt in its present state; None if it was never begun or its keys were destroyed."""
-        attempt_key = _key(manifest, query, number)
+        attempt_key = _key(manifest, query, attempt_number)
         if attempt_key in self._under_way:
             return self._under_way[attempt_key]
         compartment = self._store.compartment(attempt_key)
@@ -123,12 +123,12 @@ class Attempts:
             sampling_coins = b""
         if machine_snapshot is None:
             return None
-        parameters = manifest.sum_parameters(query, number)
+        parameters = manifest.sum_parameters(query, attempt_number)
         reply_places: set[tuple[Stage, int]] = set()
 
-        def read_reply(stage: Stage, roll: int) -> bytes | None:
-            reply_places.add((stage, roll))
-            return self._store.get(_reply_key(attempt_key, stage, roll))
+        def read_reply(stage: Stage, roll_number: int) -> bytes | None:
+            reply_places.add((stage, roll_number))
+            return self._store.get(_reply_key(attempt_key, stage, roll_number))
 
         party_keys = self._keys
         machine = party_keys.machine.restore(
@@ -138,7 +138,7 @@ class Attempts:
             attempt_key,
             manifest,
             query,
-            number,
+            attempt_number,
             machine,
             self._inputs(attempt_key),
             sampling_coins,
@@ -149,15 +149,16 @@ class Attempts:
             self._under_way[attempt_key] = restored_attempt
         return restored_attempt
 
-    def new(self, manifest: Manifest, query: str, number: int) -> Attempt:
+    def new(self, manifest: Manifest, query: str, attempt_number: int) -> Attempt:
         """Begins an attempt with fresh keys; :meth:`keep` it before its first reply leaves.
 
-        Raises PrivacyRefusal if ``number`` is not above all earlier ones, RoundAborted if attempts come too fast.
+        Raises PrivacyRefusal if ``attempt_number`` is not above all earlier ones, and RoundAborted if attempts come too
+        fast.
         """
         start_record = self._read_start_record(manifest, query)
-        if number <= start_record.last:
+        if attempt_number <= start_record.last:
             raise PrivacyRefusal(
-                f"{query}: attempt {number} is asked for after attempt {start_record.last},"
+                f"{query}: attempt {attempt_number} is asked for after attempt {start_record.last},"
                 " and nothing here knows its keys",
                 "a new attempt takes the next number",
             )
@@ -168,10 +169,10 @@ class Attempts:
                 f" {waited_s:.0f} s ago",
                 f"begin another one {ATTEMPT_EVERY_S:.0f} s after it, and find out why they end",
             )
-        attempt_key = _key(manifest, query, number)
+        attempt_key = _key(manifest, query, attempt_number)
         party_keys = self._keys
         attempt_entropy = party_keys.entropy(attempt_key)
-        parameters = manifest.sum_parameters(query, number)
+        parameters = manifest.sum_parameters(query, attempt_number)
         machine = party_keys.machine.open(
             parameters, self._name, party_keys.identity, attempt_entropy, party_keys.encapsulate
         )
@@ -181,7 +182,7 @@ class Attempts:
             attempt_key,
             manifest,
             query,
-            number,
+            attempt_number,
             machine,
             None,
             sampling_coins,
@@ -343,8 +344,8 @@ class _StartRecord:
     at: float
 
 
-def _key(manifest: Manifest, query: str, number: int) -> str:
-    return f"attempt/{manifest.hash.hex()}/{query}/{number}"
+def _key(manifest: Manifest, query: str, attempt_number: int) -> str:
+    return f"attempt/{manifest.hash.hex()}/{query}/{attempt_number}"
 
 
 def _replies_prefix(key: str) -> str:

@@ -206,7 +206,7 @@ def _salt(checkpoints: Path) -> bytes:
 
 
 def check(heads: Sequence[str], ledger: Ledger | None) -> None:
-    """Raises PrivacyRefusal if ``ledger`` lacks one of these heads, and so a release."""
+    """Raises PrivacyRefusal if ``ledger`` lacks one of these heads: a release is then missing from the ledger too."""
     if ledger is None and heads:
         raise PrivacyRefusal(
             "releases were made from this data set, and their ledger is not here", RESTORE, code="ledger-missing"

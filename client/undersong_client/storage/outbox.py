@@ -126,18 +126,18 @@ class Outbox:
             connection.executemany("UPDATE sent SET number = ? WHERE number = ?", list(enumerate(sent_numbers, 1)))
         return len(missing_entries)
 
-    def data(self, number: int) -> bytes:
+    def data(self, entry_number: int) -> bytes:
         """Reads the bytes of a message.
 
         Raises ConfigurationError if it is missing or damaged, or came back from saved evidence without its bytes.
         """
-        data_rows = self._read("SELECT head, reply, sha256 FROM sent WHERE number = ?", (number,))
+        data_rows = self._read("SELECT head, reply, sha256 FROM sent WHERE number = ?", (entry_number,))
         if not data_rows:
-            raise ConfigurationError(f"the outbox has no entry {number}", "see `undersong-party outbox`")
+            raise ConfigurationError(f"the outbox has no entry {entry_number}", "see `undersong-party outbox`")
         message_bytes, reply, digest = data_rows[0]
         if not message_bytes and not reply:
             raise ConfigurationError(
-                f"entry {number} of the outbox came back from saved evidence: its length and hash, not its bytes",
+                f"entry {entry_number} of the outbox came back from saved evidence: its length and hash, not its bytes",
                 "compare the hash with the coordinator's copy",
                 code="bytes-not-saved",
             )
@@ -148,7 +148,7 @@ class Outbox:
             )
         if hashlib.sha256(message_bytes).hexdigest() != digest:
             raise ConfigurationError(
-                f"{self._home.journal}: entry {number} of the outbox is damaged and cannot be read any more",
+                f"{self._home.journal}: entry {entry_number} of the outbox is damaged and cannot be read any more",
                 "compare the hash that `undersong-party outbox` lists with the coordinator's copy",
             )
         return bytes(message_bytes)

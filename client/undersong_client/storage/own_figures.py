@@ -61,7 +61,7 @@ class OwnFigures:
 
     def rows(self, *, no_list: str = NO_LIST) -> tuple[tuple[str, str], ...]:
         """Returns the figures as (name, words), for sheet, page and command; ``no_list`` says that none was given."""
-        people = unit_word("user", self.unit_word, 2)
+        people_word = unit_word("user", self.unit_word, 2)
         if self.read_s:
             reading_day_words = f"{datetime.fromtimestamp(self.read_s, UTC):%Y-%m-%d}"
         else:
@@ -78,8 +78,8 @@ class OwnFigures:
         figure_rows = [
             ("file", f"{printable(Path(self.file).name, 200)}, read {reading_day_words}"),
             ("records", f"{self.records:,}"),
-            (people, people_count_words),
-            (f"{people} who object", self._objection_words(no_list)),
+            (people_word, people_count_words),
+            (f"{people_word} who object", self._objection_words(no_list)),
             ("rows left out", skipped_words or "none"),
         ]
         if self.period:
