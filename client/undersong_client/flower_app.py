@@ -133,5 +133,5 @@ def folder_of(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> 
         )
     raise ConfigurationError(
         "the SuperNode does not say where this party's folder is",
-        "start it with --node-config 'party-folder=\"/path/of/the/party\"'",
+        "start the SuperNode with --node-config 'party-folder=\"/path/of/the/party\"'",
     )
