@@ -77,7 +77,8 @@ def without_records(data: ReportData) -> str:
     if own_accuracy is None or not baselines:
         return f"From as many texts that no private record has steered: {NOT_MEASURED}."
     comparisons = " ".join(_compare(own_accuracy, figure, _name_baseline(figure, data)) for figure in baselines)
-    return f"{comparisons} No private record steered {'these' if len(baselines) == 1 else 'any of these'}."
+    compared_words = "those texts" if len(baselines) == 1 else "any of those other texts"
+    return f"{comparisons} No private record steered {compared_words}."
 
 
 def list_baselines(data: ReportData) -> list[Accuracy]:
@@ -296,14 +297,15 @@ def records_help(data: ReportData) -> RecordsHelp:
 
 def _compare(ours: Accuracy, baseline: Accuracy, name: str) -> str:
     """Says by how much the corpus is better or worse than one that no record has steered, and if that is chance."""
-    baseline_words = f"as many {name}: {accuracy_words(baseline)}"
+    baseline_words = f"As many {name} reach {accuracy_words(baseline)}"
     if ours.by_texts is None or baseline.by_texts is None:
-        return f"Beside {baseline_words}."
+        return f"{baseline_words}."
     # The rounded figures are subtracted, because a reader sees and subtracts these.
     difference = round(100 * ours.accuracy, 1) - round(100 * baseline.accuracy, 1)
     distance_words = f"{abs(difference):.1f} percentage points {'less' if difference >= 0 else 'more'}"
-    comparison = compare_words(_difference_sign(ours, baseline), baseline_words)
-    return f"This corpus is {comparison}, which is {distance_words}."
+    sign = _difference_sign(ours, baseline)
+    judgement = f"this corpus is {DIFFERENCE_WORDS[sign]}" if sign else DIFFERENCE_WORDS[sign]
+    return f"{baseline_words}, {distance_words} than this corpus: {judgement}."
 
 
 def _difference_sign(ours: Accuracy, baseline: Accuracy) -> int:

@@ -1104,24 +1104,24 @@ SIX = tuple("abcdef")
         ),
         (
             {"accuracy": panel_scores((0.6, 0.7), (0.4, 0.5))},
-            "This corpus is better than as many mixture: 45.0 % (40.0 to 50.0), which is 20.0 percentage points less."
-            f" {UNSTEERED} these.",
+            "As many mixture reach 45.0 % (40.0 to 50.0), 20.0 percentage points less than this corpus: this corpus is"
+            f" better. {UNSTEERED} those texts.",
         ),
         (
             {"accuracy": panel_scores((0.6, 0.7), (0.5, 0.65)), "gain": (0.5, 0.01)},
-            "This corpus is within chance of as many mixture: 57.5 % (50.0 to 65.0), which is 7.5 percentage points"
-            f" less. {UNSTEERED} these.",
+            "As many mixture reach 57.5 % (50.0 to 65.0), 7.5 percentage points less than this corpus: within chance."
+            f" {UNSTEERED} those texts.",
         ),
         (
             {"accuracy": panel_scores((0.3, 0.4), (0.5, 0.65))},
-            "This corpus is worse than as many mixture: 57.5 % (50.0 to 65.0), which is 22.5 percentage points more."
-            f" {UNSTEERED} these.",
+            "As many mixture reach 57.5 % (50.0 to 65.0), 22.5 percentage points more than this corpus: this corpus is"
+            f" worse. {UNSTEERED} those texts.",
         ),
         (
             {"accuracy": (*panel_scores((0.6, 0.7), (0.4, 0.5)), NEAR)},
-            "This corpus is within chance of as many texts of good alone: 67.0 % (62.0 to 72.0), which is 2.0"
-            " percentage points more. This corpus is better than as many mixture: 45.0 % (40.0 to 50.0), which is 20.0"
-            f" percentage points less. {UNSTEERED} any of these.",
+            "As many texts of good alone reach 67.0 % (62.0 to 72.0), 2.0 percentage points more than this corpus:"
+            " within chance. As many mixture reach 45.0 % (40.0 to 50.0), 20.0 percentage points less than this corpus:"
+            f" this corpus is better. {UNSTEERED} any of those other texts.",
         ),
         ({"accuracy": panel_scores((0.2, 0.3), (0.1, 0.2)), "score": scored(0.7, 0.8)}, HARDLY),
         ({"labels": ("a", "b"), "score": scored(0.54, 0.9)}, HARDLY),
@@ -1187,8 +1187,8 @@ ZERO = Accuracy(ZERO_SHOT, 0.44, 0.5, 0.5, 0.5, reference=True, by_texts=Interva
                 f" {NOT_COMPARED}.",
                 "65.0 % (60.0 to 70.0) right on 200 notes: so many of its texts get their true label from small models"
                 " (the panel) that learned from this corpus alone.",
-                "This corpus is better than as many zero-shot texts of all its generators: 44.0 % (40.0 to 48.0), which"
-                f" is 21.0 percentage points less. {UNSTEERED} these.",
+                "As many zero-shot texts of all its generators reach 44.0 % (40.0 to 48.0), 21.0 percentage points less"
+                f" than this corpus: this corpus is better. {UNSTEERED} those texts.",
             ),
         ),
         (
