@@ -528,19 +528,23 @@ class PrivacyVerdict:
             return ()
         terms = self.terms
         no_guarantee = self.insecure or not math.isfinite(self.epsilon)
-        has_corpus = not self.lacks_corpus  # Only its rows say whose texts they are.
-        permission_words = f"May I use it? {terms.allow() if has_corpus else UNTOLD}"
-        return tuple(
-            that_hold(
-                (terms.invented_records, terms.describe_demonstration()),
-                (no_guarantee, words.NO_GUARANTEE),
-                (True, permission_words),
-                (has_corpus and self.has_aside, f"  {CORPUS_ALONE}"),
-                (True, f"  {USE_LIMITS}"),
-                *((has_corpus, f"  {sentence}") for sentence in terms.quote_sources()),
-                (has_corpus and terms.name_sources(), f"  {terms.name_sources()}"),
-            )
+        opening = that_hold(
+            (terms.invented_records, terms.describe_demonstration()),
+            (no_guarantee, words.NO_GUARANTEE),
         )
+        return (*opening, *([] if self.is_own else self._state_permission()))  # Its makers need no permission.
+
+    def _state_permission(self) -> list[str]:
+        """Says if a receiver may use the corpus, and whose texts it holds, which only its rows tell."""
+        if self.lacks_corpus:
+            return [f"May I use it? {UNTOLD}", f"  {USE_LIMITS}"]
+        terms = self.terms
+        return [
+            f"May I use it? {terms.allow()}",
+            *([f"  {CORPUS_ALONE}"] if self.has_aside else []),
+            f"  {USE_LIMITS}",
+            *(f"  {sentence}" for sentence in (*terms.quote_sources(), terms.name_sources()) if sentence),
+        ]
 
     @property
     def is_only_signed_by_another(self) -> bool:
@@ -732,6 +736,7 @@ class PrivacyVerdict:
                 f"epsilon {epsilon_alone:.6g} against the coordinator and all other hospitals together,"
                 f" {words.AS_PLANNED}"
             )
+            case_lines.append(f"  {words.PLANNED}")
         if self.guesses is not None:
             case_lines.append("best guesses, instead of 50 of 100 cases by tossing a coin:")
             case_lines += [f"  {whose}: right in at most {right} of 100 cases" for whose, right in self.guesses.rows]
@@ -768,6 +773,8 @@ class PrivacyVerdict:
                 signer_words += self._describe_stated_parties()
             delta = self.manifest.plan.privacy.delta
             unit_words = UNIT_WORDS[self.manifest.plan.privacy.unit]
+            if self.manifest.plan.privacy.unit == "user":
+                unit_words += " of one hospital"
             is_private = math.isfinite(self.epsilon) and not self.insecure
             promise_words = "none: NOT PRIVATE"
             if is_private:
