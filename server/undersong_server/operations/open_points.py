@@ -114,10 +114,10 @@ def _texts_to_read(home: Path, run: str, corpus: Found, result_address: str) -> 
     phrases = frequent_phrases([str(row["text"]) for row in corpus.texts])
     phrase_row_count = len(phrases.by_row)
     if phrases.rows and phrase_row_count >= MANY_ROWS * phrases.rows:
-        least_percent = 100 * phrases.least_rows / phrases.rows
+        row_percent = 100 * phrase_row_count / phrases.rows
         words = (
-            f"{number(phrase_row_count)} of {counted(phrases.rows, 'row')} hold a phrase of {PHRASE_WORDS} words that"
-            f" stands in {phrases.least_rows} or more of these rows ({least_percent:.0f} %)."
+            f"{number(phrase_row_count)} of {counted(phrases.rows, 'row')} ({row_percent:.0f} %) hold a stock phrase,"
+            f" {PHRASE_WORDS} words in a row that stand in {phrases.least_rows} or more rows: the texts vary little."
         )
         yield OpenPoint(words, "Read these rows", f"{result_address}?marked={WITH_PHRASE}#corpus")
     mismatches = corpus.mismatches or LabelMismatches()

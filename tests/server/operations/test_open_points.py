@@ -56,7 +56,10 @@ def test_shared_phrases_and_set_aside_texts_are_open_points_with_links(home):
     aside = {"text": "late check-in", "label": "a", "generator": "g", "reason": "generator"}
     (CoordinatorHome(home).run("first").output / "set-aside.jsonl").write_text(json.dumps(aside) + "\n")
     phrases, beside = open_points(home, "first", judge(home, "first"))
-    assert phrases.words == "30 of 30 rows hold a phrase of 5 words that stands in 5 or more of these rows (17 %)."
+    assert phrases.words == (
+        "30 of 30 rows (100 %) hold a stock phrase, 5 words in a row that stand in 5 or more rows: the texts vary"
+        " little."
+    )
     assert phrases.address.endswith("?marked=phrases#corpus")
     assert "1 text of no corpus: 1 of g." in beside.words
     assert beside.address.endswith("?marked=aside#corpus")
