@@ -25,7 +25,14 @@ from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettin
 from undersong_server.defaults import RUN_OPTIONS, RunOptions
 from undersong_server.methods.interface import ANEW
 from undersong_server.operations.contacts import REHEARSAL, contact_faults
-from undersong_server.operations.enrolment import PartyFacts, full_names, parties, refuse_left_out, roster
+from undersong_server.operations.enrolment import (
+    PartyFacts,
+    full_names,
+    identities,
+    parties,
+    refuse_left_out,
+    roster,
+)
 from undersong_server.report.evaluations import evaluated
 from undersong_server.report.usefulness import read_test_file
 from undersong_server.runs.folder import (
@@ -356,7 +363,7 @@ def preview(
     ConfigurationError.raise_together([*cap_faults(run_plan), *same_file_faults(task), *contact_faults(contacts)])
     require_packages(run_plan)
     refusing = tuple(refusals(home, party_names, run_plan.plan))
-    remarks = tuple(full_name_warnings(task, party_names))
+    remarks = tuple(full_name_warnings(task, {*party_names, *identities(home)}))
     return PlannedRun("", party_names, plan_figures(run_plan), refusing, proposed_name(home, data), remarks)
 
 
