@@ -464,8 +464,16 @@ class PlanFigures:
             " against the others. The worst case is what remains for a patient"
             f" {self.worst_case_words}: the noise of the patient's own hospital alone. Each hospital adds more noise"
             " where fewer take part, so this figure is smaller with fewer hospitals; but then fewer have to act"
-            " together, and they are not safer."
+            f" together, and they are not safer.{self._several_hospitals_words} Runs over the same records add up: the"
+            " screen Hospitals says what is left at each."
         )
+
+    @property
+    def _several_hospitals_words(self) -> str:
+        """Says whom the promise for a patient does not cover whole; "" for another unit."""
+        if self.privacy.unit != "user":
+            return ""
+        return " The promise is for a patient of one hospital: one with records at several is protected less."
 
     def to_json(self) -> dict[str, Any]:
         """The JSON of ``undersong plan``."""

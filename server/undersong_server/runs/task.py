@@ -203,7 +203,8 @@ class PrivacySection(StrictSection):
         noise_multiplier: noise of every private sum over its L2 sensitivity, in place of epsilon; the plan then states
             the epsilon that follows.
         delta: probability that the promise may fail; choose it far below 1 / (number of units).
-        unit: protected unit: "sample" is one record, "user" all records of one patient, "party" a whole hospital.
+        unit: protected unit: "sample" is one record, "user" all records of one patient at one hospital, "party" a
+            whole hospital.
         max_per_user: records of one patient that count; further ones are left out. For the unit "user".
         user_contribution: "mean" lets a patient with many records weigh no more than one with a single record.
         max_records: most records of a party that take part.
