@@ -266,8 +266,8 @@ def _general_name(host: str) -> x509.GeneralName:
     return x509.DNSName(host)
 
 
-def _utc_time(seconds: float) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(int(seconds), tz=datetime.UTC)
+def _utc_time(epoch_s: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(int(epoch_s), tz=datetime.UTC)
 
 
 def _pem_bytes(certificate: x509.Certificate) -> bytes:

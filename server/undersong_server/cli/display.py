@@ -75,7 +75,7 @@ class Lines(Progress):
         self._every_s = every_s
         self._clock = clock
         self._phase = ""
-        self._printed_s = 0.0
+        self._printed_at_s = 0.0
         self._phase_start = (0.0, 0)  # start of the phase, and units done then
         self._lock = threading.Lock()
         self._repeats = Repeats(clock=clock)
@@ -85,18 +85,18 @@ class Lines(Progress):
             now_s = self._clock()
             if phase != self._phase:
                 self._phase_start = (now_s, done)
-            elif now_s - self._printed_s < self._every_s:
+            elif now_s - self._printed_at_s < self._every_s:
                 return
             self._phase = phase
-            self._printed_s = now_s
+            self._printed_at_s = now_s
             print(f"{phase} {done}/{total}{self._left(now_s, done, total)}", file=sys.stderr, flush=True)
 
-    def _left(self, now: float, done: int, total: int) -> str:
+    def _left(self, now_s: float, done_count: int, total_count: int) -> str:
         """Estimates the time left at the present pace; "" for under a minute."""
-        began_s, first_count = self._phase_start
-        if done <= first_count:
+        began_at_s, first_count = self._phase_start
+        if done_count <= first_count:
             return ""
-        minutes = (now - began_s) / (done - first_count) * (total - done) / 60
+        minutes = (now_s - began_at_s) / (done_count - first_count) * (total_count - done_count) / 60
         if minutes >= 1:
             return f", about {minutes:.0f} min left"
         return ""

@@ -93,8 +93,8 @@ def _groups(report: EvaluationReport) -> Table:
 def _confusion(report: EvaluationReport) -> Table:
     scores = report.trained[0].scores.models["head"]
 
-    def cell(row: int, column: int, count: int) -> str:
-        if row == column:
+    def cell(row_number: int, column_number: int, count: int) -> str:
+        if row_number == column_number:
             return f"[bold]{count}[/]"
         if count:
             return str(count)
@@ -104,8 +104,14 @@ def _confusion(report: EvaluationReport) -> Table:
         f"Confusion of one model, trained on {report.trained[0].data} (rows true, columns predicted)",
         *("", *(escape(label[:10]) for label in scores.labels)),
         rows=[
-            [escape(label), *(cell(row, column, count) for column, count in enumerate(scores.confusion[row]))]
-            for row, label in enumerate(scores.labels)
+            [
+                escape(label),
+                *(
+                    cell(row_number, column_number, count)
+                    for column_number, count in enumerate(scores.confusion[row_number])
+                ),
+            ]
+            for row_number, label in enumerate(scores.labels)
         ],
     )
 
@@ -152,8 +158,12 @@ def _closest(closest_records: ClosestRecords) -> Table:
         *("", "training", "held out"),
         rows=[
             *(
-                [name, _number(closest_records.training[number]), _number(closest_records.holdout[number])]
-                for number, name in enumerate(("nearest 5 % of the texts (1 - cosine)", "half of the texts"))
+                [
+                    name,
+                    _number(closest_records.training[figure_number]),
+                    _number(closest_records.holdout[figure_number]),
+                ]
+                for figure_number, name in enumerate(("nearest 5 % of the texts (1 - cosine)", "half of the texts"))
             ),
             ["texts nearer to this side (about 50 %: nothing copied)", closest_records.closer.percent_words, ""],
         ],

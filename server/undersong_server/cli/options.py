@@ -153,7 +153,7 @@ def with_cache(task_file: Path, assignments: Sequence[str], cache: Path | None) 
     from undersong_server.runs import task as tasks
 
     generators = tasks.load(task_file, assignments).generators
-    endpoint_numbers = [n for n, settings in enumerate(generators) if settings.lacks_cache]
+    endpoint_numbers = [endpoint_number for endpoint_number, settings in enumerate(generators) if settings.lacks_cache]
     if not endpoint_numbers:
         raise ConfigurationError(
             f"--cache: {task_file} has no endpoint with answers to keep",
@@ -162,7 +162,10 @@ def with_cache(task_file: Path, assignments: Sequence[str], cache: Path | None) 
         )
     return [
         *assignments,
-        *(f"generators.{number}.cache={json.dumps(str(cache.absolute()))}" for number in endpoint_numbers),
+        *(
+            f"generators.{endpoint_number}.cache={json.dumps(str(cache.absolute()))}"
+            for endpoint_number in endpoint_numbers
+        ),
     ]
 
 
@@ -210,6 +213,6 @@ def warn_of_missing_weights() -> None:
         print(f"warning: {problem}, without which most runs are refused\n  remedy: {remedy}", file=sys.stderr)
 
 
-def day(seconds: float) -> str:
+def day(epoch_s: float) -> str:
     """Formats seconds since the epoch as date and minute in local time."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(epoch_s))
