@@ -64,13 +64,13 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     Args:
         address: ``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``; empty or ``local`` begins Ray on this machine.
-        workers: number of workers on this machine; None is one per core. An existing cluster has its own number.
+        worker_count: number of workers on this machine; None is one per core. An existing cluster has its own number.
         option: how the caller's user named the address, for errors.
     """
 
-    def __init__(self, address: str, workers: int | None = None, *, option: str = "--ray") -> None:
+    def __init__(self, address: str, worker_count: int | None = None, *, option: str = "--ray") -> None:
         self._address = "" if address == HERE else address
-        self._local_workers = workers or len(os.sched_getaffinity(0))
+        self._local_worker_count = worker_count or len(os.sched_getaffinity(0))
         self._option = option
         self._lock = threading.Lock()
         self._ray: Any = None
@@ -151,7 +151,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         if self._address:
             local_options: dict[str, Any] = {}
         else:
-            local_options = {"num_cpus": self._local_workers, "include_dashboard": False}
+            local_options = {"num_cpus": self._local_worker_count, "include_dashboard": False}
         try:
             ray.init(
                 address=self._address or HERE,
@@ -247,9 +247,9 @@ class SpreadEmbedder(Embedder):
     def dimension(self) -> int:
         return self._local_embedder.dimension
 
-    def slab(self, missing: int) -> int:
-        """Number of texts that are embedded in about a minute if ``missing`` are left. Raises as :meth:`encode`."""
-        return TEXTS_A_CALL * _CALLS_A_CORE * (1 if missing < self._fewest else self._cluster.cores)
+    def slab(self, missing_count: int) -> int:
+        """Number of texts embedded in about a minute if ``missing_count`` are left. Raises as :meth:`encode`."""
+        return TEXTS_A_CALL * _CALLS_A_CORE * (1 if missing_count < self._fewest else self._cluster.cores)
 
     @cached_property
     def _expected_hash(self) -> str:
@@ -266,7 +266,7 @@ class SpreadEmbedder(Embedder):
             return self._local_embedder.encode(texts, progress)
         # A batch is as wide as its longest text, so texts of like lengths go together. The longest go first, or the
         # other workers would wait for them at the end.
-        text_order = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
+        text_order = sorted(range(len(texts)), key=lambda text_number: -len(texts[text_number]))
         parts = [
             text_order[call_start : call_start + TEXTS_A_CALL] for call_start in range(0, len(text_order), TEXTS_A_CALL)
         ]
@@ -274,7 +274,8 @@ class SpreadEmbedder(Embedder):
         embeddings = np.zeros((len(texts), self.dimension), dtype=np.float32)
         done_count = 0
         for part_number, part_embeddings in self._cluster.each(
-            embed_part, [(*shared_arguments, [texts[row] for row in part_rows]) for part_rows in parts]
+            embed_part,
+            [(*shared_arguments, [texts[text_number] for text_number in part_numbers]) for part_numbers in parts],
         ):
             if isinstance(part_embeddings, UndersongError):
                 raise part_embeddings

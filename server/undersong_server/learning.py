@@ -135,13 +135,13 @@ def train(
 
 def predict(model: "TaskModel | FineTunedModel", inputs: Any) -> list[str]:
     """Returns the most probable label of each embedding [n, d], or of each text if the model is a fine-tuned one."""
-    return [model.labels[column] for column in np.argmax(model.probabilities(inputs), axis=1)]
+    return [model.labels[label_number] for label_number in np.argmax(model.probabilities(inputs), axis=1)]
 
 
-def _number_labels(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], Int64]:
-    if len(labels) != rows:
+def _number_labels(labels: Sequence[str], row_count: int) -> tuple[tuple[str, ...], Int64]:
+    if len(labels) != row_count:
         raise ConfigurationError(
-            f"the training data have {rows} texts but {len(labels)} labels",
+            f"the training data have {row_count} texts but {len(labels)} labels",
             "give one label per text",
             code="labels-do-not-fit",
         )
@@ -204,19 +204,19 @@ def _linear_head(x: Float32, y: Int64, names: tuple[str, ...], strength: float) 
 
 
 def fit_linear(
-    x: Float32, y: Int64, w: Float64, classes: int, strength: float, start: Float64 | None = None
+    x: Float32, y: Int64, w: Float64, class_count: int, strength: float, start: Float64 | None = None
 ) -> Float64:
     """Minimises strength * sum(w * cross-entropy) + |weight|^2 / 2 by L-BFGS, in the caller's number of threads.
 
     Args:
         x: contiguous, float32 [n, d].
-        y: int64 [n] in [0, classes), each of which occurs.
+        y: int64 [n] in [0, class_count), each of which occurs.
         w: weights [n], of mean 1.
         strength: inverse regularisation.
         start: parameters from which the search begins; zeros if None.
 
     Returns:
-        float64 [d + 1, classes], the bias last.
+        float64 [d + 1, class_count], the bias last.
     """
     from scipy.optimize import minimize
 
@@ -226,7 +226,7 @@ def fit_linear(
     row_numbers = np.arange(row_count)
 
     def objective(flat: Float64) -> tuple[float, Float64]:
-        parameters = flat.reshape(column_count + 1, classes)
+        parameters = flat.reshape(column_count + 1, class_count)
         # float32 products: the data are float32, and the fit is needed to three digits only.
         logits = x @ parameters[:-1].astype(np.float32) + parameters[-1].astype(np.float32)
         # The maximum of each row, in a layout in which numpy takes it ten times as fast as along the short rows.
@@ -245,7 +245,7 @@ def fit_linear(
         return loss + 0.5 * weight_decay * float((parameters[:-1] ** 2).sum()), gradient.ravel()
 
     if start is None:
-        start_flat = np.zeros((column_count + 1) * classes)
+        start_flat = np.zeros((column_count + 1) * class_count)
     else:
         start_flat = start.ravel()
     solution = minimize(
@@ -255,21 +255,21 @@ def fit_linear(
         method="L-BFGS-B",
         options={"maxiter": 300, "gtol": 2e-4, "ftol": 1e-9, "maxcor": 20},
     )
-    return np.asarray(solution.x, dtype=np.float64).reshape(column_count + 1, classes)
+    return np.asarray(solution.x, dtype=np.float64).reshape(column_count + 1, class_count)
 
 
 def classifier(
-    embeddings: Float32, labels: Int64, classes: int, *, strength: float, weights: Float64 | None = None
+    embeddings: Float32, labels: Int64, class_count: int, *, strength: float, weights: Float64 | None = None
 ) -> Float64:
     """Trains a linear classifier, float64 [d + 1, classes], bias last; a label without texts has the bias ``NEVER``.
 
     Args:
         embeddings, labels: of the texts, float32 [n, d] and int64 [n].
-        classes: number of labels.
+        class_count: number of labels.
         strength: inverse regularisation.
         weights: non-negative, one per text; only their ratios matter.
     """
-    weights_and_bias = np.zeros((embeddings.shape[1] + 1, classes))
+    weights_and_bias = np.zeros((embeddings.shape[1] + 1, class_count))
     weights_and_bias[-1] = NEVER
     present_labels, present_numbers = np.unique(labels, return_inverse=True)
     if len(present_labels) < 2:
@@ -288,7 +288,7 @@ def classifier(
 
 
 def classifiers(
-    embeddings: Float32, labels: Int64, author: Int64, generators: int, label_shares: Float64, strength: float
+    embeddings: Float32, labels: Int64, author: Int64, generator_count: int, label_shares: Float64, strength: float
 ) -> Float64:
     """Trains one classifier per generator on its own texts alone: float64 [K, d + 1, C].
 
@@ -297,12 +297,12 @@ def classifiers(
 
     Args:
         embeddings, labels: of all texts, float32 [n, d] and int64 [n].
-        author: number of the generator of each text, int64 [n], below ``generators``.
+        author: number of the generator of each text, int64 [n], below ``generator_count``.
         label_shares: share of each label, float64 [C].
         strength: inverse regularisation.
     """
     heads_by_generator = []
-    for generator_number in range(generators):
+    for generator_number in range(generator_count):
         generator_embeddings = embeddings[author == generator_number]
         generator_labels = labels[author == generator_number]
         row_weights = (label_shares / np.maximum(np.bincount(generator_labels, minlength=len(label_shares)), 1))[
@@ -358,18 +358,18 @@ class _AdamW:
 class _TorchMLP:
     """The MLP that :func:`adapt` trains, with a random generator of its own: torch's global state is unchanged."""
 
-    def __init__(self, width: int, classes: int, seed: int, hidden: Sequence[int]) -> None:
+    def __init__(self, input_width: int, class_count: int, seed: int, hidden: Sequence[int]) -> None:
         import torch
 
         self.rng = torch.Generator().manual_seed(seed % (1 << 63))
 
-        def layer(inputs: int, outputs: int, bound: float) -> tuple[torch.Tensor, torch.Tensor]:
-            weight = (torch.rand(inputs, outputs, generator=self.rng) * 2 - 1) * bound
-            return weight.requires_grad_(), torch.zeros(outputs).requires_grad_()
+        def layer(input_width: int, output_width: int, bound: float) -> tuple[torch.Tensor, torch.Tensor]:
+            weight = (torch.rand(input_width, output_width, generator=self.rng) * 2 - 1) * bound
+            return weight.requires_grad_(), torch.zeros(output_width).requires_grad_()
 
-        layer_widths = (width, *hidden)
+        layer_widths = (input_width, *hidden)
         self.hidden = [layer(inputs, outputs, (6.0 / inputs) ** 0.5) for inputs, outputs in pairwise(layer_widths)]
-        self.weight, self.bias = layer(layer_widths[-1], classes, (1.0 / layer_widths[-1]) ** 0.5)
+        self.weight, self.bias = layer(layer_widths[-1], class_count, (1.0 / layer_widths[-1]) ** 0.5)
         parameters = [tensor for pair in (*self.hidden, (self.weight, self.bias)) for tensor in pair]
         self.optimiser = _AdamW(parameters, rate=MLP_RATE, decay=1e-2)
 
@@ -388,7 +388,7 @@ class _TorchMLP:
         return activations
 
     def epoch(
-        self, x: Any, y: Any, scale: float, *, batch: int = MLP_BATCH, penalty: Callable[[Any], Any] | None = None
+        self, x: Any, y: Any, scale: float, *, batch_size: int = MLP_BATCH, penalty: Callable[[Any], Any] | None = None
     ) -> None:
         """Trains on all rows once, in random order.
 
@@ -400,7 +400,7 @@ class _TorchMLP:
         import torch
 
         row_order = torch.randperm(len(x), generator=self.rng)
-        for batch_rows in torch.split(row_order, batch):
+        for batch_rows in torch.split(row_order, batch_size):
             scaled_inputs = x[batch_rows] * scale
             logits = self.features(scaled_inputs, drop=True) @ self.weight + self.bias
             loss = torch.nn.functional.cross_entropy(logits, y[batch_rows])
@@ -409,10 +409,10 @@ class _TorchMLP:
             loss.backward()
             self.optimiser.step()
 
-    def freeze(self, names: tuple[str, ...], epochs: int, scale: float) -> TaskModel:
+    def freeze(self, names: tuple[str, ...], epoch_count: int, scale: float) -> TaskModel:
         layer_pairs = [[part.detach().numpy() for part in pair] for pair in (*self.hidden, (self.weight, self.bias))]
         weights, biases = zip(*layer_pairs, strict=True)
-        return _frozen_mlp(weights, biases, names, epochs, scale)
+        return _frozen_mlp(weights, biases, names, epoch_count, scale)
 
 
 def _train_epochs(
@@ -439,7 +439,7 @@ def _train_epochs(
 
 
 def _frozen_mlp(
-    weights: Sequence[Any], biases: Sequence[Any], names: tuple[str, ...], epochs: int, scale: float
+    weights: Sequence[Any], biases: Sequence[Any], names: tuple[str, ...], epoch_count: int, scale: float
 ) -> TaskModel:
     """Copies layers that were trained on embeddings times ``scale`` into a model of the embeddings themselves."""
     layers = [
@@ -451,7 +451,9 @@ def _frozen_mlp(
         weight = np.hstack([np.zeros_like(weight), weight])
         bias = np.append(0.0, bias)
     hidden_words = " and ".join(str(len(layer_bias)) for _, layer_bias in hidden) + " units"
-    return TaskModel(names, tuple(hidden), weight, bias, epochs, f"MLP head ({hidden_words}, {epochs} epochs)")
+    return TaskModel(
+        names, tuple(hidden), weight, bias, epoch_count, f"MLP head ({hidden_words}, {epoch_count} epochs)"
+    )
 
 
 def _choose_epochs(
@@ -570,7 +572,7 @@ def _train_adapted(
     tensors = torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y)
     with one_library_thread():
         for _ in range(EPOCHS):
-            model.epoch(*tensors, input_scale, batch=BATCH, penalty=penalty if weight else None)
+            model.epoch(*tensors, input_scale, batch_size=BATCH, penalty=penalty if weight else None)
     return model.freeze(names, EPOCHS, input_scale)
 
 
