@@ -208,7 +208,7 @@ class GrpcTransport:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._decision = threading.Event()
         # Protobuf reads a field that is appended to a message's bytes as one of the message.
-        self._epoch = federation_pb2.Request(epoch=epoch).SerializeToString()
+        self._epoch_field = federation_pb2.Request(epoch=epoch).SerializeToString()
         self.mailboxes: dict[str, Mailbox] = {}
 
     @property
@@ -264,8 +264,8 @@ class GrpcTransport:
                 the waiting by True or by what it raises.
         """
         assert self._loop is not None
-        begun_s = time.monotonic()
-        outgoing_by_party = _pack(requests, self._epoch)
+        begun_at_s = time.monotonic()
+        outgoing_by_party = _pack(requests, self._epoch_field)
         largest_reply = self._limits.reply_bytes(reply_bytes)
         exchange = _Exchange(
             {party_name: sent_message.id for party_name, sent_message in outgoing_by_party.items()}, largest_reply
@@ -274,7 +274,7 @@ class GrpcTransport:
         self._metrics.sent_bytes.inc(sum(sent.size for sent in outgoing_by_party.values()))
         try:
             while True:
-                seconds_left = begun_s + timeout_s - time.monotonic()
+                seconds_left = begun_at_s + timeout_s - time.monotonic()
                 with exchange.changed:
                     if exchange.pending and seconds_left > 0:
                         exchange.changed.wait(min(max(WATCH_S, WATCH_A_PARTY_S * len(exchange.pending)), seconds_left))
@@ -295,7 +295,7 @@ class GrpcTransport:
         for name in pending_ids:
             self._metrics.exchange_missing.labels(party=name).inc()
         self._metrics.received_bytes.inc(sum(map(len, exchange.replies.values())))
-        self._metrics.exchange_seconds.observe(time.monotonic() - begun_s)
+        self._metrics.exchange_seconds.observe(time.monotonic() - begun_at_s)
         return {party_name: exchange.replies[party_name] for party_name in requests if party_name in exchange.replies}
 
     def _post(self, outgoing: Mapping[str, Outgoing], exchange: _Exchange) -> None:
@@ -307,7 +307,7 @@ class GrpcTransport:
             self.mailbox(party_name).withdraw(message_id)
 
 
-def _pack(requests: Mapping[str, bytes], epoch: bytes = b"") -> dict[str, Outgoing]:
+def _pack(requests: Mapping[str, bytes], epoch_field: bytes = b"") -> dict[str, Outgoing]:
     # Most requests are the same for every party, so each different one is hashed and compressed once.
     packed_by_request: dict[bytes, Outgoing] = {}
     outgoing_by_party = {}
@@ -315,7 +315,7 @@ def _pack(requests: Mapping[str, bytes], epoch: bytes = b"") -> dict[str, Outgoi
         message_id = os.urandom(ID_BYTES)
         earlier_packed = packed_by_request.get(request_bytes)
         if earlier_packed is None:
-            earlier_packed = packed_by_request[request_bytes] = Outgoing(message_id, request_bytes + epoch)
+            earlier_packed = packed_by_request[request_bytes] = Outgoing(message_id, request_bytes + epoch_field)
             outgoing_by_party[party_name] = earlier_packed
         else:
             outgoing_by_party[party_name] = earlier_packed.under(message_id)

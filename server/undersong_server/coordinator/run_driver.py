@@ -130,18 +130,18 @@ class RunDriver(Progress, ABC):
         self._embedding_phase = EMBEDDING
         is_charged = run_folder.status().charged
         self._status = RunStatus(state="waiting", number=number, since=time.time(), phase=PREPARING, charged=is_charged)
-        self._written_s = 0.0
+        self._written_at_s = 0.0
         self._last_message = ""
-        self._needed = 0
+        self._needed_count = 0
         self._reply_bytes = 0
         self._sum_titles: Mapping[str, str] = {}  # what each planned sum asks, by its name
 
     def await_roster(self, planned: Planned, journal: Journal) -> None:
         """Blocks until every party of the roster is connected; if the manifest is signed, until its quorum is."""
-        start_s = time.time()
+        started_at_s = time.time()
         self._journal = journal
         party_count = len(planned.roster)
-        required_count = self._needed if self._signed else party_count
+        required_count = self._needed_count if self._signed else party_count
         while True:
             self.check()
             missing_parties = self.missing(planned)
@@ -161,7 +161,9 @@ class RunDriver(Progress, ABC):
                 f" {required_count} of {counted(party_count, 'hospital is', 'hospitals are')} there"
                 f" ({party_count - len(missing_parties)} now)"
             )
-            self._show(state="waiting", waiting=Awaited(missing_parties, start_s, None, required_count, waiting_words))
+            self._show(
+                state="waiting", waiting=Awaited(missing_parties, started_at_s, None, required_count, waiting_words)
+            )
             time.sleep(ROSTER_POLL_S)
 
     @property
@@ -265,7 +267,7 @@ class RunDriver(Progress, ABC):
         test_name = _name_test(run_plan.task, test)
         require_packages(run_plan)
         quorum = run_plan.plan.quorum
-        self._needed = quorum.parties - quorum.tolerated_dropouts
+        self._needed_count = quorum.parties - quorum.tolerated_dropouts
         self._reply_bytes = run_plan.plan.largest_reply_bytes
         with closing(self.folder.journal(self._epoch)) as journal:
             embedder_section = run_plan.task.embedder
@@ -469,8 +471,8 @@ class RunDriver(Progress, ABC):
         """Changes the status, and writes it unless it was written a moment ago; ``durable`` always writes it."""
         self._status = replace(self._status, **changes)
         now_s = time.monotonic()
-        if durable or now_s - self._written_s >= STATUS_S:
-            self._written_s = now_s
+        if durable or now_s - self._written_at_s >= STATUS_S:
+            self._written_at_s = now_s
             self.folder.write_status(self._status, durable=durable)
 
 
@@ -510,12 +512,18 @@ class GrpcRunDriver(RunDriver):
             self.waits(waiting, len(requests))
             return self._given_up >= set(waiting.missing)
 
-        start_s = time.monotonic()
+        started_at_s = time.monotonic()
         replies = self._transport.exchange(requests, timeout_s=timeout_s, watch=watch, reply_bytes=self._reply_bytes)
-        if time.monotonic() - start_s >= self._planned.patience_s:
-            missing = self._transport.presence([party_name for party_name in requests if party_name not in replies])
+        if time.monotonic() - started_at_s >= self._planned.patience_s:
+            missing_presences = self._transport.presence(
+                [party_name for party_name in requests if party_name not in replies]
+            )
             self._gone.update(
-                {party_name: presence.since for party_name, presence in missing.items() if not presence.connected}
+                {
+                    party_name: presence.since
+                    for party_name, presence in missing_presences.items()
+                    if not presence.connected
+                }
             )
         if self._status.waiting is not None and not self.awaits_people:
             self._show(waiting=None)
@@ -530,7 +538,7 @@ class GrpcRunDriver(RunDriver):
             for party_name, since in self._gone.items()
             if not presences[party_name].connected and presences[party_name].since == since
         }
-        if len(self._planned.roster) - len(away_parties) >= self._needed:
+        if len(self._planned.roster) - len(away_parties) >= self._needed_count:
             return away_parties
         return set()
 
@@ -540,24 +548,24 @@ class GrpcRunDriver(RunDriver):
         if self.awaits_people and all(seen.connected for seen in waiting.missing.values()):
             return  # No reply is missing: such a machine is asked each second if its people have decided.
         is_signed = self._signed
-        required = self._needed if is_signed else asked_count
-        rule_words = f"the quorum is {required}" if is_signed else "all must before the first sum"
+        required_count = self._needed_count if is_signed else asked_count
+        rule_words = f"the quorum is {required_count}" if is_signed else "all must before the first sum"
         answer_words = f"{waiting.answered} of {asked_count} have answered, {rule_words}"
         if not is_signed:
             outcome_words = "they are asked again"
-        elif waiting.answered >= required:
+        elif waiting.answered >= required_count:
             outcome_words = "it goes on without them"
         else:
-            outcome_words = f"it goes on only if {required - waiting.answered} more answer by then"
+            outcome_words = f"it goes on only if {required_count - waiting.answered} more answer by then"
         previous_wait = self._status.waiting
         now_s = time.time()
-        missing = _described(waiting.missing)
+        missing_parties = _described(waiting.missing)
         awaited = Awaited(
-            parties=missing,
+            parties=missing_parties,
             since=now_s if previous_wait is None else previous_wait.since,
             goes_on_at=now_s + waiting.left_s,
-            goes_on_with=required,
-            words=f"waiting for {_describe_missing(missing)}; {answer_words};"
+            goes_on_with=required_count,
+            words=f"waiting for {_describe_missing(missing_parties)}; {answer_words};"
             f" in {duration(waiting.left_s)} {outcome_words}",
         )
         self._show(waiting=awaited)

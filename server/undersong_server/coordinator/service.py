@@ -129,7 +129,7 @@ class Coordinator:
     def serve(self) -> None:
         """Serves until :meth:`stop` is called. Runs that were under way go on at the next start."""
         log.info("serving %s on port %d", self._home.settings.name, self.server.port)
-        reviewed_s = reviewed_offset_s = 0.0  # offset: wall clock, which people may set, less monotonic one
+        reviewed_at_s = reviewed_clock_offset_s = 0.0  # offset: wall clock, which people may set, less monotonic one
         self._endings.start()
         while not self._stopping.is_set():
             self._held.attempt("copying what other machines requested", self._copy_requests)
@@ -137,18 +137,20 @@ class Coordinator:
             if (connected_since := self.server.connected_since) != self._written:
                 self._held.attempt("noting who is connected", partial(self._write_serving, connected_since))
             now_s = time.monotonic()
-            offset_s = time.time() - time.monotonic()
-            is_review_due = now_s - reviewed_s > REVIEW_S or abs(offset_s - reviewed_offset_s) > CLOCKS_DIFFER_S
+            clock_offset_s = time.time() - time.monotonic()
+            is_review_due = (
+                now_s - reviewed_at_s > REVIEW_S or abs(clock_offset_s - reviewed_clock_offset_s) > CLOCKS_DIFFER_S
+            )
             if is_review_due and self._held.attempt(REVIEWING, self._review):
-                reviewed_s, reviewed_offset_s = now_s, offset_s
+                reviewed_at_s, reviewed_clock_offset_s = now_s, clock_offset_s
             self._stopping.wait(POLL_S)
         for driver in self._drivers.values():
             driver.interrupt("running")
         # All threads share one deadline: until they end, the next serving process gets no parties.
-        deadline_s = time.monotonic() + STOP_S
+        give_up_at_s = time.monotonic() + STOP_S
         for thread in [driver.thread for driver in self._drivers.values()]:
             if thread.is_alive():  # If the database was away, the thread has not begun.
-                thread.join(max(0.0, deadline_s - time.monotonic()))
+                thread.join(max(0.0, give_up_at_s - time.monotonic()))
         self._endings.stop()
         self._held.close()
         self.server.close()

@@ -40,7 +40,7 @@ def driver(tmp_path):
             "clinics", Authority.create(tmp_path / "authority", "clinics", ["localhost"], now=time.time()), {}
         ),
     )
-    made._needed = 3
+    made._needed_count = 3
     made._journal = Journal(tmp_path / "journal.sqlite")
     yield made
     made._journal.close()

@@ -25,7 +25,7 @@ def make_driver(**changes: Any) -> tuple[Any, list[dict[str, Any]]]:
         check=lambda: None,
         awaits_people=False,
         _signed=True,
-        _needed=3,
+        _needed_count=3,
         _status=SimpleNamespace(waiting=WAITING),
         _with_questions=lambda words: words,
         _show=lambda **facts: shown.append(facts),
