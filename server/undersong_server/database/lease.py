@@ -34,20 +34,20 @@ class Lease:
             self._thread.start()
 
     def _renew_lease(self) -> None:
-        renewed_s, failure_count = time.monotonic(), 0
+        renewed_at_s, failure_count = time.monotonic(), 0
         while not self._stopping.wait(RENEW_S):
-            begun_s = time.monotonic()
+            begun_at_s = time.monotonic()
             try:
                 if self._database.renew(self.epoch):
                     failure_count = 0
-                    renewed_s = begun_s
+                    renewed_at_s = begun_at_s
                     continue
                 self.lost_by = Superseded(self.epoch)
             except UndersongError as error:
                 log.warning("the lease was not renewed: %s", error.problem)
                 failure_count += 1
                 # The first failure may tell only that the connection ended while this process was stopped.
-                if failure_count == 1 or time.monotonic() - renewed_s < LOST_S:
+                if failure_count == 1 or time.monotonic() - renewed_at_s < LOST_S:
                     continue
                 self.lost_by = error
             self._lost()

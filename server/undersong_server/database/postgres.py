@@ -114,7 +114,7 @@ class Postgres(Database):
             finally:
                 self._in_transaction = False
 
-    def _is_committed(self, number: tuple[str, ...]) -> bool:
+    def _is_committed(self, transaction_number: tuple[str, ...]) -> bool:
         """Asks what became of a transaction whose COMMIT was not answered. Raises Away if nobody can tell."""
         import psycopg
 
@@ -122,7 +122,11 @@ class Postgres(Database):
         status_query = f"SELECT CASE ? WHEN {TIMELINE} THEN pg_xact_status(CAST(CAST(? AS TEXT) AS xid8)) END AS status"
         while time.monotonic() < give_up_at:
             try:
-                status = _Translated(self._ensure_connection()).execute(status_query, number[::-1]).fetchone()["status"]
+                status = (
+                    _Translated(self._ensure_connection())
+                    .execute(status_query, transaction_number[::-1])
+                    .fetchone()["status"]
+                )
                 if status is None:
                     break
                 if status != "in progress":
@@ -234,15 +238,15 @@ def _wait_for_server(steps: Any) -> Any:
     import psycopg
 
     socket_state = None
-    heard_s = time.monotonic()
+    heard_at_s = time.monotonic()
     while True:
         try:
             awaited_state = steps.send(socket_state)
         except StopIteration as stop:
             return stop.value
         if socket_state := (yield awaited_state):
-            heard_s = time.monotonic()
-        elif time.monotonic() - heard_s > SILENT_S:
+            heard_at_s = time.monotonic()
+        elif time.monotonic() - heard_at_s > SILENT_S:
             raise psycopg.OperationalError("the server is silent")
 
 

@@ -64,28 +64,28 @@ def turn(
 
 
 def await_turn(
-    storage: Storage, candidate: Candidate, stack: ExitStack, *, standby: bool, meanwhile: Callable[[], None]
+    storage: Storage, candidate: Candidate, open_contexts: ExitStack, *, standby: bool, meanwhile: Callable[[], None]
 ) -> tuple[Database, int]:
     """Takes the folder's lock and the lease, and returns the database and its epoch. Arguments as of :func:`turn`."""
-    deadline_s = time.monotonic() + LEASE_S + 2 * STANDBY_S
+    give_up_at_s = time.monotonic() + LEASE_S + 2 * STANDBY_S
     last_problem: str | None = None
     while True:
         problem = ""
         try:
             if storage.shared is None:
-                stack.enter_context(candidate.lock())
+                open_contexts.enter_context(candidate.lock())
             else:
                 with candidate.lock():  # If a process hangs here, another machine may take the lease.
                     pass
             if (taken_turn := take_turn(storage, candidate, standby=standby)) is not None:
                 # The lock is taken only now: to other processes it says who serves, not who waits.
                 if storage.shared is not None:
-                    stack.enter_context(candidate.lock())
+                    open_contexts.enter_context(candidate.lock())
                 if storage.shared is not None:
                     log.info("serves %s from now on; other machines may stand by", candidate.coordinator)
                 log.debug("holds the lease under epoch %d", taken_turn[1])
                 return taken_turn
-            if not standby and time.monotonic() > deadline_s:
+            if not standby and time.monotonic() > give_up_at_s:
                 raise ConfigurationError(
                     f"another process serves this coordinator: {storage.last_turn[1]}",
                     "stop it first, or stand by with --standby",
@@ -124,7 +124,7 @@ def take_turn(storage: Storage, candidate: Candidate, *, standby: bool = False) 
     if owner_facts.get("coordinator", fingerprint) != fingerprint:
         raise ConfigurationError(
             f"{storage.folder}: the database of --storage holds another coordinator",
-            "copy the whole authority/ of the coordinator that made it",
+            "copy that coordinator's authority/ into this folder, or name another database",
             code="other-coordinator",
         )
     if standby:
