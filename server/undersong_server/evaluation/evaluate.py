@@ -397,8 +397,8 @@ def _shared_texts_warnings(synthetic: Table, test: Table) -> list[str]:
 
 def _compute_distances(corpus: _Texts, reference: _Texts, seed: int) -> Distances:
     synthetic_table, reference_table = corpus.table, reference.table
-    corpus_rows, reference_rows = overlap.equal_choice(len(corpus.x), len(reference.x), seed=seed)
-    synthetic_x, reference_x = corpus.x[corpus_rows], reference.x[reference_rows]
+    corpus_row_numbers, reference_row_numbers = overlap.equal_choice(len(corpus.x), len(reference.x), seed=seed)
+    synthetic_x, reference_x = corpus.x[corpus_row_numbers], reference.x[reference_row_numbers]
     row_count = len(synthetic_x)
     if row_count <= 5:
         neighbour_figures = {}
@@ -420,8 +420,12 @@ def _compute_distances(corpus: _Texts, reference: _Texts, seed: int) -> Distance
         mauve=mauve_score,
         self_similarity=metrics.self_similarity(corpus.x),
         reference_self_similarity=metrics.self_similarity(reference.x),
-        distinct_bigrams=metrics.distinct_n([synthetic_table.texts[row] for row in corpus_rows], 2),
-        reference_distinct_bigrams=metrics.distinct_n([reference_table.texts[row] for row in reference_rows], 2),
+        distinct_bigrams=metrics.distinct_n(
+            [synthetic_table.texts[row_number] for row_number in corpus_row_numbers], 2
+        ),
+        reference_distinct_bigrams=metrics.distinct_n(
+            [reference_table.texts[row_number] for row_number in reference_row_numbers], 2
+        ),
         vendi=metrics.vendi_score(synthetic_x),
         reference_vendi=metrics.vendi_score(reference_x),
         next_word_before=next_word_loss((), reference_table.texts),
@@ -462,11 +466,11 @@ def sequences_of(table: Table, sequences: Table, *, keep_empty: bool = False) ->
             term_of_words.setdefault(" ".join(words(term)), term)
     known_terms = list(term_of_words.values())
     term_matcher, longest_sequence = Terms(known_terms), max(map(len, term_lists))
-    term_rows = [term_matcher.of(text, longest_sequence) for text in table.texts]
-    rows = [row for row, terms_found in enumerate(term_rows) if terms_found or keep_empty]
+    terms_by_row = [term_matcher.of(text, longest_sequence) for text in table.texts]
+    row_numbers = [row_number for row_number, terms_found in enumerate(terms_by_row) if terms_found or keep_empty]
     return Table(
-        tuple(sequence_text([known_terms[term] for term in term_rows[row]]) for row in rows),
-        table.take(rows).labels,
+        tuple(sequence_text([known_terms[term] for term in terms_by_row[row_number]]) for row_number in row_numbers),
+        table.take(row_numbers).labels,
         None,
     )
 
@@ -616,7 +620,7 @@ def entropy(probabilities: Float64) -> Float64:
 
 def of_label(probabilities: Float64, columns: tuple[str, ...], labels: tuple[str, ...]) -> Float64:
     """Probability of each record's own label; 0 if the model never saw that label."""
-    column_of_label = {label: column for column, label in enumerate(columns)}
+    column_of_label = {label: column_number for column_number, label in enumerate(columns)}
     return np.array(
         [
             row[column_of_label[label]] if label in column_of_label else 0.0

@@ -101,17 +101,17 @@ def _divergence_bits(first: Int64, second: Int64) -> float:
 
 
 def neighbourhoods(
-    synthetic: Floats, real: Floats, *, neighbours: int = 3, coverage_neighbours: int = 5
+    synthetic: Floats, real: Floats, *, neighbour_count: int = 3, coverage_neighbour_count: int = 5
 ) -> dict[str, float]:
     """Compares two sets of embeddings, [n, d] and [m, d], by the balls around them; compare at equal n and m only.
 
     * precision: share of synthetic texts within at least one real text's ball;
     * recall: share of real texts within at least one synthetic text's ball (Kynkaanniemi et al. 2019, equations 1 and
-      2, both with ``neighbours``);
+      2, both with ``neighbour_count``);
     * density: real balls that hold a synthetic text, mean over the synthetic texts, per neighbour: about 1 if both sets
       come from one distribution, above 1 if synthetic texts crowd where real ones are dense;
     * coverage: share of real texts whose own ball holds at least one synthetic text (Naeem et al. 2020, equations 4 and
-      5, both with ``coverage_neighbours``).
+      5, both with ``coverage_neighbour_count``).
 
     An outlier among the real texts makes precision large, and neither density nor coverage.
 
@@ -120,35 +120,38 @@ def neighbourhoods(
     """
     from sklearn.metrics import pairwise_distances_chunked
 
-    largest_k = max(neighbours, coverage_neighbours)
-    if min(len(synthetic), len(real)) <= largest_k:
-        raise ValueError(f"{min(len(synthetic), len(real))} points have no {largest_k} neighbours")
-    real_radius, wide_radius = _ball_radii(real, (neighbours, coverage_neighbours))
-    (synthetic_radius,) = _ball_radii(synthetic, (neighbours,))
-    texts_in_real_balls, balls_with_texts, is_covered = 0, 0, np.zeros(len(real), dtype=bool)
+    largest_neighbour_count = max(neighbour_count, coverage_neighbour_count)
+    if min(len(synthetic), len(real)) <= largest_neighbour_count:
+        raise ValueError(f"{min(len(synthetic), len(real))} points have no {largest_neighbour_count} neighbours")
+    real_radius, wide_radius = _ball_radii(real, (neighbour_count, coverage_neighbour_count))
+    (synthetic_radius,) = _ball_radii(synthetic, (neighbour_count,))
+    text_count_in_balls, ball_count, is_covered = 0, 0, np.zeros(len(real), dtype=bool)
     for distance_block in pairwise_distances_chunked(synthetic, real, working_memory=BLOCK_MIB):
-        texts_in_real_balls += int((distance_block <= real_radius).any(axis=1).sum())
+        text_count_in_balls += int((distance_block <= real_radius).any(axis=1).sum())
         is_inside = distance_block <= wide_radius
-        balls_with_texts += int(is_inside.sum())
+        ball_count += int(is_inside.sum())
         is_covered |= is_inside.any(axis=0)
     distance_blocks = pairwise_distances_chunked(real, synthetic, working_memory=BLOCK_MIB)
-    texts_in_synthetic_balls = sum(int((block <= synthetic_radius).any(axis=1).sum()) for block in distance_blocks)
+    real_count_in_balls = sum(int((block <= synthetic_radius).any(axis=1).sum()) for block in distance_blocks)
     return {
-        "precision": texts_in_real_balls / len(synthetic),
-        "recall": texts_in_synthetic_balls / len(real),
-        "density": balls_with_texts / (coverage_neighbours * len(synthetic)),
+        "precision": text_count_in_balls / len(synthetic),
+        "recall": real_count_in_balls / len(real),
+        "density": ball_count / (coverage_neighbour_count * len(synthetic)),
         "coverage": float(is_covered.mean()),
     }
 
 
-def _ball_radii(points: Floats, neighbours: tuple[int, ...]) -> Float64:
-    """Distance of every point to its k-th nearest other point, float64 [len(neighbours), n]."""
+def _ball_radii(points: Floats, neighbour_counts: tuple[int, ...]) -> Float64:
+    """Distance of every point to its k-th nearest other point, float64 [len(neighbour_counts), n]."""
     from sklearn.metrics import pairwise_distances_chunked
 
     # Each point is its own nearest one, at the distance 0, so the k-th other point has the index k.
     distance_blocks = pairwise_distances_chunked(points, working_memory=BLOCK_MIB)
     return np.concatenate(
-        [np.partition(distance_block, neighbours, axis=1)[:, neighbours] for distance_block in distance_blocks]
+        [
+            np.partition(distance_block, neighbour_counts, axis=1)[:, neighbour_counts]
+            for distance_block in distance_blocks
+        ]
     ).T
 
 
@@ -247,7 +250,7 @@ def _kl_divergence(p: Float64, mixtures: Float64) -> Float64:
     return divergences
 
 
-def _assign_clusters(points: Floats, clusters: int, seed: int) -> Int64:
+def _assign_clusters(points: Floats, cluster_count: int, seed: int) -> Int64:
     from sklearn.cluster import KMeans
     from sklearn.decomposition import PCA
     from sklearn.preprocessing import normalize
@@ -256,7 +259,7 @@ def _assign_clusters(points: Floats, clusters: int, seed: int) -> Int64:
     reduced_points = PCA(n_components=EXPLAINED, svd_solver="full").fit_transform(unit_points)
     # The authors' package (faiss) starts from random points in single precision, too. Spreading a thousand starting
     # points out would take four fifths of the time that all other figures take together.
-    clustering = KMeans(clusters, init="random", n_init=RESTARTS, random_state=seed)
+    clustering = KMeans(cluster_count, init="random", n_init=RESTARTS, random_state=seed)
     cluster_of = clustering.fit_predict(reduced_points.astype(np.float32))
     return np.asarray(cluster_of, dtype=np.int64)
 
@@ -395,14 +398,20 @@ def label_errors(labels: Int64, probabilities: Float64) -> LabelErrors:
         * label_counts[:, None]
     )
     label_margins = probabilities.max(axis=1) - probabilities[np.arange(row_count), labels]
-    suspected_rows: set[int] = set()
+    suspected_row_numbers: set[int] = set()
     for label, rival in permutations(range(class_count), 2):
-        label_rows = np.flatnonzero(labels == label)
-        rival_leads = probabilities[label_rows, rival] - probabilities[label_rows, label]
-        leading_rows = label_rows[np.argsort(-rival_leads, kind="stable")[: round(float(joint_counts[label, rival]))]]
-        suspected_rows.update(leading_rows[probabilities[leading_rows].argmax(axis=1) != label].tolist())
-    surest_rows = np.array(sorted(suspected_rows, key=lambda index: (-label_margins[index], index)), dtype=np.int64)
-    return LabelErrors(joint_counts, surest_rows)
+        label_row_numbers = np.flatnonzero(labels == label)
+        rival_leads = probabilities[label_row_numbers, rival] - probabilities[label_row_numbers, label]
+        leading_row_numbers = label_row_numbers[
+            np.argsort(-rival_leads, kind="stable")[: round(float(joint_counts[label, rival]))]
+        ]
+        suspected_row_numbers.update(
+            leading_row_numbers[probabilities[leading_row_numbers].argmax(axis=1) != label].tolist()
+        )
+    surest_row_numbers = np.array(
+        sorted(suspected_row_numbers, key=lambda row_number: (-label_margins[row_number], row_number)), dtype=np.int64
+    )
+    return LabelErrors(joint_counts, surest_row_numbers)
 
 
 def corpus_label_errors(embeddings: Float32, labels: Sequence[str], *, seed: int = 0) -> LabelErrors:
@@ -414,13 +423,13 @@ def corpus_label_errors(embeddings: Float32, labels: Sequence[str], *, seed: int
     label_numbers = np.array([label_index[label] for label in labels], dtype=np.int64)
     fold_of_row = np.random.default_rng([seed, 0x1E]).permutation(len(label_numbers)) % FOLDS
     fold_probabilities = np.zeros((len(label_numbers), len(label_index)))
-    for fold in range(FOLDS):
-        judged_rows = np.flatnonzero(fold_of_row == fold)
-        fit_rows = np.flatnonzero(fold_of_row != fold)
-        fit_labels = [labels[row] for row in fit_rows.tolist()]
-        if not len(judged_rows) or len(set(fit_labels)) < 2:
+    for fold_number in range(FOLDS):
+        judged_row_numbers = np.flatnonzero(fold_of_row == fold_number)
+        fit_row_numbers = np.flatnonzero(fold_of_row != fold_number)
+        fit_labels = [labels[row_number] for row_number in fit_row_numbers.tolist()]
+        if not len(judged_row_numbers) or len(set(fit_labels)) < 2:
             continue
-        model = train(embeddings[fit_rows], fit_labels, head="linear", seed=seed)
+        model = train(embeddings[fit_row_numbers], fit_labels, head="linear", seed=seed)
         columns = np.array([label_index[label] for label in model.labels])
-        fold_probabilities[np.ix_(judged_rows, columns)] = model.probabilities(embeddings[judged_rows])
+        fold_probabilities[np.ix_(judged_row_numbers, columns)] = model.probabilities(embeddings[judged_row_numbers])
     return label_errors(label_numbers, fold_probabilities)

@@ -328,7 +328,7 @@ class TrainedModels:
 
 def score_models(
     data: str,
-    rows: int,
+    row_count: int,
     runs: Sequence[tuple[str, Predicted]],
     true: Sequence[str],
     groups: Sequence[str] | None = None,
@@ -336,18 +336,18 @@ def score_models(
     """Scores task models of one training set, one per seed, on the test set and on each group of it.
 
     Args:
-        data: the training set in words; ``rows`` is its size.
+        data: the training set in words; ``row_count`` is its size.
         runs: name of the model and its predictions, one pair per seed; the first one's name is kept.
         true: the test texts' labels.
         groups: the test texts' groups, if they have any.
     """
 
-    def scored(rows_scored: Sequence[int]) -> tuple[PanelScores, ...]:
-        true_labels = [true[row] for row in rows_scored]
+    def scored(scored_row_numbers: Sequence[int]) -> tuple[PanelScores, ...]:
+        true_labels = [true[row_number] for row_number in scored_row_numbers]
         return tuple(
             PanelScores(
                 {
-                    model_name: score(true_labels, [model_predictions[row] for row in rows_scored])
+                    model_name: score(true_labels, [model_predictions[row_number] for row_number in scored_row_numbers])
                     for model_name, model_predictions in predicted.items()
                 }
             )
@@ -355,7 +355,7 @@ def score_models(
         )
 
     positions_by_group: dict[str, list[int]] = {group_name: [] for group_name in sorted(set(groups or ()))}
-    for row, group in enumerate(groups or ()):
-        positions_by_group[group].append(row)
+    for row_number, group in enumerate(groups or ()):
+        positions_by_group[group].append(row_number)
     runs_by_group = {group_name: scored(positions) for group_name, positions in positions_by_group.items()}
-    return TrainedModels(data, rows, runs[0][0], scored(range(len(true))), runs_by_group)
+    return TrainedModels(data, row_count, runs[0][0], scored(range(len(true))), runs_by_group)

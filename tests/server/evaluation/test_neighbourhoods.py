@@ -34,7 +34,7 @@ def test_density_and_coverage_equal_those_of_prdc():
     rng = np.random.default_rng(7)
     synthetic = rng.normal(size=(60, 5)).astype(np.float32)
     real = (rng.normal(size=(60, 5)) * 0.8 + 0.4).astype(np.float32)
-    narrow, wide = neighbourhoods(synthetic, real), neighbourhoods(synthetic, real, neighbours=5)
+    narrow, wide = neighbourhoods(synthetic, real), neighbourhoods(synthetic, real, neighbour_count=5)
     assert (narrow["precision"], narrow["recall"]) == pytest.approx((0.6666666666666666, 0.95))
     assert (wide["precision"], wide["recall"]) == pytest.approx((0.8, 0.9666666666666667))
     assert (narrow["density"], narrow["coverage"]) == pytest.approx((0.4966666666666667, 0.7166666666666667))
