@@ -117,13 +117,13 @@ class Preparation:
         self._is_batched = is_batched
         self._attempts: dict[tuple[str, int], SumAttempt] = {}
 
-    def find(self, name: str, number: int) -> SumAttempt:
+    def find(self, name: str, attempt_number: int) -> SumAttempt:
         """Returns the attempt under way, or else a new one to which the replies in the journal were given."""
-        known_attempt = self._attempts.get((name, number))
+        known_attempt = self._attempts.get((name, attempt_number))
         if known_attempt is None:
-            parameters = self._manifest.sum_parameters(name, number)
+            parameters = self._manifest.sum_parameters(name, attempt_number)
             known_attempt = SumAttempt(
-                name, number, parameters, lambda: bytes.fromhex(self._journal.get_json(f"sum/{name}/question"))
+                name, attempt_number, parameters, lambda: bytes.fromhex(self._journal.get_json(f"sum/{name}/question"))
             )
             while (
                 known_attempt.outcome is None
@@ -131,7 +131,7 @@ class Preparation:
             ):
                 known_attempt.end_round(journaled_replies)
             known_attempt.has_inputs = known_attempt.stage > 0 and not self._is_batched
-            self._attempts[name, number] = known_attempt
+            self._attempts[name, attempt_number] = known_attempt
         return known_attempt
 
     def forget(self, attempt: SumAttempt) -> None:

@@ -238,7 +238,7 @@ class FlowerTransport:
         self._watch = watch
         self._outstanding = outstanding
         self._reply_bytes = reply_bytes
-        self._epoch = wire.Request(epoch=epoch).SerializeToString()  # appended to a message, it is a field of it
+        self._epoch_field = wire.Request(epoch=epoch).SerializeToString()  # appended to a message, it is a field of it
         self._nodes: dict[str, int] = {}
         self._answered: set[int] = set()  # nodes that have introduced themselves, under any name
         self._introductions: dict[str, bytes] = {}
@@ -294,7 +294,7 @@ class FlowerTransport:
         unsent_nodes = list(requests)[::-1]
         asked_by_message: dict[str, tuple[int, int]] = {}
         replies_by_node: dict[int, list[bytes]] = {}
-        give_up_at = time.monotonic() + timeout_s
+        give_up_at_s = time.monotonic() + timeout_s
         while unsent_nodes or asked_by_message:
             if self._outstanding is None:
                 free_slot_count = len(unsent_nodes)
@@ -302,7 +302,7 @@ class FlowerTransport:
                 free_slot_count = self._outstanding - len(asked_by_message)
             node_batch = [unsent_nodes.pop() for _ in range(min(free_slot_count, len(unsent_nodes)))]
             asked_by_message |= self._push_messages(
-                {node: requests[node] for node in node_batch}, max(give_up_at - time.monotonic(), 1.0)
+                {node: requests[node] for node in node_batch}, max(give_up_at_s - time.monotonic(), 1.0)
             )
             if asked_by_message:
                 arrived_messages = list(self._grid.pull_messages(list(asked_by_message)))
@@ -324,7 +324,7 @@ class FlowerTransport:
                 del asked_by_message[request_id]
                 if (replies := self._read_replies(*node_and_count, message)) is not None:
                     replies_by_node[node_and_count[0]] = replies
-            if time.monotonic() > give_up_at:
+            if time.monotonic() > give_up_at_s:
                 break
             self._watch()
             if asked_by_message and not (unsent_nodes and arrived_messages):
@@ -340,7 +340,7 @@ class FlowerTransport:
                 RecordDict(
                     {
                         codec.RECORD: ConfigRecord(
-                            {codec.REQUESTS: [request_bytes + self._epoch for request_bytes in node_requests]}
+                            {codec.REQUESTS: [request_bytes + self._epoch_field for request_bytes in node_requests]}
                         )
                     }
                 ),
@@ -364,30 +364,29 @@ class FlowerTransport:
             message_id: asked_node for message_id, asked_node in asked_by_message.items() if message_id in pushed_ids
         }
 
-    def _read_replies(self, node: int, count: int, message: Message) -> list[bytes] | None:
-        """The replies to ``count`` requests; None for a message that does not count as an answer."""
+    def _read_replies(self, node_id: int, request_count: int, message: Message) -> list[bytes] | None:
+        """The replies to ``request_count`` requests; None for a message that does not count as an answer."""
         if message.has_error():
             # Only the code is told, because the reason may quote anything.
-            self._say(f"the SuperNode of {self._party_of_node(node)} brings Flower's error {message.error.code}")
+            self._say(f"the SuperNode of {self._party_of_node(node_id)} brings Flower's error {message.error.code}")
             return None
         if codec.RECORD in message.content:
             replies = codec.batch(message.content[codec.RECORD], codec.REPLIES)
         else:
             replies = []
         allowed_bytes, largest_bytes = FrameLimits().reply_bytes(self._reply_bytes()), max(map(len, replies), default=0)
-        if len(replies) > count or largest_bytes > allowed_bytes:
+        if len(replies) > request_count or largest_bytes > allowed_bytes:
             self._say(
-                f"the SuperNode of {self._party_of_node(node)} brings {len(replies)} replies of up to {largest_bytes}"
-                " bytes;"
-                f" {count} of {allowed_bytes} bytes are allowed: they are left aside"
+                f"the SuperNode of {self._party_of_node(node_id)} brings {len(replies)} replies of up to"
+                f" {largest_bytes} bytes; {request_count} of {allowed_bytes} bytes are allowed: they are left aside"
             )
             return None
         return replies
 
-    def _note_introduction(self, node: int, challenge: bytes, data: bytes) -> bool:
+    def _note_introduction(self, node_id: int, challenge: bytes, data: bytes) -> bool:
         """Notes which party a node is; False if it refused to say, so that it is asked again."""
         try:
-            reply = codec.decode_reply(data, f"node {node}")
+            reply = codec.decode_reply(data, f"node {node_id}")
         except PeerFault as error:
             self._say(error.problem)
             return True
@@ -403,25 +402,24 @@ class FlowerTransport:
             identity_key = node_introduction.identity
         else:
             identity_key = self._identities.get(party_name, b"")
-        address = codec.flower_address(self._grid.run.run_id, node)
+        run_address = codec.flower_address(self._grid.run.run_id, node_id)
         try:
             verified(
                 identity_key,
-                codec.introduction_digest(challenge, address, node_introduction),
+                codec.introduction_digest(challenge, run_address, node_introduction),
                 node_introduction.signature,
             )
         except (InvalidSignature, ValueError):
             self._say(
-                f"the SuperNode {node} introduces itself as {printable(party_name, 63)} and does not prove it with the"
-                " key"
-                " that this party has enrolled; left aside"
+                f"the SuperNode {node_id} introduces itself as {printable(party_name, 63)} and does not prove it with"
+                " the key that this party has enrolled; left aside"
             )
             return True
-        self._nodes[party_name] = node
+        self._nodes[party_name] = node_id
         self._introductions[party_name] = data
         return True
 
-    def _party_of_node(self, node: int) -> str:
+    def _party_of_node(self, node_id: int) -> str:
         return next(
-            (party_name for party_name, known_node in self._nodes.items() if known_node == node), f"node {node}"
+            (party_name for party_name, known_id in self._nodes.items() if known_id == node_id), f"node {node_id}"
         )
