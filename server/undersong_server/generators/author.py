@@ -769,23 +769,23 @@ class Author:
         screening: Screening,
     ) -> Sequence[str]:
         faults = [reading.fault for reading in readings] if journaled_faults is None else journaled_faults
-        text_rows = [row for row, row_fault in enumerate(faults) if not row_fault]
-        texts = [readings[text_row].text for text_row in text_rows]
-        text_labels = [orders[text_row].label for text_row in text_rows]
+        unfaulted_numbers = [text_number for text_number, row_fault in enumerate(faults) if not row_fault]
+        texts = [readings[text_number].text for text_number in unfaulted_numbers]
+        text_labels = [orders[text_number].label for text_number in unfaulted_numbers]
         if journaled_faults is not None:
             screening.add(texts, text_labels)
             return journaled_faults
         new_faults = screening.faults(
             texts,
             text_labels,
-            exact=[orders[text_row].kind not in LIST_KINDS for text_row in text_rows],
+            exact=[orders[text_number].kind not in LIST_KINDS for text_number in unfaulted_numbers],
             near=[
-                self._requests.form_of(orders[text_row].generator).reads and not orders[text_row].parents
-                for text_row in text_rows
+                self._requests.form_of(orders[text_number].generator).reads and not orders[text_number].parents
+                for text_number in unfaulted_numbers
             ],
         )
-        screened_faults = dict(zip(text_rows, new_faults, strict=True))
-        return [screened_faults.get(row, row_fault) for row, row_fault in enumerate(faults)]
+        screened_faults = dict(zip(unfaulted_numbers, new_faults, strict=True))
+        return [screened_faults.get(text_number, row_fault) for text_number, row_fault in enumerate(faults)]
 
     def _judge_first_batch(self, faulty_replies: Sequence[_ReadAnswer], order_counts: Mapping[str, int]) -> None:
         """Raises GenerationError, as :meth:`write` does, for all generators with useless first batches together."""

@@ -146,7 +146,7 @@ class CallBudget:
         self._limits = np.array([tokens, price_usd], dtype=np.float64)  # NaN without a limit, which nothing exceeds
         self._spent = np.zeros(2)
         self._reserved = np.zeros(2)
-        self._calls = 0
+        self._calls_in_flight = 0
         self._changed = threading.Condition()
         self.last_loss = ""  # words of the attempt that was lost last
         self.unreported = 0  # answers whose endpoint states no usage that can be true
@@ -160,18 +160,18 @@ class CallBudget:
         call_amounts = (tokens, price_usd)
         with self._changed:
             while (self._spent + self._reserved + call_amounts > self._limits).any():
-                if not self._calls or (self._spent + call_amounts > self._limits).any():
+                if not self._calls_in_flight or (self._spent + call_amounts > self._limits).any():
                     raise self._budget_error(tokens, price_usd)
                 self._changed.wait()
             self._reserved += call_amounts
-            self._calls += 1
+            self._calls_in_flight += 1
 
     def settle(self, reserved: tuple[int, float], took: tuple[int, float]) -> None:
         """Ends a reservation and records the tokens and dollars that the call took; (0, 0.0) if it was not billed."""
         with self._changed:
-            self._calls -= 1
+            self._calls_in_flight -= 1
             # Exactly zero when no call is in flight: rounding of dollars must not accumulate.
-            if self._calls:
+            if self._calls_in_flight:
                 self._reserved = self._reserved - reserved
             else:
                 self._reserved = np.zeros(2)
@@ -215,25 +215,25 @@ class Pace:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Sets the limits; None is unlimited. ``longest_wait_s`` bounds the pauses that the endpoint asks for."""
-        self._most = concurrency
+        self._most_calls = concurrency
         # The first calls show whether an endpoint has a low limit; more at once would all meet it.
-        self._allowed = float(min(concurrency, _FIRST_AT_ONCE))
-        self._in_flight = 0
+        self._allowed_calls = float(min(concurrency, _FIRST_AT_ONCE))
+        self._calls_in_flight = 0
         self._rates = (requests_per_minute, tokens_per_minute)
         self._rooms = [max((rate or 0.0) * _BURST_S / 60.0, 1.0) for rate in self._rates]
         self._left = list(self._rooms)
         self._longest_wait_s = longest_wait_s
         self._clock = clock
-        self._at = clock()
+        self._refilled_at_s = clock()
         self._stated = [(math.inf, 0.0)] * len(_LIMITS)  # the rest of each limit by the answers' headers, and its end
-        self._held_until = -math.inf
+        self._held_until_s = -math.inf
         self._changed = threading.Condition()
         self.counts = {"waited": 0, "slowed_down": 0}
 
     @property
     def allowed(self) -> int:
         """Number of calls that may be in flight now."""
-        return max(1, int(self._allowed))
+        return max(1, int(self._allowed_calls))
 
     def start(self, tokens: int, stop: threading.Event) -> None:
         """Waits until a call of ``tokens`` may start, or ``stop`` is set. After every call :meth:`end` is called."""
@@ -243,56 +243,65 @@ class Pace:
                 has_waited = True
                 self._changed.wait(min(pause_s, 0.5))
             self.counts["waited"] += has_waited
-            self._in_flight += 1
-            for limit, amount in enumerate((1.0, float(tokens))):
-                self._left[limit] -= amount
-                remaining_amount, end_s = self._stated[limit]
-                self._stated[limit] = (remaining_amount - amount, end_s)
+            self._calls_in_flight += 1
+            for limit_number, amount in enumerate((1.0, float(tokens))):
+                self._left[limit_number] -= amount
+                remaining_amount, reset_at_s = self._stated[limit_number]
+                self._stated[limit_number] = (remaining_amount - amount, reset_at_s)
 
     def end(self, *, throttled: bool, tokens: int, took: int) -> None:
         """Notes that a call ended: whether the endpoint answered 429, and how many of the call's tokens it took."""
         with self._changed:
-            self._in_flight -= 1
+            self._calls_in_flight -= 1
             self._left[1] += max(0, tokens - took)
             if throttled:
-                self._allowed = max(1.0, self._allowed / 2)
+                self._allowed_calls = max(1.0, self._allowed_calls / 2)
                 self.counts["slowed_down"] += 1
             else:  # after as many successful calls as are allowed at once, one more is allowed
-                self._allowed = min(float(self._most), self._allowed + 1.0 / max(1.0, self._allowed))
+                self._allowed_calls = min(
+                    float(self._most_calls), self._allowed_calls + 1.0 / max(1.0, self._allowed_calls)
+                )
             self._changed.notify_all()
 
     def hold(self, pause_s: float) -> None:
         """Holds all calls back until a pause that the endpoint has announced has passed."""
         with self._changed:
-            self._held_until = max(self._held_until, self._clock() + pause_s)
+            self._held_until_s = max(self._held_until_s, self._clock() + pause_s)
 
     def note_limits(self, headers: Mapping[str, str]) -> None:
         """Notes how much of the endpoint's limits is left and when they are reset, by the headers of an answer."""
-        for limit, limit_name in enumerate(_LIMITS):
+        for limit_number, limit_name in enumerate(_LIMITS):
             remaining_words = headers.get(f"x-ratelimit-remaining-{limit_name}", "")
             reset_s = seconds_of(headers.get(f"x-ratelimit-reset-{limit_name}", ""))
             if remaining_words.isdecimal() and reset_s is not None:
                 with self._changed:
-                    self._stated[limit] = (float(remaining_words), self._clock() + min(reset_s, self._longest_wait_s))
+                    self._stated[limit_number] = (
+                        float(remaining_words),
+                        self._clock() + min(reset_s, self._longest_wait_s),
+                    )
 
     def _pause_s(self, tokens: int) -> float:
         """Returns the seconds that a call has to wait at least; 0 if it may start."""
         now_s = self._clock()
-        passed_s = now_s - self._at
-        self._at = now_s
-        longest_s = max(0.0, self._held_until - now_s)
-        if self._in_flight >= self.allowed:
+        passed_s = now_s - self._refilled_at_s
+        self._refilled_at_s = now_s
+        longest_s = max(0.0, self._held_until_s - now_s)
+        if self._calls_in_flight >= self.allowed:
             longest_s = max(longest_s, 0.05)
-        for limit, amount in enumerate((1.0, float(tokens))):
-            remaining_amount, end_s = self._stated[limit]
+        for limit_number, amount in enumerate((1.0, float(tokens))):
+            remaining_amount, reset_at_s = self._stated[limit_number]
             if remaining_amount < amount:
-                longest_s = max(longest_s, end_s - now_s)
-            rate_per_minute = self._rates[limit]
-            bucket_size = self._rooms[limit]
+                longest_s = max(longest_s, reset_at_s - now_s)
+            rate_per_minute = self._rates[limit_number]
+            bucket_size = self._rooms[limit_number]
             if rate_per_minute is not None:
-                self._left[limit] = min(bucket_size, self._left[limit] + passed_s * rate_per_minute / 60.0)
+                self._left[limit_number] = min(
+                    bucket_size, self._left[limit_number] + passed_s * rate_per_minute / 60.0
+                )
                 # A call that is larger than a burst starts when the burst is full.
-                longest_s = max(longest_s, (min(amount, bucket_size) - self._left[limit]) * 60.0 / rate_per_minute)
+                longest_s = max(
+                    longest_s, (min(amount, bucket_size) - self._left[limit_number]) * 60.0 / rate_per_minute
+                )
         return longest_s
 
 
@@ -334,7 +343,7 @@ class CachedGenerator:
         self._asked = generator
         self._cache_parts = cache_parts
         self._seen: Counter[str] = Counter()
-        self._hits = 0
+        self._hit_count = 0
         # Keys and values of answers that the author has not judged; the value is "" for one from the file.
         self._unjudged: dict[GenerationRequest, list[tuple[str, str]]] = {}
         try:
@@ -352,7 +361,7 @@ class CachedGenerator:
 
     @property
     def counts(self) -> dict[str, int]:
-        return {**self._asked.counts, "cache_hits": self._hits}
+        return {**self._asked.counts, "cache_hits": self._hit_count}
 
     @property
     def lost(self) -> Loss:
@@ -388,7 +397,7 @@ class CachedGenerator:
             if answer_row is None:
                 missed_indices.append(index)
                 continue
-            self._hits += 1
+            self._hit_count += 1
             self._unjudged.setdefault(requests[index], []).append((request_key, ""))
             answer_entry = json.loads(answer_row[0])
             yield index, Completion(answer_entry["text"], note=NOTE, finish=answer_entry["finish"])

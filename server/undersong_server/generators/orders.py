@@ -67,9 +67,9 @@ class Requests:
     draw_words: DrawWords | None = None
 
     def make(
-        self, step: str, orders: Sequence[Order], numbers: Sequence[int], length_factors: Sequence[int]
+        self, step: str, orders: Sequence[Order], order_numbers: Sequence[int], length_factors: Sequence[int]
     ) -> tuple[dict[int, GenerationRequest], list[int]]:
-        """Makes the requests for the orders at ``numbers`` of a batch, no two of them with the same hints.
+        """Makes the requests for the orders at ``order_numbers`` of a batch, no two of them with the same hints.
 
         Args:
             step: differs in every batch and every attempt.
@@ -80,25 +80,41 @@ class Requests:
         """
         first_hint = int.from_bytes(self._digest_parts("hints", step)[:7], "little")
         wanted_texts = {
-            number: shown_once(orders[number], self.form_of(orders[number].generator).style) for number in numbers
+            order_number: shown_once(orders[order_number], self.form_of(orders[order_number].generator).style)
+            for order_number in order_numbers
         }
         requests = {
-            number: self._make_request(
-                step, number, first_hint + number, orders[number], wanted_texts[number], length_factors[number]
+            order_number: self._make_request(
+                step,
+                order_number,
+                first_hint + order_number,
+                orders[order_number],
+                wanted_texts[order_number],
+                length_factors[order_number],
             )
-            for number in numbers
+            for order_number in order_numbers
         }
-        shown_texts = {number: PromptTexts(order.good, order.bad, order.parents) for number, order in requests.items()}
-        return requests, [number for number in numbers if shown_texts[number] != wanted_texts[number]]
+        shown_texts = {
+            order_number: PromptTexts(order.good, order.bad, order.parents) for order_number, order in requests.items()
+        }
+        return requests, [
+            order_number for order_number in order_numbers if shown_texts[order_number] != wanted_texts[order_number]
+        ]
 
     def _make_request(
-        self, step: str, index: int, number: int, order: Order, shown: PromptTexts, length_factor: int
+        self,
+        step: str,
+        order_number: int,
+        hint_number_of_order: int,
+        order: Order,
+        shown: PromptTexts,
+        length_factor: int,
     ) -> GenerationRequest:
         label = ""
         if order.named:
             label = order.label
-        seed = int.from_bytes(self._digest_parts("request", step, str(index))[:7], "little")
-        word_seed, hint_number = seed, number
+        seed = int.from_bytes(self._digest_parts("request", step, str(order_number))[:7], "little")
+        word_seed, hint_number = seed, hint_number_of_order
         if order.hints is not None:
             word_seed = hint_number = order.hints
         word_count = order.words

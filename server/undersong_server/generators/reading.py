@@ -299,14 +299,14 @@ def whole_sentences(text: str) -> str:
     return ""
 
 
-def until_length(text: str, words: int) -> str:
-    """Returns the text up to the end of the sentence that reaches ``words``, which a base model does not count.
+def until_length(text: str, word_count: int) -> str:
+    """Returns the text up to the end of the sentence that reaches ``word_count``, which a base model does not count.
 
     >>> until_length("It hurts. Since Monday, I think. And so on. And on.", 6)
     'It hurts. Since Monday, I think.'
     """
     ends = (sentence_end.end() for sentence_end in SENTENCE_END.finditer(text))
-    end = next((end for end in ends if len(text[:end].split()) >= words), len(text))
+    end = next((end for end in ends if len(text[:end].split()) >= word_count), len(text))
     if text[end:].strip():
         return text[:end].rstrip()
     return text
@@ -337,7 +337,7 @@ def _is_echo(text: str, request: GenerationRequest) -> bool:
     Weak models speak of their task in its words, or answer with the hints of their prompt. A good text may have the
     words of an example, and in a smaller part of it those that say what texts are wanted.
     """
-    words = duplicate_key(text).split()
+    text_words = duplicate_key(text).split()
     run_length = _ECHOED_WORDS * (2 if request.is_long else 1)  # a document may well have its description as a title
     shown_texts = " ".join(
         duplicate_key(example) for example in (*request.good, *request.bad, *request.parents, *request.terms)
@@ -348,7 +348,7 @@ def _is_echo(text: str, request: GenerationRequest) -> bool:
     )
     echoes = [
         (start, run)
-        for start, run in enumerate(_word_runs(words, run_length))
+        for start, run in enumerate(_word_runs(text_words, run_length))
         if (run in repeatable_runs or run in instruction_runs) and " ".join(run) not in shown_texts
     ]
     # Positions of the words that repeat the task's own.
@@ -356,14 +356,14 @@ def _is_echo(text: str, request: GenerationRequest) -> bool:
     return (
         bool(TAG.search(text))
         or any(run not in repeatable_runs for _, run in echoes)
-        or len(echoed_positions) > TOLD_SHARE * len(words)
-        or words == duplicate_key(request.label).split()
+        or len(echoed_positions) > TOLD_SHARE * len(text_words)
+        or text_words == duplicate_key(request.label).split()
     )
 
 
-def _word_runs(words: Sequence[str], length: int) -> list[tuple[str, ...]]:
-    """Returns every run of ``length`` words in a row."""
-    return list(zip(*(words[start:] for start in range(length)), strict=False))
+def _word_runs(words: Sequence[str], run_length: int) -> list[tuple[str, ...]]:
+    """Returns every run of ``run_length`` words in a row."""
+    return list(zip(*(words[run_start:] for run_start in range(run_length)), strict=False))
 
 
 # Lists: JSON, numbered or bulleted lines, or names with commas between them

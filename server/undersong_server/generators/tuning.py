@@ -95,16 +95,22 @@ def log_probabilities(model: Any, pair: Pair, device: torch.device) -> torch.Ten
     Both rows begin with one prompt and are padded at the end, where a causal model's earlier positions do not look.
     """
     answers = (list(pair.chosen), list(pair.rejected))
-    longest = max(map(len, answers))
-    rows = torch.tensor([[*pair.prompt, *answer, *[0] * (longest - len(answer))] for answer in answers], device=device)
-    # The last position has no next token, and the prompt's last one has the answer's first.
-    logits = model(input_ids=rows, use_cache=False, logits_to_keep=longest + 1).logits[:, -longest - 1 : -1].float()
-    log_probabilities = logits.log_softmax(-1).gather(-1, rows[:, -longest:, None])[..., 0]
-    is_answer = torch.tensor(
-        [[position < len(answer) for position in range(longest)] for answer in answers], device=device
+    longest_answer = max(map(len, answers))
+    token_rows = torch.tensor(
+        [[*pair.prompt, *answer, *[0] * (longest_answer - len(answer))] for answer in answers], device=device
     )
-    total: torch.Tensor = (log_probabilities * is_answer).sum(-1)
-    return total
+    # The last position has no next token, and the prompt's last one has the answer's first.
+    logits = (
+        model(input_ids=token_rows, use_cache=False, logits_to_keep=longest_answer + 1)
+        .logits[:, -longest_answer - 1 : -1]
+        .float()
+    )
+    log_probabilities = logits.log_softmax(-1).gather(-1, token_rows[:, -longest_answer:, None])[..., 0]
+    is_answer = torch.tensor(
+        [[position < len(answer) for position in range(longest_answer)] for answer in answers], device=device
+    )
+    summed_log_probabilities: torch.Tensor = (log_probabilities * is_answer).sum(-1)
+    return summed_log_probabilities
 
 
 def answer_ids(tokenizer: Any, text: str, stop: Sequence[str], end_tokens: Sequence[int]) -> list[int]:

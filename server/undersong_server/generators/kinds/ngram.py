@@ -161,13 +161,13 @@ class Counts:
         return self._known[context]
 
 
-def _followers(texts: Sequence[Sequence[int]], sizes: range, order: int) -> dict[tuple[int, ...], list[int]]:
+def _followers(texts: Sequence[Sequence[int]], sizes: range, gram_length: int) -> dict[tuple[int, ...], list[int]]:
     """Lists the tokens that follow each context of ``sizes`` tokens in the texts, the texts' ends among them."""
     followers_of_context: dict[tuple[int, ...], list[int]] = {}
     for text in texts:
-        padded_text = (*[START] * (order - 1), *text, END)
+        padded_text = (*[START] * (gram_length - 1), *text, END)
         for size in sizes:
-            for position in range(order - 1, len(padded_text)):
+            for position in range(gram_length - 1, len(padded_text)):
                 followers_of_context.setdefault(padded_text[position - size : position], []).append(
                     padded_text[position]
                 )
@@ -335,9 +335,9 @@ class NgramGenerator(StatelessGenerator):
         )
 
     def _walk_words(
-        self, model: _Model, wanted_words: int, terms: list[list[int]], influence: _Influence, rng: Random
+        self, model: _Model, wanted_word_count: int, terms: list[list[int]], influence: _Influence, rng: Random
     ) -> list[int]:
-        """Writes a text of about ``wanted_words`` words with every term in it.
+        """Writes a text of about ``wanted_word_count`` words with every term in it.
 
         It ends at the first sentence end from that length on, or where the model draws an end from 90 % of it on, and
         is cut at 125 %. An end drawn too early begins another sentence.
@@ -349,9 +349,9 @@ class NgramGenerator(StatelessGenerator):
         words_since_term = 0
         sentence_end = 0
         kept_length = 0
-        most_words = wanted_words + max(2, wanted_words // 4)
-        words_per_term = max(2.0, 0.8 * wanted_words / max(1, len(terms)))
-        for _ in range(4 * most_words + 40):
+        most_word_count = wanted_word_count + max(2, wanted_word_count // 4)
+        words_per_term = max(2.0, 0.8 * wanted_word_count / max(1, len(terms)))
+        for _ in range(4 * most_word_count + 40):
             next_term = self._next_term(model, context[-1], terms, words_since_term >= words_per_term)
             if next_term is not None:
                 terms.remove(next_term)
@@ -359,12 +359,12 @@ class NgramGenerator(StatelessGenerator):
                 words_since_term = 0
             else:
                 token = self._draw_token(model, context, influence, rng)
-                for _ in range(3 if word_count >= wanted_words and not terms else 0):
+                for _ in range(3 if word_count >= wanted_word_count and not terms else 0):
                     if token == END or ends_sentence(self._surfaces[token]):
                         break
                     token = self._draw_token(model, context, influence, rng)
                 if token == END:
-                    if not terms and word_count >= 0.9 * wanted_words and text_tokens:
+                    if not terms and word_count >= 0.9 * wanted_word_count and text_tokens:
                         break
                     if text_tokens and stop_token is not None and not ends_sentence(self._surfaces[text_tokens[-1]]):
                         text_tokens.append(stop_token)
@@ -378,14 +378,15 @@ class NgramGenerator(StatelessGenerator):
             word_count += self._count_words(next_tokens)
             if ends_sentence(self._surfaces[text_tokens[-1]]):
                 sentence_end = len(text_tokens)
-                if word_count >= wanted_words and not terms:
+                if word_count >= wanted_word_count and not terms:
                     break
-            if word_count >= most_words:
+            if word_count >= most_word_count:
                 if terms:
                     text_tokens += [token for term in terms for token in term]
                     kept_length = len(text_tokens)
                 elif (
-                    sentence_end >= kept_length and self._count_words(text_tokens[:sentence_end]) >= 0.6 * wanted_words
+                    sentence_end >= kept_length
+                    and self._count_words(text_tokens[:sentence_end]) >= 0.6 * wanted_word_count
                 ):
                     text_tokens = text_tokens[:sentence_end]
                 break
@@ -397,30 +398,30 @@ class NgramGenerator(StatelessGenerator):
         if text and ends_sentence(self._surfaces[text[-1]]):
             return text
         end_tokens = [END] if stop_token is None else [END, stop_token]
-        for length in range(len(text), max(kept_length, len(text) - _TRIES, 0), -1):
-            if any(model.follows(text[length - 1], end_token) for end_token in end_tokens):
-                text = text[:length]
+        for cut_length in range(len(text), max(kept_length, len(text) - _TRIES, 0), -1):
+            if any(model.follows(text[cut_length - 1], end_token) for end_token in end_tokens):
+                text = text[:cut_length]
                 break
         if model.punctuated and stop_token is not None and text:
             return [*text, stop_token]
         return text
 
-    def _next_term(self, model: _Model, last: int, terms: list[list[int]], due: bool) -> list[int] | None:
-        """Returns the first term that followed the token ``last`` in the corpus; if one is ``due``, else the first."""
+    def _next_term(self, model: _Model, last_token: int, terms: list[list[int]], due: bool) -> list[int] | None:
+        """Returns the first term that followed ``last_token`` in the corpus; if one is ``due``, else the first."""
         for term in terms:
-            if model.follows(last, term[0]):
+            if model.follows(last_token, term[0]):
                 return term
         if terms and due:
             return terms[0]
         return None
 
     def _bridge_gap(
-        self, model: _Model, context: list[int], target: int, influence: _Influence, rng: Random
+        self, model: _Model, context: list[int], target_token: int, influence: _Influence, rng: Random
     ) -> list[int]:
         """Returns at most one word to write between the text and a term that does not follow it in the corpus."""
         bridge_tokens = [context[-1], *(self._draw_token(model, context, influence, rng) for _ in range(_TRIES))]
         for try_number, bridge_token in enumerate(bridge_tokens):
-            if model.follows(bridge_token, target):
+            if model.follows(bridge_token, target_token):
                 if try_number:
                     return [bridge_token]
                 return []

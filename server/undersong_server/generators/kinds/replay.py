@@ -217,8 +217,8 @@ class ReplayGenerator:
                 "add texts of that label to the file",
             )
         use_counts = self._used[label_slice]
-        fewest_uses = int(use_counts.min())
-        least_used_positions = np.flatnonzero(use_counts == fewest_uses)
+        least_use_count = int(use_counts.min())
+        least_used_positions = np.flatnonzero(use_counts == least_use_count)
         uniform_draw = Random(f"{self.name} {request.seed}").random()
         if scores is None:
             chosen_index = int(uniform_draw * least_used_positions.size)
@@ -231,7 +231,7 @@ class ReplayGenerator:
             )
         text_row = label_slice.start + int(least_used_positions[chosen_index])
         self._mark_used(self._keys[text_row])
-        return Completion(self._texts[text_row], note="repeat" if fewest_uses else "")
+        return Completion(self._texts[text_row], note="repeat" if least_use_count else "")
 
     def _mark_used(self, key: str) -> None:
         key_rows = self._rows[key]  # more than one if the file has the text under several labels
@@ -248,25 +248,27 @@ class ReplayGenerator:
         if unknown_texts := sorted(example_texts - self._vectors.keys()):
             self._vectors.update(zip(unknown_texts, self._embed_texts(unknown_texts), strict=True))
         direction_by_request: dict[int, Float64] = {}
-        for index, request in enumerate(requests):
+        for request_index, request in enumerate(requests):
             mean_vectors = [
                 sign * np.mean([self._vectors[text] for text in signed_texts], axis=0, dtype=np.float64)
                 for sign, signed_texts in _signed_examples(request)
                 if signed_texts
             ]
             if mean_vectors:
-                direction_by_request[index] = np.sum(mean_vectors, axis=0, dtype=np.float64)
+                direction_by_request[request_index] = np.sum(mean_vectors, axis=0, dtype=np.float64)
         products_by_request: dict[int, Float64] = {}
-        for label in {requests[index].label for index in direction_by_request} & self._slices.keys():
-            label_indices = [index for index in direction_by_request if requests[index].label == label]
+        for label in {requests[request_index].label for request_index in direction_by_request} & self._slices.keys():
+            indices_of_label = [
+                request_index for request_index in direction_by_request if requests[request_index].label == label
+            ]
             label_products = (
-                np.stack([direction_by_request[index] for index in label_indices])
+                np.stack([direction_by_request[request_index] for request_index in indices_of_label])
                 @ self._pool_embeddings[self._slices[label]].T
             )
-            products_by_request.update(zip(label_indices, label_products, strict=True))
-        for index, request in enumerate(requests):
+            products_by_request.update(zip(indices_of_label, label_products, strict=True))
+        for request_index, request in enumerate(requests):
             label_slice = self._slices.get(request.label, slice(0, 0))
-            text_scores = products_by_request.get(index)
+            text_scores = products_by_request.get(request_index)
             if request.terms:
                 term_shares = _CONTAINED * self._share_of_terms(request.terms)[label_slice]
                 text_scores = term_shares if text_scores is None else text_scores + term_shares

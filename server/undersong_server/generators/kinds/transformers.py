@@ -199,22 +199,30 @@ class TransformersGenerator(StatelessGenerator):
             prompts = [self._prompt_ids(request) for request in requests]
         if self._together is None:
             self._together = self._find_batch_size()
-        fitting_rows = []
-        for index, ids in enumerate(prompts):
-            missing_room = _missing_room(model, len(ids), self._settings.max_new_tokens * requests[index].room)
+        fitting_indices = []
+        for request_index, token_ids in enumerate(prompts):
+            missing_room = _missing_room(
+                model, len(token_ids), self._settings.max_new_tokens * requests[request_index].room
+            )
             if missing_room is not None:
-                yield index, self._too_long(len(ids), missing_room)
+                yield request_index, self._too_long(len(token_ids), missing_room)
             else:
-                fitting_rows.append(index)
-        fitting_rows.sort(key=lambda index: (requests[index].room, len(prompts[index]), index))
-        for batch_start in range(0, len(fitting_rows), self._together):
-            batch_rows = fitting_rows[batch_start : batch_start + self._together]
-            longest_answers = [self._settings.max_new_tokens * requests[i].room for i in batch_rows]
+                fitting_indices.append(request_index)
+        fitting_indices.sort(
+            key=lambda request_index: (requests[request_index].room, len(prompts[request_index]), request_index)
+        )
+        for batch_start in range(0, len(fitting_indices), self._together):
+            batch_indices = fitting_indices[batch_start : batch_start + self._together]
+            longest_answers = [
+                self._settings.max_new_tokens * requests[request_index].room for request_index in batch_indices
+            ]
             with self._named_errors():
                 batch_answers = self._answer_batch(
-                    [prompts[i] for i in batch_rows], [requests[i] for i in batch_rows], longest_answers
+                    [prompts[request_index] for request_index in batch_indices],
+                    [requests[request_index] for request_index in batch_indices],
+                    longest_answers,
                 )
-            yield from zip(batch_rows, batch_answers, strict=True)
+            yield from zip(batch_indices, batch_answers, strict=True)
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
@@ -250,10 +258,11 @@ class TransformersGenerator(StatelessGenerator):
             raise ConfigurationError(f"generator {self.name}: {self._path}: {problem}", _REMEDY, code="model-fails")
         return ids
 
-    def _too_long(self, tokens: int, room: int) -> GenerationError:
+    def _too_long(self, token_count: int, position_count: int) -> GenerationError:
         self.counts["prompts_too_long"] += 1
         return GenerationError(
-            f"generator {self.name}: a prompt of {tokens} tokens leaves no room for max_new_tokens in a model of {room}"
+            f"generator {self.name}: a prompt of {token_count} tokens leaves no room for max_new_tokens in a model of"
+            f" {position_count}"
         )
 
     def _find_batch_size(self) -> int:
@@ -326,7 +335,7 @@ class TransformersGenerator(StatelessGenerator):
                 limits,
                 set(end_tokens),
                 answer_start,
-                leave=0 if reads_whole_prompt else len(open_row_numbers) // 2,
+                unfinished_count=0 if reads_whole_prompt else len(open_row_numbers) // 2,
             )
             try:
                 with (
@@ -632,15 +641,19 @@ def _has_stopped(tokenizer: Any, tokens: Sequence[int], stop: Sequence[str]) -> 
 
 
 def _stopping_criteria(
-    tokenizer: Any, limits: Sequence[tuple[Sequence[str], int]], end_tokens: set[int], start: int, leave: int
+    tokenizer: Any,
+    limits: Sequence[tuple[Sequence[str], int]],
+    end_tokens: set[int],
+    answer_start: int,
+    unfinished_count: int,
 ) -> Any:
     """Returns the criteria by which a row ends: an end token, one of its request's stops, or its longest length.
 
     Args:
         limits: per row its request's stops and its longest answer in tokens.
         end_tokens: tokens that end a text.
-        start: position of a row's first written token.
-        leave: all rows stop when at most so many have not ended; the attribute ``ended`` then says which have.
+        answer_start: position of a row's first written token.
+        unfinished_count: all rows stop when at most so many have not ended; the attribute ``ended`` says which have.
     """
     import torch
     from transformers import StoppingCriteria
@@ -655,9 +668,9 @@ def _stopping_criteria(
                     or not end_tokens.isdisjoint(row)
                     or (stops and _has_stopped(tokenizer, row, stops))
                 )
-                for row, (stops, longest) in zip(input_ids[:, start:].tolist(), limits, strict=True)
+                for row, (stops, longest) in zip(input_ids[:, answer_start:].tolist(), limits, strict=True)
             ]
-            has_ended_enough = self.ended.count(False) <= leave
+            has_ended_enough = self.ended.count(False) <= unfinished_count
             return torch.tensor([has_ended or has_ended_enough for has_ended in self.ended], device=input_ids.device)
 
     return Stops()
@@ -733,17 +746,20 @@ def padding(tokenizer: Any, model: Any) -> int:
     return next((token for token in possible_tokens if isinstance(token, int) and 0 <= token < vocabulary_size), 0)
 
 
-def padded(rows: Sequence[list[int]], pad: int, side: Literal["left", "right"]) -> list[list[int]]:
-    """Returns the rows with ``pad`` on one side, so that all have the same length.
+def padded(rows: Sequence[list[int]], pad_token: int, side: Literal["left", "right"]) -> list[list[int]]:
+    """Returns the rows with ``pad_token`` on one side, so that all have the same length.
 
     >>> padded([[1], [2, 3]], 0, "left"), padded([[1], [2, 3]], 0, "right")
     ([[0, 1], [2, 3]], [[1, 0], [2, 3]])
     """
     width = max(map(len, rows))
-    return [row + [pad] * (width - len(row)) if side == "right" else [pad] * (width - len(row)) + row for row in rows]
+    return [
+        row + [pad_token] * (width - len(row)) if side == "right" else [pad_token] * (width - len(row)) + row
+        for row in rows
+    ]
 
 
-def _missing_room(model: Any, prompt_tokens: int, longest_answer: int) -> int | None:
+def _missing_room(model: Any, prompt_length: int, longest_answer: int) -> int | None:
     """Returns the number of the model's positions if a prompt and its answer do not fit into them; None if they do.
 
     A model without absolute positions, such as T5, reads as much as memory holds.
@@ -752,10 +768,10 @@ def _missing_room(model: Any, prompt_tokens: int, longest_answer: int) -> int | 
     if position_count is None:
         return None
     if model.config.is_encoder_decoder:
-        tokens = max(prompt_tokens, longest_answer)
+        needed_position_count = max(prompt_length, longest_answer)
     else:
-        tokens = prompt_tokens + longest_answer
-    if tokens > position_count:
+        needed_position_count = prompt_length + longest_answer
+    if needed_position_count > position_count:
         return position_count
     return None
 
@@ -788,11 +804,11 @@ class SpreadGenerator(StatelessGenerator):
         self._cluster = cluster
         # One object for all parts of an answer: Cluster.each sends an argument that several calls share only once.
         self._adapter: Mapping[str, bytes] = {}
-        self._failed = 0
+        self._failed_count = 0
 
     @property
     def counts(self) -> dict[str, int]:
-        return {**self._here.counts, "prompts_too_long": self._failed}
+        return {**self._here.counts, "prompts_too_long": self._failed_count}
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Completion | GenerationError]]:
         """Yields answers as the interface says, part by part.
@@ -804,13 +820,13 @@ class SpreadGenerator(StatelessGenerator):
         part_size = self._settings.together
         parts = [range(start, min(start + part_size, len(requests))) for start in range(0, len(requests), part_size)]
         shared_arguments = self._settings, self._folder, self._adapter
-        calls = [(*shared_arguments, tuple(requests[index] for index in part)) for part in parts]
-        for number, answers in self._cluster.each(answer_part, calls, gpus=self._settings.gpus):
+        calls = [(*shared_arguments, tuple(requests[request_index] for request_index in part)) for part in parts]
+        for part_number, answers in self._cluster.each(answer_part, calls, gpus=self._settings.gpus):
             if isinstance(answers, UndersongError):
                 raise answers
-            for index, answer in zip(parts[number], answers, strict=True):
-                self._failed += isinstance(answer, GenerationError)
-                yield index, answer
+            for request_index, answer in zip(parts[part_number], answers, strict=True):
+                self._failed_count += isinstance(answer, GenerationError)
+                yield request_index, answer
 
 
 class SpreadTunable(SpreadGenerator):

@@ -137,7 +137,7 @@ class Batches:
         self._judge = judge
         self._stopped = stopped
         self._empty_in_a_row = 0
-        self._next_s = 0.0  # earliest time of the next batch, by the monotonic clock
+        self._next_batch_at_s = 0.0  # earliest time of the next batch, by the monotonic clock
 
     def earlier_results(self, requests: Mapping[str, BatchRequest]) -> Iterator[Result]:
         """Yields the results of requests in batches that were submitted before; a request may be in several.
@@ -178,7 +178,7 @@ class Batches:
             stem, outcomes = self._batch_outcome(batch, requests, endpoint)
             pauses_s = [outcome.pause_s or 0.0 for outcome in outcomes.values() if outcome.state is ExchangeState.WAIT]
             allowed_pauses_s = [pause_s for pause_s in pauses_s if pause_s <= self._settings.deadline_s]
-            self._next_s = time.monotonic() + max(allowed_pauses_s, default=0.0)
+            self._next_batch_at_s = time.monotonic() + max(allowed_pauses_s, default=0.0)
             if self._empty_in_a_row >= EMPTY_IN_A_ROW:
                 for request_name, outcome in outcomes.items():
                     self._log.end(self._log.batch_key(stem, request_name), lost=outcome.billed, words=outcome.words)
@@ -195,7 +195,7 @@ class Batches:
 
         The batch is submitted again while a limit on the requests in the endpoint's queue ends it.
         """
-        started_s = time.monotonic()
+        started_at_s = time.monotonic()
         pause_s = max(self._settings.poll_s, _FIRST_PAUSE_S)
         while True:
             outcomes, any_came_back, lost_outcome = self._batch_outcomes(batch, requests)
@@ -207,7 +207,7 @@ class Batches:
                 break
             for request_name in batch.identifiers:
                 self._log.end(self._log.batch_key(batch.stem, request_name), lost=False)
-            if time.monotonic() + pause_s > started_s + self._settings.patience_s:
+            if time.monotonic() + pause_s > started_at_s + self._settings.patience_s:
                 raise self._stopped(any_outcome, "its batch was put off again and again")
             time.sleep(pause_s)
             pause_s = min(2.0 * pause_s, max(self._settings.max_wait_s, pause_s))
@@ -354,7 +354,7 @@ class Batches:
 
     def _submit_part(self, part_requests: Mapping[str, BatchRequest], endpoint: Path) -> _Submitted:
         """Submits one batch; the journal notes that before, and the batch's number after."""
-        time.sleep(max(0.0, self._next_s - time.monotonic()))
+        time.sleep(max(0.0, self._next_batch_at_s - time.monotonic()))
         prefix = batch_prefix(self._name)
         identifiers = list(part_requests)
         batch_number = sum(journal_key.endswith("/requests") for journal_key in self._journal.items(prefix))
@@ -435,14 +435,14 @@ class Batches:
 
         It is asked for again while another body comes. Raises GenerationError if that goes on for ``patience_s``.
         """
-        started_s = time.monotonic()
+        started_at_s = time.monotonic()
         pause_s = _FIRST_PAUSE_S
         while True:
             body_json = _json_object(self._fetch_path(path))
             if isinstance(body_json.get(key), value_type):
                 return body_json
             pause_s = min(pause_s, self._settings.max_wait_s)
-            if time.monotonic() + pause_s > started_s + self._settings.patience_s:
+            if time.monotonic() + pause_s > started_at_s + self._settings.patience_s:
                 raise self._unreachable_error(f"an answer about its batch has no {key}")
             time.sleep(pause_s)
             pause_s *= 2.0
@@ -470,7 +470,7 @@ class Batches:
                 request cannot have reached the endpoint, or was put off.
         """
         settings = self._settings
-        started_s = time.monotonic()
+        started_at_s = time.monotonic()
         pause_s = _FIRST_PAUSE_S
         while True:
             exchange = self._connection.exchange(
@@ -490,7 +490,7 @@ class Batches:
             else:
                 wait_s = outcome.pause_s
             is_safe = on_failure is None or outcome.throttled or outcome.kind == "unreachable"
-            is_over = not is_safe or time.monotonic() + wait_s > started_s + settings.patience_s
+            is_over = not is_safe or time.monotonic() + wait_s > started_at_s + settings.patience_s
             if on_failure is not None and (is_over or not is_repeatable):
                 on_failure(outcome)
             if not is_repeatable:

@@ -61,7 +61,7 @@ class _Patience:
         """Returns the pause before the next attempt; None if there is none."""
         now_s = time.monotonic()
         self.attempts += 1
-        deadline_s = self.begun_s + settings.deadline_s
+        give_up_at_s = self.begun_s + settings.deadline_s
         announced_pause_s = outcome.pause_s
         is_put_off = announced_pause_s is not None and not outcome.billed
         self.counted += not is_put_off
@@ -69,18 +69,18 @@ class _Patience:
             next_pause_s = self._growing_pause_s(settings)
         else:
             next_pause_s = self._announced_pause_s(announced_pause_s, settings)
-        if now_s + (announced_pause_s or 0.0) >= deadline_s:
+        if now_s + (announced_pause_s or 0.0) >= give_up_at_s:
             return None
         if is_put_off:
             return next_pause_s
-        retries = settings.max_retries
+        retry_limit = settings.max_retries
         if outcome.kind == "unreachable" and not answered:
-            retries = min(retries, _RETRIES_OF_UNREACHABLE)
+            retry_limit = min(retry_limit, _RETRIES_OF_UNREACHABLE)
         elif outcome.state is ExchangeState.WAIT and not outcome.billed:
             self.busy_since_s = now_s if self.busy_since_s is None else self.busy_since_s
             if now_s - self.busy_since_s < PATIENCE_S:
                 return next_pause_s
-        if self.counted <= retries:
+        if self.counted <= retry_limit:
             return next_pause_s
         return None
 
@@ -173,13 +173,13 @@ class OpenAIGenerator:
             )
         return [
             EndpointConnection(
-                address.base_url,
-                self._key_header(address, key),
+                endpoint.base_url,
+                self._key_header(endpoint, key),
                 proxy=settings.proxy,
                 ca_file=ca_file,
                 name=self.name,
             )
-            for address, key in zip(settings.addresses, self._keys, strict=True)
+            for endpoint, key in zip(settings.addresses, self._keys, strict=True)
         ]
 
     def _read_key(self, variable: str, environment: Mapping[str, str]) -> str:
@@ -248,21 +248,23 @@ class OpenAIGenerator:
         if self._batches is not None:
             yield from self._answer_by_batches(requests, self._batches)
             return
-        numbers = iter(range(len(requests)))  # shared by the threads
+        waiting_indices = iter(range(len(requests)))  # shared by the threads
 
         def work(stop: threading.Event) -> Iterator[tuple[int, Completion | GenerationError]]:
-            for index in numbers:
+            for request_index in waiting_indices:
                 if stop.is_set():
                     return
-                answer = self._answer_or_fall_back(requests[index], stop)
+                answer = self._answer_or_fall_back(requests[request_index], stop)
                 if answer is None:
                     return
-                yield index, answer
+                yield request_index, answer
 
         thread_count = min(self._settings.concurrency, len(requests))
         failures: list[BaseException] = []
         # No new call follows a failure. Calls in flight are paid for, so their answers are awaited.
-        yield from merge_sources({f"{self.name}-{number}": work for number in range(thread_count)}, failures)
+        yield from merge_sources(
+            {f"{self.name}-{thread_number}": work for thread_number in range(thread_count)}, failures
+        )
         if failures:
             raise failures[0]
 
@@ -318,9 +320,9 @@ class OpenAIGenerator:
             self._count_event("failed")
             return Completion(outcome.words, note=f"refused by the endpoint ({outcome.words})", finish="filter")
         if problem_words:
-            words = f"{problem_words} ({outcome.words})"
+            failure_words = f"{problem_words} ({outcome.words})"
         else:
-            words = outcome.words
+            failure_words = outcome.words
         is_fatal = outcome.state is ExchangeState.ACCOUNT or outcome.kind == "unreachable"
         health = self._healths[self._connections.index(connection)]
         if outcome.kind == "forbidden" and health.answered:
@@ -328,18 +330,18 @@ class OpenAIGenerator:
                 health.forbidden_in_a_row += 1
                 is_fatal = health.forbidden_in_a_row >= states.FORBIDDEN_IN_A_ROW
         if is_fatal:
-            raise self._stopped_error(outcome, connection, words)
+            raise self._stopped_error(outcome, connection, failure_words)
         self._count_event("failed")
         with self._lock:
             health.failed_in_a_row += outcome.state is not ExchangeState.REQUEST and outcome.kind != "forbidden"
             failure_count = health.failed_in_a_row
         if failure_count >= states.FAILURES_IN_A_ROW:
             raise GenerationError(
-                f"generator {self.name}: {failure_count} requests in a row have failed, the last one: {words}",
+                f"generator {self.name}: {failure_count} requests in a row have failed, the last one: {failure_words}",
                 self._outcome_remedy(outcome, connection),
                 code="endpoint-fails",
             )
-        return GenerationError(f"generator {self.name}: {words}", self._outcome_remedy(outcome, connection))
+        return GenerationError(f"generator {self.name}: {failure_words}", self._outcome_remedy(outcome, connection))
 
     def _stopped_error(self, outcome: ExchangeOutcome, connection: EndpointConnection, words: str) -> GenerationError:
         return GenerationError(

@@ -286,13 +286,15 @@ def judge(
     return _judge_answer(body_json, endpoint_words, pause_s, worst)
 
 
-def _judge_answer(body_json: Any, words: str, pause_s: float | None, worst: tuple[int, int]) -> ExchangeOutcome:
+def _judge_answer(
+    body_json: Any, endpoint_words: str, pause_s: float | None, worst: tuple[int, int]
+) -> ExchangeOutcome:
     """Returns the state of a body that came with a good status."""
     answer_choices = _as_object(body_json).get("choices")
     first_choice = None
     if isinstance(answer_choices, list) and answer_choices and isinstance(answer_choices[0], dict):
         first_choice = answer_choices[0]
-    error = next(
+    stated_error = next(
         (
             error_node["error"]
             for error_node in (body_json, first_choice)
@@ -300,13 +302,13 @@ def _judge_answer(body_json: Any, words: str, pause_s: float | None, worst: tupl
         ),
         None,
     )
-    if error is None and first_choice is None and isinstance(body_json, dict) and _status_in(body_json):
-        error = body_json
-    if error is not None:
-        status = _status_in(error) or _status_in(body_json)
-        status_outcome = _judge_status(status or 200, body_json, words, pause_s)
+    if stated_error is None and first_choice is None and isinstance(body_json, dict) and _status_in(body_json):
+        stated_error = body_json
+    if stated_error is not None:
+        status = _status_in(stated_error) or _status_in(body_json)
+        status_outcome = _judge_status(status or 200, body_json, endpoint_words, pause_s)
         if not status and first_choice is not None and status_outcome.state is ExchangeState.REFUSED:
-            error_words = _with_words("the answer ended by an error", words)
+            error_words = _with_words("the answer ended by an error", endpoint_words)
             return ExchangeOutcome(ExchangeState.LOST, "lost", error_words, pause_s, billed=True)
         return status_outcome
     if first_choice is None:
@@ -317,23 +319,23 @@ def _judge_answer(body_json: Any, words: str, pause_s: float | None, worst: tupl
         return ExchangeOutcome(ExchangeState.ANSWER, completion=completion)
     # Some vendors state an error by words and a code of their own, under a good status.
     if first_choice is None and isinstance(body_json, dict):
-        problem_kind = _kind_of_words(200, words)
+        problem_kind = _kind_of_words(200, endpoint_words)
     else:
         problem_kind = "refused"
     if problem_kind != "refused":
-        return ExchangeOutcome(PROBLEMS[problem_kind].state, problem_kind, words, pause_s)
+        return ExchangeOutcome(PROBLEMS[problem_kind].state, problem_kind, endpoint_words, pause_s)
     error_words = "the answer is no complete completion"
-    if words:
-        error_words += f" ({words})"
+    if endpoint_words:
+        error_words += f" ({endpoint_words})"
     return ExchangeOutcome(ExchangeState.LOST, "lost", error_words, billed=True)
 
 
-def _judge_status(status: int, body_json: Any, words: str, pause_s: float | None) -> ExchangeOutcome:
-    status_signs = f"{words} {' '.join(_codes_of(body_json))}"
+def _judge_status(status: int, body_json: Any, endpoint_words: str, pause_s: float | None) -> ExchangeOutcome:
+    status_signs = f"{endpoint_words} {' '.join(_codes_of(body_json))}"
     problem_kind = _kind_of(status, status_signs, announced=pause_s is not None)
     if problem_kind == "refused" and (status == 410 or _WITHDRAWN.search(status_signs)):
         problem_kind = "withdrawn"
-    status_words = _with_words(f"status {status}", words)
+    status_words = _with_words(f"status {status}", endpoint_words)
     if pause_s is not None:
         status_words += f", which asks for a pause of {pause_s:.0f} s"
     if status == 407:
