@@ -157,7 +157,7 @@ def measure(candidates: int, records: int, seeds: int) -> dict[str, Any]:
         level_rows.append(line(epsilon, 0, choices, flat_plan))
         for level in levels:
             level_plan = plan_sums(
-                augpe.plan_cell_votes("votes", cells=level.cells, within=within, q=Q), privacy, QUORUM
+                augpe.plan_cell_votes("votes", cell_count=level.cells, within=within, q=Q), privacy, QUORUM
             )
             sigmas = (level_plan.sums[0].sigma, level_plan.sums[1].sigma)
             choices = [level.choice(sigmas, kept_count, np.random.default_rng(seed)) for seed in range(seeds)]

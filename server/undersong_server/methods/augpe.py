@@ -56,33 +56,35 @@ class Cells:
     cell_of: Int64
 
 
-def cells_of(embeddings: Float32, count: int, seed: int) -> Cells:
-    """Divides public embeddings, float32 [N, d], into at most ``count`` cells by k-means; no cell is empty."""
+def cells_of(embeddings: Float32, cell_count: int, seed: int) -> Cells:
+    """Divides public embeddings, float32 [N, d], into at most ``cell_count`` cells by k-means; no cell is empty."""
     from sklearn.cluster import MiniBatchKMeans
 
-    count = min(count, len(embeddings))
+    cell_count = min(cell_count, len(embeddings))
     with one_library_thread():
-        clustering = MiniBatchKMeans(count, random_state=seed, n_init=1, max_iter=ROUNDS, batch_size=BATCH).fit(
+        clustering = MiniBatchKMeans(cell_count, random_state=seed, n_init=1, max_iter=ROUNDS, batch_size=BATCH).fit(
             embeddings
         )
-    cluster_numbers, cell_of = np.unique(clustering.labels_, return_inverse=True)
-    return Cells(publishable(clustering.cluster_centers_[cluster_numbers].astype(np.float32)), cell_of.astype(np.int64))
+    nonempty_clusters, cell_of = np.unique(clustering.labels_, return_inverse=True)
+    return Cells(
+        publishable(clustering.cluster_centers_[nonempty_clusters].astype(np.float32)), cell_of.astype(np.int64)
+    )
 
 
 def plan_cell_votes(
-    name: str, *, cells: int, within: int, q: int, labels: int = 0, share: float = 1.0
+    name: str, *, cell_count: int, within: int, q: int, label_count: int = 0, share: float = 1.0
 ) -> list[SumRequest]:
     """Plans the two private sums of one nearest vote: votes for cells, then for candidates of the best cells.
 
     Args:
-        cells: number of cells.
+        cell_count: number of cells.
         within: largest number of candidates in the second sum.
         q: votes of a record, in each sum.
-        labels: number of labels, 0 if a record votes for candidates of any label.
+        label_count: number of labels, 0 if a record votes for candidates of any label.
         share: part of the budget, which the two sums divide equally.
     """
-    cell_votes = TopQVotes(q=q, candidates=cells, furthest=False)
-    candidate_votes = TopQVotes(q=q, candidates=within, labels=labels, furthest=False)
+    cell_votes = TopQVotes(q=q, candidates=cell_count, furthest=False)
+    candidate_votes = TopQVotes(q=q, candidates=within, labels=label_count, furthest=False)
     return [
         SumRequest(f"{name}/cells", cell_votes, share / 2),
         SumRequest(f"{name}/within", candidate_votes, share / 2),
@@ -100,13 +102,13 @@ def outstanding_cells(votes: Float64, sigma: float) -> Int64:
     return highest(votes, winning_cells if len(winning_cells) else positions, len(votes))
 
 
-def members(cells: Cells, embeddings: Float32, order: Int64, most_candidates: int) -> Int64:
-    """Returns the positions of the candidates of the first cells in ``order``, ascending, int64.
+def members(cells: Cells, embeddings: Float32, cell_order: Int64, most_candidates: int) -> Int64:
+    """Returns the positions of the candidates of the first cells in ``cell_order``, ascending, int64.
 
     They are at most ``most_candidates``; of a cell that has more than are left, those nearest to its centre are taken.
     """
     selected: list[Int64] = []
-    for cell in order:
+    for cell in cell_order:
         cell_members = np.flatnonzero(cells.cell_of == cell)
         if len(cell_members) > most_candidates:
             closeness = embeddings[cell_members] @ cells.centres[cell]
@@ -119,7 +121,7 @@ def members(cells: Cells, embeddings: Float32, order: Int64, most_candidates: in
 
 
 def open_cell_votes(
-    run: RunContext, name: str, embeddings: Float32, labels: Int64, *, cells: int, within: int
+    run: RunContext, name: str, embeddings: Float32, labels: Int64, *, cell_count: int, within: int
 ) -> Float64:
     """Opens the sums ``name`` (:func:`plan_cell_votes`); returns noisy nearest votes, float64 [N], in votes.
 
@@ -128,9 +130,9 @@ def open_cell_votes(
     Args:
         embeddings: of the candidates, as published, float32 [N, d].
         labels: their labels, int64 [N].
-        cells, within: as in :func:`plan_cell_votes`.
+        cell_count, within: as in :func:`plan_cell_votes`.
     """
-    voting_cells = cells_of(embeddings, cells, int(run.rng(f"{name}/cells").integers(2**31)))
+    voting_cells = cells_of(embeddings, cell_count, int(run.rng(f"{name}/cells").integers(2**31)))
     no_labels = np.full(len(voting_cells.centres), -1, dtype=np.int64)
     candidates = run.publish_vectors("candidates", f"{name}/cells", voting_cells.centres, no_labels)
     cell_sums = run.private_sum(f"{name}/cells", [candidates])
@@ -199,9 +201,9 @@ class Options(VocabularyOptions):
             return "gaussian"
         return "laplace"
 
-    def seen(self, population: int) -> int:
+    def seen(self, population_size: int) -> int:
         """Largest number of a population's texts that are candidates in the second sum of a vote by cells."""
-        return max(1, round(self.within * population))
+        return max(1, round(self.within * population_size))
 
     @property
     def populations(self) -> tuple[int, ...]:
@@ -218,23 +220,23 @@ class Options(VocabularyOptions):
         if self.selection == "sampling":
             population_size = max(1, self.samples // (1 + self.variations + vote_count * self.lookahead))
         else:
-            calls = (
+            calls_of_a_text = (
                 self.expansion + self.variations * (self.expansion - 1) + vote_count * self.expansion * self.lookahead
             )
-            population_size = max(1, self.samples // calls) * self.expansion
+            population_size = max(1, self.samples // calls_of_a_text) * self.expansion
         return (population_size,) * self.rounds
 
-    def _grown(self, variations: int) -> int:
+    def _grown(self, variation_count: int) -> int:
         """Size of a population of selected texts and so many variations of them; with sampling, of these alone."""
         if self.selection == "sampling":
-            return variations
-        return max(1, variations // (self.expansion - 1)) * self.expansion
+            return variation_count
+        return max(1, variation_count // (self.expansion - 1)) * self.expansion
 
-    def selected(self, population: int) -> int:
+    def selected(self, population_size: int) -> int:
         """Number of texts that are selected for a population of this size."""
         if self.selection == "sampling":
-            return population
-        return population // self.expansion
+            return population_size
+        return population_size // self.expansion
 
     @property
     def variations(self) -> int:
@@ -262,8 +264,8 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     votes: list[SumRequest] = []
     for iteration, population_size in enumerate(voted_populations, start=1):
         if options.cells:
-            cell_sizes = {"cells": options.cells, "within": options.seen(population_size)}
-            votes += plan_cell_votes(f"votes/{iteration}", **cell_sizes, q=options.votes, labels=label_count)
+            cell_sizes = {"cell_count": options.cells, "within": options.seen(population_size)}
+            votes += plan_cell_votes(f"votes/{iteration}", **cell_sizes, q=options.votes, label_count=label_count)
         else:
             vote = TopQVotes(q=options.votes, candidates=population_size, labels=label_count, furthest=False)
             votes.append(SumRequest(f"votes/{iteration}", vote))
@@ -326,7 +328,7 @@ def _noisy_votes(options: Options, run: RunContext, t: int, embeddings: Float32,
     sum_name = f"votes/{t}"
     if options.cells:
         seen_size = options.seen(options.populations[t - 1])
-        return open_cell_votes(run, sum_name, embeddings, labels, cells=options.cells, within=seen_size)
+        return open_cell_votes(run, sum_name, embeddings, labels, cell_count=options.cells, within=seen_size)
     candidates = run.publish_vectors("candidates", f"population/{t}", embeddings, labels)
     return run.private_sum(sum_name, [candidates]).natural[: len(embeddings)]
 
@@ -367,13 +369,13 @@ def by_sampling(
     return np.concatenate(selected_positions)
 
 
-def _label_places(size: int, present: Int64, shares: Float64 | None) -> Int64:
-    """The label of each of ``size`` texts to select, as an index into the labels ``present``, int64 [size]."""
+def _label_places(size: int, present_labels: Int64, shares: Float64 | None) -> Int64:
+    """The label of each of ``size`` texts to select, as an index into the labels ``present_labels``, int64 [size]."""
     if shares is None:
-        shares_of_present = np.ones(len(present))
+        shares_of_present = np.ones(len(present_labels))
     else:
-        shares_of_present = shares[present]
-    return deal_labels(size, shares_of_present / shares_of_present.sum(), np.zeros(len(present), dtype=np.int64))
+        shares_of_present = shares[present_labels]
+    return deal_labels(size, shares_of_present / shares_of_present.sum(), np.zeros(len(present_labels), dtype=np.int64))
 
 
 def _random_samples(options: Options, run: RunContext, shares: Float64) -> list[Sample]:
@@ -434,11 +436,13 @@ def _embed_population(options: Options, run: RunContext, t: int, population: Seq
     if not options.lookahead:
         return embeddings
     embedding_sums, embedding_counts = np.zeros_like(embeddings), np.zeros((len(embeddings), 1), dtype=np.float32)
-    for k in range(options.lookahead):
-        samples = run.write(f"lookahead {t}/{k}", t, _variation_orders(options, run, population, t, k))
-        answered_rows = [i for i, sample in enumerate(samples) if sample is not None]
-        embedding_sums[answered_rows] += run.embeddings([sample for sample in samples if sample is not None])
-        embedding_counts[answered_rows] += 1
+    for lookahead_number in range(options.lookahead):
+        samples = run.write(
+            f"lookahead {t}/{lookahead_number}", t, _variation_orders(options, run, population, t, lookahead_number)
+        )
+        answered_numbers = [i for i, sample in enumerate(samples) if sample is not None]
+        embedding_sums[answered_numbers] += run.embeddings([sample for sample in samples if sample is not None])
+        embedding_counts[answered_numbers] += 1
     return np.where(embedding_counts > 0, embedding_sums / np.maximum(embedding_counts, 1), embeddings)
 
 

@@ -30,7 +30,7 @@ def cleaned(
     embeddings: Float32,
     label_of: Int64,
     generator_of: Int64,
-    labels: int,
+    label_count: int,
     rng: np.random.Generator,
     *further_judges: Judge,
 ) -> Int64:
@@ -50,7 +50,7 @@ def cleaned(
 
     Args:
         embeddings: unit, float32 [n, d].
-        label_of, generator_of: label and generator of each text, int64 [n]; ``labels`` is the number of labels.
+        label_of, generator_of: label and generator of each text, int64 [n]; ``label_count`` is the number of labels.
         further_judges: judges beside the linear classifier of embeddings.
     """
     fold_groups = [rng.permutation(len(label_of)) % FOLDS, generator_of]
@@ -59,28 +59,28 @@ def cleaned(
         return label_of.copy()
     judges: tuple[Judge, ...] = ((embeddings, partial(classifier, strength=STRENGTH)), *further_judges)
     probabilities_by_judge = [
-        np.mean([_estimate_held_out(group, *judge, label_of, labels) for group in fold_groups], axis=0)
+        np.mean([_estimate_held_out(group, *judge, label_of, label_count) for group in fold_groups], axis=0)
         for judge in judges
     ]
-    mean_probabilities, text_rows = np.mean(probabilities_by_judge, axis=0), np.arange(len(label_of))
-    text_count_of_label = np.bincount(label_of, minlength=labels)
+    mean_probabilities, text_numbers = np.mean(probabilities_by_judge, axis=0), np.arange(len(label_of))
+    text_count_of_label = np.bincount(label_of, minlength=label_count)
     label_probability, best_probability, likeliest = (
-        mean_probabilities[text_rows, label_of],
+        mean_probabilities[text_numbers, label_of],
         mean_probabilities.max(axis=1),
         mean_probabilities.argmax(axis=1),
     )
     if not _can_tell(likeliest == label_of, [each.argmax(axis=1) for each in probabilities_by_judge], label_of):
         return label_of.copy()
-    thresholds, contradicted, cleaned_labels = np.zeros(labels), likeliest != label_of, label_of.copy()
+    thresholds, contradicted, cleaned_labels = np.zeros(label_count), likeliest != label_of, label_of.copy()
     for judge_probabilities in probabilities_by_judge:
         threshold = np.bincount(
-            label_of, weights=judge_probabilities[text_rows, label_of], minlength=labels
+            label_of, weights=judge_probabilities[text_numbers, label_of], minlength=label_count
         ) / np.maximum(text_count_of_label, 1)
         contradicted &= (judge_probabilities.argmax(axis=1) == likeliest) & (
-            judge_probabilities[text_rows, label_of] < threshold[label_of]
+            judge_probabilities[text_numbers, label_of] < threshold[label_of]
         )
         thresholds += threshold / len(probabilities_by_judge)
-    for label in range(labels):
+    for label in range(label_count):
         contradicted_rows = np.flatnonzero(contradicted & (label_of == label))
         suspect_rows = contradicted_rows[
             np.argsort(label_probability[contradicted_rows] - best_probability[contradicted_rows], kind="stable")[
@@ -105,12 +105,12 @@ def _can_tell(is_right: Bools, answers: Sequence[Int64], label_of: Int64) -> boo
     return bool(is_right.mean() - error * is_right.std() > 0.5 or agreement.mean() - error * agreement.std() > 0)
 
 
-def _estimate_held_out(group: Int64, x: Any, fit: Fit, label_of: Int64, labels: int) -> Float64:
+def _estimate_held_out(group: Int64, x: Any, fit: Fit, label_of: Int64, label_count: int) -> Float64:
     """Probability of each label, float64 [n, C], by a classifier of the texts of all groups but the text's own."""
-    fold_probabilities = np.zeros((len(label_of), labels))
+    fold_probabilities = np.zeros((len(label_of), label_count))
     for group_number in np.unique(group):
         in_fold = group == group_number
-        fold_probabilities[in_fold] = probabilities(fit(x[~in_fold], label_of[~in_fold], labels), x[in_fold])
+        fold_probabilities[in_fold] = probabilities(fit(x[~in_fold], label_of[~in_fold], label_count), x[in_fold])
     return fold_probabilities
 
 

@@ -239,17 +239,17 @@ def kept(scores: Float64, label_of: Int64, label_shares: Float64, share: float) 
     candidate_count_of_label = np.bincount(label_of, minlength=len(label_shares))
     corpus_size = max(1, round(share * len(scores)))
     kept_count_of_label = places_by_label(candidate_count_of_label, label_shares, corpus_size)
-    chosen_rows: list[int] = []
+    chosen_positions: list[int] = []
     for label, kept_count in enumerate(kept_count_of_label):
-        chosen_rows += highest(scores, np.flatnonzero(label_of == label), int(kept_count)).tolist()
-    return sorted(chosen_rows)
+        chosen_positions += highest(scores, np.flatnonzero(label_of == label), int(kept_count)).tolist()
+    return sorted(chosen_positions)
 
 
 # The functions below make the plan.
 
 
-def _requests(options: Options, setting: Setting, kind: Kind, teachers: int | None = None) -> list[SumRequest]:
-    """Returns the private sums of the discriminator ``kind``; ``teachers`` per party are computed if None."""
+def _requests(options: Options, setting: Setting, kind: Kind, teacher_count: int | None = None) -> list[SumRequest]:
+    """Returns the private sums of the discriminator ``kind``; ``teacher_count`` per party are computed if None."""
     label_count = len(setting.labels)
     sum_requests: list[SumRequest] = []
     noise = None
@@ -271,7 +271,7 @@ def _requests(options: Options, setting: Setting, kind: Kind, teachers: int | No
     if kind == "teachers":
         statistic = TeacherVotes(
             queries=options.queries,
-            teachers=_teachers(options, setting).per_party if teachers is None else teachers,
+            teachers=_teachers(options, setting).per_party if teacher_count is None else teacher_count,
             labels=label_count,
             half=options.half,
             fine_tuned=options.teacher == "fine-tuned",
@@ -311,7 +311,7 @@ class TeacherNumbers:
 
 def _teachers(options: Options, setting: Setting) -> TeacherNumbers:
     """Computes the numbers of teachers of a plan."""
-    requests = _requests(options, setting, "teachers", teachers=1)  # any number: the noise does not depend on it
+    requests = _requests(options, setting, "teachers", teacher_count=1)  # any number: the noise does not depend on it
     sigma = plan_sums(requests, setting.privacy, setting.quorum)["teachers"].sigma
     needed_teachers = math.ceil(USEFUL * sigma)
     per_party = options.teachers or math.ceil(max(FEWEST, needed_teachers) / setting.quorum.parties)
@@ -417,8 +417,8 @@ def _distilled(options: Options, run: RunContext, candidate_order: Int64) -> "Di
         _classes(run, queries),
         noisy_votes.natural[: len(queries)],
         sigma=noisy_votes.sigma,
-        teachers=_all_teachers(options, run.setting, noisy_votes),
-        classes=class_count,
+        teacher_count=_all_teachers(options, run.setting, noisy_votes),
+        class_count=class_count,
     )
 
 
@@ -427,16 +427,16 @@ def _all_teachers(options: Options, setting: Setting, noisy_votes: NoisySum) -> 
 
 
 def _discriminant(
-    options: Options, run: RunContext, candidate_order: Int64, counts: Float64, count_sigma: float
+    options: Options, run: RunContext, candidate_order: Int64, record_counts: Float64, count_sigma: float
 ) -> "Discriminator":
     candidates = [run.pool.samples[i] for i in candidate_order]
     embeddings, class_of = run.embeddings(candidates), _classes(run, candidates)
-    whitening = Whitening(embeddings, class_of, len(counts))
+    whitening = Whitening(embeddings, class_of, len(record_counts))
     noisy_moments = run.private_sum("moments", [])
     return linear_discriminant(
         whitening,
-        noisy_moments.natural.reshape(len(counts), -1),
-        counts,
+        noisy_moments.natural.reshape(len(record_counts), -1),
+        record_counts,
         sigma=noisy_moments.sigma,
         count_sigma=count_sigma,
     )
@@ -487,11 +487,11 @@ def fit_student(
     whitening: Whitening,
     queries: Float32,
     query_classes: Int64,
-    counts: Float64,
+    vote_counts: Float64,
     *,
     sigma: float,
-    teachers: int,
-    classes: int,
+    teacher_count: int,
+    class_count: int,
 ) -> Discriminator:
     """Fits the student: Bayesian linear regression of noisy vote counts on the embeddings of the queries.
 
@@ -502,11 +502,11 @@ def fit_student(
     Args:
         whitening: from embeddings to the student's coordinates.
         queries, query_classes: embeddings and classes of the queries, float32 [r, d] and int64 [r].
-        counts: noisy votes of each query, float64 [r]; ``sigma`` is their noise.
-        teachers: largest number of teachers, in all, that voted.
+        vote_counts: noisy votes of each query, float64 [r]; ``sigma`` is their noise.
+        teacher_count: largest number of teachers, in all, that voted.
     """
     whitened = whitening(queries, query_classes).astype(np.float64)
-    centred_votes = counts - average_by_group(counts, query_classes)
+    centred_votes = vote_counts - average_by_group(vote_counts, query_classes)
     is_same_class = query_classes[:, None] == query_classes
     kernel = whitened @ whitened.T * (1.0 + OWN_SHARE * is_same_class)
     kernel_scale = max(float(np.trace(kernel)) / max(1, len(centred_votes)), 1e-12)
@@ -518,18 +518,18 @@ def fit_student(
         return float(-0.5 * (np.log(variance) + rotated_votes**2 / variance).sum())
 
     # A vote is 0 or 1, so counts vary by at most half of the teachers.
-    vote_signal = max((teachers**2 / 4 * level for level in VOTE_LEVELS), key=log_likelihood)
+    vote_signal = max((teacher_count**2 / 4 * level for level in VOTE_LEVELS), key=log_likelihood)
     dual_weights = (
         math.sqrt(vote_signal)
         / kernel_scale
         * (eigenvectors @ (rotated_votes / (vote_signal * (eigenvalues + RESIDUAL) + sigma**2)))
     )
-    class_sums = np.stack([(dual_weights * (query_classes == label)) @ whitened for label in range(classes)])
+    class_sums = np.stack([(dual_weights * (query_classes == label)) @ whitened for label in range(class_count)])
     return Discriminator(whitening, dual_weights @ whitened + OWN_SHARE * class_sums)
 
 
 def linear_discriminant(
-    whitening: Whitening, sums: Float64, counts: Float64, *, sigma: float, count_sigma: float
+    whitening: Whitening, sums: Float64, record_counts: Float64, *, sigma: float, count_sigma: float
 ) -> Discriminator:
     """Fits linear discriminants from noisy sums of each class's private embeddings, against the public candidates.
 
@@ -540,9 +540,9 @@ def linear_discriminant(
 
     Args:
         sums: noisy sums of embeddings, float64 [classes, d]; ``sigma`` is the noise of a coordinate.
-        counts: noisy numbers of records, float64 [classes]; ``count_sigma`` is the noise of each.
+        record_counts: noisy numbers of records, float64 [classes]; ``count_sigma`` is the noise of each.
     """
-    record_count_of_class = np.maximum(counts, max(1.0, count_sigma))[:, None]
+    record_count_of_class = np.maximum(record_counts, max(1.0, count_sigma))[:, None]
     eigenvectors, variances = whitening.axes, whitening.variances
     observed_means = (sums / record_count_of_class - whitening.means) @ eigenvectors
     noise = (sigma / record_count_of_class) ** 2 + variances / record_count_of_class
@@ -669,7 +669,7 @@ def paper_noise(stated: Privacy, tutor_epsilon: float) -> PaperNoise:
     return PaperNoise(math.sqrt(2.0) * tutor_noise, answer_noise)
 
 
-def paper_figures(stated: Privacy, queries: int, tutor_epsilon: float) -> Mapping[str, float]:
+def paper_figures(stated: Privacy, query_count: int, tutor_epsilon: float) -> Mapping[str, float]:
     """Returns the noise (sigma) of one answer of the paper's teachers, and the epsilon of all answers by two countings.
 
     "epsilon_really_spent" is for two released counts per query, "epsilon_as_scalar_counts" for one. The mapping is
@@ -680,8 +680,8 @@ def paper_figures(stated: Privacy, queries: int, tutor_epsilon: float) -> Mappin
     noise = paper_noise(stated, tutor_epsilon)
     return {
         "sigma": math.sqrt(2.0) * noise.answer,
-        "epsilon_really_spent": _composed(noise.answer, queries, stated.delta),
-        "epsilon_as_scalar_counts": _composed(math.sqrt(2.0) * noise.answer, queries, stated.delta),
+        "epsilon_really_spent": _composed(noise.answer, query_count, stated.delta),
+        "epsilon_as_scalar_counts": _composed(math.sqrt(2.0) * noise.answer, query_count, stated.delta),
     }
 
 

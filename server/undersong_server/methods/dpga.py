@@ -469,7 +469,7 @@ def _nearest_tau(options: Options, run: RunContext, population: Sequence[Sample]
     return tau
 
 
-def _fresh(options: Options, run: RunContext, metadata: Metadata, count: int, step: str) -> list[Order]:
+def _fresh(options: Options, run: RunContext, metadata: Metadata, order_count: int, step: str) -> list[Order]:
     """Orders texts that have no parents: a label, a keyword and a length are drawn and stand in the prompt."""
     rng = run.rng(f"{step}: fresh")
     label_names, writer_names = run.setting.labels or ("",), options.writers(run.setting)
@@ -481,7 +481,7 @@ def _fresh(options: Options, run: RunContext, metadata: Metadata, count: int, st
             terms=metadata.draw_terms(int(label), rng),
             words=metadata.draw_words(rng),
         )
-        for order_number, label in enumerate(metadata.draw_labels(count, rng))
+        for order_number, label in enumerate(metadata.draw_labels(order_count, rng))
     ]
 
 
@@ -501,35 +501,35 @@ def _elite(
     It is selected from each label's texts for themselves, or from all texts together.
     """
     elite_size = options.sizes(run.setting).elite
-    rows_by_group = _groups(options, run, population)
+    positions_by_group = _groups(options, run, population)
     size_of_group = [min(elite_size, len(population))]
     if options.elite_by_label and run.setting.labels:
         size_of_group = places_by_label(
-            np.array([len(group) for group in rows_by_group]), shares, elite_size, least=1
+            np.array([len(group) for group in positions_by_group]), shares, elite_size, least=1
         ).tolist()
-    chosen_rows: list[int] = []
+    chosen_positions: list[int] = []
     last_tau = tau
-    for group_rows, group_size in zip(rows_by_group, size_of_group, strict=True):
+    for group_positions, group_size in zip(positions_by_group, size_of_group, strict=True):
         if not group_size:
             continue
         if options.suppression:
-            embeddings = run.embeddings([population[position] for position in group_rows.tolist()])
-            best_positions, raised_tau = select_with_suppression(embeddings, votes[group_rows], group_size, tau)
+            embeddings = run.embeddings([population[position] for position in group_positions.tolist()])
+            best_positions, raised_tau = select_with_suppression(embeddings, votes[group_positions], group_size, tau)
             last_tau = max(last_tau, raised_tau)
-            chosen_rows += group_rows[best_positions].tolist()
+            chosen_positions += group_positions[best_positions].tolist()
         else:
-            chosen_rows += highest(votes, group_rows, group_size).tolist()
+            chosen_positions += highest(votes, group_positions, group_size).tolist()
     if options.suppression:
         run.record("tau", t, last_tau)
-    return [population[position] for position in sorted(chosen_rows, key=lambda position: -votes[position])]
+    return [population[position] for position in sorted(chosen_positions, key=lambda position: -votes[position])]
 
 
 def _expansion(
-    options: Options, run: RunContext, t: int, elite: Sequence[Sample], metadata: Metadata, count: int
+    options: Options, run: RunContext, t: int, elite: Sequence[Sample], metadata: Metadata, offspring_count: int
 ) -> list[Order]:
     """Orders for the offspring: rewritten, filled in and crossed elite texts and fresh ones, in their proportions."""
     rng = run.rng(f"round {t}: expansion")
-    rewrite_count, fill_in_count, crossing_count, fresh_count = largest_remainder(options.operators, count)
+    rewrite_count, fill_in_count, crossing_count, fresh_count = largest_remainder(options.operators, offspring_count)
     rewrite_kind = "rewrite" if options.strong_rewrite else "paraphrase"
     mask_rate = by_round(options.mask_rate, options.rounds)[t - 1]
     order_kinds = [rewrite_kind] * rewrite_count + ["fill_in"] * fill_in_count + ["cross"] * crossing_count
@@ -613,7 +613,9 @@ def _divided(
     ]
 
 
-def find_curators_length_range(counts: Float64, epsilon: float | None, rng: np.random.Generator) -> tuple[int, int]:
+def find_curators_length_range(
+    record_counts: Float64, epsilon: float | None, rng: np.random.Generator
+) -> tuple[int, int]:
     """Finds the shortest and the longest length by two searches (3.2.1, 4.1), each with half of the range's epsilon.
 
     From 0 up, the first search ends at the length that no more records exceed than a noisy threshold of 0. From there
@@ -621,16 +623,16 @@ def find_curators_length_range(counts: Float64, epsilon: float | None, rng: np.r
     in the same way.
 
     Args:
-        counts: exact records of each length, float64 [n].
+        record_counts: exact records of each length, float64 [n].
         epsilon: epsilon of all mechanisms together; None adds no noise.
     """
     if epsilon is None:
         half_epsilon = math.inf
     else:
         half_epsilon = RANGE * epsilon / 2
-    longest_bin = above_threshold(counts.sum() - np.cumsum(counts), half_epsilon, rng)
+    longest_bin = above_threshold(record_counts.sum() - np.cumsum(record_counts), half_epsilon, rng)
     # records shorter than longest - 1, longest - 2, ...
-    shorter_counts = np.cumsum(counts)[:longest_bin][::-1] - counts[:longest_bin][::-1]
+    shorter_counts = np.cumsum(record_counts)[:longest_bin][::-1] - record_counts[:longest_bin][::-1]
     shortest_bin = longest_bin - 1 - above_threshold(shorter_counts, half_epsilon, rng)
     return max(0, shortest_bin), max(longest_bin, shortest_bin, 0) + 1
 
@@ -642,14 +644,14 @@ def above_threshold(queries: Float64, epsilon: float, rng: np.random.Generator) 
     4 / epsilon for each answer.
     """
     threshold = rng.laplace(0.0, 2.0 / epsilon)
-    ends = np.flatnonzero(queries + rng.laplace(0.0, 4.0 / epsilon, len(queries)) <= threshold)
-    if len(ends):
-        return int(ends[0])
+    end_positions = np.flatnonzero(queries + rng.laplace(0.0, 4.0 / epsilon, len(queries)) <= threshold)
+    if len(end_positions):
+        return int(end_positions[0])
     return max(0, len(queries) - 1)
 
 
 @cache
-def sigma(epsilon: float, delta: float, rounds: int, sampling: float) -> float:
+def sigma(epsilon: float, delta: float, round_count: int, sampling_rate: float) -> float:
     """Returns the noise of one vote by the paper's section 4.2.
 
     It is an analytic Gaussian of sigma / sqrt(T) (Lemma B.4), amplified as one mechanism (B.5). The votes have half of
@@ -660,11 +662,11 @@ def sigma(epsilon: float, delta: float, rounds: int, sampling: float) -> float:
     >>> sigma(math.inf, 1e-5, 10, 0.8)
     0.0
     """
-    full_epsilon = math.log1p(math.expm1(min(VOTES * epsilon, 700.0)) / sampling)
+    full_epsilon = math.log1p(math.expm1(min(VOTES * epsilon, 700.0)) / sampling_rate)
     if math.isinf(epsilon):
         return 0.0
     return accounting.calibrate(
-        lambda multiplier: [accounting.Gaussian(multiplier, count=rounds)], full_epsilon, delta / sampling
+        lambda multiplier: [accounting.Gaussian(multiplier, count=round_count)], full_epsilon, delta / sampling_rate
     )
 
 
@@ -674,7 +676,10 @@ def paper_figures(options: Options, plan: Plan) -> Mapping[str, float]:
     vote_sigma, norm_factor = sigma(*stated_promise), plan.privacy.norm_factor
     histogram_count = 1 + options.asks_length + options.asks_keywords
     spent_epsilon, exact_sigma, joint_sigma = _exact_figures(
-        *stated_promise, histograms=histogram_count, length=options.asks_length, curator=options.curator
+        *stated_promise,
+        histogram_count=histogram_count,
+        has_length_range=options.asks_length,
+        has_curator=options.curator,
     )
     return {
         "sigma": vote_sigma * norm_factor,
@@ -686,7 +691,14 @@ def paper_figures(options: Options, plan: Plan) -> Mapping[str, float]:
 
 @cache
 def _exact_figures(
-    epsilon: float, delta: float, rounds: int, sampling: float, *, histograms: int, length: bool, curator: bool
+    epsilon: float,
+    delta: float,
+    round_count: int,
+    sampling_rate: float,
+    *,
+    histogram_count: int,
+    has_length_range: bool,
+    has_curator: bool,
 ) -> tuple[float, float, float]:
     """Returns the epsilon that the paper's mechanisms spend, and sigma of one vote by exact accounting in two ways.
 
@@ -694,19 +706,19 @@ def _exact_figures(
     mechanisms composed together, where the paper divides epsilon among them.
 
     Args:
-        histograms: Laplace histograms without that of the length range.
-        length, curator: whether there is a length range, and whether a curator searches for its two ends.
+        histogram_count: Laplace histograms without that of the length range.
+        has_length_range, has_curator: whether there is a length range, and whether a curator searches for its two ends.
     """
-    metadata: list[accounting.Event] = [accounting.Laplace(1 / (HISTOGRAM * epsilon), histograms)]
-    if length and curator:  # AboveThreshold has a proof for pure epsilon only.
+    metadata: list[accounting.Event] = [accounting.Laplace(1 / (HISTOGRAM * epsilon), histogram_count)]
+    if has_length_range and has_curator:  # AboveThreshold has a proof for pure epsilon only.
         metadata.append(accounting.Pure(RANGE / 2 * epsilon, 2))
-    elif length:
+    elif has_length_range:
         metadata.append(accounting.Laplace(1 / (RANGE * epsilon)))
 
     def votes(noise: float) -> accounting.Gaussian:
-        return accounting.Gaussian(noise, sampling, rounds)
+        return accounting.Gaussian(noise, sampling_rate, round_count)
 
-    vote_sigma = sigma(epsilon, delta, rounds, sampling)
+    vote_sigma = sigma(epsilon, delta, round_count, sampling_rate)
     spent_epsilon = accounting.epsilon([*metadata, votes(vote_sigma)], delta)
     separate_sigma = accounting.calibrate(lambda one: [votes(one)], VOTES * epsilon, delta)
     return spent_epsilon, separate_sigma, accounting.calibrate(lambda one: [*metadata, votes(one)], epsilon, delta)

@@ -85,7 +85,9 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         embeddings, label_of = run.embeddings(run.pool.samples), run.pool.label_of
         opinion_spread = variability(_classifier_opinions(run, embeddings, label_of))
         # Self-boosting, the paper's name, raises the weights of texts with whose labels a task model agrees.
-        sample_weights = boost_weights(embeddings, label_of, len(task_labels), boosts=options.boosts, rate=options.rate)
+        sample_weights = boost_weights(
+            embeddings, label_of, len(task_labels), boost_count=options.boosts, rate=options.rate
+        )
         for label in range(len(task_labels)):
             label_rows = run.pool.of_label(label)
             examples[label] = run.pool.texts_of(
@@ -103,29 +105,29 @@ def variability(opinions: Float64) -> Float64:
 
 
 def select_examples(
-    spread: Float64, weights: Float64, members: Int64, candidates: int, size: int, easy: float
+    spread: Float64, weights: Float64, members: Int64, candidate_limit: int, example_count: int, easy_share: float
 ) -> Int64:
-    """Positions of the ``size`` heaviest of the candidates among ``members``, int64.
+    """Positions of the ``example_count`` heaviest of the candidates among ``members``, int64.
 
-    Candidates are the members with the least spread, for the share ``easy``, and those with the most.
+    Candidates are the members with the least spread, for the share ``easy_share``, and those with the most.
 
     Args:
         spread, weights: variability and weight of each text, float64 [n].
         members: positions to choose from, int64.
     """
-    candidate_count = min(candidates, len(members))
-    easy_rows = highest(-spread, members, round(easy * candidate_count))
+    candidate_count = min(candidate_limit, len(members))
+    easy_rows = highest(-spread, members, round(easy_share * candidate_count))
     ambiguous_rows = highest(spread, np.setdiff1d(members, easy_rows), candidate_count - len(easy_rows))
-    return highest(weights, np.sort(np.concatenate([easy_rows, ambiguous_rows])), size)
+    return highest(weights, np.sort(np.concatenate([easy_rows, ambiguous_rows])), example_count)
 
 
-def boost_weights(embeddings: Float32, labels: Int64, class_count: int, *, boosts: int, rate: float) -> Float64:
+def boost_weights(embeddings: Float32, labels: Int64, class_count: int, *, boost_count: int, rate: float) -> Float64:
     """Weighs texts by whether a model trained with the weights agrees with their labels: float64 [n] of mean 1.
 
-    After each of ``boosts`` trainings a weight becomes w exp(rate) if it agrees, w exp(-rate) if not, normalised.
+    After each of ``boost_count`` trainings a weight becomes w exp(rate) if it agrees, w exp(-rate) if not, normalised.
     """
     sample_weights = np.ones(len(labels))
-    for _ in range(boosts):
+    for _ in range(boost_count):
         head = learning.classifier(embeddings, labels, class_count, strength=STRENGTH, weights=sample_weights)
         is_right = learning.probabilities(head, embeddings).argmax(axis=1) == labels
         sample_weights = sample_weights * np.exp(np.where(is_right, rate, -rate))
@@ -135,12 +137,17 @@ def boost_weights(embeddings: Float32, labels: Int64, class_count: int, *, boost
 
 def _classifier_opinions(run: RunContext, embeddings: Float32, label_of: Int64) -> Float64:
     generator_of, class_count = run.pool.generator_of, len(run.setting.labels)
-    text_rows = np.arange(len(label_of))
+    text_numbers = np.arange(len(label_of))
     heads = [
-        learning.classifier(embeddings[generator_of == k], label_of[generator_of == k], class_count, strength=STRENGTH)
-        for k in range(len(run.setting.generators))
+        learning.classifier(
+            embeddings[generator_of == generator_number],
+            label_of[generator_of == generator_number],
+            class_count,
+            strength=STRENGTH,
+        )
+        for generator_number in range(len(run.setting.generators))
     ]
-    return np.stack([learning.probabilities(head, embeddings)[text_rows, label_of] for head in heads])
+    return np.stack([learning.probabilities(head, embeddings)[text_numbers, label_of] for head in heads])
 
 
 def _example_order(generator: str, label: str, examples: Sequence[str], rng: np.random.Generator) -> Order:

@@ -336,16 +336,16 @@ class RunContext:
         embeddings: Float32 = self._watch("embedding", lambda: publishable(self._embed(texts)))
         return embeddings
 
-    def check_embedding_size(self, planned: int) -> None:
-        """Raises ConfigurationError unless embeddings have ``planned`` coordinates.
+    def check_embedding_size(self, planned_size: int) -> None:
+        """Raises ConfigurationError unless embeddings have ``planned_size`` coordinates.
 
         A method that sums embeddings calls it before it spends anything: with another size every party would refuse
         that sum, and the sums before it would have been paid for.
         """
         probe_size = self.embeddings([Sample("size", "", self.setting.generators[0], 0, "probe")]).shape[1]
-        if probe_size != planned:
+        if probe_size != planned_size:
             raise ConfigurationError(
-                f"the embedding model gives {probe_size} coordinates, method.embedding_size is {planned}",
+                f"the embedding model gives {probe_size} coordinates, method.embedding_size is {planned_size}",
                 f"set method.embedding_size = {probe_size}",
             )
 
@@ -426,11 +426,11 @@ class RunContext:
         new_samples = list({sample.text: sample for sample in samples if sample.text not in self._rows}.values())
         if new_samples:
             block_id = self._blocks.published(f"samples/{step}", lambda: self._encode_samples(new_samples))
-            self._rows |= {sample.text: (block_id, row) for row, sample in enumerate(new_samples)}
+            self._rows |= {sample.text: (block_id, row_number) for row_number, sample in enumerate(new_samples)}
         samples_by_block: dict[bytes, dict[int, Sample]] = {}
         for sample in samples:
-            block, row = self._rows[sample.text]
-            samples_by_block.setdefault(block, {})[row] = sample
+            block, row_number = self._rows[sample.text]
+            samples_by_block.setdefault(block, {})[row_number] = sample
         rows_by_block = {block: dict(sorted(rows.items())) for block, rows in samples_by_block.items()}
         segments = tuple(Segment(block, tuple(rows)) for block, rows in rows_by_block.items())
         return Input(name, segments), [sample for rows in rows_by_block.values() for sample in rows.values()]

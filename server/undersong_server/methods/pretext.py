@@ -83,8 +83,8 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     population_sizes, mask_rates = options.populations, by_round(options.mask_rate, options.rounds)
     ordered_labels = deal_labels(population_sizes[0], shares, np.zeros(len(task_labels), dtype=np.int64))
     round_orders = [
-        Order(generator_names[i % len(generator_names)], "random", task_labels[label])
-        for i, label in enumerate(ordered_labels)
+        Order(generator_names[order_number % len(generator_names)], "random", task_labels[label])
+        for order_number, label in enumerate(ordered_labels)
     ]
     seeds: dict[Sample, None] = {}
     # Phase 1 (algorithm 1): texts are written, voted for and varied; those above the threshold become seeds.
@@ -98,23 +98,26 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         histogram = subtract_threshold(
             histogram_sum.natural[: len(written_samples)], options.threshold * histogram_sum.sigma
         )
-        seeds |= dict.fromkeys(written_samples[i] for i in np.flatnonzero(histogram))
+        seeds |= dict.fromkeys(written_samples[text_number] for text_number in np.flatnonzero(histogram))
         run.state_corpus(t, list(seeds))
         if t + 1 == options.rounds:
             break
         drawn_positions = by_sampling(
             histogram, label_numbers, population_sizes[t + 1], run.rng(f"selection {t + 1}"), shares
         )
-        parent_samples, mask_rate = [written_samples[i] for i in drawn_positions], mask_rates[t + 1]
+        parent_samples, mask_rate = (
+            [written_samples[position] for position in drawn_positions],
+            mask_rates[t + 1],
+        )
         round_orders = [
             Order(
-                generator_names[(i + t) % len(generator_names)],
+                generator_names[(order_number + t) % len(generator_names)],
                 "fill_in",
                 parent.label,
                 parents=(parent.text,),
                 mask_rate=mask_rate,
             )
-            for i, parent in enumerate(parent_samples)
+            for order_number, parent in enumerate(parent_samples)
         ]
     # Phase 2: new texts are written with the seeds as examples.
     run.pool.extend(seeds)

@@ -123,8 +123,8 @@ def _tuning_of_round(options: Options, run: RunContext, t: int) -> Tuning:
     )
 
 
-def _votes_request(options: Options, name: str, texts: int, labels: int) -> SumRequest:
-    return SumRequest(name, TopQVotes(q=options.votes, candidates=texts, labels=labels, furthest=False))
+def _votes_request(options: Options, name: str, text_count: int, label_count: int) -> SumRequest:
+    return SumRequest(name, TopQVotes(q=options.votes, candidates=text_count, labels=label_count, furthest=False))
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
@@ -207,12 +207,12 @@ def _prompt_orders(options: Options, run: RunContext, shares: Float64, t: int) -
     return [replace(order, hints=hint_seed) for order, hint_seed in zip(round_orders, hint_seeds, strict=True)]
 
 
-def _round_orders(run: RunContext, shares: Float64, count: int) -> list[Order]:
+def _round_orders(run: RunContext, shares: Float64, order_count: int) -> list[Order]:
     generator_names, labels = run.setting.generators, run.setting.labels or ("",)
-    ordered_labels = np.repeat(np.arange(len(labels)), largest_remainder(shares, count)).tolist()
+    ordered_labels = np.repeat(np.arange(len(labels)), largest_remainder(shares, order_count)).tolist()
     return [
-        Order(generator_names[k % len(generator_names)], "zero_shot", labels[label])
-        for k, label in enumerate(ordered_labels)
+        Order(generator_names[order_number % len(generator_names)], "zero_shot", labels[label])
+        for order_number, label in enumerate(ordered_labels)
     ]
 
 

@@ -713,16 +713,18 @@ def attribute_inputs(run: RunContext) -> list[Input]:
     return sum_inputs
 
 
-def attribute_shares(run: RunContext, counts: Float64) -> list[Float64]:
+def attribute_shares(run: RunContext, value_counts: Float64) -> list[Float64]:
     """Returns, and records for the report, the shares of each attribute's values.
 
     Args:
-        counts: noisy counts of all attributes' values, in the order of the opened sum.
+        value_counts: noisy counts of all attributes' values, in the order of the opened sum.
     """
-    shares_by_attribute, first_count = [], 0
+    shares_by_attribute, first_position = [], 0
     for attribute in run.setting.attributes:
-        shares_by_attribute.append(shares_of_counts(counts[first_count : first_count + len(attribute.possible)]))
-        first_count += len(attribute.possible)
+        shares_by_attribute.append(
+            shares_of_counts(value_counts[first_position : first_position + len(attribute.possible)])
+        )
+        first_position += len(attribute.possible)
         run.record(f"shares of {attribute.name}", 0, shares_by_attribute[-1].tolist())
     return shares_by_attribute
 
@@ -801,10 +803,10 @@ class GeneratorUsefulness(NamedTuple):
     def chosen(self, among: Bools) -> Bools:
         """Marks the generators of ``among``, bool [K, C], that are not clearly worse than the label's best of them."""
         gains = np.where(among, self.gains, -np.inf)
-        best_generator, label_numbers = gains.argmax(axis=0), np.arange(gains.shape[1])
-        difference_variance = self.variance + self.variance[best_generator, label_numbers]
+        best_generator_numbers, label_numbers = gains.argmax(axis=0), np.arange(gains.shape[1])
+        difference_variance = self.variance + self.variance[best_generator_numbers, label_numbers]
         is_near_best: Bools = among & (
-            gains[best_generator, label_numbers] - gains <= TUNING.tie * np.sqrt(difference_variance)
+            gains[best_generator_numbers, label_numbers] - gains <= TUNING.tie * np.sqrt(difference_variance)
         )
         return is_near_best
 
@@ -817,21 +819,21 @@ class GeneratorUsefulness(NamedTuple):
             records_of_label: estimated number of records of each label, float64 [C].
         """
         gains = np.where(among, self.gains, -np.inf)
-        label_numbers, best_generator = np.flatnonzero(dropped), gains.argmax(axis=0)[dropped]
+        label_numbers, best_generator_numbers = np.flatnonzero(dropped), gains.argmax(axis=0)[dropped]
         records = records_of_label[dropped]
-        fewer_right = records @ (gains[best_generator, label_numbers] - gains[generator, label_numbers])
+        fewer_right = records @ (gains[best_generator_numbers, label_numbers] - gains[generator, label_numbers])
         errors = records * np.sqrt(
-            self.variance[generator, label_numbers] + self.variance[best_generator, label_numbers]
+            self.variance[generator, label_numbers] + self.variance[best_generator_numbers, label_numbers]
         )
         # Without blocks all labels share one answer, and so one error.
-        error = np.sqrt(np.square(errors).sum()) if self.by_label else errors.sum()
+        right_answers_error = np.sqrt(np.square(errors).sum()) if self.by_label else errors.sum()
         if dropped.all():
             labels_clause = ""
         else:
             labels_clause = f", for {len(label_numbers)} of {len(dropped)} labels"
         return (
             f"a classifier that its texts taught labels {fewer_right:.0f} fewer of the hospitals' records right than"
-            f" one that the best writer's taught, give or take {error:.0f}{labels_clause}"
+            f" one that the best writer's taught, give or take {right_answers_error:.0f}{labels_clause}"
         )
 
 
@@ -876,38 +878,38 @@ class JudgedLabels(NamedTuple):
 
 
 @one_library_thread()
-def by_centres(centres: NoisySum, records: Float64, x: Float32, label_of: Int64, rare: Bools) -> JudgedLabels:
+def by_centres(centres: NoisySum, record_counts: Float64, x: Float32, label_of: Int64, rare: Bools) -> JudgedLabels:
     """Finds each text's likeliest label by the records' noisy sums of embeddings and the label it was ordered for.
 
     A label's texts are normal around its centre, alike in all directions. A centre is the mean of its records, less the
     mean of all, along the main axes of the texts, and is shrunk by its noise.
 
     Args:
-        centres: the opened sums, [C x d]; ``records`` of each label, float64 [C].
+        centres: the opened sums, [C x d]; ``record_counts`` of each label, float64 [C].
         x, label_of: embeddings of the texts, float32 [n, d], and the labels that they were ordered for, int64 [n].
         rare: labels whose texts keep them, bool [C].
     """
     from scipy.special import softmax
 
-    label_count, text_rows = len(records), np.arange(len(label_of))
+    label_count, text_numbers = len(record_counts), np.arange(len(label_of))
     sums = centres.natural.reshape(label_count, -1)
     centred = x - x.mean(axis=0, dtype=np.float64)
     axes = np.linalg.eigh(centred.T @ centred)[1][:, ::-1][:, : min(TUNING.axes, max(1, len(x) - 1))]
-    label_centres = (sums / records[:, None] - sums.sum(axis=0) / records.sum()) @ axes
-    noise = ((centres.sigma / records) ** 2)[:, None]
+    label_centres = (sums / record_counts[:, None] - sums.sum(axis=0) / record_counts.sum()) @ axes
+    noise = ((centres.sigma / record_counts) ** 2)[:, None]
     centre_variance = max(0.0, float((label_centres**2 - noise).mean()))
     label_centres *= centre_variance / np.maximum(centre_variance + noise, 1e-12)
     projected_texts = centred @ axes
     within_variance = max(float(((projected_texts - label_centres[label_of]) ** 2).mean()), 1e-12)
     text_shares = np.bincount(label_of, minlength=label_count) / len(label_of)
     order_probabilities = np.repeat((1 - TUNING.trust) * text_shares[label_of, None], label_count, axis=1)
-    order_probabilities[text_rows, label_of] += TUNING.trust
+    order_probabilities[text_numbers, label_of] += TUNING.trust
     log_likelihoods = (projected_texts @ label_centres.T - (label_centres**2).sum(axis=1) / 2) / within_variance
     label_probabilities = softmax(
         log_likelihoods + np.log(np.maximum(text_shares, 1e-9)) + np.log(order_probabilities), axis=1
     )
     likeliest_labels = np.where(rare[label_of], label_of, label_probabilities.argmax(axis=1))
-    return JudgedLabels(likeliest_labels, label_probabilities[text_rows, likeliest_labels])
+    return JudgedLabels(likeliest_labels, label_probabilities[text_numbers, likeliest_labels])
 
 
 # The records' verdict on two corpora, by a head and a word classifier of each; docs/method.md, step 7.
@@ -923,8 +925,8 @@ class Gain(NamedTuple):
         return self.value > TUNING.certainty * self.error
 
 
-def gain_of(opened: NoisySum, records: float) -> Gain:
-    """Estimates the gain from the opened comparison; its error is from the noise and from ``records`` as a sample."""
-    mean_gain, mean_square = opened.natural[[0, -1]] / records
-    sampling_variance = max(0.0, float(mean_square) / SQUARE - float(mean_gain) ** 2) / records
-    return Gain(float(mean_gain), float(np.sqrt((opened.sigma / records) ** 2 + sampling_variance)))
+def gain_of(opened: NoisySum, record_count: float) -> Gain:
+    """Estimates the gain from the opened comparison; its error is from the noise and from the records as a sample."""
+    mean_gain, mean_square = opened.natural[[0, -1]] / record_count
+    sampling_variance = max(0.0, float(mean_square) / SQUARE - float(mean_gain) ** 2) / record_count
+    return Gain(float(mean_gain), float(np.sqrt((opened.sigma / record_count) ** 2 + sampling_variance)))

@@ -91,7 +91,7 @@ def test_fusegen_self_boosting_lowers_the_weight_of_wrong_labels():
     embeddings = (centres[true] + 0.1 * rng.normal(size=(100, 8))).astype(np.float32)
     labels = true.copy()
     labels[:5] = 1
-    weights = fusegen.boost_weights(embeddings, labels, 2, boosts=3, rate=0.2)
+    weights = fusegen.boost_weights(embeddings, labels, 2, boost_count=3, rate=0.2)
     assert weights[:5].max() < weights[5:].min()
     assert weights.mean() == pytest.approx(1.0)
 
@@ -173,7 +173,7 @@ def test_fusegen_corpus_has_the_effective_size_of_its_weights(task_file):
     task = tasks.load(task_file, own)
     samples, run = run_method(task, plan_run(task), seed=0)
     embeddings = run.embeddings(run.pool.samples)
-    weights = fusegen.boost_weights(embeddings, run.pool.label_of, 2, boosts=3, rate=2.0)
+    weights = fusegen.boost_weights(embeddings, run.pool.label_of, 2, boost_count=3, rate=2.0)
     assert len(samples) == int(effective_size(weights) * (1 + 1e-12)) < len(run.pool)
 
 

@@ -81,7 +81,7 @@ def student(sigma, votes):
     counts = votes * (0.5 + np.clip(truth / truth.std() / 6, -0.5, 0.5))
     counts += sigma * np.random.default_rng(4).normal(size=len(q))
     return discriminator.fit_student(
-        Whitening(x, classes, CLASSES), q, of, counts, sigma=sigma, teachers=100, classes=CLASSES
+        Whitening(x, classes, CLASSES), q, of, counts, sigma=sigma, teacher_count=100, class_count=CLASSES
     )
 
 
@@ -93,7 +93,12 @@ def test_student_learns_from_clear_votes_but_not_from_noise():
     clear = student(0.0, 100.0)
     assert np.linalg.norm(drowned.directions) < 0.2 * np.linalg.norm(clear.directions)
     silent = discriminator.fit_student(
-        Whitening(*candidates(), CLASSES), *candidates(30), np.zeros(30), sigma=5.0, teachers=9, classes=CLASSES
+        Whitening(*candidates(), CLASSES),
+        *candidates(30),
+        np.zeros(30),
+        sigma=5.0,
+        teacher_count=9,
+        class_count=CLASSES,
     )
     assert not silent.directions.any()
 

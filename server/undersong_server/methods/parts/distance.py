@@ -29,9 +29,9 @@ class DistanceEstimate:
     error: float
 
 
-def with_distance(requests: Sequence[SumRequest], size: int, share: float) -> list[SumRequest]:
+def with_distance(requests: Sequence[SumRequest], embedding_size: int, share: float) -> list[SumRequest]:
     """Returns the requests and, after them, one for the records' mean embedding, which gets ``share`` of the budget."""
-    return append_sum(requests, SumRequest(NAME, EmbeddingSum(size)), share, "privacy.distance")
+    return append_sum(requests, SumRequest(NAME, EmbeddingSum(embedding_size)), share, "privacy.distance")
 
 
 def append_sum(requests: Sequence[SumRequest], further_request: SumRequest, share: float, key: str) -> list[SumRequest]:
@@ -51,17 +51,19 @@ def append_sum(requests: Sequence[SumRequest], further_request: SumRequest, shar
     ]
 
 
-def squared_distance(opened: NoisySum, records: int, mean: Float64) -> DistanceEstimate:
+def squared_distance(opened: NoisySum, record_count: int, mean: Float64) -> DistanceEstimate:
     """Estimates the squared distance of a corpus's ``mean`` embedding, float64 [d], to the records' mean embedding."""
-    noise = opened.sigma / records
-    noisy_distance = float(np.square(mean - opened.natural / records).sum())
+    noise = opened.sigma / record_count
+    noisy_distance = float(np.square(mean - opened.natural / record_count).sum())
     debiased_distance = noisy_distance - len(mean) * noise**2
     return DistanceEstimate(
         debiased_distance, math.sqrt(4 * noise**2 * max(debiased_distance, 0.0) + 2 * len(mean) * noise**4)
     )
 
 
-def squared_distance_change(opened: NoisySum, records: int, mean: Float64, earlier: Float64) -> DistanceEstimate:
+def squared_distance_change(opened: NoisySum, record_count: int, mean: Float64, earlier: Float64) -> DistanceEstimate:
     """Returns by how much the squared distance of ``mean`` is above that of an ``earlier`` mean, float64 [d] both."""
-    distance_change = squared_distance(opened, records, mean).value - squared_distance(opened, records, earlier).value
-    return DistanceEstimate(distance_change, 2 * opened.sigma * float(np.linalg.norm(mean - earlier)) / records)
+    distance_change = (
+        squared_distance(opened, record_count, mean).value - squared_distance(opened, record_count, earlier).value
+    )
+    return DistanceEstimate(distance_change, 2 * opened.sigma * float(np.linalg.norm(mean - earlier)) / record_count)

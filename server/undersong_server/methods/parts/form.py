@@ -282,12 +282,12 @@ def _is_listed(word: str) -> bool:
     return len(word) >= SHORTEST_WORD and word.isalpha() and (word.isascii() or words(word) == [word])
 
 
-def word_lists(texts: Sequence[str], label_of: Int64, apart: Bools, cells: int) -> WordLists:
+def word_lists(texts: Sequence[str], label_of: Int64, apart: Bools, cell_count: int) -> WordLists:
     """Chooses the words to count: those that tell for a label in public texts, the most telling first.
 
     Args:
         apart: labels that have a list of their own, bool [C]; the others share one.
-        cells: words to count in all, at most.
+        cell_count: words to count in all, at most.
     """
     label_count = len(apart)
     vocabulary, scores = telling(texts, label_of, label_count)
@@ -296,10 +296,10 @@ def word_lists(texts: Sequence[str], label_of: Int64, apart: Bools, cells: int) 
         for label in range(label_count)
     ]
     telling_words = [
-        [word_number for word_number in row if scores[word_number, label] > -np.inf]
-        for label, row in enumerate(words_by_label)
+        [word_number for word_number in word_numbers if scores[word_number, label] > -np.inf]
+        for label, word_numbers in enumerate(words_by_label)
     ]
-    label_lists = [row[: cells // label_count] for row in telling_words]
+    label_lists = [word_numbers[: cell_count // label_count] for word_numbers in telling_words]
     shared_words = {word_number for label in np.flatnonzero(~apart) for word_number in label_lists[label]}
     cell_of_word: dict[tuple[int, int], int] = {}
     cell_rows = []
@@ -315,14 +315,14 @@ def word_lists(texts: Sequence[str], label_of: Int64, apart: Bools, cells: int) 
             [cell_of_word.setdefault((list_label, word_number), len(cell_of_word)) for word_number in list_words]
         )
     cell_order = np.full((label_count, max(1, max(map(len, cell_rows)))), NOTHING)
-    for label, row in enumerate(cell_rows):
-        cell_order[label, : len(row)] = row
+    for label, label_cells in enumerate(cell_rows):
+        cell_order[label, : len(label_cells)] = label_cells
     return WordLists(tuple(vocabulary[word_number] for _, word_number in cell_of_word), cell_order)
 
 
-def labels_apart(records: Float64, sigma: float, cells: int) -> Bools:
+def labels_apart(records: Float64, sigma: float, cell_count: int) -> Bools:
     """Marks the labels whose ``records``, float64 [C], are enough for a list of their own, bool [C]."""
-    has_enough: Bools = TELLING * records >= least_count(sigma, cells)
+    has_enough: Bools = TELLING * records >= least_count(sigma, cell_count)
     return has_enough
 
 
@@ -367,11 +367,11 @@ def counted_words(run: RunContext, samples: Sequence[Sample], chosen: Bools, rec
     return frequent_words
 
 
-def words_remark(lists: WordLists, frequent: Sequence[Frequent], apart: int) -> str:
+def words_remark(lists: WordLists, frequent: Sequence[Frequent], apart_count: int) -> str:
     """Returns the sentence for the report on how many words the records have."""
     distinct_terms = {term for label_words in frequent for term in label_words.terms}
-    sharing_label_count = len(frequent) - apart
-    sharing_subject = "Labels with few records share" if apart else "All labels share"
+    sharing_label_count = len(frequent) - apart_count
+    sharing_subject = "Labels with few records share" if apart_count else "All labels share"
     sharing_sentence = f" {sharing_subject} one list." if sharing_label_count else ""
     return (
         f"Words: of {len(lists.listed)} that public texts name, {len(distinct_terms)} stand in more of the hospitals'"
@@ -382,29 +382,32 @@ def words_remark(lists: WordLists, frequent: Sequence[Frequent], apart: int) -> 
 # Examples: votes of the records among texts that were ordered with lengths and words.
 
 
-def voted_examples(run: RunContext, name: str, samples: Sequence[Sample], first: int) -> list[list[str]]:
+def voted_examples(run: RunContext, name: str, samples: Sequence[Sample], first_round: int) -> list[list[str]]:
     """Opens the votes for texts of each label and returns those with the most; none where the votes are noise.
 
     Args:
-        first: first round whose texts were ordered with the records' words. Earlier texts are voted on if a label has
-            few of these.
+        first_round: first round whose texts were ordered with the records' words. Earlier texts are voted on if a
+            label has few of these.
     """
-    labels, rng = len(run.setting.labels), run.rng(name)
+    label_count, rng = len(run.setting.labels), run.rng(name)
     label_of = run.label_numbers(samples)
     candidates: list[Sample] = []
-    for label in range(labels):
-        label_rows = rng.permutation(np.flatnonzero(label_of == label)).tolist()
-        label_rows.sort(key=lambda row: samples[row].round < first)
-        candidates += [samples[row] for row in sorted(label_rows[: FORM.voted_on])]
+    for label in range(label_count):
+        numbers_of_label = rng.permutation(np.flatnonzero(label_of == label)).tolist()
+        numbers_of_label.sort(key=lambda text_number: samples[text_number].round < first_round)
+        candidates += [samples[text_number] for text_number in sorted(numbers_of_label[: FORM.voted_on])]
     candidates_input, shown_samples = run.publish_samples("candidates", name, candidates[: run.planned(name).dimension])
     label_of = run.label_numbers(shown_samples)
     correction = hubness_correction(run.embeddings(shown_samples), label_of)
     votes_sum = run.private_sum(name, [candidates_input, run.publish_numbers("hubness correction", correction)])
     votes = votes_sum.natural[: len(shown_samples)]
     if float(votes.std()) < votes_sum.sigma:
-        return [[] for _ in range(labels)]
-    rows_by_label = [np.flatnonzero(label_of == label) for label in range(labels)]
+        return [[] for _ in range(label_count)]
+    rows_by_label = [np.flatnonzero(label_of == label) for label in range(label_count)]
     return [
-        [shown_samples[row].text for row in highest(votes, label_rows, round(FORM.best * len(label_rows)))]
-        for label_rows in rows_by_label
+        [
+            shown_samples[text_number].text
+            for text_number in highest(votes, numbers_of_label, round(FORM.best * len(numbers_of_label)))
+        ]
+        for numbers_of_label in rows_by_label
     ]

@@ -22,7 +22,7 @@ from undersong_server.methods.parts.papers import PresetOptions
 
 
 def significant_terms(
-    counts: Float64, sigma: float, *, most: int, false_share: float, law: Literal["gaussian", "laplace"]
+    term_counts: Float64, sigma: float, *, most: int, false_share: float, law: Literal["gaussian", "laplace"]
 ) -> Int64:
     """Returns the at most ``most`` terms with the highest noisy counts, of which about ``false_share`` are noise alone.
 
@@ -30,15 +30,15 @@ def significant_terms(
     large vocabulary most of those are terms that no record uses. ``false_share`` 1 does as the paper does.
 
     Args:
-        counts: noisy, natural units, float64 [V]; ``sigma`` is their noise's standard deviation.
+        term_counts: noisy, natural units, float64 [V]; ``sigma`` is their noise's standard deviation.
 
     Returns:
         int64 positions, the highest count first; ties to the lower index.
     """
-    likeliest_terms = np.argsort(-counts, kind="stable")[:most]
+    likeliest_terms = np.argsort(-term_counts, kind="stable")[:most]
     if false_share >= 1.0:
         return likeliest_terms
-    highest_counts = counts[likeliest_terms]
+    highest_counts = term_counts[likeliest_terms]
     if sigma <= 0.0:
         return likeliest_terms[highest_counts > 0.0]
     from scipy.special import ndtr
@@ -47,7 +47,9 @@ def significant_terms(
         false_chances = np.minimum(0.5 * np.exp(-math.sqrt(2.0) * np.maximum(highest_counts, 0.0) / sigma), 1.0)
     else:
         false_chances = ndtr(-highest_counts / sigma)
-    passing_ranks = np.flatnonzero(false_chances <= false_share * np.arange(1, len(likeliest_terms) + 1) / len(counts))
+    passing_ranks = np.flatnonzero(
+        false_chances <= false_share * np.arange(1, len(likeliest_terms) + 1) / len(term_counts)
+    )
     if len(passing_ranks):
         return likeliest_terms[: passing_ranks[-1] + 1]
     return likeliest_terms[:0]
@@ -101,10 +103,10 @@ class Densities:
         exp(u (l' - l)).
         Raises ConfigurationError where no structure is long enough.
         """
-        length = prefixes.shape[1]
-        structure = self._structure_of(length)
+        prefix_length = prefixes.shape[1]
+        structure = self._structure_of(prefix_length)
         prefix_waves = self._class_state(label, structure, prefixes[:, :-1])
-        term_waves = self._phase_waves(structure, length - 1)
+        term_waves = self._phase_waves(structure, prefix_length - 1)
         last_terms = prefixes[:, -1]
         pair_count = self._features.pairs
         density_estimates = np.einsum(
@@ -113,27 +115,27 @@ class Densities:
         density_estimates -= np.einsum(
             "tm,tm->t", prefix_waves.imag, term_waves[pair_count:, last_terms].T.astype(np.float64)
         )
-        rescaled_estimates: Float64 = self._length_rescaling(structure, length) * density_estimates
+        rescaled_estimates: Float64 = self._length_rescaling(structure, prefix_length) * density_estimates
         return rescaled_estimates
 
     def independent(
         self,
         label: int,
-        count: int,
-        length: int,
+        sequence_count: int,
+        sequence_length: int,
         rng: np.random.Generator,
         *,
         sharpness: float = 1.0,
         highest: int | None = None,
     ) -> Int64:
-        """Draws ``count`` sequences of terms, each term from the density over the terms, int64 [count, length].
+        """Draws ``sequence_count`` sequences of ``sequence_length`` terms, each term from the density over the terms.
 
         Terms are drawn in proportion to the density to the power of ``sharpness`` (1: the paper), among the ``highest``
-        of the highest density; among all if that is None.
+        of the highest density; among all if that is None. They are int64 [sequence_count, sequence_length].
         """
-        term_weights = np.tile(_raise_estimates(self.of_terms(label)[None, :], sharpness), (count, 1))
-        chosen_terms = np.zeros((count, length), dtype=np.int64)
-        for position in range(length):
+        term_weights = np.tile(_raise_estimates(self.of_terms(label)[None, :], sharpness), (sequence_count, 1))
+        chosen_terms = np.zeros((sequence_count, sequence_length), dtype=np.int64)
+        for position in range(sequence_length):
             chosen_terms[:, position] = _draw_columns(
                 term_weights, self._taken_terms(chosen_terms[:, :position]), rng, highest
             )
@@ -142,26 +144,27 @@ class Densities:
     def iterative(
         self,
         label: int,
-        count: int,
-        length: int,
+        sequence_count: int,
+        sequence_length: int,
         rng: np.random.Generator,
         *,
         sharpness: float = 1.0,
         highest: int | None = None,
         ends: bool = False,
     ) -> Int64:
-        """Draws ``count`` sequences, each next term by the density of the prefix that it makes, int64 [count, length].
+        """Draws ``sequence_count`` sequences, each next term by the density of the prefix that it makes.
 
         The prefix's features are multiplied once with those of all terms, so that a step of all sequences together is
-        one matrix product [count, 2m] x [2m, N]. A kernel on l' phrases is l' times as wide a phrase as one on a
-        single phrase; if ``sharpness`` is not 1, densities are raised to sharpness x l', which undoes it. At 1 they are
-        raised to no power. Each step draws among its own ``highest`` terms, as :meth:`independent` does.
+        one matrix product [sequence_count, 2m] x [2m, N]. A kernel on l' phrases is l' times as wide a phrase as one on
+        a single phrase; if ``sharpness`` is not 1, densities are raised to sharpness x l', which undoes it. At 1 they
+        are raised to no power. Each step draws among its own ``highest`` terms, as :meth:`independent` does.
 
         With ``ends`` a sequence ends, and holds -1 from there on, where no term has as high a density as the end: most
-        records that begin so have no further term, and what is drawn there says nothing of them.
+        records that begin so have no further term, and what is drawn there says nothing of them. Sequences are int64
+        [sequence_count, sequence_length].
         """
-        chosen_terms = np.zeros((count, length), dtype=np.int64)
-        for position in range(length):
+        chosen_terms = np.zeros((sequence_count, sequence_length), dtype=np.int64)
+        for position in range(sequence_length):
             structure = self._structure_of(position + 1)
             prefix_waves = self._class_state(label, structure, chosen_terms[:, :position])
             density_estimates = np.hstack([prefix_waves.real, -prefix_waves.imag]) @ self._phase_waves(
@@ -188,19 +191,19 @@ class Densities:
             return drawn_terms[:, :0]
         return drawn_terms
 
-    def _structure_of(self, length: int) -> int:
+    def _structure_of(self, phrase_count: int) -> int:
         structures = [
             structure_number
             for structure_number, structure_length in enumerate(self._features.lengths)
-            if structure_length >= length
+            if structure_length >= phrase_count
         ]
         if not structures:
-            raise ConfigurationError(f"no density holds prefixes of {length} phrases", "plan a longer structure")
+            raise ConfigurationError(f"no density holds prefixes of {phrase_count} phrases", "plan a longer structure")
         return min(structures, key=lambda structure: self._features.lengths[structure])
 
-    def _length_rescaling(self, structure: int, length: int) -> float:
+    def _length_rescaling(self, structure: int, prefix_length: int) -> float:
         structure_length = self._features.lengths[structure]
-        return math.exp(self._features.width / structure_length * (structure_length - length))
+        return math.exp(self._features.width / structure_length * (structure_length - prefix_length))
 
     def _class_state(self, label: int, structure: int, prefixes: Int64) -> npt.NDArray[np.complex64]:
         """The class's sums, multiplied by the complex phases of each prefix, complex64 [T, m]."""
@@ -233,24 +236,24 @@ def _raise_estimates(estimates: Floats, power: float) -> Float64:
     return raised_estimates
 
 
-def _draw_columns(weights: Floats, taken: Int64, rng: np.random.Generator, highest: int | None) -> Int64:
+def _draw_columns(weights: Floats, taken: Int64, rng: np.random.Generator, highest_count: int | None) -> Int64:
     """Draws one column per row, in proportion to its weight, none of ``taken``; evenly if no weight is left.
 
-    Of the other columns only those of the ``highest`` highest weights are drawn, with all that equal the last of them.
+    Of the other columns only those of the ``highest_count`` highest weights are drawn, and all that equal the last.
     """
     is_free = np.ones(weights.shape, dtype=bool)
     np.put_along_axis(is_free, taken, False, axis=1)
     free_weights = np.where(is_free, weights, 0.0).astype(np.float64)
-    if highest is not None and highest < free_weights.shape[1]:
-        free_weights[free_weights < np.partition(free_weights, -highest, axis=1)[:, [-highest]]] = 0.0
+    if highest_count is not None and highest_count < free_weights.shape[1]:
+        free_weights[free_weights < np.partition(free_weights, -highest_count, axis=1)[:, [-highest_count]]] = 0.0
     is_empty = free_weights.sum(axis=1) <= 0.0
     free_weights[is_empty] = is_free[is_empty]
     cumulative_weights = np.cumsum(free_weights, axis=1)
     drawn_points = rng.random(len(cumulative_weights)) * cumulative_weights[:, -1]
     drawn_columns = (cumulative_weights <= drawn_points[:, None]).sum(axis=1)
     # Rounding may point beyond the last term that has weight.
-    last_columns = weights.shape[1] - 1 - np.argmax(free_weights[:, ::-1] > 0, axis=1)
-    columns: Int64 = np.minimum(drawn_columns, last_columns)
+    last_free_columns = weights.shape[1] - 1 - np.argmax(free_weights[:, ::-1] > 0, axis=1)
+    columns: Int64 = np.minimum(drawn_columns, last_free_columns)
     return columns
 
 
@@ -280,8 +283,8 @@ def read_vocabulary(path: Path) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4)
-def english_words(count: int, skip: int) -> tuple[str, ...]:
-    """Returns about ``count`` English words by frequency (wordfreq), without the ``skip`` commonest of the language.
+def english_words(word_count: int, skipped_count: int) -> tuple[str, ...]:
+    """Returns about ``word_count`` English words by frequency (wordfreq), without the ``skipped_count`` commonest.
 
     Common words say nothing about a class and would use up a record's first S terms. Words with other characters than
     letters, or fewer than three, are left out.
@@ -294,7 +297,7 @@ def english_words(count: int, skip: int) -> tuple[str, ...]:
         raise ConfigurationError(
             "the default vocabulary needs the package wordfreq", "pip install wordfreq, or name method.vocabulary"
         ) from None
-    frequent_words = top_n_list("en", count + skip, wordlist="best")[skip:]
+    frequent_words = top_n_list("en", word_count + skipped_count, wordlist="best")[skipped_count:]
     return _distinct_terms(word for word in frequent_words if len(word) >= SHORTEST and word.isalpha())
 
 
@@ -346,14 +349,14 @@ def private_keyphrases(
     """
     vocabulary = options.terms(run.setting)
     term_counts = run.private_sum("vocabulary", [run.publish_texts("vocabulary", vocabulary)])
-    significant_rows = significant_terms(
+    significant_numbers = significant_terms(
         term_counts.natural, term_counts.sigma, most=options.keyphrases, false_share=options.false_terms, law=law
     )
-    if len(significant_rows) < 2:
+    if len(significant_numbers) < 2:
         raise ConfigurationError(
             "no term of the vocabulary stands out of the noise: the records hardly use it",
             "name a vocabulary of the field (method.vocabulary), or raise epsilon or method.false_terms",
         )
-    keyphrases = tuple(vocabulary[row] for row in significant_rows)
+    keyphrases = tuple(vocabulary[term_number] for term_number in significant_numbers)
     run.record("keyphrases", 0, keyphrases)
     return keyphrases

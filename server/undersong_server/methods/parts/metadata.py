@@ -77,12 +77,12 @@ def length_range(counts: Float64, sigma: float, edges: Sequence[int] = RANGE_EDG
     return (edges[0], edges[-1])
 
 
-def length_edges(shortest: int, longest: int, bins: int) -> Float64:
-    """Edges of at most ``bins`` bins of lengths, from ``shortest`` to below ``longest`` words, float64 [bins + 1]."""
-    return np.unique(np.rint(np.linspace(shortest, longest, min(bins, longest - shortest) + 1)))
+def length_edges(shortest: int, longest: int, bin_count: int) -> Float64:
+    """Edges of at most ``bin_count`` bins of lengths, ``shortest`` to below ``longest`` words, float64 [bins + 1]."""
+    return np.unique(np.rint(np.linspace(shortest, longest, min(bin_count, longest - shortest) + 1)))
 
 
-def shares_by_label(votes: Float64, label_of: Int64, labels: int, softmax: bool = False) -> list[Float64]:
+def shares_by_label(votes: Float64, label_of: Int64, label_count: int, softmax: bool = False) -> list[Float64]:
     """Returns, for each label, the shares of its votes that its keywords have, by noisy votes; empty without keywords.
 
     Sun et al. 2025 (3.2.2) take the softmax of the noisy histogram, which is nearly one-hot; the code published for
@@ -104,7 +104,7 @@ def shares_by_label(votes: Float64, label_of: Int64, labels: int, softmax: bool 
 
     return [
         shares_of_votes(label_votes) if len(label_votes) else label_votes
-        for label_votes in (votes[label_of == label] for label in range(labels))
+        for label_votes in (votes[label_of == label] for label in range(label_count))
     ]
 
 

@@ -24,7 +24,7 @@ FILES = resources.files("undersong_server.methods").joinpath("papers")
 
 
 class PresetOptions(MethodOptions):
-    """Base of the [method] keys of a method that follows a paper.
+    """Shared by the paper methods: their [method] keys, and the preset that sets them as the paper has them.
 
     Attributes:
         preset: "paper" (or another preset of the method's file) takes every value as the paper has it; keys that are
@@ -44,7 +44,7 @@ class PresetOptions(MethodOptions):
 
 
 class StatedOptions(PresetOptions):
-    """Base of the [method] keys of a method some of whose steps are less private than its paper states.
+    """Shared by the paper methods some of whose steps are less private than their paper states: their [method] keys.
 
     Attributes:
         stated_epsilon: epsilon from which the paper's noise is computed where a preset has such steps: the task's

@@ -115,22 +115,25 @@ def measured_words(*, is_private: bool) -> str:
     return "measured by a sum that protects nobody"
 
 
-def score_of(noisy_sum: NoisySum, records: float, records_error: float, *, second: bool) -> PrivateScore:
+def score_of(noisy_sum: NoisySum, record_count: float, records_error: float, *, second: bool) -> PrivateScore:
     """Estimates the score of one of two corpora from an opened :class:`ScoredComparison`.
 
     Args:
-        records: noisy number of records, m; ``records_error`` is its standard deviation.
+        record_count: noisy number of records; ``records_error`` is its standard deviation.
         second: True for the second corpus, False for the first.
     """
     gain, vote_total = noisy_sum.natural[:2]
-    doubled_excess = float(vote_total + gain if second else vote_total - gain) / records  # twice the score, less one
+    # Twice the score, less one.
+    doubled_excess = float(vote_total + gain if second else vote_total - gain) / record_count
     score_value = min(1.0, max(0.0, (1.0 + doubled_excess) / 2.0))
-    # The sum of two coordinates has twice the variance of one; m stands in the denominator of the excess.
-    noise = float(np.hypot(noisy_sum.sigma / np.sqrt(2.0), doubled_excess / 2.0 * records_error)) / records
+    # The sum of two coordinates has twice the variance of one. The noisy ``record_count`` divides the excess, so its
+    # error counts too.
+    noise = float(np.hypot(noisy_sum.sigma / np.sqrt(2.0), doubled_excess / 2.0 * records_error)) / record_count
     # A variable in [0, 1] of this mean varies at most so much (Bhatia and Davis 2000). At the ends of the scale a
-    # sample of m would show no spread at all, so the mean is taken as if half a record more were on either side.
-    smoothed_score = (score_value * records + 0.5) / (records + 1.0)
-    sampling_error = float(np.sqrt(smoothed_score * (1.0 - smoothed_score) / records))
+    # sample of the records would show no spread at all, so the mean is taken as if half a record more were on either
+    # side.
+    smoothed_score = (score_value * record_count + 0.5) / (record_count + 1.0)
+    sampling_error = float(np.sqrt(smoothed_score * (1.0 - smoothed_score) / record_count))
     interval_radius = NORMAL_95 * float(np.hypot(noise, sampling_error))
     return PrivateScore(
         score_value,

@@ -30,17 +30,17 @@ def public_shares(wanted: PublicShares, labels: Sequence[str]) -> Float64:
     return wanted_shares(wanted, np.full(label_count, 1.0 / label_count), labels)
 
 
-def deal_labels(count: int, shares: Float64, already: Int64) -> Int64:
-    """Labels of ``count`` further texts, int64 ascending, with which all texts come near to ``shares``, float64 [C].
+def deal_labels(text_count: int, shares: Float64, written_counts: Int64) -> Int64:
+    """Labels of ``text_count`` further texts, int64 ascending, by which all texts come near ``shares``, float64 [C].
 
-    ``already``: numbers of texts of each label so far, int64 [C].
+    ``written_counts``: numbers of texts of each label so far, int64 [C].
 
     >>> deal_labels(4, np.array([0.75, 0.25]), np.array([0, 1])).tolist()
     [0, 0, 0, 0]
     """
     if (shares == shares[0]).all():  # Equal shares are counted in integers, so that rounding decides no tie.
-        return balanced_labels(count, len(shares), already)
-    missing_counts = np.maximum(shares * (already.sum() + count) - already, 0.0)
+        return balanced_labels(text_count, len(shares), written_counts)
+    missing_counts = np.maximum(shares * (written_counts.sum() + text_count) - written_counts, 0.0)
     return np.repeat(
-        np.arange(len(shares)), largest_remainder(missing_counts if missing_counts.any() else shares, count)
+        np.arange(len(shares)), largest_remainder(missing_counts if missing_counts.any() else shares, text_count)
     )

@@ -11,8 +11,8 @@ from undersong_common.arrays import Float32, Float64, Int64
 FALSE_RATE = 0.01  # rate at which noise alone may make any candidate significant
 
 
-def largest_remainder(weights: Sequence[float] | Float64, total: int) -> Int64:
-    """Divides ``total`` in proportion to non-negative ``weights``: int64 [len(weights)] that sums to ``total``.
+def largest_remainder(weights: Sequence[float] | Float64, total_count: int) -> Int64:
+    """Divides ``total_count`` in proportion to non-negative ``weights``: int64 [len(weights)] of that sum.
 
     Ties go to the lower index; weights that sum to zero count as equal.
 
@@ -24,38 +24,40 @@ def largest_remainder(weights: Sequence[float] | Float64, total: int) -> Int64:
         weight_shares = weight_shares / weight_shares.sum()
     else:
         weight_shares = np.full(len(weight_shares), 1.0 / len(weight_shares))
-    exact_counts = weight_shares * total
+    exact_counts = weight_shares * total_count
     whole_counts = np.floor(exact_counts).astype(np.int64)
     remainder_order = np.argsort(-(exact_counts - whole_counts), kind="stable")
-    whole_counts[remainder_order[: total - int(whole_counts.sum())]] += 1
+    whole_counts[remainder_order[: total_count - int(whole_counts.sum())]] += 1
     return whole_counts
 
 
-def places_by_label(available: Int64, shares: Float64, total: int, *, least: int = 0) -> Int64:
-    """Divides the number ``total`` of texts to select over labels in proportion to their shares: int64 [L].
+def places_by_label(available: Int64, shares: Float64, place_count: int, *, least: int = 0) -> Int64:
+    """Divides the number ``place_count`` of texts to select over labels in proportion to their shares: int64 [L].
 
     No label gets more than it has texts (``available``); what it cannot fill goes to the others. With ``least`` 1 each
-    label that has texts gets at least one, as far as ``total`` suffices, at the cost of the labels that have most.
+    label that has texts gets at least one, as far as ``place_count`` suffices, at the cost of those that have most.
 
     >>> places_by_label(np.array([9, 9, 1, 0]), np.array([0.6, 0.4, 0.0, 0.0]), 7).tolist()
     [4, 3, 0, 0]
     >>> places_by_label(np.array([9, 9, 1, 0]), np.array([0.6, 0.4, 0.0, 0.0]), 7, least=1).tolist()
     [3, 3, 1, 0]
     """
-    total = min(total, int(available.sum()))
-    counts = np.zeros(len(available), dtype=np.int64)
-    while counts.sum() < total:  # each turn gives a label all its texts, or reaches the total
-        is_free = counts < available
+    place_count = min(place_count, int(available.sum()))
+    place_counts = np.zeros(len(available), dtype=np.int64)
+    while place_counts.sum() < place_count:  # each turn gives a label all its texts, or reaches the total
+        is_free = place_counts < available
         free_shares = np.where(is_free, shares, 0.0)
         if not free_shares.any():
             free_shares = is_free.astype(np.float64)
-        counts = np.minimum(counts + largest_remainder(free_shares, total - int(counts.sum())), available)
-    for label in np.flatnonzero((counts < least) & (available > 0)):
-        if counts.max(initial=0) <= 1:
+        place_counts = np.minimum(
+            place_counts + largest_remainder(free_shares, place_count - int(place_counts.sum())), available
+        )
+    for label in np.flatnonzero((place_counts < least) & (available > 0)):
+        if place_counts.max(initial=0) <= 1:
             break
-        counts[int(counts.argmax())] -= 1
-        counts[label] += 1
-    return counts
+        place_counts[int(place_counts.argmax())] -= 1
+        place_counts[label] += 1
+    return place_counts
 
 
 def highest(scores: Float64, among: Int64, size: int) -> Int64:
@@ -132,15 +134,15 @@ def noise_effect(compute: Callable[[Float64], Float64], numbers: Float64, deviat
     return effect_deviations
 
 
-def balanced_labels(count: int, labels: int, already: Int64) -> Int64:
+def balanced_labels(count: int, label_count: int, written_counts: Int64) -> Int64:
     """Returns ``count`` labels, int64, as evenly as possible; the remainder goes to those with the fewest samples.
 
-    ``already``: numbers of samples of each label so far, int64 [labels].
+    ``written_counts``: numbers of samples of each label so far, int64 [label_count].
     """
-    counts = np.full(labels, count // labels, dtype=np.int64)
-    count_order = np.argsort(already + counts, kind="stable")
-    counts[count_order[: count % labels]] += 1
-    return np.repeat(np.arange(labels), counts)
+    counts = np.full(label_count, count // label_count, dtype=np.int64)
+    count_order = np.argsort(written_counts + counts, kind="stable")
+    counts[count_order[: count % label_count]] += 1
+    return np.repeat(np.arange(label_count), counts)
 
 
 def sample_without_replacement(rng: np.random.Generator, texts: Sequence[str], count: int) -> tuple[str, ...]:
@@ -205,72 +207,74 @@ BLOCK = 512  # candidates that are compared among themselves at a time: the larg
 
 
 def select_with_suppression(
-    embeddings: Float32, votes: Float64, size: int, tau: float, step: float = STEP
+    embeddings: Float32, votes: Float64, elite_size: int, tau: float, tau_step: float = STEP
 ) -> tuple[Int64, float]:
     """Selects the elite: in descending votes, each chosen sample excludes all others more similar to it than tau.
 
-    When none is left, tau rises by ``step`` and the samples that are no longer too similar to any chosen one may be
-    chosen, until ``size`` are chosen or none is left. Similarity is the dot product; for quantised embeddings it is
-    exact in float32, so that the blocks change nothing. Source: Sun et al. 2025 (DPGA-TextSyn), selection.
+    When none is left, tau rises by ``tau_step`` and the samples that are no longer too similar to any chosen one may be
+    chosen, until ``elite_size`` are chosen or none is left. Similarity is the dot product; for quantised embeddings it
+    is exact in float32, so that the blocks change nothing. Source: Sun et al. 2025 (DPGA-TextSyn), selection.
 
     Args:
         embeddings: float32 [n, d], of norm at most 1.
         votes: float64 [n]; ties go to the lower position.
-        size: of the elite; all n where there are fewer.
+        elite_size: texts to choose; all n where there are fewer.
         tau: largest similarity of two chosen samples at first, in [-1, 1].
 
     Returns:
-        int64 [min(size, n)] positions in the order in which they were chosen, and the last tau.
+        int64 [min(elite_size, n)] positions in the order in which they were chosen, and the last tau.
     """
     vote_order = np.argsort(-votes, kind="stable")
     ordered_embeddings = np.ascontiguousarray(embeddings[vote_order])
-    size = min(size, len(ordered_embeddings))
+    elite_size = min(elite_size, len(ordered_embeddings))
     # The largest similarity of each sample to any chosen one.
     nearest_similarity = np.full(len(ordered_embeddings), -np.inf, dtype=np.float32)
     is_open = np.ones(len(ordered_embeddings), dtype=np.bool_)
     accepted_blocks: list[Int64] = []
     accepted_count, raise_count = 0, 0
     similarity_limit = tau
-    while accepted_count < size:
-        next_row = 0
-        while accepted_count < size:
-            block_rows = (
-                next_row
-                + np.flatnonzero(is_open[next_row:] & (nearest_similarity[next_row:] <= similarity_limit))[:BLOCK]
+    while accepted_count < elite_size:
+        next_position = 0
+        while accepted_count < elite_size:
+            block_positions = (
+                next_position
+                + np.flatnonzero(is_open[next_position:] & (nearest_similarity[next_position:] <= similarity_limit))[
+                    :BLOCK
+                ]
             )
-            if not len(block_rows):
+            if not len(block_positions):
                 break
-            next_row = int(block_rows[-1]) + 1
-            accepted_rows = block_rows[
-                _rows_apart(ordered_embeddings[block_rows], similarity_limit, size - accepted_count)
+            next_position = int(block_positions[-1]) + 1
+            accepted_positions = block_positions[
+                _rows_apart(ordered_embeddings[block_positions], similarity_limit, elite_size - accepted_count)
             ]
-            is_open[accepted_rows] = False
-            accepted_count += len(accepted_rows)
-            accepted_blocks.append(accepted_rows)
-            open_rows = np.flatnonzero(is_open)
-            if accepted_count < size and len(open_rows):
-                nearest_similarity[open_rows] = np.maximum(
-                    nearest_similarity[open_rows],
-                    (ordered_embeddings[open_rows] @ ordered_embeddings[accepted_rows].T).max(axis=1),
+            is_open[accepted_positions] = False
+            accepted_count += len(accepted_positions)
+            accepted_blocks.append(accepted_positions)
+            open_positions = np.flatnonzero(is_open)
+            if accepted_count < elite_size and len(open_positions):
+                nearest_similarity[open_positions] = np.maximum(
+                    nearest_similarity[open_positions],
+                    (ordered_embeddings[open_positions] @ ordered_embeddings[accepted_positions].T).max(axis=1),
                 )
-        if accepted_count < size:
+        if accepted_count < elite_size:
             raise_count += 1
-            similarity_limit = tau + raise_count * step
+            similarity_limit = tau + raise_count * tau_step
     return vote_order[np.concatenate(accepted_blocks)] if accepted_blocks else vote_order[:0], similarity_limit
 
 
-def _rows_apart(x: Float32, limit: float, most: int) -> Int64:
-    """Chooses, in order, rows of ``x`` that are not more similar than ``limit`` to a chosen one; at most ``most``."""
-    is_apart = x @ x.T <= limit
+def _rows_apart(x: Float32, similarity_limit: float, row_limit: int) -> Int64:
+    """Chooses, in order, at most ``row_limit`` rows of ``x``, none more similar to a chosen one than the limit."""
+    is_apart = x @ x.T <= similarity_limit
     is_open = np.ones(len(x), dtype=np.bool_)
-    chosen_rows: list[int] = []
-    for row in range(len(x)):
-        if is_open[row]:
-            chosen_rows.append(row)
-            if len(chosen_rows) == most:
+    chosen_row_numbers: list[int] = []
+    for row_number in range(len(x)):
+        if is_open[row_number]:
+            chosen_row_numbers.append(row_number)
+            if len(chosen_row_numbers) == row_limit:
                 break
-            is_open &= is_apart[row]
-    return np.array(chosen_rows, dtype=np.int64)
+            is_open &= is_apart[row_number]
+    return np.array(chosen_row_numbers, dtype=np.int64)
 
 
 def median_nearest(embeddings: Float32, groups: Sequence[Int64]) -> float:
@@ -304,21 +308,26 @@ class MeanSimilarity:
     error: float
 
 
-def mean_similarity(total: Float64, sigma: float, count: float, count_sigma: float = 0.0) -> MeanSimilarity:
+def mean_similarity(
+    embedding_sum: Float64, sigma: float, record_count: float, count_sigma: float = 0.0
+) -> MeanSimilarity:
     """Estimates (|S|^2 - d sigma^2 - n) / (n (n - 1)) from a noisy sum S of unit embeddings; unbiased for a known n.
 
     Args:
-        total: S with noise of standard deviation ``sigma`` a coordinate, float64 [d], natural units.
-        count: n, with noise of standard deviation ``count_sigma``; with fewer than two the error is infinite.
+        embedding_sum: S with noise of standard deviation ``sigma`` a coordinate, float64 [d], natural units.
+        record_count: n, with noise of standard deviation ``count_sigma``; with fewer than two the error is infinite.
     """
-    if count < 2.0:
+    if record_count < 2.0:
         return MeanSimilarity(math.nan, math.inf)
-    pair_count = count * (count - 1.0)
-    noise = len(total) * sigma**2
-    squared_norm = float(total @ total) - noise
-    deviation = math.hypot(math.sqrt(2.0 * len(total)) * sigma**2, 2.0 * sigma * math.sqrt(max(squared_norm, 0.0)))
-    similarity_estimate = (squared_norm - count) / pair_count
-    # n stands squared in the denominator: a relative error of n is twice that of the value
+    pair_count = record_count * (record_count - 1.0)
+    noise = len(embedding_sum) * sigma**2
+    squared_norm = float(embedding_sum @ embedding_sum) - noise
+    deviation = math.hypot(
+        math.sqrt(2.0 * len(embedding_sum)) * sigma**2, 2.0 * sigma * math.sqrt(max(squared_norm, 0.0))
+    )
+    similarity_estimate = (squared_norm - record_count) / pair_count
+    # The number of records stands squared in the denominator: its relative error counts twice in the value.
     return MeanSimilarity(
-        similarity_estimate, math.hypot(deviation / pair_count, 2.0 * abs(similarity_estimate) * count_sigma / count)
+        similarity_estimate,
+        math.hypot(deviation / pair_count, 2.0 * abs(similarity_estimate) * count_sigma / record_count),
     )

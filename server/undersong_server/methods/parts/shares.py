@@ -133,8 +133,8 @@ def shrunk_rates(rates: Float64, fraction: float) -> Float64:
 LEAST_YIELD = 0.5
 
 
-def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Bools, count: int) -> Int64:
-    """Divides ``count`` orders over generators and labels, int64 [K, C], so that all texts come near to both shares.
+def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Bools, order_count: int) -> Int64:
+    """Divides ``order_count`` orders over generators and labels, int64 [K, C]; all texts then come near both shares.
 
     A label that a generator has no more of is ordered from the others with a weight. If none of them has more, they are
     asked once again; a generator without a weight gets no orders.
@@ -144,8 +144,8 @@ def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Boo
         weights: of the generators for each label, float64 [K, C]; ``label_shares`` of the labels, float64 [C].
         spent: which generator has no more of which label, bool [K, C].
     """
-    total_count = written.sum() + count
-    count_of_label = largest_remainder(np.maximum(label_shares * total_count - written.sum(axis=0), 0.0), count)
+    total_count = written.sum() + order_count
+    count_of_label = largest_remainder(np.maximum(label_shares * total_count - written.sum(axis=0), 0.0), order_count)
     order_counts = np.zeros_like(written)
     for label, label_total in enumerate(count_of_label):
         can_write = (weights[:, label] > 0) & ~spent[:, label]
@@ -167,13 +167,15 @@ def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Boo
     return order_counts
 
 
-def table(generator_of: Int64, label_of: Int64, generators: int, labels: int) -> Int64:
+def table(generator_of: Int64, label_of: Int64, generator_count: int, label_count: int) -> Int64:
     """Counts the texts of each generator and label, int64 [K, C].
 
     Args:
         generator_of, label_of: the generator's and the label's number of each text, int64 [n].
     """
-    return np.bincount(generator_of * labels + label_of, minlength=generators * labels).reshape(generators, labels)
+    return np.bincount(generator_of * label_count + label_of, minlength=generator_count * label_count).reshape(
+        generator_count, label_count
+    )
 
 
 def spent(orders: Int64, received: Int64) -> Bools:

@@ -33,13 +33,13 @@ def least_count(sigma: float, word_count: int) -> float:
     return sigma * math.sqrt(2.0 * math.log(max(2, word_count)))
 
 
-def expected_signal(statistic: Statistic, sigma: float, records: float) -> Signal:
-    """Returns what ``records`` records are expected to answer, and the answer up to which noise of ``sigma`` hides it.
+def expected_signal(statistic: Statistic, sigma: float, record_count: float) -> Signal:
+    """Returns what so many records are expected to answer, and the answer up to which noise of ``sigma`` hides it.
 
     Nobody declares how many records each label has, so labels count as equally frequent. For counted words the answer
     is the count of a word that only one label's records have. For any other sum it is what each coordinate gets if
     every record adds all that it may, spread evenly.
     """
     if isinstance(statistic, LabelWords):
-        return Signal(TELLING * records / statistic.labels, least_count(sigma, statistic.cells))
-    return Signal(records * statistic.sensitivity.l1 / statistic.dimension, sigma)
+        return Signal(TELLING * record_count / statistic.labels, least_count(sigma, statistic.cells))
+    return Signal(record_count * statistic.sensitivity.l1 / statistic.dimension, sigma)

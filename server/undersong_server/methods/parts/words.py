@@ -44,7 +44,7 @@ def word_rows(texts: Sequence[str]) -> Any:
 _word_features = lru_cache(maxsize=4096)(word_features)  # a corpus's texts are read twice: cleaned, then compared
 
 
-def word_classifier(rows: Any, label_of: Int64, labels: int, weights: Float64 | None = None) -> Float64:
+def word_classifier(rows: Any, label_of: Int64, label_count: int, weights: Float64 | None = None) -> Float64:
     """Trains a logistic regression on :func:`word_rows`, float64 [BUCKETS + 1, C], bias last.
 
     A feature weighs its inverse document frequency among the rows, ln((1 + n) / (1 + n_f)) + 1. A label without texts
@@ -52,7 +52,7 @@ def word_classifier(rows: Any, label_of: Int64, labels: int, weights: Float64 | 
     """
     from sklearn.linear_model import LogisticRegression
 
-    weight_table, present_labels = np.zeros((BUCKETS + 1, labels)), np.unique(label_of)
+    weight_table, present_labels = np.zeros((BUCKETS + 1, label_count)), np.unique(label_of)
     weight_table[-1] = NEVER
     if len(present_labels) < 2:
         weight_table[-1, present_labels] = 0.0

@@ -43,7 +43,7 @@ def test_two_levels_of_votes_need_root_two_of_the_flat_votes_noise():
     privacy, quorum = Privacy(2.0, 1e-5), Quorum(10, 6, 1, 1)
     vote = TopQVotes(q=1, candidates=5000, furthest=False)
     flat = plan_sums([SumRequest("votes", vote)], privacy, quorum)
-    two = plan_sums(augpe.plan_cell_votes("votes", cells=200, within=500, q=1), privacy, quorum)
+    two = plan_sums(augpe.plan_cell_votes("votes", cell_count=200, within=500, q=1), privacy, quorum)
     assert two.epsilon() == pytest.approx(flat.epsilon(), rel=1e-3)
     assert [planned.dimension for planned in two.sums] == [200, 500]
     for planned in two.sums:
