@@ -152,13 +152,13 @@ def step_of_comparison(
     if compared.ahead is None:
         return None
     run = compared.runs[compared.ahead.place].run
-    words = f"Read what is open on the result of {run}, which is ahead"
+    step_words = f"Read what is open on the result of {run}, which is ahead"
     if not compared.ahead.is_certain:
         differing = _differing_grounds(compared.runs, count_open_points)
-        words = f"Read the result of {run}: no run is shown to be ahead, and {joined(GROUNDS)} are equal"
+        step_words = f"Read the result of {run}: no run is shown to be ahead, and {joined(GROUNDS)} are equal"
         if differing:
-            words = f"Choose by {joined(differing)}, since no run is shown to be ahead: read the result of {run}"
-    return OperatorStep(words, f"/runs/one/{quote(run)}/result")
+            step_words = f"Choose by {joined(differing)}, since no run is shown to be ahead: read the result of {run}"
+    return OperatorStep(step_words, f"/runs/one/{quote(run)}/result")
 
 
 def _differing_grounds(

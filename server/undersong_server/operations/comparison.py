@@ -251,7 +251,7 @@ class RunComparison:
     """Compared runs and their figures, in order.
 
     Attributes:
-        drawn: number of texts that were drawn of each corpus; 0 before a publication.
+        drawn: number of texts drawn from each corpus to compare them; 0 while no run is published.
         differences: what was planned otherwise, each with its value in every run; first what matters most.
     """
 
@@ -341,7 +341,7 @@ class RunComparison:
         promises = ["not private" if run.epsilon is None else f"epsilon {number(run.epsilon)}" for run in self.runs]
         if len(set(promises)) == 1:
             return f"All of them promise {promises[0]}." if self.runs[0].epsilon is not None else "None is private."
-        return f"Promises: {joined([f'run {place} {words}' for place, words in enumerate(promises, 1)])}."
+        return f"Promises: {joined([f'run {run_number} {words}' for run_number, words in enumerate(promises, 1)])}."
 
     @property
     def difference_words(self) -> str:
@@ -351,7 +351,7 @@ class RunComparison:
         if not self.differences:
             return "These runs have the same task file and hospitals: chance tells them apart, and how far each came."
         shown_differences = [
-            f"{key} ({'; '.join(f'{place}: {printable(value, 80)}' for place, value in enumerate(values, 1))})"
+            f"{key} ({'; '.join(f'{number}: {printable(value, 80)}' for number, value in enumerate(values, 1))})"
             for key, values in self.differences[:MOST_DIFFERENCES]
         ]
         further_count = len(self.differences) - len(shown_differences)
@@ -408,7 +408,7 @@ class RunComparison:
         return series_chart(
             f"{chart_name}: {description}",
             # A run's name is longer than its place below a chart; the screen lists the names by these numbers.
-            [str(number) for number in range(1, len(self.runs) + 1)],
+            [str(run_number) for run_number in range(1, len(self.runs) + 1)],
             {figure.name: cell_points},
             axis=f"run by its number; {chart_name}",
             names=[run.run for run in self.runs],
@@ -587,28 +587,30 @@ class TextsToRead:
     reason: str
 
 
-def texts_to_read(home: Path, run: str, counts: Mapping[str, int]) -> tuple[TextsToRead, ...]:
+def texts_to_read(home: Path, run: str, text_counts: Mapping[str, int]) -> tuple[TextsToRead, ...]:
     """Returns the generators with published texts that nothing judged, or from which the last round ordered none.
 
     Args:
-        counts: number of published texts by generator.
+        text_counts: number of published texts by generator.
     """
     live_run = live(home, run, run_plan(home, run))
     last_weights = live_run.weights[-1] if live_run.weights else ()
     stopped_generators = [name for name, weight in zip(live_run.generators, last_weights, strict=False) if weight == 0]
     reason_by_generator = dict.fromkeys(stopped_generators, STOPPED) | dict.fromkeys(live_run.unjudged, UNJUDGED)
     return tuple(
-        TextsToRead(name, counts[name], reason) for name, reason in reason_by_generator.items() if counts.get(name)
+        TextsToRead(name, text_counts[name], reason)
+        for name, reason in reason_by_generator.items()
+        if text_counts.get(name)
     )
 
 
 @dataclass(frozen=True)
 class CorpusRemainder:
-    """Says what became of the texts that a finished run wrote and did not publish; "" where nothing tells.
+    """Two sentences on the texts that a finished run did not publish; each may be empty.
 
     Attributes:
-        aside: how many records are nearest to each generator's texts, which decides what is set aside.
-        unpublished: the texts in no file, and why.
+        aside: says how many records are nearest to each generator's texts, which decides what is set aside.
+        unpublished: says how many texts are in no file, and why.
     """
 
     aside: str = ""
@@ -730,8 +732,8 @@ TEXT_FIGURES = (
 def _text_figures(texts: Sequence[str], drawn_count: int) -> Mapping[str, Interval]:
     """Mean and interval of each of TEXT_FIGURES over blocks of so many texts drawn from a corpus."""
     # A corpus stands in the order of its rounds and labels: neighbours are more alike than drawn texts.
-    mixed_rows = np.random.default_rng(0).permutation(len(texts))[:drawn_count]
-    text_blocks = _blocks([texts[row] for row in mixed_rows])
+    mixed_row_numbers = np.random.default_rng(0).permutation(len(texts))[:drawn_count]
+    text_blocks = _blocks([texts[row_number] for row_number in mixed_row_numbers])
     return {
         figure.name: over_seeds([figure.compute(text_block) for text_block in text_blocks]) for figure in TEXT_FIGURES
     }

@@ -11,7 +11,7 @@ LONGEST_STATED = 200  # characters of a name, or of a contact
 FEWEST_DIGITS = 3  # of a telephone number, or of a postal address with house number and code
 _MAIL_ADDRESS = re.compile(r"[^\s@]+@[^\s@.]+(\.[^\s@.]+)+")
 _WEB_ADDRESS = re.compile(r"(https?://|www\.)[^\s./]+(\.[^\s./]+)+", re.IGNORECASE)
-REHEARSAL = "a rehearsal with invented records"  # who asks in a drill whose operator states nobody
+REHEARSAL = "a rehearsal with invented records"  # who asks in a drill whose operator has given no name
 CONTACT_REMEDY = "write an e-mail address, a telephone number or a web address, for example: Mara Holm, 0123 456 78"
 
 

@@ -63,23 +63,23 @@ def _checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(tag_by_folding.values(), key=str.casefold))
 
 
-def mark_texts(home: Path, run: str, rows: Iterable[int], *, marked: bool = True) -> Annotations:
+def mark_texts(home: Path, run: str, row_numbers: Iterable[int], *, marked: bool = True) -> Annotations:
     """Marks published texts of a finished run by their rows, from 1, or takes their marks away.
 
     Raises ConfigurationError for a run that has not finished, and for a row that its corpus does not have.
     """
-    named_rows = set(rows)
+    named_numbers = set(row_numbers)
     text_count = releases.count_texts(home, run)
-    if unknown_rows := sorted(row for row in named_rows if not 1 <= row <= text_count):
+    if unknown_numbers := sorted(row_number for row_number in named_numbers if not 1 <= row_number <= text_count):
         raise ConfigurationError(
-            f"run {run!r} has no text {unknown_rows[0]}",
+            f"run {run!r} has no text {unknown_numbers[0]}",
             f"its texts have the numbers 1 to {text_count:,}",
             code="no-text",
         )
     with _WRITE_LOCK:
         run_annotations = show(home, run)
         marked_before = set(run_annotations.marked)
-        marked_after = marked_before | named_rows if marked else marked_before - named_rows
+        marked_after = marked_before | named_numbers if marked else marked_before - named_numbers
         if marked_after != marked_before:  # What was downloaded has other texts than what is marked now.
             run_annotations = replace(run_annotations, marked=tuple(sorted(marked_after)), downloaded_at=0.0)
         CoordinatorHome(home).run(run).annotate(run_annotations)

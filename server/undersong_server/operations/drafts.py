@@ -397,21 +397,23 @@ def add_table(draft: Draft, section: str, kind: str) -> Draft:
     return replace(draft, data={**draft.data, section: [*draft.data.get(section, ()), new_table]})
 
 
-def remove_table(draft: Draft, section: str, number: int) -> Draft:
+def remove_table(draft: Draft, section: str, table_number: int) -> Draft:
     """Returns the draft without one generator or attribute."""
-    remaining_tables = [table for table_place, table in enumerate(draft.data.get(section, ())) if table_place != number]
+    remaining_tables = [
+        table for other_number, table in enumerate(draft.data.get(section, ())) if other_number != table_number
+    ]
     return replace(draft, data={**draft.data, section: remaining_tables})
 
 
-def try_generator(draft: Draft, number: int, check: runs.Check, **surroundings: Any) -> Draft:
+def try_generator(draft: Draft, generator_number: int, check: runs.Check, **surroundings: Any) -> Draft:
     """Orders five texts from a generator, which may cost money; returns the draft with them, or with the problem.
 
     Args:
-        number: position of the generator in the task.
+        generator_number: position of the generator in the task.
         check: as in :func:`undersong_server.operations.runs.plan_task`.
         surroundings: ``environment`` and ``public_cache``, as in :func:`undersong_server.operations.tasks.try_task`.
     """
-    generator_name = str(draft.data["generators"][number].get("name"))
+    generator_name = str(draft.data["generators"][generator_number].get("name"))
     try:
         task = coordinator_task(draft.data, Path(draft.folder), draft.parties or ("",) * DEFAULT_PARTIES)
         check(task)

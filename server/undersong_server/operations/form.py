@@ -86,7 +86,7 @@ class TaskField:
 
     @property
     def pair(self) -> tuple[str, str]:
-        """The two numbers of a "pair"."""
+        """The texts of both inputs of a field whose control is "pair"."""
         low_text, _, high_text = self.text.strip("[]").partition(",")
         return low_text.strip(), high_text.strip()
 

@@ -107,40 +107,46 @@ def _quality_points(
 
 
 def _texts_to_read(home: Path, run: str, corpus: Found, result_address: str) -> Iterator[OpenPoint]:
-    for texts in comparison.texts_to_read(home, run, corpus.generators):
-        query = urlencode({"generator": texts.generator})
-        words = f"{counted(texts.texts, 'text')} of {texts.generator}: {texts.reason}."
-        yield OpenPoint(words, "Read them", f"{result_address}?{query}#corpus")
+    for unread_texts in comparison.texts_to_read(home, run, corpus.generators):
+        query = urlencode({"generator": unread_texts.generator})
+        point_words = f"{counted(unread_texts.texts, 'text')} of {unread_texts.generator}: {unread_texts.reason}."
+        yield OpenPoint(point_words, "Read them", f"{result_address}?{query}#corpus")
     phrases = frequent_phrases([str(row["text"]) for row in corpus.texts])
     phrase_row_count = len(phrases.by_row)
     if phrases.rows and phrase_row_count >= MANY_ROWS * phrases.rows:
         row_percent = 100 * phrase_row_count / phrases.rows
-        words = (
+        point_words = (
             f"{number(phrase_row_count)} of {counted(phrases.rows, 'row')} ({row_percent:.0f} %) hold a stock phrase,"
             f" {PHRASE_WORDS} words in a row that stand in {phrases.least_rows} or more rows: the texts vary little."
         )
-        yield OpenPoint(words, "Read these rows", f"{result_address}?marked={WITH_PHRASE}#corpus")
+        yield OpenPoint(point_words, "Read these rows", f"{result_address}?marked={WITH_PHRASE}#corpus")
     mismatches = corpus.mismatches or LabelMismatches()
     if unmarked_rows := mismatches.label_by_row.keys() - {*corpus.marked}:
-        words = f"{mismatches.sentence} Not marked of these: {number(len(unmarked_rows))}."
-        yield OpenPoint(words, "Read them", f"{result_address}?marked={MISMATCHED}#corpus")
+        point_words = f"{mismatches.sentence} Not marked of these: {number(len(unmarked_rows))}."
+        yield OpenPoint(point_words, "Read them", f"{result_address}?marked={MISMATCHED}#corpus")
     if corpus.aside:
-        words = f"The archive also holds the file set-aside.jsonl, with {counted(corpus.aside, 'text')} of no corpus:"
+        point_words = (
+            f"The archive also holds the file set-aside.jsonl, with {counted(corpus.aside, 'text')} of no corpus:"
+        )
         by_generator = search(home, run, texts="aside").generators
-        words += f" {joined([f'{number(count)} of {name}' for name, count in by_generator.items()])}."
-        yield OpenPoint(words, "Read its texts", f"{result_address}?marked=aside#corpus")
+        point_words += f" {joined([f'{number(count)} of {name}' for name, count in by_generator.items()])}."
+        yield OpenPoint(point_words, "Read its texts", f"{result_address}?marked=aside#corpus")
 
 
 def _source_points(home: Path, run: str, corpus: Found) -> Iterator[OpenPoint]:
-    address = f"/runs/one/{quote(run)}"
+    run_address = f"/runs/one/{quote(run)}"
     task = run_plan(home, run).planned.task
-    tables = [table for table in task.get("generators", ()) if corpus.generators.get(str(table.get("name")))]
-    if word_salads := [str(table["name"]) for table in tables if table.get("kind") == NGRAM]:
-        yield OpenPoint(f"{joined(word_salads)}: {WORD_SALAD}", "Read texts", f"{address}/result?find=#corpus")
-    sources = [TextSource(*(str(table.get(key, "")) for key in ("name", "kind", "source"))) for table in tables]
+    generator_tables = [table for table in task.get("generators", ()) if corpus.generators.get(str(table.get("name")))]
+    if word_salads := [str(table["name"]) for table in generator_tables if table.get("kind") == NGRAM]:
+        yield OpenPoint(f"{joined(word_salads)}: {WORD_SALAD}", "Read texts", f"{run_address}/result?find=#corpus")
+    sources = [
+        TextSource(*(str(table.get(key, "")) for key in ("name", "kind", "source"))) for table in generator_tables
+    ]
     if unnamed_sources := [source.name for source in sources if not source.is_stated]:
-        words = f"The plan does not name the source of the texts of {joined(unnamed_sources)}, nor its licence."
-        yield OpenPoint(words, "State it in another plan: Generators, Source", "/runs/new#earlier", is_of_terms=True)
+        point_words = f"The plan does not name the source of the texts of {joined(unnamed_sources)}, nor its licence."
+        yield OpenPoint(
+            point_words, "State it in another plan: Generators, Source", "/runs/new#earlier", is_of_terms=True
+        )
     if not task.get("publication", {}).get("licence"):
-        words = "The plan states no licence for the texts."
-        yield OpenPoint(words, "The report", f"{address}/report", is_of_terms=True)
+        point_words = "The plan states no licence for the texts."
+        yield OpenPoint(point_words, "The report", f"{run_address}/report", is_of_terms=True)

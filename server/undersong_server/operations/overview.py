@@ -453,8 +453,8 @@ def support_bundle(home: Path) -> bytes:
     with zipfile.ZipFile(bundle_file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in contents.items():
             archive.writestr(name, json_text(with_iso_times(content)))
-        for number, run in enumerate(run for run in newest_runs if run.parties):
-            archive.writestr(f"logs/{number:03}.txt", "\n".join([run.run, *_readable_log(home, run.run)]) + "\n")
+        for log_number, run in enumerate(run for run in newest_runs if run.parties):
+            archive.writestr(f"logs/{log_number:03}.txt", "\n".join([run.run, *_readable_log(home, run.run)]) + "\n")
     return bundle_file.getvalue()
 
 
@@ -495,7 +495,7 @@ class LiveRun:
 
     Attributes:
         weights: rows by round, one weight per generator.
-        weights_noise: by round, the standard deviation of each weight's noise, if the method reports it.
+        weights_noise: maps each round to the standard deviation of each weight's noise, if the method reports it.
         texts: the latest texts, which generators wrote: untrusted; newest first; ``written`` counts all.
         usage: per generator, the counts of :class:`undersong_server.generators.author.AuthorUsage` and of
             :class:`undersong_server.generators.author.Speed`; ``counted`` holds the generator's own counts.
@@ -587,7 +587,7 @@ def _computed_plan(home: Path, run: str, _version: object) -> RunPlanFacts:
     plan = planned_task.plan
     is_private = math.isfinite(plan.privacy.epsilon)
     if is_private:
-        epsilons = tuple(plan.epsilon_after(count + 1) for count in range(len(plan.sums)))
+        epsilons = tuple(plan.epsilon_after(sum_index + 1) for sum_index in range(len(plan.sums)))
     else:
         epsilons = ()
     sum_names = tuple(planned_sum.name for planned_sum in plan.sums)

@@ -200,9 +200,9 @@ class FilePermissions:
             (
                 f"generators.{generator.name}: the key {variable} may not be sent to {host}",
                 "choose an endpoint of the operator's, who allows others at the console's start (--key HOST=VARIABLE)",
-                f"generators.{number}.base_url",
+                f"generators.{generator_number}.base_url",
             )
-            for number, generator in enumerate(task.generators)
+            for generator_number, generator in enumerate(task.generators)
             for host, variable in generator.keys
             if generator.name not in operator_generators and (host, variable) not in self.keys
         ]

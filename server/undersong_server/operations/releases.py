@@ -398,12 +398,14 @@ def search(home: Path, run: str, *, find: str = "", label: str = "", generator: 
     folded_find, phrases_by_row = find.casefold(), dict[int, set[str]]()
     if texts == WITH_PHRASE:
         phrases_by_row = dict(frequent_phrases([str(row.get("text", "")) for row in corpus_rows]).by_row)
-        candidates = {number: corpus_rows[number - 1] for number in phrases_by_row}
+        candidates = {row_number: corpus_rows[row_number - 1] for row_number in phrases_by_row}
     elif texts == "marked":
-        candidates = {number: corpus_rows[number - 1] for number in marked_rows}
+        candidates = {row_number: corpus_rows[row_number - 1] for row_number in marked_rows}
     elif texts == MISMATCHED:
         mismatched_rows = mismatches.label_by_row if mismatches is not None else {}
-        candidates = {number: corpus_rows[number - 1] for number in mismatched_rows if number <= len(corpus_rows)}
+        candidates = {
+            row_number: corpus_rows[row_number - 1] for row_number in mismatched_rows if row_number <= len(corpus_rows)
+        }
     elif texts == "aside":
         candidates = dict(enumerate(map(_with_reason_words, aside_rows), 1))
     else:
@@ -419,7 +421,7 @@ def search(home: Path, run: str, *, find: str = "", label: str = "", generator: 
         for row_number, row in matching_rows.items()
         if not generator or row.get("generator") == generator
     }
-    shown_rows = {n: row for n, row in rows_of_label.items() if n in rows_of_generator}
+    shown_rows = {row_number: row for row_number, row in rows_of_label.items() if row_number in rows_of_generator}
     return Found(
         texts=tuple(shown_rows.values()),
         numbers=tuple(shown_rows),
@@ -430,9 +432,9 @@ def search(home: Path, run: str, *, find: str = "", label: str = "", generator: 
         aside=len(aside_rows),
         mismatches=mismatches,
         pieces={
-            number: split_at_phrases(str(shown_rows[number].get("text", "")), phrases)
-            for number, phrases in phrases_by_row.items()
-            if number in shown_rows
+            row_number: split_at_phrases(str(shown_rows[row_number].get("text", "")), phrases)
+            for row_number, phrases in phrases_by_row.items()
+            if row_number in shown_rows
         },
     )
 
@@ -538,11 +540,11 @@ def published_texts(home: Path, run: str) -> list[str] | None:
     return None
 
 
-def drawn_rows(count: int, drawn: int) -> list[int]:
+def drawn_rows(row_count: int, drawn_count: int) -> list[int]:
     """Draws row numbers of a corpus without replacement, always the same ones; all in order where there are no more."""
-    if count <= drawn:
-        return list(range(count))
-    return [int(row) for row in np.random.default_rng(0).permutation(count)[:drawn]]
+    if row_count <= drawn_count:
+        return list(range(row_count))
+    return [int(row_number) for row_number in np.random.default_rng(0).permutation(row_count)[:drawn_count]]
 
 
 def _rows(output: Path, name: str = JSONL_NAME) -> list[dict[str, Any]]:

@@ -295,13 +295,13 @@ def _begun_with(run_folder: RunFolder) -> str:
 
 
 def _keys(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, member in value.items():
-        if isinstance(member, list) and any(isinstance(table, Mapping) for table in member):
-            member = {str(number): table for number, table in enumerate(member, 1)}
-        if isinstance(member, Mapping):
-            yield from _keys(member, f"{prefix}{key}.")
+    for key, key_value in value.items():
+        if isinstance(key_value, list) and any(isinstance(table, Mapping) for table in key_value):
+            key_value = {str(table_number): table for table_number, table in enumerate(key_value, 1)}
+        if isinstance(key_value, Mapping):
+            yield from _keys(key_value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", member
+            yield f"{prefix}{key}", key_value
 
 
 def put_away(home: Path, run: str) -> None:
@@ -630,16 +630,16 @@ def watch(home: Path, run: str, *, timeout_s: float | None = None) -> Iterator[R
     """
     coordinator_home = CoordinatorHome(home)
     run_folder = coordinator_home.run(run)
-    start_s = time.monotonic()
-    lines_read = max(0, len(run_folder.log()) - LOG_LINES)
+    started_at_s = time.monotonic()
+    read_line_count = max(0, len(run_folder.log()) - LOG_LINES)
     last_shown: tuple[object, ...] | None = None
     while True:
-        if len(run_folder.log()) > lines_read:
+        if len(run_folder.log()) > read_line_count:
             time.sleep(POLL_S)  # A run's last log line comes just before its final status: both are one event.
         status = run_folder.status()
         is_served = coordinator_home.served
-        new_lines = tuple(run_folder.log()[lines_read:])
-        lines_read += len(new_lines)
+        new_lines = tuple(run_folder.log()[read_line_count:])
+        read_line_count += len(new_lines)
         has_ended = status.state in FINAL or (status.state in ENDED and status.number >= run_folder.requested().number)
         event = RunEvent(new_lines, status, is_served, awaited(home, status))
         shown_words = (status.words, is_served, *event.away_because)
@@ -651,7 +651,7 @@ def watch(home: Path, run: str, *, timeout_s: float | None = None) -> Iterator[R
             yield event
         if has_ended:
             return
-        if timeout_s is not None and time.monotonic() - start_s > timeout_s:
+        if timeout_s is not None and time.monotonic() - started_at_s > timeout_s:
             raise TransportError(
                 f"run {run!r} did not end within {timeout_s:g} s", "it goes on; watch it again", code="still-running"
             )
@@ -675,11 +675,11 @@ def awaited(home: Path, status: RunStatus) -> dict[str, PartyFacts]:
     return {facts.party.name: facts for facts in parties(home) if facts.party.name in awaited_names}
 
 
-def log(home: Path, run: str, lines: int = 200) -> tuple[str, ...]:
+def log(home: Path, run: str, line_count: int = 200) -> tuple[str, ...]:
     """The last lines of a run's log. Raises ConfigurationError for an unknown run."""
     run_folder = CoordinatorHome(home).run(run)
     run_folder.planned()
-    return tuple(run_folder.log()[-lines:])
+    return tuple(run_folder.log()[-line_count:])
 
 
 def timed_log(home: Path, run: str) -> tuple[tuple[float | None, str], ...]:

@@ -337,21 +337,26 @@ def try_task(
     generator = settings.build(generator_surroundings)
     prompt_format = settings.prompt_format(folder)
     task_labels = task.task.labels or ("",)
-    trial_orders = [Order(name, trial.kind, task_labels[number % len(task_labels)]) for number in range(trial.texts)]
+    trial_orders = [
+        Order(name, trial.kind, task_labels[order_number % len(task_labels)]) for order_number in range(trial.texts)
+    ]
     if trial.seed is None:
         seed = time.time_ns() % 2**53
     else:
         seed = trial.seed
     requests = Requests(build_prompts(task), {name: prompt_format}, seed=seed, draw_words=public_lengths(task))
     requests_by_number, _ = requests.make("try", trial_orders, range(trial.texts), [1] * trial.texts)
-    timed_answers = _ask(name, generator, [requests_by_number[number] for number in range(trial.texts)])
+    timed_answers = _ask(name, generator, [requests_by_number[order_number] for order_number in range(trial.texts)])
     tried_orders = tuple(
-        _judge_answer(timed_answers[number], order, requests_by_number[number], task, prompt_format)
-        for number, order in enumerate(trial_orders)
+        _judge_answer(timed_answers[order_number], order, requests_by_number[order_number], task, prompt_format)
+        for order_number, order in enumerate(trial_orders)
     )
     if isinstance(generator, CachingGenerator):
         generator.keep_texts(
-            [(requests_by_number[number], not tried_text.fault) for number, tried_text in enumerate(tried_orders)]
+            [
+                (requests_by_number[order_number], not tried_text.fault)
+                for order_number, tried_text in enumerate(tried_orders)
+            ]
         )
     return tried_orders
 
@@ -379,16 +384,16 @@ class _TimedAnswer:
 
 def _ask(name: str, generator: Generator, requests: Sequence[GenerationRequest]) -> list[_TimedAnswer]:
     """Returns the answer to each request; a request without one has an error that names the generator."""
-    start_s = time.monotonic()
+    started_at_s = time.monotonic()
     answer_by_number: dict[int, _TimedAnswer] = {}
     previous_loss = Loss()
-    for number, generator_answer in generator.answer(requests):
+    for request_number, generator_answer in generator.answer(requests):
         current_loss = generator.lost if isinstance(generator, PaidGenerator) else Loss()
         loss = Loss(1, current_loss.tokens - previous_loss.tokens, current_loss.price_usd - previous_loss.price_usd)
-        answer_by_number[number] = _TimedAnswer(generator_answer, time.monotonic() - start_s, loss)
+        answer_by_number[request_number] = _TimedAnswer(generator_answer, time.monotonic() - started_at_s, loss)
         previous_loss = current_loss
-    no_answer = _TimedAnswer(GenerationError(f"{name}: gave no answer"), time.monotonic() - start_s, Loss())
-    return [answer_by_number.get(number, no_answer) for number in range(len(requests))]
+    no_answer = _TimedAnswer(GenerationError(f"{name}: gave no answer"), time.monotonic() - started_at_s, Loss())
+    return [answer_by_number.get(request_number, no_answer) for request_number in range(len(requests))]
 
 
 def _judge_answer(
