@@ -440,15 +440,15 @@ class OversightScreens:
 
     def _people(self, visit: Visit) -> Response:
         download_key = visit.query.get("secret", "")
-        secret = ""
+        token_secret = ""
         if visit.site.downloads.waits(download_key, visit.person.name):
-            secret = visit.site.downloads.take(download_key, visit.person.name).data.decode()
+            token_secret = visit.site.downloads.take(download_key, visit.person.name).data.decode()
         session_number = visit.session.number if visit.session is not None else 0
         accounts = visit.site.accounts
 
         def read_people() -> dict[str, Any]:
             access_lists = {"people": accounts.people(), "sessions": accounts.sessions(), "tokens": accounts.tokens()}
-            return {**access_lists, "roles": ROLES, "secret": secret, "own": session_number}
+            return {**access_lists, "roles": ROLES, "secret": token_secret, "own": session_number}
 
         return visit.page("People", {"people": read_people})
 

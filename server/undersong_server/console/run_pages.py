@@ -319,12 +319,12 @@ class RunScreens:
     def _change(self, visit: Visit) -> str:
         """Keeps what was typed, and does what the form's button says."""
         draft = self._typed(visit)
-        address = f"/runs/new/{draft.identity}"
+        draft_address = f"/runs/new/{draft.identity}"
         act, _, place = visit.form.get("do", "check").partition(" ")
-        section, _, number = place.partition(".")
+        section, _, table_number_words = place.partition(".")
         address_end = "?checked=yes"
         if act == "plan":
-            return self._plan(visit, draft, address)
+            return self._plan(visit, draft, draft_address)
         if act == "discard":
             drafts.discard(self._home, draft)
             return visit.go("/runs/new", "The draft is removed.")
@@ -335,12 +335,14 @@ class RunScreens:
             draft = drafts.add_example_generators(self._home, draft)
             address_end = f"#generators-{len(draft.data['generators']) - 1}"
         elif act == "remove":
-            draft = drafts.remove_table(draft, section, _parse_whole(number))
+            draft = drafts.remove_table(draft, section, _parse_whole(table_number_words))
             address_end = "#generators" if section == "generators" else "#further"
         elif act == "try":
             surroundings = {"environment": self._context.environment, "public_cache": self._context.public_cache}
             with self._context.work.only(f"the trial of a generator for {draft.identity}"):
-                draft = drafts.try_generator(draft, _parse_whole(number), self._limits(draft), **surroundings)
+                draft = drafts.try_generator(
+                    draft, _parse_whole(table_number_words), self._limits(draft), **surroundings
+                )
             visit.note("generator test", str(draft.trial["generator"]))
             address_end = "#trial"
         elif act == "upload":
@@ -359,7 +361,7 @@ class RunScreens:
             lacking_row_count = sent_row_count + drafts.FEWEST_EMPTY_ROWS - len(draft.label_rows)
             draft = replace(draft, more_rows=draft.more_rows + max(0, lacking_row_count))
         drafts.save(self._home, draft)
-        return visit.go(f"{address}{address_end}")
+        return visit.go(f"{draft_address}{address_end}")
 
     def _with_file_labels(self, draft: drafts.Draft, key: str) -> drafts.Draft:
         """The draft with the labels of the file that ``key`` names."""
@@ -372,13 +374,13 @@ class RunScreens:
             code="no-labels",
         )
 
-    def _plan(self, visit: Visit, draft: drafts.Draft, address: str) -> str:
+    def _plan(self, visit: Visit, draft: drafts.Draft, draft_address: str) -> str:
         form_state = self._so_far(draft, checked=True)
         if form_state["beside"] or form_state["general"]:
-            words = "some fields need another look." if form_state["beside"] else "the plan below says why."
+            refusal_words = "some fields need another look." if form_state["beside"] else "the plan below says why."
             if not enrolment.enrolled(self._home):
-                words = f"nobody is enrolled. {enrolment.missing_words(self._home)}"
-            return visit.go(f"{address}?checked=yes", f"No run is planned yet: {words}", "warn")
+                refusal_words = f"nobody is enrolled. {enrolment.missing_words(self._home)}"
+            return visit.go(f"{draft_address}?checked=yes", f"No run is planned yet: {refusal_words}", "warn")
         options = RunOptions(
             name=draft.name or None,
             parties=draft.parties,
@@ -506,15 +508,15 @@ class RunScreens:
 
     def _mark(self, visit: Visit) -> str:
         """Marks one text, or all that the form's search finds; leads back to where the person was."""
-        run, row = visit.path["run"], visit.form.get("row", "")
+        run, row_number_words = visit.path["run"], visit.form.get("row", "")
         is_marked = visit.form.get("mark", "yes") == "yes"
         query = {key: visit.form[key] for key in (*SEARCHED, "page") if visit.form.get(key)}
         if query.get("marked") == ASIDE:
             raise ConfigurationError("texts that were set aside have no marks", "leave their file out of the archive")
-        rows = (_parse_whole(row),) if row else self._search(run, query).numbers
-        curation.mark_texts(self._home, run, rows, marked=is_marked)
-        visit.note("run mark" if is_marked else "run unmark", f"{run}: {counted(len(rows), 'text')}")
-        anchor = f"text-{row}" if row else "corpus"
+        row_numbers = (_parse_whole(row_number_words),) if row_number_words else self._search(run, query).numbers
+        curation.mark_texts(self._home, run, row_numbers, marked=is_marked)
+        visit.note("run mark" if is_marked else "run unmark", f"{run}: {counted(len(row_numbers), 'text')}")
+        anchor = f"text-{row_number_words}" if row_number_words else "corpus"
         return visit.go(f"/runs/one/{quote(run)}/result?{urlencode(query)}#{anchor}")
 
     def _evaluation(self, run: str) -> dict[str, Any]:
@@ -666,14 +668,14 @@ def _parse_whole(text: str) -> int:
 
 def _charts(live: overview.LiveRun, plan: overview.RunPlanFacts) -> dict[str, Markup]:
     """Weights of the generators, their shares of the votes, and epsilon; "" for what a run does not have."""
-    noise = [live.weights_noise.get(number, ()) for number in range(len(live.weights))]
+    noise = [live.weights_noise.get(round_number, ()) for round_number in range(len(live.weights))]
     sums_with_votes = [opened_sum for opened_sum in live.sums if opened_sum.vote_fractions]
     fractions, deviations = (
         [opened_sum.vote_fractions for opened_sum in sums_with_votes],
         [opened_sum.noise for opened_sum in sums_with_votes],
     )
-    weights_chart = shares_chart("Weights", "round", live.generators, live.weights, noise, first=1)
-    votes_chart = shares_chart("Votes", "sum with votes", live.generators, fractions, deviations, first=1)
+    weights_chart = shares_chart("Weights", "round", live.generators, live.weights, noise, first_number=1)
+    votes_chart = shares_chart("Votes", "sum with votes", live.generators, fractions, deviations, first_number=1)
     spent = [opened_sum.epsilon_after for opened_sum in live.sums if opened_sum.epsilon_after is not None]
     epsilon = epsilon_chart(spent, plan.figures.privacy.epsilon, plan.epsilon_after)
     return {"weights": weights_chart, "votes": votes_chart, "epsilon": epsilon}

@@ -83,7 +83,7 @@ def public_distances(corpora: Corpora, test: Sequence[str], embed: Embed, *, see
     return figure_rows
 
 
-def private_distances(corpora: Corpora, noisy_sum: NoisySum, records: int, embed: Embed) -> list[RoundFigure]:
+def private_distances(corpora: Corpora, noisy_sum: NoisySum, record_count: int, embed: Embed) -> list[RoundFigure]:
     """Returns each round's squared distance of means to the records, and its change since the first round."""
     mean_by_round = {
         round_number: _mean_embedding(embed([sample.text for sample in corpus]))
@@ -92,14 +92,16 @@ def private_distances(corpora: Corpora, noisy_sum: NoisySum, records: int, embed
     }
     figure_rows = []
     for round_number, mean in mean_by_round.items():
-        distance_estimate = distance.squared_distance(noisy_sum, records, mean)
+        distance_estimate = distance.squared_distance(noisy_sum, record_count, mean)
         figure_rows.append(
             RoundFigure(
                 round_number + 1, "squared distance of means", "", distance_estimate.value, distance_estimate.error
             )
         )
         if (first_round := min(mean_by_round)) != round_number:
-            distance_change = distance.squared_distance_change(noisy_sum, records, mean, mean_by_round[first_round])
+            distance_change = distance.squared_distance_change(
+                noisy_sum, record_count, mean, mean_by_round[first_round]
+            )
             figure_rows.append(
                 RoundFigure(
                     round_number + 1,

@@ -254,8 +254,8 @@ def _check_sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) 
     opened_sums: dict[str, ProvedSum] = {}
     for sum_name, sum_facts in sums.items():
         with _note_faults(faults, f"private sum {sum_name}"):
-            attempt = int(sum_facts["attempt"])
-            parameters = manifest.sum_parameters(sum_name, attempt)
+            attempt_number = int(sum_facts["attempt"])
+            parameters = manifest.sum_parameters(sum_name, attempt_number)
             proved_survivors = check_evidence(parameters, bytes.fromhex(sum_facts["evidence"]))
             if list(proved_survivors.survivors) != list(sum_facts["survivors"]):
                 raise PrivacyRefusal("the sum's survivors are not those that the parties signed for", REMEDY)
@@ -269,7 +269,7 @@ def _check_sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) 
             ]
             if not any(math.isclose(sum_facts["variance"], variance, rel_tol=1e-9) for variance in possible_variances):
                 raise PrivacyRefusal("the variance of the sum's noise is not one that the plan allows", REMEDY)
-            opened_sums[sum_name] = ProvedSum(attempt, proved_survivors)
+            opened_sums[sum_name] = ProvedSum(attempt_number, proved_survivors)
     return opened_sums
 
 
@@ -289,7 +289,7 @@ def _charged_events(
     """Returns the charged events by party; every vector in an opened sum must have been charged by its party.
 
     Args:
-        final_receipts: by party, the receipts after which a party answers no more in the run.
+        final_receipts: maps each party to the receipt after which it answers no more in the run.
     """
     plan = manifest.plan
     if not math.isfinite(plan.privacy.epsilon):
@@ -804,7 +804,7 @@ class PrivacyVerdict:
         if self.left_out is not None:
             left_out_words = f"{self.left_out.words} that the coordinator left out of the corpus afterwards"
         return describe_files(
-            self.missing, outside=len(self.outside), left_out=left_out_words, lacks_corpus=self.lacks_corpus
+            self.missing, outside_count=len(self.outside), left_out=left_out_words, lacks_corpus=self.lacks_corpus
         )
 
     def _describe_keys(self) -> str:

@@ -29,11 +29,14 @@ CHECK_WORDS: Mapping[str, str] = {
 }
 
 
-def describe_files(missing: Sequence[str], *, outside: int, left_out: str = "", lacks_corpus: bool = False) -> str:
+def describe_files(
+    missing: Sequence[str], *, outside_count: int, left_out: str = "", lacks_corpus: bool = False
+) -> str:
     """Returns the sentence on files without a fault.
 
     Args:
-        missing: names of the files that are not here; outside: number of those that no signed file names.
+        missing: names of the files that are not here.
+        outside_count: number of those that no signed file names.
         left_out: words on texts that the coordinator left out of the corpus afterwards; "" if it left out none.
         lacks_corpus: True if no file with rows of the corpus is here.
     """
@@ -42,6 +45,6 @@ def describe_files(missing: Sequence[str], *, outside: int, left_out: str = "", 
         integrity = CHECK_WORDS["incomplete"].format(count=len(missing), files=", ".join(missing))
     if left_out:
         integrity = f"{integrity if missing else 'whole'}, but for {left_out}"
-    outside_words = CHECK_WORDS["outside"].format(files=counted(outside, "further file"))
+    outside_words = CHECK_WORDS["outside"].format(files=counted(outside_count, "further file"))
     corpus_words = [CHECK_WORDS["no corpus"]] if lacks_corpus else []
-    return "; ".join([integrity, *corpus_words, *([outside_words] if outside else [])])
+    return "; ".join([integrity, *corpus_words, *([outside_words] if outside_count else [])])

@@ -94,13 +94,13 @@ def name_test(path: Path, name: str = "") -> str:
     return f"{name or path.name}, {hashlib.sha256(path.read_bytes()).hexdigest()[:8]}"
 
 
-def make_evaluation(test: str, measures: Sequence[Measure], by_texts: Interval | None, texts: int) -> Evaluated:
+def make_evaluation(test: str, measures: Sequence[Measure], by_texts: Interval | None, text_count: int) -> Evaluated:
     """Returns the figures of one evaluation as they are kept, with today's date.
 
     Args:
         test: the test file, by :func:`name_test`.
         by_texts: interval of the panel score by the choice of test texts; None without a panel.
-        texts: number of the corpus's texts that were judged.
+        text_count: number of the corpus's texts that were judged.
     """
     interval_by_measure = {} if by_texts is None else {PANEL_SCORE: by_texts}
     return Evaluated(
@@ -110,7 +110,7 @@ def make_evaluation(test: str, measures: Sequence[Measure], by_texts: Interval |
             measure.name: _kept_measure(measure, interval_by_measure.get(measure.name, measure.interval))
             for measure in measures
         },
-        texts,
+        text_count,
         time.strftime("%Y-%m-%d"),
     )
 

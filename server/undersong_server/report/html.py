@@ -50,7 +50,8 @@ def render_html(data: ReportData) -> str:
         script_hash=base64.b64encode(hashlib.sha256(script_text.encode("utf-8")).digest()).decode("ascii"),
         labels=_label_rows(data, text_counts),
         generators=[
-            (name, generator_colour[name], int(n)) for name, n in zip(data.generators, text_counts.sum(0), strict=True)
+            (name, generator_colour[name], int(text_count))
+            for name, text_count in zip(data.generators, text_counts.sum(0), strict=True)
         ],
         kinds=len({sample.kind for sample in data.samples}),
         in_browser=IN_BROWSER,  # The page has its box for the files in the place of this paragraph.
@@ -70,7 +71,12 @@ def render_html(data: ReportData) -> str:
         further_measures=_list_further_measures(data),
         panel_settings=panel.settings(),
         weight_chart=shares_chart(
-            "Weight of each generator by round", "round", data.generators, data.weights, _weight_noise(data), first=1
+            "Weight of each generator by round",
+            "round",
+            data.generators,
+            data.weights,
+            _weight_noise(data),
+            first_number=1,
         ),
         weights_moved=any(tuple(row) != tuple(data.weights[0]) for row in data.weights),
         equal_weights=EQUAL_WEIGHTS if data.has_equal_weights else "",
@@ -164,19 +170,23 @@ def _own_file(name: str) -> str:
     return resources.files("undersong_server.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _label_rows(data: ReportData, counts: np.ndarray) -> list[dict[str, object]]:
-    largest_row = max(1, int(counts.sum(axis=1).max(initial=0)))
+def _label_rows(data: ReportData, text_counts: np.ndarray) -> list[dict[str, object]]:
+    largest_label_count = max(1, int(text_counts.sum(axis=1).max(initial=0)))
     return [
         {
             "name": label_name or "(no label)",
             "count": int(label_counts.sum()),
             "parts": [
-                (colour(index), 100 * int(cell_count) / largest_row, f"{data.generators[index]}: {int(cell_count)}")
-                for index, cell_count in enumerate(label_counts)
+                (
+                    colour(generator_index),
+                    100 * int(cell_count) / largest_label_count,
+                    f"{data.generators[generator_index]}: {int(cell_count)}",
+                )
+                for generator_index, cell_count in enumerate(label_counts)
                 if cell_count
             ],
         }
-        for label_name, label_counts in zip(data.label_names, counts, strict=True)
+        for label_name, label_counts in zip(data.label_names, text_counts, strict=True)
     ]
 
 
@@ -256,14 +266,14 @@ def _table_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def hub_size(texts: int) -> str:
+def hub_size(text_count: int) -> str:
     """Returns the class of a data set's size, as hubs of data sets name it.
 
     >>> hub_size(600), hub_size(1000)
     ('n<1K', '1K<n<10K')
     """
-    for limit, name in ((1e3, "n<1K"), (1e4, "1K<n<10K"), (1e5, "10K<n<100K"), (1e6, "100K<n<1M")):
-        if texts < limit:
+    for count_limit, name in ((1e3, "n<1K"), (1e4, "1K<n<10K"), (1e5, "10K<n<100K"), (1e6, "100K<n<1M")):
+        if text_count < count_limit:
             return name
     return "n>1M"
 
@@ -502,12 +512,12 @@ def shares_chart(
     rows: Sequence[Sequence[float]],
     noise: Sequence[Sequence[float]] = (),
     *,
-    first: int = 0,
+    first_number: int = 0,
 ) -> Markup:
     """Draws each generator's share by round or sum; "" for fewer than two generators, or before the first row.
 
     Args:
-        rows: one share per generator in each row; the rows are counted from ``first``.
+        rows: one share per generator in each row; the rows are counted from ``first_number``.
         noise: standard deviation of each share's noise; a row without any has exact shares.
     """
     if len(generators) < 2:
@@ -525,7 +535,7 @@ def shares_chart(
     )
     return series_chart(
         f"{description}. In the last: {last_shares}",
-        [str(first + round_index) for round_index in range(len(rows))],
+        [str(first_number + round_index) for round_index in range(len(rows))],
         series_by_generator,
         axis=axis,
         measure="share",
@@ -606,13 +616,13 @@ def _round_scale(lowest: float, highest: float, *, least_step: float = 0.0) -> l
     >>> _round_scale(0.09, 0.6), _round_scale(0.71, 0.71), _round_scale(0.1, 0.1 + 1e-16)
     ([0.0, 0.2, 0.4, 0.6], [0.6, 0.8], [0.05, 0.1, 0.15])
     """
-    span, size = highest - lowest, max(abs(lowest), abs(highest))
-    if span <= 1e-9 * size:  # equal but for the rounding of floats
-        span = size or 1.0
+    span, largest_size = highest - lowest, max(abs(lowest), abs(highest))
+    if span <= 1e-9 * largest_size:  # equal but for the rounding of floats
+        span = largest_size or 1.0
     power_of_ten = 10.0 ** math.floor(math.log10(span / 4))
     step_factors = (factor for factor in (1, 2, 5, 10) if 4 * power_of_ten * factor >= span * (1 - 1e-9))
     step = max(least_step, power_of_ten * next(step_factors))
     first, last = math.floor(lowest / step + 1e-9), math.ceil(highest / step - 1e-9)
     if first == last:
         first, last = first - 1, last + 1
-    return [round(step * place, 12) for place in range(first, last + 1)]
+    return [round(step * step_number, 12) for step_number in range(first, last + 1)]

@@ -43,7 +43,10 @@ def describe_rows(data: ReportData) -> tuple[str, ...]:
 
 def example_rows(data: ReportData) -> list[Sample]:
     """Draws a few rows by chance; the signed plan decides which, so that they are the same every time."""
-    return [data.samples[row] for row in _public_rng(data).permutation(len(data.samples))[:SHOWN_ROWS].tolist()]
+    return [
+        data.samples[row_number]
+        for row_number in _public_rng(data).permutation(len(data.samples))[:SHOWN_ROWS].tolist()
+    ]
 
 
 def quote_rows(data: ReportData) -> str:
@@ -74,9 +77,9 @@ def frequent_phrases_by_row(texts: Sequence[str]) -> tuple[list[set[str]], int]:
     """Returns each text's phrases that stand in many texts, and the number of texts from which on they are many."""
     phrases_by_row = list(map(_phrases, texts))
     row_count_by_phrase = Counter(phrase for phrases in phrases_by_row for phrase in phrases)
-    least_rows = max(LEAST_ROWS, math.ceil(LEAST_SHARE * len(texts)))
-    frequent_phrases = {phrase for phrase, row_count in row_count_by_phrase.items() if row_count >= least_rows}
-    return [phrases & frequent_phrases for phrases in phrases_by_row], least_rows
+    least_row_count = max(LEAST_ROWS, math.ceil(LEAST_SHARE * len(texts)))
+    frequent_phrases = {phrase for phrase, row_count in row_count_by_phrase.items() if row_count >= least_row_count}
+    return [phrases & frequent_phrases for phrases in phrases_by_row], least_row_count
 
 
 def split_at_phrases(text: str, phrases: Collection[str]) -> list[tuple[str, bool]]:
@@ -87,34 +90,44 @@ def split_at_phrases(text: str, phrases: Collection[str]) -> list[tuple[str, boo
     """
     matches = list(WORD.finditer(text))
     is_phrase_word = [False] * len(matches)
-    for start in range(len(matches) - PHRASE_WORDS + 1):
-        if " ".join(match[0].casefold() for match in matches[start : start + PHRASE_WORDS]) in phrases:
-            is_phrase_word[start : start + PHRASE_WORDS] = [True] * PHRASE_WORDS
+    for first_word_number in range(len(matches) - PHRASE_WORDS + 1):
+        if (
+            " ".join(match[0].casefold() for match in matches[first_word_number : first_word_number + PHRASE_WORDS])
+            in phrases
+        ):
+            is_phrase_word[first_word_number : first_word_number + PHRASE_WORDS] = [True] * PHRASE_WORDS
     pieces: list[tuple[str, bool]] = []
     last_end = 0
     for is_phrase, group in groupby(range(len(matches)), key=is_phrase_word.__getitem__):
-        word_rows = list(group)
+        word_numbers = list(group)
         if is_phrase:
-            pieces += [(text[last_end : matches[word_rows[0]].start()], False)]
-            last_end = matches[word_rows[-1]].end()
-            pieces += [(text[matches[word_rows[0]].start() : last_end], True)]
+            pieces += [(text[last_end : matches[word_numbers[0]].start()], False)]
+            last_end = matches[word_numbers[-1]].end()
+            pieces += [(text[matches[word_numbers[0]].start() : last_end], True)]
     return [(piece, is_phrase) for piece, is_phrase in [*pieces, (text[last_end:], False)] if piece]
 
 
 def describe_phrases(data: ReportData) -> str:
     """Says in how many rows a phrase stands that other rows have, too, and which phrases are the most frequent."""
-    rows = _public_rng(data).permutation(len(data.samples))[:MOST_ROWS].tolist()
-    frequent_by_row, least_rows = frequent_phrases_by_row([data.samples[row].text for row in rows])
-    scope_words = f" of {number(len(rows))} rows that were drawn" if len(rows) < len(data.samples) else " rows"
+    drawn_row_numbers = _public_rng(data).permutation(len(data.samples))[:MOST_ROWS].tolist()
+    frequent_by_row, least_row_count = frequent_phrases_by_row(
+        [data.samples[row_number].text for row_number in drawn_row_numbers]
+    )
+    scope_words = (
+        f" of {number(len(drawn_row_numbers))} rows that were drawn"
+        if len(drawn_row_numbers) < len(data.samples)
+        else " rows"
+    )
     if not any(frequent_by_row):
-        return f"No phrase of {PHRASE_WORDS} words stands in {least_rows} or more{scope_words}."
+        return f"No phrase of {PHRASE_WORDS} words stands in {least_row_count} or more{scope_words}."
     phrase_row_count = sum(map(bool, frequent_by_row))
-    (top_phrase, top_count), *further_phrases = _phrases_of_most_rows(frequent_by_row, least_rows)
+    (top_phrase, top_count), *further_phrases = _phrases_of_most_rows(frequent_by_row, least_row_count)
     further_words = ", ".join(f'"{phrase}" ({number(row_count)})' for phrase, row_count in further_phrases)
     next_words = f"; then, in rows with none of those before it: {further_words}" if further_phrases else ""
+    drawn_count = len(drawn_row_numbers)
     return (
-        f"{number(phrase_row_count)} of {number(len(rows))} rows ({100 * phrase_row_count / len(rows):.0f} %) hold a"
-        f" phrase of {PHRASE_WORDS} words that stands in {least_rows} or more{scope_words}. The most frequent:"
+        f"{number(phrase_row_count)} of {number(drawn_count)} rows ({100 * phrase_row_count / drawn_count:.0f} %) hold"
+        f" a phrase of {PHRASE_WORDS} words that stands in {least_row_count} or more{scope_words}. The most frequent:"
         f' "{top_phrase}" ({counted(top_count, "row")}){next_words}.'
     )
 
@@ -124,7 +137,7 @@ def _phrases(text: str) -> set[str]:
     return {" ".join(text_words[start : start + PHRASE_WORDS]) for start in range(len(text_words) - PHRASE_WORDS + 1)}
 
 
-def _phrases_of_most_rows(phrases_by_row: Sequence[set[str]], least_rows: int) -> list[tuple[str, int]]:
+def _phrases_of_most_rows(phrases_by_row: Sequence[set[str]], least_row_count: int) -> list[tuple[str, int]]:
     """Returns phrases with their numbers of rows: each time the phrase that stands in most rows without an earlier one.
 
     So the parts of one longer phrase are shown once, and no phrase is passed over that stands in rows of its own.
@@ -134,7 +147,7 @@ def _phrases_of_most_rows(phrases_by_row: Sequence[set[str]], least_rows: int) -
     for _ in range(SHOWN_PHRASES):
         row_count_by_phrase = Counter(phrase for phrases in remaining_rows for phrase in phrases)
         top_phrase = min(row_count_by_phrase, key=lambda phrase: (-row_count_by_phrase[phrase], phrase), default="")
-        if row_count_by_phrase[top_phrase] < least_rows:
+        if row_count_by_phrase[top_phrase] < least_row_count:
             break
         shown_phrases.append((top_phrase, row_count_by_phrase[top_phrase]))
         remaining_rows = [phrases for phrases in remaining_rows if top_phrase not in phrases]
@@ -143,13 +156,14 @@ def _phrases_of_most_rows(phrases_by_row: Sequence[set[str]], least_rows: int) -
 
 def _say_faults(texts: Sequence[str]) -> str:
     """Counts the rows with placeholders, those with links or markup, and those without a closing mark."""
-    placeholder_rows, markup_rows = (
+    placeholder_row_count, markup_row_count = (
         sum(bool(pattern.search(text)) for text in texts) for pattern in (PLACEHOLDER, MARKUP)
     )
     open_row_count = sum(not CLOSING.search(text) for text in texts)
     return (
-        f"{counted(placeholder_rows, 'row')} with a placeholder such as <NAME> or [NAME], {number(markup_rows)} with"
-        f" pieces of links or markup, {number(open_row_count)} without a closing mark at the end."
+        f"{counted(placeholder_row_count, 'row')} with a placeholder such as <NAME> or [NAME],"
+        f" {number(markup_row_count)} with pieces of links or markup, {number(open_row_count)} without a"
+        " closing mark at the end."
     )
 
 

@@ -65,23 +65,29 @@ def _summary_text(data: ReportData) -> Text:
     )
 
 
-def _weight_table(data: ReportData, most_rows: int) -> Table:
+def _weight_table(data: ReportData, row_limit: int) -> Table:
     """Each generator's last weight as a bar, the largest first, beside its first one; the rest as one line."""
     last_weights, first_weights = data.weights[-1], data.weights[0]
-    generator_order = sorted(range(len(last_weights)), key=lambda index: -last_weights[index])
-    shown_generators = generator_order if len(generator_order) <= most_rows else generator_order[: most_rows - 1]
+    generator_order = sorted(range(len(last_weights)), key=lambda generator_index: -last_weights[generator_index])
+    shown_indices = generator_order if len(generator_order) <= row_limit else generator_order[: row_limit - 1]
     weight_table = Table.grid(padding=(0, 2))
     weight_table.add_column(no_wrap=True, overflow="ellipsis", max_width=LONGEST_NAME)
-    for index in shown_generators:
-        error = f" (s.e. {100 * data.weight_errors[index]:.0f})" if data.weight_errors else ""
-        change_words = f"{100 * first_weights[index]:3.0f} % → {100 * last_weights[index]:3.0f} %{error}"
-        weight_table.add_row(
-            Text(data.generators[index]), ProgressBar(total=1.0, completed=last_weights[index], width=BAR), change_words
+    for generator_index in shown_indices:
+        error_words = f" (s.e. {100 * data.weight_errors[generator_index]:.0f})" if data.weight_errors else ""
+        change_words = (
+            f"{100 * first_weights[generator_index]:3.0f} % → {100 * last_weights[generator_index]:3.0f} %{error_words}"
         )
-    if len(generator_order) > len(shown_generators):
-        remaining_weight = sum(last_weights[index] for index in generator_order[len(shown_generators) :])
         weight_table.add_row(
-            Text(counted(len(generator_order) - len(shown_generators), "other")), "", f"{100 * remaining_weight:.0f} %"
+            Text(data.generators[generator_index]),
+            ProgressBar(total=1.0, completed=last_weights[generator_index], width=BAR),
+            change_words,
+        )
+    if len(generator_order) > len(shown_indices):
+        remaining_weight = sum(
+            last_weights[generator_index] for generator_index in generator_order[len(shown_indices) :]
+        )
+        weight_table.add_row(
+            Text(counted(len(generator_order) - len(shown_indices), "other")), "", f"{100 * remaining_weight:.0f} %"
         )
     return weight_table
 

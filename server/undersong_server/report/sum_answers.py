@@ -140,17 +140,17 @@ def _tell_sum(planned_sum: PlannedSum, run: OpenedRun) -> SumAnswer:
 
 def _tell_answer(planned_sum: PlannedSum, noisy_sum: NoisySum, run: OpenedRun) -> str:
     """Returns the sentence on a sum's result; for a statistic without its own sentence, the range of the values."""
-    numbers, standard_error = noisy_sum.natural, float(noisy_sum.sigma)
+    sum_values, standard_error = noisy_sum.natural, float(noisy_sum.sigma)
     match planned_sum.statistic:
         case LabelHistogram.name:
-            return f"Answer: {_list_figures(run.labels, numbers)}, each {_give_or_take(standard_error)}."
+            return f"Answer: {_list_figures(run.labels, sum_values)}, each {_give_or_take(standard_error)}."
         case SupportVotes.name if "support" in run.records:
             return _tell_support(run)
         case ClassifierVotesInBlocks.name:
             # A row is centred: it counts by how much a classifier is above the generators' mean. Blocks that no label
             # uses hold noise alone, so the sum over all of them is right on average.
-            by_generator = numbers.reshape(-1, len(run.generators)).sum(axis=0)
-            sum_error = standard_error * float(np.sqrt(len(numbers) / len(run.generators)))
+            by_generator = sum_values.reshape(-1, len(run.generators)).sum(axis=0)
+            sum_error = standard_error * float(np.sqrt(len(sum_values) / len(run.generators)))
             figures = [
                 f"{printable(name, 60)} {abs(value):.0f} {'more' if value >= 0 else 'fewer'}"
                 for name, value in zip(run.generators, by_generator.tolist(), strict=True)
@@ -162,10 +162,10 @@ def _tell_answer(planned_sum: PlannedSum, noisy_sum: NoisySum, run: OpenedRun) -
             )
         case CorpusComparison.name | ScoredComparison.name | ScoredSimilarity.name:
             return f'Its answer stands under "{WORTH}".'
-    if len(numbers) <= MOST_FIGURES:
-        return f"Answer: {', '.join(f'{value:.0f}' for value in numbers)}, each {_give_or_take(standard_error)}."
+    if len(sum_values) <= MOST_FIGURES:
+        return f"Answer: {', '.join(f'{value:.0f}' for value in sum_values)}, each {_give_or_take(standard_error)}."
     return (
-        f"Answer: {len(numbers):,} numbers from {numbers.min():.4g} to {numbers.max():.4g}, each"
+        f"Answer: {len(sum_values):,} numbers from {sum_values.min():.4g} to {sum_values.max():.4g}, each"
         f" {_give_or_take(standard_error)}."
     )
 
@@ -253,5 +253,5 @@ def _list_figures(names: Sequence[str], values: Any, *, unit: str = "") -> str:
     return ", ".join(figures[:MOST_FIGURES]) + (f" and {counted(remainder, 'further figure')}" if remainder > 0 else "")
 
 
-def _give_or_take(error: float) -> str:
-    return f"give or take {number(float(f'{error:.2g}'))}"
+def _give_or_take(standard_error: float) -> str:
+    return f"give or take {number(float(f'{standard_error:.2g}'))}"

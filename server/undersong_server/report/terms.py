@@ -115,9 +115,9 @@ def is_example(address: str) -> bool:
     return any(map(RESERVED_NUMBER.fullmatch, numbers)) or bool(RESERVED_DOMAIN.search(address))
 
 
-def mark_example(address: str) -> str:
+def mark_example(contact: str) -> str:
     """Returns a contact or address, marked if it is an example."""
-    return f"{address}; an example, which leads to nobody" if is_example(address) else address
+    return f"{contact}; an example, which leads to nobody" if is_example(contact) else contact
 
 
 @dataclass(frozen=True)

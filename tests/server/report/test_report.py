@@ -262,11 +262,11 @@ def test_epsilon_chart_dashes_planned_values_and_has_a_legend():
 
 def test_chart_lines_differ_in_marker_and_colour_and_equal_lines_merge():
     rows = [(0.1, 0.2, 0.3, 0.4), (0.1, 0.2, 0.3, 0.4)]
-    drawn = html.shares_chart("w", "round", ("a", "b", "c", "d"), rows, first=1)
+    drawn = html.shares_chart("w", "round", ("a", "b", "c", "d"), rows, first_number=1)
     groups = drawn.split('<g class="series')[1:]
     assert len({re.search(r'class="mark" d="([^"]+)"', group)[1] for group in groups}) == 4
     assert len({re.match(r" (c\d)", group)[1] for group in groups}) == 4
-    equal = html.shares_chart("w", "round", ("a", "b"), [(0.5, 0.5)], first=1)
+    equal = html.shares_chart("w", "round", ("a", "b"), [(0.5, 0.5)], first_number=1)
     assert equal.count('<g class="series') == 1
     assert ">a and b (each)</text>" in equal
 
@@ -294,7 +294,7 @@ def test_first_screen_of_the_report_uses_no_implementation_terms():
 
 
 def test_every_chart_has_its_figures_as_a_table():
-    drawn = html.shares_chart("w", "round", ("one", "two"), [(0.4, 0.6), (0.3, 0.7)], [(), (0.1, 0.1)], first=1)
+    drawn = html.shares_chart("w", "round", ("one", "two"), [(0.4, 0.6), (0.3, 0.7)], [(), (0.1, 0.1)], first_number=1)
     assert '<th scope="row">2</th><td class="n right">30 ± 20 %</td><td class="n right">70 ± 20 %</td>' in drawn
 
 
