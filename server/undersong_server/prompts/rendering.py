@@ -291,7 +291,7 @@ class Prompts:
         return Prompt("", continued_text, stop_marks, own_words)
 
     def _fill_values(
-        self, field_values: Mapping[str, Value], number: int, mask_rate: float
+        self, field_values: Mapping[str, Value], hint_number: int, mask_rate: float
     ) -> tuple[dict[str, Any], bool]:
         """Returns the fields as templates read them, and True if some text of them may have several lines."""
         filled_values = {
@@ -301,7 +301,7 @@ class Prompts:
         }
         parent_text = filled_values.get("parents")
         if "masked" not in filled_values and isinstance(parent_text, Texts):
-            filled_values["masked"] = mask_words(parent_text[0], mask_rate, f"{number} {parent_text[0]}")
+            filled_values["masked"] = mask_words(parent_text[0], mask_rate, f"{hint_number} {parent_text[0]}")
         has_lines = self._task.line_breaks or any(
             "\n" in text for name in ("good", "parents") for text in filled_values.get(name, ())
         )
@@ -313,10 +313,10 @@ class Prompts:
             filled_values["closing"] = f"{QUOTE}\n"
         return filled_values, has_lines
 
-    def _task_fields(self, number: int, label: str) -> dict[str, Value]:
+    def _task_fields(self, hint_number: int, label: str) -> dict[str, Value]:
         task = self._task
         other_labels = [other_label for other_label in task.labels if other_label != label]
-        first_other = number % max(1, len(other_labels))
+        first_other = hint_number % max(1, len(other_labels))
         return {
             "description": task.description,
             "bad_reason": "far",
@@ -337,8 +337,8 @@ class Prompts:
         asking_values = {"length": fields.get("words") or self._task.least_words, "words": fields.get("terms")}
         return built_in_hints(self._task.language, frozenset(name for name, value in asking_values.items() if value))
 
-    def _draw_attributes(self, number: int) -> list[str]:
-        rng = random.Random(f"attributes {number}")
+    def _draw_attributes(self, hint_number: int) -> list[str]:
+        rng = random.Random(f"attributes {hint_number}")
         return [
             f"{attribute_name}: {rng.choice(attribute_values)}"
             for attribute_name, attribute_values in self._attributes.items()
@@ -480,11 +480,11 @@ def fit_prompt(
 
 
 def _drop_texts(shown: PromptTexts) -> PromptTexts:
-    most_texts = max(len(texts) for texts in shown)
-    if most_texts > 1:
+    largest_count = max(len(texts) for texts in shown)
+    if largest_count > 1:
         # If two lists have equally many texts, the first of them in this order loses a text.
         field_name = next(
-            field_name for field_name in ("bad", "good", "parents") if len(getattr(shown, field_name)) == most_texts
+            field_name for field_name in ("bad", "good", "parents") if len(getattr(shown, field_name)) == largest_count
         )
         return shown._replace(**{field_name: getattr(shown, field_name)[:-1]})
     longest_text = max((text for texts in shown for text in texts), key=len, default="")

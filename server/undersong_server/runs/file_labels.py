@@ -112,8 +112,8 @@ def label_warnings(task: Task) -> Iterator[str]:
 
 def _list_labels(labels: Sequence[str]) -> str:
     shown_labels = [printable(label, 60) for label in labels[:SHOWN_LABELS]]
-    more_labels = len(labels) - len(shown_labels)
-    return joined([*shown_labels, *([counted(more_labels, "more", "more")] if more_labels else [])])
+    hidden_count = len(labels) - len(shown_labels)
+    return joined([*shown_labels, *([counted(hidden_count, "more", "more")] if hidden_count else [])])
 
 
 def _labels_of(file: LabelledFile) -> tuple[str, ...]:

@@ -207,7 +207,7 @@ class RunStatus:
             return
         for field_name, nothing in {"phase": "", "done": 0, "total": 0, "waiting": None}.items():
             object.__setattr__(self, field_name, nothing)
-        if self.state in STATE_AFTER.values():  # The last log line of such a run says what it did before.
+        if self.state in STATE_AFTER.values():  # A paused or stopped run's last log line says what it did before.
             object.__setattr__(self, "message", "")
 
     def to_json(self) -> dict[str, Any]:

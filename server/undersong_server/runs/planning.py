@@ -706,16 +706,16 @@ def _expected_cost(run: RunPlan) -> Estimate:
 
 def _run_seconds(run: RunPlan, estimates: Sequence[Estimate]) -> tuple[float, float]:
     """Range of the whole run's seconds on two cores that do nothing else: generator, embeddings, sums, outputs."""
-    records = run.setting.expected_records
-    parties = run.plan.quorum.parties
-    written_words = sum(run.task.task.words or (0, TEXT_WORDS)) / 2 * (run.generator_calls + records)
-    masked_pairs = len(run.plan.sums) * parties * min(parties - 1, _MOST_NEIGHBOURS)
-    record_scores = records * sum(planned.dimension for planned in run.plan.sums)
+    record_count = run.setting.expected_records
+    party_count = run.plan.quorum.parties
+    written_word_count = sum(run.task.task.words or (0, TEXT_WORDS)) / 2 * (run.generator_calls + record_count)
+    masked_pair_count = len(run.plan.sums) * party_count * min(party_count - 1, _MOST_NEIGHBOURS)
+    score_count = record_count * sum(planned.dimension for planned in run.plan.sums)
     low_seconds, high_seconds = (
         _START_S[bound]
-        + written_words * _WORD_S[bound]
-        + masked_pairs * _PAIR_S[bound]
-        + record_scores * _SCORE_S[bound]
+        + written_word_count * _WORD_S[bound]
+        + masked_pair_count * _PAIR_S[bound]
+        + score_count * _SCORE_S[bound]
         + max(estimate.seconds[bound] for estimate in estimates)
         for bound in (0, 1)
     )
@@ -740,8 +740,8 @@ def _estimate_generator(run: RunPlan, generator: GeneratorSettings, calls_range:
     prompt_format = generator.prompt_format(task.locate(""))
     if not prompt_format.reads:
         return generator.estimate(calls_range[1])
-    fewest_words, most_words = task.task.words or (0, TEXT_WORDS)
-    word_text = "word " * most_words
+    least_word_count, most_word_count = task.task.words or (0, TEXT_WORDS)
+    word_text = "word " * most_word_count
     example_count = getattr(options, "examples", 0)
     if not isinstance(example_count, int):
         example_count = len(example_count)
@@ -749,7 +749,7 @@ def _estimate_generator(run: RunPlan, generator: GeneratorSettings, calls_range:
     if example_count:
         example_kind = "contrast"
     label = next(iter(task.task.labels), "")
-    example_texts = tuple(f"{number} {word_text}" for number in range(example_count))
+    example_texts = tuple(f"{example_number} {word_text}" for example_number in range(example_count))
     sample_orders = [
         Order(generator.name, "zero_shot", label),
         Order(
@@ -765,7 +765,7 @@ def _estimate_generator(run: RunPlan, generator: GeneratorSettings, calls_range:
     )
     prompt_words = [len(f"{request.system} {request.prompt}".split()) for request in requests.values()]
     lowest_estimate, highest_estimate = (
-        generator.estimate(call_count, pick_extreme(prompt_words), fewest_words)
+        generator.estimate(call_count, pick_extreme(prompt_words), least_word_count)
         for call_count, pick_extreme in zip(calls_range, (min, max), strict=True)
     )
     if lowest_estimate.price_usd is None or highest_estimate.price_usd is None:
