@@ -26,7 +26,13 @@ class Canary:
 
 
 def make_canaries(
-    private: Table, labels: Sequence[str], rare_words: Sequence[str], count: int, rng: np.random.Generator, *, rows: int
+    private: Table,
+    labels: Sequence[str],
+    rare_words: Sequence[str],
+    count: int,
+    rng: np.random.Generator,
+    *,
+    row_count: int,
 ) -> list[Canary]:
     """Makes ``count`` canaries, their kinds in turn.
 
@@ -40,16 +46,16 @@ def make_canaries(
         private: the records they hide among, at least one.
         labels: the task's; a canary has one of them, or the label of the record it starts from. Empty: no labels.
         rare_words: public words to draw from, the commonest first; at least 300.
-        rows: records per canary, all alike: what a user at the cap contributes.
+        row_count: records per canary, all alike: what a user at the cap contributes.
     """
     new_canaries = []
-    for number in range(count):
-        canary_kind = KINDS[number % len(KINDS)]
-        source_row = int(rng.integers(len(private)))
-        source_words = private.texts[source_row].split()
+    for canary_number in range(count):
+        canary_kind = KINDS[canary_number % len(KINDS)]
+        source_row_number = int(rng.integers(len(private)))
+        source_words = private.texts[source_row_number].split()
         label = ""
         if private.labels is not None:
-            label = private.labels[source_row]
+            label = private.labels[source_row_number]
         match canary_kind:
             case "rare end":
                 prefix_length = max(min(REPEATS, len(source_words)), len(source_words) // 2)
@@ -61,14 +67,14 @@ def make_canaries(
             case _:
                 source_words[int(rng.integers(len(source_words)))] = _draw_words(rare_words, 1, rng)[0]
                 canary_text = " ".join(source_words)
-        user = f"canary-{number}"
+        user = f"canary-{canary_number}"
         new_canaries.append(
             Canary(
                 canary_kind,
                 Table(
-                    (canary_text,) * rows,
-                    None if private.labels is None else (label,) * rows,
-                    None if private.users is None else (user,) * rows,
+                    (canary_text,) * row_count,
+                    None if private.labels is None else (label,) * row_count,
+                    None if private.users is None else (user,) * row_count,
                 ),
             )
         )

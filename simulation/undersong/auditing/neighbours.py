@@ -36,9 +36,9 @@ Neighbours = list[Table]
 
 
 def real_neighbours(
-    table: Table, canary: Canary, labels: Sequence[str], rng: np.random.Generator, *, privacy: Privacy, number: int
+    table: Table, canary: Canary, labels: Sequence[str], rng: np.random.Generator, *, privacy: Privacy, run_number: int
 ) -> list[Neighbours]:
-    """Returns neighbours of a party's records, and of a crowd whose size follows from the ``number`` of the run.
+    """Returns neighbours of a party's records, and of a crowd whose size follows from the ``run_number``.
 
     The units that are removed are the canary, one of the party's own, two that copy records of the party, at its front
     and at its end (a build that compares records with each other finds them), and the units of :func:`odd_units`.
@@ -46,24 +46,29 @@ def real_neighbours(
     table = table.take(range(min(len(table), NEIGHBOURS)))
     row_units = _row_units(table, privacy)
     rows_of_unit = Counter(row_units)
-    row_order = sorted(rng.permutation(len(row_units)).tolist(), key=lambda row: rows_of_unit[row_units[row]])
+    row_order = sorted(
+        rng.permutation(len(row_units)).tolist(), key=lambda row_number: rows_of_unit[row_units[row_number]]
+    )
     rows_before, rows_after = (
         _copy_unit(table.take(row_order[parity::2][: len(canary.rows)]), f"copy-{parity}", labels)
         for parity in range(2)
     )
     odd_tables = odd_units(canary.rows, table, labels, privacy.max_per_unit)
     all_rows = concatenate([rows_before, table, canary.rows, *odd_tables, rows_after])
-    before_odd = len(rows_before) + len(table) + len(canary.rows)
-    last_rows = before_odd + np.cumsum([len(table) for table in odd_tables]) - 1
-    removed_rows = (
+    earlier_row_count = len(rows_before) + len(table) + len(canary.rows)
+    last_row_numbers = earlier_row_count + np.cumsum([len(table) for table in odd_tables]) - 1
+    removed_row_numbers = (
         0,
         len(rows_before) + int(rng.integers(max(1, len(table)))),
-        before_odd - 1,
-        *last_rows.tolist(),
+        earlier_row_count - 1,
+        *last_row_numbers.tolist(),
         len(all_rows) - 1,
     )
-    crowd_table = crowd(table.take([0]), canary.rows.take([0]), CROWDS[number % len(CROWDS)])
-    return [[all_rows, *(_without_unit(all_rows, row, privacy) for row in removed_rows)], crowd_table]
+    crowd_table = crowd(table.take([0]), canary.rows.take([0]), CROWDS[run_number % len(CROWDS)])
+    return [
+        [all_rows, *(_without_unit(all_rows, row_number, privacy) for row_number in removed_row_numbers)],
+        crowd_table,
+    ]
 
 
 def odd_units(rows: Table, other_rows: Table, labels: Sequence[str], cap: int) -> tuple[Table, Table, Table]:
@@ -78,26 +83,32 @@ def odd_units(rows: Table, other_rows: Table, labels: Sequence[str], cap: int) -
         unit_labels = repeated_rows.labels and tuple(islice(cycle(labels or repeated_rows.labels), size))
         return replace(repeated_rows, labels=unit_labels, users=repeated_rows.users and (user,) * size)
 
-    alternating_rows = max(2, min(cap, ALTERNATING))
-    alternating_unit = make_unit("alternating", alternating_rows)
+    alternating_count = max(2, min(cap, ALTERNATING))
+    alternating_unit = make_unit("alternating", alternating_count)
     unit_tables = [
         unit_table
-        for row in range(alternating_rows)
-        for unit_table in (other_rows.take([row % len(other_rows)]), alternating_unit.take([row]))
+        for row_number in range(alternating_count)
+        for unit_table in (other_rows.take([row_number % len(other_rows)]), alternating_unit.take([row_number]))
     ]
     return make_unit("pair", 2), make_unit("over the cap", cap + 1), concatenate(unit_tables)
 
 
-def crowd(equal: Table, opposite: Table, size: int) -> Neighbours:
-    """Returns ``size`` units, nearly equal but for an opposite one in their middle, and the same without that one."""
-    equal_rows = equal.take([0] * (size - 1))
-    variant_texts = tuple(f"{text} {VARIANTS[row % len(VARIANTS)]}" for row, text in enumerate(equal_rows.texts))
+def crowd(equal: Table, opposite: Table, unit_count: int) -> Neighbours:
+    """Returns ``unit_count`` units, nearly equal but for an opposite one in their middle, and the same without it."""
+    equal_rows = equal.take([0] * (unit_count - 1))
+    variant_texts = tuple(
+        f"{text} {VARIANTS[row_number % len(VARIANTS)]}" for row_number, text in enumerate(equal_rows.texts)
+    )
     equal_rows = replace(
-        equal_rows, texts=variant_texts, users=equal_rows.users and tuple(f"equal-{row}" for row in range(size - 1))
+        equal_rows,
+        texts=variant_texts,
+        users=equal_rows.users and tuple(f"equal-{row_number}" for row_number in range(unit_count - 1)),
     )
     opposite = replace(opposite, users=opposite.users and ("opposite",))
-    half_size = size // 2
-    all_rows = concatenate([equal_rows.take(range(half_size)), opposite, equal_rows.take(range(half_size, size - 1))])
+    half_size = unit_count // 2
+    all_rows = concatenate(
+        [equal_rows.take(range(half_size)), opposite, equal_rows.take(range(half_size, unit_count - 1))]
+    )
     return [all_rows, equal_rows]
 
 
@@ -105,7 +116,9 @@ def aligned_neighbours(labels: Sequence[str], privacy: Privacy) -> list[Neighbou
     """Returns neighbours of records whose rows :func:`aligned_rows` makes."""
     label = tuple(labels[:1]) or None
     up_row, down_row = (Table((text,), label, ("user",)) for text in ("the same", DOWNWARD_PREFIX + "the same"))
-    up_rows = replace(up_row.take([0] * ALTERNATING), users=tuple(f"other-{row}" for row in range(ALTERNATING)))
+    up_rows = replace(
+        up_row.take([0] * ALTERNATING), users=tuple(f"other-{unit_number}" for unit_number in range(ALTERNATING))
+    )
     neighbours = []
     for rows in odd_units(down_row, up_rows, labels, privacy.max_per_unit):
         all_rows = concatenate([up_rows, rows])
@@ -160,10 +173,10 @@ def _row_units(rows: Table, privacy: Privacy) -> Sequence[object]:
     return range(len(rows))
 
 
-def _without_unit(table: Table, row: int, privacy: Privacy) -> Table:
-    """Returns the table without the privacy unit to which row number ``row`` belongs."""
+def _without_unit(table: Table, row_number: int, privacy: Privacy) -> Table:
+    """Returns the table without the privacy unit to which row number ``row_number`` belongs."""
     row_units = _row_units(table, privacy)
-    return table.take([number for number, name in enumerate(row_units) if name != row_units[row]])
+    return table.take([kept_number for kept_number, name in enumerate(row_units) if name != row_units[row_number]])
 
 
 def _copy_unit(rows: Table, user: str, labels: Sequence[str]) -> Table:

@@ -38,18 +38,18 @@ def gaussian_scores(noise: Int64, variance: float) -> Float32:
     return _score_integers(noise, _gaussian_table(variance))
 
 
-def laplace_scores(noise: Int64, scale: float, shares: float) -> Float32:
+def laplace_scores(noise: Int64, scale: float, share_fraction: float) -> Float32:
     """Returns normal scores, float32, of noise that should be discrete Laplace of ``scale``, or a fraction of it.
 
     Args:
-        shares: fraction of the planned noise shares of which ``noise`` is the sum; 1.0 for all of them.
+        share_fraction: fraction of the planned noise shares of which ``noise`` is the sum; 1.0 for all of them.
     """
-    return _score_integers(noise, _laplace_table(scale, shares))
+    return _score_integers(noise, _laplace_table(scale, share_fraction))
 
 
-def largest_laplace_mass(scale: float, shares: float) -> float:
+def largest_laplace_mass(scale: float, share_fraction: float) -> float:
     """Returns the largest probability of one integer under the law of :func:`laplace_scores`."""
-    return float(_laplace_table(scale, shares).max())
+    return float(_laplace_table(scale, share_fraction).max())
 
 
 @lru_cache(maxsize=16)
@@ -61,7 +61,7 @@ def _gaussian_table(variance: float) -> Float64:
 
 
 @lru_cache(maxsize=4)
-def _laplace_table(scale: float, shares: float) -> Float64:
+def _laplace_table(scale: float, share_fraction: float) -> Float64:
     """Inverts the characteristic function of NB(shares, p) - NB(shares, p), p = exp(-1 / scale)."""
     table_size = 1 << math.ceil(math.log2(REACH * max(scale, 1.0)))
     success_probability = math.exp(-1.0 / scale)
@@ -71,7 +71,7 @@ def _laplace_table(scale: float, shares: float) -> Float64:
             (1.0 - success_probability) ** 2
             / (1.0 - 2.0 * success_probability * frequency_cosines + success_probability * success_probability)
         )
-        ** shares,
+        ** share_fraction,
         table_size,
     )
     return np.clip(np.roll(value_masses, table_size // 2), 0.0, None)[1:]
@@ -173,11 +173,11 @@ def repeated_within(series: Mapping[str, Sequence[Float32]], alarm: float) -> li
     log_tests = math.log(2 * max(test_count, 1) / alarm)
     is_repeated = []
     for rows in scores_by_sum.values():
-        runs, score_count = rows.shape
+        observed_count, score_count = rows.shape
         power_spectra = np.abs(fft.rfft(rows, fft.next_fast_len(2 * score_count, real=True))) ** 2
         lag_products = fft.irfft(power_spectra, fft.next_fast_len(2 * score_count, real=True))[:, 1:score_count]
         one_run_bound, all_runs_bound = (
-            math.sqrt(2 * run_count * score_count * log_tests) + 2 * log_tests for run_count in (1, runs)
+            math.sqrt(2 * run_count * score_count * log_tests) + 2 * log_tests for run_count in (1, observed_count)
         )
         is_repeated.append(
             np.abs(lag_products).max() > one_run_bound or np.abs(lag_products.sum(axis=0)).max() > all_runs_bound

@@ -76,12 +76,12 @@ def audit(settings: AuditSettings, progress: Progress) -> AuditReport:
     _check_settings(settings, run_plan)
     _load_embedder.cache_clear()
     observations_by_run: dict[int, Observations] = {}
-    for number, observations in each_in_processes(
-        observe, [(settings, run) for run in range(settings.runs)], settings.jobs
+    for run_number, observations in each_in_processes(
+        observe, [(settings, run_number) for run_number in range(settings.runs)], settings.jobs
     ):
-        observations_by_run[number] = observations
+        observations_by_run[run_number] = observations
         progress.update("runs", len(observations_by_run), settings.runs)
-    return report(settings, run_plan, [observations_by_run[run] for run in range(settings.runs)])
+    return report(settings, run_plan, [observations_by_run[run_number] for run_number in range(settings.runs)])
 
 
 def _check_settings(settings: AuditSettings, run_plan: RunPlan) -> None:
@@ -152,8 +152,8 @@ def _load_embedder(model: str, max_windows: int) -> tuple[Embedder, MemoryCache]
     return embedders.load(model, max_windows), MemoryCache()
 
 
-def observe(settings: AuditSettings, number: int) -> Observations:
-    """Runs the ``number``-th simulation of an audit, with canaries and coins of its own, and attacks it."""
+def observe(settings: AuditSettings, run_number: int) -> Observations:
+    """Runs the ``run_number``-th simulation of an audit, with canaries and coins of its own, and attacks it."""
     from undersong.run.options import SimulationOptions
     from undersong.run.records import private_tables
     from undersong.run.simulation import Embeddings, Host, simulate
@@ -166,21 +166,21 @@ def observe(settings: AuditSettings, number: int) -> Observations:
     party_tables = private_tables(task, settings.seed)
     run_canaries = _make_run_canaries(settings, run_plan, concatenate(list(party_tables.values())))
     neighbour_tables = neighbours.real_neighbours(
-        list(party_tables.values())[number % len(party_tables)],
-        run_canaries[number % len(run_canaries)],
+        list(party_tables.values())[run_number % len(party_tables)],
+        run_canaries[run_number % len(run_canaries)],
         task.task.labels,
-        np.random.default_rng([settings.seed, 0xAD, number]),
+        np.random.default_rng([settings.seed, 0xAD, run_number]),
         privacy=run_plan.plan.privacy,
-        number=number,
+        run_number=run_number,
     )
-    is_present_by_canary = np.random.default_rng([settings.seed, 0xC0, number]).random(len(run_canaries)) < 0.5
+    is_present_by_canary = np.random.default_rng([settings.seed, 0xC0, run_number]).random(len(run_canaries)) < 0.5
     planted_canaries = [
         canary for canary, is_present in zip(run_canaries, is_present_by_canary, strict=True) if is_present
     ]
     watched_computation = _WatchedComputation()
     with (
         tempfile.TemporaryDirectory(prefix="undersong-audit-") as folder,
-        Workspace(Path(folder) / "run", task, {"audit": number}, fresh=False) as workspace,
+        Workspace(Path(folder) / "run", task, {"audit": run_number}, fresh=False) as workspace,
     ):
         run_outcome = simulate(
             run_plan,
@@ -190,7 +190,7 @@ def observe(settings: AuditSettings, number: int) -> Observations:
                 planted_canaries,
                 [_choose_home(canary, list(party_tables)) for canary in planted_canaries],
             ),
-            SimulationOptions(seed=settings.seed * 1_000_003 + number),
+            SimulationOptions(seed=settings.seed * 1_000_003 + run_number),
             Embeddings(embedding_cache, embedding_cache, embedder),
             Host({}, Silent()),
             PartyProgram(watched_computation, watched_computation.noise.machine()),
@@ -227,7 +227,7 @@ def _make_run_canaries(settings: AuditSettings, run_plan: RunPlan, private: Tabl
     plan_privacy = run_plan.plan.privacy
     canary_rows = plan_privacy.max_per_unit if plan_privacy.unit == "user" else 1
     rare_words = top_n_list("en", RARE_WORDS)[RARE_WORDS // 2 :]
-    return make_canaries(private, run_plan.task.task.labels, rare_words, settings.canaries, rng, rows=canary_rows)
+    return make_canaries(private, run_plan.task.task.labels, rare_words, settings.canaries, rng, row_count=canary_rows)
 
 
 def _choose_home(canary: Canary, parties: Sequence[str]) -> str:
@@ -470,7 +470,11 @@ def clamped_shares(
     flat_ratio = clamp_ratio(unit, sp.csr_array(np.full((1, planned.dimension), probe_coordinate)), privacy, bounds)
     # Rounding toward zero leaves little of coordinates of a few integer units: a small ratio is no finding there.
     return [
-        *(clamped_ratios if largest_coordinate >= FEWEST_UNITS else (max(size, 1.0) for size in clamped_ratios)),
+        *(
+            clamped_ratios
+            if largest_coordinate >= FEWEST_UNITS
+            else (max(clamped_ratio, 1.0) for clamped_ratio in clamped_ratios)
+        ),
         max(flat_ratio, 1.0),
     ]
 
@@ -525,10 +529,10 @@ def subsample_is_sound(planned: PlannedSum, public: PublicInputs, privacy: Priva
         )
         return int(vector.values[0])
 
-    unit_population = COUNTED_UNITS
-    unit_value = compute_first_coordinate(_without_sampling(planned)) / unit_population
+    unit_count = COUNTED_UNITS
+    unit_value = compute_first_coordinate(_without_sampling(planned)) / unit_count
     drawn_counts = [round(compute_first_coordinate(planned) / unit_value) for _ in range(draw_count)]
-    coin_count = draw_count * unit_population
+    coin_count = draw_count * unit_count
     count_test = binomtest(min(max(sum(drawn_counts), 0), coin_count), coin_count, sampling_rate)
     return len(set(drawn_counts)) > 1, count_test.pvalue > COINS_ALARM
 
@@ -541,12 +545,12 @@ def coins_are_independent(rate: float, privacy: Privacy) -> bool:
 
     pair_count = SUBSAMPLES * (SUBSAMPLES - 1) / 2
     agreement_chance = rate * rate + (1.0 - rate) * (1.0 - rate)  # one unit in two subsamples
-    units_needed = math.ceil(math.log(COINS_ALARM / 2 / pair_count) / math.log(agreement_chance))
-    unit_records = _unit_records(min(units_needed, MOST_UNITS), privacy)
+    needed_unit_count = math.ceil(math.log(COINS_ALARM / 2 / pair_count) / math.log(agreement_chance))
+    unit_records = _unit_records(min(needed_unit_count, MOST_UNITS), privacy)
     subsamples = np.array(
         [grid_vectors.poisson_subsample(unit_records, rate, os.urandom(32)) for _ in range(SUBSAMPLES)]
     )
-    if units_needed <= MOST_UNITS and len(np.unique(subsamples, axis=0)) < SUBSAMPLES:
+    if needed_unit_count <= MOST_UNITS and len(np.unique(subsamples, axis=0)) < SUBSAMPLES:
         return False
     rarer_choices = (subsamples if rate <= 0.5 else ~subsamples).astype(np.float32)
     joint_counts = (rarer_choices.T @ rarer_choices)[np.triu_indices(len(unit_records), 1)]

@@ -315,7 +315,9 @@ def _noise_deviation(observed: Sequence[Observations]) -> tuple[tuple[float, flo
     Sums are judged together and one by one. One of the bounds fails with a chance of ``NOISE_ALARM / NOISE_CHECKS``.
     """
 
-    law_and_sum = list(dict.fromkeys((size.law, name) for run in observed for name, size in run.noise.items()))
+    law_and_sum = list(
+        dict.fromkeys((noise_size.law, name) for run in observed for name, noise_size in run.noise.items())
+    )
     noise_laws = dict.fromkeys(law for law, _ in law_and_sum)
     sums_by_law = [[name for group_law, name in law_and_sum if group_law == law] for law in noise_laws] + [
         [name] for _, name in law_and_sum
@@ -324,18 +326,20 @@ def _noise_deviation(observed: Sequence[Observations]) -> tuple[tuple[float, flo
     for law_sums in sums_by_law:
         sum_noises = [run.noise[name] for run in observed for name in law_sums if name in run.noise]
         coordinate_count = sum(noise_size.coordinates for noise_size in sum_noises)
-        size = math.fsum(noise_size.size for noise_size in sum_noises)
+        total_size = math.fsum(noise_size.size for noise_size in sum_noises)
         is_gaussian = sum_noises[0].law == "gaussian"
         # Sizes are sums of squared normals, or of exponentials, to which Laplace shares of other parties only add.
         law, size_power = (chi2(coordinate_count), 0.5) if is_gaussian else (gamma(coordinate_count), 1.0)
         check_alarm = NOISE_ALARM / (NOISE_CHECKS * 2 * len(sums_by_law))
-        bounds.append((float(size / law.ppf(check_alarm)) ** size_power, (size / coordinate_count) ** size_power))
+        bounds.append(
+            (float(total_size / law.ppf(check_alarm)) ** size_power, (total_size / coordinate_count) ** size_power)
+        )
         if is_gaussian:
-            excess = max(excess, float(size / law.isf(check_alarm)) ** size_power)
+            excess = max(excess, float(total_size / law.isf(check_alarm)) ** size_power)
     if not bounds:
         return None, excess
-    upper, deviation = min(bounds)
-    return (deviation, upper), excess
+    upper_bound, deviation = min(bounds)
+    return (deviation, upper_bound), excess
 
 
 def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
@@ -344,17 +348,17 @@ def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
     scores_by_name: dict[str, list[Float32]] = {}
     all_scores: list[tuple[str, Float32]] = []
     likeness_by_name: dict[str, noise_watch.Likeness] = {}
-    for number, run in enumerate(observed):
+    for run_number, run in enumerate(observed):
         scores_by_sum = {name: size.scores for name, size in run.noise.items() if len(size.scores)}
         for name, scores in scores_by_sum.items():
             scores_by_name.setdefault(name, []).append(scores)
-            all_scores.append((f"run {number}, {name}", scores))
+            all_scores.append((f"run {run_number}, {name}", scores))
             score_shape = noise_checks.shape_of(scores)
-            for shape_name in ("all sums", name, f"run {number}, {name}"):
+            for shape_name in ("all sums", name, f"run {run_number}, {name}"):
                 noise_watch.add_evidence(shape_by_name, shape_name, score_shape)
         for name, score_shape in run.shares.items():
             noise_watch.add_evidence(shape_by_name, name, score_shape)
-            noise_watch.add_evidence(shape_by_name, f"run {number}, {name}", score_shape)
+            noise_watch.add_evidence(shape_by_name, f"run {run_number}, {name}", score_shape)
             if not name.endswith((ZERO, noise_watch.LASTING)):  # both are parts of other shapes
                 noise_watch.add_evidence(shape_by_name, "all parties' shares", score_shape)
         for name, likeness in run.likenesses.items():
@@ -405,8 +409,8 @@ def _make_verdict(attack: str, detection: Detection, delta: float, gaussian: boo
 def _corpus_verdict(name: str, observed: Sequence[Observations], delta: float, alarm: float) -> Verdict:
     """Returns the verdict of the threshold that was best on the first runs' canaries, judged on the other runs."""
     runs = [(run.present, run.corpus[name]) for run in observed]
-    learning_runs = max(1, round(LEARNT * len(runs)))
-    present, scores = (np.concatenate(column) for column in zip(*runs[:learning_runs], strict=True))
+    learning_run_count = max(1, round(LEARNT * len(runs)))
+    present, scores = (np.concatenate(column) for column in zip(*runs[:learning_run_count], strict=True))
     present_scores = scores[present]
     absent_scores = scores[~present]
     gains = {
@@ -419,7 +423,7 @@ def _corpus_verdict(name: str, observed: Sequence[Observations], delta: float, a
         threshold = max(gains, key=gains.__getitem__)
     else:
         threshold = math.inf
-    return _make_verdict(name, Detection.of_runs(runs[learning_runs:], threshold, alarm), delta, gaussian=False)
+    return _make_verdict(name, Detection.of_runs(runs[learning_run_count:], threshold, alarm), delta, gaussian=False)
 
 
 def _attack_power(detection: Detection, signals: Float64, refutes: Callable[[Detection], bool]) -> float | None:
@@ -430,9 +434,9 @@ def _attack_power(detection: Detection, signals: Float64, refutes: Callable[[Det
         return refutes(replace(detection, right=(right_share,) * len(detection.right)))
 
     noise_shares = np.geomspace(1.0, LEAST_NOISE, 50)
-    first_refuted = bisect_left(noise_shares, True, key=is_refuted)  # Less noise is refuted more easily.
-    if first_refuted < len(noise_shares):
-        return float(noise_shares[first_refuted])
+    refuted_index = bisect_left(noise_shares, True, key=is_refuted)  # Less noise is refuted more easily.
+    if refuted_index < len(noise_shares):
+        return float(noise_shares[refuted_index])
     return None
 
 

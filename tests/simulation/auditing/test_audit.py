@@ -91,7 +91,7 @@ def test_audit_detects_a_canary_of_little_signal_by_half_of_that_signal() -> Non
 
 
 def test_every_kind_of_canary_is_planted_at_one_party() -> None:
-    made = make_canaries(PRIVATE, ["cardiac", "injury"], WORDS, 8, np.random.default_rng(0), rows=3)
+    made = make_canaries(PRIVATE, ["cardiac", "injury"], WORDS, 8, np.random.default_rng(0), row_count=3)
     assert [canary.kind for canary in made] == [*KINDS, *KINDS]
     assert all(len(set(canary.rows.texts)) == 1 and len(canary.rows) == 3 for canary in made)
     assert len({canary.rows.users for canary in made}) == 8
