@@ -88,7 +88,7 @@ class Judge:
         """Returns the panel's scores, MAUVE of ``JUDGED`` texts, label adherence and share of different word pairs."""
         embeddings = self.embed(texts)
         judged = panel.judge(panel.Labelled(texts, labels, embeddings), self.truth, seed=seed)
-        more = measured(texts, labels, embeddings, self.truth.embeddings, rows=JUDGED, seed=seed)
+        more = measured(texts, labels, embeddings, self.truth.embeddings, row_count=JUDGED, seed=seed)
         adherence = float(np.mean(np.array(self.labels(embeddings)) == np.array(labels)))
         return {**judged.figures(), **judged.accuracies(), **more, "adherence": adherence}
 

@@ -253,9 +253,9 @@ class Bench:
 
     def measure(self, cell: Cell) -> dict[str, Any]:
         """Runs the cell; returns its figures as plain JSON values, with None for one that cannot be computed."""
-        start_s = time.monotonic()
+        started_at_s = time.monotonic()
         (test, test_embeddings), variant, seed = self.judged_on, cell.variant, cell.seed
-        cell_result, simulated_s = self.made(cell), time.monotonic()
+        cell_result, simulated_at_s = self.made(cell), time.monotonic()
         empty_facts = {"generator_calls": 0, "dropped": 0, "weights": None, "epsilon_spent": None, "rows": None}
         cell_figures: dict[str, Any] = {**empty_facts, **cell_result.facts, **cell.described()}
         if cell_result.corpus is None:
@@ -276,9 +276,9 @@ class Bench:
                 )
                 cell_figures |= panel_scores.figures() | panel_scores.averages() | panel_scores.accuracies()
             cell_figures |= measured(
-                corpus_texts, corpus_labels, embeddings, test_embeddings, rows=self.frechet_rows, seed=seed
+                corpus_texts, corpus_labels, embeddings, test_embeddings, row_count=self.frechet_rows, seed=seed
             )
-        phase_seconds = {"simulation": simulated_s - start_s, "evaluation": time.monotonic() - simulated_s}
+        phase_seconds = {"simulation": simulated_at_s - started_at_s, "evaluation": time.monotonic() - simulated_at_s}
         return cell_figures | {"seconds": {phase: round(duration_s, 3) for phase, duration_s in phase_seconds.items()}}
 
     def _run_simulation(self, task: tasks.Task, seed: int) -> references.ReferenceResult:
@@ -304,7 +304,7 @@ class Bench:
         recorded_weights = run_outcome.records.get("weights")
         is_private = bool(run_plan.plan.sums) and math.isfinite(task.privacy.epsilon)
         test, _ = self.judged_on
-        label_index = {name: number for number, name in enumerate(task.task.labels)}
+        label_index = {name: label_number for label_number, name in enumerate(task.task.labels)}
         test_labels = np.array(
             [label_index.get(label, -1) for label in test.labels or [""] * len(test)], dtype=np.int64
         )
@@ -358,31 +358,33 @@ def measured(
     embeddings: Float32,
     reference: Float32,
     *,
-    rows: int,
+    row_count: int,
     seed: int,
 ) -> dict[str, float | None]:
     """Computes every figure of :data:`HEADINGS` for a corpus; None for a figure that cannot be computed.
 
-    All but the share of doubtful labels are computed from ``rows`` texts of the corpus and as many of the test set,
-    because they compare at equal numbers only. They are None where a side has fewer.
+    All but the share of doubtful labels are computed from ``row_count`` texts of the corpus and as many of the test
+    set, because they compare at equal numbers only. They are None where a side has fewer.
     """
     corpus_figures: dict[str, float | None] = dict.fromkeys(HEADINGS)
     with one_library_thread():
         if len(set(labels)) > 1:
             corpus_figures["wrong_labels"] = corpus_label_errors(embeddings, labels, seed=seed).share
-        if min(len(texts), len(reference)) < rows:
+        if min(len(texts), len(reference)) < row_count:
             return corpus_figures
-        corpus_rows, reference_rows = overlap.equal_choice(len(texts), len(reference), rows=rows, seed=seed)
-        synthetic_rows, real_rows = embeddings[corpus_rows], reference[reference_rows]
-        corpus_texts = [texts[row] for row in corpus_rows]
-        corpus_figures["frechet"] = metrics.frechet_distance(synthetic_rows, real_rows) if rows > 1 else None
-        if rows > 5:
+        corpus_row_numbers, reference_row_numbers = overlap.equal_choice(
+            len(texts), len(reference), rows=row_count, seed=seed
+        )
+        synthetic_rows, real_rows = embeddings[corpus_row_numbers], reference[reference_row_numbers]
+        corpus_texts = [texts[row_number] for row_number in corpus_row_numbers]
+        corpus_figures["frechet"] = metrics.frechet_distance(synthetic_rows, real_rows) if row_count > 1 else None
+        if row_count > 5:
             neighbour_figures = metrics.neighbourhoods(synthetic_rows, real_rows)
             corpus_figures["density"], corpus_figures["coverage"] = (
                 neighbour_figures["density"],
                 neighbour_figures["coverage"],
             )
-        if rows >= metrics.FEWEST_TEXTS:
+        if row_count >= metrics.FEWEST_TEXTS:
             corpus_figures["mauve"] = metrics.mauve(synthetic_rows, real_rows, seed=seed)
         corpus_figures["distinct_bigrams"] = metrics.distinct_n(corpus_texts, 2)
         corpus_figures["vendi"] = metrics.vendi_score(synthetic_rows)

@@ -150,8 +150,8 @@ def _measure_cells(bench: Bench, cells: Sequence[Cell], jobs: int, ray: str | No
             numbered_results = each_in_processes(function, cell_calls, jobs)
         else:
             numbered_results = cluster.each(function, cell_calls)
-        for number, value in numbered_results:
-            yield cells[number], value
+        for cell_number, cell_outcome in numbered_results:
+            yield cells[cell_number], cell_outcome
 
 
 # A worker keeps its bench, so that embedder and caches stay loaded from cell to cell.
@@ -194,11 +194,11 @@ def compared(
 
     Raises ConfigurationError for a grid or a task that cannot run, and where another command writes into ``out``.
     """
-    test, folder = Path(str(options.test)), Path(str(options.out))
+    test_path, folder = Path(str(options.test)), Path(str(options.out))
     task = tasks.load(task_file, assignments)
-    table = read_test(test, task)
+    test_table = read_test(test_path, task)
     extras.require("sklearn", "pandas")
-    sample_count = total(task.options.samples or 2 * len(table))
+    sample_count = total(task.options.samples or 2 * len(test_table))
     folder.mkdir(parents=True, exist_ok=True)
     table_file = folder / f"{name}.json"
     busy_error = ConfigurationError(
@@ -211,14 +211,14 @@ def compared(
             shutil.rmtree(folder / CELLS, ignore_errors=True)
             table_file.unlink(missing_ok=True)
         # At most half of the ordered texts: a few orders are always dropped, and every corpus must have so many.
-        frechet_rows = max(2, min(FRECHET_ROWS, len(table), sample_count // 2))
+        frechet_row_count = max(2, min(FRECHET_ROWS, len(test_table), sample_count // 2))
         cell_bench = Bench(
             task_file,
             tuple(assignments),
-            test.absolute(),
-            frechet_rows,
+            test_path.absolute(),
+            frechet_row_count,
             insecure_noise_seed=options.insecure_noise_seed,
-            test_table=table,
+            test_table=test_table,
             public_data=options.public_data,
         )
         mismatch = f"{table_file}: is the table of another comparison"
@@ -273,11 +273,11 @@ class _Tables:
     def add(self, cell: Cell, figures: dict[str, Any]) -> None:
         """Adds the figures of a cell that has ended; writes the tables unless that was done a moment ago."""
         self._cell_figures[cell] = figures
-        start_s = time.monotonic()
-        if start_s < self.next_s:
+        started_at_s = time.monotonic()
+        if started_at_s < self.next_s:
             return
         self.write()
-        self.next_s = time.monotonic() + (time.monotonic() - start_s) / WRITING_SHARE
+        self.next_s = time.monotonic() + (time.monotonic() - started_at_s) / WRITING_SHARE
 
     def write(self) -> dict[str, Any]:
         """Writes every form of the table; returns it as plain JSON values."""

@@ -208,11 +208,11 @@ def test_comparison_measures_diversity_and_distances():
     texts = [" ".join(rng.choice(["red", "blue", "green", "grey"], 6)) for _ in range(60)]
     x = rng.normal(size=(120, 8)).astype(np.float32)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
-    found = measured(texts, ["a", "b"] * 30, x[:60], x[60:], rows=40, seed=0)
+    found = measured(texts, ["a", "b"] * 30, x[:60], x[60:], row_count=40, seed=0)
     assert set(found) == set(HEADINGS)
     assert all(value is not None for value in found.values())
     assert found["frechet"] == frechet_distance(*equal_rows(x[:60], x[60:], rows=40, seed=0))
-    few = measured(texts[:30], ["a", "b"] * 15, x[:30], x[60:], rows=40, seed=0)
+    few = measured(texts[:30], ["a", "b"] * 15, x[:30], x[60:], row_count=40, seed=0)
     assert [name for name, value in few.items() if value is not None] == ["wrong_labels"]
 
 

@@ -162,8 +162,8 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     label_count = len(setting.labels)
     counted_topics = MetadataHistograms(label_count, keywords=options.topics * max(1, label_count), count_labels=False)
     # The sums that need no text of the first round come before the count of topics.
-    sums_before = sum(request.name in (LABELS, "centres") for request in requests)
-    return [*requests[:sums_before], SumRequest(TOPICS, counted_topics, PART_TOPICS), *requests[sums_before:]]
+    first_count = sum(request.name in (LABELS, "centres") for request in requests)
+    return [*requests[:first_count], SumRequest(TOPICS, counted_topics, PART_TOPICS), *requests[first_count:]]
 
 
 def is_joint(options: Options, setting: Setting) -> bool:
