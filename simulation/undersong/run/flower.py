@@ -108,21 +108,21 @@ def over_flower(
     return outcomes[0]
 
 
-def _make_engine_settings(actors: int) -> dict[str, dict[str, Any]]:
+def _make_engine_settings(actor_count: int) -> dict[str, dict[str, Any]]:
     """Returns settings of Flower's engine: so many processes of Ray, each on one core and without a GPU."""
     return {
-        "init_args": {"num_cpus": actors, "object_store_memory": OBJECT_STORE_BYTES, "log_to_driver": False},
+        "init_args": {"num_cpus": actor_count, "object_store_memory": OBJECT_STORE_BYTES, "log_to_driver": False},
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     }
 
 
-def _await_nodes(transport: "FlowerTransport", count: int) -> None:
+def _await_nodes(transport: "FlowerTransport", node_count: int) -> None:
     """Blocks until every node has introduced itself: the engine adds them while the ServerApp runs already."""
-    deadline_s = time.monotonic() + NODES_S
-    while len(nodes := transport.locate(timeout_s=NODES_S)) < count:
-        if time.monotonic() > deadline_s:
+    give_up_at_s = time.monotonic() + NODES_S
+    while len(nodes := transport.locate(timeout_s=NODES_S)) < node_count:
+        if time.monotonic() > give_up_at_s:
             raise TransportError(
-                f"after {NODES_S:g} s only {len(nodes)} of {count} simulated parties have answered",
+                f"after {NODES_S:g} s only {len(nodes)} of {node_count} simulated parties have answered",
                 "look at Flower's log with --debug",
             )
         time.sleep(0.2)
@@ -145,16 +145,16 @@ class _Actor:
 class _ActorState:
     """State that one actor keeps between messages. It holds nothing that belongs to a message."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state_folder: Path) -> None:
         from undersong_client.storage.public_blocks import DiskBlocks
 
-        state_json = json.loads((state / STATE_FILE).read_text(encoding="utf-8"))
+        state_json = json.loads((state_folder / STATE_FILE).read_text(encoding="utf-8"))
         task = Task.model_validate({**state_json["task"], "folder": Path(state_json["folder"])})
-        self._parties = SimulatedParties(task, state, state_json["seed"], state_json["insecure_noise_seed"])
+        self._parties = SimulatedParties(task, state_folder, state_json["seed"], state_json["insecure_noise_seed"])
         self._clock = clocks(state_json["insecure_noise_seed"])[0]
         self._tables = private_tables(task, state_json["seed"])
         self._names = list(self._tables)
-        self._blocks = DiskBlocks(state / "blocks")
+        self._blocks = DiskBlocks(state_folder / "blocks")
         self._embedder_section = task.embedder
         register_installed_statistics()
 
@@ -164,9 +164,9 @@ class _ActorState:
         section = self._embedder_section
         return CachedEmbedder(embedders.load(section.model, section.max_windows), self._parties.shared_cache())
 
-    def answers(self, partition: int, requests: Sequence[bytes], address: str) -> list[bytes]:
+    def answers(self, party_index: int, requests: Sequence[bytes], address: str) -> list[bytes]:
 
-        name = self._names[partition]
+        name = self._names[party_index]
         embedder: Any = Lazy(lambda: self._load_embedder)
         party = self._parties.party(
             name,

@@ -11,7 +11,7 @@ from undersong_server.cluster import SINGLE_THREAD
 
 
 def each_in_processes(
-    function: Callable[..., Any], calls: Sequence[Sequence[Any]], jobs: int
+    function: Callable[..., Any], calls: Sequence[Sequence[Any]], process_count: int
 ) -> Iterator[tuple[int, Any]]:
     """Calls ``function`` once for each entry of ``calls``; yields (index of the call, its result) as each completes.
 
@@ -19,18 +19,20 @@ def each_in_processes(
 
     Args:
         calls: positional arguments of each call.
-        jobs: number of processes; 1 calls the function in this process, as a function of a notebook requires.
+        process_count: number of processes; 1 calls the function in this process, as a function of a notebook requires.
     """
-    if jobs == 1 or not calls:
-        yield from ((number, function(*arguments)) for number, arguments in enumerate(calls))
+    if process_count == 1 or not calls:
+        yield from ((call_number, function(*arguments)) for call_number, arguments in enumerate(calls))
         return
     # Fresh processes: forking one that has started torch's threads would hang.
     context = multiprocessing.get_context("spawn")
     environment_before = {name: os.environ.get(name) for name in SINGLE_THREAD}
     os.environ.update(SINGLE_THREAD)  # read by the libraries when a worker loads them
     try:
-        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_worker) as pool:
-            number_by_future = {pool.submit(function, *arguments): number for number, arguments in enumerate(calls)}
+        with ProcessPoolExecutor(process_count, mp_context=context, initializer=_begin_worker) as pool:
+            number_by_future = {
+                pool.submit(function, *arguments): call_number for call_number, arguments in enumerate(calls)
+            }
             try:
                 for future in as_completed(number_by_future):
                     yield number_by_future[future], future.result()

@@ -45,8 +45,11 @@ def dealt(task: Task, tables: Sequence[Table], seed: int) -> dict[str, Table]:
         rows_by_party = curated(all_records, task, seed)
     else:
         rows_by_party = deal(all_records, task.parties, task.federation.alpha, seed, unit=task.privacy.unit)
-    number_digits = len(str(task.parties))
-    return {f"party-{number + 1:0{number_digits}}": all_records.take(rows) for number, rows in enumerate(rows_by_party)}
+    digit_count = len(str(task.parties))
+    return {
+        f"party-{party_number + 1:0{digit_count}}": all_records.take(row_numbers)
+        for party_number, row_numbers in enumerate(rows_by_party)
+    }
 
 
 def curated(table: Table, task: Task, seed: int) -> list[list[int]]:
@@ -61,10 +64,10 @@ def curated(table: Table, task: Task, seed: int) -> list[list[int]]:
             code="not-private",
         )
     record_labels = table.labels or ("",) * len(table)
-    first_rows: dict[tuple[str, str], int] = {}
-    for row, key in enumerate(zip(table.texts, record_labels, strict=True)):
-        first_rows.setdefault(key, row)
-    record_order = np.random.default_rng([seed, 0x50E6]).permutation(list(first_rows.values()))
+    first_row_numbers: dict[tuple[str, str], int] = {}
+    for row_number, key in enumerate(zip(table.texts, record_labels, strict=True)):
+        first_row_numbers.setdefault(key, row_number)
+    record_order = np.random.default_rng([seed, 0x50E6]).permutation(list(first_row_numbers.values()))
     return [sorted(part.tolist()) for part in np.array_split(record_order, task.parties)]
 
 
@@ -84,7 +87,7 @@ def check_units(privacy: Privacy, tables: Mapping[str, Table]) -> None:
             )
 
 
-def deal(table: Table, parties: int, alpha: float, seed: int, *, unit: str) -> list[list[int]]:
+def deal(table: Table, party_count: int, alpha: float, seed: int, *, unit: str) -> list[list[int]]:
     """Deals rows to parties: row numbers of each, sorted. Every row goes to exactly one party; a party may get no row.
 
     A label's shares are drawn from Dirichlet(alpha) over the parties (Hsu, Qi, Brown 2019; Yurochkin et al. 2019), by
@@ -101,12 +104,16 @@ def deal(table: Table, parties: int, alpha: float, seed: int, *, unit: str) -> l
     if unit != "sample" and table.users is not None:
         record_labels = _find_main_labels(table.users, record_labels)
     unit_positions = _unit_positions(table, tagged_hash("units dealt to parties", str(seed).encode()))
-    cumulative_shares = {label: np.cumsum(_deal_shares(label, parties, alpha, seed)) for label in set(record_labels)}
-    rows_by_party: list[list[int]] = [[] for _ in range(parties)]
-    for row, label in enumerate(record_labels):
+    cumulative_shares = {
+        label: np.cumsum(_deal_shares(label, party_count, alpha, seed)) for label in set(record_labels)
+    }
+    rows_by_party: list[list[int]] = [[] for _ in range(party_count)]
+    for row_number, label in enumerate(record_labels):
         # Rounding may leave the last cumulative share a little below 1.
-        party = min(int(np.searchsorted(cumulative_shares[label], unit_positions[row], side="right")), parties - 1)
-        rows_by_party[party].append(row)
+        party_index = min(
+            int(np.searchsorted(cumulative_shares[label], unit_positions[row_number], side="right")), party_count - 1
+        )
+        rows_by_party[party_index].append(row_number)
     return rows_by_party
 
 
@@ -119,11 +126,11 @@ def subsample(table: Table, rate: float, seed: int) -> Table:
     return table.take(np.flatnonzero(unit_positions < rate).tolist())
 
 
-def _deal_shares(label: str, parties: int, alpha: float, seed: int) -> Float64:
+def _deal_shares(label: str, party_count: int, alpha: float, seed: int) -> Float64:
     if math.isinf(alpha):
-        return np.full(parties, 1.0 / parties)
+        return np.full(party_count, 1.0 / party_count)
     digest = tagged_hash("shares of a label", str(seed).encode(), label.encode("utf-8", "surrogatepass"))
-    return np.random.default_rng(np.frombuffer(digest, dtype="<u4")).dirichlet(np.full(parties, alpha))
+    return np.random.default_rng(np.frombuffer(digest, dtype="<u4")).dirichlet(np.full(party_count, alpha))
 
 
 def _find_main_labels(users: tuple[str, ...], labels: tuple[str, ...]) -> tuple[str, ...]:
