@@ -35,8 +35,9 @@ from undersong_server.prompts.rendering import MASK_RATE
 # The functions below cast votes in two levels, for many more candidates than the records can tell apart.
 # First every record votes for groups of candidates ("cells"), which are public; then for candidates of the cells that
 # stand out of the noise. Two private sums share the budget, so the noise of each coordinate is sqrt(2) times that of
-# one flat vote; but the sums have K + n coordinates instead of N, a cell collects the votes of all its candidates,
-# and the noise of candidates that nobody is near to is not drawn at all (docs/performance.md, "Many candidates").
+# one flat vote; but the sums have a coordinate for each cell and each candidate of the best cells instead of one for
+# each candidate, a cell collects the votes of all its candidates, and the noise of candidates that nobody is near to is
+# not drawn at all (docs/performance.md, "Many candidates").
 
 ROUNDS = 3  # rounds of clustering over all candidates
 BATCH = 4096  # candidates in a step of the clustering
